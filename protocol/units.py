@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from fractions import Fraction
+from functools import reduce
 from math import ceil, floor, isfinite
 from typing import Final, NewType, Self, TypeVar
 
@@ -322,6 +323,11 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
         for part in parts:
             total = total + part
         return total
+
+    @classmethod
+    def most(cls, parts: Iterable[Resources]) -> Resources:
+        """The largest of each amount; nothing where there are none."""
+        return reduce(cls.at_least, parts, ZERO)
 
     def each(self, other: Resources, check: Callable[[Amount, Amount], T]) -> tuple[T, T]:
         """``check`` applied to CPU and to memory, in this order: one rule for both resources."""

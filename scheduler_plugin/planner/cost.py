@@ -31,6 +31,8 @@ SPARE: Final = Fraction(1, 10)
 
 MIB: Final = 1024**2
 
+HALF: Final = Fraction(1, 2)
+
 HasPlace = Callable[[Victim], bool]
 
 
@@ -42,15 +44,17 @@ class Freedom:
     welcome: Resources
 
     @classmethod
-    def of(cls, excess: Resources, watermark: Resources, wished: Resources = ZERO) -> Freedom:
+    def of(cls, excess: Resources, watermark: Resources, slack: Resources, wished: Resources = ZERO) -> Freedom:
         """The room that a node with this watermark lacks, if all that is ``wished`` above it were granted.
 
-        Of what is not short, none is welcome.
+        ``slack`` is the room below its watermark that the emptiest target has: no more of it is welcome than leaves as
+        much to either. Of what is not short, none is welcome.
         """
         much = excess.at_least(wished)
-        cpu = much.cpu + watermark.cpu.scaled(SPARE) if excess.cpu else excess.cpu
-        mem = much.mem + watermark.mem.scaled(SPARE) if excess.mem else excess.mem
-        return cls(excess, Resources(cpu, mem))
+        left = slack.minus_or_zero(much)
+        cpu = much.cpu + min(watermark.cpu.scaled(SPARE), left.cpu.scaled(HALF))
+        mem = much.mem + min(watermark.mem.scaled(SPARE), left.mem.scaled(HALF))
+        return cls(excess, Resources(cpu if excess.cpu else excess.cpu, mem if excess.mem else excess.mem))
 
     def share(self, freed: Resources) -> float:
         """How much of what is welcome is gained, 0 to 1: that of the resource of which the least is."""

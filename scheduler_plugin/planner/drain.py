@@ -40,7 +40,7 @@ class DrainPlan:
             return None
         victims, others = self._victims(need, resting)
         moved = 0
-        for victim in self._select(victims, need.freedom, targets.has_place):
+        for victim in self._select(victims, need.freedom(targets.slack), targets.has_place):
             target = targets.take(node, victim)
             if target is not None:
                 self.moves.append(_move(need, victim, target))

@@ -113,13 +113,12 @@ class Need:
         is_same = book is self.book and all(now is then for now, then in zip(seen_of(book), self.seen, strict=True))
         return is_same and (self.excess is None) is drains
 
-    @property
-    def freedom(self) -> Freedom | None:
-        """How much room would do, and how much is welcome; None: all must go."""
+    def freedom(self, slack: Resources) -> Freedom | None:
+        """How much room would do, and how much is welcome; None: all must go. ``slack`` is the emptiest target's."""
         if self.excess is None:
             return None
         book = self.book
-        return Freedom.of(self.excess, book.room.watermark, book.wished.minus_or_zero(book.migrating))
+        return Freedom.of(self.excess, book.room.watermark, slack, book.wished.minus_or_zero(book.migrating))
 
     def is_due(self, policy: MigrationPolicy, now: Instant) -> bool:
         """Whether it has lasted."""

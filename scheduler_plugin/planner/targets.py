@@ -62,7 +62,10 @@ class Traffic:
 
 
 class Targets:
-    """The nodes that VMs may move to, as they become while moves are decided."""
+    """The nodes that VMs may move to, as they become while moves are decided.
+
+    ``slack`` is the most room below its watermark that one of them had at the beginning, of each resource.
+    """
 
     def __init__(
         self, ledger: Ledger, traffic: Traffic, policy: MigrationPolicy, places: Places, choice: Choice
@@ -75,6 +78,7 @@ class Targets:
             for name, room in ledger.rooms.items()
             if room.is_open and name not in ledger.strained and traffic.entering[name] < self._most
         }
+        self.slack = Resources.most(room.watermark.minus_or_zero(room.reserved) for room in self._rooms.values())
         self._too_large: list[Resources] = []
         self._unplaceable: dict[Shape, list[Resources]] = {}
 

@@ -16,7 +16,7 @@ from scheduler_plugin.planner import Freedom, Victim, cost_of, least_cost
 from tests.scheduler_plugin.ledger.fleet import amount, name, vm_pod
 
 GIB = 1024**3
-WATERMARK = amount(40)
+WATERMARK = EMPTY = amount(40)
 
 
 def victim(of: str, size: Resources | float, gib: float = 1.0, load: float = 0.0) -> Victim:
@@ -26,7 +26,7 @@ def victim(of: str, size: Resources | float, gib: float = 1.0, load: float = 0.0
 
 
 def chosen(victims: list[Victim], excess: Resources, *, homeless: tuple[str, ...] = ()) -> list[str]:
-    found = least_cost(victims, Freedom.of(excess, WATERMARK), lambda each: each.vm.name not in homeless)
+    found = least_cost(victims, Freedom.of(excess, WATERMARK, EMPTY), lambda each: each.vm.name not in homeless)
     return [each.vm.name for each in found]
 
 
@@ -95,7 +95,7 @@ def victims_of(kinds: list[tuple[Resources, float, float]]) -> list[Victim]:
 @given(KINDS, SIZES)
 def test_enough_go_and_none_in_vain(kinds: list[tuple[Resources, float, float]], excess: Resources) -> None:
     victims = victims_of(kinds)
-    going = list(least_cost(victims, Freedom.of(excess, WATERMARK), lambda _: True))
+    going = list(least_cost(victims, Freedom.of(excess, WATERMARK, EMPTY), lambda _: True))
     freed = Resources.sum(each.size for each in going)
     if excess.within(Resources.sum(each.size for each in victims)):
         assert excess.within(freed)
@@ -108,7 +108,7 @@ def test_the_choice_does_not_depend_on_the_order_in_which_vms_are_found(
 ) -> None:
     victims = victims_of(kinds)
     shuffled = sorted(victims, key=lambda _: random.random())  # type: ignore[attr-defined] # hypothesis' random
-    need = Freedom.of(excess, WATERMARK)
+    need = Freedom.of(excess, WATERMARK, EMPTY)
     assert list(least_cost(shuffled, need, lambda _: True)) == list(least_cost(victims, need, lambda _: True))
 
 
@@ -116,7 +116,7 @@ def test_the_choice_does_not_depend_on_the_order_in_which_vms_are_found(
 def test_no_vm_that_is_enough_alone_would_cost_less_for_what_it_frees(
     kinds: list[tuple[Resources, float, float]], excess: Resources
 ) -> None:
-    victims, need = victims_of(kinds), Freedom.of(excess, WATERMARK)
+    victims, need = victims_of(kinds), Freedom.of(excess, WATERMARK, EMPTY)
     going = list(least_cost(victims, need, lambda _: True))
     for each in victims:
         if excess.within(each.size):
@@ -136,10 +136,21 @@ def test_a_vm_that_reports_more_does_not_begin_to_go(
     kinds: list[tuple[Resources, float, float]], excess: Resources, at: int, load: float, mem: int
 ) -> None:
     """Lower metrics mean more likely to go (S4.8)."""
-    victims, need = victims_of(kinds), Freedom.of(excess, WATERMARK)
+    victims, need = victims_of(kinds), Freedom.of(excess, WATERMARK, EMPTY)
     if at >= len(victims):
         return
     before = [each.vm for each in least_cost(victims, need, lambda _: True)]
     busier = replace(victims[at], load=victims[at].load + load, to_copy=victims[at].to_copy + mem)
     after = [each.vm for each in least_cost([*victims[:at], busier, *victims[at + 1 :]], need, lambda _: True)]
     assert busier.vm in before or busier.vm not in after
+
+
+@pytest.mark.parametrize(
+    ("slack", "welcome"), [(40, 6), (8, 5), (4, 3), (2, 2), (0, 2)], ids=["empty", "less", "tight", "no more", "full"]
+)
+def test_no_more_room_is_welcome_than_leaves_as_much_to_the_target(slack: float, welcome: float) -> None:
+    assert Freedom.of(amount(2), WATERMARK, amount(slack)) == Freedom(amount(2), amount(welcome))
+
+
+def test_what_those_who_wait_would_take_is_welcome_too() -> None:
+    assert Freedom.of(amount(2), WATERMARK, EMPTY, wished=amount(3)).welcome == amount(7)

@@ -78,7 +78,7 @@ class EagerDrainPlan(DrainPlan):
         victims, others = self._victims(need, resting)
         housed = [victim for victim in victims if targets.has_place(victim)]
         moved = 0
-        for victim in least_cost(housed, need.freedom, lambda _: True):
+        for victim in least_cost(housed, need.freedom(targets.slack), lambda _: True):
             target = targets.take(node, victim) if moved < allowed else None
             if target is not None:
                 why = need.reason if need.excess is None else f"{need.reason}; this move {costs(victim)}"
