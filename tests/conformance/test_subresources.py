@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import time
+from collections.abc import Callable
 
 import httpx
 import pytest
@@ -13,6 +15,8 @@ from tests.conformance.cluster import MERGE_PATCH, STRATEGIC_PATCH, Cluster, Jso
 AUTH = "/apis/authentication.k8s.io/v1"
 AUDIENCE = "another"
 _UNSEEN_TOKENS = 20
+_LOOKS = 100
+_PAUSE = 0.1
 
 
 def bind(cluster: Cluster, name: str, node: str, **metadata: object) -> tuple[int, str]:
@@ -136,6 +140,44 @@ def test_a_resize_passes_over_what_is_no_resource(cluster: Cluster, beside: Json
     after = done(cluster.patch(f"{path}/resize", beside, STRATEGIC_PATCH))
     assert (after["spec"], after["status"]) == (before["spec"], before["status"])
     assert (after["metadata"]["generation"], "labels" in after["metadata"]) == (before["metadata"]["generation"], False)
+
+
+def test_a_resize_asks_for_no_more_than_its_limit(cluster: Cluster) -> None:
+    path = sized_pod(cluster, "p")
+    done(cluster.patch(f"{path}/resize", resources_patch(limits={"cpu": "2"}), STRATEGIC_PATCH))
+    answer = cluster.patch(f"{path}/resize", resources_patch(requests={"cpu": "3"}), STRATEGIC_PATCH)
+    assert refused(answer) == (422, "Invalid")
+    assert "must be less than or equal to cpu limit of 2" in answer.json()["message"]
+
+
+def test_a_pod_that_has_a_node_is_resized_within_what_the_node_can_give(cluster: Cluster) -> None:
+    path = sized_pod(cluster, "p")
+    bind(cluster, "p", cluster.node)
+    larger = resources_patch(requests={"cpu": "2", "memory": "1Gi"})
+    gone = cluster.patch(f"{path}/resize", larger, STRATEGIC_PATCH)
+    assert refused(gone) == (403, "Forbidden")
+    assert f'node "{cluster.node}" not found' in gone.json()["message"]
+    size = {"cpu": "2", "memory": "1Gi", "pods": "10"}
+    status = {"allocatable": size, "capacity": size}
+    cluster.create("/api/v1/nodes", {"metadata": {"name": cluster.node}, "status": status})
+    try:
+        until_known(lambda: cluster.patch(f"{path}/resize", larger, STRATEGIC_PATCH).status_code == 200)
+        answer = cluster.patch(f"{path}/resize", resources_patch(requests={"cpu": "2001m"}), STRATEGIC_PATCH)
+        assert refused(answer) == (403, "Forbidden")
+        told = "node didn't have enough allocatable resources: cpu, requested: 2001, allocatable: 2000"
+        assert told in answer.json()["message"]
+        assert [each["reason"] for each in answer.json()["details"]["causes"]] == ["NodeCapacity"]
+    finally:
+        cluster.http.delete(f"/api/v1/nodes/{cluster.node}")
+
+
+def until_known(look: Callable[[], bool]) -> None:
+    """The API server's own admission sees a new node a moment after it was made."""
+    for _ in range(_LOOKS):
+        if look():
+            return
+        time.sleep(_PAUSE)
+    raise AssertionError("the node is not known")
 
 
 def test_an_autoscaler_needs_a_target_and_bounds_that_fit(cluster: Cluster) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from deploy.local.apiserver.apimachinery.errors import ApiError
 from deploy.local.apiserver.apimachinery.jsonpath import find
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 from deploy.local.apiserver.apimachinery.names import complaint, completed
 from deploy.local.apiserver.apimachinery.protobuf import decode_protobuf
 from deploy.local.apiserver.apimachinery.selectors import label_matcher, object_selector
@@ -21,6 +22,7 @@ from deploy.local.apiserver.patch.fieldsets import dotted, from_fields, leaves, 
 from deploy.local.apiserver.patch.listkeys import builtin_list_keys
 from deploy.local.apiserver.patch.merge import merge_patch
 from deploy.local.apiserver.patch.strategic import strategic_patch
+from deploy.local.apiserver.registry import pod_resources
 from deploy.local.apiserver.resources.catalog import version_rank
 from deploy.local.apiserver.resources.columns import age
 
@@ -245,3 +247,34 @@ def test_any_protobuf_is_read_or_refused(raw: bytes) -> None:
         for each in (envelope, b"k8s\x00" + raw):
             with suppress(ApiError):
                 decode_protobuf(each)
+
+
+def resized(*containers: JsonObject, **spec: object) -> JsonObject:
+    return {"spec": {"nodeName": "n", "containers": [{"name": "a", **each} for each in containers], **spec}}
+
+
+def requesting(cpu: object, **more: object) -> JsonObject:
+    return {"resources": {"requests": {"cpu": cpu}}, **more}
+
+
+@pytest.mark.parametrize(
+    ("pod", "asked"),
+    [
+        (resized(requesting("1")), ""),
+        (resized(requesting("1"), requesting("1001m")), "2001"),
+        (resized(requesting("1"), initContainers=[requesting("1500m", restartPolicy="Always")]), "2500"),
+        (resized(requesting("1"), initContainers=[requesting("2")]), ""),
+        (resized(requesting("1"), overhead={"cpu": "2"}), "3000"),
+    ],
+)
+def test_a_resized_pod_is_counted_as_kube_scheduler_counts_it(pod: JsonObject, asked: str) -> None:
+    told = f"node didn't have enough allocatable resources: cpu, requested: {asked}, allocatable: 2000" if asked else ""
+    assert pod_resources.excess(pod, {"status": {"allocatable": {"cpu": "2"}}}) == told
+
+
+def test_amounts_that_are_no_quantities_are_refused() -> None:
+    pod = resized(requesting({}))
+    assert [str(each) for each in pod_resources.faults("resize", resized(requesting("1")), pod)] == [
+        'spec.containers[0].resources.requests: Invalid value: "{}": cpu must be a quantity'
+    ]
+    assert pod_resources.excess(pod, {}) == 'expected a quantity such as 2, "250m" or "1Gi", got {}'

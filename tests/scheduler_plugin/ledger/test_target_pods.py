@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from scheduler_plugin.ledger import (
@@ -9,6 +11,8 @@ from scheduler_plugin.ledger import (
     NotReadyError,
     PodFacts,
     Reservation,
+    ResizePod,
+    RunnerRequests,
 )
 from scheduler_plugin.ledger.migration_reservations import OTHER_VM, OVER, STAYS_AWAY
 from scheduler_plugin.placement import FITS, NeverFits
@@ -114,3 +118,16 @@ def test_nobody_takes_a_booking_by_naming_the_migration_of_another_vm() -> None:
     ordinary = PodFacts("uid-c", name("c-pod"), amount(1), None, migration=ONE)
     assert fleet.ledger.reserve(ordinary, "n2").verdict is OTHER_VM
     assert on_both(fleet) == (2, 2)
+
+
+def test_a_target_pod_requests_what_its_vm_holds_before_it_is_bound() -> None:
+    fleet = reserved_move()
+    ledger = fleet.ledger
+    ledger.follow_requests(True)
+    fleet.did(ledger.see_migration(migration("a", PENDING, to="n2"), LATER))
+    pod = replace(target_pod(), runner=RunnerRequests(amount(0.1), version="3"))
+    assert ledger.reserve(pod, "n2").needs_bind
+    assert ledger.is_unheld("uid-t")
+    order, effects = ledger.requests_due("uid-t", LATER)
+    fleet.did(effects)
+    assert order == ResizePod("uid-t", name("a-target"), amount(2), "3")

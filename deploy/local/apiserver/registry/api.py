@@ -213,7 +213,17 @@ class Api:
         part = _only_its_part(target, before.body, body)
         if causes := list(strategy_of(resource.key).check_path(target.subresource, before.body, part)):
             raise invalid(resource.subject(target.name), causes)
+        if target.subresource == "resize" and part != before.body:
+            self._check_node(target, part)
         return self._put(resource, before, part, options)
+
+    def _check_node(self, target: Target, pod: JsonObject) -> None:
+        """Raises a 403 where a resized pod asks for more than its node has."""
+        node = self.store.get(Key("nodes", "", text_at(pod, "spec.nodeName") or ""))
+        if why := pod_resources.excess(pod, None if node is None else node.body):
+            refusal = forbidden(target.resource.subject(target.name), why)
+            refusal.causes = (Cause("", "", "NodeCapacity"),) if node is not None else ()
+            raise refusal
 
     def _put(self, resource: Resource, before: Stored, body: JsonObject, options: WriteOptions) -> Outcome:
         strategy = strategy_of(resource.key)

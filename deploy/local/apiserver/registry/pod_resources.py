@@ -5,6 +5,7 @@ Rules that hold here:
 - A resize changes CPU and memory of containers, adds none and removes none; the pod keeps its class of service. What it
   says of anything else is passed over.
 - Init containers are resized only as sidecars (``restartPolicy: Always``).
+- No container requests more than its limit, and no pod that has a node more than that node can give to pods.
 - What the kubelet makes of it (``status.containerStatuses``, conditions) is the kubelet's to say.
 """
 
@@ -15,6 +16,7 @@ from typing import Final
 
 from deploy.local.apiserver.apimachinery.errors import Cause
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
+from protocol.units import ZERO, QuantityError, Resources, parse_quantity
 
 _LISTS: Final = ("containers", "initContainers")
 _TAKEN: Final = ("resources", "resizePolicy")
@@ -81,10 +83,46 @@ def _resized(before: JsonObject, body: JsonObject) -> Iterator[Cause]:
     for path, old, new in _pairs(before, body):
         if path.startswith("spec.init") and old != new and old.get("restartPolicy") != "Always":
             yield Cause(path, "Forbidden: resources of non-sidecar init containers are immutable", _FORBIDDEN)
+        yield from _limit_faults(f"{path}.resources.requests", new)
         for part in ("requests", "limits"):
             yield from _part_faults(f"{path}.resources.{part}", _amounts(old, part), _amounts(new, part))
     if _class_of(before) != _class_of(body):
         yield Cause("spec", "Invalid value: Pod QOS Class may not change as a result of resizing")
+
+
+def excess(pod: JsonObject, node: JsonObject | None) -> str:
+    """Why a resized pod cannot be on its node; empty where it can, or has none. ``node`` is None where it is gone."""
+    name = field(pod, ("spec", "nodeName"))
+    if not name:
+        return ""
+    if node is None:
+        return f'node "{name}" not found'
+    try:
+        asked, there_is = _requested(pod), _size(field(node, ("status", "allocatable")) or {})
+    except QuantityError as error:
+        return str(error)
+    told = [
+        f"{what}, requested: {wanted.value}, allocatable: {given.value}"
+        for what, wanted, given in (("cpu", asked.cpu, there_is.cpu), ("memory", asked.mem, there_is.mem))
+        if wanted.value > given.value
+    ]
+    return f"node didn't have enough allocatable resources: {'; '.join(told)}" if told else ""
+
+
+def _requested(pod: JsonObject) -> Resources:
+    """What kube-scheduler counts for a pod that is made anew."""
+    sidecars, starting = ZERO, ZERO
+    for init in field(pod, ("spec", "initContainers")) or []:
+        size = _size(_amounts(init, "requests"))
+        starting = starting.at_least(sidecars + size)
+        if init.get("restartPolicy") == "Always":
+            sidecars = sidecars + size
+    main = Resources.sum(_size(_amounts(each, "requests")) for each in field(pod, ("spec", "containers")) or [])
+    return (main + sidecars).at_least(starting) + _size(field(pod, ("spec", "overhead")) or {})
+
+
+def _size(amounts: JsonObject) -> Resources:
+    return Resources.parse(amounts.get("cpu", 0), amounts.get("memory", 0))
 
 
 def _part_faults(path: str, old: JsonObject, new: JsonObject) -> Iterator[Cause]:
@@ -94,6 +132,25 @@ def _part_faults(path: str, old: JsonObject, new: JsonObject) -> Iterator[Cause]
     others = sorted(name for name in new.keys() - _RESIZABLE if old.get(name) != new[name])
     if others:
         yield Cause(path, f"Forbidden: only cpu and memory are resizable, not {', '.join(others)}", _FORBIDDEN)
+
+
+def _limit_faults(path: str, container: JsonObject) -> Iterator[Cause]:
+    asked, limits = _amounts(container, "requests"), _amounts(container, "limits")
+    unreadable = [name for name in sorted(asked.keys() & _RESIZABLE) if not _is_quantity(asked[name])]
+    for name in unreadable:
+        yield Cause(path, f'Invalid value: "{asked[name]}": {name} must be a quantity')
+    for name in sorted(asked.keys() & limits.keys() & _RESIZABLE - set(unreadable)):
+        if _is_quantity(limits[name]) and parse_quantity(asked[name]) > parse_quantity(limits[name]):
+            why = f"must be less than or equal to {name} limit of {limits[name]}"
+            yield Cause(path, f'Invalid value: "{asked[name]}": {why}')
+
+
+def _is_quantity(value: object) -> bool:
+    try:
+        parse_quantity(value)  # type: ignore[arg-type]  # it refuses what is none
+    except QuantityError:
+        return False
+    return True
 
 
 def _amounts(container: JsonObject, part: str) -> JsonObject:
