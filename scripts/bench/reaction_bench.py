@@ -49,29 +49,34 @@ HOLD: Final = {"cpu": [{"hold": {"window": 4}}], "memory": [{"hold": {"window": 
 
 
 class Reaction(msgspec.Struct, frozen=True):
-    """One start of a load; seconds from it, None where that did not happen within ``GIVE_UP``."""
+    """One start of a load; seconds from its first query, None where that did not happen within ``GIVE_UP``.
+
+    Its connections took ``connected`` seconds before that, 0 where they were open already.
+    """
 
     with_monitor: bool
+    connected: float
     ordered: float | None
     online: float | None
 
 
 def bench_reaction(
     starts: Annotated[int, typer.Option(min=2, max=200, help="How many starts of a load, of each kind.")] = 30,
+    connections: Annotated[int, typer.Option(max=100, help="So many connect at the start; 0: they have already.")] = 0,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the times as JSON.")] = None,
 ) -> None:
     """Start a load in an idle guest of 1 CPU again and again, and wait until it has more CPU.
 
     Every second start the agent ignores what the guest's monitor reports. Exits 0 if all loads were met.
     """
-    run(_bench(starts, report))
+    run(_bench(starts, connections, report))
 
 
-async def _bench(starts: int, report: Path | None) -> int:
+async def _bench(starts: int, connections: int, report: Path | None) -> int:
     console, clock = Console(), SystemClock()
     spec = ClusterSpec(network=NetworkKind.AUTO.value, nodes=1, node_cpu="8", node_memory="8Gi")
     async with fresh_cluster(NAME, spec, console) as site, AsyncExitStack() as stack:
-        starter = Starter(site, clock, console.print)
+        starter = Starter(site, clock, console.print, connections)
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(starter.vms.run())
             found = await starter.measure(stack, starts)
@@ -89,6 +94,7 @@ class Starter:
     site: Site
     clock: Clock
     say: Callable[[str], None]
+    connections: int
     vms: Informer = field(init=False)
     _ordered: Instant | None = None
     _online: Instant | None = None
@@ -103,25 +109,33 @@ class Starter:
         await self.site.client.create(VIRTUAL_MACHINES, VM.namespace, postgres_vm(VM, cpus=4, slots=4))
         await self._until(lambda: _is_available(self.vms.get(VM) or {}), BOOT, "come up")
         server = await stack.enter_async_context(self.site.into_vm(self.vms.objects[VM], POSTGRES))
-        sessions = [await Session.open(*server) for _ in range(SESSIONS)]
+        sessions = [await Session.open(*server) for _ in range(0 if self.connections else SESSIONS)]
         for each in sessions:
             stack.callback(each.close)
-            each.begin("SET max_parallel_workers_per_gather = 0")
-            await each.finished()
         found: list[Reaction] = []
         for number in range(2 * starts):
-            found.append(await self._start(sessions, with_monitor=number % 2 == 0))
+            await self._prepare(with_monitor=number % 2 == 0)
+            began = self.clock.now()
+            fresh = await asyncio.gather(*(Session.open(*server) for _ in range(self.connections)))
+            for each in fresh:
+                stack.callback(each.close)
+            connected = Seconds(self.clock.now() - began)
+            found.append(await self._start([*sessions, *fresh], connected, with_monitor=number % 2 == 0))
+            for each in fresh:
+                each.close()
             self.say(f"  {number + 1:3}  {_line(found[-1])}")
         self.say(await self._explained())
         return found
 
-    async def _start(self, sessions: list[Session], *, with_monitor: bool) -> Reaction:
+    async def _prepare(self, *, with_monitor: bool) -> None:
         policy = {"smoothing": HOLD, "monitor": {"hold": "3s" if with_monitor else "0s"}}
         patch: Json = {"metadata": {"annotations": {ANNOTATION_CONFIG: msgspec.json.encode(policy).decode()}}}
         await self.site.client.merge_patch(VIRTUAL_MACHINES, VM, patch)
         await self._until(self._is_small, REST, "shrink to 1 CPU")
         await self.clock.sleep(Seconds(CALM + self.clock.jitter()))
         self._ordered = self._online = None
+
+    async def _start(self, sessions: list[Session], connected: Seconds, *, with_monitor: bool) -> Reaction:
         began = self.clock.now()
         for each in sessions:
             each.begin(LOAD)
@@ -129,7 +143,7 @@ class Starter:
             await self._until(lambda: self._online is not None, GIVE_UP, "have more CPU")
         except SiteError as error:
             self.say(str(error))
-        found = Reaction(with_monitor, _since(began, self._ordered), _since(began, self._online))
+        found = Reaction(with_monitor, round(connected, 3), _since(began, self._ordered), _since(began, self._online))
         for each in sessions:
             await each.finished()
         return found
@@ -179,7 +193,8 @@ def _since(began: Instant, at: Instant | None) -> float | None:
 
 def _line(found: Reaction) -> str:
     how = "with reports" if found.with_monitor else "without them"
-    return f"{how}: ordered after {found.ordered} s, online after {found.online} s"
+    before = f", connecting took {found.connected} s" if found.connected else ""
+    return f"{how}: ordered after {found.ordered} s, online after {found.online} s{before}"
 
 
 def table(found: list[Reaction]) -> Table:

@@ -99,7 +99,8 @@ class MonitorSide:
         """A load begins, as the monitor says."""
         if not policy.hold:
             return
-        need, because = demand(report, vm, cpu, policy)
+        wanted, because = demand(report, vm, cpu, policy)
+        need = min(wanted, vm.bounds.max.cpu)
         before = vm.use.cpu if self.alarm is None else self.alarm.before
         known = MilliCpu(0) if self.alarm is None else self.alarm.need
         if need <= max(vm.use.cpu, known):

@@ -162,6 +162,11 @@ def test_new_connections_are_a_reason_to_begin_to_grow() -> None:
     assert story.acts() == [asks(cu(2), cu(1), 2)], "no more than as much again"
 
 
+def test_a_vm_that_has_all_it_may_have_has_no_alarms() -> None:
+    story = monitored(8).happens(MonitorSaid(LOAD))
+    assert story.state.monitor.alarm is None
+
+
 def test_a_weaker_report_changes_nothing_and_a_stronger_one_does() -> None:
     story = monitored(1).happens(MonitorSaid(replace_report(LOAD, cpu_stall=0.5)))
     first = story.state.monitor.alarm

@@ -1,0 +1,121 @@
+"""The monitor in a real guest: the kernel wakes it, and it is heard before the next look would be (B.8)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from deploy.neonvm.addressing import LINK_GUEST, MONITOR_PORT
+from deploy.neonvm.network.chooser import NetworkKind
+from protocol.guest.monitor_messages import AskToShrink, TellGrown, write_to_monitor
+from protocol.units import Bytes, MilliCpu, Resources
+from scripts.bench.database_client import Session
+from tests.vm.guests import MIB, Booted, booted
+
+pytestmark = pytest.mark.vm
+PATIENCE = 60
+URL = f"ws://{LINK_GUEST}:{MONITOR_PORT}/monitor"
+COUNT = "SELECT count(*) FROM generate_series(1, 1000000)"
+Message = dict[str, object]
+
+
+@dataclass
+class Heard:
+    """All that the monitor has said, each with when it was heard."""
+
+    process: Process
+    messages: list[tuple[float, Message]] = field(default_factory=list)
+    _new: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def listen(self) -> None:
+        assert self.process.stdout is not None
+        while line := await self.process.stdout.readline():
+            self.messages.append((time.monotonic(), json.loads(line)))
+            self._new.set()
+
+    def say(self, text: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{text}\n".encode())
+
+    async def first(self, is_it: Callable[[Message], bool], since: float = 0.0) -> tuple[float, Message]:
+        """The first message of that kind after ``since``."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                for at, message in self.messages:
+                    if at >= since and is_it(message):
+                        return at, message
+                self._new.clear()
+                await self._new.wait()
+
+
+@asynccontextmanager
+async def listening(vm: Booted) -> AsyncIterator[Heard]:
+    process = await asyncio.create_subprocess_exec(
+        *("setpriv", "--pdeathsig", "KILL", "--"),
+        *(*vm.place.enter, sys.executable, "-m", "tests.vm.monitor_listener", URL),
+        stdin=PIPE,
+        stdout=PIPE,
+    )
+    heard = Heard(process)
+    task = asyncio.create_task(heard.listen())
+    try:
+        yield heard
+    finally:
+        process.kill()
+        await process.wait()
+        await task
+
+
+def mib(count: int) -> Resources:
+    return Resources(MilliCpu(1000), Bytes(count * MIB))
+
+
+async def test_it_speaks_up_for_load_connections_and_memory(tmp_path: Path) -> None:
+    async with booted(NetworkKind.AUTO, tmp_path) as vm, listening(vm) as heard:
+        assert (await heard.first(lambda each: "joined" in each))[1] == {"joined": 2}
+        port = await vm.network.expose(vm.spec.address, 5432)
+        sessions = [await Session.open("127.0.0.1", port) for _ in range(4)]
+        await asyncio.sleep(5.0)
+        began = time.monotonic()
+        for each in sessions:
+            each.begin(COUNT)
+        at, report = await heard.first(lambda each: each.get("cause") == "cpu", began)
+        print(f"the load was reported after {at - began:.3f} s: {report}")
+        assert at - began < 1.0, "the next look would be later, and it would see less"
+        for each in sessions:
+            await each.finished()
+        await asyncio.sleep(5.0)
+        began = time.monotonic()
+        sessions += await asyncio.gather(*(Session.open("127.0.0.1", port) for _ in range(12)))
+        at, report = await heard.first(lambda each: int(str(each.get("newProcesses", 0))) >= 4, began)
+        print(f"the connections were reported after {at - began:.3f} s: {report}")
+        heard.say(write_to_monitor(AskToShrink(mib(160)), 2))
+        _, refused = await heard.first(lambda each: each.get("id") == 2)
+        assert refused["Ok"] is False
+        assert "MiB would be left for them" in str(refused["Status"])
+        heard.say(write_to_monitor(TellGrown(mib(512)), 4))
+        assert (await heard.first(lambda each: each.get("id") == 4))[1]["type"] == "UpscaleConfirmation"
+        for each in sessions:
+            each.close()
+
+
+async def test_memory_that_programs_take_is_asked_for_at_once(tmp_path: Path) -> None:
+    async with booted(NetworkKind.AUTO, tmp_path) as vm, listening(vm) as heard:
+        await heard.first(lambda each: "joined" in each)
+        port = await vm.network.expose(vm.spec.address, 5432)
+        await vm.pgbench("--initialize", "--quiet", "--scale=10")
+        session = await Session.open("127.0.0.1", port)
+        began = time.monotonic()
+        session.begin("SELECT length(repeat('x', 270000000))")
+        at, _ = await heard.first(lambda each: each.get("type") == "UpscaleRequest", began)
+        print(f"memory was asked for after {at - began:.3f} s")
+        session.close()
