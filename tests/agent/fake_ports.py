@@ -17,6 +17,7 @@ from protocol.messages import AgentRequest, ObjectName
 from protocol.units import Bytes, ComputeUnit, Resources
 from protocol.virtual_machine import Bounds, VirtualMachine
 from tests.agent.core.story import GIB, POLICY, UNIT, cu
+from tests.agent.fake_monitor import FakeMonitor
 from tests.fake_clock import FakeClock, settle
 
 ASSIGNMENT = Assignment(ObjectName("default", "vm-1"), ObjectName("default", "vm-1-pod"))
@@ -185,11 +186,12 @@ class RunnerFixture:
     scheduler: FakeScheduler = field(default_factory=FakeScheduler)
     vm_api: FakeVmApi = field(default_factory=FakeVmApi)
     log: Lines = field(default_factory=Lines)
+    monitor: FakeMonitor | None = None
 
     def __post_init__(self) -> None:
         self.guest = FakeGuest(self.clock)
         self.database = FakeDatabase()
-        ports = Ports(self.guest, self.scheduler, self.vm_api, self.database, self.clock)
+        ports = Ports(self.guest, self.scheduler, self.vm_api, self.database, self.clock, self.monitor)
         self.runner = Runner(ASSIGNMENT, ports, POLICY, 1, self.log)
 
     async def __aenter__(self) -> RunnerFixture:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-import msgspec
 import pytest
 
 from agent.core.actions import AskMonitor
 from agent.core.events import Event, Fault, MonitorAnswered, MonitorJoined, MonitorLost, MonitorSaid
 from agent.monitor_session import MonitorSession
-from agent.ports import MonitorConnection, PortError
+from agent.ports import PortError
 from protocol.guest.monitor_messages import (
     AskToShrink,
     DownscaleResult,
     FromMonitor,
-    HealthCheck,
     InternalError,
     InvalidMessage,
     LoadReport,
@@ -28,6 +25,7 @@ from protocol.guest.monitor_messages import (
     UpscaleRequest,
 )
 from tests.agent.core.story import cu
+from tests.agent.fake_monitor import FakeMonitor
 from tests.fake_clock import FakeClock, settle
 
 ABSENT = PortError(Fault.NETWORK, "connection refused")
@@ -36,60 +34,25 @@ REPORT = LoadReport(1, "cpu", 0.1, 1.0, 1.0, 3)
 
 
 @dataclass
-class FakeMonitor:
-    """A monitor that answers health checks while ``is_well``, and says what a test has it say."""
+class Conversing(FakeMonitor):
+    """A monitor, and the session of an agent with it."""
 
-    version: int = 2
-    absent: list[PortError] = field(default_factory=list)
-    is_well: bool = True
-    heard: list[dict[str, object]] = field(default_factory=list)
-    connections: int = 0
     events: list[Event] = field(default_factory=list)
     clock: FakeClock = field(default_factory=lambda: FakeClock(start=0.0, jitter=0.0))
 
     def __post_init__(self) -> None:
         self.session = MonitorSession(self, self.clock, self.events.append)
-        self._says: asyncio.Queue[FromMonitor | PortError] = asyncio.Queue()
-
-    @asynccontextmanager
-    async def connect(self) -> AsyncIterator[MonitorConnection]:
-        self.connections += 1
-        if self.absent:
-            raise self.absent.pop(0)
-        self._says = asyncio.Queue()
-        yield self
-
-    async def receive(self) -> FromMonitor:
-        said = await self._says.get()
-        if isinstance(said, PortError):
-            raise said
-        return said
-
-    async def send(self, text: str) -> None:
-        message = msgspec.json.decode(text)
-        if message["type"] == "HealthCheck":
-            if self.is_well:
-                self._says.put_nowait(HealthCheck(message["id"]))
-        else:
-            self.heard.append(message)
-
-    async def says(self, *messages: FromMonitor | PortError) -> None:
-        for each in messages:
-            self._says.put_nowait(each)
-        await settle()
 
     async def asked(self, action: AskMonitor) -> int:
         """The number under which the monitor heard ``action``."""
         self.session.say(action)
         await settle()
-        number = self.heard[-1]["id"]
-        assert isinstance(number, int)
-        return number
+        return self.last_number
 
 
 @pytest.fixture
-async def monitor() -> AsyncIterator[FakeMonitor]:
-    fake = FakeMonitor()
+async def monitor() -> AsyncIterator[Conversing]:
+    fake = Conversing()
     task = asyncio.create_task(fake.session.run())
     await settle()
     yield fake
@@ -97,12 +60,12 @@ async def monitor() -> AsyncIterator[FakeMonitor]:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_what_the_monitor_says_by_itself_is_an_event(monitor: FakeMonitor) -> None:
+async def test_what_the_monitor_says_by_itself_is_an_event(monitor: Conversing) -> None:
     await monitor.says(UpscaleRequest(1), REPORT)
     assert monitor.events == [MonitorJoined(2), MonitorSaid(UpscaleRequest(1)), MonitorSaid(REPORT)]
 
 
-async def test_questions_have_even_numbers_and_answers_count_by_them(monitor: FakeMonitor) -> None:
+async def test_questions_have_even_numbers_and_answers_count_by_them(monitor: Conversing) -> None:
     number = await monitor.asked(AskMonitor(AskToShrink(cu(1))))
     assert monitor.heard == [
         {"type": "DownscaleRequest", "id": 2, "content": {"target": {"cpu": 0.25, "mem": 1024**3}}}
@@ -113,13 +76,13 @@ async def test_questions_have_even_numbers_and_answers_count_by_them(monitor: Fa
 
 
 @pytest.mark.parametrize("answer", [UpscaleConfirmation(2), InternalError(2, "cgroup"), InvalidMessage(2, "what?")])
-async def test_every_other_answer_ends_the_question_without_a_result(monitor: FakeMonitor, answer: FromMonitor) -> None:
+async def test_every_other_answer_ends_the_question_without_a_result(monitor: Conversing, answer: FromMonitor) -> None:
     await monitor.asked(AskMonitor(TellGrown(cu(2))))
     await monitor.says(answer)
     assert monitor.events[1:] == [MonitorAnswered(None)]
 
 
-async def test_what_is_not_of_the_version_is_said_to_be_not_understood(monitor: FakeMonitor) -> None:
+async def test_what_is_not_of_the_version_is_said_to_be_not_understood(monitor: Conversing) -> None:
     monitor.version = 1
     await monitor.says(REPORT, UnknownMessage(3, "Novelty"))
     assert monitor.events == [MonitorJoined(2)]
@@ -127,7 +90,7 @@ async def test_what_is_not_of_the_version_is_said_to_be_not_understood(monitor: 
 
 
 async def test_a_guest_without_a_monitor_is_looked_for_ever_less_often_and_no_trouble() -> None:
-    fake = FakeMonitor(absent=[ABSENT] * 100)
+    fake = Conversing(absent=[ABSENT] * 100)
     task = asyncio.create_task(fake.session.run())
     await fake.clock.advance(61.0)
     task.cancel()
@@ -135,14 +98,14 @@ async def test_a_guest_without_a_monitor_is_looked_for_ever_less_often_and_no_tr
     assert (fake.connections, fake.events) == (8, []), "at 0, 1, 3, 7, 15, 30, 45 and 60 seconds"
 
 
-async def test_a_monitor_that_hangs_up_is_gone_and_joined_again(monitor: FakeMonitor) -> None:
+async def test_a_monitor_that_hangs_up_is_gone_and_joined_again(monitor: Conversing) -> None:
     await monitor.says(HUNG_UP)
     await monitor.clock.advance(1.1)
     assert monitor.events == [MonitorJoined(2), MonitorLost(Fault.GUEST, "hung up"), MonitorJoined(2)]
 
 
 async def test_one_that_greets_with_nonsense_is_a_trouble_of_the_guest() -> None:
-    fake = FakeMonitor(absent=[PortError(Fault.GUEST, "nonsense")])
+    fake = Conversing(absent=[PortError(Fault.GUEST, "nonsense")])
     task = asyncio.create_task(fake.session.run())
     await fake.clock.advance(1.5)
     task.cancel()
@@ -150,7 +113,7 @@ async def test_one_that_greets_with_nonsense_is_a_trouble_of_the_guest() -> None
     assert fake.events == [MonitorLost(Fault.GUEST, "nonsense"), MonitorJoined(2)]
 
 
-async def test_a_flood_ends_the_conversation_and_each_next_begins_later(monitor: FakeMonitor) -> None:
+async def test_a_flood_ends_the_conversation_and_each_next_begins_later(monitor: Conversing) -> None:
     for wait in (1.0, 2.0, 4.0, 8.0, 15.0, 15.0):
         before = len(monitor.events)
         await monitor.says(*[UpscaleRequest(1)] * 1000)
@@ -162,14 +125,14 @@ async def test_a_flood_ends_the_conversation_and_each_next_begins_later(monitor:
         assert monitor.events[-2:] == [flooded, MonitorJoined(2)]
 
 
-async def test_ten_messages_a_second_are_no_flood(monitor: FakeMonitor) -> None:
+async def test_ten_messages_a_second_are_no_flood(monitor: Conversing) -> None:
     for _ in range(100):
         await monitor.says(REPORT)
         await monitor.clock.advance(0.1)
     assert not [each for each in monitor.events if isinstance(each, MonitorLost)]
 
 
-async def test_health_is_checked_every_five_seconds_and_a_stall_ends_the_conversation(monitor: FakeMonitor) -> None:
+async def test_health_is_checked_every_five_seconds_and_a_stall_ends_the_conversation(monitor: Conversing) -> None:
     await monitor.clock.advance(60.0)
     assert monitor.events == [MonitorJoined(2)]
     monitor.is_well = False
@@ -178,7 +141,7 @@ async def test_health_is_checked_every_five_seconds_and_a_stall_ends_the_convers
 
 
 async def test_a_question_that_is_never_answered_ends_the_conversation_although_health_is_well(
-    monitor: FakeMonitor,
+    monitor: Conversing,
 ) -> None:
     await monitor.clock.advance(4.0)
     await monitor.asked(AskMonitor(AskToShrink(cu(1))))
@@ -188,7 +151,7 @@ async def test_a_question_that_is_never_answered_ends_the_conversation_although_
     assert isinstance(monitor.events[1], MonitorLost)
 
 
-async def test_what_was_to_be_said_to_the_last_conversation_is_not_said_in_the_next(monitor: FakeMonitor) -> None:
+async def test_what_was_to_be_said_to_the_last_conversation_is_not_said_in_the_next(monitor: Conversing) -> None:
     await monitor.says(HUNG_UP)
     monitor.session.say(AskMonitor(TellGrown(cu(1))))
     await monitor.clock.advance(2.0)

@@ -13,9 +13,12 @@ from agent.core.stabilizer import Step
 from agent.ports import GoneError, PortError, RefusedError, SchedulerError
 from agent.telemetry import Level
 from protocol.floors import Floor, encode_floor
+from protocol.guest.monitor_messages import DownscaleResult, LoadReport, UpscaleConfirmation
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG, ANNOTATION_FLOOR
+from protocol.units import Resources
 from protocol.virtual_machine import Bounds
 from tests.agent.core.story import POLICY, cu, holding
+from tests.agent.fake_monitor import FakeMonitor
 from tests.agent.fake_ports import RunnerFixture
 
 AWAY = PortError(Fault.NETWORK, "away")
@@ -255,3 +258,24 @@ async def test_a_store_that_was_restored_is_noticed_when_the_watch_begins_again(
         await fixture.clock.advance(2.0)
         assert fixture.vm_api.patched == [(cu(2), 1)], "onto the object as it is now"
         assert fixture.log.messages.count("the VM's object is an older one: the store was restored") == 1
+
+
+async def test_a_report_of_the_guests_monitor_is_met_before_the_next_look_and_memory_goes_when_it_agrees() -> None:
+    monitor = FakeMonitor()
+    async with RunnerFixture(monitor=monitor) as fixture:
+        await fixture.clock.advance(1.2)
+        await monitor.says(UpscaleConfirmation(2), LoadReport(1, "cpu", 0.1, 0.25, 1.0, 3))
+        assert fixture.vm_api.patched == [(cu(8), 1)]
+        await fixture.clock.advance(0.0)
+        await monitor.says(UpscaleConfirmation(4))
+        await fixture.clock.advance(10.0)
+        assert [each["type"] for each in monitor.heard] == ["UpscaleNotification"] * 2 + ["DownscaleRequest"]
+        assert fixture.vm_api.found.use == Resources(cu(1).cpu, cu(8).mem)
+        await monitor.says(DownscaleResult(monitor.last_number, ok=False, status="in use"))
+        await fixture.clock.advance(1.0)
+        assert fixture.vm_api.found.use.mem == cu(8).mem
+        assert "the guest's monitor keeps its memory" in fixture.log.messages
+        await monitor.says(PortError(Fault.GUEST, "hung up"))
+        await fixture.clock.advance(0.5)
+        assert fixture.vm_api.found.use == cu(1)
+        assert fixture.log.messages.count("the guest's monitor is gone") == 1

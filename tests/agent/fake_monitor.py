@@ -1,0 +1,60 @@
+"""A monitor in a guest that answers health checks while it is well, and says what a test has it say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import msgspec
+
+from agent.ports import MonitorConnection, PortError
+from protocol.guest.monitor_messages import FromMonitor, HealthCheck
+from tests.fake_clock import settle
+
+
+@dataclass
+class FakeMonitor:
+    """See ``MonitorSource``. Connections fail with the next of ``absent``; ``heard`` is all but health checks."""
+
+    version: int = 2
+    absent: list[PortError] = field(default_factory=list)
+    is_well: bool = True
+    heard: list[dict[str, object]] = field(default_factory=list)
+    connections: int = 0
+    _says: asyncio.Queue[FromMonitor | PortError] = field(default_factory=asyncio.Queue)
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[MonitorConnection]:
+        self.connections += 1
+        if self.absent:
+            raise self.absent.pop(0)
+        self._says = asyncio.Queue()
+        yield self
+
+    async def receive(self) -> FromMonitor:
+        said = await self._says.get()
+        if isinstance(said, PortError):
+            raise said
+        return said
+
+    async def send(self, text: str) -> None:
+        message = msgspec.json.decode(text)
+        if message["type"] == "HealthCheck":
+            if self.is_well:
+                self._says.put_nowait(HealthCheck(message["id"]))
+        else:
+            self.heard.append(message)
+
+    async def says(self, *messages: FromMonitor | PortError) -> None:
+        for each in messages:
+            self._says.put_nowait(each)
+        await settle()
+
+    @property
+    def last_number(self) -> int:
+        """The number of the last message that was heard."""
+        number = self.heard[-1]["id"]
+        assert isinstance(number, int)
+        return number
