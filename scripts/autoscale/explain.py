@@ -150,6 +150,7 @@ def _of_agent(agent: Json) -> Iterator[str]:
         yield f"  Policy: {guard}"
     yield from _smoothing(agent)
     yield from (f"  Memory: it {sentence}." for sentence in _texts(agent, "working_set"))
+    yield from _of_monitor(child(agent, "monitor"))
     yield from _metrics(child(agent, "metrics"))
     yield f"  It holds a permit for {_size(child(agent, 'permit'))}."
     if denied := child(agent, "denied"):
@@ -160,6 +161,14 @@ def _of_agent(agent: Json) -> Iterator[str]:
     for trouble in items(agent, "troubles"):
         what = text(trouble, "with_") or text(trouble, "with")
         yield f"  TROUBLE with {what} for {_ago(trouble, 'since_seconds')}: {text(trouble, 'reason')}"
+
+
+def _of_monitor(monitor: Json) -> Iterator[str]:
+    if refused := text(monitor, "refused"):
+        yield f"  The guest's monitor refused {_memory(refused)}: {text(monitor, 'refused_because')}"
+    right, wrong = whole(monitor, "right_reports"), whole(monitor, "false_reports")
+    if right or wrong:
+        yield f"  The guest's monitor reported {right} loads that came and {wrong} that did not."
 
 
 def _smoothing(agent: Json) -> Iterator[str]:

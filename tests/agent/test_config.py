@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agent.config import PolicyError, read_policy
-from agent.core.policy import CachePolicy, CpuPolicy, MemoryPolicy, Policy, Smoothing, Timing
+from agent.core.policy import CachePolicy, CpuPolicy, MemoryPolicy, MonitorPolicy, Policy, Smoothing, Timing
 from protocol.smoothing.default import DEFAULT_CPU, DEFAULT_MEMORY
 from protocol.smoothing.policy import parse_policy
 from protocol.units import Bytes, Seconds
@@ -53,6 +53,12 @@ def test_what_the_page_cache_counts_for_is_a_policy_too() -> None:
     )
     assert read_policy("memory: {cache: {step: 0.2}, target: 0.5}", Policy()).memory == MemoryPolicy(
         target=0.5, cache=CachePolicy(step=0.2)
+    )
+
+
+def test_how_long_a_guests_monitor_is_believed_is_a_policy_too() -> None:
+    assert read_policy("monitor: {hold: 0s, request: 1m, connection: 0}", Policy()).monitor == MonitorPolicy(
+        Seconds(0.0), Seconds(60.0), 0.0
     )
 
 
@@ -110,6 +116,8 @@ def test_json_is_yaml() -> None:
         ("memory: {cache: {watch: 1s}}", "memory.cache.watch: expected 5 to 3600 seconds, got '1s'"),
         ("memory: {cache: {retry: 9h}}", "memory.cache: expected watch <= retry <= longest <= remember"),
         ("memory: {cache: on}", "memory.cache: "),
+        ("monitor: {hold: 2m}", "monitor.hold: expected 0 to 60 seconds, got '2m'"),
+        ("monitor: {connection: -1}", "monitor.connection: expected float >= 0.0"),
         ("memory: {cache: {trickle: some}}", "memory.cache.trickle: expected a quantity"),
         ("[1, 2]", "document: expected object, got array"),
         ("cpu: {target: [}", "no YAML: "),

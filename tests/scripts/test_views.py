@@ -36,6 +36,7 @@ AGENT: Json = {
         "mem_total": "2Gi",
         "cpu_stall": 0.5,
     },
+    "monitor": {"refused": "512Mi", "refused_because": "in use", "right_reports": 3, "false_reports": 1},
     "permit": {"cpu": "2", "mem": "2Gi"},
     "denied": {
         "by": "scheduler",
@@ -106,6 +107,8 @@ def test_the_story_of_a_vm_answers_every_question() -> None:
         "default/db has 2 vCPU and 2Gi; it is Running on n1.",
         "It may have 500m to 4 vCPU and 1 to 8 slots of 1Gi; asked of it now: 2 vCPU and 2 slots.",
         "Its agent: growing for cpu busy.",
+        "The guest's monitor refused 512Mi: in use",
+        "The guest's monitor reported 3 loads that came and 1 that did not.",
         "- memory used needs 238Mi: 0.17 GiB in use",
         "Together that is 3 vCPU, 2Gi; a compute unit is 500m vCPU, 512Mi.",
         "  Policy: no proof yet",
