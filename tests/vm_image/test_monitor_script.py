@@ -61,9 +61,9 @@ class Guest:
         return (self.folder / name).read_text().strip()
 
     def _write(self, name: str, text: str) -> None:
-        fresh = self.folder / f"{name}.fresh"
-        fresh.write_text(text)
-        fresh.rename(self.folder / name)
+        with (self.folder / name).open("r+" if (self.folder / name).exists() else "w") as file:
+            file.write(text)
+            file.truncate()
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 # where none is given). The agent asks it before memory goes and tells it after memory came; it asks for memory where
 # the database waits for some, and in version 2 reports load as it begins.
 #
-# Rules: the kernel wakes it (PSI triggers, memory.events), but for one look at one number four times a second. One agent
+# Rules: the kernel wakes it (PSI triggers, memory.events), but for one look at one number twice a second. One agent
 # is served, the newest. It needs nothing but the perl binary: the image has no modules.
 use strict;
 use warnings;
@@ -17,7 +17,7 @@ my $KERNEL          = 100 * $MIB;    # what a guest's kernel keeps of the memory
 my $LONGEST_MESSAGE = 4096;
 my $MOST_UNSENT     = 65_536;
 my $GREETING        = 5;             # seconds for an agent to say what it is
-my $TICK            = 0.25;
+my $TICK            = 0.5;
 my $LOOK            = 0.06;          # seconds over which a load is measured once the kernel has said that tasks wait
 my $LEAST_STALL     = 0.2;
 my @PAUSE           = (0.2, 2.0);    # seconds between reports: the least, and the most while a load goes on
@@ -28,7 +28,7 @@ my $SHRINK          = 10;            # seconds for which an approved shrink is g
 my (%client, $agent);                # clients by file number; $agent is the one that is served
 my ($count, $asked_at, $reported_at, $pause, $began) = (1, -9, -9, $PAUSE[0], undef);
 my ($guard_until, $guarded) = (0, 0);
-my @processes;
+my ($pids, @processes);              # what the database's group counts, and counted within the last second
 
 sub now { my $b = "\0" x 16; syscall(228, 1, $b); my ($s, $n) = unpack 'qq', $b; $s + $n / 1e9 }
 
@@ -36,6 +36,14 @@ sub slurp {
     open my $file, '<', $_[0] or return '';
     local $/;
     <$file> // '';
+}
+
+# A kernel's file that is read so often that it stays open.
+sub again {
+    my ($file) = @_;
+    $file && sysseek $file, 0, 0 or return 0;
+    sysread $file, my $text, 4096;
+    $text || 0;
 }
 
 sub write_to {
@@ -61,9 +69,12 @@ sub reading {
     { at => now(), stall => $stall // 0, used => $used // 0 };
 }
 
-sub new_processes {
-    my ($least) = sort { $a <=> $b } @processes;
-    $processes[-1] - ($least // 0);
+# How many processes the database has, and how many more than it had at least within the last second.
+sub processes {
+    my $now = again($pids) + 0;
+    my $least = $now;
+    for (@processes) { $least = $_ if $_ < $least }
+    ($now, $now - $least);
 }
 
 sub report {
@@ -74,10 +85,11 @@ sub report {
     $reported_at = now();
     my $span = $after->{at} - $before->{at};
     my ($running) = slurp("$proc/loadavg") =~ m{(\d+)/\d};
+    my ($processes, $new) = processes();
     send_message($agent, 'LoadReport', next_id(), sprintf
         '"cause":"%s","span":%.3f,"cpuBusy":%.3f,"cpuStall":%.3f,"runnable":%d,"processes":%d,"newProcesses":%d',
         $cause, $span, ($after->{used} - $before->{used}) / 1e6 / $span,
-        at_most(1, ($after->{stall} - $before->{stall}) / 1e6 / $span), $running // 0, $processes[-1] // 0, new_processes());
+        at_most(1, ($after->{stall} - $before->{stall}) / 1e6 / $span), $running // 0, $processes, $new);
 }
 
 sub at_most { $_[0] < $_[1] ? $_[0] : $_[1] }
@@ -93,9 +105,10 @@ sub look {
 }
 
 sub tick {
-    push @processes, slurp("$group/pids.current") + 0;
-    shift @processes if @processes > 1 / $TICK + 1;
-    if (new_processes() >= $BURST) {
+    my ($processes, $new) = processes();
+    push @processes, $processes;
+    shift @processes if @processes > 1 / $TICK;
+    if ($new >= $BURST) {
         my $before = reading();
         select undef, undef, undef, 0.02;
         report('connections', $before, reading());
@@ -337,6 +350,7 @@ sub serve {
     }
 }
 
+open $pids, '<', "$group/pids.current" or $pids = undef;
 $SIG{PIPE} = 'IGNORE';
 syscall 151, 3;    # its memory stays where it is when there is too little
 socket my $server, 2, 1, 0 or die "socket: $!\n";
