@@ -25,13 +25,13 @@ from tests.kubernetes.availability.replicated_programs import (
     ReplicatedPrograms,
     replicated,
 )
-from tests.kubernetes.availability.slowness import Slowness
 from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
 from tests.kubernetes.scheduling.agents import Agent, Crowd
 from tests.kubernetes.scheduling.books import VMS, Seen, broken_promises, overcommitted
 from tests.kubernetes.scheduling.history import LEASES, History
 from tests.kubernetes.scheduling.stage import Stage
 from tests.scheduler_plugin.replicas.processes.terms_seen import TermsSeen
+from tests.slowness import Slowness
 
 pytestmark = pytest.mark.kubernetes
 SMALL, LARGE = Resources.parse(1, "2Gi"), Resources.parse(4, "8Gi")

@@ -1,6 +1,6 @@
 """How much slower a program runs on this machine just now than on an idle one: what limits of seconds are stretched by.
 
-``python -m tests.kubernetes.availability.slowness`` works for some milliseconds now and then until its input ends, and
+``python -m tests.slowness`` works for some milliseconds now and then until its input ends, and
 prints how many times as long as it computed that took.
 """
 
