@@ -8,8 +8,8 @@ import pytest
 
 from protocol.units import Resources
 from scheduler_plugin.ledger import MigrationPhase, MoveCause, PodFacts, violations
-from scheduler_plugin.planner import Plan, room_being_made, waiting_for_room
-from tests.scheduler_plugin.ledger.fleet import amount, migration, plain_pod
+from scheduler_plugin.planner import MigrationPolicy, Plan, room_being_made, waiting_for_room
+from tests.scheduler_plugin.ledger.fleet import LATER, amount, migration, plain_pod
 from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node
 
 
@@ -54,11 +54,23 @@ def test_those_who_wait_are_told_who_makes_room_for_them() -> None:
     assert waiting_for_room(fixture.ledger, "unknown") == []
 
 
+def test_a_vm_that_leaves_another_node_makes_no_room_here() -> None:
+    fixture = world(waiting(2, 6))
+    fixture.add("elsewhere", "n2", 1)
+    fixture.migration(migration("elsewhere"))
+    assert list(room_being_made(fixture.ledger, fixture.ledger.claims["uid-web"])) == []
+
+
 def test_what_is_on_its_way_out_is_enough() -> None:
     fixture = world(waiting(2, 6))
-    (move,) = fixture.settled().moves
-    fixture.carry_out(move)
+    fixture.policy = MigrationPolicy(out_per_node=2, per_cluster=2)
+    moves = fixture.settled().moves
+    assert fixture.planner.unrelieved_since == LATER
+    for move in moves:
+        fixture.carry_out(move)
+    assert [move.vm.name for move in moves] == ["large", "small"]
     assert fixture.plan(after=60) == Plan()
+    assert fixture.planner.unrelieved_since is None
 
 
 def test_a_wish_that_is_withdrawn_in_time_moves_no_vm() -> None:
