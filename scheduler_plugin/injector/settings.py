@@ -60,7 +60,7 @@ class CertificateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """``self``: we make them. ``files``: another makes them (cert-manager); ours and the authorities are mounted."""
 
     provider: Literal["self", "files"] = "self"
-    authority_life: str = "1095d"
+    authority_life: str = "3285d"
     life: str = "90d"
 
     def lives(self) -> Lives:

@@ -19,13 +19,15 @@ from deploy.local.kubernetes.programs.toolchain import NoGoError, find_go
 from deploy.local.kubernetes.programs.versions import HELM
 from scripts.manifests.rendering import (
     CHART,
+    INJECTING,
     KUBERNETES,
     NAMESPACE,
-    NEED_CERTIFICATES,
+    PLAIN,
     VALUES,
     WITH_CERTIFICATES,
     lock,
     plain_files,
+    values_of,
 )
 from scripts.manifests.values_table import with_table
 
@@ -63,9 +65,11 @@ def helm() -> Path:
 def rendered(program: Path) -> dict[str, str]:
     """The plain manifests, as they should be. Raises ``ValueError`` or ``subprocess.CalledProcessError``."""
     templates = {path.removeprefix("templates/"): content.decode() for path, content in chart_files().items()}
-    plain = plain_files(template(program, VALUES), templates)
-    secured = plain_files(template(program, WITH_CERTIFICATES), templates)
-    return {file: secured[file] if file in NEED_CERTIFICATES else text for file, text in plain.items()}
+    found: dict[str, str] = {}
+    for values in (VALUES, INJECTING, WITH_CERTIFICATES):
+        files = plain_files(template(program, values), templates)
+        found |= {file: text for file, text in files.items() if values_of(file) is values}
+    return {file: found[file] for file in PLAIN}
 
 
 def template(program: Path, values: Mapping[str, Any]) -> str:

@@ -28,6 +28,10 @@ PLAIN: Final[Mapping[str, str]] = {
     "deploy/kubernetes/neonvm-devices.yaml": "neonvm-devices",
     "deploy/kubernetes/neonvm-network.yaml": "neonvm-network",
     "deploy/kubernetes/neonvm-policy.yaml": "neonvm-policy",
+    "deploy/kubernetes/with-certificates/agent-daemonset.yaml": "agent-node",
+    "deploy/kubernetes/with-certificates/injector.yaml": "injector",
+    "deploy/kubernetes/with-certificates/scheduler-leader.yaml": "scheduler-leader",
+    "deploy/kubernetes/with-certificates/scheduler.yaml": "scheduler",
 }
 """Which folder of templates a plain file is rendered from."""
 
@@ -36,6 +40,7 @@ KUBERNETES: Final = "v1.36.0"
 
 VALUES: Final[Mapping[str, Any]] = {
     "release": False,
+    "certificates": {"enabled": False},
     "agent": {"sidecar": {"enabled": True}},
     "groups": {"enabled": True},
     "expander": {"enabled": True},
@@ -43,13 +48,23 @@ VALUES: Final[Mapping[str, Any]] = {
 }
 """All components, and nothing that only a release knows. Each file works alone, so there is no TLS between them."""
 
-WITH_CERTIFICATES: Final[Mapping[str, Any]] = {
+INJECTING: Final[Mapping[str, Any]] = {
     **VALUES,
     "certificates": {"enabled": True},
     "expander": {"enabled": False},
 }
-NEED_CERTIFICATES: Final = frozenset({"deploy/kubernetes/injector.yaml"})
-"""The files that are rendered with these values."""
+"""The injector alone, for pods that others make."""
+
+WITH_CERTIFICATES: Final[Mapping[str, Any]] = {"release": False}
+"""What the chart installs by default: everything that works together with TLS."""
+
+
+def values_of(file: str) -> Mapping[str, Any]:
+    """With which values a plain file is rendered."""
+    if file.startswith("deploy/kubernetes/with-certificates/"):
+        return WITH_CERTIFICATES
+    return INJECTING if file == "deploy/kubernetes/injector.yaml" else VALUES
+
 
 _ORDER: Final = (
     "account",
@@ -67,7 +82,8 @@ _HEAD: Final = "# Rendered from {chart}/templates/{folder} by `make manifests`: 
 
 
 def plain_files(printed: str, templates: Mapping[str, str]) -> dict[str, str]:
-    """The text of each plain file. ``templates`` are the texts of all templates by their path below ``templates``.
+    """The text of each plain file, where all are rendered with the same values. ``templates`` are the texts of all
+    templates by their path below ``templates``.
 
     Raises ``ValueError`` where a template is in no plain file's order.
     """
@@ -108,7 +124,7 @@ def lock(inputs: Mapping[str, bytes], files: Mapping[str, str]) -> str:
 
 
 def _digest(inputs: Mapping[str, bytes], file: str, content: str) -> str:
-    digest = hashlib.sha256(repr((KUBERNETES, NAMESPACE, WITH_CERTIFICATES)).encode())
+    digest = hashlib.sha256(repr((KUBERNETES, NAMESPACE, values_of(file))).encode())
     for path in sorted(each for each in inputs if _concerns(each, PLAIN[file])):
         digest.update(f"{path} {len(inputs[path])}\n".encode() + inputs[path])
     digest.update(content.encode())

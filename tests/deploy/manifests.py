@@ -36,6 +36,12 @@ FILES: Final = (
 )
 """What people apply, in the order in which it can be applied."""
 
+WITH_CERTIFICATES: Final = tuple(
+    f"deploy/kubernetes/with-certificates/{name}.yaml"
+    for name in ("injector", "scheduler", "scheduler-leader", "agent-daemonset")
+)
+"""What kustomize applies instead of the files of the same names."""
+
 NOT_APPLIED: Final = (
     "deploy/kubernetes/kind.yaml",
     "deploy/kustomization.yaml",
@@ -92,16 +98,20 @@ def one(kind: str, name: str) -> Document:
     return found
 
 
-def pods() -> list[Pod]:
-    """The pods of all Deployments and DaemonSets, and the sidecar's part of one."""
-    found = [
+def pods_of(found: list[Document]) -> list[Pod]:
+    """The pods of the Deployments and DaemonSets among those objects."""
+    return [
         Pod(name_of(each), each["metadata"]["namespace"], template["spec"], template["metadata"]["labels"])
-        for each in documents()
+        for each in found
         if (template := each.get("spec", {}).get("template")) is not None
     ]
+
+
+def pods() -> list[Pod]:
+    """The pods of all Deployments and DaemonSets, and the sidecar's part of one."""
     name, key, namespace = SIDECAR
     part = plain_yaml.load(one("ConfigMap", name)["data"][key])
-    return [*found, Pod(f"sidecar of {name}", namespace, part["spec"], {})]
+    return [*pods_of(documents()), Pod(f"sidecar of {name}", namespace, part["spec"], {})]
 
 
 def container(name: str) -> Document:

@@ -13,7 +13,19 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from tests import plain_yaml
-from tests.deploy.manifests import FILES, NOT_APPLIED, ROOT, Document, Pod, documents, name_of, one, pods
+from tests.deploy.manifests import (
+    FILES,
+    NOT_APPLIED,
+    ROOT,
+    WITH_CERTIFICATES,
+    Document,
+    Pod,
+    documents,
+    name_of,
+    one,
+    pods,
+    pods_of,
+)
 from tests.local.apiserver.running import running_api_server
 from tests.plain_http import plain_client
 
@@ -35,12 +47,17 @@ OF_THE_CLUSTER = {
 OF_THE_NODE: dict[str, dict[str, list[str]]] = {"neonvm-network": {"add": ["NET_ADMIN"]}, "neonvm-devices": {}}
 """Containers that run as root: whose the folders of their node are. And what they may beside that."""
 
+SECURED = documents(*WITH_CERTIFICATES)
+ALL_PODS = [*pods(), *pods_of(SECURED)]
 PATIENCE = 400
 
 
 def test_no_manifest_is_forgotten() -> None:
     shipped = {str(path.relative_to(ROOT)) for path in (ROOT / "deploy").rglob("*.yaml")} | {"vm-deploy.yaml"}
-    assert {file for file in shipped if not any(fnmatch(file, each) for each in NOT_APPLIED)} == set(FILES)
+    assert {file for file in shipped if not any(fnmatch(file, each) for each in NOT_APPLIED)} == {
+        *FILES,
+        *WITH_CERTIFICATES,
+    }
 
 
 def test_the_resources_of_neonvm_are_those_of_their_folder() -> None:
@@ -66,7 +83,7 @@ def problems(document: Document) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("document", documents(), ids=name_of)
+@pytest.mark.parametrize("document", [*documents(), *SECURED], ids=name_of)
 def test_every_field_is_one_that_kubernetes_knows(document: Document) -> None:
     assert document["kind"] in CUSTOM or problems(document) == []
 
@@ -154,7 +171,7 @@ def known() -> set[str]:
         for each in documents()
         if each["kind"] == "Certificate"
     }
-    return {name_of(each) for each in documents()} | secrets | OF_THE_CLUSTER
+    return {name_of(each) for each in [*documents(), *SECURED]} | secrets | OF_THE_CLUSTER
 
 
 def references_of_pod(pod: Pod) -> set[str]:
@@ -185,28 +202,28 @@ def references_of(document: Document) -> set[str]:
             return set()
 
 
-@pytest.mark.parametrize("pod", pods(), ids=lambda pod: pod.owner)
+@pytest.mark.parametrize("pod", ALL_PODS, ids=lambda pod: pod.owner)
 def test_every_pod_is_one_that_kubernetes_knows(pod: Pod) -> None:
     assert kubernetes_models().V1PodSpec.model_validate(pod.spec).containers
 
 
-@pytest.mark.parametrize("pod", pods(), ids=lambda pod: pod.owner)
+@pytest.mark.parametrize("pod", ALL_PODS, ids=lambda pod: pod.owner)
 def test_what_a_pod_refers_to_is_there(pod: Pod) -> None:
     assert references_of_pod(pod) - known() == set()
 
 
-@pytest.mark.parametrize("document", documents(), ids=name_of)
+@pytest.mark.parametrize("document", [*documents(), *SECURED], ids=name_of)
 def test_what_an_object_refers_to_is_there(document: Document) -> None:
     assert references_of(document) - known() == set()
 
 
-@pytest.mark.parametrize("pod", pods(), ids=lambda pod: pod.owner)
+@pytest.mark.parametrize("pod", ALL_PODS, ids=lambda pod: pod.owner)
 def test_every_mounted_volume_is_there_and_every_volume_is_mounted(pod: Pod) -> None:
     mounted = {mount["name"] for each in pod.containers for mount in each.get("volumeMounts", ())}
     assert mounted == {volume["name"] for volume in pod.spec.get("volumes", ())}
 
 
-@pytest.mark.parametrize("pod", pods(), ids=lambda pod: pod.owner)
+@pytest.mark.parametrize("pod", ALL_PODS, ids=lambda pod: pod.owner)
 def test_every_container_is_locked_down_and_says_what_it_needs(pod: Pod) -> None:
     for each in pod.containers:
         security = {**pod.spec.get("securityContext", {}), **each["securityContext"]}
@@ -238,3 +255,14 @@ def test_a_scheduler_without_a_lease_is_not_replaced_sooner_than_any_pod_of_a_no
     (scheduler,) = (each for each in pods() if each.owner == "Deployment/kube-system/autoscaling-scheduler")
     assert not [arg for arg in scheduler.containers[0]["args"] if arg.startswith("--lease")]
     assert [each for each in scheduler.spec.get("tolerations", []) if "tolerationSeconds" in each] == []
+
+
+def test_with_certificates_replicas_have_a_lease_and_no_pod_is_selected_but_the_one_that_leads() -> None:
+    """A selector that finds nothing empties what Kubernetes wrote for a scheduler that acted alone before."""
+    found = {name_of(each): each["spec"] for each in SECURED if "spec" in each}
+    selector = found["Service/kube-system/autoscaling-scheduler"]["selector"]
+    assert [pod.owner for pod in ALL_PODS if selector.items() <= pod.labels.items()] == []
+    workload = found["Deployment/kube-system/autoscaling-scheduler"]
+    assert (workload["replicas"], workload["strategy"]["type"]) == (2, "RollingUpdate")
+    (scheduler,) = (each for each in pods_of(SECURED) if each.owner == "Deployment/kube-system/autoscaling-scheduler")
+    assert "--lease=kube-system/autoscaling-scheduler" in scheduler.containers[0]["args"]

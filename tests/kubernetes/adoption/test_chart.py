@@ -13,7 +13,7 @@ import pytest
 from scripts.manifests.__main__ import ROOT, helm, rendered
 from scripts.manifests.rendering import CHART, PLAIN
 from tests import plain_yaml
-from tests.deploy.manifests import documents
+from tests.deploy.manifests import WITH_CERTIFICATES, documents
 from tests.kubernetes.adoption.release import NAMESPACE, Release
 from tests.kubernetes.real_kubernetes import RealKubernetes
 
@@ -41,11 +41,11 @@ EXTRAS = {
         "image": {"digest": f"sha256:{'0' * 64}"},
     },
 }
-SECURED = {"certificates": {"enabled": True}, "scheduler": {"replicas": 2}}
+ALONE = {"certificates": {"enabled": False}}
 VALUES: dict[str, dict[str, Any]] = {
     "as it is": {},
     "all components": ALL,
-    "with certificates": {**SECURED, "agent": SIDECAR},
+    "without certificates": {**ALONE, "agent": SIDECAR},
     "beside NeonVM": {"neonvm": {"enabled": False}},
     "with extras": EXTRAS,
     "scheduler alone": {"agent": {"node": {"enabled": False}}, "neonvm": {"enabled": False}},
@@ -64,6 +64,11 @@ def objects(values: dict[str, Any], *more: str) -> list[dict[str, Any]]:
     done = template(values, *more)
     assert done.returncode == 0, done.stderr
     return [each for each in plain_yaml.load_all(done.stdout) if each]
+
+
+def named(each: dict[str, Any]) -> tuple[str, str]:
+    """An object's kind and name."""
+    return each["kind"], each["metadata"]["name"]
 
 
 def workload(values: dict[str, Any], name: str) -> dict[str, Any]:
@@ -104,11 +109,19 @@ def test_a_real_api_server_takes_all_of_it(cluster: RealKubernetes, name: str) -
     assert said.count("serverside-applied (server dry run)") == len(found)
 
 
-def test_kustomize_finds_what_cluster_init_applies(cluster: RealKubernetes) -> None:
+def test_kustomize_finds_what_the_chart_installs_by_default(cluster: RealKubernetes) -> None:
     found = list(plain_yaml.load_all(cluster.kubectl("kustomize", str(ROOT / "deploy"))))
-    files = ("deploy/neonvm.yaml", "deploy/scheduler-deploy.yaml", "deploy/kubernetes/agent-daemonset.yaml")
-    key = lambda each: (each["kind"], each["metadata"]["name"])  # noqa: E731 - said once
-    assert sorted(found, key=key) == sorted(documents(*files), key=key)
+    assert sorted(found, key=named) == sorted(documents("deploy/neonvm.yaml", *WITH_CERTIFICATES), key=named)
+    by_helm = objects({"neonvm": {"enabled": False}, "policies": {"enabled": False}})
+    assert {named(each) for each in by_helm} == {*map(named, found), ("Pod", "autoscaling-answers")}
+
+
+def test_without_certificates_one_scheduler_acts_alone_and_answers_http() -> None:
+    found = {named(each): each for each in objects(ALONE)}
+    scheduler = found["Deployment", "autoscaling-scheduler"]["spec"]
+    assert (scheduler["replicas"], scheduler["strategy"]) == (1, {"type": "Recreate"})
+    assert "https://autoscaling" not in json.dumps(list(found.values()))
+    assert {"Secret", "EndpointSlice"} & {kind for kind, _ in found} == set()
 
 
 @pytest.mark.parametrize(
@@ -118,7 +131,6 @@ def test_kustomize_finds_what_cluster_init_applies(cluster: RealKubernetes) -> N
         ({"groups": {"replicas": 0}}, "replicas"),
         ({"test": {"image": {"repository": "a", "digest": "latest"}}}, "digest"),
         ({"agent": {"sidecar": {"enabled": True}}}, "two agents would size the same VM"),
-        ({"scheduler": {"replicas": 2}}, "without certificates.enabled"),
     ],
 )
 def test_values_that_cannot_be_meant_are_refused(values: dict[str, Any], said: str) -> None:
@@ -135,7 +147,7 @@ def test_all_images_come_from_one_registry_where_there_is_no_way_out() -> None:
     found = images({**ALL, "global": {"imageRegistry": "mirror.internal"}, "image": {"tag": "0.2.0"}})
     assert found == {
         "mirror.internal/kube-scheduler:v1.36.3",
-        *(f"mirror.internal/{name}:0.2.0" for name in ("autoscale-scheduler", "autoscale-groups")),
+        *(f"mirror.internal/autoscale-{name}:0.2.0" for name in ("scheduler", "groups", "injector")),
         *(f"mirror.internal/neonvm-{name}:0.2.0" for name in ("controller", "devices", "network")),
     }
     args = workload({"global": {"imageRegistry": "mirror.internal"}}, "neonvm-controller")["spec"]["containers"][0][
@@ -152,7 +164,7 @@ def test_what_an_operator_adds_stands_where_it_belongs() -> None:
     assert pod["spec"]["imagePullSecrets"] == [{"name": "pull"}]
     assert (pod["spec"]["tolerations"], pod["spec"]["nodeSelector"]) == (OWN_TOLERATIONS, {"zone": "a"})
     assert service["image"] == f"registry.example:5000/neon/autoscale-scheduler:1.2.3@sha256:{'0' * 64}"
-    assert (service["env"], service["args"][-1]) == ([{"name": "A", "value": "b"}], "--log-level=debug")
+    assert (service["env"][-1], service["args"][-1]) == ({"name": "A", "value": "b"}, "--log-level=debug")
     assert kube_scheduler["image"] == "registry.k8s.io/kube-scheduler:v1.36.3"
 
 
@@ -172,13 +184,13 @@ def test_settings_of_the_operators_own_are_referred_to_and_not_made() -> None:
 
 
 def test_with_certificates_all_speak_tls_and_services_lead_to_the_one_that_leads() -> None:
-    found = objects(SECURED)
+    found = objects({})
     assert "http://autoscaling" not in json.dumps(found)
     services = {each["metadata"]["name"]: each["spec"] for each in found if each["kind"] == "Service"}
     slices = {each["metadata"]["name"]: each for each in found if each["kind"] == "EndpointSlice"}
     assert set(slices) == {"autoscaling-scheduler", "autoscaling-scheduler-extender"}
     for name, each in slices.items():
-        assert ("selector" in services[name], "endpoints" in each) == (False, False)
+        assert "endpoints" not in each
         assert [port["name"] for port in services[name]["ports"]] == [port["name"] for port in each["ports"]]
     secrets = [each for each in found if each["kind"] == "Secret"]
     assert (len(secrets), [each for each in secrets if "data" in each]) == (4, [])
@@ -186,9 +198,9 @@ def test_with_certificates_all_speak_tls_and_services_lead_to_the_one_that_leads
 
 
 def test_cert_manager_fills_the_secrets_that_the_keeper_would_fill() -> None:
-    by_cert_manager = {**SECURED, "certificates": {"enabled": True, "provider": "cert-manager"}}
+    by_cert_manager = {"certificates": {"provider": "cert-manager"}}
     filled = {each["spec"]["secretName"] for each in objects(by_cert_manager) if each["kind"] == "Certificate"}
-    assert filled == {each["metadata"]["name"] for each in objects(SECURED) if each["kind"] == "Secret"}
+    assert filled == {each["metadata"]["name"] for each in objects({}) if each["kind"] == "Secret"}
     assert "Secret" not in {each["kind"] for each in objects(by_cert_manager)}
 
 
@@ -250,18 +262,6 @@ def applied(cluster: RealKubernetes, **found: Any) -> Iterator[None]:
         cluster.kubectl("delete", f"--namespace={NAMESPACE}", "--filename=-", typed=typed)
 
 
-def test_certificates_are_not_added_beside_a_scheduler_that_serves_without_them(cluster: RealKubernetes) -> None:
-    about = {"metadata": {"name": "autoscaling-scheduler"}}
-    ports = [{"name": "agents", "port": 10299}]
-    with applied(cluster, kind="Service", **about, spec={"selector": {"a": "b"}, "ports": ports}):
-        assert in_cluster(cluster, {}).returncode == 0
-        refused = in_cluster(cluster, SECURED)
-        words = f"kubectl --namespace {NAMESPACE} delete service/autoscaling-scheduler deployment/autoscaling-scheduler"
-        assert (refused.returncode != 0, words in refused.stderr) == (True, True), refused.stderr
-    with applied(cluster, kind="Service", **about, spec={"ports": ports}):
-        assert in_cluster(cluster, SECURED).returncode == 0
-
-
 def test_kept_settings_of_the_injector_pin_neither_the_agent_nor_its_scheduler(cluster: RealKubernetes) -> None:
     edited = {
         "agent": {"image": "old/agent:1", "schedulerUrl": "https://old", "resources": {"requests": {"cpu": "77m"}}},
@@ -269,7 +269,7 @@ def test_kept_settings_of_the_injector_pin_neither_the_agent_nor_its_scheduler(c
     }
     about = {"name": "autoscaling-injector-config", "annotations": {"autoscaling.neon.tech/settings-written": "other"}}
     with applied(cluster, kind="ConfigMap", metadata=about, data={"settings.yaml": json.dumps(edited)}):
-        rendered_now = [each for each in plain_yaml.load_all(in_cluster(cluster, SECURED).stdout) if each]
+        rendered_now = [each for each in plain_yaml.load_all(in_cluster(cluster, {}).stdout) if each]
     (found,) = (each for each in rendered_now if each["metadata"]["name"] == about["name"])
     assert plain_yaml.load(found["data"]["settings.yaml"]) == {
         "agent": {
@@ -282,7 +282,7 @@ def test_kept_settings_of_the_injector_pin_neither_the_agent_nor_its_scheduler(c
 
 
 def test_the_keys_of_authorities_outlive_their_certificates() -> None:
-    values = {"certificates": {"enabled": True, "provider": "cert-manager"}, "expander": {"enabled": True}}
+    values = {"certificates": {"provider": "cert-manager"}, "expander": {"enabled": True}}
     found = [each["spec"] for each in objects(values) if each["kind"] == "Certificate"]
     policies = {each["secretName"]: each["privateKey"]["rotationPolicy"] for each in found if each.get("isCA")}
     assert policies == {"autoscaling-certificates": "Never", "autoscaling-expander-ca": "Never"}
@@ -300,6 +300,6 @@ def test_kinds_are_kept_and_everything_else_is_in_the_releases_namespace() -> No
     }
     of_vms = {(kind, name) for kind in ("ConfigMap", "ServiceAccount", "Role", "RoleBinding") for name in ("a", "b")}
     assert elsewhere == {*of_vms, ("NetworkPolicy", "a"), ("RoleBinding", "kube-system")}
-    meant = ("autoscaling-scheduler-as-authentication-reader", "autoscaling-scheduler-pods", "neonvm-controller-pods")
+    meant = [f"autoscaling-scheduler-{each}" for each in ("as-authentication-reader", "pods")]
     named = [each["metadata"]["name"] for each in found if "kube-system" in json.dumps(each)]
-    assert sorted(named) == sorted(meant)
+    assert sorted(named) == ["autoscaling-injector", *meant, "neonvm-controller-pods"]

@@ -5,16 +5,6 @@
 {{- if and .Values.agent.node.enabled .Values.agent.sidecar.enabled -}}
 {{- fail "agent.node and agent.sidecar are both enabled: two agents would size the same VM. Turn one of them off." -}}
 {{- end -}}
-{{- if and .Values.scheduler.enabled (gt (int .Values.scheduler.replicas) 1) (not .Values.certificates.enabled) -}}
-{{- fail "scheduler.replicas is more than 1 without certificates.enabled: kube-scheduler would ask the one that leads over the network, unprotected." -}}
-{{- end -}}
-{{- if and .Values.scheduler.enabled .Values.certificates.enabled -}}
-{{- $service := lookup "v1" "Service" .Release.Namespace "autoscaling-scheduler" -}}
-{{- $scheduler := lookup "apps/v1" "Deployment" .Release.Namespace "autoscaling-scheduler" -}}
-{{- if or (dig "spec" "selector" false $service) (eq "Recreate" (dig "spec" "strategy" "type" "" $scheduler)) -}}
-{{- fail (printf "The scheduler in namespace %s was installed without certificates.enabled: the old one and a new one would serve side by side. First: kubectl --namespace %s delete service/autoscaling-scheduler deployment/autoscaling-scheduler. VMs keep their size until the upgrade has made both again." .Release.Namespace .Release.Namespace) -}}
-{{- end -}}
-{{- end -}}
 {{- if not .Values.besideOthers -}}
 {{- range (lookup "apps/v1" "Deployment" "" "").items -}}
 {{- if and (eq .metadata.name "autoscale-scheduler") .spec.replicas -}}
