@@ -15,6 +15,9 @@ from vm_image.store import Report, Store, cache_root
 FIRST_LINE: Final = "autoscale: the first program runs"
 """What the initrd says on the console before anything else: from here on the machine runs the guest."""
 
+DPKG_STATUS: Final = "var/lib/dpkg/status"
+"""Dpkg's list of what it has installed."""
+
 _BASE: Final = "base.tar"
 _INITRD_DIRECTORIES: Final = ("proc", "root", "modules", "bin")
 _INITRD_COMMANDS: Final = ("sh", "mount", "umount", "insmod", "switch_root", "poweroff")
@@ -62,6 +65,12 @@ def busybox_of(base: Path) -> bytes:
     """The busybox of the base layer, a tar. Raises ``KeyError`` where it has none."""
     with tarfile.open(base) as packed:
         return archives.member(packed, "bin/busybox", "usr/bin/busybox")
+
+
+def packages_of(base: Path) -> bytes:
+    """What dpkg has installed in the base layer, a tar. Raises ``KeyError`` where it does not say."""
+    with tarfile.open(base) as packed:
+        return archives.member(packed, DPKG_STATUS)
 
 
 def rebuild(report: Report) -> GuestImage:

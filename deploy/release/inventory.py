@@ -9,6 +9,10 @@ from typing import Final
 from urllib.parse import quote
 
 STATUS: Final = "var/lib/dpkg/status.d/"
+WHOLE_STATUS: Final = "var/lib/dpkg/status"
+"""One file for all packages, with a paragraph for each, those of a guest's disk among them."""
+
+INSTALLED: Final = "Status: install ok installed"
 METADATA: Final = ".dist-info/METADATA"
 _FIELD: Final = re.compile(r"^(Package|Name|Version|Architecture|License|License-Expression): (.*)$", re.MULTILINE)
 
@@ -39,22 +43,30 @@ class Component:
 
 def is_listed(path: str) -> bool:
     """Whether a file of an image says what a package is."""
-    return path.startswith(STATUS) or path.endswith(METADATA)
+    return path == WHOLE_STATUS or path.startswith(STATUS) or path.endswith(METADATA)
 
 
 def components(files: Mapping[str, bytes]) -> list[Component]:
     """The packages that these files, by their paths, speak of, sorted. Raises ``ValueError`` where one is unnamed."""
-    return sorted({_component(path, content) for path, content in files.items() if is_listed(path)})
+    listed = ((path, text) for path, content in files.items() if is_listed(path) for text in _texts(path, content))
+    return sorted({_component(path, text) for path, text in listed})
 
 
-def _component(path: str, content: bytes) -> Component:
+def _texts(path: str, content: bytes) -> list[str]:
+    """What the file says of each package."""
     text = content.decode(errors="replace")
+    if path != WHOLE_STATUS:
+        return [text]
+    return [each for each in text.split("\n\n") if INSTALLED in each.splitlines()]
+
+
+def _component(path: str, text: str) -> Component:
     head = text.partition("\n\n")[0] if path.endswith(METADATA) else text
     fields = _first(_FIELD.findall(head))
     name, version = fields.get("Package") or fields.get("Name"), fields.get("Version")
     if name is None or version is None:
         raise ValueError(f"{path} has no name or no version")
-    if path.startswith(STATUS):
+    if path.startswith(WHOLE_STATUS):
         return Component("deb", name, version, fields.get("Architecture", "all"))
     return Component("pypi", re.sub(r"[-_.]+", "-", name).lower(), version)
 

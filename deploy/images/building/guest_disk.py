@@ -1,7 +1,8 @@
 """The guest image as layers of container images: its root disk as NeonVM takes it, and its kernel for the runner.
 
 NeonVM starts a VM by running the image's ``sh -c "mv /disk.qcow2 … && chown … && sysctl …"`` as an init container, so
-beside the disk there is a busybox with those commands.
+beside the disk there is a busybox with those commands. So that people can know what is in the disk without opening it,
+dpkg's list of it is beside it too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final
 from deploy.images.formats.tree import File, symlink
 from deploy.images.rules.platforms import Platform
 from vm_image import host, recipe
-from vm_image.build import base_layer, busybox_of, ensure_image
+from vm_image.build import DPKG_STATUS, base_layer, busybox_of, ensure_image, packages_of
 from vm_image.host import BuildError
 from vm_image.store import Report
 
@@ -27,7 +28,7 @@ def disk_key(platform: Platform) -> str:
         raise BuildError(
             f"the guest's disk is built for linux/{_BUILT_FOR} only: leave postgres-vm out for {platform.name}"
         )
-    return f"guest-disk {recipe.image_key()}"
+    return f"guest-disk and its packages {recipe.image_key()}"
 
 
 def kernel_files(report: Report) -> list[File]:
@@ -44,10 +45,11 @@ def disk_files(report: Report) -> list[File]:
         disk = Path(work, "disk.qcow2")
         convert = ["qemu-img", "convert", "-c", "-f", "raw", "-O", "qcow2", str(image.disk), str(disk)]
         host.run(convert, Path(work, "convert.log"), report)
-        return with_commands(disk.read_bytes(), busybox_of(base_layer()))
+        base = base_layer()
+        return with_commands(disk.read_bytes(), busybox_of(base), packages_of(base))
 
 
-def with_commands(disk: bytes, busybox: bytes) -> list[File]:
-    """The files around a packed disk."""
+def with_commands(disk: bytes, busybox: bytes, packages: bytes) -> list[File]:
+    """The files around a packed disk. ``packages`` is dpkg's list of what is in it."""
     links = (symlink(f"bin/{name}", "busybox") for name in COMMANDS)
-    return [File("bin/busybox", busybox, 0o755), *links, File("disk.qcow2", disk)]
+    return [File("bin/busybox", busybox, 0o755), *links, File("disk.qcow2", disk), File(DPKG_STATUS, packages)]

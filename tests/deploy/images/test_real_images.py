@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import tarfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,13 +17,13 @@ from deploy.images.building.oci_archive import blob_path
 from deploy.images.building.rootfs import write_tree
 from deploy.images.catalogue import IMAGES, NON_ROOT
 from deploy.images.formats import oci
-from deploy.images.formats.deb import read_package
-from deploy.images.inputs.apt import Origin, fetch_packages
+from deploy.images.inputs.apt import Origin
 from deploy.images.inputs.checkout import Checkout
 from deploy.images.push import Target, push
 from deploy.images.rules.platforms import PLATFORMS
 from deploy.neonvm.qemu.accelerator import MACHINE
 from deploy.release.assemble import assemble
+from tests.deploy.images.debian_registry import free_port, registry_program, serving
 from vm_image.build import FIRST_LINE
 from vm_image.store import cache_root
 
@@ -96,35 +94,8 @@ def read(archive: tarfile.TarFile, name: str) -> bytes:
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[str]:
     """Debian's registry on a free port of this machine."""
-    (package,) = (
-        found
-        for path in fetch_packages(("docker-registry",), native_platform(), Origin(), print)
-        if (found := read_package(path.read_bytes())).name == "docker-registry"
-    )
-    program = tmp_path / "docker-registry"
-    program.write_bytes(next(file.content for file in package.files if file.path == "usr/bin/docker-registry"))
-    program.chmod(0o755)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    settings = {"version": "0.1", "storage": {"filesystem": {"rootdirectory": str(tmp_path / "data")}}}
-    (tmp_path / "config.yml").write_text(json.dumps(settings | {"http": {"addr": address}, "log": {"level": "warn"}}))
-    command = [str(program), "serve", str(tmp_path / "config.yml")]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            wait_for(f"http://{address}/v2/")
-            yield address
-        finally:
-            process.terminate()
-
-
-def wait_for(url: str) -> None:
-    for _ in range(100):
-        try:
-            if httpx.get(url).is_success:
-                return
-        except httpx.TransportError:
-            time.sleep(0.1)
-    raise AssertionError(f"nothing answers at {url}")
+    with serving(tmp_path, registry_program(tmp_path), free_port()) as address:
+        yield address
 
 
 def test_a_release_for_clusters_without_a_way_out_pushes_itself(tmp_path: Path, registry: str) -> None:

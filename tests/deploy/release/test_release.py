@@ -64,6 +64,13 @@ def test_what_is_inside_an_image_is_read_from_its_files() -> None:
         components({"var/lib/dpkg/status.d/x": b"Package: x\n"})
 
 
+def test_what_is_in_a_guests_disk_is_read_from_the_list_beside_it() -> None:
+    listed = STATUS.replace(b"libc6\n", b"libc6\nStatus: install ok installed\n", 1)
+    gone = listed.replace(b"libc6", b"perl").replace(b"install ok installed", b"deinstall ok config-files")
+    files = {"var/lib/dpkg/status": listed + b"\n" + gone + b"\n", "disk.qcow2": b"x"}
+    assert components(files) == [Component("deb", "libc6", "2.36-9+deb12u10", "amd64")]
+
+
 def test_each_image_has_a_bill_of_materials_for_its_digest(release: Release) -> None:
     (found,) = release.images
     listed = document(release, "sbom/autoscaler-agent-amd64.cdx.json")
