@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import struct
 import time
+from typing import Final
 
 from deploy.neonvm.network.netns import socket_in
 
-_PATIENCE = 30.0
+PATIENCE: Final = 30.0
 
 
 class Session:
-    """One session from within ``namespace``. ``longest`` is the longest wait for an answer, in seconds."""
+    """One session from within ``namespace``. ``longest`` is the longest wait for an answer, in seconds; ``patience`` is
+    how long it waits for one.
+    """
 
-    def __init__(self, namespace: str, address: str) -> None:
+    def __init__(self, namespace: str, address: str, patience: float = PATIENCE) -> None:
         self.namespace = namespace
         self._socket = socket_in(namespace)
-        self._socket.settimeout(_PATIENCE)
+        self._socket.settimeout(patience)
         self._socket.connect((address, 5432))
         words = b"user\0postgres\0database\0postgres\0\0"
         self._socket.sendall(struct.pack("!ii", len(words) + 8, 3 << 16) + words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from typing import Final
 from tests.kubernetes.postgres_session import Session
 
 _BUSY: Final = "select count(*) from generate_series(1, 300000)"
+_PATIENCE: Final = 120.0
+"""An emulated guest beside two clusters' programs is slow; a session that is lost is lost for good."""
 
 
 @dataclass(slots=True)
@@ -21,6 +24,7 @@ class Load:
     answers: int = 0
     failures: list[str] = field(default_factory=list)
     longest: float = 0.0
+    began: float = field(default_factory=time.monotonic)
 
     def run(self, session: Session) -> None:
         """One client; its session must last."""
@@ -30,14 +34,14 @@ class Load:
                 self.answers += 1
                 self.longest = max(self.longest, session.longest)
         except OSError as error:
-            self.failures.append(str(error))
+            self.failures.append(f"after {time.monotonic() - self.began:.0f} s: {error}")
 
 
 @contextmanager
 def busy(namespace: str, address: str, clients: int) -> Iterator[Load]:
     """So many clients, which hang up afterwards."""
     load = Load()
-    sessions = [Session(namespace, address) for _ in range(clients)]
+    sessions = [Session(namespace, address, _PATIENCE) for _ in range(clients)]
     workers = [threading.Thread(target=load.run, args=[each]) for each in sessions]
     try:
         for worker in workers:

@@ -29,7 +29,7 @@ NAMESPACE: Final = "autoscale-system"
 NEXT: Final = "next"
 """The tag of the version that is upgraded to: the same programs under another name."""
 
-_PATIENCE: Final = 240.0
+_PATIENCE: Final = 400.0
 _LOOKS: Final = (
     ("get", "pods", "--all-namespaces", "--output=wide"),
     ("get", "neonvm", "--all-namespaces", "--output=yaml"),
@@ -60,7 +60,8 @@ class Release:
 
     def try_helm(self, action: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs Helm, which may fail."""
-        target = ["autoscale", str(ROOT / CHART)] if action in {"install", "upgrade", "template"} else ["autoscale"]
+        chart = [] if arguments and arguments[0].startswith("oci:") else [str(ROOT / CHART)]
+        target = ["autoscale", *chart] if action in {"install", "upgrade", "template"} else ["autoscale"]
         return subprocess.run(
             [str(helm()), action, *target, f"--namespace={NAMESPACE}", *arguments],
             env={**os.environ, "KUBECONFIG": str(self.cluster.kubeconfig)},
@@ -85,12 +86,15 @@ class Release:
 def bring_images(cluster: RealKubernetes, folder: Path) -> None:
     """Builds the images and puts them on every node, under a second tag too."""
     asyncio.run(_bring_images(cluster, folder))
-    for pid in sorted((cluster.folder / "kubernetes" / "nodes").glob("*/pid")):
-        ctr = _ctr(pid.read_text().strip())
-        listed = subprocess.run([*ctr, "list", "--quiet"], capture_output=True, text=True, check=True).stdout.split()
+    for pid in nodes_of(cluster):
+        listed = subprocess.run(
+            [*ctr(pid), "list", "--quiet"], capture_output=True, text=True, check=True
+        ).stdout.split()
         for image in (each for each in listed if each.startswith("localhost:5001/") and each.endswith(":dev")):
             subprocess.run(
-                [*ctr, "tag", "--force", image, f"{image.removesuffix('dev')}{NEXT}"], check=True, capture_output=True
+                [*ctr(pid), "tag", "--force", image, f"{image.removesuffix('dev')}{NEXT}"],
+                check=True,
+                capture_output=True,
             )
 
 
@@ -108,7 +112,13 @@ def _more_images(folder: Path) -> Iterator[Path]:
         yield build(IMAGES[name], maker, REFERENCE.format(name=name), folder).path
 
 
-def _ctr(pid: str) -> Sequence[str]:
+def nodes_of(cluster: RealKubernetes) -> list[str]:
+    """The nodes' first processes."""
+    return [path.read_text().strip() for path in sorted((cluster.folder / "kubernetes" / "nodes").glob("*/pid"))]
+
+
+def ctr(pid: str) -> Sequence[str]:
+    """The command about images on the node of that process."""
     program = f"{PROGRAMS}/containerd/ctr"
     return (
         *("nsenter", f"--target={pid}", "--mount", "--net", "--"),
@@ -125,7 +135,17 @@ def telling(cluster: RealKubernetes) -> Iterator[None]:
         for arguments in _LOOKS:
             done = cluster.try_kubectl(*arguments)
             print(f"$ kubectl {' '.join(arguments)}\n{done.stdout}{done.stderr}")
+        print(_explained(cluster))
         raise
+
+
+def _explained(cluster: RealKubernetes) -> str:
+    """Why the agents of nodes give their VMs the sizes that they have."""
+    selector = "--selector=app.kubernetes.io/name=autoscaling-agent"
+    pods = cluster.try_kubectl("get", "pods", f"--namespace={NAMESPACE}", selector, "--output=name").stdout.split()
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{{}}:9101/proxy/explain/default/postgres14-disk-test"
+    views = (path.format(each.removeprefix("pod/")) for each in pods)
+    return "\n".join(cluster.try_kubectl("get", "--raw", each).stdout for each in views)
 
 
 def settings_of(cluster: RealKubernetes) -> str:

@@ -2,43 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from protocol.names import ANNOTATION_BOUNDS
+from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG
 from tests.deploy.manifests import ROOT
 from tests.kubernetes.adoption.load import busy
 from tests.kubernetes.adoption.release import (
     NAMESPACE,
     NEXT,
     Release,
-    bring_images,
     edit_settings,
     settings_of,
     telling,
 )
 from tests.kubernetes.flat_client import flat_client
-from tests.kubernetes.real_kubernetes import RealKubernetes, eventually, running
+from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
 from tests.kubernetes.vms import bounds
 
 pytestmark = pytest.mark.kubernetes
 
 NAME = "postgres14-disk-test"
 TEN_MINUTES = 600.0
-OURS = ("deployments", "daemonsets", "clusterroles", "clusterrolebindings", "configmaps", "services", "pods")
-
-
-@pytest.fixture(scope="module")
-def release(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
-    """An empty cluster whose nodes have the images, as if from a registry."""
-    with running(RealKubernetes("adoption", home), "--nodes", "2") as cluster:
-        cluster.kubectl("delete", "crds", "--all")
-        bring_images(cluster, tmp_path_factory.mktemp("images"))
-        yield Release(cluster)
+OURS = (
+    *("deployments", "daemonsets", "clusterroles", "clusterrolebindings"),
+    *("configmaps", "secrets", "services", "endpointslices", "pods"),
+)
+QUICK_TO_SHRINK = {
+    "smoothing": {"cpu": [{"hold": {"window": "20s"}}], "memory": [{"hold": {"window": "20s"}}], "maxGap": "60s"}
+}
+"""By default an agent gives no memory back in its first five minutes, nor after ten seconds without a look. CPUs stay
+with memory, in whole compute units.
+"""
 
 
 def vm(cluster: RealKubernetes) -> dict[str, Any]:
@@ -66,12 +64,11 @@ def pods_of_vm(cluster: RealKubernetes) -> list[tuple[str, int]]:
 
 def test_two_schedulers_answer_over_tls_and_so_does_the_webhook(release: Release) -> None:
     """The agents' port, the extender and the webhook are asked by the pod of ``helm test``."""
-    values = ("certificates.enabled=true", "scheduler.replicas=2", "agent.node.enabled=false")
-    more = ("agent.sidecar.enabled=true", "policies.enabled=true")
+    values = ("agent.node.enabled=false", "agent.sidecar.enabled=true")
     with telling(release.cluster):
-        release.helm("install", "--create-namespace", "--wait", "--timeout=3m", f"--set={','.join((*values, *more))}")
+        release.helm("install", "--create-namespace", "--wait", "--timeout=6m", f"--set={','.join(values)}")
         assert "Phase:          Succeeded" in release.helm("test", "--timeout=2m")
-        release.helm("uninstall", "--wait", "--timeout=2m")
+        taken_out(release)
 
 
 def test_from_an_empty_cluster_to_growth_through_an_upgrade_and_out_again(release: Release) -> None:
@@ -81,9 +78,7 @@ def test_from_an_empty_cluster_to_growth_through_an_upgrade_and_out_again(releas
 
 def from_nothing_to_nothing(release: Release) -> None:
     cluster, began = release.cluster, time.monotonic()
-    release.helm("install", "--create-namespace", "--wait", "--timeout=3m")
-    print(f"installed after {time.monotonic() - began:.0f} s")
-    assert "Phase:          Succeeded" in release.helm("test", "--timeout=2m")
+    installed(release, "--create-namespace")
     cluster.kubectl("apply", f"--filename={ROOT / 'vm-deploy.yaml'}")
     eventually(lambda: is_available(cluster), "the VM is available", 240.0)
     print(f"the database answers after {time.monotonic() - began:.0f} s")
@@ -95,52 +90,97 @@ def from_nothing_to_nothing(release: Release) -> None:
         pods = pods_of_vm(cluster)
         upgraded_and_back(release)
         taken_out(release)
-        assert (pods_of_vm(cluster), load.failures) == (pods, [])
+        assert is_available(cluster)
         before = load.answers
-        eventually(lambda: load.answers > before, "its clients are answered without us")
+        eventually(lambda: load.answers > before, "its clients are answered without us", 120.0)
+        given_certificates(release)
+        assert (pods_of_vm(cluster), load.failures) == (pods, [])
         print(f"{load.answers} answers, none failed; the longest wait was {load.longest:.1f} s")
-    taken_over_again(release, pods)
+    shrinks(cluster)
+    deleted(release)
+
+
+def installed(release: Release, *more: str) -> None:
+    """As people do it, and asked whether it answers."""
+    began = time.monotonic()
+    release.helm("install", "--wait", "--timeout=6m", *more)
+    print(f"installed after {time.monotonic() - began:.0f} s")
+    assert "Phase:          Succeeded" in release.helm("test", "--timeout=2m")
 
 
 def upgraded_and_back(release: Release) -> None:
     """Under load, to a version that resizes the VM, and back to one that does. An upgrade keeps what was edited."""
     cluster, shipped = release.cluster, settings_of(release.cluster)
     changed = edit_settings(cluster, "cooldownSeconds: 300", "cooldownSeconds: 301")
-    notes = release.helm("upgrade", "--reset-then-reuse-values", f"--set=image.tag={NEXT}", "--wait", "--timeout=4m")
+    notes = release.helm("upgrade", "--reset-then-reuse-values", f"--set=image.tag={NEXT}", "--wait", "--timeout=6m")
     assert "kept as they are there, whatever the values say: autoscaling-scheduler-config" in " ".join(notes.split())
     assert settings_of(cluster) == changed
     eventually(lambda: release.tags() == {NEXT}, "all programs are the new ones")
     resized(cluster, 2)
-    release.helm("rollback", "--wait", "--timeout=4m")
+    release.helm("rollback", "--wait", "--timeout=6m")
     eventually(lambda: release.tags() == {"dev"}, "all programs are the old ones")
     assert settings_of(cluster) == shipped, "a roll-back is to all that the revision had"
     resized(cluster, 3)
 
 
+def given_certificates(release: Release) -> None:
+    """Under load, from one scheduler without TLS, which takes over what an earlier release left, to two with it."""
+    cluster = release.cluster
+    installed(release, "--set=certificates.enabled=false")
+    resized(cluster, 2)
+    (alone,) = schedulers(cluster)
+    assert led_to(cluster) == {alone}
+    began = time.monotonic()
+    release.helm("upgrade", "--reset-values", "--wait", "--timeout=6m")
+    eventually(lambda: len(found := led_to(cluster)) == 1 and found < schedulers(cluster) - {alone}, "one leads")
+    print(f"one of two leads after {time.monotonic() - began:.0f} s")
+    assert "Phase:          Succeeded" in release.helm("test", "--timeout=2m")
+    resized(cluster, 3)
+
+
+def schedulers(cluster: RealKubernetes) -> set[str]:
+    """The addresses of their pods."""
+    selector = "--selector=app.kubernetes.io/name=autoscaling-scheduler"
+    found = cluster.get("pods", f"--namespace={NAMESPACE}", selector)["items"]
+    return {each["status"].get("podIP", "") for each in found}
+
+
+def led_to(cluster: RealKubernetes) -> set[str]:
+    """The addresses to which the agents' Service leads, in all slices."""
+    selector = "--selector=kubernetes.io/service-name=autoscaling-scheduler"
+    slices = cluster.get("endpointslices", f"--namespace={NAMESPACE}", selector)["items"]
+    return {address for each in slices for endpoint in each["endpoints"] or () for address in endpoint["addresses"]}
+
+
 def resized(cluster: RealKubernetes, size: int) -> None:
     """Agent and scheduler bring the VM to a size between whose bounds there is no other."""
     cluster.kubectl("annotate", "--overwrite", f"neonvm/{NAME}", f"{ANNOTATION_BOUNDS}={bounds(str(size), 2 * size)}")
-    eventually(lambda: cpus(cluster) == size, f"it has {size} CPUs", 120.0)
+    began = time.monotonic()
+    eventually(lambda: cpus(cluster) == size, f"it has {size} CPUs", 180.0)
+    print(f"it has {size} CPUs after {time.monotonic() - began:.0f} s")
+
+
+def shrinks(cluster: RealKubernetes) -> None:
+    """Without clients, by the agent of a new version, to what its policy finds enough."""
+    policy = f"{ANNOTATION_CONFIG}={json.dumps(QUICK_TO_SHRINK)}"
+    cluster.kubectl("annotate", "--overwrite", f"neonvm/{NAME}", policy, f"{ANNOTATION_BOUNDS}-")
+    began = time.monotonic()
+    eventually(lambda: cpus(cluster) < 3, "it shrinks", 180.0)
+    print(f"it shrinks after {time.monotonic() - began:.0f} s")
 
 
 def taken_out(release: Release) -> None:
-    """Nothing of ours is left but the kinds and the VM."""
-    cluster = release.cluster
+    """Nothing of ours is left but the kinds and the VMs."""
     release.helm("uninstall", "--wait", "--timeout=2m")
-    eventually(lambda: not any(release.objects(kind) for kind in OURS), "nothing of ours is left", 60.0)
+    eventually(lambda: not any(release.objects(kind) for kind in OURS), "nothing of ours is left")
     assert {each["metadata"]["name"] for each in release.objects("crds")} == {
         "virtualmachines.vm.neon.tech",
         "virtualmachinemigrations.vm.neon.tech",
     }
-    assert is_available(cluster)
 
 
-def taken_over_again(release: Release, pods: list[tuple[str, int]]) -> None:
-    """A VM that is to go waits for its controller; a new release takes over what the old one left."""
-    cluster = release.cluster
-    release.helm("install", "--wait", "--timeout=3m")
-    assert pods_of_vm(cluster) == pods
-    cluster.kubectl("delete", f"neonvm/{NAME}", "--timeout=80s")
-    eventually(lambda: pods_of_vm(cluster) == [], "its pod is gone")
-    release.helm("uninstall", "--wait", "--timeout=2m")
-    assert cluster.get("pods", f"--namespace={NAMESPACE}")["items"] == []
+def deleted(release: Release) -> None:
+    """A VM that is to go waits for its controller."""
+    release.cluster.kubectl("delete", f"neonvm/{NAME}", "--timeout=80s")
+    eventually(lambda: pods_of_vm(release.cluster) == [], "its pod is gone")
+    taken_out(release)

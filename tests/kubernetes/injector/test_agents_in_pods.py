@@ -1,4 +1,4 @@
-"""A pod like those of NeonVM's own controller gets the agent once, and is placed by an extender that speaks TLS."""
+"""A pod like those of NeonVM's own controller gets the agent once, and its VM grows, all over TLS."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from deploy.local.kubernetes.machine.image_loading import load_image
 from deploy.local.kubernetes.plan.cluster_plan import CONTROL_HOST
 from tests.conformance.cluster import done
 from tests.kubernetes.injector.secured import Secured, running
-from tests.kubernetes.injector.vm_pods import runner_pod, small_vm
+from tests.kubernetes.injector.vm_pods import runner_pod, small_vm, want
 from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
 from tests.kubernetes.scheduling.agents import Agent
-from tests.kubernetes.scheduling.books import PODS, Obj
+from tests.kubernetes.scheduling.books import PODS, VMS, Obj
 from tests.kubernetes.scheduling.programs import AGENTS
 from tests.kubernetes.scheduling.stage import Stage
 
@@ -84,24 +84,32 @@ def rehearsed(stage: Stage, pod: Obj) -> httpx.Response:
     return stage.http.post(stage.path(PODS), json=renamed, params={"dryRun": "All"})
 
 
-def test_a_vms_pod_gets_an_agent_once_and_runs_with_it(stage: Stage) -> None:
-    """kube-scheduler shows the extender its certificate; labels and annotations that the VM lacks are cleaned up."""
+def test_a_vm_grows_by_an_agent_that_was_injected(stage: Stage, programs: Secured) -> None:
+    """kube-scheduler shows the extender its certificate, and the agent its token to the service; labels and annotations
+    that the VM lacks are cleaned up.
+    """
     vm = small_vm(stage, "db")
     pod = done(stage.http.post(stage.path(PODS), json=runner_pod(stage, vm)))
     assert len(agents_in(pod)) == 1
     assert pod["spec"]["serviceAccountName"] == "vm-agent"
     assert len(agents_in(done(rehearsed(stage, runner_pod(stage, vm) | {"spec": pod["spec"]})))) == 1
     stage.until_placed("db")
+    said = {"podName": "db", "node": stage.get(PODS, "db")["spec"]["nodeName"]}
+    stage.patch(f"{stage.path(VMS, 'db')}/status", {"status": said})
     cleaned = {"metadata": {"annotations": None, "labels": {"app.kubernetes.io/name": None}}}
     stage.patch(stage.path(PODS, "db"), cleaned)
-    eventually(lambda: all(each["started"] for each in statuses(stage)), "guest and agent run", 30.0)
+    want(stage, "db", "1", "768Mi")
+    try:
+        eventually(lambda: in_use(stage) == (1, 6), "the VM has grown")
+    finally:
+        log = programs.cluster.try_kubectl("logs", "db", "--container=autoscaler-agent", f"--namespace={stage.name}")
+        (programs.folder / "agent.log").write_text(log.stdout + log.stderr)
 
 
-def statuses(stage: Stage) -> list[Any]:
-    """Those of the guest and of its agent."""
-    status = stage.get(PODS, "db")["status"]
-    found = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
-    return [each for each in found if each["name"] != "init"] or [{"started": False}]
+def in_use(stage: Stage) -> tuple[object, object]:
+    """CPUs and memory slots that the VM's agent has set."""
+    guest = stage.get(VMS, "db")["spec"]["guest"]
+    return guest["cpus"]["use"], guest["memorySlots"]["use"]
 
 
 def test_a_vm_that_wants_no_agent_and_one_that_brings_it_stay_as_they_are(stage: Stage) -> None:

@@ -5,10 +5,11 @@ The guest is a page of metrics where NeonVM's guest is: at an address of the pod
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 from deploy.local.kubernetes.plan.image_names import BUSYBOX_IMAGE
-from protocol.names import LABEL_ENABLED, VM_GROUP, VM_KIND, VM_VERSION
+from protocol.names import ANNOTATION_BOUNDS, LABEL_ENABLED, VM_GROUP, VM_KIND, VM_VERSION
 from tests.conformance.cluster import done
 from tests.deploy.manifests import ROOT, documents
 from tests.kubernetes.real_kubernetes import eventually
@@ -37,6 +38,13 @@ def small_vm(stage: Stage, name: str) -> Obj:
     )
     status = {"phase": "Running", "cpus": "500m", "memorySize": "512Mi"}
     return stage.patch(f"{stage.path(VMS, name)}/status", {"status": status})
+
+
+def want(stage: Stage, name: str, cpu: str, mem: str) -> None:
+    """From now on the VM's agent is to bring it to that size."""
+    size = {"cpu": cpu, "mem": mem}
+    bounds = json.dumps({"min": size, "max": size})
+    stage.patch(stage.path(VMS, name), {"metadata": {"annotations": {ANNOTATION_BOUNDS: bounds}}})
 
 
 def prepare(stage: Stage) -> None:

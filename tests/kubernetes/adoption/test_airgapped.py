@@ -1,0 +1,114 @@
+"""A release as ``scripts/release.sh`` makes it, carried to a cluster without a way out and installed there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from deploy.images.catalogue import IMAGES
+from protocol import VERSION
+from scripts.manifests.__main__ import ROOT, helm
+from tests.deploy.images.debian_registry import free_port, registry_program, serving
+from tests.kubernetes.adoption.release import NAMESPACE, Release, ctr, nodes_of, telling
+from tests.kubernetes.real_kubernetes import eventually
+
+pytestmark = pytest.mark.kubernetes
+
+TEAM: Final = "autoscale"
+NAME: Final = f"autoscale-{VERSION}-airgapped"
+
+
+@pytest.fixture(scope="module")
+def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that comes out of the one archive of a release."""
+    folder = tmp_path_factory.mktemp("release")
+    command = [str(ROOT / "scripts/release.sh"), "--output", str(folder / "made")]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    subprocess.run(["tar", "--extract", f"--file={folder / 'made' / NAME}.tar", f"--directory={folder}"], check=True)
+    return folder / NAME
+
+
+def digests(folder: Path) -> dict[str, str]:
+    found: dict[str, str] = json.loads((folder / "release.json").read_text())["images"]
+    return found
+
+
+def test_every_image_is_in_it_with_what_is_inside_and_how_it_was_made(carried: Path) -> None:
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=carried, check=True)
+    assert digests(carried).keys() == IMAGES.keys()
+    inside = {path.name.rpartition("-")[0]: json.loads(path.read_text()) for path in (carried / "sbom").iterdir()}
+    assert inside.keys() == IMAGES.keys()
+    assert [name for name, found in inside.items() if len(found["components"]) < 10] == []
+    statement = json.loads((carried / "provenance.intoto.json").read_text())
+    said = {each["name"]: each["digest"]["sha256"] for each in statement["subject"]}
+    sums = [line.split(maxsplit=1) for line in (carried / "SHA256SUMS").read_text().splitlines()]
+    assert said == {name: digest for digest, name in sums if name != "provenance.intoto.json"}
+    chart = (carried / f"autoscale-{VERSION}.tgz").read_bytes()
+    assert said[f"autoscale-{VERSION}.tgz"] == hashlib.sha256(chart).hexdigest()
+
+
+@contextmanager
+def registries(release: Release, folder: Path) -> Iterator[str]:
+    """The address of a registry on this machine; each node has it at ``localhost`` and the same port."""
+    program, port = registry_program(folder), free_port()
+    with ExitStack() as running:
+        for pid in nodes_of(release.cluster):
+            running.enter_context(serving(folder, program, port, ("nsenter", f"--target={pid}", "--net", "--")))
+        yield running.enter_context(serving(folder, program, port))
+
+
+def test_a_cluster_without_a_way_out_is_installed_from_what_was_carried_there(
+    release: Release, carried: Path, tmp_path: Path
+) -> None:
+    """The chart is pushed too; kube-scheduler's image is the cluster's own."""
+    with registries(release, tmp_path) as registry, telling(release.cluster):
+        done = subprocess.run(
+            [carried / "push_images.py", f"{registry}/{TEAM}", f"v{VERSION}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        place = f"oci://{registry}/charts"
+        subprocess.run(
+            [helm(), "push", carried / f"autoscale-{VERSION}.tgz", place, "--plain-http"],
+            check=True,
+            capture_output=True,
+        )
+        internal = f"localhost:{registry.rpartition(':')[2]}/{TEAM}"
+        have_kube_scheduler(release, internal)
+        values = ("--create-namespace", f"--set=global.imageRegistry={internal}", "--wait", "--timeout=6m")
+        release.helm("install", f"{place}/autoscale", f"--version={VERSION}", "--plain-http", *values)
+        assert "Phase:          Succeeded" in release.helm("test", "--timeout=2m")
+        assert images(release) - {"kube-scheduler"} <= {f"{name}@{each}" for name, each in digests(carried).items()}
+        release.helm("uninstall", "--wait", "--timeout=2m")
+        eventually(lambda: not release.objects("pods"), "no pod of it is left")
+
+
+def have_kube_scheduler(release: Release, registry: str) -> None:
+    """Gives the nodes' own image of it the name that the chart asks for."""
+    for pid in nodes_of(release.cluster):
+        images = ctr(pid)
+        listed = subprocess.run([*images, "list", "--quiet"], capture_output=True, text=True, check=True).stdout.split()
+        own = next(each for each in listed if each.startswith("registry.k8s.io/kube-scheduler:"))
+        name = own.replace("registry.k8s.io", registry)
+        subprocess.run([*images, "tag", "--force", own, name], check=True, capture_output=True)
+
+
+def images(release: Release) -> set[str]:
+    """What the release's pods run, by name and digest."""
+    found = release.cluster.get("pods", f"--namespace={NAMESPACE}")["items"]
+    references = (each["image"] for pod in found for each in pod["spec"]["containers"])
+    names = (reference.rpartition("/")[2] for reference in references)
+    return {f"{name.partition(':')[0]}@{name.partition('@')[2]}".removesuffix("@") for name in names}
