@@ -51,14 +51,14 @@ async def made(client: httpx.AsyncClient, path: str, obj: Obj) -> Any:
 
 
 @asynccontextmanager
-async def scheduler(handle: ApiServerHandle) -> AsyncIterator[httpx.AsyncClient]:
+async def scheduler(handle: ApiServerHandle, settings: str = SETTINGS) -> AsyncIterator[httpx.AsyncClient]:
     """A scheduler connected through the kubeconfig, spoken to as agents, extender and probes."""
     clock = SystemClock()
     found = from_kubeconfig(handle.kubeconfig_path, clock)
     async with httpx.AsyncClient(base_url=found.server, verify=found.tls, trust_env=False) as way:
         api = HttpApi(way, found.token)
         ports = SchedulerPorts(api, TokenReviews(api), clock, Telemetry(clock.now), "test")
-        parts = assemble(ports, parse_settings(SETTINGS))
+        parts = assemble(ports, parse_settings(settings))
         apps: dict[str, Callable[[], Any]] = {
             "agents": partial(agents_app, parts.service),
             "extender": partial(extender_app, parts.service),
@@ -83,60 +83,89 @@ async def until_200(client: httpx.AsyncClient, url: str, **request: Any) -> http
             await asyncio.sleep(0)
 
 
+async def made_vm(api: httpx.AsyncClient) -> Any:
+    """A node, a VM of 1 CPU and 4Gi, and its pod, which has no node yet."""
+    await made(api, CRD_PATH, yaml.safe_load((CRDS / "virtualmachines.yaml").read_text()))
+    await made(api, "/api/v1/nodes", node("n1"))
+    await made(api, "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "agent"}})
+    db = vm("db", cpu=1, slots=4)
+    db["spec"]["guest"]["rootDisk"] = {"image": "postgres"}
+    db = await made(api, VMS, db)
+    pod = vm_pod("db", vm_uid=db["metadata"]["uid"])
+    pod["spec"]["serviceAccountName"] = "agent"
+    pod["spec"]["containers"][0]["image"] = "runner"
+    return await made(api, PODS, pod)
+
+
+async def placed(client: httpx.AsyncClient, pod: Obj) -> None:
+    await until_200(client, "http://probes/readyz", method="GET")
+    args = {"Pod": pod, "Nodes": None, "NodeNames": ["n1"]}
+    assert (await client.post("http://extender/filter", json=args)).json()["NodeNames"] == ["n1"]
+    bound = await client.post(
+        "http://extender/bind",
+        json={"PodName": "db-pod", "PodNamespace": "default", "PodUID": pod["metadata"]["uid"], "Node": "n1"},
+    )
+    assert bound.json() == {"Error": ""}
+
+
+async def agent_of(api: httpx.AsyncClient, pod: Obj) -> dict[str, str]:
+    """What its agent shows."""
+    bound = {"kind": "Pod", "apiVersion": "v1", "name": "db-pod", "uid": pod["metadata"]["uid"]}
+    wanted = {"spec": {"audiences": ["autoscale-scheduler"], "boundObjectRef": bound}}
+    asked = await made(api, "/api/v1/namespaces/default/serviceaccounts/agent/token", wanted)
+    return {"Authorization": f"Bearer {asked['status']['token']}"}
+
+
+def asks_for(cpu: object, slots: int) -> Obj:
+    return {
+        "protoVersion": 4,
+        "pod": {"name": "db-pod", "namespace": "default"},
+        "resources": {"vCPUs": cpu, "mem": slots},
+        "lastPermit": None,
+        "metrics": None,
+    }
+
+
 async def test_a_vm_is_placed_and_grows_and_a_new_scheduler_knows_it(tmp_path: Path) -> None:
     async with running_api_server(tmp_path) as handle, admin(handle) as api:
-        await made(api, CRD_PATH, yaml.safe_load((CRDS / "virtualmachines.yaml").read_text()))
-        await made(api, "/api/v1/nodes", node("n1"))
-        await made(api, "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "agent"}})
-        db = vm("db", cpu=1, slots=4)
-        db["spec"]["guest"]["rootDisk"] = {"image": "postgres"}
-        db = await made(api, VMS, db)
-        pod = vm_pod("db", vm_uid=db["metadata"]["uid"])
-        pod["spec"]["serviceAccountName"] = "agent"
-        pod["spec"]["containers"][0]["image"] = "runner"
-        pod = await made(api, PODS, pod)
+        pod = await made_vm(api)
         async with scheduler(handle) as client:
-            await until_200(client, "http://probes/readyz", method="GET")
-            args = {"Pod": pod, "Nodes": None, "NodeNames": ["n1"]}
-            assert (await client.post("http://extender/filter", json=args)).json()["NodeNames"] == ["n1"]
-            bound = await client.post(
-                "http://extender/bind",
-                json={"PodName": "db-pod", "PodNamespace": "default", "PodUID": pod["metadata"]["uid"], "Node": "n1"},
-            )
-            assert bound.json() == {"Error": ""}
+            await placed(client, pod)
             assert (await api.get(f"{PODS}/db-pod")).json()["spec"]["nodeName"] == "n1"
-            asked = await made(
-                api,
-                "/api/v1/namespaces/default/serviceaccounts/agent/token",
-                {
-                    "spec": {
-                        "audiences": ["autoscale-scheduler"],
-                        "boundObjectRef": {
-                            "kind": "Pod",
-                            "apiVersion": "v1",
-                            "name": "db-pod",
-                            "uid": pod["metadata"]["uid"],
-                        },
-                    }
-                },
-            )
-            request = {
-                "protoVersion": 4,
-                "pod": {"name": "db-pod", "namespace": "default"},
-                "resources": {"vCPUs": 3, "mem": 8},
-                "lastPermit": None,
-                "metrics": None,
-            }
-            headers = {"Authorization": f"Bearer {asked['status']['token']}"}
-            answer = await client.post("http://agents/", json=request, headers=headers)
+            headers = await agent_of(api, pod)
+            answer = await client.post("http://agents/", json=asks_for(3, 8), headers=headers)
             assert (answer.status_code, answer.json()["permit"]) == (200, {"vCPUs": 3, "mem": 8}), answer.text
             kept = (await api.get(f"{VMS}/db")).json()["metadata"]["annotations"]
             assert kept["autoscaling.neon.tech/permit"] == '{"vCPUs":3,"mem":"8Gi"}'
-            assert (await client.post("http://agents/", json=request)).status_code == 401
+            assert (await client.post("http://agents/", json=asks_for(3, 8))).status_code == 401
         async with scheduler(handle) as successor:
             await until_200(successor, "http://probes/readyz", method="GET")
             nodes = (await successor.get("http://probes/nodes")).json()["nodes"]
             assert [(one["name"], one["reserved"]) for one in nodes] == [("n1", {"cpu": "3", "mem": "8Gi"})]
+
+
+async def test_a_pod_requests_what_its_vm_is_permitted_and_no_more_than_its_node_has(tmp_path: Path) -> None:
+    async with running_api_server(tmp_path) as handle, admin(handle) as api:
+        pod = await made_vm(api)
+        async with scheduler(handle, f"{SETTINGS}permits: {{asPodRequests: true}}") as client:
+            await placed(client, pod)
+            assert await requested(api) == {"cpu": "1", "memory": "4Gi"}
+            headers = await agent_of(api, pod)
+            answer = await client.post("http://agents/", json=asks_for(3, 8), headers=headers)
+            assert (answer.json()["permit"], await requested(api)) == (
+                {"vCPUs": 3, "mem": 8},
+                {"cpu": "3", "memory": "8Gi"},
+            )
+            smaller = {"status": {"allocatable": {"cpu": "4", "memory": "40Gi"}}}
+            patch = {"Content-Type": "application/merge-patch+json"}
+            assert (await api.patch("/api/v1/nodes/n1/status", json=smaller, headers=patch)).status_code == 200
+            answer = await client.post("http://agents/", json=asks_for(8, 8), headers=headers)
+            assert answer.status_code == 200, answer.text
+            assert int((await requested(api))["cpu"]) <= 4
+
+
+async def requested(api: httpx.AsyncClient) -> Any:
+    return (await api.get(f"{PODS}/db-pod")).json()["spec"]["containers"][0]["resources"]["requests"]
 
 
 async def test_migrations_are_created_read_and_deleted_as_orders_of_ours(tmp_path: Path) -> None:
