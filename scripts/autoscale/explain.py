@@ -199,6 +199,10 @@ def _of_scheduler(pod: Json) -> Iterator[str]:
     if text(denied, "cpu") not in {"", "0"} or text(denied, "mem") not in {"", "0"}:
         why = f" because {text(pod, 'deniedBy')}" if text(pod, "deniedBy") else ""
         yield f"  It denies {_size(denied)}{why}, for {_ago(pod, 'deniedForSeconds')}."
+    if requests := child(pod, "requests"):
+        yield f"  Its pod requests {_size(requests)} for the guest."
+    if problem := text(pod, "requestsProblem"):
+        yield f"  {problem[:1].upper()}{problem[1:]}."
     yield f"  The node has {_size(child(pod, 'nodeTotal'))} for VMs; {_size(child(pod, 'nodeReserved'))} are reserved."
     if flag(pod, "migrating"):
         yield "  The VM is being migrated."

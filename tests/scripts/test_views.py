@@ -58,6 +58,8 @@ SCHEDULER: Json = {
             "denied": {"cpu": "1", "mem": "0"},
             "deniedBy": "node n1 has 0 cpu free",
             "deniedForSeconds": 12.0,
+            "requests": {"cpu": "2", "mem": "2Gi"},
+            "requestsProblem": "the pod's requests were not raised: 403: exceeded quota",
             "nodeTotal": {"cpu": "7500m", "mem": "15Gi"},
             "nodeReserved": {"cpu": "7500m", "mem": "3Gi"},
             "migrating": True,
@@ -120,6 +122,8 @@ def test_the_story_of_a_vm_answers_every_question() -> None:
         "TROUBLE with metrics for 3 s: time-out",
         "It reserves 2 vCPU, 2Gi, the most of: permit 2 vCPU, 2Gi.",
         "It denies 1 vCPU, 0 because node n1 has 0 cpu free, for 12 s.",
+        "Its pod requests 2 vCPU, 2Gi for the guest.",
+        "The pod's requests were not raised: 403: exceeded quota.",
         "The node has 7500m vCPU, 15Gi for VMs; 7500m vCPU, 3Gi are reserved.",
         "The VM is being migrated.",
     ):
