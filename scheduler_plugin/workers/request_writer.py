@@ -112,7 +112,7 @@ class RequestWriter:
 
     async def _round(self) -> None:
         ledger, short = self._context.ledger, 0
-        for count, uid in enumerate(ledger.with_requests(), start=1):
+        for count, uid in enumerate(ledger.requests_astray(), start=1):
             async with self._turn(uid):
                 if await self._carry_out(partial(ledger.requests_due, uid)):
                     await self._context.clock.sleep(Seconds(1 / self._context.feed.settings.lazy_writes_per_second))

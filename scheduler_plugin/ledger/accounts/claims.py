@@ -62,10 +62,15 @@ class Claim:
 
     @property
     def secured(self) -> Resources | None:
-        """How large the guest may be by its pod's requests, whatever write lands; None where they do not follow it."""
+        """How large the guest may be by its pod's requests, whatever write lands; None where they do not follow it.
+
+        Nothing is certain before the pod has been seen on its node.
+        """
         runner = self.pod.runner
         if self.vm is None or runner is None or (self.resizes is not None and self.resizes.is_exempt):
             return None
+        if self.state is not ClaimState.BOUND:
+            return ZERO
         return runner.secured if self.resizes is None else self.resizes.least(runner)
 
     @property

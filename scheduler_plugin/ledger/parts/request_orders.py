@@ -34,10 +34,16 @@ class RequestOrders(LedgerPart):
         """Whether permits wait for the requests of pods."""
         return self._state.follows_requests
 
-    def with_requests(self) -> list[str]:
-        """The UIDs of all pods whose requests follow a VM."""
+    def requests_astray(self) -> list[str]:
+        """The UIDs of all pods that request other than what their VMs have reserved."""
         accounts = self._state.accounts if self._state.follows_requests else ()
-        return [claim.pod.uid for account in accounts for claim in account.claims if _is_followed(claim)]
+        return [claim.pod.uid for account in accounts for claim in account.claims if self._is_astray(claim, account)]
+
+    def _is_astray(self, claim: Claim, account: VmAccount) -> bool:
+        runner = claim.pod.runner
+        if runner is None or runner.asked == account.reserved or not _is_followed(claim):
+            return False
+        return runner.asked != self._possible(claim, account.reserved)
 
     def is_short(self, uid: str, request: AgentRequest) -> bool:
         """Whether the pod's requests do not hold yet all that the agent asks for, and may come to hold more."""

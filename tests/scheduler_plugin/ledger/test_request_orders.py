@@ -175,7 +175,7 @@ def test_a_pod_that_can_never_be_resized_is_permitted_as_if_requests_did_not_fol
     assert raised is not None
     at.refused(raised, "422: Pod running on node without support for resize", is_final=True)
     assert at.grant(amount(4)) == amount(4)
-    assert (at.raising(amount(5)), at.due(), at.ledger.with_requests()) == (None, None, [])
+    assert (at.raising(amount(5)), at.due(), at.ledger.requests_astray()) == (None, None, [])
     assert problem_of(at) == (
         "the pod's requests cannot be changed, and permits do not wait for them: "
         "422: Pod running on node without support for resize"
@@ -244,7 +244,7 @@ def test_requests_of_a_vm_that_moves_are_not_changed() -> None:
     at = Requested(asked=amount(4), allocated=amount(4))
     at.pass_time(10)
     at.fleet.did(at.ledger.see_migration(migration("a"), LATER))
-    assert (at.due(), at.raising(amount(5)), at.ledger.with_requests()) == (None, None, ["uid-a"])
+    assert (at.due(), at.raising(amount(5)), at.ledger.requests_astray()) == (None, None, ["uid-a"])
 
 
 def test_where_requests_do_not_follow_nothing_is_written_and_permits_are_as_ever() -> None:
@@ -252,7 +252,7 @@ def test_where_requests_do_not_follow_nothing_is_written_and_permits_are_as_ever
     at.ledger.follow_requests(False)
     assert not at.ledger.follows_requests
     assert (at.raising(amount(4)), at.due(), at.grant(amount(4))) == (None, None, amount(4))
-    assert (at.ledger.with_requests(), at.ledger.is_unheld("uid-a")) == ([], False)
+    assert (at.ledger.requests_astray(), at.ledger.is_unheld("uid-a")) == ([], False)
     assert at.ledger.explain("uid-a", at.now).requests is None
 
 
@@ -327,3 +327,13 @@ def test_room_that_a_refusal_frees_wakes_who_waits_for_it() -> None:
     waits = plain_pod("waits", amount(8))
     assert at.ledger.filter(waits, ["n1"]).fits == []
     assert at.ledger.requests_refused(raised, "403: exceeded quota", at.now) == (RoomFreed("n1"),)
+
+
+def test_before_a_pod_is_seen_on_its_node_nothing_above_the_reservation_is_permitted() -> None:
+    fleet = Fleet(node(), vm("a", amount(1)))
+    fleet.ledger.follow_requests(True)
+    pod = replace(vm_pod("a"), requests=amount(4), runner=RunnerRequests(amount(4), version="5"))
+    fleet.ledger.reserve(pod, "n1")
+    assert fleet.grant("a", amount(3), number=1) == amount(1)
+    fleet.did(fleet.ledger.see_pod(replace(pod, node="n1", runner=RunnerRequests(amount(4), version="6"))))
+    assert fleet.grant("a", amount(3), number=2) == amount(3)
