@@ -52,9 +52,12 @@ class Freedom:
         """
         much = excess.at_least(wished)
         left = slack.minus_or_zero(much)
-        cpu = much.cpu + min(watermark.cpu.scaled(SPARE), left.cpu.scaled(HALF))
-        mem = much.mem + min(watermark.mem.scaled(SPARE), left.mem.scaled(HALF))
-        return cls(excess, Resources(cpu if excess.cpu else excess.cpu, mem if excess.mem else excess.mem))
+        spare = Resources(
+            min(watermark.cpu.scaled(SPARE), left.cpu.scaled(HALF)),
+            min(watermark.mem.scaled(SPARE), left.mem.scaled(HALF)),
+        )
+        most = much + spare
+        return cls(excess, Resources(most.cpu if excess.cpu else excess.cpu, most.mem if excess.mem else excess.mem))
 
     def share(self, freed: Resources) -> float:
         """How much of what is welcome is gained, 0 to 1: that of the resource of which the least is."""

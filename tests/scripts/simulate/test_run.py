@@ -11,7 +11,7 @@ from protocol.units import Instant, Seconds
 from scheduler_plugin.planner import Plan
 from scripts.autoscale.simulate.figures import Figures
 from scripts.autoscale.simulate.fleet import Fleet, SimulationSettings, SimulationSettingsError, make_fleet
-from scripts.autoscale.simulate.migration_model import NO_MIGRATION, ORDERS, Loads, MigrationModel
+from scripts.autoscale.simulate.migration_model import LEAST_COST, NO_MIGRATION, ORDERS, Loads, MigrationModel
 from scripts.autoscale.simulate.run import Run
 from scripts.autoscale.simulate.simulated_vm import SimulatedVm
 
@@ -88,6 +88,10 @@ def test_migration_spares_a_fleet_the_denials_that_it_has_without(tmp_path: Path
         assert found[order].denied_vm_seconds < 0.5 * still.denied_vm_seconds
     assert _disturbance(found["least-loaded"]) < 0.7 * _disturbance(found["oldest-first"])
     assert _disturbance(found["least-loaded"]) < 0.7 * _disturbance(found["random"])
+    chosen, others = found[LEAST_COST], [found[each] for each in ("least-loaded", "random", "oldest-first")]
+    assert chosen.copied_gib < min(each.copied_gib for each in others)
+    assert chosen.over_watermark_percent <= min(each.over_watermark_percent for each in others)
+    assert (chosen.migrations < found["least-loaded"].migrations, chosen.moved_again) == (True, 0)
 
 
 def _disturbance(found: Figures) -> float:
