@@ -3,8 +3,8 @@
 Rules that hold here:
 
 - What a pod waits for is reserved, as kube-scheduler counts it, so that VMs cannot grow into room that is made for it.
-- It is no pressure by itself. Only a pod that asks for it by its label has VMs moved, and only as far as the kubelet
-  would see the difference: it counts the requests of the VMs' pods and not what the guests have.
+- It is no pressure by itself. Only a pod that asks for it by its label has VMs moved, and only where that can help:
+  the kubelet counts the requests of the VMs' pods and not what guests have, and grants a wish whole or not at all.
 """
 
 from __future__ import annotations

@@ -54,12 +54,18 @@ class NodeAccount:
 
     @property
     def _asked(self) -> Resources:
-        """What pods that ask for room wait for, where it does not fit, as far as the kubelet would see VMs go."""
+        """What pods that ask for room wait for, where it does not fit and its kubelet could grant it without VMs."""
         asked, free = self.waits.asked, self.room.total.minus_or_zero(self.reserved.minus_or_zero(self.waits.all))
-        if asked.within(free):
+        if self.facts is None or asked.within(free) or not self._vms_request:
             return ZERO
-        seen = Resources.sum(claim.pod.requests for claim in self.claims.values() if claim.vm is not None)
-        return asked.at_most(free + seen) if seen.any else ZERO
+        wishes = [claim.waits.asked for claim in self.claims.values() if claim.waits.asked.any]
+        others = Resources.sum(claim.pod.requests for claim in self.claims.values() if claim.vm is None)
+        return _as_many_as_fit(wishes, self.facts.allocatable.minus_or_zero(others.minus_or_zero(self.waits.all)))
+
+    @property
+    def _vms_request(self) -> bool:
+        """Whether the kubelet sees VMs go: it counts the requests of their pods, and not what guests have."""
+        return any(claim.vm is not None and claim.pod.requests.any for claim in self.claims.values())
 
     @property
     def is_strained(self) -> bool:
@@ -103,3 +109,12 @@ class NodeAccount:
 
     def _free(self, total: Resources) -> Resources:
         return ZERO if self.unmeasured else total.minus_or_zero(self.reserved)
+
+
+def _as_many_as_fit(wishes: list[Resources], room: Resources) -> Resources:
+    """The sum of the smallest ``wishes`` that fit together; a kubelet grants each whole or not at all."""
+    total = ZERO
+    for wish in sorted(wishes, key=lambda each: (each.cpu, each.mem)):
+        if (total + wish).within(room):
+            total = total + wish
+    return total

@@ -36,7 +36,7 @@ def test_the_sums_of_a_node_are_those_of_its_pods(steps: list[tuple[str, str, in
     ("waits", "asks", "requests", "excess"),
     [
         (6, True, 4, amount(5)),
-        (6, True, 1, amount(4)),
+        (10, True, 4, ZERO),
         (6, True, 0, ZERO),
         (6, False, 4, ZERO),
         (3, True, 4, ZERO),
@@ -44,7 +44,7 @@ def test_the_sums_of_a_node_are_those_of_its_pods(steps: list[tuple[str, str, in
     ],
     ids=[
         "all of it counts where it does not fit",
-        "no more than VMs could give back",
+        "nothing where the node is too small for it",
         "nothing where the kubelet does not count them",
         "nothing where the pod does not ask",
         "nothing where there is room",
@@ -60,3 +60,11 @@ def test_a_wish_presses_as_far_as_moving_vms_could_grant_it(
     fleet = Fleet(node(total=11), vm("v", amount(4)), runs, pod)
     book = fleet.ledger.nodes["n1"]
     assert (book.pressure.excess, book.wished) == (excess, excess)
+
+
+def test_a_wish_that_cannot_be_granted_does_not_hide_one_that_can() -> None:
+    fleet = Fleet(node(total=11), vm("v", amount(4)), replace(vm_pod("v", "n1"), requests=amount(4)))
+    for of, waits in (("large", 9), ("small", 5)):
+        pod = plain_pod(of, amount(1 + waits), "n1")
+        fleet.did(fleet.ledger.see_pod(replace(pod, deferred=amount(waits), asks_room=True)))
+    assert fleet.ledger.nodes["n1"].wished == amount(4 + 2 + 5 - 7)
