@@ -19,6 +19,7 @@ from tests.kubernetes.adoption.release import (
     settings_of,
     telling,
 )
+from tests.kubernetes.check.faults import Installation
 from tests.kubernetes.flat_client import flat_client
 from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
 from tests.kubernetes.vms import bounds
@@ -67,7 +68,8 @@ def test_two_schedulers_answer_over_tls_and_so_does_the_webhook(release: Release
     values = ("agent.node.enabled=false", "agent.sidecar.enabled=true")
     with telling(release.cluster):
         release.helm("install", "--create-namespace", "--wait", "--timeout=6m", f"--set={','.join(values)}")
-        assert "Phase:          Succeeded" in release.helm("test", "--timeout=2m")
+        answers(release)
+        is_in_order(release)
         taken_out(release)
 
 
@@ -79,6 +81,7 @@ def test_from_an_empty_cluster_to_growth_through_an_upgrade_and_out_again(releas
 def from_nothing_to_nothing(release: Release) -> None:
     cluster, began = release.cluster, time.monotonic()
     installed(release, "--create-namespace")
+    is_in_order(release)
     cluster.kubectl("apply", f"--filename={ROOT / 'vm-deploy.yaml'}")
     eventually(lambda: is_available(cluster), "the VM is available", 240.0)
     print(f"the database answers after {time.monotonic() - began:.0f} s")
@@ -105,7 +108,17 @@ def installed(release: Release, *more: str) -> None:
     began = time.monotonic()
     release.helm("install", "--wait", "--timeout=6m", *more)
     print(f"installed after {time.monotonic() - began:.0f} s")
+    answers(release)
+
+
+def answers(release: Release) -> None:
+    """To ``helm test``."""
     assert "Phase:          Succeeded" in release.helm("test", "--timeout=2m")
+
+
+def is_in_order(release: Release) -> None:
+    """``autoscale check`` finds nothing wrong."""
+    eventually(lambda: Installation(release.cluster).check().wrong == {}, "everything is in order", 45.0)
 
 
 def upgraded_and_back(release: Release) -> None:
@@ -134,7 +147,7 @@ def given_certificates(release: Release) -> None:
     release.helm("upgrade", "--reset-values", "--wait", "--timeout=6m")
     eventually(lambda: len(found := led_to(cluster)) == 1 and found < schedulers(cluster) - {alone}, "one leads")
     print(f"one of two leads after {time.monotonic() - began:.0f} s")
-    assert "Phase:          Succeeded" in release.helm("test", "--timeout=2m")
+    answers(release)
     resized(cluster, 3)
 
 
