@@ -1,0 +1,44 @@
+"""The values that ``docs/from-neon.md`` tells people to install with are values of the chart, and understood (B.11)."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from agent.settings import read_settings
+from protocol.versions import ProtocolVersion
+from scheduler_plugin.settings.document import parse_settings
+from tests import plain_yaml
+from tests.deploy.chart.test_values import SCHEMA, unknown
+from tests.deploy.manifests import ROOT
+
+FIRST, AGENTS_FIRST = (
+    plain_yaml.load(block)
+    for block in re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/from-neon.md").read_text(), re.DOTALL)
+)
+
+
+@pytest.mark.parametrize("values", [FIRST, AGENTS_FIRST])
+def test_the_chart_has_them(values: dict[str, Any]) -> None:
+    assert unknown(SCHEMA, values) == []
+
+
+def test_the_scheduler_admits_the_agents_of_the_original_and_moves_no_vm_unasked() -> None:
+    told = FIRST["scheduler"]["settings"] | {"nodeDefaults": {"computeUnit": {"vCPUs": "250m", "mem": "1Gi"}}}
+    settings = parse_settings(json.dumps(told))
+    assert settings.tokenless is not None
+    assert (settings.tokenless.namespaces, settings.tokenless.labels) == (
+        frozenset({"kube-system"}),
+        {"name": "autoscaler-agent"},
+    )
+    assert settings.migration.opt_in
+    assert FIRST["scheduler"]["podLabels"] == {"name": settings.scheduler_name}, "agents look for this label"
+
+
+def test_the_agent_speaks_the_version_of_the_originals_scheduler() -> None:
+    variables = {each["name"]: each["value"] for each in AGENTS_FIRST["agent"]["node"]["env"]}
+    found = read_settings([], {"AGENT_MODE": "node", "NODE_NAME": "n1", **variables})
+    assert (found.protocol, found.scheduler_token) == (ProtocolVersion.V5_0, None)

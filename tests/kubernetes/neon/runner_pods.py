@@ -1,0 +1,224 @@
+"""What a kubelet and a runner do for the pods of VMs: they run, have addresses, and behind these there are guests.
+
+The guest's CPU is asked and set over our runner's own API, its memory over QMP as far as our gate lets it through. Its
+metrics are those of an image of the original's vm-builder: vector's ``host_*``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+import httpx
+
+from deploy.neonvm.ports import GuestPhase, GuestState
+from deploy.neonvm.runner.gate_server import split
+from deploy.neonvm.runner.pod_runner import PodRunner
+from deploy.neonvm.runner.qmp_gate import refusal
+from deploy.neonvm.runner.runner_api import RunnerApi
+from deploy.neonvm.simulated.simulated_load import Demand, Load
+from deploy.neonvm.simulated.simulated_model import SimulatedKernel
+from protocol.units import Bytes, MilliCpu, Resources, Seconds
+from protocol.virtual_machine import parse_virtual_machine
+from tests.kubernetes.failing.fleet import PODS, VMS, Fleet, Obj, UnansweredError
+from tests.kubernetes.neon.guest_monitor import GuestMonitor
+from tests.kubernetes.neon.places import Place
+
+RUNNER: Final = 25183
+QMP: Final = 20183
+METRICS: Final = 9100
+MONITOR: Final = 10301
+_MOST_CPUS: Final = 8
+_GREETING: Final = b'{"QMP": {"version": {"qemu": {"micro": 0, "minor": 2, "major": 7}}, "capabilities": []}}\r\n'
+
+
+@dataclass(slots=True)
+class RunnerPod:
+    """The guest behind one pod. ``refused`` are the commands that our gate would not pass on."""
+
+    kernel: SimulatedKernel
+    base: Bytes
+    holds_moves: Callable[[], bool]
+    born: float = field(default_factory=time.monotonic)
+    has_ended: bool = False
+    sent_to: str = ""
+    refused: list[str] = field(default_factory=list)
+    monitor: GuestMonitor = field(default_factory=GuestMonitor)
+
+    def load(self, cores: float, memory: str = "1Gi") -> None:
+        """So many vCPUs are wanted, and so much memory, from now on."""
+        self._advance()
+        self.kernel = self.kernel.under(Demand(cores, Bytes.parse(memory)))
+
+    def _advance(self) -> None:
+        self.kernel = self.kernel.advanced(Seconds(time.monotonic() - self.born))
+
+    # What the runner's API needs of its pod ------------------------------------------------------------------
+
+    async def state(self) -> GuestState:
+        return GuestState(GuestPhase.RUNNING, self.kernel.size.cpu, self.kernel.size.mem)
+
+    async def is_ready(self) -> bool:
+        return True
+
+    async def set_cpu(self, use: MilliCpu) -> MilliCpu:
+        self._advance()
+        self.kernel = self.kernel.resized(Resources(use, self.kernel.asked.mem))
+        return use
+
+    # QEMU's monitor ----------------------------------------------------------------------------------------------
+
+    async def qmp(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One client of QEMU's monitor."""
+        writer.write(_GREETING)
+        said = ""
+        with suppress(OSError):
+            while part := await reader.read(65536):
+                messages, said = split(said + part.decode())
+                for message in messages:
+                    writer.write(json.dumps(self._answer(cast("Obj", message))).encode() + b"\r\n")
+        writer.close()
+
+    def _answer(self, message: Obj) -> Obj:
+        if why := refusal(message, is_given=False):
+            self.refused.append(why)
+            return {"error": {"class": "CommandNotFound", "desc": why}}
+        return {"return": self._done(message["execute"], message.get("arguments", {}))}
+
+    def _done(self, command: str, arguments: Obj) -> Any:
+        size = self.kernel.size
+        match command:
+            case "qom-get":
+                return self.kernel.asked.mem.value - self.base.value
+            case "qom-set":
+                self._advance()
+                wanted = Bytes(self.base.value + int(arguments["value"]))
+                self.kernel = self.kernel.resized(Resources(self.kernel.asked.cpu, wanted))
+            case "query-memory-size-summary":
+                return {"base-memory": self.base.value, "plugged-memory": size.mem.value - self.base.value}
+            case "migrate":
+                self.sent_to = str(arguments["uri"])
+            case "query-migrate":
+                state = "none" if not self.sent_to else "active" if self.holds_moves() else "completed"
+                return {"status": state, "total-time": 900, "downtime": 50}
+            case "quit":
+                self.has_ended = True
+        return {}
+
+    # Metrics -----------------------------------------------------------------------------------------------------
+
+    def page(self) -> str:
+        """vector's page of host metrics."""
+        self._advance()
+        counters, size = self.kernel.counters, self.kernel.size
+        used = self.kernel.mem_used
+        gauges = {
+            "load1": self.kernel.demand.cpu,  # as after some minutes of it
+            "load5": counters.load[1],
+            "memory_total_bytes": size.mem.value,
+            "memory_available_bytes": size.mem.value - used.value,
+            "memory_cached_bytes": 0,
+        }
+        lines = [f'# TYPE host_{name} gauge\nhost_{name}{{host="pg"}} {value}' for name, value in gauges.items()]
+        lines.append("# TYPE host_cpu_seconds_total counter")
+        for number in range(size.cpu.whole_cpus):
+            for mode, seconds in (("user", counters.busy[number]), ("idle", counters.idle[number])):
+                lines.append(f'host_cpu_seconds_total{{cpu="{number}",mode="{mode}"}} {seconds}')
+        return "\n".join(lines) + "\n"
+
+    async def metrics(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection to vector."""
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            page = self.page().encode()
+            head = f"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: {len(page)}"
+            writer.write(head.encode() + b"\r\n\r\n" + page)
+            await writer.drain()
+        writer.close()
+
+
+@dataclass(slots=True)
+class Kubelet:
+    """Runs the pods of VMs that are bound: each gets one of the place's addresses, and a guest behind it.
+
+    While it ``holds_moves`` no migration comes to its end.
+    """
+
+    fleet: Fleet
+    place: Place
+    holds_moves: bool = False
+    pods: dict[str, RunnerPod] = field(default_factory=dict)
+    _free: list[str] = field(default_factory=list)
+    _servers: list[asyncio.Server] = field(default_factory=list)
+
+    async def run(self) -> None:
+        """Looks after all pods for ever."""
+        self._free = list(self.place.more)
+        while True:
+            with suppress(httpx.HTTPError, UnansweredError):
+                for pod in await self.fleet.list(PODS):
+                    await self._tend(pod)
+            await asyncio.sleep(0.2)
+
+    async def _tend(self, pod: Obj) -> None:
+        name = pod["metadata"]["name"]
+        made = self.pods.get(name)
+        if pod["metadata"].get("deletionTimestamp"):
+            await self.fleet.http.request("DELETE", f"{PODS}/{name}", json={"gracePeriodSeconds": 0})
+        elif made is not None and made.has_ended and pod["status"].get("phase") != "Succeeded":
+            await self.fleet.patch(f"{PODS}/{name}/status", {"status": {"phase": "Succeeded"}})
+        elif made is None and pod["spec"].get("nodeName") and "vm.neon.tech/name" in pod["metadata"]["labels"]:
+            await self._start(name, pod)
+
+    async def _start(self, name: str, pod: Obj) -> None:
+        found = await self.fleet.http.get(f"{VMS}/{pod['metadata']['labels']['vm.neon.tech/name']}")
+        vm = parse_virtual_machine(found.json())
+        kernel = SimulatedKernel.booted(Load.constant(0.1, Bytes.parse("512Mi")), vm.use, _MOST_CPUS)
+        made = self.pods[name] = RunnerPod(kernel, vm.bounds.min.mem, lambda: self.holds_moves)
+        address = self._free.pop(0)
+        api = RunnerApi(cast("PodRunner", made))
+        for port, serve in (
+            (RUNNER, _hanging_up(api)),
+            (QMP, made.qmp),
+            (METRICS, made.metrics),
+            (MONITOR, made.monitor.serve),
+        ):
+            self._servers.append(await asyncio.start_server(serve, sock=self.place.listening(address, port)))
+        ready = [{"name": "neonvm-runner", "ready": True, "restartCount": 0, "image": "r", "imageID": "r", "state": {}}]
+        conditions = [{"type": "Ready", "status": "True"}]
+        status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}
+        status |= {"containerStatuses": ready, "conditions": conditions}
+        await self.fleet.patch(f"{PODS}/{name}/status", {"status": status})
+
+    def close(self) -> None:
+        """Nothing listens any more."""
+        for server in self._servers:
+            server.close()
+
+
+def _hanging_up(api: RunnerApi) -> Any:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await api.serve(reader, writer)
+        writer.close()
+
+    return serve
+
+
+@asynccontextmanager
+async def kubelet(fleet: Fleet, place: Place) -> AsyncIterator[Kubelet]:
+    """One at work."""
+    made = Kubelet(fleet, place)
+    task = asyncio.create_task(made.run())
+    try:
+        yield made
+        assert not task.done(), task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        made.close()

@@ -1,0 +1,67 @@
+"""A conversation of the original's agent and one of its scheduler, v0.49.1, as they were on the wire (B.1, B.11).
+
+``tests/kubernetes/neon`` holds such conversations with the programs themselves.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from protocol.codec import PluginResponseView, decode_request, decode_response, encode_request, encode_response
+from protocol.messages import AgentRequest, Metrics, ObjectName, PluginResponse
+from protocol.units import Bytes, ComputeUnit, Resources
+from protocol.versions import ProtocolVersion
+
+V5 = ProtocolVersion.V5_0
+SLOT = Bytes.parse("1Gi")
+UNIT = ComputeUnit.parse("250m", "1Gi")
+POD = ObjectName("default", "db-r5rh7")
+
+BEGINS = """{"protoVersion":7,"pod":{"name":"db-r5rh7","namespace":"default"},
+"computeUnit":{"vCPUs":"250m","mem":"1Gi"},"resources":{"vCPUs":1,"mem":"2Gi"},"lastPermit":null,"metrics":{"loadAvg1M":0.1}}"""
+GROWS = """{"protoVersion":7,"pod":{"name":"db-r5rh7","namespace":"default"},
+"computeUnit":{"vCPUs":"250m","mem":"1Gi"},"resources":{"vCPUs":"3250m","mem":"8Gi"},"lastPermit":{"vCPUs":1,"mem":"2Gi"},"metrics":{"loadAvg1M":3}}"""
+WITHOUT_METRICS = """{"protoVersion":7,"pod":{"name":"db-r5rh7","namespace":"default"},
+"computeUnit":{"vCPUs":"250m","mem":"1Gi"},"resources":{"vCPUs":1,"mem":"2Gi"},"lastPermit":null,"metrics":null}"""
+
+
+def asked(cpu: object, mem: str, last: Resources | None, load: float | None) -> AgentRequest:
+    metrics = None if load is None else Metrics(load)
+    return AgentRequest(POD, Resources.parse(cpu, mem), last_permit=last, compute_unit=UNIT, metrics=metrics)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        (BEGINS, asked(1, "2Gi", None, 0.1)),
+        (GROWS, asked("3250m", "8Gi", Resources.parse(1, "2Gi"), 3.0)),
+        (WITHOUT_METRICS, asked(1, "2Gi", None, None)),
+    ],
+)
+def test_what_its_agent_asks_is_understood(said: str, meant: AgentRequest) -> None:
+    request = decode_request(said.encode())
+    assert (request.version, request.pod, request.resolve(SLOT)) == (V5, POD, meant)
+
+
+def test_its_agent_is_answered_in_words_that_it_reads() -> None:
+    """It reads ``permit`` and a ``migrate`` that is null or an object, and nothing else."""
+    answer = PluginResponse(Resources.parse("3250m", "8Gi"), UNIT)
+    assert json.loads(encode_response(V5, answer, SLOT)) == {
+        "permit": {"vCPUs": "3250m", "mem": "8Gi"},
+        "migrate": None,
+    }
+
+
+@pytest.mark.parametrize("said", [BEGINS, GROWS, WITHOUT_METRICS])
+def test_our_agent_says_to_its_scheduler_what_its_own_would(said: str) -> None:
+    """All that it reads, by name and value; a number and the same number as a text are the same to it."""
+    meant = decode_request(said.encode()).resolve(SLOT)
+    assert json.loads(encode_request(V5, meant, SLOT)) == json.loads(said)
+
+
+def test_what_its_scheduler_answers_is_understood() -> None:
+    """It leaves ``migrate`` out and says no compute unit."""
+    said = b'{"permit":{"vCPUs":"3250m","mem":"8Gi"}}'
+    assert decode_response(V5, said, SLOT) == PluginResponseView(Resources.parse("3250m", "8Gi"), None, migrate=False)
