@@ -115,7 +115,7 @@ _KNOWN = (
     UpscaleRequest | UpscaleConfirmation | DownscaleResult | HealthCheck | InvalidMessage | InternalError | LoadReport
 )
 _TYPES: Final = frozenset(each.__struct_config__.tag for each in _KNOWN.__args__)
-_READ_KNOWN: Final = msgspec.json.Decoder(_KNOWN)
+_SPELLED: Final = {"ok": "Ok", "status": "Status"}
 _READ_ANY: Final = msgspec.json.Decoder(UnknownMessage)
 
 
@@ -156,9 +156,18 @@ def read_from_monitor(text: str | bytes) -> FromMonitor:
     """
     try:
         head = _READ_ANY.decode(text)
-        return _READ_KNOWN.decode(text) if head.type in _TYPES else head
+        return msgspec.convert(_flat(msgspec.json.decode(text)), _KNOWN) if head.type in _TYPES else head
     except (ValueError, RecursionError) as error:
         raise MalformedMonitorMessageError(field_message(error)) from None
+
+
+def _flat(found: dict[str, object]) -> dict[str, object]:
+    """The message with its fields beside ``type``, as NeonVM's monitor writes them; others may put them below
+    ``content``. NeonVM's agent takes any spelling, so there are monitors with either.
+    """
+    below = found.pop("content", None)
+    fields = {**below, **found} if isinstance(below, dict) else found
+    return {_SPELLED.get(name, name): value for name, value in fields.items()}
 
 
 def write_to_monitor(message: ToMonitor, number: int) -> str:
