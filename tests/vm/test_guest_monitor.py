@@ -108,7 +108,7 @@ async def test_it_speaks_up_for_load_connections_and_memory(tmp_path: Path) -> N
             each.close()
 
 
-async def test_memory_that_programs_take_is_asked_for_at_once(tmp_path: Path) -> None:
+async def test_memory_is_asked_for_when_programs_fill_what_there_is(tmp_path: Path) -> None:
     async with booted(NetworkKind.AUTO, tmp_path) as vm, listening(vm) as heard:
         await heard.first(lambda each: "joined" in each)
         port = await vm.network.expose(vm.spec.address, 5432)
