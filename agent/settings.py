@@ -174,9 +174,13 @@ def _url(name: str, found: Mapping[str, str]) -> str:
 
 
 def _monitor(found: Mapping[str, str]) -> str | None:
+    """In the per-node form one address may not speak for all VMs: there it is each pod's own, or none."""
     url = found["MONITOR_URL"]
-    if url == "off":
+    is_default = url == OPTIONS["MONITOR_URL"][0]
+    if url == "off" or (is_default and found["AGENT_MODE"] == "node"):
         return None
+    if found["AGENT_MODE"] == "node" and "{pod_ip}" not in url:
+        raise SettingsError("MONITOR_URL: the per-node form needs {pod_ip} in it, or off")
     if not url.startswith("ws://") or _URL.fullmatch(f"http{url[2:]}".replace("{pod_ip}", "address")) is None:
         raise SettingsError(f"MONITOR_URL: expected ws://HOST… or off, got {url!r}")
     return url

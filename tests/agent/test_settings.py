@@ -33,6 +33,15 @@ def test_a_guests_monitor_is_looked_for_unless_it_is_switched_off() -> None:
     assert read_settings([], SIDECAR | {"MONITOR_URL": "ws://[fd00::1]:1/m"}).monitor_url == "ws://[fd00::1]:1/m"
 
 
+def test_an_agent_of_a_node_asks_only_the_monitor_in_each_pod() -> None:
+    node = {"AGENT_MODE": "node", "NODE_NAME": "node-1"}
+    assert read_settings([], node).monitor_url is None
+    of_each = "ws://{pod_ip}:10301/monitor"
+    assert read_settings([], node | {"MONITOR_URL": of_each}).monitor_url == of_each
+    with pytest.raises(SettingsError, match="MONITOR_URL: the per-node form needs"):
+        read_settings([], node | {"MONITOR_URL": "ws://10.0.0.1:10301/monitor"})
+
+
 def test_flags_go_above_the_environment() -> None:
     found = read_settings(["--vm-name", "other", "--agent-listen", "127.0.0.1:0"], SIDECAR)
     assert found.assignment is not None

@@ -83,7 +83,7 @@ async def guest(tmp_path: Path) -> AsyncIterator[Guest]:
         "cpu.stat": "usage_usec 1000\n",
         "memory.events": "high 0\n",
         "memory.current": f"{64 * MIB}\n",
-        "memory.high": "max\n",
+        "memory.high": "1048576\n",
     }.items():
         (tmp_path / name).write_text(text)
     process = await asyncio.create_subprocess_exec(
@@ -122,6 +122,10 @@ async def begun(guest: Guest, stack: AsyncExitStack) -> MonitorConnection:
 
 def size(mib: int) -> Resources:
     return Resources(MilliCpu(1000), Bytes(mib * MIB))
+
+
+async def test_what_a_monitor_before_it_held_is_let_go(guest: Guest) -> None:
+    assert guest.read("memory.high") == "max"
 
 
 async def test_it_answers_every_message_of_an_agent(guest: Guest) -> None:

@@ -352,6 +352,7 @@ sub serve {
 
 open $pids, '<', "$group/pids.current" or $pids = undef;
 $SIG{PIPE} = 'IGNORE';
+write_to("$group/memory.high", 'max');    # of a monitor that ended while it held the database
 syscall 151, 3;    # its memory stays where it is when there is too little
 socket my $server, 2, 1, 0 or die "socket: $!\n";
 setsockopt $server, 1, 2, 1;
