@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from typing import Any, Final
 
 from cryptography import x509
@@ -17,20 +16,42 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from deploy.kube.client import client_from_kubeconfig
+from protocol.runtime.clock import Clock, SystemClock
+from protocol.units import Seconds
+from scripts.autoscale.check.command import look
+from scripts.autoscale.check.finding import EXIT_CODES, Finding, Level, worst
+from scripts.autoscale.check.gathering.forwarding import Kubectl
+from scripts.autoscale.check.gathering.gather import Gathering
+from scripts.autoscale.check.rendering import as_text
 from tests.deploy.manifests import ROOT, one
 from tests.kubernetes.real_kubernetes import RealKubernetes, kubectl_program
 
 SYSTEM: Final = "kube-system"
-_SECONDS: Final = 60.0
+STALE: Final = "autoscaling-injector-of-before"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the command said. ``wrong`` are the lines with ! or ×: their level and first sentence, by their names."""
+    """What the command says. ``wrong`` are the lines with ! or ×: their level and first sentence, by their names."""
 
     code: int
-    wrong: dict[str, tuple[str, str]]
+    wrong: dict[str, tuple[Level, str]]
     said: str
+
+    @classmethod
+    def of(cls, findings: Sequence[Finding]) -> Outcome:
+        """What is made of findings."""
+        wrong = {each.check: (each.level, each.said) for each in findings if each.level >= Level.WARNING}
+        return cls(EXIT_CODES[worst(findings)], wrong, "\n".join(line for _, line in as_text(findings)))
+
+
+class BuiltKubectl(Kubectl):
+    """The kubectl that was built for the tests."""
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command line."""
+        return [str(kubectl_program()), *super().command(*arguments)[1:]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +60,15 @@ class Installation:
 
     cluster: RealKubernetes
 
-    def check(self, *more: str) -> Outcome:
-        """Runs ``autoscale check -o json``, as people do."""
-        program = (sys.executable, "-m", "scripts.autoscale.main", "check", "-o", "json")
-        done = subprocess.run(
-            [*program, "--kubeconfig", str(self.cluster.kubeconfig), *more],
-            env={**self.cluster.environment, "PATH": f"{kubectl_program().parent}:{os.environ['PATH']}"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_SECONDS,
-        )
-        assert done.stdout.startswith("{"), done.stderr
-        lines = json.loads(done.stdout)["checks"]
-        found = {
-            each["check"]: (each["level"], each["said"]) for each in lines if each["level"] in ("warning", "failure")
-        }
-        return Outcome(done.returncode, found, done.stdout)
+    def check(self, *, before: bool = False, clock: Clock | None = None) -> Outcome:
+        """What ``autoscale check`` does, without a process for it."""
+        return asyncio.run(self._check(clock or SystemClock(), before=before))
+
+    async def _check(self, clock: Clock, *, before: bool) -> Outcome:
+        path = self.cluster.kubeconfig
+        async with client_from_kubeconfig(path) as client:
+            gathering = Gathering(client, BuiltKubectl(path), clock, release=version("autoscaling"))
+            return Outcome.of(await look(gathering, clock, before=before, wait=Seconds(0.0)))
 
     def patch(self, kind: str, name: str, body: object, *, how: str = "merge") -> None:
         """Changes an object of the installation's namespace."""
@@ -92,7 +105,7 @@ class Fault:
     said: str
     make: Change
     mend: Change
-    level: str = "failure"
+    level: Level = Level.FAILURE
     leaves_another: bool = False
 
     def __str__(self) -> str:
@@ -120,10 +133,13 @@ def _drop_field(on: Installation) -> None:
     on.patch("crd", "virtualmachines.vm.neon.tech", [{"op": "remove", "path": schema}], how="json")
 
 
-def _wrong_bundle(on: Installation) -> None:
-    other = base64.b64encode(_certificate("other", days=(-1, 1))).decode()
-    change = [{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": other}]
-    on.patch("mutatingwebhookconfiguration", "autoscaling-injector", change, how="json")
+def _stale_webhook(on: Installation) -> None:
+    """One that another installation left; the bundle of its own the injector would put right within seconds."""
+    stale = on.cluster.get("mutatingwebhookconfiguration", "autoscaling-injector")
+    for webhook in stale["webhooks"]:
+        webhook["name"] = f"before.{webhook['name']}"
+        webhook["clientConfig"]["caBundle"] = base64.b64encode(_certificate("other", days=(-1, 1))).decode()
+    on.cluster.apply(stale | {"metadata": {"name": STALE}})
 
 
 def _certificate(name: str, days: tuple[int, int]) -> bytes:
@@ -165,8 +181,10 @@ def _without_extender(on: Installation) -> None:
 
 def _without_rights(on: Installation) -> None:
     rules = on.cluster.get("clusterrole", "autoscaling-scheduler")["rules"]
-    kept = [each for each in rules if each["resources"] != ["tokenreviews"]]
-    on.patch("clusterrole", "autoscaling-scheduler", {"rules": kept})
+    for rule in rules:
+        if rule["resources"] == ["virtualmachines"]:
+            rule["verbs"].remove("patch")
+    on.patch("clusterrole", "autoscaling-scheduler", {"rules": rules})
 
 
 def _rights(on: Installation) -> None:
@@ -236,13 +254,13 @@ FAULTS: Final = (
     ),
     Fault(
         "webhooks-trusted",
-        "has another authority",
-        _wrong_bundle,
-        in_system("rollout", "restart", "deployment/autoscaling-injector"),
+        f"the caBundle of {STALE} has another authority",
+        _stale_webhook,
+        kubectl("delete", "mutatingwebhookconfiguration", STALE),
     ),
     Fault(
         "certificates-current",
-        "of the Secret autoscaling-certificates-old expired",
+        "of the Secret autoscaling-certificates-old (CN=old) expired",
         _expired,
         in_system("delete", "secret", "autoscaling-certificates-old"),
     ),
@@ -254,7 +272,7 @@ FAULTS: Final = (
     ),
     Fault(
         "rights-programs",
-        "may not create tokenreviews.authentication.k8s.io",
+        "may not patch virtualmachines.vm.neon.tech",
         _without_rights,
         _rights,
     ),
@@ -287,7 +305,11 @@ FAULTS: Final = (
         leaves_another=True,
     ),
     Fault(
-        "extender-in-force", "was started before its configuration was changed", lambda _: None, _restarted, "warning"
+        "extender-in-force",
+        "was started before its configuration was changed",
+        lambda _: None,
+        _restarted,
+        Level.WARNING,
     ),
 )
 """The last follows from the mended one before it: kube-scheduler reads its configuration once."""

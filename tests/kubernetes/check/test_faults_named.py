@@ -10,15 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.kube.client import client_from_kubeconfig
 from deploy.local.kubernetes.machine.image_loading import load_image
 from deploy.local.kubernetes.plan.installation_plan import kube_scheduler_image
 from deploy.local.kubernetes.programs.images import Image, write_image
 from protocol.runtime.clock import SystemClock
-from scripts.autoscale.check.finding import Level
-from scripts.autoscale.check.gathering.forwarding import Kubectl
-from scripts.autoscale.check.gathering.gather import Gathering
-from scripts.autoscale.check.table import judged
+from scripts.autoscale.check.finding import EXIT_CODES
 from tests.deploy.manifests import ROOT
 from tests.kubernetes.check.faults import FAULTS, Fault, Installation, Outcome
 from tests.kubernetes.real_kubernetes import NotYetError, eventually, kubectl_program
@@ -68,7 +64,7 @@ def test_a_fault_is_named_by_its_line_and_no_other(installation: Installation, f
     outcome = found[-1]
     assert outcome.wrong.keys() == {fault.check}, outcome.wrong
     level, said = outcome.wrong[fault.check]
-    assert (level, fault.said in said, outcome.code) == (fault.level, True, 2 if level == "failure" else 1), said
+    assert (level, fault.said in said, outcome.code) == (fault.level, True, EXIT_CODES[fault.level]), said
 
 
 def test_a_kube_scheduler_that_is_too_new_is_named(installation: Installation, tmp_path: Path) -> None:
@@ -79,44 +75,50 @@ def test_a_kube_scheduler_that_is_too_new_is_named(installation: Installation, t
         "set", "image", "deployment/autoscaling-scheduler", f"kube-scheduler={kube_scheduler_image('v1.99.0')}"
     )
     installation.rolled_out("deployment/autoscaling-scheduler")
-    found = installation.check("--wait", "1s")
+    found = installation.check()
     installation.kubectl("rollout", "undo", "deployment/autoscaling-scheduler")
     installation.rolled_out("deployment/autoscaling-scheduler")
     assert found.wrong.keys() == {"kube-scheduler-version"}, found.wrong
     assert "must not be newer than the API server" in found.said
 
 
-async def test_a_clock_that_is_wrong_here_is_named_and_misleads_no_other_line(installation: Installation) -> None:
-    path = installation.cluster.kubeconfig
-    async with client_from_kubeconfig(path) as client:
-        facts = await Gathering(client, Kubectl(path), ClockAhead()).facts(before=False)
-    wrong = {each.check: each.said for each in judged(facts, before=False) if each.level >= Level.WARNING}
-    assert wrong.keys() == {"clock-here"}
-    assert wrong["clock-here"].startswith("this machine's clock is 600 s ahead")
+def test_a_clock_that_is_wrong_here_is_named_and_misleads_no_other_line(installation: Installation) -> None:
+    found = installation.check(clock=ClockAhead())
+    assert found.wrong.keys() == {"clock-here"}
+    assert found.wrong["clock-here"][1].startswith("this machine's clock is 600 s ahead")
 
 
 def test_credentials_that_are_not_accepted_are_said_in_words(installation: Installation, tmp_path: Path) -> None:
     text = installation.cluster.kubeconfig.read_text()
     other = tmp_path / "config"
     other.write_text("\n".join("    token: nonsense" if "token:" in each else each for each in text.splitlines()))
-    found = installation.check("--kubeconfig", str(other))
-    assert found.wrong == {"api-answers": ("failure", "it does not accept these credentials (401): have they expired?")}
+    done = as_people_do(installation, "autoscale", "check", "--output=short", f"--kubeconfig={other}")
+    said = "× api-answers: it does not accept these credentials (401): have they expired?"
+    assert (done.returncode, done.stdout.splitlines()[0]) == (2, said), done.stdout + done.stderr
 
 
 def test_kubectl_runs_it_as_its_plugin(installation: Installation, tmp_path: Path) -> None:
-    plugin, cluster = tmp_path / "kubectl-autoscale", installation.cluster
+    plugin = tmp_path / "kubectl-autoscaling"
     plugin.write_text(f"#!{sys.executable}\nfrom scripts.autoscale.main import plugin\nplugin()\n")
     plugin.chmod(0o755)
-    path = f"{tmp_path}:{kubectl_program().parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["kubectl", "autoscale", "check", "--output=short", "--namespace=kube-system"],
-        env={**cluster.environment, "PATH": path, "KUBECONFIG": str(cluster.kubeconfig), "PYTHONPATH": str(ROOT)},
+    done = as_people_do(installation, "kubectl", "autoscaling", "check", "--output=short", path=tmp_path)
+    assert (done.returncode, "0 failed, 0 to look at" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def as_people_do(on: Installation, *command: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs a command with kubectl and what is in ``path``, as in the shell of a person."""
+    if command[0] == "autoscale":
+        command = (sys.executable, "-m", "scripts.autoscale.main", *command[1:])
+    folders = [*([] if path is None else [str(path)]), str(kubectl_program().parent), os.environ["PATH"]]
+    settings = {"PATH": ":".join(folders), "KUBECONFIG": str(on.cluster.kubeconfig), "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command,
+        env={**on.cluster.environment, **settings},
         capture_output=True,
         text=True,
         check=False,
         timeout=60.0,
     )
-    assert (done.returncode, "0 failed, 0 to look at" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
 def test_everything_is_in_order_afterwards(installation: Installation) -> None:
