@@ -88,13 +88,14 @@ class Server(uvicorn.Server):
         """Leaves signals alone."""
         yield
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002 - as in uvicorn
-        """Begins to listen. Raises ``ListenError``."""
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begins to listen, at the address or on a socket that is given. Raises ``ListenError``."""
         config, listener = self.config, self.listener
         handshake = None if self.context is None else listener.limits.handshake
+        where: dict[str, Any] = {"sock": sockets[0]} if sockets else {"host": config.host, "port": config.port}
         try:
             server = await asyncio.get_running_loop().create_server(
-                self._connection, config.host, config.port, ssl=self.context, ssl_handshake_timeout=handshake
+                self._connection, ssl=self.context, ssl_handshake_timeout=handshake, **where
             )
         except OSError as error:
             why = error.strerror or error

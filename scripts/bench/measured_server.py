@@ -1,4 +1,6 @@
-"""The server side of a measurement, in its own process: the real service, or a baseline that decides nothing.
+"""The server side of a measurement, in its own process: the real service as its program serves it, or a baseline.
+
+The baseline decides nothing: FastAPI's raw routes on uvicorn. Both are on the event loop of the real program.
 
 ``python -m scripts.bench.measured_server KIND FD NODES VMS PENDING`` serves on the inherited socket FD until SIGTERM.
 """
@@ -13,18 +15,20 @@ from typing import Final
 
 import msgspec
 import uvicorn
+import uvloop
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
 
 from protocol.runtime.clock import SystemClock
 from scheduler_plugin.app import SchedulerPorts, assemble
 from scheduler_plugin.cluster.token_reviews import TokenReviews
+from scheduler_plugin.program import stop_on_signals
 from scheduler_plugin.service.heap import set_aside
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.web.apps import agents_app, extender_app
+from scheduler_plugin.web.serving import Listener
 from scripts.bench.static_cluster import StaticCluster
 
 JSON: Final = "application/json"
@@ -69,16 +73,12 @@ def empty_app() -> FastAPI:
     return app
 
 
-async def _serve(app: ASGIApp, listening: socket.socket) -> None:
-    config = uvicorn.Config(
-        app, http="httptools", log_config=None, access_log=False, lifespan="off", server_header=False
-    )
-    await uvicorn.Server(config).serve(sockets=[listening])
-
-
 async def _run(kind: str, listening: socket.socket, cluster: StaticCluster) -> None:
     if kind == "empty":
-        await _serve(empty_app(), listening)
+        config = uvicorn.Config(
+            empty_app(), http="httptools", log_config=None, access_log=False, lifespan="off", server_header=False
+        )
+        await uvicorn.Server(config).serve(sockets=[listening])
         return
     clock = SystemClock()
     telemetry = Telemetry(clock.now)
@@ -89,12 +89,20 @@ async def _run(kind: str, listening: socket.socket, cluster: StaticCluster) -> N
         asyncio.create_task(parts.run(cluster)),
         asyncio.create_task(set_aside(clock, lambda: parts.context.ledger.is_ready)),
     ]
+    ending = stop_on_signals()
+    server = Listener(kind, app, "127.0.0.1:0").server()
+    background.append(asyncio.create_task(_end(server, ending)))
     try:
-        await _serve(app, listening)
+        await server.serve(sockets=[listening])
     finally:
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
+
+
+async def _end(server: uvicorn.Server, ending: asyncio.Event) -> None:
+    await ending.wait()
+    server.should_exit = True
 
 
 def main(arguments: list[str]) -> None:
@@ -102,7 +110,8 @@ def main(arguments: list[str]) -> None:
     kind, descriptor, *counts = arguments
     nodes, vms, pending = (int(count) for count in counts)
     listening = socket.socket(fileno=int(descriptor))
-    asyncio.run(_run(kind, listening, StaticCluster(nodes, vms, pending)))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_run(kind, listening, StaticCluster(nodes, vms, pending)))
 
 
 if __name__ == "__main__":
