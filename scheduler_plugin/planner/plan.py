@@ -86,12 +86,12 @@ SAID_OF: Final = {
     MoveCause.DEFERRED_POD: ", and defers the resize of a pod that asks for room",
 }
 
-Seen = tuple[Room, Resources, Resources, DeferredResizes]
+Seen = tuple[Room, Resources, Resources, DeferredResizes, Resources]
 
 
 def seen_of(book: NodeAccount) -> Seen:
     """All that a node's need is derived from."""
-    return book.room, book.unmet, book.migrating, book.waits
+    return book.room, book.unmet, book.migrating, book.waits, book.asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Need:
     """A node that VMs should leave since ``since``: so much of them, or all (``excess`` is None).
 
     ``denied_since`` is since when a VM is denied there, None where none is. ``seen`` is what of the book this was
-    derived from: its room, and what is unmet, migrating and waited for.
+    derived from: its room, and what is unmet, migrating, waited for and asked room for.
     """
 
     book: NodeAccount
@@ -110,7 +110,7 @@ class Need:
 
     def is_of(self, book: NodeAccount, *, drains: bool) -> bool:
         """Whether ``book`` holds the very amounts that this was derived from: then it need not be again."""
-        is_same = book is self.book and all(now is then for now, then in zip(seen_of(book), self.seen, strict=True))
+        is_same = book is self.book and seen_of(book) == self.seen
         return is_same and (self.excess is None) is drains
 
     def freedom(self, slack: Resources) -> Freedom | None:

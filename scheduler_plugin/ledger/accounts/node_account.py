@@ -44,17 +44,19 @@ class NodeAccount:
     @property
     def pressure(self) -> Pressure:
         """Where the node stands against its watermark."""
-        return Pressure.of(self.room, self.unmet, self.migrating, waits=self.waits.all, asked=self._asked)
+        return Pressure.of(self.room, self.unmet, self.migrating, waits=self.waits.all, asked=self.asked)
 
     @property
     def wished(self) -> Resources:
         """By how much the node would be above its watermark if all were granted that is asked for."""
         held = self.reserved.minus_or_zero(self.waits.all)
-        return (held + self.unmet + self._asked).minus_or_zero(self.room.watermark)
+        return (held + self.unmet + self.asked).minus_or_zero(self.room.watermark)
 
     @property
-    def _asked(self) -> Resources:
+    def asked(self) -> Resources:
         """What pods that ask for room wait for, where it does not fit and its kubelet could grant it without VMs."""
+        if not self.waits.asked.any:
+            return ZERO
         asked, free = self.waits.asked, self.room.total.minus_or_zero(self.reserved.minus_or_zero(self.waits.all))
         if self.facts is None or asked.within(free) or not self._vms_request:
             return ZERO

@@ -9,7 +9,7 @@ import pytest
 from protocol.units import Resources
 from scheduler_plugin.ledger import MigrationPhase, MoveCause, PodFacts, violations
 from scheduler_plugin.planner import MigrationPolicy, Plan, room_being_made, waiting_for_room
-from tests.scheduler_plugin.ledger.fleet import LATER, amount, migration, plain_pod
+from tests.scheduler_plugin.ledger.fleet import LATER, amount, migration, plain_pod, vm_pod
 from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node
 
 
@@ -104,6 +104,17 @@ def test_a_wish_that_no_label_asks_room_for_does_not_hide_the_watermark() -> Non
     (move,) = fixture.settled().moves
     assert (move.vm.name, move.cause) == ("small", MoveCause.WATERMARK)
     assert move.reason.startswith("node n1 has 1 cpu, 1Gi too much;")
+
+
+def test_a_node_is_looked_at_anew_when_only_the_requests_of_its_vms_change() -> None:
+    fixture = world(waiting(2, 6), requests=amount(1))
+    assert len(fixture.settled().moves) == 1
+    for requests, moves in ((amount(0), 0), (amount(1), 1)):
+        for of in ("large", "small"):
+            runs = replace(vm_pod(of, "n1"), requests=requests)
+            fixture.fleet.did(fixture.ledger.see_pod(runs))
+        fixture.plan()
+        assert len(fixture.plan(after=10).moves) == moves
 
 
 def test_a_pod_that_leaves_waits_no_more() -> None:
