@@ -311,8 +311,8 @@ def _monitored(
             state.monitor_failure = failed_again(state.monitor_failure, fault, reason, now)
         case MonitorAnswered(result):
             side.answered(result, now, jitter)
-        case MonitorSaid(message):
-            _said(state, message, now)
+        case _:
+            _said(state, event.message, now)
 
 
 def _said(state: State, message: UpscaleRequest | LoadReport, now: Instant) -> None:

@@ -18,7 +18,7 @@ from agent.core.goal import cpu_demand
 from agent.core.guest import GuestSample, Rates
 from agent.core.policy import REFUSED_BACKOFF, CpuPolicy, MonitorPolicy
 from agent.core.vm import Vm
-from protocol.guest.monitor_messages import AskToShrink, DownscaleResult, LoadReport, TellGrown
+from protocol.guest.monitor_messages import DownscaleResult, LoadReport, TellGrown
 from protocol.units import Bytes, Instant, MilliCpu
 
 LONGEST_STATUS: Final = 200
@@ -81,15 +81,16 @@ class MonitorSide:
         asked, self.asking = self.asking, None
         if asked is None:
             return
-        match asked.message:
-            case TellGrown(granted):
-                self.told = granted.mem
-            case AskToShrink(target) if result is not None and result.ok:
-                self.told, self.refusal = target.mem, None
-            case AskToShrink(target):
-                status = "it could not answer" if result is None else printable(result.status)
-                count = 1 if self.refusal is None else self.refusal.count + 1
-                self.refusal = Refusal(target.mem, status, count, Instant(now + REFUSED_BACKOFF.delay(count, jitter)))
+        message = asked.message
+        if isinstance(message, TellGrown):
+            self.told = message.granted.mem
+        elif result is not None and result.ok:
+            self.told, self.refusal = message.target.mem, None
+        else:
+            status = "it could not answer" if result is None else printable(result.status)
+            count = 1 if self.refusal is None else self.refusal.count + 1
+            retry_at = Instant(now + REFUSED_BACKOFF.delay(count, jitter))
+            self.refusal = Refusal(message.target.mem, status, count, retry_at)
 
     def requested(self, vm: Vm, policy: MonitorPolicy, now: Instant) -> None:
         """The monitor asks for memory."""

@@ -9,12 +9,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from agent.core.actions import AskScheduler, PatchVm, Plan
+from agent.core.actions import AskMonitor, AskScheduler, PatchVm, Plan
 from agent.core.advance import advance
 from agent.core.events import (
     Answered,
     AskFailed,
     Fault,
+    MonitorJoined,
     PatchConflicted,
     Patched,
     PatchFailed,
@@ -29,6 +30,7 @@ from agent.core.plan import plan
 from agent.core.policy import Policy
 from agent.core.state import begin
 from agent.core.vm import Vm
+from protocol.guest.monitor_messages import TellGrown
 from protocol.messages import AgentRequest, PluginResponse
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import Bounds
@@ -48,6 +50,18 @@ def broken(story: Story, *actions: AskScheduler | PatchVm, wake: float | None = 
 def test_a_good_plan_breaks_nothing() -> None:
     assert broken(settled(2), patches(cu(1), 1), ask(cu(2)), wake=2.0) == []
     assert broken(Story().sees(vm(cu(2))), ask(cu(2.5))) == [], "before the unit is known"
+
+
+def test_a_monitor_is_spoken_to_once_at_a_time_and_decides_about_its_memory() -> None:
+    spoken = Plan((), None, "", AskMonitor(TellGrown(cu(2))))
+    complaint = "speaks to a monitor that is not there, or has not answered yet"
+    story = settled(2)
+    assert violations(story.state, spoken, story.instant) == [complaint]
+    story.happens(MonitorJoined(2))
+    assert violations(story.state, spoken, story.instant) == []
+    assert broken(story, patches(cu(1), 1)) == ["takes memory that the guest's monitor has not given"]
+    story.happens(Started(AskMonitor(TellGrown(cu(2)))))
+    assert violations(story.state, spoken, story.instant) == [complaint]
 
 
 def test_every_broken_rule_is_named() -> None:
