@@ -127,6 +127,8 @@ class Feed:
         self.settings = settings
         self._ledger.rank_by(settings.ranking)
         self._ledger.serve(settings.scheduler_name)
+        if not settings.pod_requests:  # at once; switched on, it waits until the API server has been asked
+            self._ledger.follow_requests(False)
         if self._ledger.is_ready:
             for node in self.nodes.facts.values():
                 self._queues.add(self._ledger.see_node(node_facts(node, settings)))

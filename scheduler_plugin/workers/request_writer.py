@@ -114,8 +114,9 @@ class RequestWriter:
         ledger, short = self._context.ledger, 0
         for count, uid in enumerate(ledger.requests_astray(), start=1):
             async with self._turn(uid):
-                if await self._carry_out(partial(ledger.requests_due, uid)):
-                    await self._context.clock.sleep(Seconds(1 / self._context.feed.settings.lazy_writes_per_second))
+                has_written = await self._carry_out(partial(ledger.requests_due, uid))
+            if has_written:
+                await self._context.clock.sleep(Seconds(1 / self._context.feed.settings.lazy_writes_per_second))
             short += ledger.is_unheld(uid)
             if count % AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -178,7 +179,8 @@ class RequestWriter:
             try:
                 await clock.wait(news, until)
             finally:
-                seen.pop(uid, None)
+                if seen.get(uid) is news:
+                    del seen[uid]
 
     @asynccontextmanager
     async def _turn(self, uid: str) -> AsyncIterator[None]:

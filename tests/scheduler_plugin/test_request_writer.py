@@ -16,7 +16,7 @@ from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.granted import with_permit
 from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm, vm_pod
-from tests.scheduler_plugin.running import SETTINGS, Running, running
+from tests.scheduler_plugin.running import SETTINGS, Running, running, usual_settings
 
 FOLLOWING = parse_settings(SETTINGS + "permits: {asPodRequests: true}\n")
 
@@ -280,3 +280,25 @@ async def test_where_the_settings_do_not_say_so_no_request_is_written(cluster: F
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
         await clock.advance(60)
         assert [call.path for call in cluster.calls if call.path == "/api/v1" or "/resize" in call.path] == []
+
+
+async def test_switched_off_permits_wait_for_requests_no_more_at_once(cluster: FakeCluster, clock: FakeClock) -> None:
+    async with following(cluster, clock) as scheduler:
+        cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=403))
+        assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (1, 4)
+        scheduler.parts.context.feed.use(usual_settings())
+        assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
+
+
+async def test_two_requests_of_one_pod_at_once_both_hear_from_the_kubelet(
+    cluster: FakeCluster, clock: FakeClock
+) -> None:
+    cluster.put(PODS, sized(1, 4, allocated=(1, 4)))
+    async with following(cluster, clock) as scheduler:
+        asking = [asyncio.create_task(scheduler.ask(sized(1, 4), 2, 8, sequence=each)) for each in (1, 2)]
+        await clock.advance(0.5)
+        cluster.put(PODS, sized(2, 8, allocated=(1, 4)))
+        await settle()
+        assert not any(each.done() for each in asking)
+        cluster.put(PODS, sized(2, 8, allocated=(2, 8)))
+        assert [permit(await each) for each in asking] == [(2, 8), (2, 8)]

@@ -11,7 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from protocol.backoff import Backoff
 from protocol.units import Instant, Resources, Seconds
@@ -29,18 +29,24 @@ HELD: Final = Seconds(5.0)
 """How long requests stay raised without a permit: a kubelet may be slow, and the agent asks again."""
 
 
+class Sent(NamedTuple):
+    """A size of the guest's container on its way to the API server, and since when."""
+
+    size: Resources
+    at: Instant
+
+
 @dataclass(slots=True, eq=False)
 class PodRequests:
-    """``sent`` are the sizes of the guest's container that may yet be written onto ``version`` of the pod.
+    """``sent`` is what may yet be written onto ``version`` of the pod.
 
     ``goal`` is what requests are being raised to, ``held_until`` how long they stay raised without a permit.
     ``why_not`` is why they were not raised last, ``again_at`` when they may be. ``is_exempt``: this pod's requests
     cannot be changed, so that permits do not depend on them.
     """
 
-    sent: tuple[Resources, ...] = ()
+    sent: tuple[Sent, ...] = ()
     version: str = ""
-    sent_at: Instant = LONG_AGO
     goal: Resources | None = None
     held_until: Instant = LONG_AGO
     why_not: str = ""
@@ -51,20 +57,20 @@ class PodRequests:
     def least(self, runner: RunnerRequests) -> Resources:
         """What the pod has for its guest in any case."""
         least = runner.secured
-        for size in self.sent:
-            least = least.at_most(size)
+        for each in self.sent:
+            least = least.at_most(each.size)
         return least
 
     def most(self, runner: RunnerRequests) -> Resources:
         """What the pod may come to have for its guest."""
         most = runner.asked
-        for size in self.sent:
-            most = most.at_least(size)
+        for each in self.sent:
+            most = most.at_least(each.size)
         return most
 
     def send(self, size: Resources, runner: RunnerRequests, now: Instant) -> None:
         """A write of ``size`` is about to be sent onto the version of ``runner``."""
-        self.sent, self.version, self.sent_at = (*self.sent, size), runner.version, now
+        self.sent, self.version = (*self.sent, Sent(size, now)), runner.version
 
     def seen(self, runner: RunnerRequests) -> None:
         """The pod as it is now."""
@@ -75,17 +81,15 @@ class PodRequests:
 
     def settle(self, now: Instant) -> None:
         """Time has passed: what was sent so long ago has landed and been seen, or never will."""
-        if now - self.sent_at >= SETTLE:
-            self.sent = ()
+        self.sent = tuple(each for each in self.sent if now - each.at < SETTLE)
 
     def refused(self, size: Resources | None, why: str, now: Instant) -> None:
         """The write of ``size`` was certainly not made (None: the kubelet refuses it), for this reason.
 
         Without a reason it may be tried again at once: the pod had changed.
         """
-        if size is not None and size in self.sent:
-            at = len(self.sent) - 1 - self.sent[::-1].index(size)
-            self.sent = self.sent[:at] + self.sent[at + 1 :]
+        newest = next((each for each in reversed(self.sent) if each.size == size), None)
+        self.sent = tuple(each for each in self.sent if each is not newest)
         if why and now >= self.again_at:
             self.failures += 1
             self.again_at = Instant(now + AGAIN.delay(self.failures, 0.0))

@@ -76,7 +76,12 @@ class Programs:
         """Writes the settings, with these overrides for single nodes. The service takes them in within seconds."""
         settings = plain_yaml.load(one("ConfigMap", "autoscaling-scheduler-config")["data"]["config.yaml"])
         settings["nodeOverrides"] = list(overrides)
+        settings |= self.more_settings()
         (self.folder / "config.yaml").write_text(yaml.safe_dump(settings))
+
+    def more_settings(self) -> Document:
+        """Settings beside those of the manifest."""
+        return {}
 
     def start_service(self) -> None:
         """Starts our service; returns at once."""
@@ -200,10 +205,10 @@ def _end(process: subprocess.Popen[bytes] | None) -> None:
 
 
 @contextmanager
-def running(cluster: RealKubernetes, folder: Path) -> Iterator[Programs]:
+def running(cluster: RealKubernetes, folder: Path, kind: type[Programs] = Programs) -> Iterator[Programs]:
     """Both programs at work, and gone afterwards."""
     cluster.apply(*rights_and_settings())
-    programs = Programs(cluster, folder)
+    programs = kind(cluster, folder)
     programs.write_files()
     try:
         programs.start_service()

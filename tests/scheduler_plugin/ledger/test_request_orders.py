@@ -337,3 +337,12 @@ def test_before_a_pod_is_seen_on_its_node_nothing_above_the_reservation_is_permi
     assert fleet.grant("a", amount(3), number=1) == amount(1)
     fleet.did(fleet.ledger.see_pod(replace(pod, node="n1", runner=RunnerRequests(amount(4), version="6"))))
     assert fleet.grant("a", amount(3), number=2) == amount(3)
+
+
+def test_what_was_asked_in_vain_long_ago_is_forgotten_though_it_is_asked_again() -> None:
+    at = Requested()
+    assert at.raising(amount(9)) == order(9, 1)
+    for _ in range(4):
+        at.pass_time(4)
+        assert at.raising(amount(2)) == order(2, 1)
+    assert at.fleet.reserved("a") == amount(2)

@@ -1,0 +1,1 @@
+"""Our extender under the real kube-scheduler, with the rights, settings and credentials of its manifest."""

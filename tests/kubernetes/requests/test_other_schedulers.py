@@ -1,0 +1,127 @@
+"""The default scheduler, preemption, quotas and admission are right about VMs, unpatched (B.10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from protocol.units import Resources
+from tests.conformance.cluster import STRATEGIC_PATCH, done
+from tests.kubernetes.real_kubernetes import eventually
+from tests.kubernetes.requests.grown import explained, requested, started
+from tests.kubernetes.scheduling.books import PODS
+from tests.kubernetes.scheduling.stage import Stage
+
+pytestmark = pytest.mark.kubernetes
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+SCHEDULER = "system:serviceaccount:kube-system:autoscaling-scheduler"
+
+
+@pytest.fixture
+def urgent(stage: Stage) -> Iterator[str]:
+    """A priority above that of other pods."""
+    name = f"{stage.name}-urgent"
+    done(stage.http.post(CLASSES, json={"metadata": {"name": name}, "value": 1000}))
+    yield name
+    done(stage.http.delete(f"{CLASSES}/{name}"))
+
+
+def names(stage: Stage) -> set[str]:
+    return {pod["metadata"]["name"] for pod in stage.pods()}
+
+
+def test_a_pod_of_the_default_scheduler_does_not_land_on_promised_room(stage: Stage) -> None:
+    node = stage.node("n")
+    agent = started(stage, "db")
+    assert requested(stage, "db") == Resources.parse(1, "2Gi")
+    assert agent.go_to(Resources.parse(3, "4Gi"))
+    assert agent.held == requested(stage, "db") == Resources.parse(3, "4Gi")
+    stage.pod("other", "2", schedulerName="default-scheduler")
+    assert "Insufficient cpu" in stage.until_refused("other")["other"]
+    assert agent.go_to(Resources.parse(1, "2Gi"))
+    assert stage.until_placed("other") == {"other": node}
+    assert requested(stage, "db") == Resources.parse(1, "2Gi")
+    stage.until_books_agree()
+
+
+def test_preemption_finds_a_vm_that_has_grown_and_asks_us(stage: Stage, urgent: str) -> None:
+    node = stage.node("n")
+    assert started(stage, "big").go_to(Resources.parse(3, "4Gi"))
+    stage.pod("urgent", "2", priorityClassName=urgent)
+    assert stage.until_placed("urgent") == {"urgent": node}
+    assert names(stage) == {"urgent"}
+    _, metrics = stage.programs.get("/metrics")
+    assert 'autoscale_scheduler_extender_calls_total{outcome="done",verb="preempt"}' in metrics
+    stage.until_books_agree()
+
+
+def test_a_vm_that_waits_requests_what_it_needs_and_displaces_a_pod_of_lower_priority(
+    stage: Stage, urgent: str
+) -> None:
+    node = stage.node("n")
+    stage.pod("low", "3")
+    stage.until_placed("low")
+    stage.vm_pod(stage.vm("db", 2, 4), "db", priorityClassName=urgent)
+    assert stage.until_placed("db") == {"db": node}
+    assert (names(stage), requested(stage, "db")) == ({"db"}, Resources.parse(2, "4Gi"))
+
+
+def test_a_full_quota_holds_a_vm_back_and_is_named(stage: Stage) -> None:
+    stage.node("n")
+    agent = started(stage, "db")
+    quota = {"metadata": {"name": "cpu"}, "spec": {"hard": {"requests.cpu": "2"}}}
+    done(stage.http.post(stage.path("resourcequotas"), json=quota))
+
+    def is_counted() -> bool:
+        return bool(stage.get("resourcequotas", "cpu").get("status", {}).get("used", {}).get("requests.cpu") == "1")
+
+    eventually(is_counted, "the quota has been counted", 30.0)
+    assert agent.go_to(Resources.parse(3, "4Gi"))
+    assert (agent.held, requested(stage, "db")) == (Resources.parse(1, "2Gi"), Resources.parse(1, "2Gi"))
+    assert "exceeded quota: cpu" in explained(stage, "db")["requestsProblem"]
+    assert agent.go_to(Resources.parse(2, "2Gi"))  # within the back-off it is not tried again
+    assert agent.held == Resources.parse(1, "2Gi")
+    done(stage.http.delete(stage.path("resourcequotas", "cpu")))
+    eventually(lambda: agent.go_to(Resources.parse(3, "4Gi")) and agent.held.cpu.as_cores == 3, "it has grown", 30.0)
+
+
+def test_requests_never_exceed_what_the_node_can_give(stage: Stage) -> None:
+    node = stage.node("n")
+    agent = started(stage, "db")
+    assert agent.go_to(Resources.parse(16, "64Gi"))
+    assert agent.held == requested(stage, "db") == stage.rooms[node]
+
+
+def test_a_killed_service_finds_the_requests_that_it_has_raised(stage: Stage) -> None:
+    stage.node("n")
+    agent = started(stage, "db")
+    assert agent.go_to(Resources.parse(3, "4Gi"))
+    stage.programs.kill_service()
+    stage.programs.start_service()
+    stage.programs.until_ready()
+    assert requested(stage, "db") == Resources.parse(3, "4Gi")
+    assert agent.go_to(Resources.parse(3, "5Gi"))
+    assert agent.held == requested(stage, "db") == Resources.parse(3, "5Gi")
+
+
+@pytest.mark.parametrize("what", ["limits", "another container", "another's pod"])
+def test_the_schedulers_identity_resizes_nothing_else(stage: Stage, what: str) -> None:
+    stage.node("n")
+    resources = {"requests": {"cpu": "100m"}}
+    sidecar = {"name": "sidecar", "image": "example.invalid/image", "resources": resources}
+    runner = {**sidecar, "name": "neonvm-runner"}
+    stage.vm_pod(stage.vm("db"), "db", containers=[runner, sidecar])
+    stage.pod("other", containers=[runner])
+    more: dict[str, tuple[str, Any]] = {
+        "limits": ("db", {"name": "neonvm-runner", "resources": {"limits": {"cpu": "2"}}}),
+        "another container": ("db", {"name": "sidecar", "resources": {"requests": {"cpu": "200m"}}}),
+        "another's pod": ("other", {"name": "neonvm-runner", "resources": {"requests": {"cpu": "200m"}}}),
+    }
+    pod, change = more[what]
+    headers = {"Impersonate-User": SCHEDULER, "Content-Type": STRATEGIC_PATCH}
+    path = f"{stage.path(PODS, pod)}/resize"
+    answer = stage.http.patch(path, json={"spec": {"containers": [change]}}, headers=headers)
+    assert answer.status_code == 403
+    assert "the scheduler resizes what the guest's container in the pod of a VM requests" in answer.text
