@@ -3,6 +3,7 @@
 Rules that hold here:
 
 - Never by default. The settings name the namespaces and the labels of the pods that are believed without a token.
+- The address must be one pod's alone, pods of VMs included, and the pod neither a VM's nor on its way out.
 - Such a pod speaks for VMs on its own node alone, as any agent of a node does.
 """
 
@@ -15,7 +16,7 @@ from scheduler_plugin.settings.tokenless import Tokenless
 
 def identity_of(pod: PodFacts | None, admitted: Tokenless | None) -> Identity | None:
     """Who ``pod``, whose address a request comes from, is; None where it is not admitted."""
-    if pod is None or admitted is None or not admitted.admits(pod):
+    if pod is None or admitted is None or pod.vm is not None or pod.traits.is_leaving or not admitted.admits(pod):
         return None
     account = f"{pod.name.namespace}:{pod.name.name}"
     return Identity(account, pod.name.namespace, pod.name.name, pod.uid, pod.node, by_address=True)

@@ -187,7 +187,7 @@ def pod_facts(found: Pod, traits: PodTraits = PLAIN_POD) -> PodFacts:
         traits=traits,
         has_runner=vm is None or any(each.name == RUNNER_CONTAINER for each in found.spec.containers),
         runner=None if vm is None else _runner(meta, found.spec, status),
-        address="" if vm is not None or found.spec.hostNetwork else _address(status),
+        address="" if found.spec.hostNetwork else _address(status),
     )
 
 

@@ -5,7 +5,7 @@ Rules that hold here:
 - A VM that cannot be read counts as the most that it may be: the largest size that its object names anywhere. Where it
   does not name its maximum, what it may be has no bound.
 - What the original's scheduler has granted is used without asking by the agent that was granted it, whoever is the
-  scheduler now: it counts as used, as long as it stands on the VM (B.11).
+  scheduler now: it counts as long as it stands on the VM (B.11).
 - A permit that cannot be read counts as the most that it may have been. That of a VM that cannot be read still counts:
   its agent goes on with it once the VM can be read again.
 """
@@ -62,7 +62,7 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         uid=vm.uid,
         version=number(vm.resource_version),
         most=vm.bounds.max,
-        use=vm.use.at_least(_approved(vm)),
+        use=vm.use,
         actual=None if vm.phase in WITHOUT_GUEST else _or_most(vm.actual, vm, "status."),
         permit=_or_most(vm.permit, vm, f"metadata.annotations[{ANNOTATION_PERMIT}]"),
         pod=ObjectName(vm.name.namespace, vm.pod_name) if vm.pod_name else None,
@@ -70,13 +70,14 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         auto_migration=_auto_migration(vm),
         phase=vm.phase,
         has_agent=vm.enabled,
+        granted=_granted(vm),
         unreadable=vm.unreadable,
         is_bounded=bool(vm.bounds.max.cpu and vm.bounds.max.mem),
         constraints=vm.constraints if isinstance(vm, ClusterVm) else UNCONSTRAINED,
     )
 
 
-def _approved(vm: VirtualMachine) -> Resources:
+def _granted(vm: VirtualMachine) -> Resources:
     """What the original's scheduler has granted, never more than the VM may have."""
     annotated = vm.annotations.get(ANNOTATION_APPROVED)
     if annotated is None or not vm.enabled:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.messages import Metrics, ObjectName
+from protocol.names import ANNOTATION_APPROVED
 from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
@@ -138,6 +139,7 @@ def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
         "permit the API may hold": held[1],
         use: account.facts.use,
         "what the guest has": account.facts.actual or ZERO,
+        f"granted by the original's scheduler: annotation {ANNOTATION_APPROVED}": account.facts.granted,
     }
     floors = {source: amount + around for source, amount in guest.items() if amount.any}
     floors["requests of the pod"] = claim.pod.requests

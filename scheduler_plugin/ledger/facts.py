@@ -115,7 +115,7 @@ class PodFacts:
     ``scheduler`` is ``spec.schedulerName``. ``unreadable`` is why the pod's needs are not known; empty where they are.
     ``traits`` are what other pods' constraints see of it, ``unschedulable`` is why kube-scheduler finds no node for it.
     ``has_runner``: it has a container that may run a guest. ``runner`` is what that requests, None where it cannot be
-    changed in place, or must not be. ``address`` is its own IP address, empty for pods of VMs, for those on their
+    changed in place, or must not be. ``address`` is its own IP address, empty for pods on their
     node's network, and for those that have none or have ended. ``deferred`` is the part of the requests of a pod
     without a VM that its kubelet has put off until there is room; ``asks_room``: VMs may be moved for it (B.14).
     """
@@ -150,8 +150,9 @@ class VmFacts:
     is the resourceVersion as a number. ``stays_because`` says why the scheduler must not move it by itself, None where
     it may; ``auto_migration`` is what the VM says about that, None where it says nothing. ``phase`` is
     ``status.phase``, ``constraints`` are what it demands of its node.
-    ``has_agent``: autoscaling is enabled, so an agent may hold permits. ``unreadable`` is why the object cannot be read
-    (empty where it can); then ``use`` is the most that it may be, as far as that ``is_bounded``.
+    ``has_agent``: autoscaling is enabled, so an agent may hold permits; ``granted`` is what the original's scheduler
+    says that it granted the agent. ``unreadable`` is why the object cannot be read (empty where it can); then ``use``
+    is the most that it may be, as far as that ``is_bounded``.
     """
 
     name: ObjectName
@@ -166,6 +167,7 @@ class VmFacts:
     auto_migration: bool | None = None
     phase: str = RUNNING
     has_agent: bool = True
+    granted: Resources = ZERO
     unreadable: str = ""
     is_bounded: bool = True
     constraints: PodConstraints = UNCONSTRAINED

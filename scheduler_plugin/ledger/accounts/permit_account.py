@@ -66,10 +66,10 @@ class PermitAccount:
 
     @property
     def in_use(self) -> Resources:
-        """What the VM has, or is about to have without asking."""
+        """What the VM has, or is about to have without asking us: what another scheduler granted is that, too."""
         if self.facts is None:
             return ZERO
-        return self.facts.use if self.facts.actual is None else self.facts.use.at_least(self.facts.actual)
+        return self.facts.use.at_least(self.facts.actual or ZERO).at_least(self.facts.granted)
 
     @property
     def has_agent(self) -> bool:

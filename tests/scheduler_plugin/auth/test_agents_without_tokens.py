@@ -9,7 +9,7 @@ import pytest
 from scheduler_plugin.settings.document import SettingsError, parse_settings
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
-from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm, vm_pod
+from tests.scheduler_plugin.objects import Obj, node, owner_of, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.running import SETTINGS, Running, running
 
 POD = vm_pod("db", "n1")
@@ -21,6 +21,10 @@ ADMITTING = parse_settings(
         "agents: {", "agents: {withoutTokens: {namespaces: [kube-system], labels: {name: autoscaler-agent}}, "
     )
 )
+
+
+LABELS = {"name": "autoscaler-agent", "vm.neon.tech/name": "db"}
+VM_OWNER = owner_of("db", "vm-db")
 
 
 def agent_pod(**changed: Any) -> Obj:
@@ -71,6 +75,9 @@ STRANGERS: dict[str, tuple[int, list[Obj]]] = {
     "the node's network": (401, [agent_pod(spec={"hostNetwork": True})]),
     "ended": (401, [agent_pod(status={"phase": "Failed"})]),
     "two pods at one address": (401, [agent_pod(), agent_pod(metadata={"name": "other", "uid": "pod-other"})]),
+    "a VM's pod at its address": (401, [agent_pod(), {**vm_pod("guest", "n1"), "status": {"podIP": HERE}}]),
+    "a VM's pod with its labels": (401, [agent_pod(metadata={"labels": LABELS, "ownerReferences": [VM_OWNER]})]),
+    "on its way out": (401, [agent_pod(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})]),
     "another node": (403, [agent_pod(spec={"nodeName": "n2"})]),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.units import Resources
+from protocol.units import ZERO, Resources
 from protocol.virtual_machine import parse_virtual_machine
 from scheduler_plugin.cluster.virtual_machines import vm_facts
 from tests.fake_clock import FakeClock
@@ -24,18 +24,19 @@ def granted(text: str, **labels: str) -> Obj:
 
 
 @pytest.mark.parametrize(
-    ("found", "use"),
+    ("found", "counted"),
     [
         (granted('{"vCPUs":"6500m","mem":"4Gi"}'), Resources.parse("6500m", "4Gi")),
-        (granted('{"vCPUs":1,"mem":"1Gi"}'), Resources.parse(2, "4Gi")),
+        (granted('{"vCPUs":1,"mem":"1Gi"}'), Resources.parse(1, "1Gi")),
         (granted('{"vCPUs":64,"mem":"900Gi"}'), Resources.parse(8, "16Gi")),
         (granted("garbage"), Resources.parse(8, "16Gi")),
-        (granted('{"vCPUs":8,"mem":"16Gi"}', **{"autoscaling.neon.tech/enabled": "false"}), Resources.parse(2, "4Gi")),
-        (vm("db", 2, 4), Resources.parse(2, "4Gi")),
+        (granted('{"vCPUs":8,"mem":"16Gi"}', **{"autoscaling.neon.tech/enabled": "false"}), ZERO),
+        (vm("db", 2, 4), ZERO),
     ],
 )
-def test_it_counts_as_used_and_never_as_more_than_the_vm_may_have(found: Obj, use: Resources) -> None:
-    assert vm_facts(parse_virtual_machine(found)).use == use
+def test_it_counts_as_no_more_than_the_vm_may_have_and_is_not_called_use(found: Obj, counted: Resources) -> None:
+    facts = vm_facts(parse_virtual_machine(found))
+    assert (facts.granted, facts.use) == (counted, Resources.parse(2, "4Gi"))
 
 
 async def test_nothing_is_given_away_of_it_until_it_is_taken_from_the_vm_and_nothing_is_written() -> None:
@@ -46,6 +47,9 @@ async def test_nothing_is_given_away_of_it_until_it_is_taken_from_the_vm_and_not
     clock = FakeClock()
     async with running(cluster, clock) as scheduler:
         assert scheduler.reserved("n1") == "8 cpu, 16Gi"
+        (pod,) = (await scheduler.probe("explain/default/db")).json()["pods"]
+        because = "granted by the original's scheduler: annotation internal.autoscaling.neon.tech/resources-approved"
+        assert pod["reservedBecause"][because] == {"cpu": "8", "mem": "16Gi"}
         assert await scheduler.filter(plain_pod("other", "4"), "n1") == []
         cluster.put(VMS, vm("db", 2, 4))
         await clock.advance(31)  # so long may a message from before be on its way
