@@ -122,7 +122,10 @@ def test_the_sidecar_understands_its_variables() -> None:
     settings = agent_settings("autoscaler-agent")
     assert settings.assignment is not None
     assert (str(settings.assignment.vm), str(settings.assignment.pod)) == ("default/db", "default/db-pod")
-    assert settings.metrics_url == OPTIONS["METRICS_URL"][0]
+    assert (settings.metrics_url, settings.database_url) == (
+        f"http://127.0.0.1:{TO_GUEST}/metrics",
+        "http://127.0.0.1:25183/database",
+    ), "the pod forwards both, wherever its guest is"
 
 
 @pytest.mark.parametrize("name", AGENTS)
