@@ -51,7 +51,7 @@ else
     done
 fi
 
-echo +cpu +memory +pids >/sys/fs/cgroup/cgroup.subtree_control
+for controller in cpu memory pids; do echo +$controller >/sys/fs/cgroup/cgroup.subtree_control; done
 mkdir -p /sys/fs/cgroup/work
 [ -z "$cpu" ] || sh "$here/cpu.sh" "$cpu"
 # After a power cut it still says that the server of before is ready.
