@@ -36,7 +36,7 @@ from scheduler_plugin.web.extender_messages import (
 from scheduler_plugin.web.guard import guarded
 from scheduler_plugin.web.hot_paths import HotPath, HotPaths, HotRequest, HotResponse
 from scheduler_plugin.web.models import NodesModel, Problem, VmModel
-from scheduler_plugin.web.standby import by_leader
+from scheduler_plugin.web.standby import by_leader, leading
 from scheduler_plugin.web.views import nodes_view, vm_view
 
 Name = Annotated[str, Path(max_length=253)]
@@ -91,7 +91,7 @@ def agents_app(desk: Desk) -> HotPaths:
     app = _app("agents", "Agents ask for permits to grow.")
     document(app, [PERMIT], [])
     handler = by_leader(desk, lambda service, request: AgentRoutes(service).request(request))
-    return HotPaths({"/": HotPath(handler, LONGEST_REQUEST)}, app)
+    return HotPaths({"/": HotPath(handler, LONGEST_REQUEST, leading(desk))}, app)
 
 
 def extender_app(desk: Desk) -> HotPaths:
@@ -99,8 +99,9 @@ def extender_app(desk: Desk) -> HotPaths:
     app = _app("extender", "kube-scheduler's extender protocol.")
     document(app, VERBS, [])
     verbs = (ExtenderRoutes.filter, ExtenderRoutes.prioritize, ExtenderRoutes.bind, ExtenderRoutes.preempt)
-    handlers = {f"/{verb.__name__}": guarded(by_leader(desk, _asked(verb)), desk) for verb in verbs}
-    return HotPaths({path: HotPath(handler, LONGEST_BODY) for path, handler in handlers.items()}, app)
+    handlers = {f"/{verb.__name__}": by_leader(desk, _asked(verb)) for verb in verbs}
+    admission = guarded(desk, leading(desk))
+    return HotPaths({path: HotPath(handler, LONGEST_BODY, admission) for path, handler in handlers.items()}, app)
 
 
 def _asked(verb: Callable[[ExtenderRoutes, HotRequest], Answer]) -> Callable[[Service, HotRequest], Answer]:

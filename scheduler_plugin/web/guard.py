@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable
 from pathlib import Path
 from typing import Final
 
@@ -11,30 +10,32 @@ import msgspec
 
 from protocol.runtime.credentials import CredentialsError, FileToken
 from scheduler_plugin.service import Desk
-from scheduler_plugin.web.hot_paths import Handler, HotRequest, HotResponse
+from scheduler_plugin.web.hot_paths import Admission, HotResponse
 from scheduler_plugin.web.models import Problem
 
 _REFUSAL: Final = HotResponse(msgspec.json.encode(Problem("a bearer token is needed")), 401)
 
 
-def guarded(handler: Handler, desk: Desk) -> Handler:
-    """The handler, behind the token of the settings in force."""
+def guarded(desk: Desk, admission: Admission) -> Admission:
+    """Lets in who shows the token of the settings in force, and is let in by ``admission``."""
     tokens: dict[str, FileToken] = {}
 
-    def guard(request: HotRequest) -> HotResponse | Awaitable[HotResponse]:
+    def guard(authorization: str | None) -> HotResponse | None:
         context = desk.context
         path = context.feed.settings.extender_token_file
-        if path is not None and not _shows(request, tokens.setdefault(path, FileToken(Path(path), context.clock))):
+        if path is not None and not _shows(
+            authorization, tokens.setdefault(path, FileToken(Path(path), context.clock))
+        ):
             return _REFUSAL
-        return handler(request)
+        return admission(authorization)
 
     return guard
 
 
-def _shows(request: HotRequest, token: FileToken) -> bool:
+def _shows(authorization: str | None, token: FileToken) -> bool:
     try:
         expected = token()
     except CredentialsError:
         return False
-    shown = (request.authorization or "").removeprefix("Bearer ")
+    shown = (authorization or "").removeprefix("Bearer ")
     return bool(expected) and hmac.compare_digest(shown.encode(), expected.encode())

@@ -51,12 +51,26 @@ Handler = Callable[[HotRequest], HotResponse | Awaitable[HotResponse]]
 """Answers at once where nothing has to be waited for: that spares a task."""
 
 
+Admission = Callable[[str | None], HotResponse | None]
+"""What is answered to a client that shows this ``Authorization``, before its body is read; None: it is let in."""
+
+
+def anyone(_: str | None) -> HotResponse | None:
+    """Lets all clients in."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class HotPath:
-    """A handler, and the ``longest`` body in bytes that it is given."""
+    """A handler, the ``longest`` body in bytes that it is given, and who is let in."""
 
     handler: Handler
     longest: int
+    admission: Admission = anyone
+
+    def answer(self, request: HotRequest, refusal: HotResponse | None) -> HotResponse | Awaitable[HotResponse]:
+        """The answer to a request whose admission was refused so, or was not."""
+        return self.handler(request) if refusal is None else refusal
 
 
 class HotPaths:
@@ -79,13 +93,15 @@ class HotPaths:
 
 
 async def _answered(request: Request, path: HotPath) -> Response:
-    content: bytes | BodyError
+    content: bytes | BodyError = b""
+    shown = request.headers.get("authorization")
+    refusal = path.admission(shown)
     try:
-        content = await read_body(request, path.longest)
+        content = await read_body(request, path.longest) if refusal is None else b""
     except BodyError as error:
         content = error
     address = request.client.host if request.client else ""
-    found = path.handler(HotRequest(content, request.headers.get("authorization"), address))
+    found = path.answer(HotRequest(content, shown, address), refusal)
     answer = found if isinstance(found, HotResponse) else await found
     return Response(answer.body, answer.status, answer.headers, media_type=JSON)
 

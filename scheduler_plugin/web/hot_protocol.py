@@ -3,6 +3,7 @@
 Rules that hold here:
 
 - Everything else on the connection stays uvicorn's: parsing, the order of pipelined requests, keep-alive, shutdown.
+- A client that is not let in is answered before its body is read, and no body is kept that will not be looked at.
 - An answer is one write. A handler that need not wait is called as soon as the body is whole, and needs no task.
 - A client that does not read its answers is not worked for.
 """
@@ -50,6 +51,7 @@ class HotCycle:
         "_path",
         "_pieces",
         "_protocol",
+        "_refusal",
         "_size",
         "disconnected",
         "keep_alive",
@@ -65,18 +67,22 @@ class HotCycle:
         self._pieces: list[bytes] = []
         self._size = 0
         self._fault: BodyError | None = None
+        self._refusal: HotResponse | None = None
         self._is_whole = self._is_due = False
         self.keep_alive: bool = protocol.parser.should_keep_alive()
         self.disconnected = self.response_started = self.response_complete = False
 
-    def declare(self, length: bytes) -> None:
-        """The request says how long its body is; one that is too long is answered before it has come."""
-        if length.isdigit() and (len(length) > len(str(self._path.longest)) or int(length) > self._path.longest):
+    def admit(self, length: bytes) -> None:
+        """The head is whole, and says how long the body is. What is refused by the head is answered before the body."""
+        self._refusal = self._path.admission(self._authorization)
+        if self._refusal is not None:
+            self.end()
+        elif length.isdigit() and (len(length) > len(str(self._path.longest)) or int(length) > self._path.longest):
             self._refuse_body()
 
     def take(self, piece: bytes) -> None:
         """A piece of the body."""
-        if self._fault is not None:
+        if self._is_whole:  # it was refused: what is left of its body is of no use
             return
         self._size += len(piece)
         if self._size > self._path.longest:
@@ -110,7 +116,7 @@ class HotCycle:
             protocol.work(self._answer_later(self._once_read(request)))
             return
         try:
-            found = self._path.handler(request)
+            found = self._path.answer(request, self._refusal)
         except Exception:
             LOG.exception("a request failed")
             found = _FAILED
@@ -122,7 +128,7 @@ class HotCycle:
     async def _once_read(self, request: HotRequest) -> HotResponse:
         """The client has to read what was answered before."""
         await self._protocol.flow.drain()
-        found = self._path.handler(request)
+        found = self._path.answer(request, self._refusal)
         return found if isinstance(found, HotResponse) else await found
 
     async def _answer_later(self, answer: Awaitable[HotResponse]) -> None:
@@ -197,9 +203,7 @@ class HotProtocol(BoundedProtocol):
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, self.app))  # type: ignore[arg-type]  # see ``cycle``
-        length = headers.get(b"content-length")
-        if length is not None:
-            cycle.declare(length)
+        cycle.admit(headers.get(b"content-length", b""))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Takes a header, as both classes above together: it is called most often of all."""

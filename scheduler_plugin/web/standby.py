@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from scheduler_plugin.service import Desk, Service, StandingByError
-from scheduler_plugin.web.hot_paths import Handler, HotRequest, HotResponse
+from scheduler_plugin.web.hot_paths import Admission, Handler, HotRequest, HotResponse
 from scheduler_plugin.web.models import Problem
 
 _ENCODER: Final = msgspec.json.Encoder()
@@ -25,7 +25,24 @@ def by_leader(desk: Desk, answer: Callable[[Service, HotRequest], HotResponse | 
         try:
             service = desk.acting()
         except StandingByError as error:
-            return HotResponse(_ENCODER.encode(Problem(str(error))), 503, _ELSEWHERE)
+            return _elsewhere(error)
         return answer(service, request)
 
     return handle
+
+
+def leading(desk: Desk) -> Admission:
+    """Lets no client in while another process leads: its body would be read in vain."""
+
+    def lead(_: str | None) -> HotResponse | None:
+        try:
+            desk.acting()
+        except StandingByError as error:
+            return _elsewhere(error)
+        return None
+
+    return lead
+
+
+def _elsewhere(error: StandingByError) -> HotResponse:
+    return HotResponse(_ENCODER.encode(Problem(str(error))), 503, _ELSEWHERE)

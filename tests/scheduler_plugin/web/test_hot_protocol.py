@@ -38,7 +38,8 @@ class Answers:
 
     def app(self) -> HotPaths:
         handlers: dict[str, Handler] = {"/now": self.now, "/later": self.later, "/broken": self.broken}
-        return HotPaths({path: HotPath(handler, LONGEST) for path, handler in handlers.items()}, _Rest())
+        paths = {path: HotPath(handler, LONGEST) for path, handler in handlers.items()}
+        return HotPaths(paths | {"/closed": HotPath(self.now, LONGEST, _only_a)}, _Rest())
 
     def now(self, request: HotRequest) -> HotResponse:
         try:
@@ -62,6 +63,10 @@ class Answers:
 
     async def _broken_later(self) -> HotResponse:
         raise RuntimeError("a fault of ours")
+
+
+def _only_a(authorization: str | None) -> HotResponse | None:
+    return None if authorization == "Bearer a" else HotResponse(b"who are you?", 401)
 
 
 class _Rest:
@@ -153,6 +158,27 @@ async def test_a_body_that_is_too_long_is_refused_before_it_is_whole(said: bytes
         client.writer.write(said)
         assert await client.said() == ("413 Request Entity Too Large", "a request has at most 1000 bytes")
         assert found.asked == []
+
+
+@pytest.mark.parametrize("said", [post("/closed", b"x" * 100), post("/closed", b"x" * LONGEST * 2)])
+async def test_a_client_that_is_not_let_in_is_told_before_its_body_is_there(said: bytes) -> None:
+    async with serving() as (found, client):
+        client.writer.write(said[:-50])
+        assert await client.said() == ("401 Unauthorized", "who are you?")
+        client.writer.write(said[-50:] + post("/closed", b"1", "Authorization: Bearer a"))
+        assert await client.said() == ("200 OK", "1 by Bearer a")
+        assert found.asked == ["1"]
+
+
+async def test_who_is_not_let_in_is_told_in_turn_and_when_it_asks_whether_to_go_on() -> None:
+    async with serving() as (found, client):
+        client.writer.write(post("/later", b"first") + post("/closed", b"x" * 100)[:-50])
+        await found.was_asked.wait()
+        found.go_on.set()
+        assert [await client.said() for _ in range(2)] == [("200 OK", "waited"), ("401 Unauthorized", "who are you?")]
+        client.writer.write(b"x" * 50 + post("/closed", b"x", "Expect: 100-continue")[:-1])
+        assert await client.said() == ("401 Unauthorized", "who are you?")
+        assert found.asked == ["first"]
 
 
 async def test_a_body_in_chunks_is_put_together() -> None:
