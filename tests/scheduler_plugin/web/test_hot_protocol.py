@@ -241,6 +241,9 @@ class Wire(asyncio.Transport):
     def is_closing(self) -> bool:
         return False
 
+    def close(self) -> None:
+        """Nothing is open."""
+
     def pause_reading(self) -> None:
         """Nothing is read from here."""
 
