@@ -18,7 +18,7 @@ INJECTOR = f"--filename={ROOT / 'deploy/kubernetes/injector.yaml'}"
 def installation(cluster: RealKubernetes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Everything runs, and nothing is wrong with it."""
     folder = tmp_path_factory.mktemp("installation")
-    before = Installation(cluster).check(before=True)
+    before = Installation(cluster).check("--pre")
     assert before.wrong == {}, before.said
     with installed(cluster, folder):
         try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
-from collections.abc import Callable, Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from importlib.metadata import version
 from typing import Any, Final
 
 from cryptography import x509
@@ -16,18 +17,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from deploy.kube.client import client_from_kubeconfig
-from protocol.runtime.clock import Clock, SystemClock
-from protocol.units import Seconds
-from scripts.autoscale.check.command import look
-from scripts.autoscale.check.finding import EXIT_CODES, Finding, Level, worst
-from scripts.autoscale.check.gathering.forwarding import Kubectl
-from scripts.autoscale.check.gathering.gather import Gathering
-from scripts.autoscale.check.rendering import as_text
+from scripts.autoscale.check.finding import Level
 from tests.deploy.manifests import ROOT, one
 from tests.kubernetes.real_kubernetes import RealKubernetes, kubectl_program
 
 SYSTEM: Final = "kube-system"
+_SECONDS: Final = 60.0
 STALE: Final = "autoscaling-injector-of-before"
 
 
@@ -39,20 +34,6 @@ class Outcome:
     wrong: dict[str, tuple[Level, str]]
     said: str
 
-    @classmethod
-    def of(cls, findings: Sequence[Finding]) -> Outcome:
-        """What is made of findings."""
-        wrong = {each.check: (each.level, each.said) for each in findings if each.level >= Level.WARNING}
-        return cls(EXIT_CODES[worst(findings)], wrong, "\n".join(line for _, line in as_text(findings)))
-
-
-class BuiltKubectl(Kubectl):
-    """The kubectl that was built for the tests."""
-
-    def command(self, *arguments: str) -> list[str]:
-        """The command line."""
-        return [str(kubectl_program()), *super().command(*arguments)[1:]]
-
 
 @dataclass(frozen=True, slots=True)
 class Installation:
@@ -60,15 +41,24 @@ class Installation:
 
     cluster: RealKubernetes
 
-    def check(self, *, before: bool = False, clock: Clock | None = None) -> Outcome:
-        """What ``autoscale check`` does, without a process for it."""
-        return asyncio.run(self._check(clock or SystemClock(), before=before))
-
-    async def _check(self, clock: Clock, *, before: bool) -> Outcome:
-        path = self.cluster.kubeconfig
-        async with client_from_kubeconfig(path) as client:
-            gathering = Gathering(client, BuiltKubectl(path), clock, release=version("autoscaling"))
-            return Outcome.of(await look(gathering, clock, before=before, wait=Seconds(0.0)))
+    def check(self, *more: str) -> Outcome:
+        """Runs ``autoscale check -o json``, as people do."""
+        program = (sys.executable, "-m", "scripts.autoscale.main", "check", "-o", "json")
+        done = subprocess.run(
+            [*program, "--kubeconfig", str(self.cluster.kubeconfig), *more],
+            env={**self.cluster.environment, "PATH": f"{kubectl_program().parent}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_SECONDS,
+        )
+        assert done.stdout.startswith("{"), done.stderr
+        found = {
+            each["check"]: (Level[each["level"].upper()], each["said"])
+            for each in json.loads(done.stdout)["checks"]
+            if each["level"] in ("warning", "failure")
+        }
+        return Outcome(done.returncode, found, done.stdout)
 
     def patch(self, kind: str, name: str, body: object, *, how: str = "merge") -> None:
         """Changes an object of the installation's namespace."""

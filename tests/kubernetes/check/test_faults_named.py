@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from deploy.kube.client import client_from_kubeconfig
 from deploy.local.kubernetes.machine.image_loading import load_image
 from deploy.local.kubernetes.plan.installation_plan import kube_scheduler_image
 from deploy.local.kubernetes.programs.images import Image, write_image
 from protocol.runtime.clock import SystemClock
-from scripts.autoscale.check.finding import EXIT_CODES
+from scripts.autoscale.check.finding import EXIT_CODES, Level
+from scripts.autoscale.check.gathering.forwarding import Kubectl
+from scripts.autoscale.check.gathering.gather import Gathering
+from scripts.autoscale.check.table import judged
 from tests.deploy.manifests import ROOT
 from tests.kubernetes.check.faults import FAULTS, Fault, Installation, Outcome
 from tests.kubernetes.real_kubernetes import NotYetError, eventually, kubectl_program
@@ -82,10 +86,13 @@ def test_a_kube_scheduler_that_is_too_new_is_named(installation: Installation, t
     assert "must not be newer than the API server" in found.said
 
 
-def test_a_clock_that_is_wrong_here_is_named_and_misleads_no_other_line(installation: Installation) -> None:
-    found = installation.check(clock=ClockAhead())
-    assert found.wrong.keys() == {"clock-here"}
-    assert found.wrong["clock-here"][1].startswith("this machine's clock is 600 s ahead")
+async def test_a_clock_that_is_wrong_here_is_named_and_misleads_no_other_line(installation: Installation) -> None:
+    path = installation.cluster.kubeconfig
+    async with client_from_kubeconfig(path) as client:
+        facts = await Gathering(client, Kubectl(path), ClockAhead()).facts(before=False)
+    wrong = {each.check: each.said for each in judged(facts, before=False) if each.level >= Level.WARNING}
+    assert wrong.keys() == {"clock-here"}
+    assert wrong["clock-here"].startswith("this machine's clock is 600 s ahead")
 
 
 def test_credentials_that_are_not_accepted_are_said_in_words(installation: Installation, tmp_path: Path) -> None:
