@@ -29,6 +29,9 @@ from scheduler_plugin.workers.api_discovery import offers_pod_resize
 PATIENCE: Final = Seconds(2.0)
 """Kubelets answer within a second; agents wait for five."""
 
+BEFORE_BIND: Final = Seconds(3.0)
+"""A bind waits no longer for requests: kube-scheduler waits ten seconds for it."""
+
 ROUND: Final = Seconds(2.0)
 """Between two looks at all pods."""
 
@@ -73,10 +76,21 @@ class RequestWriter:
         self._context.telemetry.requests.waited.observe(self._context.clock.now() - began)
 
     async def hold(self, uid: str) -> None:
-        """Raises the requests of a pod that is about to be bound to what its VM has reserved."""
-        if self._context.ledger.is_unheld(uid):
+        """Raises the requests of a pod that is about to be bound to what its VM has reserved, if that is soon done."""
+        if not self._context.ledger.is_unheld(uid):
+            return
+        ended, until = asyncio.Event(), Instant(self._context.clock.now() + BEFORE_BIND)
+        async with asyncio.TaskGroup() as tasks:
+            raising = tasks.create_task(self._raise_reserved(uid, ended))
+            await self._context.clock.wait(ended, until)
+            raising.cancel()
+
+    async def _raise_reserved(self, uid: str, ended: asyncio.Event) -> None:
+        try:
             async with self._turn(uid):
                 await self._carry_out(partial(self._context.ledger.requests_due, uid))
+        finally:
+            ended.set()
 
     def refused_everywhere(self, pod: PodFacts) -> None:
         """The pod waits for room: preemption and cluster autoscalers go by what it requests."""

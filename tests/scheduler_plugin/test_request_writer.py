@@ -230,6 +230,19 @@ async def test_a_vm_starts_though_its_requests_cannot_be_raised_and_they_are_lat
         assert "autoscale_scheduler_pod_requests_short 0.0" in (await scheduler.probe("metrics")).text
 
 
+async def test_a_bind_waits_for_requests_no_longer_than_three_seconds(cluster: FakeCluster, clock: FakeClock) -> None:
+    cluster.put(PODS, sized(0.1, 1, on=None))
+    async with following(cluster, clock) as scheduler:
+        cluster.faults.append(Fault(to("PATCH", "/resize"), hold=asyncio.Event()))
+        binding = asyncio.create_task(scheduler.bind(sized(0.1, 1, on=None), "n1"))
+        await clock.advance(2.9)
+        assert not binding.done()
+        await clock.advance(0.1)
+        assert await binding == ""
+        await clock.advance(2)
+        assert requested(cluster) == {"cpu": "1", "memory": "4Gi"}
+
+
 async def test_a_pod_that_waits_for_room_requests_what_its_vm_needs(cluster: FakeCluster, clock: FakeClock) -> None:
     cluster.put(PODS, sized(0.1, 1, on=None))
     cluster.put(PODS, plain_pod("other", "9500m", "1Gi", "n1"))
