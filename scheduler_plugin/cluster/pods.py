@@ -117,12 +117,17 @@ class _Held(msgspec.Struct, frozen=True):
 Statuses = Annotated[list[_Held], msgspec.Meta(max_length=MOST_PARTS)]
 
 
+class _Ip(msgspec.Struct, frozen=True):
+    ip: str = ""
+
+
 class PodStatus(msgspec.Struct, frozen=True):
     """What is needed of a pod's status."""
 
     phase: str | None = None
     qosClass: str | None = None  # noqa: N815 - the name in the API
     podIP: str | None = None  # noqa: N815 - the name in the API
+    podIPs: Annotated[list[_Ip], msgspec.Meta(max_length=MOST_PARTS)] | None = None  # noqa: N815 - the name in the API
     conditions: list[_Condition] | None = None
     containerStatuses: Statuses | None = None  # noqa: N815 - the name in the API
     initContainerStatuses: Statuses | None = None  # noqa: N815 - the name in the API
@@ -187,12 +192,16 @@ def pod_facts(found: Pod, traits: PodTraits = PLAIN_POD) -> PodFacts:
         traits=traits,
         has_runner=vm is None or any(each.name == RUNNER_CONTAINER for each in found.spec.containers),
         runner=None if vm is None else _runner(meta, found.spec, status),
-        address="" if found.spec.hostNetwork else _address(status),
+        addresses=() if found.spec.hostNetwork else _addresses(status),
     )
 
 
-def _address(status: PodStatus) -> str:
-    return "" if status.phase in TERMINAL else status.podIP or ""
+def _addresses(status: PodStatus) -> tuple[str, ...]:
+    """One for each family; the API says the first of them twice."""
+    if status.phase in TERMINAL:
+        return ()
+    said = (status.podIP, *(each.ip for each in status.podIPs or ()))
+    return tuple(dict.fromkeys(address for address in said if address))
 
 
 def _unschedulable(status: PodStatus) -> str:
@@ -349,12 +358,14 @@ class PodAddresses:
 
     def change(self, before: PodFacts | None, after: PodFacts | None) -> None:
         """A pod as it was and as it is; None is one that is not there."""
-        if before is not None and before.address:
-            self._at[before.address].pop(before.name, None)
-            if not self._at[before.address]:
-                del self._at[before.address]
-        if after is not None and after.address:
-            self._at.setdefault(after.address, {})[after.name] = after
+        if before is not None:
+            for address in before.addresses:
+                self._at[address].pop(before.name, None)
+                if not self._at[address]:
+                    del self._at[address]
+        if after is not None:
+            for address in after.addresses:
+                self._at.setdefault(address, {})[after.name] = after
 
     def only_pod_at(self, address: str) -> PodFacts | None:
         """The pod with that address; None where there is none, or more than one."""

@@ -115,8 +115,8 @@ class PodFacts:
     ``scheduler`` is ``spec.schedulerName``. ``unreadable`` is why the pod's needs are not known; empty where they are.
     ``traits`` are what other pods' constraints see of it, ``unschedulable`` is why kube-scheduler finds no node for it.
     ``has_runner``: it has a container that may run a guest. ``runner`` is what that requests, None where it cannot be
-    changed in place, or must not be. ``address`` is its own IP address, empty for pods on their
-    node's network, and for those that have none or have ended. ``deferred`` is the part of the requests of a pod
+    changed in place, or must not be. ``addresses`` are its own IP addresses, none for pods on
+    their node's network and for those that have ended. ``deferred`` is the part of the requests of a pod
     without a VM that its kubelet has put off until there is room; ``asks_room``: VMs may be moved for it (B.14).
     """
 
@@ -136,7 +136,7 @@ class PodFacts:
     unschedulable: str = ""
     has_runner: bool = True
     runner: RunnerRequests | None = None
-    address: str = ""
+    addresses: tuple[str, ...] = ()
     deferred: Resources = ZERO
     asks_room: bool = False
 

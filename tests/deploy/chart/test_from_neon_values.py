@@ -42,3 +42,4 @@ def test_the_agent_speaks_the_version_of_the_originals_scheduler() -> None:
     variables = {each["name"]: each["value"] for each in AGENTS_FIRST["agent"]["node"]["env"]}
     found = read_settings([], {"AGENT_MODE": "node", "NODE_NAME": "n1", **variables})
     assert (found.protocol, found.scheduler_token) == (ProtocolVersion.V5_0, None)
+    assert not AGENTS_FIRST["scheduler"]["enabled"], "two schedulers would serve the same pods"

@@ -61,6 +61,16 @@ async def test_an_agent_is_heard_for_a_vm_of_its_node() -> None:
         assert scheduler.reserved("n1") == "3 cpu, 9Gi", "what was granted, and the requests of the agent's own pod"
 
 
+async def test_an_agent_is_known_by_each_of_its_addresses() -> None:
+    """A cluster of two families gives each pod one of each, and an agent may come from either."""
+    found = cluster(agent_pod(status={"podIP": "fd00::5", "podIPs": [{"ip": "fd00::5"}, {"ip": HERE}]}))
+    async with running(found, FakeClock(), ADMITTING) as scheduler:
+        assert await status(scheduler) == 200
+        found.put(PODS, agent_pod(status={"podIP": "fd00::5", "podIPs": [{"ip": "fd00::5"}]}))
+        await settle()
+        assert await status(scheduler) == 401
+
+
 async def test_nothing_is_admitted_by_default() -> None:
     async with running(cluster(agent_pod()), FakeClock()) as scheduler:
         assert await status(scheduler) == 401
