@@ -19,6 +19,9 @@ from tests.kubernetes.real_kubernetes import RealKubernetes
 
 pytestmark = pytest.mark.kubernetes
 
+KUBE_VERSION = "--kube-version=v1.36.3"
+"""``helm template`` asks no cluster for its version."""
+
 SIDECAR = {"node": {"enabled": False}, "sidecar": {"enabled": True, "namespaces": ["a", "b"]}}
 ALL = {
     "agent": SIDECAR,
@@ -53,7 +56,7 @@ VALUES: dict[str, dict[str, Any]] = {
 
 
 def template(values: dict[str, Any], *more: str) -> subprocess.CompletedProcess[str]:
-    command = [str(helm()), "template", "autoscale", str(ROOT / CHART), "--namespace=ours", "--kube-version=v1.36.3"]
+    command = [str(helm()), "template", "autoscale", str(ROOT / CHART), "--namespace=ours", KUBE_VERSION]
     return subprocess.run(
         [*command, "--values=-", *more], input=json.dumps(values), capture_output=True, text=True, check=False
     )
@@ -91,7 +94,7 @@ def test_helm_renders_the_plain_manifests_that_are_committed() -> None:
 
 @pytest.mark.parametrize("name", VALUES)
 def test_helm_finds_no_fault(name: str) -> None:
-    command = [str(helm()), "lint", str(ROOT / CHART), "--strict", "--kube-version=v1.36.3", "--values=-"]
+    command = [str(helm()), "lint", str(ROOT / CHART), "--strict", KUBE_VERSION, "--values=-"]
     done = subprocess.run(command, input=json.dumps(VALUES[name]), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
@@ -112,7 +115,7 @@ def test_a_real_api_server_takes_all_of_it(cluster: RealKubernetes, name: str) -
 def test_kustomize_finds_what_the_chart_installs_by_default(cluster: RealKubernetes) -> None:
     found = list(plain_yaml.load_all(cluster.kubectl("kustomize", str(ROOT / "deploy"))))
     assert sorted(found, key=named) == sorted(documents("deploy/neonvm.yaml", *WITH_CERTIFICATES), key=named)
-    by_helm = objects({"neonvm": {"enabled": False}, "policies": {"enabled": False}})
+    by_helm = objects({"neonvm": {"enabled": False}, "policies": {"enabled": False, "network": False}})
     assert {named(each) for each in by_helm} == {*map(named, found), ("Pod", "autoscaling-answers")}
 
 
@@ -210,7 +213,7 @@ def test_fences_are_around_the_releases_own_accounts_and_spare_both_namespaces()
     assert [name for name, text in found.items() if "serviceaccount:kube-system" in text] == []
     assert "request.namespace == 'ours'" in found["autoscaling-leases"]
     assert "!(request.namespace in ['kube-system', 'ours'])" in found["neonvm-controller-pods"]
-    binds, displaces = found["autoscaling-scheduler-pods"].split("variables.displaces ||")
+    binds, displaces = found["autoscaling-scheduler-pods"].split("!variables.displaces ||")
     assert "!variables.binds || ((request.namespace != 'kube-system' || request.name == 'autoscaling-answers')" in binds
     assert "!(request.namespace in ['kube-system', 'ours'])" in displaces
 
@@ -247,7 +250,7 @@ def test_kinds_that_the_cluster_has_from_elsewhere_are_left_alone_unless_they_ar
 def in_cluster(cluster: RealKubernetes, values: dict[str, Any]) -> subprocess.CompletedProcess[str]:
     """What Helm renders with a look at the cluster."""
     given = (f"--set-json={name}={json.dumps(value)}" for name, value in values.items())
-    return Release(cluster).try_helm("template", "--dry-run=server", *given)
+    return Release(cluster).try_helm("template", "--dry-run=server", KUBE_VERSION, *given)
 
 
 @contextmanager
@@ -260,6 +263,20 @@ def applied(cluster: RealKubernetes, **found: Any) -> Iterator[None]:
         yield
     finally:
         cluster.kubectl("delete", f"--namespace={NAMESPACE}", "--filename=-", typed=typed)
+
+
+@pytest.mark.parametrize(("argument", "replicas"), [("--config=a", 1), ("--lease=a/b", 2)])
+def test_a_scheduler_without_a_lease_is_not_multiplied_on_its_way_out(
+    cluster: RealKubernetes, argument: str, replicas: int
+) -> None:
+    """A Deployment that is given more replicas and another pod at once makes more of the old pods first."""
+    found, about = {"app": "old"}, {"name": "autoscaling-scheduler"}
+    pod = {"metadata": {"labels": found}, "spec": {"containers": [{"name": "a", "image": "a", "args": [argument]}]}}
+    spec = {"replicas": 0, "selector": {"matchLabels": found}, "template": pod}
+    with applied(cluster, kind="Deployment", apiVersion="apps/v1", metadata=about, spec=spec):
+        rendered_now = [each for each in plain_yaml.load_all(in_cluster(cluster, {}).stdout) if each]
+    (made,) = (each for each in rendered_now if named(each) == ("Deployment", "autoscaling-scheduler"))
+    assert made["spec"]["replicas"] == replicas
 
 
 def test_kept_settings_of_the_injector_pin_neither_the_agent_nor_its_scheduler(cluster: RealKubernetes) -> None:

@@ -144,6 +144,8 @@ def given_certificates(release: Release) -> None:
     (alone,) = schedulers(cluster)
     assert led_to(cluster) == {alone}
     began = time.monotonic()
+    notes = release.helm("upgrade", "--reset-values", "--wait", "--timeout=6m")
+    assert "Its standby comes with the next upgrade" in notes
     release.helm("upgrade", "--reset-values", "--wait", "--timeout=6m")
     eventually(lambda: len(found := led_to(cluster)) == 1 and found < schedulers(cluster) - {alone}, "one leads")
     print(f"one of two leads after {time.monotonic() - began:.0f} s")

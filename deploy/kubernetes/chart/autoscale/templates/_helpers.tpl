@@ -123,6 +123,13 @@ data:
 {{ .Values.certificates.enabled | ternary "https" "http" }}://autoscaling-scheduler.{{ .Release.Namespace }}.svc:10299
 {{- end }}
 
+{{/* "true" where the scheduler in the cluster has no Lease. A Deployment that is given more replicas and another pod at once
+     makes more of the old pods first, and two of these would act: it gets the new pod now, and more of it later. */}}
+{{- define "autoscale.actsAlone" -}}
+{{- $live := lookup "apps/v1" "Deployment" .Release.Namespace "autoscaling-scheduler" -}}
+{{- if and $live (not (contains "--lease=" (toJson $live.spec.template.spec.containers))) }}true{{ end -}}
+{{- end }}
+
 {{/* The names of the programs that are installed, as JSON. */}}
 {{- define "autoscale.programs" -}}
 {{- $names := list -}}
