@@ -275,6 +275,8 @@ def test_a_scheduler_without_a_lease_is_not_multiplied_on_its_way_out(
     spec = {"replicas": 0, "selector": {"matchLabels": found}, "template": pod}
     with applied(cluster, kind="Deployment", apiVersion="apps/v1", metadata=about, spec=spec):
         rendered_now = [each for each in plain_yaml.load_all(in_cluster(cluster, {}).stdout) if each]
+        injecting = in_cluster(cluster, {"agent.node.enabled": False, "agent.sidecar.enabled": True})
+    assert ("leaveHttpAgents=true goes on" in injecting.stderr) == (replicas == 1)
     (made,) = (each for each in rendered_now if named(each) == ("Deployment", "autoscaling-scheduler"))
     assert made["spec"]["replicas"] == replicas
 
