@@ -75,7 +75,8 @@ def bench_reaction(
 async def _bench(starts: int, connections: int, report: Path | None) -> int:
     console, clock = Console(), SystemClock()
     spec = ClusterSpec(network=NetworkKind.AUTO.value, nodes=1, node_cpu="8", node_memory="8Gi")
-    async with fresh_cluster(NAME, spec, console) as site, AsyncExitStack() as stack:
+    name = f"{NAME}-connections" if connections else NAME
+    async with fresh_cluster(name, spec, console) as site, AsyncExitStack() as stack:
         starter = Starter(site, clock, console.print, connections)
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(starter.vms.run())
