@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.neonvm.addressing import METRICS_PORT, MIGRATION_PORT, QMP_PORT, RUNNER_PORT
+from deploy.neonvm.addressing import METRICS_PORT, MIGRATION_PORT, MONITOR_PORT, QMP_PORT, RUNNER_PORT
 from deploy.neonvm.objects.pods import runner_pod
 from protocol.kubernetes.objects import labels_of
 from protocol.units import Bytes, MilliCpu, Resources
@@ -28,6 +28,7 @@ GUARDED = {
     QMP_PORT: {"controller"},
     RUNNER_PORT: {"controller", "node agent"},
     MIGRATION_PORT: {"runner"},
+    MONITOR_PORT: {"node agent"},
 }
 
 

@@ -24,7 +24,7 @@ async def port(context: ssl.SSLContext | None, answer: str = "") -> AsyncIterato
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            await reader.readuntil(b"\r\n\r\n")
+            await (reader.readuntil(b"\r\n\r\n") if context else reader.read(1))  # a client's TLS has no lines
             writer.write(
                 f"HTTP/1.1 200 OK\r\nContent-Length: {len(answer)}\r\nConnection: close\r\n\r\n{answer}".encode()
             )
