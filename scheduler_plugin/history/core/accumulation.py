@@ -1,0 +1,118 @@
+"""Samples become spans: each sample holds until the next one, unless that comes too late.
+
+Rules that hold here:
+
+- A span is closed when the facts change, when an amount changes after it has lasted ``fine``, or after ``heartbeat``.
+- Samples further apart than ``gap`` leave a gap: what lies between is unknown.
+- A sample that is not later than the one before is left out. Where the clock was set back, ``rewind`` begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from scheduler_plugin.history.core.samples import MINUTE, SECOND, Millis, Row
+from scheduler_plugin.history.core.spans import Span, held, joined
+
+F = TypeVar("F", bound=Hashable)
+
+
+class Pace(msgspec.Struct, frozen=True, gc=False):
+    """How fine spans are, in milliseconds: see the head of the module."""
+
+    fine: Millis
+    heartbeat: Millis
+    gap: Millis
+
+
+_PACES: Final = ((200, 0, MINUTE), (2000, 30 * SECOND, MINUTE))
+_OF_MANY: Final = (MINUTE, 2 * MINUTE)
+GAP_INTERVALS: Final = 4
+"""An object that was not seen for so many intervals is unknown in between."""
+
+
+def pace_for(objects: int, interval: Millis) -> Pace:
+    """How fine the spans of so many objects are that are looked at every ``interval``: the more, the coarser.
+
+    >>> pace_for(10, 10_000)
+    Pace(fine=0, heartbeat=60000, gap=40000)
+    >>> pace_for(10_000, 10_000).fine
+    60000
+    """
+    fine, heartbeat = next(((fine, beat) for most, fine, beat in _PACES if objects <= most), _OF_MANY)
+    return Pace(fine, max(heartbeat, interval), GAP_INTERVALS * interval)
+
+
+@dataclass(slots=True)
+class _Open(Generic[F]):
+    """What has been seen of one object since its open span began."""
+
+    facts: F
+    amounts: Row
+    begun: Millis
+    latest: Millis
+    changed: Millis
+    parts: list[Span] = field(default_factory=list)
+
+    def closed(self, until: Millis) -> Span | None:
+        """The span until then; None where it has no length."""
+        if until > self.changed:
+            self.parts.append(held(self.changed, until, self.amounts))
+        return joined(self.parts) if self.parts else None
+
+
+class Accumulation(Generic[F]):
+    """The open spans of all objects, by their key."""
+
+    def __init__(self) -> None:
+        self._open: dict[Hashable, _Open[F]] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def take(self, key: Hashable, at: Millis, facts: F, amounts: Row, pace: Pace) -> tuple[F, Span] | None:
+        """Takes a sample; the span that it closes, if any."""
+        known = self._open.get(key)
+        if known is None:
+            self._open[key] = _Open(facts, amounts, at, at, at)
+            return None
+        if at <= known.latest:
+            return None
+        is_gap = at - known.latest > pace.gap
+        until = known.latest if is_gap else at
+        is_same = amounts == known.amounts
+        lasted = at - known.begun
+        ends = is_gap or facts != known.facts or lasted >= pace.heartbeat or (not is_same and lasted >= pace.fine)
+        if ends:
+            self._open[key] = _Open(facts, amounts, at, at, at)
+            span = known.closed(until)
+            return None if span is None else (known.facts, span)
+        known.latest = at
+        if not is_same:
+            known.parts.append(held(known.changed, at, known.amounts))
+            known.amounts, known.changed = amounts, at
+        return None
+
+    def expired(self, now: Millis, pace: Pace) -> Iterator[tuple[F, Span]]:
+        """Closes the spans of objects that have not been seen for longer than the gap."""
+        for key in [key for key, each in self._open.items() if now - each.latest > pace.gap]:
+            yield from self._end(key)
+
+    def end(self) -> Iterator[tuple[F, Span]]:
+        """Closes all spans, each where its object was seen last."""
+        for key in list(self._open):
+            yield from self._end(key)
+
+    def rewind(self) -> None:
+        """Forgets all open spans: the clock was set back, and what comes now is earlier than they are."""
+        self._open.clear()
+
+    def _end(self, key: Hashable) -> Iterator[tuple[F, Span]]:
+        known = self._open.pop(key)
+        span = known.closed(known.latest)
+        if span is not None:
+            yield known.facts, span

@@ -1,0 +1,156 @@
+"""What is seen of VMs and nodes at one moment, and what happened to them.
+
+Rules that hold here:
+
+- A sample is a row of amounts in the order of its columns; None is an amount that was not seen.
+- Whose a sample is, and where, changes seldom: it stands apart in ``VmFacts`` and ``NodeFacts``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from protocol.messages import ObjectName
+from protocol.units import Bytes, MilliCpu, Resources
+
+Millis = int
+"""A moment in milliseconds since 1970, or a span of milliseconds."""
+
+SECOND: Final[Millis] = 1000
+MINUTE: Final = 60 * SECOND
+HOUR: Final = 60 * MINUTE
+DAY: Final = 24 * HOUR
+
+Amount = int
+"""Milli-vCPUs or KiB, by the column."""
+
+Row = tuple[Amount | None, ...]
+"""The amounts of one sample, in the order of its columns."""
+
+
+class VmKind(StrEnum):
+    """What is known of a VM's CPU and memory.
+
+    ``size``: what it has been given (``spec.guest``'s ``use``); ``need``: what it asks for, as its agent told the
+    scheduler; ``permit`` and ``reserved``: as the scheduler has them; ``used``: what the guest uses.
+    """
+
+    SIZE = "size"
+    NEED = "need"
+    PERMIT = "permit"
+    RESERVED = "reserved"
+    USED = "used"
+
+
+class NodeKind(StrEnum):
+    """What is known of a node's CPU and memory; ``total`` is what pods may reserve, ``used`` the sizes of its VMs."""
+
+    TOTAL = "total"
+    RESERVED = "reserved"
+    USED = "used"
+    WATERMARK = "watermark"
+
+
+def columns(kinds: type[StrEnum]) -> tuple[str, ...]:
+    """The columns of a row: the CPU and then the memory of each kind.
+
+    >>> columns(VmKind)[:3]
+    ('size_cpu', 'size_mem', 'need_cpu')
+    """
+    return tuple(f"{kind.value}_{resource}" for kind in kinds for resource in ("cpu", "mem"))
+
+
+VM_COLUMNS: Final = columns(VmKind)
+NODE_COLUMNS: Final = columns(NodeKind)
+PLACE: Final[Mapping[str, int]] = MappingProxyType({name: place for place, name in enumerate(VM_COLUMNS)})
+NODE_PLACE: Final[Mapping[str, int]] = MappingProxyType({name: place for place, name in enumerate(NODE_COLUMNS)})
+
+
+class Size(msgspec.Struct, frozen=True, gc=False):
+    """CPU in milli-vCPUs and memory in KiB."""
+
+    cpu: Amount
+    mem: Amount
+
+    @classmethod
+    def of(cls, resources: Resources) -> Size:
+        """Memory rounds up to the KiB.
+
+        >>> Size.of(Resources.parse("1500m", "2Gi"))
+        Size(cpu=1500, mem=2097152)
+        """
+        return cls(resources.cpu.value, -(-resources.mem.value // 1024))
+
+    @property
+    def resources(self) -> Resources:
+        """The same as quantities."""
+        return Resources(MilliCpu(self.cpu), Bytes(self.mem * 1024))
+
+
+class VmFacts(msgspec.Struct, frozen=True, gc=False):
+    """Where a VM was and what it belonged to; ``node``, ``group`` and the bounds may be unknown (empty, None).
+
+    ``labels`` are those that were asked for, sorted by key.
+    """
+
+    vm: ObjectName
+    node: str = ""
+    group: str = ""
+    least: Size | None = None
+    most: Size | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+class NodeFacts(msgspec.Struct, frozen=True, gc=False):
+    """A node, and by what names its price may be known (its instance type)."""
+
+    node: str
+    machine: str = ""
+
+
+class VmSample(msgspec.Struct, frozen=True, gc=False):
+    """A VM at one moment; ``amounts`` in the order of ``VM_COLUMNS``."""
+
+    at: Millis
+    facts: VmFacts
+    amounts: Row
+
+
+class NodeSample(msgspec.Struct, frozen=True, gc=False):
+    """A node at one moment; ``amounts`` in the order of ``NODE_COLUMNS``."""
+
+    at: Millis
+    facts: NodeFacts
+    amounts: Row
+
+
+class Decision(msgspec.Struct, frozen=True, gc=False):
+    """Something was decided about a VM, ``by`` its agent or the scheduler; ``said`` are ``explain``'s sentences, the
+    one line first. ``size`` is what the VM had then; ``denied`` whether less was granted than it asked for.
+    """
+
+    at: Millis
+    vm: ObjectName
+    by: str
+    said: tuple[str, ...]
+    size: Size | None = None
+    denied: bool = False
+
+
+class MoveRecord(msgspec.Struct, frozen=True, gc=False):
+    """A migration: ``until`` is when it was last seen under way, or ended. ``downtime`` in milliseconds where known."""
+
+    name: ObjectName
+    vm: ObjectName
+    source: str
+    target: str
+    phase: str
+    since: Millis
+    until: Millis
+    reason: str = ""
+    downtime: Millis | None = None

@@ -1,0 +1,125 @@
+"""A stretch of time as a history keeps it: how long each amount was known, its integral and its greatest value.
+
+Rules that hold here:
+
+- Joining spans adds integrals and known times, so that no sum ever changes; spans are joined by when they begin.
+- The mean of a column is over the time in which it was known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from scheduler_plugin.history.core.samples import NODE_PLACE, PLACE, Amount, Millis, Row
+
+_NONE: Final = 0
+
+
+class Span(msgspec.Struct, frozen=True, gc=False):
+    """From ``since`` until ``until``; the rest has one entry for each column.
+
+    ``known``: for how long (ms) the amount was known; ``sums``: amount times milliseconds; ``peaks``: the greatest,
+    0 where nothing was known. ``seen`` is for how long (ms) the object was seen at all.
+    """
+
+    since: Millis
+    until: Millis
+    seen: Millis
+    known: tuple[Millis, ...]
+    sums: tuple[int, ...]
+    peaks: tuple[Amount, ...]
+
+    def mean(self, column: str) -> float | None:
+        """The time-weighted mean of a column of ``VM_COLUMNS``; None where it was not known.
+
+        >>> held(0, 10, (4, None)).mean("size_cpu"), held(0, 10, (4, None)).mean("size_mem")
+        (4.0, None)
+        """
+        return self._mean(PLACE[column])
+
+    def node_mean(self, column: str) -> float | None:
+        """The same of a column of ``NODE_COLUMNS``."""
+        return self._mean(NODE_PLACE[column])
+
+    def peak(self, column: str) -> Amount | None:
+        """The greatest amount of a column of ``VM_COLUMNS``; None where it was not known.
+
+        >>> held(0, 10, (4, None)).peak("size_cpu"), held(0, 10, (4, None)).peak("size_mem")
+        (4, None)
+        """
+        place = PLACE[column]
+        return self.peaks[place] if self.known[place] else None
+
+    def _mean(self, place: int) -> float | None:
+        return self.sums[place] / self.known[place] if self.known[place] else None
+
+
+def held(since: Millis, until: Millis, amounts: Row) -> Span:
+    """One sample that holds from ``since`` until ``until`` (>= ``since``).
+
+    >>> held(0, 10, (4, None))
+    Span(since=0, until=10, seen=10, known=(10, 0), sums=(40, 0), peaks=(4, 0))
+    """
+    lasted = until - since
+    return Span(
+        since,
+        until,
+        lasted,
+        tuple([_NONE if amount is None else lasted for amount in amounts]),
+        tuple([_NONE if amount is None else amount * lasted for amount in amounts]),
+        tuple([_NONE if amount is None else amount for amount in amounts]),
+    )
+
+
+def joined(spans: Sequence[Span]) -> Span:
+    """One span for all of ``spans`` (one or more, in any order); gaps between them stay unknown time.
+
+    >>> joined([held(0, 10, (4,)), held(20, 30, (8,))])
+    Span(since=0, until=30, seen=20, known=(20,), sums=(120,), peaks=(8,))
+    """
+    if len(spans) == 1:
+        return spans[0]
+    return Span(
+        min(each.since for each in spans),
+        max(each.until for each in spans),
+        sum(each.seen for each in spans),
+        tuple(map(sum, zip(*(each.known for each in spans), strict=True))),
+        tuple(map(sum, zip(*(each.sums for each in spans), strict=True))),
+        tuple(map(max, zip(*(each.peaks for each in spans), strict=True))),
+    )
+
+
+def clipped(span: Span, since: Millis, until: Millis) -> Span | None:
+    """The part of ``span`` from ``since`` until ``until``; None where there is none.
+
+    What happened within a span is taken as even. The parts of a span add up to it exactly.
+
+    >>> clipped(held(0, 10, (4,)), 5, 20)
+    Span(since=5, until=10, seen=5, known=(5,), sums=(20,), peaks=(4,))
+    """
+    if since <= span.since and span.until <= until:
+        return span
+    begin, end, length = max(since, span.since), min(until, span.until), span.until - span.since
+    if begin >= end:
+        return None
+    before, upto = begin - span.since, end - span.since
+
+    def part(whole: int) -> int:
+        return whole * upto // length - whole * before // length
+
+    return Span(begin, end, part(span.seen), tuple(map(part, span.known)), tuple(map(part, span.sums)), span.peaks)
+
+
+def stepped(spans: Iterable[Span], since: Millis, step: Millis) -> list[Span]:
+    """The spans joined into steps of ``step`` (> 0) that are counted from ``since``; each goes where it begins.
+
+    >>> [(each.since, each.until) for each in stepped([held(at, at + 5, (1,)) for at in (0, 5, 10)], 0, 10)]
+    [(0, 10), (10, 15)]
+    """
+    steps: dict[int, list[Span]] = {}
+    for span in spans:
+        steps.setdefault((span.since - since) // step, []).append(span)
+    return [joined(steps[number]) for number in sorted(steps)]

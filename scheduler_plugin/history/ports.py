@@ -1,0 +1,91 @@
+"""The port between what keeps a history and what asks it.
+
+Rules that hold here:
+
+- Every adapter answers the same questions with the same numbers; ``HistoryError`` is the only error that leaves one.
+- An answer never invents: what was not seen is missing from spans, and ``Usage.seen`` says how long a VM was seen.
+- Times are milliseconds since 1970. A period is half open: from ``since`` up to, not including, ``until``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from protocol.messages import ObjectName
+from scheduler_plugin.history.core.samples import Decision, Millis, MoveRecord, NodeFacts, Size, VmFacts
+from scheduler_plugin.history.core.spans import Span
+
+
+class HistoryError(Exception):
+    """The history cannot answer; the message says why, for people."""
+
+
+class Period(msgspec.Struct, frozen=True, gc=False):
+    """From ``since`` up to, not including, ``until`` (ms since 1970)."""
+
+    since: Millis
+    until: Millis
+
+
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """What one VM had and used while its facts were these: integrals, known times and peaks of ``VM_COLUMNS``.
+
+    ``span.seen`` is for how long it was seen; what is missing to ``until - since`` is unknown.
+    """
+
+    facts: VmFacts
+    span: Span
+
+
+class NodeUsage(msgspec.Struct, frozen=True, gc=False):
+    """The same of a node, in ``NODE_COLUMNS``."""
+
+    facts: NodeFacts
+    span: Span
+
+
+class Extent(msgspec.Struct, frozen=True, gc=False):
+    """What a history holds: its first and last moment (None: nothing yet), and what people should know of it.
+
+    ``notes`` are whole sentences, such as that a damaged file was set aside.
+    """
+
+    since: Millis | None
+    until: Millis | None
+    notes: tuple[str, ...] = ()
+
+
+class History(Protocol):
+    """Asks a history."""
+
+    async def extent(self) -> Extent:
+        """What it holds. Raises ``HistoryError``."""
+
+    async def vm_series(self, vm: ObjectName, period: Period, step: Millis) -> Sequence[Span]:
+        """A VM over time in ``VM_COLUMNS``, in steps of ``step`` or coarser, the oldest first; gaps are left out.
+
+        Raises ``HistoryError``.
+        """
+
+    async def node_series(self, node: str, period: Period, step: Millis) -> Sequence[Span]:
+        """A node over time in ``NODE_COLUMNS``, likewise. Raises ``HistoryError``."""
+
+    async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[Decision]:
+        """Decisions on a VM (None: on all), the newest first, at most ``most``. Raises ``HistoryError``."""
+
+    async def moves(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[MoveRecord]:
+        """The migrations of a VM (None: of all), the newest first, at most ``most``. Raises ``HistoryError``."""
+
+    async def usage(self, period: Period) -> Sequence[Usage]:
+        """What each VM had and used, once for each of its facts in the period. Raises ``HistoryError``."""
+
+    async def node_usage(self, period: Period) -> Sequence[NodeUsage]:
+        """The same of each node. Raises ``HistoryError``."""
+
+    async def high_needs(self, period: Period, share: float) -> Mapping[ObjectName, Size]:
+        """The need of each VM that it did not exceed in ``share`` (0..1) of the time it was known, each resource by
+        itself. Of spans that were made coarser their peak counts. Raises ``HistoryError``.
+        """

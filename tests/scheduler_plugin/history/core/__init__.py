@@ -1,0 +1,1 @@
+"""Samples, spans, integrals and coarser spans."""
