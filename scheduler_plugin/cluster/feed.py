@@ -99,7 +99,7 @@ class Feed:
         """
         self._ledger, self._queues, self._writer = ledger, queues, writer
         ledger.rank_by(self.settings.ranking)
-        ledger.serve(self.settings.scheduler_name)
+        ledger.serve(self.settings.scheduler_name, self.settings.percent_of_nodes)
         ledger.follow_requests(self.settings.pod_requests)
         if not self.missing:
             self._resync()
@@ -126,7 +126,7 @@ class Feed:
         """New settings: every node's compute unit, watermark, reserve and price at once (S4.6, S4.8, S2.8b)."""
         self.settings = settings
         self._ledger.rank_by(settings.ranking)
-        self._ledger.serve(settings.scheduler_name)
+        self._ledger.serve(settings.scheduler_name, settings.percent_of_nodes)
         if not settings.pod_requests:  # at once; switched on, it waits until the API server has been asked
             self._ledger.follow_requests(False)
         if self._ledger.is_ready:

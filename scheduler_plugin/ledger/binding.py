@@ -24,7 +24,6 @@ from scheduler_plugin.ledger.outcomes import (
     Reservation,
     UnknownPodError,
 )
-from scheduler_plugin.ledger.sampled_pods import is_sample
 from scheduler_plugin.ledger.state import LedgerState
 from scheduler_plugin.placement import FITS, Filtered, Refused, shortage, sort_out, verdict
 
@@ -60,7 +59,7 @@ def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
             state.sampled.forget(pod.uid)
         elif not state.is_gone(pod.uid):
             account = state.accounts.of(pod) if state.accounts.is_run_by(pod) else None
-            suits = state.rooms if is_sample(len(names), len(state.rooms)) else names
+            suits = state.rooms if state.sampled.is_sample(len(names), len(state.rooms)) else names
             state.waiting.add(pod, account, suits if pod.migration is None else found.refused)
         return found
     elsewhere = f"the pod holds a reservation on node {held.node}"

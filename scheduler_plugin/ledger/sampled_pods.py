@@ -15,32 +15,41 @@ from typing import Final
 KEPT: Final = 1_000
 """Pods; the oldest are forgotten, and are sent round anew where that was wrong."""
 
+PERCENT: Final = 20
+"""What is set for kube-scheduler in our manifests."""
+
 _LEAST: Final = 100
 _TOLERANCE: Final = 0.9
 """kube-scheduler may know a few nodes more or less than we do."""
 
 
-def sample_size(nodes: int) -> int:
-    """How many suitable nodes kube-scheduler is content with, where ``percentageOfNodesToScore`` is not set.
+def sample_size(nodes: int, percent: int) -> int:
+    """How many suitable nodes kube-scheduler is content with: ``percent`` (1-100, its ``percentageOfNodesToScore``) of
+    them, or what it takes where none is set, whichever is less.
 
-    >>> sample_size(80), sample_size(200), sample_size(2_000), sample_size(10_000)
-    (80, 100, 680, 500)
+    >>> [sample_size(nodes, 20) for nodes in (80, 200, 2_000, 10_000)]
+    [80, 100, 400, 500]
+    >>> sample_size(2_000, 100)
+    680
     """
     if nodes < _LEAST:
         return nodes
-    return max(_LEAST, nodes * max(5, 50 - nodes // 125) // 100)
-
-
-def is_sample(asked: int, nodes: int) -> bool:
-    """Whether there may be suitable nodes beside those that were asked about."""
-    return sample_size(nodes) * _TOLERANCE <= asked < nodes
+    return max(_LEAST, nodes * min(percent, max(5, 50 - nodes // 125)) // 100)
 
 
 class SampledPods:
-    """How often each pod, by UID, may yet be sent round."""
+    """How often each pod, by UID, may yet be sent round.
+
+    ``percent`` is the ``percentageOfNodesToScore`` of kube-scheduler.
+    """
 
     def __init__(self) -> None:
+        self.percent = PERCENT
         self._left: dict[str, int] = {}
+
+    def is_sample(self, asked: int, nodes: int) -> bool:
+        """Whether there may be suitable nodes beside those that were asked about."""
+        return sample_size(nodes, self.percent) * _TOLERANCE <= asked < nodes
 
     def send_round(self, uid: str, asked: int, nodes: int) -> bool:
         """The pod was refused on so many of all nodes, and others have room. Whether it is to be sent round."""

@@ -25,6 +25,7 @@ from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ran
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Seconds
 from protocol.yaml_text import YamlError, read_documents, read_yaml
 from scheduler_plugin.ledger import Level, NodePolicy
+from scheduler_plugin.ledger.sampled_pods import PERCENT
 from scheduler_plugin.planner import MigrationPolicy
 from scheduler_plugin.settings.fields import Candidates, Cpu, CpuUnit, Mem, MemUnit, Section, Watermark
 from scheduler_plugin.settings.migration import MigrationSection
@@ -50,7 +51,8 @@ class SchedulerSettings:
 
     ``node_agents`` are the service accounts (``namespace:name``) whose tokens may speak for every VM on their node,
     ``tokenless`` are the pods that may do so without a token (None: none may).
-    ``candidates`` is how many nodes filter names at most for a pod without preferences of its own (None: all).
+    ``candidates`` is how many nodes filter names at most for a pod without preferences of its own (None: all);
+    ``percent_of_nodes`` (1-100) is the ``percentageOfNodesToScore`` of the kube-scheduler that asks.
     ``lazy_writes_per_second`` bounds how fast decreased permits are persisted; ``wake_interval`` is the least time
     between two wake-ups through one node. ``pod_requests``: pods request what is reserved for their VMs (B.10).
     ``ranking`` is what nodes cost and how they are scored (S2.1, S2.8b).
@@ -65,6 +67,7 @@ class SchedulerSettings:
     audience: str
     extender_token_file: str | None
     candidates: int | None
+    percent_of_nodes: int
     lazy_writes_per_second: float
     pod_requests: bool
     wake_interval: Seconds
@@ -172,6 +175,7 @@ class _Agents(Section):
 class _Extender(Section):
     token_file: Annotated[str, Field(min_length=1)] | None = None
     candidates: Candidates = 1
+    percentage_of_nodes_to_score: Annotated[int, Field(ge=1, le=100, strict=True)] = PERCENT
 
 
 class _Permits(Section):
@@ -263,6 +267,7 @@ def _settings(found: _Settings, folder: PurePath) -> SchedulerSettings:
         audience=found.agents.audience,
         extender_token_file=str(folder / found.extender.token_file) if found.extender.token_file else None,
         candidates=found.extender.candidates,
+        percent_of_nodes=found.extender.percentage_of_nodes_to_score,
         lazy_writes_per_second=found.permits.lazy_writes_per_second,
         pod_requests=found.permits.as_pod_requests,
         wake_interval=Seconds(found.waiting.wake_interval_seconds),

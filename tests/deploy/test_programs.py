@@ -19,6 +19,7 @@ from scheduler_plugin.expander.settings import host_and_port
 from scheduler_plugin.expander.settings import parse_settings as parse_expander
 from scheduler_plugin.groups.options import parser as groups_parser
 from scheduler_plugin.groups.settings import parse_settings as parse_groups
+from scheduler_plugin.ledger.sampled_pods import PERCENT
 from scheduler_plugin.options import parser as scheduler_parser
 from scheduler_plugin.settings.document import CONFIG_KEY, parse_settings
 from scripts.autoscale.site import GROUPS
@@ -92,7 +93,8 @@ def test_kube_scheduler_asks_the_service_and_may_not_ignore_it() -> None:
     assert extender.pop("weight") > 0
     verbs = {f"{verb}Verb": verb for verb in ("filter", "prioritize", "preempt", "bind")}
     assert extender == {**verbs, "nodeCacheCapable": True, "ignorable": False, "httpTimeout": "10s"}
-    assert "percentageOfNodesToScore" not in found, "the service tells a sample by kube-scheduler's default"
+    told = parse_settings(data("autoscaling-scheduler-config")).percent_of_nodes
+    assert [profile["percentageOfNodesToScore"] for profile in found["profiles"]] == [told] == [PERCENT]
 
 
 def environment(found: Document) -> dict[str, str]:

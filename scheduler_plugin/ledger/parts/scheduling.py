@@ -11,7 +11,6 @@ from scheduler_plugin.ledger import binding
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.outcomes import Reservation, RoomFreed
 from scheduler_plugin.ledger.parts.part import Effects, LedgerPart
-from scheduler_plugin.ledger.sampled_pods import is_sample
 from scheduler_plugin.placement import Filtered
 
 
@@ -28,7 +27,9 @@ class Scheduling(LedgerPart):
         made to look again.
         """
         state = self._state
-        if not is_sample(len(asked), len(state.rooms)) or pod.uid in state.claims or state.is_gone(pod.uid):
+        if pod.uid in state.claims or state.is_gone(pod.uid):
+            return ()
+        if not state.sampled.is_sample(len(asked), len(state.rooms)):
             return ()
         fitting = state.node_indexes.of(binding.claim_of(state, pod)).fitting()
         elsewhere = next(iter(fitting.difference(asked)), None)
@@ -69,9 +70,11 @@ class Scheduling(LedgerPart):
         """How scores are made from now on; prices come with the nodes' facts (S2.8b)."""
         self._state.node_indexes.rank_by(ranking)
 
-    def serve(self, scheduler: str) -> None:
-        """Pods with this ``schedulerName`` are placed by the extender from now on."""
-        self._state.scheduler = scheduler
+    def serve(self, scheduler: str, percent_of_nodes: int) -> None:
+        """Pods with this ``schedulerName`` are placed by the extender from now on; the kube-scheduler that asks looks
+        at ``percent_of_nodes`` (1-100).
+        """
+        self._state.scheduler, self._state.sampled.percent = scheduler, percent_of_nodes
 
     def places(self, pod: PodFacts) -> bool:
         """Whether the pod is placed by the scheduler that the extender serves."""

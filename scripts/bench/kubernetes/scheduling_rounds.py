@@ -45,6 +45,8 @@ def kube_scheduler_settings(side: Side, kubeconfig: str) -> Json:
     found["clientConnection"] = {**_UNBOUNDED, "kubeconfig": kubeconfig}
     if side == ALONE:
         del found["extenders"]
+        for profile in found["profiles"]:
+            profile.pop("percentageOfNodesToScore", None)
     return dict(found)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler_plugin.ledger import RoomFreed
-from scheduler_plugin.ledger.sampled_pods import KEPT, SampledPods, is_sample
+from scheduler_plugin.ledger.sampled_pods import KEPT, SampledPods
 from tests.scheduler_plugin.ledger.fleet import Fleet, amount, node, plain_pod
 
 FULL = [f"full-{number:03}" for number in range(100)]
@@ -61,8 +61,25 @@ def test_a_pod_that_is_gone_or_has_its_room_is_not_sent_round() -> None:
 
 
 def test_what_kube_scheduler_ends_with_tells_a_sample_from_all() -> None:
-    assert [is_sample(asked, 2_000) for asked in (600, 612, 680, 1_999, 2_000)] == [False, True, True, True, False]
-    assert not is_sample(50, 50)
+    pods = SampledPods()
+    assert [pods.is_sample(asked, 2_000) for asked in (359, 360, 400, 1_999, 2_000)] == [False, True, True, True, False]
+    assert not pods.is_sample(50, 50)
+
+
+def test_a_sample_is_as_small_as_kube_scheduler_is_told_to_make_it_or_makes_it_by_itself() -> None:
+    pods = SampledPods()
+    pods.percent = 10
+    assert [pods.is_sample(asked, 2_000) for asked in (170, 200)] == [False, True]
+    pods.percent = 100
+    assert [pods.is_sample(asked, 2_000) for asked in (600, 680)] == [False, True]
+
+
+def test_the_ledger_is_told_what_kube_scheduler_is_told() -> None:
+    many = [f"free-{number:03}" for number in range(1_100)]
+    fleet = sampled(*many)
+    assert refused(fleet, FULL) == ()
+    fleet.ledger.serve("ours", 5)
+    assert refused(fleet, FULL) != ()
 
 
 def test_only_the_last_pods_are_remembered() -> None:

@@ -283,6 +283,11 @@ FAULTS = (
     Fault("extender-configured", "the extender has no bindVerb", edited(*KUBE_CONFIG, "bindVerb: bind", "a: b")),
     Fault("extender-configured", "ignorable", edited(*KUBE_CONFIG, "ignorable: false", "ignorable: true")),
     Fault("extender-configured", "not nodeCacheCapable", edited(*KUBE_CONFIG, "nodeCacheCapable: true", "a: b")),
+    Fault(
+        "extender-configured",
+        "told 20",
+        edited(*KUBE_CONFIG, "percentageOfNodesToScore: 20", "percentageOfNodesToScore: 5"),
+    ),
     Fault("extender-configured", "is no YAML", settings(*KUBE_CONFIG, "{")),
     Fault("extender-configured", "no scheduler.yaml in a ConfigMap", without("config_maps", KUBE_CONFIG[0])),
     Fault(

@@ -9,16 +9,20 @@ from protocol.kubernetes.objects import Json, child, flag, items, name_of, text,
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.names import SCHEDULER_NAME
 from protocol.yaml_text import YamlError, read_yaml
+from scheduler_plugin.ledger.sampled_pods import PERCENT
+from scheduler_plugin.settings.document import SettingsError, parse_settings
 from scripts.autoscale.check.facts import Facts, Sample
 from scripts.autoscale.check.finding import Found, Level, Problem
 from scripts.autoscale.check.installed_programs import KUBE_SCHEDULER, SCHEDULER, installed, pods_of
 from scripts.autoscale.check.looks import Seen, Unseen, UnseenError
 
 CONFIG: Final = ("autoscaling-kube-scheduler-config", "scheduler.yaml")
+SETTINGS: Final = ("autoscaling-scheduler-config", "config.yaml")
 VERBS: Final = ("filterVerb", "prioritizeVerb", "bindVerb", "preemptVerb")
 PORT: Final = 10298
 CALLS: Final = "autoscale_scheduler_extender_calls_total"
 READY: Final = "autoscale_scheduler_ready"
+_PERCENT: Final = "percentageOfNodesToScore"
 _ENOUGH: Final = 30.0
 """Seconds after which a pod that kube-scheduler has not looked at is a sign that none looks."""
 
@@ -35,7 +39,8 @@ def is_configured(facts: Facts) -> Found:
         document = read_yaml(held[key])
     except YamlError as error:
         return Found(problems=[Problem(name, f"{key} of {name} is no YAML: {error}")])
-    said = list(_configuration(document if isinstance(document, dict) else {}))
+    found = document if isinstance(document, dict) else {}
+    said = [*_configuration(found), *_sampling(found, facts)]
     return Found("filter, prioritize, bind and preempt", [Problem(name, f"{key} of {name}: {each}") for each in said])
 
 
@@ -54,6 +59,28 @@ def _configuration(document: Json) -> list[str]:
     if text(extender, "urlPrefix").startswith("https:") and not flag(extender, "enableHTTPS"):
         said.append("the extender's URL is https, and enableHTTPS is not true")
     return said
+
+
+def _sampling(document: Json, facts: Facts) -> list[str]:
+    """kube-scheduler may be content with fewer nodes than the service takes for a sample of them."""
+    ours = next((each for each in items(document, "profiles") if text(each, "schedulerName") == SCHEDULER_NAME), {})
+    percent = ours.get(_PERCENT) or document.get(_PERCENT)
+    told = _percent_told(facts)
+    if not isinstance(percent, int) or percent >= told:
+        return []
+    return [
+        f"{_PERCENT} is {percent}, and the service is told {told} (extender.{_PERCENT} in {SETTINGS[0]}): "
+        "pods may wait although nodes have room"
+    ]
+
+
+def _percent_told(facts: Facts) -> int:
+    name, key = SETTINGS
+    held = next((texts(each, "data") for each in facts.config_maps.value if name_of(each).name == name), {})
+    try:
+        return parse_settings(held.get(key, "")).percent_of_nodes
+    except SettingsError:
+        return PERCENT
 
 
 def _leads_to_us(url: str) -> bool:
