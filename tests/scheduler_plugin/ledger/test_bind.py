@@ -249,5 +249,5 @@ def test_whose_pods_are_placed_here_may_change_for_pods_that_are_known() -> None
     fleet = Fleet(node(), plain_pod("a", amount(1), "n1"))
     pod = fleet.ledger.claims["uid-a"].pod
     assert fleet.ledger.places(pod)
-    fleet.ledger.serve("other")
+    fleet.ledger.serve("other", 20)
     assert not fleet.ledger.places(pod)
