@@ -8,7 +8,7 @@ import resource
 import secrets
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,8 +43,8 @@ CONNECTIONS: Final = 128
 REVIEW_CONNECTIONS: Final = CONCURRENCY
 """A flood of tokens must not hold the connections that bindings and permits are written over."""
 
-LEADING_CONNECTIONS: Final = 2
-"""For the Lease and for the slices that lead clients here: nothing else may hold up a renewal."""
+LEADING_CONNECTIONS: Final = 3
+"""For the Lease, its watch, and the slices that lead clients here: nothing else may hold up a renewal."""
 
 AGENTS_LIMITS: Final = Limits(connections=8192, per_peer=1024, idle=Seconds(75.0))
 EXTENDER_LIMITS: Final = Limits(connections=256, per_peer=256)
@@ -90,16 +90,31 @@ async def _run(options: argparse.Namespace) -> None:
         served = listeners(options, program.desk)
         shown = [each.tls for each in served if each.tls is not None]
         watch_tls(telemetry.registry, [*shown, *followed_by(found.tls)])
-        async with asyncio.TaskGroup() as tasks:
-            background = [
-                tasks.create_task(program.run()),
-                tasks.create_task(file.follow(follower, clock)),
-                tasks.create_task(set_aside(clock, program.feed.ready.is_set)),
-            ]
-            await serve(served, stop)
-            await program.retire()
-            for task in background:
-                task.cancel()
+        works = (program.run(), file.follow(follower, clock), set_aside(clock, program.feed.ready.is_set))
+        await _until_told(stop, program.retire, served, works)
+
+
+async def _until_told(
+    stop: asyncio.Event,
+    retire: Callable[[], Awaitable[object]],
+    served: list[Listener],
+    works: Iterable[Coroutine[None, None, None]],
+) -> None:
+    """Works and serves until ``stop``.
+
+    The Lease is given back before the listeners close: a client with TLS that keeps a connection and reads nothing
+    delays that by a second.
+    """
+    is_over = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        background = [tasks.create_task(each) for each in works]
+        tasks.create_task(serve(served, is_over))
+        await stop.wait()
+        await retire()
+        for task in background:
+            task.cancel()
+        await asyncio.wait(background)
+        is_over.set()
 
 
 @dataclass(frozen=True, slots=True)

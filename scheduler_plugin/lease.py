@@ -15,6 +15,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ GIVEN_BACK: Final[Json] = {"holderIdentity": "", "leaseDurationSeconds": 1}
 @dataclass(frozen=True, slots=True)
 class LeaseTerms:
     """``duration``: how long a holder that says nothing is believed to act, in whole seconds. ``renew_every``: how
-    often it says so. ``look_every``: how often the others look, which is how soon a Lease that is given back is taken.
+    often it says so. ``look_every``: how often the others look; a Lease that is given back is taken no later.
     """
 
     name: ObjectName
@@ -85,13 +86,13 @@ class Leadership:
 
     ``on_change`` is called with whether this process leads, whenever that changes. ``holder`` is who was last seen to.
     ``term`` counts how often this process has begun to lead. ``spare`` is how long before the Lease's end it stops.
-    ``namespace`` is that of the Lease and of all replicas.
+    ``namespace`` is that of the Lease and of all replicas; ``path`` is the Lease's, read and written through ``api``.
     """
 
     def __init__(self, api: KubernetesApi, clock: Clock, terms: LeaseTerms, identity: str) -> None:
         self.identity = identity
         self.on_change: Callable[[bool], None] = lambda _: None
-        self._api = api
+        self.api = api
         self._clock = clock
         self._terms = terms
         self.spare = terms.spare
@@ -102,6 +103,7 @@ class Leadership:
         self._seen: _Seen | None = None
         self._version = ""
         self._newest = 0
+        self._hint = asyncio.Event()
         self.holder = ""
 
     @property
@@ -132,7 +134,13 @@ class Leadership:
             except ApiError as error:
                 LOG.warning("the Lease cannot be renewed or read", extra={"reason": str(error)})
             self._tell()
-            await self._clock.sleep(self._pause(is_done))
+            await self._clock.wait(self._hint, Instant(self._clock.now() + self._pause(is_done)))
+            self._hint.clear()
+
+    def look(self) -> None:
+        """Looks at the Lease at once where another holds it: it may be free."""
+        if not self.leads:
+            self._hint.set()
 
     async def release(self) -> None:
         """Gives the Lease back, where it is ours, so that another need not wait. Never raises ``ApiError``."""
@@ -180,7 +188,7 @@ class Leadership:
 
     async def _read(self) -> JsonObject | None:
         try:
-            lease = await self._api.call(ApiCall("GET", self._path, self._terms.call_timeout))
+            lease = await self.api.call(ApiCall("GET", self.path, self._terms.call_timeout))
         except ApiRefusedError as error:
             if error.kind is RefusalKind.NOT_FOUND:
                 return self._note(None)
@@ -213,7 +221,7 @@ class Leadership:
             "metadata": metadata,
             "spec": {**self._claim(), "acquireTime": self._stamp(), "leaseTransitions": 0},
         }
-        made = await self._api.call(ApiCall("POST", LEASES.path(name.namespace), self._terms.call_timeout, body=body))
+        made = await self.api.call(ApiCall("POST", LEASES.path(name.namespace), self._terms.call_timeout, body=body))
         self._held(asked, made)
 
     async def _take(self, more: Json) -> bool:
@@ -233,8 +241,8 @@ class Leadership:
 
     async def _write(self, spec: Json) -> JsonObject:
         body: Json = {"metadata": {"resourceVersion": self._version}, "spec": spec}
-        return await self._api.call(
-            ApiCall("PATCH", self._path, self._terms.call_timeout, body=body, content_type=MERGE_PATCH)
+        return await self.api.call(
+            ApiCall("PATCH", self.path, self._terms.call_timeout, body=body, content_type=MERGE_PATCH)
         )
 
     def _held(self, asked: Instant, lease: JsonObject) -> None:
@@ -253,7 +261,8 @@ class Leadership:
         return micro_timestamp(self._clock.wall())
 
     @property
-    def _path(self) -> str:
+    def path(self) -> str:
+        """Where the Lease is."""
         return LEASES.path(self._terms.name.namespace, self._terms.name.name)
 
     def _tell(self) -> None:

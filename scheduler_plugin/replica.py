@@ -29,6 +29,7 @@ from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.service import Service, Standing, StandingByError
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.term import Term, Writes
+from scheduler_plugin.workers.lease_watch import LeaseWatch
 from scheduler_plugin.workers.predecessor import until_gone
 from scheduler_plugin.workqueue import WorkQueues
 
@@ -55,6 +56,7 @@ class Replica:
         self._acting: Parts | None = None
         self._news = asyncio.Event()
         self._leadership.on_change = self._led
+        self._watch = LeaseWatch(leadership, ports.clock)
         ports.telemetry.leads(False)
 
     @property
@@ -63,7 +65,9 @@ class Replica:
         return self._following if self._acting is None else self._acting.context
 
     def standing(self) -> Standing:
-        """Whether this replica acts, and which one leads."""
+        """Whether this replica acts, and which one leads. One that ends in order sends its clients elsewhere."""
+        if self._writes.is_closing:
+            return Standing(False, "")
         return Standing(self._acting is not None and self._acting.context.term.leads, self._leadership.holder)
 
     def acting(self) -> Service:
@@ -80,6 +84,7 @@ class Replica:
                 tasks.create_task(self.feed.run(self._ports.api))
                 tasks.create_task(self.authenticator.run())
                 tasks.create_task(self._seek())
+                tasks.create_task(self._watch.run())
                 tasks.create_task(self._act())
         finally:
             if await self.retire():
@@ -99,6 +104,7 @@ class Replica:
 
     def _led(self, leads: bool) -> None:
         LOG.info("the Lease is won" if leads else "the Lease is lost")
+        self._ports.telemetry.holds_lease(leads)
         self._news.set()
 
     async def _act(self) -> Never:

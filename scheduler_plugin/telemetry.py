@@ -67,6 +67,7 @@ class Telemetry(ProgramTelemetry):
         ):
             for word in known:  # what has not happened yet is 0, not absent: its first time counts as an increase
                 counter.labels(word)
+        self.lease_held = self._gauge("lease_held", "1 while this process holds the Lease")
         self.leading = self._gauge("leading", "1 while this process answers agents and kube-scheduler")
         self._sums = _Sums()
         self.registry.register(self._sums)
@@ -109,6 +110,10 @@ class Telemetry(ProgramTelemetry):
         """The cluster has been read for the first time."""
         self.ready.set(1)
         LOG.info("ready", extra={"nodes": nodes, "claims": claims})
+
+    def holds_lease(self, holds: bool) -> None:
+        """This process has won the Lease, and leads as soon as it can, or has lost it."""
+        self.lease_held.set(holds)
 
     def leads(self, leads: bool, took: Seconds = Seconds(0.0)) -> None:
         """This process begins to decide, ``took`` after it won the Lease, or decides no more."""

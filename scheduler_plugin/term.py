@@ -92,6 +92,11 @@ class Term:
         found = self._leadership
         return found is None or (found.leads and found.term == self._number)
 
+    @property
+    def may_write(self) -> bool:
+        """Whether a write may begin: the term goes on, and the process is not about to end."""
+        return self.leads and not self._writes.is_closing
+
     def signed(self, identity: str) -> str:
         """``identity`` with this term: a process that leads again is another writer of permits."""
         return identity if self._leadership is None else f"{identity}.{self._number}"
@@ -107,7 +112,7 @@ class Term:
     def _limited(self, call: ApiCall) -> ApiCall:
         now = self._clock.now()
         remaining = call.timeout if self._leadership is None else self._leadership.remaining
-        if self._writes.is_closing or not self.leads or remaining <= 0:
+        if not self.may_write or remaining <= 0:
             raise OutOfTermError(f"{call.method} {call.path} not sent: this process does not hold the Lease")
         if self._leadership is None:
             return call

@@ -132,7 +132,8 @@ class Service:
         if decision.persist is not None and not decision.persist.before_answer:
             self.context.order((decision.persist,))
         elif decision.persist is not None and not await self._permits.store(decision.persist):
-            raise RefusedError(503, f"the permit of {vm.name} could not be persisted, ask again", RETRY_AFTER)
+            wait = RETRY_AFTER if self.context.term.may_write else AT_ONCE
+            raise RefusedError(503, f"the permit of {vm.name} could not be persisted, ask again", wait)
         if not self.context.term.leads:  # another may lead by now; what it has not read must not be answered
             raise RefusedError(503, "this scheduler leads no more, ask again", AT_ONCE)
         return Granted(PluginResponse(decision.permit, decision.compute_unit, decision.migrate), vm.slot_size)

@@ -179,7 +179,20 @@ class FakeCluster:
     async def _stream(self, call: ApiCall) -> AsyncIterator[AsyncIterator[bytes]]:
         if self.is_away:
             raise ApiUnknownError("the API is away")
-        yield self._lines(self.collections[call.path], int(call.query["resourceVersion"]))
+        if "fieldSelector" in call.query:
+            yield self._lines_of_one(call)
+        else:
+            yield self._lines(self.collections[call.path], int(call.query["resourceVersion"]))
+
+    async def _lines_of_one(self, call: ApiCall) -> AsyncIterator[bytes]:
+        """One object as it is, and how it changes."""
+        path, key = _address(f"{call.path}/{call.query['fieldSelector'].removeprefix('metadata.name=')}")
+        since, found = self.revision, self.collections[path].objects.get(key)
+        if found is not None:
+            yield msgspec.json.encode({"type": "ADDED", "object": found})
+        async for line in self._lines(self.collections[path], since):
+            if _key(msgspec.json.decode(line)["object"]) == key:
+                yield line
 
     async def _lines(self, collection: Collection, since: int) -> AsyncIterator[bytes]:
         cut = self._cut

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
-from scheduler_plugin.__main__ import main
+from scheduler_plugin.__main__ import _until_told, main
+from scheduler_plugin.web.serving import Listener
 from tests.plain_http import plain_client
 
 SETTINGS = "nodeDefaults: {computeUnit: {vCPUs: 1, mem: 1Gi}}"
@@ -70,6 +72,28 @@ async def answered(client: httpx.AsyncClient, path: str) -> int:
                 return (await client.get(path)).status_code
             except httpx.ConnectError:
                 await asyncio.sleep(0)
+
+
+async def test_clients_are_answered_until_the_lease_is_given_back() -> None:
+    stop, address, said = asyncio.Event(), f"127.0.0.1:{free_ports(1)[0]}", list[object]()
+
+    async def gives_back_at_its_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            async with plain_client(base_url=f"http://{address}") as client:
+                said.append(await answered(client, "/"))
+
+    async def retire() -> None:
+        said.append("retires")
+
+    serving = _until_told(stop, retire, [Listener("agents", FastAPI(), address)], [gives_back_at_its_end()])
+    running = asyncio.create_task(serving)
+    async with plain_client(base_url=f"http://{address}") as client:
+        assert await answered(client, "/") == 404
+    stop.set()
+    await running
+    assert said == ["retires", 404]
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,9 @@ async def test_two_replicas_stand_by_until_the_scheduler_before_them_is_gone_and
         assert (run.leader, run.served) == (None, None)
         assert (await run.running[0].client.get("http://probes/readyz")).status_code == 200
         assert (await run.running[0].client.post("http://extender/bind", content=b"{}")).status_code == 503
+        page = (await run.running[0].client.get("http://probes/metrics")).text
+        assert "autoscale_scheduler_lease_held 1.0" in page
+        assert "autoscale_scheduler_leading 0.0" in page
         cluster.remove(PODS, LEASE.namespace, "old")
         await clock.advance(2)
         assert (run.leader, run.served) == (run.running[0], run.running[0])

@@ -70,12 +70,46 @@ async def test_a_standby_sends_its_clients_to_the_leader(pair: Replicas, url: st
     assert (answer.headers["Retry-After"], answer.headers["Connection"]) == ("0", "close")
 
 
-async def test_after_sigterm_growth_goes_on_in_less_than_two_seconds(pair: Replicas) -> None:
+async def test_after_sigterm_the_standby_hears_that_the_lease_is_free_and_growth_goes_on_at_once(
+    pair: Replicas,
+) -> None:
     leader, standby = pair.running
+    await pair.end(leader, Process.terminate)
+    assert pair.lease()["holderIdentity"] == "replica-2"
+    assert await until_grown(pair, 3) == 0
+    assert (pair.leader, pair.served) == (standby, standby)
+
+
+async def test_a_standby_that_hears_nothing_looks_itself_and_growth_goes_on_in_less_than_two_seconds(
+    pair: Replicas,
+) -> None:
+    leader, standby = pair.running
+    standby.way.is_deaf = True
     await pair.end(leader, Process.terminate)
     assert pair.lease()["holderIdentity"] == ""
     assert await until_grown(pair, 3) < 2
     assert (pair.leader, pair.served) == (standby, standby)
+
+
+async def test_one_that_ends_sends_its_clients_elsewhere_before_it_gives_the_lease_back(pair: Replicas) -> None:
+    leader, _ = pair.running
+    await leader.replica.retire()
+    answer = await leader.client.post("http://agents/", content=b"{}")
+    assert (answer.status_code, answer.json()) == (503, {"error": "not the leader; leader is not known yet"})
+    assert (answer.headers["Retry-After"], pair.lease()["holderIdentity"]) == ("0", "replica-1")
+
+
+async def test_a_request_that_comes_too_late_to_be_written_is_sent_elsewhere(pair: Replicas) -> None:
+    leader, _ = pair.running
+    reviewed = asyncio.Event()
+    pair.cluster.faults.append(Fault(to("POST", "/tokenreviews"), hold=reviewed))
+    headers, body = agent_request(pair.cluster, POD, 5, 4)
+    asking = asyncio.create_task(leader.client.post("http://agents/", content=body, headers=headers))
+    await settle()
+    await leader.replica.retire()
+    reviewed.set()
+    answer = await asking
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "0")
 
 
 async def test_after_kill_minus_nine_growth_goes_on_in_less_than_fifteen_seconds(pair: Replicas) -> None:
@@ -238,6 +272,7 @@ async def test_one_that_lost_the_lease_and_wins_it_again_begins_anew(pair: Repli
     assert leader.replica.context.ledger is not first
     page = (await leader.client.get("http://probes/metrics")).text
     assert "autoscale_scheduler_leading 1.0" in page
+    assert "autoscale_scheduler_lease_held 1.0" in page
     assert "autoscale_scheduler_terms_total 2.0" in page
 
 

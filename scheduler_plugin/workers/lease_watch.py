@@ -1,0 +1,60 @@
+"""A standby hears at once that the Lease was given back, not only when it looks next (B.3).
+
+Rules that hold here:
+
+- What is heard is a hint to look. Only what the Lease then says makes it free.
+- Where it may not be watched, or while no watch lasts, looking alone finds out.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, Never
+
+from protocol.kubernetes.cursor import WatchTimes, watch_query
+from protocol.kubernetes.objects import text
+from protocol.kubernetes.pages import UnreadableAnswerError, WatchEvent, read_event
+from protocol.runtime.clock import Clock
+from protocol.units import Seconds
+from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError
+from scheduler_plugin.lease import Leadership
+
+LOG: Final = logging.getLogger("autoscale.lease")
+
+PAUSE: Final = Seconds(2.0)
+"""Between a watch that has ended and the next one. A watch begins with the Lease as it is, so nothing is missed."""
+
+
+class LeaseWatch:
+    """Listens to the Lease of ``leadership``. The API server asks for the right to watch that one alone."""
+
+    def __init__(self, leadership: Leadership, clock: Clock) -> None:
+        self._leadership = leadership
+        self._clock = clock
+
+    async def run(self) -> Never:
+        """Listens for ever."""
+        told = ""
+        while True:
+            try:
+                await self._listen()
+            except (ApiError, UnreadableAnswerError) as error:
+                if str(error) != told:
+                    LOG.info("the Lease is not watched, only looked at", extra={"reason": str(error)})
+                told = str(error)
+            await self._clock.sleep(PAUSE)
+
+    async def _listen(self) -> None:
+        path, _, name = self._leadership.path.rpartition("/")
+        times = WatchTimes.spread(self._clock.jitter())
+        query = {"fieldSelector": f"metadata.name={name}", **watch_query("", times)}
+        async with self._leadership.api.stream(ApiCall("GET", path, times.silence, query=query)) as lines:
+            async for line in lines:
+                if _is_given_back(read_event(line)):
+                    self._leadership.look()
+
+
+def _is_given_back(event: WatchEvent) -> bool:
+    if event.refusal is not None:
+        raise ApiRefusedError(event.refusal)
+    return event.type in ("ADDED", "MODIFIED") and not text(event.object, "spec", "holderIdentity")
