@@ -51,9 +51,11 @@ def test_latencies_are_shown_in_milliseconds() -> None:
     assert Latency.of([number / 1000 for number in range(100)]) == Latency(50.0, 99.0)
 
 
-def test_alone_kube_scheduler_has_all_settings_but_the_extender() -> None:
+def test_alone_kube_scheduler_has_all_settings_but_those_that_are_there_for_the_extender() -> None:
     ours, alone = (kube_scheduler_settings(side, "kubeconfig") for side in (OURS, ALONE))
     assert set(ours) - set(alone) == {"extenders"}
+    (profile,) = ours["profiles"]
+    assert profile.pop("percentageOfNodesToScore") > 0
     assert {key: ours[key] for key in alone} == alone
 
 
