@@ -1,0 +1,105 @@
+"""What an agent says of its VM (``/explain``), as far as a history keeps it, and when that is a new decision.
+
+Rules that hold here:
+
+- A decision is new when the size, the permit, the denial or the orders differ, or when the sentence says something else
+  than other numbers.
+- Sentences are texts of other programs: they are cut, never interpreted.
+"""
+
+from __future__ import annotations
+
+import re
+from math import ceil, isfinite
+from typing import Final
+
+import msgspec
+
+from protocol.kubernetes.objects import JsonObject, child, flag, items, text
+from protocol.messages import ObjectName
+from protocol.units import Bytes, QuantityError, Resources
+from scheduler_plugin.history.core.samples import Amount, Decision, Millis, Size
+
+_NUMBERS: Final = re.compile(r"[0-9.]+")
+_LONGEST: Final = 300
+_MOST_SENTENCES: Final = 12
+_MOST_CORES: Final = 1e6
+
+
+class Account(msgspec.Struct, frozen=True, gc=False):
+    """An agent's account at ``at``: what it needs, what the guest uses, and what was decided in sentences."""
+
+    at: Millis
+    need: Size | None
+    used_cpu: Amount | None
+    used_mem: Amount | None
+    said: tuple[str, ...]
+    size: Size | None
+    permit: Size | None
+    denied: bool
+    migrating: bool
+
+    @property
+    def gist(self) -> tuple[object, ...]:
+        """What makes a decision another one than the last."""
+        words = _NUMBERS.sub("#", self.said[0]) if self.said else ""
+        return self.size, self.permit, self.denied, self.migrating, words
+
+
+def read_account(at: Millis, found: JsonObject) -> Account:
+    """An agent's answer at ``/explain``; what it lacks is None.
+
+    >>> account = read_account(5, {"because": "idle", "metrics": {"cores_busy": 0.25, "mem_used": "1Mi"}})
+    >>> account.used_cpu, account.used_mem, account.said
+    (250, 1024, ('idle',))
+    """
+    metrics = child(found, "metrics")
+    return Account(
+        at=at,
+        need=_size(child(found, "goal")),
+        used_cpu=_cores(metrics.get("cores_busy")),
+        used_mem=_kib(text(metrics, "mem_used")),
+        said=_sentences(found),
+        size=_size(child(found, "size", "ordered")),
+        permit=_size(child(found, "permit")),
+        denied=bool(child(found, "denied")),
+        migrating=flag(found, "migrating"),
+    )
+
+
+def decision_of(vm: ObjectName, before: Account | None, account: Account) -> Decision | None:
+    """What was decided since the account before; None where it is the same, or nothing is said."""
+    if not account.said or (before is not None and before.gist == account.gist):
+        return None
+    return Decision(account.at, vm, "agent", account.said, account.size, account.denied)
+
+
+def _sentences(found: JsonObject) -> tuple[str, ...]:
+    headline = text(found, "because")
+    parts = [
+        f"{text(part, 'name')} needs {text(part, 'need')}: {text(part, 'because')}" for part in items(found, "parts")
+    ]
+    guard = text(found, "shrink_guard")
+    said = [headline, *parts, *([f"Policy: {guard}"] if guard else [])]
+    return tuple(sentence[:_LONGEST] for sentence in said if sentence)[:_MOST_SENTENCES]
+
+
+def _size(amounts: JsonObject) -> Size | None:
+    try:
+        return Size.of(Resources.parse(text(amounts, "cpu"), text(amounts, "mem")))
+    except QuantityError:
+        return None
+
+
+def _cores(value: object) -> Amount | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not isinstance(value, (int, float)) or not isfinite(value) or not 0 <= value < _MOST_CORES:
+        return None
+    return ceil(round(value * 1000, 6))
+
+
+def _kib(quantity: str) -> Amount | None:
+    try:
+        return -(-Bytes.parse(quantity).value // 1024)
+    except QuantityError:
+        return None

@@ -1,0 +1,21 @@
+"""What is written down together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from scheduler_plugin.history.core.samples import Decision, MoveRecord, NodeFacts, VmFacts
+from scheduler_plugin.history.core.spans import Span
+
+
+@dataclass(slots=True)
+class Batch:
+    """Spans that were closed, decisions that are new, and migrations as they are now."""
+
+    vms: list[tuple[VmFacts, Span]] = field(default_factory=list)
+    nodes: list[tuple[NodeFacts, Span]] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    moves: list[MoveRecord] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.vms) + len(self.nodes) + len(self.decisions) + len(self.moves)

@@ -1,0 +1,150 @@
+"""Looks become batches: what a recorder remembers from one look to the next.
+
+Rules that hold here:
+
+- Of a look only what changed is written, and what has not been written for a heartbeat.
+- The scheduler's decisions are seen in its permits and denials, an agent's in its account.
+- A look before the last one, by more than a gap, means that the clock was set back: all begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from protocol.kubernetes.objects import JsonObject, name_of
+from protocol.messages import ObjectName
+from scheduler_plugin.history.core.accounts import Account, decision_of, read_account
+from scheduler_plugin.history.core.accumulation import Accumulation, Pace, pace_for
+from scheduler_plugin.history.core.batches import Batch
+from scheduler_plugin.history.core.looks import Look, Standing, VmReader, node_samples
+from scheduler_plugin.history.core.moves import read_move
+from scheduler_plugin.history.core.rota import next_asked
+from scheduler_plugin.history.core.samples import (
+    MINUTE,
+    Decision,
+    Millis,
+    MoveRecord,
+    NodeFacts,
+    Size,
+    VmFacts,
+    VmSample,
+)
+
+ACCOUNT_LASTS: Final[Millis] = 5 * MINUTE
+"""An account that is older no longer says what a guest needs and uses."""
+
+
+class Chronicle:
+    """What is known between two looks that are ``interval`` (ms) apart; ``labels`` are keys whose values are kept."""
+
+    def __init__(self, interval: Millis, labels: Sequence[str] = ()) -> None:
+        self._interval = interval
+        self._reader = VmReader(labels)
+        self._vms: Accumulation[VmFacts] = Accumulation()
+        self._nodes: Accumulation[NodeFacts] = Accumulation()
+        self._accounts: dict[ObjectName, Account] = {}
+        self._asked: dict[ObjectName, Millis] = {}
+        self._standings: dict[ObjectName, Standing] = {}
+        self._moves: dict[ObjectName, MoveRecord] = {}
+        self._latest: Millis | None = None
+        self._news: set[ObjectName] = set()
+
+    def was_set_back(self, at: Millis) -> bool:
+        """Whether the clock was set back since the last look; if so, all begins anew."""
+        if self._latest is None or at >= self._latest - self._pace.gap:
+            return False
+        for each in (self._vms, self._nodes):
+            each.rewind()
+        for kept in (self._accounts, self._asked, self._moves):
+            kept.clear()
+        self._latest = None
+        return True
+
+    def asks(self, look: Look, most: int) -> list[JsonObject]:
+        """The VMs whose agents are to be asked for their account, at most ``most``."""
+        known = {name_of(vm): vm for vm in look.vms}
+        chosen = next_asked(known, self._news, self._asked, most)
+        self._asked = {vm: at for vm, at in self._asked.items() if vm in known} | dict.fromkeys(chosen, look.at)
+        return [known[vm] for vm in chosen]
+
+    def take(self, look: Look, answers: Mapping[ObjectName, JsonObject]) -> Batch:
+        """What of a look, and of what agents answered, is to be written."""
+        batch = Batch()
+        for vm, answer in answers.items():
+            self._told(vm, read_account(look.at, answer), batch)
+        self._news = set()
+        for sample, standing in self._reader.samples(look, self._accounts, look.at - ACCOUNT_LASTS):
+            self._seen(sample, standing, batch)
+        for node in node_samples(look):
+            closed = self._nodes.take(node.facts.node, node.at, node.facts, node.amounts, self._pace)
+            batch.nodes += [] if closed is None else [closed]
+        batch.vms += self._vms.expired(look.at, self._pace)
+        batch.nodes += self._nodes.expired(look.at, self._pace)
+        self._moved(look, batch)
+        self._forget({name_of(vm) for vm in look.vms})
+        self._latest = look.at
+        return batch
+
+    def end(self) -> Batch:
+        """All that is not written yet."""
+        return Batch(vms=list(self._vms.end()), nodes=list(self._nodes.end()))
+
+    @property
+    def _pace(self) -> Pace:
+        return pace_for(len(self._vms), self._interval)
+
+    def _told(self, vm: ObjectName, account: Account, batch: Batch) -> None:
+        decision = decision_of(vm, self._accounts.get(vm), account)
+        self._accounts[vm] = account
+        batch.decisions += [] if decision is None else [decision]
+
+    def _seen(self, sample: VmSample, standing: Standing | None, batch: Batch) -> None:
+        vm = sample.facts.vm
+        closed = self._vms.take(vm, sample.at, sample.facts, sample.amounts, self._pace)
+        batch.vms += [] if closed is None else [closed]
+        if standing is None:
+            return
+        before = self._standings.get(vm)
+        self._standings[vm] = standing
+        if before is not None and before != standing:
+            self._news.add(vm)
+            batch.decisions += _of_scheduler(sample, before, standing)
+
+    def _moved(self, look: Look, batch: Batch) -> None:
+        moves = {name_of(each): read_move(look.at, each, self._moves.get(name_of(each))) for each in look.migrations}
+        batch.moves += [move for name, move in moves.items() if self._moves.get(name) is not move]
+        self._moves = moves
+
+    def _forget(self, known: Iterable[ObjectName]) -> None:
+        """VMs that are gone leave nothing behind."""
+        there = set(known)
+        for gone in self._standings.keys() - there:
+            del self._standings[gone]
+        for gone in self._accounts.keys() - there:
+            del self._accounts[gone]
+
+
+def _of_scheduler(sample: VmSample, before: Standing, standing: Standing) -> list[Decision]:
+    """What the scheduler decided between two looks."""
+    said = []
+    if standing.permit is not None and standing.permit != before.permit:
+        said.append(f"It permits {standing.permit.resources}.")
+    if standing.denied != before.denied:
+        said.append(f"It denies {standing.denied.resources}." if any_of(standing.denied) else "It denies nothing more.")
+    if standing.migrating != before.migrating:
+        said.append("The VM is being migrated." if standing.migrating else "The VM is not being migrated any more.")
+    if not said:
+        return []
+    cpu, mem = sample.amounts[:2]
+    size = None if cpu is None or mem is None else Size(cpu, mem)
+    return [Decision(sample.at, sample.facts.vm, "scheduler", tuple(said), size, any_of(standing.denied))]
+
+
+def any_of(size: Size) -> bool:
+    """Whether either amount is above zero.
+
+    >>> any_of(Size(0, 1)), any_of(Size(0, 0))
+    (True, False)
+    """
+    return bool(size.cpu or size.mem)

@@ -1,0 +1,160 @@
+"""What a look at a cluster shows, as samples: objects of the API, the scheduler's ``/nodes``, accounts of agents.
+
+Rules that hold here:
+
+- What cannot be read is None, and a VM that cannot be read has no sample: nothing is guessed.
+- ``need`` is the goal of the agent's account; without a fresh one what the VM has and is denied.
+- Reading a VM costs more than all else, so one whose version has not changed is not read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from protocol.kubernetes.objects import Json, JsonObject, child, flag, items, labels_of, name_of, text, version_of
+from protocol.messages import ObjectName
+from protocol.names import LABEL_GROUP, LABEL_MACHINE, LABEL_MACHINE_OLD
+from protocol.units import QuantityError, Resources
+from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
+from scheduler_plugin.history.core.accounts import Account
+from scheduler_plugin.history.core.samples import Millis, NodeFacts, NodeSample, Size, VmFacts, VmSample
+
+_LONGEST_LABEL = 256
+
+
+class Look(msgspec.Struct, frozen=True, gc=False):
+    """What a cluster showed at ``at``.
+
+    ``vms``: VirtualMachines as JSON; ``nodes``: the scheduler's answer at ``/nodes``, None where it gave none;
+    ``machines``: the instance type of each node where it has one; ``migrations``: VirtualMachineMigrations as JSON.
+    """
+
+    at: Millis
+    vms: Sequence[JsonObject]
+    nodes: JsonObject | None = None
+    machines: Mapping[str, str] = {}
+    migrations: Sequence[JsonObject] = ()
+
+
+class Standing(msgspec.Struct, frozen=True, gc=False):
+    """What the scheduler says of one VM, both its pods together where it migrates."""
+
+    reserved: Size
+    permit: Size | None
+    denied: Size
+    migrating: bool
+
+
+def machines_of(nodes: Iterable[JsonObject]) -> dict[str, str]:
+    """The instance type of each Node that has one.
+
+    >>> machines_of([{"metadata": {"name": "n1", "labels": {"node.kubernetes.io/instance-type": "m5"}}}])
+    {'n1': 'm5'}
+    """
+    found = {name_of(node).name: labels_of(node) for node in nodes}
+    types = {node: labels.get(LABEL_MACHINE) or labels.get(LABEL_MACHINE_OLD) for node, labels in found.items()}
+    return {node: kind for node, kind in types.items() if kind}
+
+
+def standings(nodes: JsonObject | None) -> dict[str, Standing]:
+    """By VM (``namespace/name``), from the scheduler's ``/nodes``; what cannot be read is left out."""
+    found: dict[str, Standing] = {}
+    for pod in (pod for node in items(nodes or {}, "nodes") for pod in items(node, "pods")):
+        vm, standing = text(pod, "vm"), _standing(pod)
+        if vm and standing is not None:
+            found[vm] = _together(found[vm], standing) if vm in found else standing
+    return found
+
+
+def _standing(pod: Json) -> Standing | None:
+    reserved, denied = size_at(pod, "reserved"), size_at(pod, "denied")
+    if reserved is None:
+        return None
+    return Standing(reserved, size_at(pod, "permit"), denied or Size(0, 0), flag(pod, "migrating"))
+
+
+def _together(one: Standing, other: Standing) -> Standing:
+    return Standing(
+        Size(one.reserved.cpu + other.reserved.cpu, one.reserved.mem + other.reserved.mem),
+        one.permit or other.permit,
+        Size(max(one.denied.cpu, other.denied.cpu), max(one.denied.mem, other.denied.mem)),
+        migrating=True,
+    )
+
+
+def size_at(source: JsonObject, *path: str) -> Size | None:
+    """The amounts ``{"cpu": …, "mem": …}`` at ``path``; None where there are none.
+
+    >>> size_at({"permit": {"cpu": "2", "mem": "4Mi"}}, "permit")
+    Size(cpu=2000, mem=4096)
+    """
+    found = child(source, *path)
+    try:
+        return Size.of(Resources.parse(text(found, "cpu"), text(found, "mem")))
+    except QuantityError:
+        return None
+
+
+class VmReader:
+    """Reads looks into samples of VMs. ``labels`` are the keys whose values are kept."""
+
+    def __init__(self, labels: Sequence[str] = ()) -> None:
+        self._labels = tuple(sorted(set(labels)))
+        self._known: dict[ObjectName, tuple[str, tuple[VmFacts, Size]]] = {}
+
+    def samples(
+        self, look: Look, accounts: Mapping[ObjectName, Account], oldest: Millis
+    ) -> Iterator[tuple[VmSample, Standing | None]]:
+        """Each VM that can be read, with what the scheduler says of it. Accounts before ``oldest`` do not count."""
+        of_scheduler = standings(look.nodes)
+        seen: dict[ObjectName, tuple[str, tuple[VmFacts, Size]]] = {}
+        for obj in look.vms:
+            name, version = name_of(obj), version_of(obj)
+            known = self._known.get(name)
+            found = known[1] if known is not None and version and known[0] == version else self._read(obj)
+            if found is not None:
+                seen[name] = version, found
+                standing, account = of_scheduler.get(str(name)), accounts.get(name)
+                fresh = account if account is not None and account.at >= oldest else None
+                yield VmSample(look.at, found[0], _amounts(found[1], standing, fresh)), standing
+        self._known = seen
+
+    def _read(self, obj: JsonObject) -> tuple[VmFacts, Size] | None:
+        try:
+            vm = parse_virtual_machine(obj)
+        except InvalidObjectError:
+            return None
+        labels = tuple((key, vm.labels[key][:_LONGEST_LABEL]) for key in self._labels if key in vm.labels)
+        least, most = Size.of(vm.bounds.min), Size.of(vm.bounds.max)
+        facts = VmFacts(vm.name, vm.node or "", vm.labels.get(LABEL_GROUP, ""), least, most, labels)
+        return facts, Size.of(vm.use)
+
+
+def _amounts(size: Size, standing: Standing | None, account: Account | None) -> tuple[int | None, ...]:
+    need = account.need if account is not None else None
+    if need is None and standing is not None:
+        need = Size(size.cpu + standing.denied.cpu, size.mem + standing.denied.mem)
+    permit, reserved = (None, None) if standing is None else (standing.permit, standing.reserved)
+    pairs = (size, need, permit, reserved)
+    used = (None, None) if account is None else (account.used_cpu, account.used_mem)
+    amounts: list[int | None] = []
+    for pair in pairs:
+        amounts += (None, None) if pair is None else (pair.cpu, pair.mem)
+    return (*amounts, *used)
+
+
+def node_samples(look: Look) -> Iterator[NodeSample]:
+    """Each node that the scheduler knows; ``used`` are the sizes of the VMs on it."""
+    for node in items(look.nodes or {}, "nodes"):
+        name = text(node, "name")
+        total, reserved = size_at(node, "total"), size_at(node, "reserved")
+        if not name or total is None or reserved is None:
+            continue
+        uses = [size for size in (size_at(pod, "use") for pod in items(node, "pods")) if size is not None]
+        used = Size(sum(size.cpu for size in uses), sum(size.mem for size in uses))
+        mark = size_at(node, "watermark")
+        marks = (None, None) if mark is None else (mark.cpu, mark.mem)
+        facts = NodeFacts(name, look.machines.get(name, ""))
+        yield NodeSample(look.at, facts, (total.cpu, total.mem, reserved.cpu, reserved.mem, used.cpu, used.mem, *marks))

@@ -1,0 +1,40 @@
+"""Migrations as a history keeps them, from their objects."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.kubernetes.objects import JsonObject, annotations_of, child, name_of, text, whole
+from protocol.kubernetes.timestamps import parse_timestamp
+from protocol.messages import ObjectName
+from protocol.names import ANNOTATION_REASON, ANNOTATION_TARGET_NODE
+from scheduler_plugin.history.core.samples import Millis, MoveRecord
+
+ENDED: Final = frozenset({"Succeeded", "Failed"})
+
+
+def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> MoveRecord:
+    """A migration as it was seen at ``at``, after it was seen as ``before``; one that has ended keeps its end.
+
+    >>> seen = {"metadata": {"namespace": "d", "name": "m"}, "spec": {"vmName": "db"}, "status": {"phase": "Running"}}
+    >>> move = read_move(5, seen, None)
+    >>> str(move.vm), move.phase, move.since, read_move(9, seen, move).until
+    ('d/db', 'Running', 5, 9)
+    """
+    name, phase = name_of(migration), text(migration, "status", "phase") or "Pending"
+    if before is not None and before.phase in ENDED and before.phase == phase:
+        return before
+    created = parse_timestamp(text(migration, "metadata", "creationTimestamp"))
+    began = at if created is None else min(at, int(created * 1000))
+    annotations, downtime = annotations_of(migration), whole(migration, "status", "info", "downtimeMs")
+    return MoveRecord(
+        name=name,
+        vm=ObjectName(name.namespace, text(migration, "spec", "vmName")),
+        source=text(migration, "status", "sourceNode"),
+        target=text(migration, "status", "targetNode") or annotations.get(ANNOTATION_TARGET_NODE, ""),
+        phase=phase,
+        since=began if before is None else before.since,
+        until=at,
+        reason=annotations.get(ANNOTATION_REASON, ""),
+        downtime=downtime if "downtimeMs" in child(migration, "status", "info") else None,
+    )

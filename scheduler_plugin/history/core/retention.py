@@ -1,0 +1,86 @@
+"""How long a history stays fine, when it is made coarser, and what goes first where it is too large.
+
+Rules that hold here:
+
+- Spans are fine for hours, five minutes long for days, an hour long for weeks; then they go.
+- Where the store is above its bounds all horizons are halved until it is not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from scheduler_plugin.history.core.samples import DAY, HOUR, MINUTE, Millis
+
+
+class Tier(msgspec.Struct, frozen=True, gc=False):
+    """Spans of one width (ms; 0: as they were seen), kept for so long, but never less than ``least``."""
+
+    width: Millis
+    keep: Millis
+    least: Millis
+
+
+TIERS: Final = (
+    Tier(0, 2 * HOUR, 10 * MINUTE),
+    Tier(5 * MINUTE, 2 * DAY, 2 * HOUR),
+    Tier(HOUR, 35 * DAY, 12 * HOUR),
+)
+
+
+class Bounds(msgspec.Struct, frozen=True, gc=False):
+    """The most that a store may hold: bytes of its file, and rows of spans, decisions and migrations together."""
+
+    most_bytes: int = 512 * 1024**2
+    most_rows: int = 5_000_000
+
+
+class Fold(msgspec.Struct, frozen=True, gc=False):
+    """Spans of ``tier`` that began before ``before`` go into the next tier, or away from the last one."""
+
+    tier: int
+    before: Millis
+
+
+MOST_HALVINGS: Final = 6
+
+
+def folds(now: Millis, halvings: int = 0) -> tuple[Fold, ...]:
+    """What is due, the finest tier first; borders are multiples of the next tier's width.
+
+    >>> [fold.before // HOUR for fold in folds(100 * DAY)]
+    [2398, 2352, 1560]
+    >>> folds(100 * DAY, halvings=1)[2].before == 100 * DAY - 35 * DAY // 2
+    True
+    """
+    found = []
+    for number, tier in enumerate(TIERS):
+        width = TIERS[min(number + 1, len(TIERS) - 1)].width
+        horizon = now - max(tier.keep >> halvings, tier.least)
+        found.append(Fold(number, horizon // width * width))
+    return tuple(found)
+
+
+def oldest_kept(now: Millis, halvings: int = 0) -> Millis:
+    """Decisions and migrations before this go.
+
+    >>> oldest_kept(100 * DAY) == 65 * DAY
+    True
+    """
+    return folds(now, halvings)[-1].before
+
+
+def next_halvings(halvings: int, used_bytes: int, rows: int, bounds: Bounds) -> int:
+    """How far horizons are halved after a look at the store: more while it is too large, less once it is half empty.
+
+    >>> next_halvings(0, 11, 0, Bounds(most_bytes=10)), next_halvings(2, 4, 0, Bounds(most_bytes=10))
+    (1, 1)
+    >>> next_halvings(2, 8, 0, Bounds(most_bytes=10)), next_halvings(0, 1, 0, Bounds())
+    (2, 0)
+    """
+    if used_bytes > bounds.most_bytes or rows > bounds.most_rows:
+        return min(halvings + 1, MOST_HALVINGS)
+    is_half_empty = 2 * used_bytes < bounds.most_bytes and 2 * rows < bounds.most_rows
+    return max(0, halvings - 1) if is_half_empty else halvings

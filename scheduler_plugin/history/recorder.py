@@ -1,0 +1,152 @@
+"""Takes looks at a cluster and writes what changed into a store.
+
+Rules that hold here:
+
+- A look that fails, an agent that does not answer and a store that cannot be written are logged once and tried again:
+  the time until then is unknown in the history, and nothing else depends on it.
+- Few agents are asked at each look: those with news, then those that were asked longest ago.
+- Only a recorder that holds the store's lock writes it; another one waits until it is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from protocol.kubernetes.objects import Json, JsonObject, name_of
+from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
+from protocol.units import Instant, Seconds
+from scheduler_plugin.history.core.accumulation import GAP_INTERVALS
+from scheduler_plugin.history.core.batches import Batch
+from scheduler_plugin.history.core.chronicle import Chronicle
+from scheduler_plugin.history.core.looks import Look
+from scheduler_plugin.history.core.retention import Bounds
+from scheduler_plugin.history.core.samples import SECOND, Millis
+from scheduler_plugin.history.sqlite.files import StoreError
+from scheduler_plugin.history.sqlite.store import SqliteStore
+
+LOG: Final = logging.getLogger("autoscale.history")
+INTERVAL: Final = Seconds(10.0)
+UPKEEP: Final = Seconds(600.0)
+MOST_ASKED: Final = 64
+"""Agents that are asked at one look, at most."""
+_TOGETHER: Final = 16
+
+T = TypeVar("T")
+
+
+class LookError(Exception):
+    """The cluster cannot be looked at now; the message says why."""
+
+
+class Source(Protocol):
+    """Where looks come from."""
+
+    async def look(self) -> Look:
+        """The cluster as it is now. Raises ``LookError``."""
+
+    async def account(self, vm: JsonObject) -> Json | None:
+        """What the agent of a VM answers at ``/explain``; None where it does not."""
+
+
+class Recorder:
+    """Records a cluster into the file ``path``. Run ``run`` in a task; ``close`` comes with its end.
+
+    ``labels`` are the keys whose values are kept, ``interval`` is the time between two looks.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is a setting of its own
+        self,
+        path: Path,
+        source: Source,
+        clock: Clock,
+        *,
+        labels: Sequence[str] = (),
+        interval: Seconds = INTERVAL,
+        bounds: Bounds | None = None,
+    ) -> None:
+        self.trouble = ""
+        """What is wrong now, for people; empty while all is recorded."""
+        self._path, self._source, self._clock = path, source, clock
+        self._interval, self._bounds = interval, bounds
+        self._chronicle = Chronicle(round(interval * SECOND), labels)
+        self._store: SqliteStore | None = None
+        self._thread = ThreadPoolExecutor(1, "history")
+        self._upkeep_at = Instant(0.0)
+
+    async def run(self) -> None:
+        """Records until it is cancelled; then it writes the rest and gives the store back."""
+        try:
+            while True:
+                await self.record()
+                await self._clock.sleep(self._interval)
+        finally:
+            self._close()
+
+    async def record(self) -> None:
+        """Takes one look and writes what is new."""
+        try:
+            store = self._store or await self._opened()
+            look = await self._source.look()
+            if self._chronicle.was_set_back(look.at):
+                LOG.warning("the clock was set back: what the history has of later times is removed")
+                await self._in_thread(lambda: store.forget_after(look.at))
+            batch = self._chronicle.take(look, await self._answers(look))
+            await self._in_thread(lambda: store.write(batch))
+            if self._clock.now() >= self._upkeep_at:
+                self._upkeep_at = Instant(self._clock.now() + UPKEEP)
+                await self._in_thread(lambda: store.upkeep(look.at))
+        except (LookError, StoreError) as error:
+            self._note(str(error))
+        else:
+            self._note("")
+
+    async def _opened(self) -> SqliteStore:
+        """The store; what it has of the future was written by a clock that was wrong."""
+        latest: Millis = round((self._clock.wall() + GAP_INTERVALS * self._interval) * SECOND)
+        store = await self._in_thread(lambda: SqliteStore(self._path, self._clock.wall, self._bounds))
+        for note in store.notes:
+            LOG.warning("history", extra={"note": note})
+        self._store = store
+        await self._in_thread(lambda: store.forget_after(latest))
+        return store
+
+    async def _answers(self, look: Look) -> dict[ObjectName, Json]:
+        limit = asyncio.Semaphore(_TOGETHER)
+
+        async def ask(vm: JsonObject) -> tuple[ObjectName, Json | None]:
+            async with limit:
+                return name_of(vm), await self._source.account(vm)
+
+        found = await asyncio.gather(*(ask(vm) for vm in self._chronicle.asks(look, MOST_ASKED)))
+        return {vm: answer for vm, answer in found if answer is not None}
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _note(self, trouble: str) -> None:
+        if trouble and trouble != self.trouble:
+            LOG.warning("nothing is recorded until this ends", extra={"reason": trouble})
+        elif self.trouble and not trouble:
+            LOG.info("recording again")
+        self.trouble = trouble
+
+    def _close(self) -> None:
+        """Writes the rest; on the way out the loop may wait for it."""
+        if self._store is not None:
+            self._thread.submit(_ended, self._store, self._chronicle.end()).result()
+        self._thread.shutdown()
+
+
+def _ended(store: SqliteStore, rest: Batch) -> None:
+    try:
+        store.write(rest)
+    except StoreError as error:
+        LOG.warning("the end of the history is not written", extra={"reason": str(error)})
+    finally:
+        store.close()

@@ -1,0 +1,117 @@
+"""A history's file: opened by one recorder at a time, set aside where it is damaged.
+
+Rules that hold here:
+
+- A lock beside the file says that a recorder writes it; the kernel gives it back however that process ends.
+- A damaged file is renamed, never repaired and never deleted at once: of the damaged ones the latest is kept.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from scheduler_plugin.history.ports import HistoryError
+from scheduler_plugin.history.sqlite.schema import APPLICATION, CREATE, VERSION
+
+DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_COMPANIONS: Final = ("-wal", "-shm", "-journal")
+_ASIDE: Final = ".damaged-"
+_PRIMARY_CODE: Final = 0xFF
+_BUSY: Final = 5.0
+
+
+class StoreError(HistoryError):
+    """The store cannot be written now; the message says why. What is recorded meanwhile is lost, nothing else."""
+
+
+class StoreBusyError(StoreError):
+    """Another recorder writes this store."""
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file itself is broken, or is none of ours."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return isinstance(code, int) and code & _PRIMARY_CODE in DAMAGE
+
+
+@contextmanager
+def only_recorder(path: Path) -> Iterator[None]:
+    """Holds the lock of the store. Raises ``StoreBusyError``, or ``StoreError`` where the folder cannot be written."""
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"the history cannot be written: {lock}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StoreBusyError(f"another recorder writes {path}") from error
+        yield
+    finally:
+        os.close(file)
+
+
+def open_to_write(path: Path) -> sqlite3.Connection:
+    """The file with its tables. Raises ``sqlite3.Error``."""
+    connection = sqlite3.connect(path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA quick_check(1)").fetchone()
+        _own(connection)
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in CREATE:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class ForeignFileError(sqlite3.DatabaseError):
+    """The file is a database, but no history of this version."""
+
+
+def _own(connection: sqlite3.Connection) -> None:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    is_new = not application and not connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()[0]
+    if not is_new and (application, version) != (APPLICATION, VERSION):
+        raise ForeignFileError(f"expected a history of version {VERSION}, got version {version} of {application:#x}")
+
+
+def open_to_read(path: Path) -> sqlite3.Connection:
+    """The file for questions. Raises ``HistoryError`` where there is none, ``sqlite3.Error``."""
+    if not path.is_file():
+        raise HistoryError(f"there is no history at {path} yet: autoscale web or autoscale local up records one")
+    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=_BUSY, check_same_thread=False)
+
+
+def set_aside(path: Path, wall: float) -> Path:
+    """Renames a damaged file, and removes the one that was set aside before. Raises ``OSError``."""
+    for old in set_aside_files(path):
+        old.unlink(missing_ok=True)
+    aside = path.with_name(f"{path.name}{_ASIDE}{int(wall)}")
+    path.rename(aside)
+    for companion in _COMPANIONS:
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + companion).unlink()
+    return aside
+
+
+def set_aside_files(path: Path) -> list[Path]:
+    """The damaged files that were set aside."""
+    return sorted(path.parent.glob(f"{path.name}{_ASIDE}*"))

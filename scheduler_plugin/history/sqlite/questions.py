@@ -1,0 +1,162 @@
+"""Answers the port ``History`` from a file, which each question opens anew: it may have been set aside meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from protocol.messages import ObjectName
+from scheduler_plugin.history.core.samples import Decision, Millis, MoveRecord, NodeFacts, Size, VmFacts
+from scheduler_plugin.history.core.shares import weighted_share
+from scheduler_plugin.history.core.spans import Span, clipped, joined, stepped
+from scheduler_plugin.history.ports import Extent, HistoryError, NodeUsage, Period, Usage
+from scheduler_plugin.history.sqlite.files import open_to_read, set_aside_files
+from scheduler_plugin.history.sqlite.schema import NODE_SPANS, VM_SPANS, SpanTable
+
+T = TypeVar("T")
+F = TypeVar("F")
+
+_DECISION: Final = msgspec.json.Decoder(Decision)
+_MOVE: Final = msgspec.json.Decoder(MoveRecord)
+_VM_FACTS: Final = msgspec.json.Decoder(VmFacts)
+_NODE_FACTS: Final = msgspec.json.Decoder(NodeFacts)
+_LONGEST_SPAN: Final = 3 * 3600 * 1000
+"""No span is longer (ms): the widest tier, and one that begins at its end. So the index finds those that matter."""
+
+
+class SqliteHistory:
+    """See ``History``."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def extent(self) -> Extent:
+        """See ``History``."""
+        return await self._ask(self._extent)
+
+    async def vm_series(self, vm: ObjectName, period: Period, step: Millis) -> Sequence[Span]:
+        """See ``History``."""
+        key = ("vm", vm.namespace, vm.name)
+        return await self._ask(lambda connection: _series(connection, VM_SPANS, key, period, step))
+
+    async def node_series(self, node: str, period: Period, step: Millis) -> Sequence[Span]:
+        """See ``History``."""
+        return await self._ask(lambda connection: _series(connection, NODE_SPANS, ("node", "", node), period, step))
+
+    async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[Decision]:
+        """See ``History``."""
+        rows = await self._ask(lambda connection: _events(connection, "decisions", "at", "at", vm, period, most))
+        return [_DECISION.decode(row) for row in rows]
+
+    async def moves(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[MoveRecord]:
+        """See ``History``."""
+        rows = await self._ask(lambda connection: _events(connection, "moves", "since", "until", vm, period, most))
+        return [_MOVE.decode(row) for row in rows]
+
+    async def usage(self, period: Period) -> Sequence[Usage]:
+        """See ``History``."""
+        found = await self._ask(lambda connection: _totals(connection, VM_SPANS, _VM_FACTS.decode, period))
+        return [Usage(facts, span) for facts, span in found]
+
+    async def node_usage(self, period: Period) -> Sequence[NodeUsage]:
+        """See ``History``."""
+        found = await self._ask(lambda connection: _totals(connection, NODE_SPANS, _NODE_FACTS.decode, period))
+        return [NodeUsage(facts, span) for facts, span in found]
+
+    async def high_needs(self, period: Period, share: float) -> Mapping[ObjectName, Size]:
+        """See ``History``."""
+        return await self._ask(lambda connection: _high_needs(connection, period, share))
+
+    def _extent(self, connection: sqlite3.Connection) -> Extent:
+        since, until = connection.execute("SELECT MIN(since), MAX(until) FROM vm_spans").fetchone()
+        notes = [
+            f"A damaged history was set aside as {each.name}: what it held is missing here."
+            for each in set_aside_files(self._path)
+        ]
+        return Extent(since, until, tuple(notes))
+
+    async def _ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
+        return await asyncio.to_thread(self._answer, question)
+
+    def _answer(self, question: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            with closing(open_to_read(self._path)) as connection:
+                connection.execute("BEGIN")
+                return question(connection)
+        except (sqlite3.Error, msgspec.MsgspecError) as error:
+            raise HistoryError(f"the history {self._path} cannot be read: {error}") from error
+
+
+def _series(
+    connection: sqlite3.Connection, table: SpanTable, key: tuple[str, str, str], period: Period, step: Millis
+) -> list[Span]:
+    condition = (
+        "WHERE subject = (SELECT id FROM subjects WHERE kind = ? AND namespace = ? AND name = ?) "
+        "AND since > ? AND since < ? AND until > ? ORDER BY since"
+    )
+    bounds = (period.since - _LONGEST_SPAN, period.until, period.since)
+    rows = connection.execute(table.select + condition, (*key, *bounds))
+    return stepped(_parts((table.read(row)[1] for row in rows), period), period.since, step)
+
+
+def _parts(spans: Iterable[Span], period: Period) -> Iterable[Span]:
+    parts = (clipped(span, period.since, period.until) for span in spans)
+    return (part for part in parts if part is not None)
+
+
+def _totals(
+    connection: sqlite3.Connection, table: SpanTable, decode: Callable[[bytes], F], period: Period
+) -> list[tuple[F, Span]]:
+    """What lies within the period is summed by SQLite; what crosses its ends is cut here."""
+    found: dict[int, list[Span]] = defaultdict(list)
+    for row in connection.execute(table.totals, (period.since, period.until)):
+        number, span = table.read(row)
+        found[number].append(span)
+    for end in (period.since, period.until):
+        crossing = connection.execute(
+            f"{table.select} WHERE tier IN (0, 1, 2) AND since > ? AND since < ? AND until > ?",
+            (end - _LONGEST_SPAN, end, end),
+        )
+        for number, span in map(table.read, crossing):
+            part = clipped(span, period.since, period.until)
+            is_twice = end == period.until and span.since < period.since
+            if part is not None and not is_twice:
+                found[number].append(part)
+    texts = dict(connection.execute("SELECT id, json FROM facts"))
+    return [(decode(texts[number]), joined(spans)) for number, spans in sorted(found.items())]
+
+
+def _events(  # noqa: PLR0913, PLR0917 - the parts of one statement
+    connection: sqlite3.Connection, table: str, begin: str, end: str, vm: ObjectName | None, period: Period, most: int
+) -> list[bytes]:
+    of_vm = "subject = (SELECT id FROM subjects WHERE kind = 'vm' AND namespace = ? AND name = ?) AND "
+    rows = connection.execute(
+        f"SELECT json FROM {table} WHERE {'' if vm is None else of_vm}{begin} < ? AND {end} >= ? "  # noqa: S608
+        f"ORDER BY {begin} DESC, rowid DESC LIMIT ?",
+        (*(() if vm is None else (vm.namespace, vm.name)), period.until, period.since, most),
+    )
+    return [row[0] for row in rows]
+
+
+def _high_needs(connection: sqlite3.Connection, period: Period, share: float) -> dict[ObjectName, Size]:
+    found: dict[ObjectName, list[int]] = {}
+    for place, column in enumerate(("need_cpu", "need_mem")):
+        levels: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+        rows = connection.execute(
+            f"SELECT namespace, name, peak_{column}, SUM(known_{column}) FROM vm_spans "  # noqa: S608
+            f"JOIN subjects ON subjects.id = subject WHERE since >= ? AND since < ? AND known_{column} > 0 "
+            f"GROUP BY subject, peak_{column}",
+            (period.since, period.until),
+        )
+        for namespace, name, peak, known in rows:
+            levels[namespace, name].append((peak, known))
+        for (namespace, name), each in levels.items():
+            found.setdefault(ObjectName(namespace, name), [0, 0])[place] = weighted_share(each, share)
+    return {vm: Size(*amounts) for vm, amounts in found.items()}

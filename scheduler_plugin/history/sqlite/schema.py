@@ -1,0 +1,121 @@
+"""The tables of a history's file, and the statements that are made of a table's columns.
+
+Rules that hold here:
+
+- Names of VMs and texts of people reach SQL as parameters only; statements are made of names in this repository.
+- A span has ``tier``: 0 as seen, then coarser ones (``core.retention``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from scheduler_plugin.history.core.samples import NODE_COLUMNS, VM_COLUMNS
+from scheduler_plugin.history.core.spans import Span
+
+VERSION: Final = 1
+APPLICATION: Final = 0x41534849
+"""Marks the file as a history (``PRAGMA application_id``)."""
+
+_HEAD: Final = ("subject", "facts", "tier", "since", "until", "seen")
+
+
+@dataclass(frozen=True)
+class SpanTable:
+    """The spans of one kind of object."""
+
+    name: str
+    columns: tuple[str, ...]
+
+    @cached_property
+    def _parts(self) -> tuple[str, ...]:
+        return tuple(f"{part}_{column}" for part in ("known", "sum", "peak") for column in self.columns)
+
+    @cached_property
+    def create(self) -> tuple[str, ...]:
+        """The table and its indexes."""
+        fields = ", ".join(f"{field} INTEGER NOT NULL" for field in (*_HEAD, *self._parts))
+        return (
+            f"CREATE TABLE IF NOT EXISTS {self.name} (id INTEGER PRIMARY KEY, {fields})",
+            f"CREATE INDEX IF NOT EXISTS {self.name}_of ON {self.name} (subject, since)",
+            f"CREATE INDEX IF NOT EXISTS {self.name}_age ON {self.name} (tier, since)",
+        )
+
+    @cached_property
+    def insert(self) -> str:
+        """Takes what ``row`` makes."""
+        fields = (*_HEAD, *self._parts)
+        return f"INSERT INTO {self.name} ({', '.join(fields)}) VALUES ({', '.join('?' * len(fields))})"  # noqa: S608
+
+    def row(self, subject: int, facts: int, span: Span) -> tuple[int, ...]:
+        """The parameters of ``insert``."""
+        return (subject, facts, 0, span.since, span.until, span.seen, *span.known, *span.sums, *span.peaks)
+
+    @cached_property
+    def coarsen(self) -> str:
+        """Joins spans of a tier that began in a stretch of time: new tier, width, old tier, from, before."""
+        width = len(self.columns)
+        joins = [
+            f"{'MAX' if place >= 2 * width else 'SUM'}({part})"  # peaks come last
+            for place, part in enumerate(self._parts)
+        ]
+        return (
+            f"INSERT INTO {self.name} ({', '.join((*_HEAD, *self._parts))}) "  # noqa: S608
+            f"SELECT subject, facts, ?, MIN(since), MAX(until), SUM(seen), {', '.join(joins)} FROM {self.name} "
+            "WHERE tier = ?3 AND since >= ?4 AND since < ?5 GROUP BY subject, facts, since / ?2"
+        ).replace("facts, ?,", "facts, ?1,")
+
+    @cached_property
+    def remove(self) -> str:
+        """Removes the spans of a tier that began in a stretch of time: tier, from, before."""
+        return f"DELETE FROM {self.name} WHERE tier = ? AND since >= ? AND since < ?"  # noqa: S608
+
+    @cached_property
+    def select(self) -> str:
+        """Spans, to be followed by a condition; ``read`` takes the rows."""
+        fields = ", ".join(("since", "until", "seen", *self._parts))
+        return f"SELECT facts, {fields} FROM {self.name} "  # noqa: S608
+
+    @cached_property
+    def totals(self) -> str:
+        """One row for all spans of the same facts that lie within a period: since, until. ``read`` takes the rows."""
+        width = len(self.columns)
+        joins = ", ".join(f"{'MAX' if place >= 2 * width else 'SUM'}({part})" for place, part in enumerate(self._parts))
+        return (
+            f"SELECT facts, MIN(since), MAX(until), SUM(seen), {joins} FROM {self.name} "  # noqa: S608
+            "WHERE tier IN (0, 1, 2) AND since >= ?1 AND since < ?2 AND until <= ?2 GROUP BY facts"
+        )
+
+    def read(self, row: Sequence[int]) -> tuple[int, Span]:
+        """The number of the facts, and the span."""
+        facts, since, until, seen, *parts = row
+        width = len(self.columns)
+        known, sums, peaks = parts[:width], parts[width : 2 * width], parts[2 * width :]
+        return facts, Span(since, until, seen, tuple(known), tuple(sums), tuple(peaks))
+
+
+VM_SPANS: Final = SpanTable("vm_spans", VM_COLUMNS)
+NODE_SPANS: Final = SpanTable("node_spans", NODE_COLUMNS)
+SPAN_TABLES: Final = (VM_SPANS, NODE_SPANS)
+
+CREATE: Final[Iterable[str]] = (
+    "CREATE TABLE IF NOT EXISTS subjects (id INTEGER PRIMARY KEY, kind TEXT NOT NULL, namespace TEXT NOT NULL, "
+    "name TEXT NOT NULL, UNIQUE (kind, namespace, name))",
+    "CREATE TABLE IF NOT EXISTS facts (id INTEGER PRIMARY KEY, subject INTEGER NOT NULL, json BLOB NOT NULL, "
+    "UNIQUE (subject, json))",
+    *VM_SPANS.create,
+    *NODE_SPANS.create,
+    "CREATE TABLE IF NOT EXISTS decisions (id INTEGER PRIMARY KEY, at INTEGER NOT NULL, subject INTEGER NOT NULL, "
+    "json BLOB NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS decisions_of ON decisions (subject, at)",
+    "CREATE INDEX IF NOT EXISTS decisions_at ON decisions (at)",
+    "CREATE TABLE IF NOT EXISTS moves (namespace TEXT NOT NULL, name TEXT NOT NULL, subject INTEGER NOT NULL, "
+    "since INTEGER NOT NULL, until INTEGER NOT NULL, json BLOB NOT NULL, PRIMARY KEY (namespace, name))",
+    "CREATE INDEX IF NOT EXISTS moves_of ON moves (subject, since)",
+)
+
+COUNTED: Final = ("vm_spans", "node_spans", "decisions", "moves")
+"""The tables whose rows the bounds count."""

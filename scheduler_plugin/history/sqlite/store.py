@@ -1,0 +1,230 @@
+"""Writes a history's file: batches of spans, decisions and migrations, and the upkeep that keeps it bounded.
+
+Rules that hold here:
+
+- A batch is one transaction. A full disk, a read-only folder and a locked file raise ``StoreError`` and lose the batch.
+- Damage sets the file aside and begins a new one, with a note; it never ends the program.
+- Every method may take long: call it off the event loop, from one thread at a time.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from protocol.messages import ObjectName
+from scheduler_plugin.history.core.batches import Batch
+from scheduler_plugin.history.core.retention import TIERS, Bounds, Fold, folds, next_halvings, oldest_kept
+from scheduler_plugin.history.core.samples import Millis, NodeFacts, VmFacts
+from scheduler_plugin.history.core.spans import Span
+from scheduler_plugin.history.sqlite.files import (
+    ForeignFileError,
+    StoreError,
+    is_damage,
+    only_recorder,
+    open_to_write,
+    set_aside,
+)
+from scheduler_plugin.history.sqlite.schema import COUNTED, NODE_SPANS, SPAN_TABLES, VM_SPANS, SpanTable
+
+T = TypeVar("T")
+
+_AT_ONCE: Final = 12
+"""So many widths of time are made coarser in one transaction, so that readers and batches wait for none long."""
+
+
+class SqliteStore:
+    """The one writer of a file; ``close`` it. Raises ``StoreBusyError`` or ``StoreError`` where it cannot be written.
+
+    ``notes`` are sentences about what went wrong with the file.
+    """
+
+    def __init__(self, path: Path, wall: Callable[[], float], bounds: Bounds | None = None) -> None:
+        self.notes: list[str] = []
+        self._path, self._wall, self._bounds = path, wall, bounds or Bounds()
+        self._halvings = 0
+        self._subjects: dict[tuple[str, str, str], int] = {}
+        self._facts: dict[VmFacts | NodeFacts, tuple[int, int]] = {}
+        self._held = ExitStack()
+        with ExitStack() as held:
+            held.enter_context(only_recorder(path))
+            self._connection = self._opened()
+            self._held = held.pop_all()
+
+    def close(self) -> None:
+        """Ends writing; what was written is kept."""
+        self._connection.close()
+        self._held.close()
+
+    def write(self, batch: Batch) -> None:
+        """Writes all of the batch or nothing. Raises ``StoreError``."""
+        self._guarded(lambda: self._write(batch))
+
+    def forget_after(self, at: Millis) -> None:
+        """Removes what lies after ``at``: the clock was wrong then. Raises ``StoreError``."""
+        self._guarded(lambda: self._forget_after(at))
+
+    def upkeep(self, now: Millis) -> None:
+        """Makes old spans coarser and removes the oldest, more of them where the file is too large.
+
+        Raises ``StoreError``.
+        """
+        self._guarded(lambda: self._upkeep(now))
+
+    def size(self) -> tuple[int, int]:
+        """Bytes in use and rows."""
+        return self._guarded(self._size)
+
+    def _opened(self) -> sqlite3.Connection:
+        try:
+            return open_to_write(self._path)
+        except sqlite3.Error as error:
+            if not is_damage(error) and not isinstance(error, ForeignFileError):
+                raise StoreError(f"the history {self._path} cannot be written: {error}") from error
+            return self._anew(error)
+
+    def _anew(self, error: sqlite3.Error) -> sqlite3.Connection:
+        """A new file, the damaged one set aside."""
+        try:
+            aside = set_aside(self._path, self._wall())
+            self._subjects.clear()
+            self._facts.clear()
+            found = open_to_write(self._path)
+        except (OSError, sqlite3.Error) as again:
+            raise StoreError(f"the history {self._path} is damaged and cannot be set aside: {again}") from again
+        self.notes.append(f"The history was damaged ({error}) and was set aside as {aside.name}; a new one begins.")
+        return found
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except sqlite3.Error as error:
+            if is_damage(error):
+                self._connection.close()
+                self._connection = self._anew(error)
+                raise StoreError(self.notes[-1]) from error
+            raise StoreError(f"the history {self._path} cannot be written: {error}") from error
+
+    def _write(self, batch: Batch) -> None:
+        known = len(self._subjects), len(self._facts)
+        try:
+            with self._transaction() as connection:
+                self._insert(connection, VM_SPANS, batch.vms)
+                self._insert(connection, NODE_SPANS, batch.nodes)
+                connection.executemany(
+                    "INSERT INTO decisions (at, subject, json) VALUES (?, ?, ?)",
+                    [(each.at, self._vm(each.vm), msgspec.json.encode(each)) for each in batch.decisions],
+                )
+                connection.executemany(
+                    "INSERT OR REPLACE INTO moves (namespace, name, subject, since, until, json) "
+                    "VALUES (?, ?, ?, ?, ?, ?)",
+                    [
+                        (each.name.namespace, each.name.name, self._vm(each.vm), each.since, each.until, _json(each))
+                        for each in batch.moves
+                    ],
+                )
+        except sqlite3.Error:
+            if known != (len(self._subjects), len(self._facts)):  # their numbers were rolled back
+                self._subjects.clear()
+                self._facts.clear()
+            raise
+
+    def _insert(
+        self, connection: sqlite3.Connection, table: SpanTable, spans: Iterable[tuple[VmFacts | NodeFacts, Span]]
+    ) -> None:
+        connection.executemany(table.insert, [table.row(*self._numbers(facts), span) for facts, span in spans])
+
+    def _transaction(self) -> sqlite3.Connection:
+        self._connection.execute("BEGIN IMMEDIATE")
+        return self._connection
+
+    def _vm(self, vm: ObjectName) -> int:
+        return self._subject("vm", vm.namespace, vm.name)
+
+    def _subject(self, kind: str, namespace: str, name: str) -> int:
+        key = (kind, namespace, name)
+        if key not in self._subjects:
+            self._connection.execute("INSERT OR IGNORE INTO subjects (kind, namespace, name) VALUES (?, ?, ?)", key)
+            row = self._connection.execute(
+                "SELECT id FROM subjects WHERE kind = ? AND namespace = ? AND name = ?", key
+            ).fetchone()
+            self._subjects[key] = row[0]
+        return self._subjects[key]
+
+    def _numbers(self, facts: VmFacts | NodeFacts) -> tuple[int, int]:
+        """The numbers of the object and of the facts."""
+        if facts not in self._facts:
+            subject = self._vm(facts.vm) if isinstance(facts, VmFacts) else self._subject("node", "", facts.node)
+            key = (subject, msgspec.json.encode(facts))
+            self._connection.execute("INSERT OR IGNORE INTO facts (subject, json) VALUES (?, ?)", key)
+            row = self._connection.execute("SELECT id FROM facts WHERE subject = ? AND json = ?", key).fetchone()
+            self._facts[facts] = subject, row[0]
+        return self._facts[facts]
+
+    def _forget_after(self, at: Millis) -> None:
+        with self._transaction() as connection:
+            for table in SPAN_TABLES:
+                connection.execute(f"DELETE FROM {table.name} WHERE until > ?", (at,))  # noqa: S608
+            connection.execute("DELETE FROM decisions WHERE at > ?", (at,))
+            connection.execute("DELETE FROM moves WHERE until > ?", (at,))
+
+    def _upkeep(self, now: Millis) -> None:
+        self._keep(now)
+        while True:
+            before = self._halvings
+            self._halvings = next_halvings(before, *self._size(), self._bounds)
+            if self._halvings <= before:
+                return
+            self._keep(now)
+
+    def _keep(self, now: Millis) -> None:
+        for fold in folds(now, self._halvings):
+            for table in SPAN_TABLES:
+                self._fold(table, fold)
+        oldest = oldest_kept(now, self._halvings)
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM decisions WHERE at < ?", (oldest,))
+            connection.execute("DELETE FROM moves WHERE until < ?", (oldest,))
+            connection.execute(
+                "DELETE FROM facts WHERE id NOT IN (SELECT facts FROM vm_spans UNION SELECT facts FROM node_spans)"
+            )
+            self._facts.clear()
+        self._connection.execute("PRAGMA incremental_vacuum").fetchall()
+
+    def _fold(self, table: SpanTable, fold: Fold) -> None:
+        (oldest,) = self._connection.execute(
+            f"SELECT MIN(since) FROM {table.name} WHERE tier = ? AND since < ?",  # noqa: S608
+            (fold.tier, fold.before),
+        ).fetchone()
+        if oldest is None:
+            return
+        is_last = fold.tier + 1 == len(TIERS)
+        width = TIERS[fold.tier if is_last else fold.tier + 1].width
+        begin = oldest // width * width
+        while begin < fold.before:
+            end = min(begin + _AT_ONCE * width, fold.before)
+            with self._transaction() as connection:
+                if not is_last:
+                    connection.execute(table.coarsen, (fold.tier + 1, width, fold.tier, begin, end))
+                connection.execute(table.remove, (fold.tier, begin, end))
+            begin = end
+
+    def _size(self) -> tuple[int, int]:
+        pages, unused, each = (
+            self._connection.execute(f"PRAGMA {what}").fetchone()[0]
+            for what in ("page_count", "freelist_count", "page_size")
+        )
+        return (pages - unused) * each, sum(self._count(table) for table in COUNTED)
+
+    def _count(self, table: str) -> int:
+        row: Sequence[int] = self._connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()  # noqa: S608
+        return row[0]
+
+
+def _json(value: msgspec.Struct) -> bytes:
+    return msgspec.json.encode(value)

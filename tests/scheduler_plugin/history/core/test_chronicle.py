@@ -1,0 +1,193 @@
+"""Looks become spans, decisions and migrations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from protocol.kubernetes.objects import Json
+from protocol.messages import ObjectName
+from scheduler_plugin.history.core.accounts import read_account
+from scheduler_plugin.history.core.chronicle import ACCOUNT_LASTS, Chronicle
+from scheduler_plugin.history.core.looks import machines_of, node_samples, size_at, standings
+from scheduler_plugin.history.core.samples import (
+    Decision,
+    MoveRecord,
+    NodeFacts,
+    NodeSample,
+    Size,
+    VmFacts,
+)
+from scheduler_plugin.history.core.spans import held
+from tests.scheduler_plugin.history.fleet_pictures import BEGAN, DB, account, look, node, pod, vm
+
+GIB = 1024**2
+FACTS = VmFacts(DB, "n1", "", Size(250, GIB), Size(8000, 16 * GIB))
+TWO = (2000, 4 * GIB, 2000, 4 * GIB, 2000, 4 * GIB, 2000, 4 * GIB, None, None)
+
+
+def test_a_vm_that_grows_is_two_spans_and_a_decision() -> None:
+    chronicle = Chronicle(10_000)
+    chronicle.take(look(0, vm(), nodes=[node(pod())]), {})
+    batch = chronicle.take(look(10, vm(cpu="3", version="2"), nodes=[node(pod(cpu="3"))]), {})
+    assert batch.vms == [(FACTS, held(BEGAN, BEGAN + 10_000, TWO))]
+    said = ("It permits 3 cpu, 4Gi.",)
+    assert batch.decisions == [Decision(BEGAN + 10_000, DB, "scheduler", said, Size(3000, 4 * GIB))]
+    chronicle.take(look(20, vm(cpu="3", version="2"), nodes=[node(pod(cpu="3"))]), {})
+    three = (3000, 4 * GIB, 3000, 4 * GIB, 3000, 4 * GIB, 3000, 4 * GIB, None, None)
+    assert chronicle.end().vms == [(FACTS, held(BEGAN + 10_000, BEGAN + 20_000, three))]
+
+
+def test_what_the_scheduler_denies_is_need_and_said() -> None:
+    chronicle = Chronicle(10_000)
+    chronicle.take(look(0, vm(), nodes=[node(pod())]), {})
+    batch = chronicle.take(look(10, vm(), nodes=[node(pod(denied="1", migrating=True))]), {})
+    assert batch.decisions[0].said == ("It denies 1 cpu, 0.", "The VM is being migrated.")
+    assert batch.decisions[0].denied
+    batch = chronicle.take(look(20, vm(), nodes=[node(pod())]), {})
+    assert batch.vms[0][1].peak("need_cpu") == 3000
+    assert batch.decisions[0].said == ("It denies nothing more.", "The VM is not being migrated any more.")
+
+
+def test_a_reservation_that_changes_alone_is_news_and_no_decision() -> None:
+    chronicle = Chronicle(10_000)
+    chronicle.take(look(0, vm(), nodes=[node(pod())]), {})
+    batch = chronicle.take(look(10, vm(), nodes=[node(pod(reserved={"cpu": "3", "mem": "4Gi"}))]), {})
+    assert batch.decisions == []
+    asked = chronicle.asks(look(20, vm("a"), vm()), 1)
+    assert [each["metadata"]["name"] for each in asked if isinstance(each["metadata"], dict)] == ["db"]
+
+
+def test_an_account_says_what_the_guest_needs_and_uses_until_it_is_old() -> None:
+    chronicle = Chronicle(10_000)
+    batch = chronicle.take(look(0, vm(), nodes=[node(pod())]), {DB: account()})
+    assert batch.decisions == [Decision(BEGAN, DB, "agent", ("idle", "cpu needs 1: 0.50 busy"), Size(2000, 4 * GIB))]
+    later = ACCOUNT_LASTS // 1000 + 10
+    batch = chronicle.take(look(10, vm(cpu="3", version="2"), nodes=[node(pod())]), {})
+    assert batch.vms[0][1].sums[2:4] == (1000 * 10_000, 2 * GIB * 10_000)
+    assert batch.vms[0][1].sums[8:] == (500 * 10_000, GIB * 10_000)
+    chronicle.take(look(later, vm(), nodes=None), {})
+    batch = chronicle.take(look(later + 10, vm(cpu="5", version="3"), nodes=None), {})
+    assert batch.vms[0][1].known == (10_000, 10_000, *[0] * 8)
+
+
+def test_a_decision_is_written_once_and_again_when_it_says_something_else() -> None:
+    chronicle = Chronicle(10_000)
+    told = [
+        account("it needs 1.5"),
+        account("it needs 1.7"),
+        account("it shrinks"),
+        {},
+        account("x", denied={"by": "s"}),
+    ]
+    batches = [chronicle.take(look(10 * at, vm()), {DB: each}) for at, each in enumerate(told)]
+    assert [[each.said[0] for each in batch.decisions] for batch in batches] == [
+        ["it needs 1.5"],
+        [],
+        ["it shrinks"],
+        [],
+        ["x"],
+    ]
+    assert batches[-1].decisions[0].denied
+
+
+def test_what_cannot_be_read_is_left_out() -> None:
+    chronicle = Chronicle(10_000)
+    broken: Json = {"metadata": {"namespace": "default", "name": "odd"}, "spec": {"guest": "none"}}
+    odd_pods: list[Json] = [{"vm": "default/db"}, {"reserved": {"cpu": "1", "mem": "1"}}]
+    first = chronicle.take(look(0, vm(), broken, nodes=[node(*odd_pods), {"name": "bare"}]), {})
+    assert len(first) == 0
+    assert [each.facts for (each,) in [(sample,) for sample in node_samples(look(0, nodes=[node(*odd_pods), {}]))]] == [
+        NodeFacts("n1", "m5.large")
+    ]
+    odd = read_account(0, {"metrics": {"cores_busy": -1, "mem_used": "much"}, "goal": {"cpu": "x"}})
+    assert (odd.used_cpu, odd.used_mem, odd.need, odd.said, odd.gist[-1]) == (None, None, None, (), "")
+    assert read_account(0, {"metrics": {"cores_busy": True}, "shrink_guard": "g", "because": "b"}).said == (
+        "b",
+        "Policy: g",
+    )
+    assert size_at({}, "nothing") is None
+    assert standings(None) == {}
+
+
+def test_labels_that_are_asked_for_are_kept() -> None:
+    chronicle = Chronicle(10_000, ["team", "tier"])
+    labelled = vm(team="a", other="b", **{"autoscaling.neon.tech/group": "shop"})
+    chronicle.take(look(0, labelled), {})
+    ((facts, _),) = [*chronicle.take(look(10, labelled), {}).vms, *chronicle.end().vms]
+    assert (facts.labels, facts.group) == ((("team", "a"),), "shop")
+
+
+def test_a_vm_that_migrates_reserves_room_on_both_nodes() -> None:
+    coming = pod(permit=None)
+    both = standings({"nodes": [node(pod()), node(coming, name="n2")]})["default/db"]
+    assert (both.reserved, both.permit, both.migrating) == (Size(4000, 8 * GIB), Size(2000, 4 * GIB), True)
+
+
+def test_a_node_is_a_sample_with_the_sizes_of_its_vms() -> None:
+    bare = {key: value for key, value in node(pod(), pod("b")).items() if key != "watermark"}
+    amounts = (16000, 64 * GIB, 2000, 4 * GIB, 4000, 8 * GIB)
+    facts = NodeFacts("n1", "m5.large")
+    assert list(node_samples(look(0, nodes=[node(pod(), pod("b")), bare]))) == [
+        NodeSample(BEGAN, facts, (*amounts, 14000, 56 * GIB)),
+        NodeSample(BEGAN, facts, (*amounts, None, None)),
+    ]
+    chronicle = Chronicle(10_000)
+    chronicle.take(look(0, nodes=[node()]), {})
+    batch = chronicle.take(look(10, nodes=[node(reserved="3")]), {})
+    assert [(facts.node, span.node_mean("reserved_cpu")) for facts, span in batch.nodes] == [("n1", 2000.0)]
+    assert machines_of([{"metadata": {"name": "n2"}}]) == {}
+
+
+def migration(phase: str, **status: Any) -> Json:
+    metadata = {"namespace": "default", "name": "m", "creationTimestamp": "2025-12-31T23:59:50Z"}
+    annotations = {"autoscaling.neon.tech/reason": "n1 is full", "autoscaling.neon.tech/target-node": "n2"}
+    return {
+        "metadata": {**metadata, "annotations": annotations},
+        "spec": {"vmName": "db"},
+        "status": {"phase": phase, "sourceNode": "n1", **status},
+    }
+
+
+def test_a_migration_is_kept_until_it_has_ended() -> None:
+    chronicle = Chronicle(10_000)
+    seen = [migration("Running"), *[migration("Succeeded", targetNode="n3", info={"downtimeMs": 120})] * 2]
+    batches = [chronicle.take(look(10 * at, migrations=(each,)), {}) for at, each in enumerate(seen)]
+    name = ObjectName("default", "m")
+    began = BEGAN - 10_000
+    assert [batch.moves for batch in batches] == [
+        [MoveRecord(name, DB, "n1", "n2", "Running", began, BEGAN, "n1 is full")],
+        [MoveRecord(name, DB, "n1", "n3", "Succeeded", began, BEGAN + 10_000, "n1 is full", 120)],
+        [],
+    ]
+
+
+def test_when_the_clock_is_set_back_all_begins_anew() -> None:
+    chronicle = Chronicle(10_000)
+    assert not chronicle.was_set_back(BEGAN)
+    chronicle.take(look(1000, vm()), {DB: account()})
+    assert not chronicle.was_set_back(BEGAN + 990_000)
+    assert chronicle.was_set_back(BEGAN)
+    chronicle.take(look(0, vm()), {})
+    assert [span for _, span in chronicle.take(look(10, vm(cpu="3", version="2")), {}).vms] == [
+        held(BEGAN, BEGAN + 10_000, (2000, 4 * GIB, *[None] * 8))
+    ]
+
+
+def test_a_vm_that_is_gone_leaves_nothing_behind() -> None:
+    chronicle = Chronicle(10_000)
+    chronicle.take(look(0, vm(), nodes=[node(pod())]), {DB: account()})
+    chronicle.take(look(10, vm(), nodes=[node(pod())]), {})
+    assert len(chronicle.take(look(60, nodes=[node()]), {}).vms) == 1
+    assert chronicle._accounts == chronicle._standings == {}
+
+
+def test_agents_are_asked_in_turn() -> None:
+    chronicle = Chronicle(10_000)
+    fleet = [vm(name) for name in "abc"]
+    turns = []
+    for at in range(3):
+        seen = look(10 * at, *fleet)
+        turns.append(
+            [each["metadata"]["name"] for each in chronicle.asks(seen, 2) if isinstance(each["metadata"], dict)]
+        )
+    assert turns == [["a", "b"], ["c", "a"], ["b", "a"]]

@@ -1,0 +1,1 @@
+"""A history in a file: what goes in comes out, whatever happens to the disk."""

@@ -1,0 +1,233 @@
+"""What is written is answered; a full disk, damage, another recorder and hostile names end nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from protocol.messages import ObjectName
+from scheduler_plugin.history.core.batches import Batch
+from scheduler_plugin.history.core.retention import Bounds
+from scheduler_plugin.history.core.samples import (
+    DAY,
+    HOUR,
+    MINUTE,
+    Decision,
+    Millis,
+    MoveRecord,
+    NodeFacts,
+    Size,
+    VmFacts,
+)
+from scheduler_plugin.history.core.spans import Span, held, joined
+from scheduler_plugin.history.ports import HistoryError, Period
+from scheduler_plugin.history.sqlite.files import StoreBusyError, StoreError
+from scheduler_plugin.history.sqlite.questions import SqliteHistory
+from scheduler_plugin.history.sqlite.store import SqliteStore
+
+NOW: Millis = 1_767_225_600_000
+DB = ObjectName("default", "db")
+FACTS = VmFacts(DB, "n1", "shop", Size(250, 1024), Size(8000, 4096), (("team", "a"),))
+ROW = (2000, 4096, 1000, 2048, 2000, 4096, 2000, 4096, None, None)
+EVER = Period(0, NOW + DAY)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "history.sqlite"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteStore]:
+    found = SqliteStore(path, lambda: NOW / 1000)
+    yield found
+    found.close()
+
+
+def minutes(count: int, since: Millis = NOW, facts: VmFacts = FACTS) -> list[tuple[VmFacts, Span]]:
+    """A span for each minute, each with its own need."""
+    return [
+        (facts, held(since + at * MINUTE, since + (at + 1) * MINUTE, (*ROW[:2], 1000 + at, *ROW[3:])))
+        for at in range(count)
+    ]
+
+
+def damage(path: Path) -> None:
+    path.write_bytes(b"this is no database" * 100)
+
+
+async def test_spans_come_back_as_they_were_written(path: Path, store: SqliteStore) -> None:
+    written = minutes(3)
+    store.write(Batch(vms=written, nodes=[(NodeFacts("n1", "m5"), held(NOW, NOW + MINUTE, tuple(range(8))))]))
+    history = SqliteHistory(path)
+    assert list(await history.vm_series(DB, EVER, MINUTE)) == [span for _, span in written]
+    assert await history.vm_series(ObjectName("default", "none"), EVER, MINUTE) == []
+    assert [(each.facts, each.span) for each in await history.usage(EVER)] == [(FACTS, joined([s for _, s in written]))]
+    assert [each.facts for each in await history.node_usage(EVER)] == [NodeFacts("n1", "m5")]
+    assert len(await history.node_series("n1", EVER, MINUTE)) == 1
+    assert (await history.extent()).until == NOW + 3 * MINUTE
+    assert await history.high_needs(EVER, 0.5) == {DB: Size(1001, 2048)}
+
+
+async def test_a_period_that_cuts_spans_counts_their_parts(path: Path, store: SqliteStore) -> None:
+    store.write(Batch(vms=minutes(10)))
+    history = SqliteHistory(path)
+    cuts = (NOW - HOUR, NOW + 90_500, NOW + 91_000, NOW + 5 * MINUTE, NOW + HOUR)
+    parts = [each.span for since, until in pairwise(cuts) for each in await history.usage(Period(since, until))]
+    (whole,) = await history.usage(EVER)
+    assert (joined(parts).sums, joined(parts).known) == (whole.span.sums, whole.span.known)
+    (within,) = await history.usage(Period(NOW + 91_000, NOW + 92_000))
+    assert within.span.sums[0] == 2000 * 1000
+    assert sum(span.seen for span in await history.vm_series(DB, Period(NOW + 30_000, NOW + 90_000), HOUR)) == 60_000
+
+
+async def test_coarser_spans_have_the_same_integrals(path: Path, store: SqliteStore) -> None:
+    store.write(Batch(vms=minutes(180)))
+    history = SqliteHistory(path)
+    (before,) = await history.usage(EVER)
+    counts = []
+    for later in (0, 4 * HOUR, 4 * DAY):
+        store.upkeep(NOW + 3 * HOUR + later)
+        (after,) = await history.usage(EVER)
+        assert after == before
+        counts.append(store.size()[1])
+    assert counts == [120 + 12, 36, 3]
+    store.upkeep(NOW + 60 * DAY)
+    assert await history.usage(EVER) == []
+    assert store.size()[1] == 0
+
+
+async def test_a_store_that_is_too_large_becomes_coarser_sooner(path: Path) -> None:
+    store = SqliteStore(path, lambda: NOW / 1000, Bounds(most_rows=40))
+    store.write(Batch(vms=minutes(110)))
+    (before,) = await SqliteHistory(path).usage(EVER)
+    store.upkeep(NOW + 110 * MINUTE)
+    assert store.size()[1] <= 40
+    (after,) = await SqliteHistory(path).usage(EVER)
+    assert after == before
+    store.close()
+
+
+async def test_decisions_and_moves_come_newest_first(path: Path, store: SqliteStore) -> None:
+    said = [Decision(NOW + at, DB, "agent", (f"<script>{at}</script>",), Size(1, 2)) for at in range(3)]
+    other = Decision(NOW, ObjectName("default", "other"), "scheduler", ("x",))
+    move = MoveRecord(ObjectName("default", "m"), DB, "n1", "n2", "Running", NOW, NOW + 5)
+    store.write(Batch(decisions=[*said, other], moves=[move]))
+    ended = MoveRecord(ObjectName("default", "m"), DB, "n1", "n2", "Succeeded", NOW, NOW + 9, "full", 80)
+    store.write(Batch(moves=[ended]))
+    history = SqliteHistory(path)
+    assert await history.decisions(DB, EVER) == said[::-1]
+    assert await history.decisions(DB, Period(NOW + 1, NOW + 2)) == [said[1]]
+    assert len(await history.decisions(None, EVER)) == 4
+    assert await history.decisions(None, EVER, most=1) == [said[2]]
+    assert await history.moves(DB, EVER) == await history.moves(None, EVER) == [ended]
+
+
+@pytest.mark.parametrize(
+    "name", ["'; DROP TABLE vm_spans; --", '" OR 1=1', "<script>alert(1)</script>", "\0", "ü" * 300]
+)
+async def test_names_are_data(path: Path, store: SqliteStore, name: str) -> None:
+    odd = ObjectName(name, name)
+    facts = VmFacts(odd, name, name, labels=((name, name),))
+    store.write(Batch(vms=minutes(1, facts=facts), decisions=[Decision(NOW, odd, "agent", (name,))]))
+    history = SqliteHistory(path)
+    assert [each.facts for each in await history.usage(EVER)] == [facts]
+    assert len(await history.vm_series(odd, EVER, MINUTE)) == 1
+    assert [each.said for each in await history.decisions(odd, EVER)] == [(name,)]
+
+
+def test_a_second_recorder_is_refused(path: Path, store: SqliteStore) -> None:
+    with pytest.raises(StoreBusyError, match="another recorder writes"):
+        SqliteStore(path, lambda: 0.0)
+    store.close()
+    SqliteStore(path, lambda: 0.0).close()
+
+
+async def test_a_damaged_file_is_set_aside_with_a_note(path: Path) -> None:
+    damage(path)
+    damage(path.with_name("history.sqlite.damaged-1"))
+    store = SqliteStore(path, lambda: NOW / 1000)
+    (note,) = store.notes
+    assert "was damaged" in note
+    assert "history.sqlite.damaged-1767225600" in note
+    store.write(Batch(vms=minutes(1)))
+    assert [each.name for each in path.parent.glob("*.damaged-*")] == ["history.sqlite.damaged-1767225600"]
+    assert "A damaged history was set aside" in (await SqliteHistory(path).extent()).notes[0]
+    store.close()
+
+
+def test_a_file_that_is_damaged_while_it_is_open_is_set_aside_too(path: Path) -> None:
+    store = SqliteStore(path, lambda: NOW / 1000)
+    store.write(Batch(vms=minutes(60)))
+    store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    store._connection.close()
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (path.stat().st_size - 4096))
+    store._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    with pytest.raises(StoreError, match="was damaged"):
+        store.upkeep(NOW + 20 * DAY)
+    store.write(Batch(vms=minutes(1)))
+    assert store.size()[1] == 1
+    store.close()
+
+
+def test_a_database_of_another_program_is_not_written_into(path: Path) -> None:
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE theirs (a)")
+    other.close()
+    store = SqliteStore(path, lambda: NOW / 1000)
+    assert "expected a history of version 1" in store.notes[0]
+    store.close()
+
+
+async def test_a_full_disk_loses_the_batch_and_nothing_else(path: Path) -> None:
+    store = SqliteStore(path, lambda: NOW / 1000)
+    store.write(Batch(vms=minutes(1)))
+    (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
+    store._connection.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(StoreError, match="full"):
+        store.write(Batch(vms=minutes(400, NOW + MINUTE, VmFacts(ObjectName("default", "other")))))
+    store._connection.execute("PRAGMA max_page_count = 100000")
+    store.write(Batch(vms=minutes(1, NOW + MINUTE, VmFacts(ObjectName("default", "other")))))
+    assert [each.facts.vm.name for each in await SqliteHistory(path).usage(EVER)] == ["db", "other"]
+    store.close()
+
+
+def test_a_file_that_another_program_locks_loses_the_batch(path: Path, store: SqliteStore) -> None:
+    store._connection.execute("PRAGMA busy_timeout = 0")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError, match="locked"):
+        store.write(Batch(vms=minutes(1)))
+    other.close()
+    store.write(Batch(vms=minutes(1)))
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(StoreError, match="cannot be written"):
+        SqliteStore(tmp_path / "file" / "history.sqlite", lambda: 0.0)
+    (tmp_path / "history.sqlite").mkdir()
+    with pytest.raises(StoreError, match="cannot be written"):
+        SqliteStore(tmp_path / "history.sqlite", lambda: 0.0)
+
+
+async def test_what_lies_in_the_future_is_removed_when_the_clock_was_wrong(path: Path, store: SqliteStore) -> None:
+    store.write(Batch(vms=minutes(10), decisions=[Decision(NOW + HOUR, DB, "agent", ("x",))]))
+    store.forget_after(NOW + 5 * MINUTE)
+    history = SqliteHistory(path)
+    assert (await history.extent()).until == NOW + 5 * MINUTE
+    assert await history.decisions(DB, EVER) == []
+
+
+async def test_a_history_that_is_not_there_or_broken_says_so(path: Path) -> None:
+    with pytest.raises(HistoryError, match="there is no history at"):
+        await SqliteHistory(path).usage(EVER)
+    damage(path)
+    with pytest.raises(HistoryError, match="cannot be read: file is not a database"):
+        await SqliteHistory(path).usage(EVER)

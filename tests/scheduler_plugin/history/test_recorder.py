@@ -1,0 +1,97 @@
+"""The recorder goes on whatever fails, and says so once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from protocol.kubernetes.objects import Json, JsonObject
+from scheduler_plugin.history.core.looks import Look
+from scheduler_plugin.history.core.samples import DAY, SECOND
+from scheduler_plugin.history.ports import Period
+from scheduler_plugin.history.recorder import LookError, Recorder
+from scheduler_plugin.history.sqlite.questions import SqliteHistory
+from scheduler_plugin.history.sqlite.store import SqliteStore
+from tests.fake_clock import FakeClock
+from tests.scheduler_plugin.history.fleet_pictures import BEGAN, DB, account, look, node, pod, vm
+
+EVER = Period(0, BEGAN + DAY)
+
+
+class PlayedSource:
+    """Shows the looks that a test has for it, one after the other, and then the last one anew."""
+
+    def __init__(self, *looks: Look | Exception) -> None:
+        self.looks = list(looks)
+        self.answer: Json | None = account()
+
+    async def look(self) -> Look:
+        found = self.looks.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def account(self, vm: JsonObject) -> Json | None:
+        return self.answer
+
+
+def seen(seconds: float) -> Look:
+    return look(seconds, vm(), nodes=[node(pod())])
+
+
+async def test_looks_become_a_history(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "history.sqlite"
+    clock = FakeClock()
+    recorder = Recorder(path, PlayedSource(*(seen(at) for at in range(0, 200, 10))), clock)
+    for _ in range(20):
+        await recorder.record()
+    recorder._close()
+    (usage,) = await SqliteHistory(path).usage(EVER)
+    assert (usage.facts.vm, usage.span.seen, usage.span.mean("size_cpu")) == (DB, 190 * SECOND, 2000.0)
+    assert [each.said[0] for each in await SqliteHistory(path).decisions(DB, EVER)] == ["idle"]
+
+
+async def test_a_recorder_that_is_stopped_writes_the_rest(tmp_path: Path) -> None:
+    path, clock = tmp_path / "history.sqlite", FakeClock()
+    recorder = Recorder(path, PlayedSource(seen(0), seen(10), LookError("gone"), LookError("gone")), clock)
+    await recorder.record()
+    await recorder.record()
+    task = asyncio.create_task(recorder.run())
+    await asyncio.sleep(0)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert [each.span.seen for each in await SqliteHistory(path).usage(EVER)] == [10 * SECOND]
+    SqliteStore(path, clock.wall).close()
+
+
+async def test_what_fails_is_said_once_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, clock = tmp_path / "history.sqlite", FakeClock()
+    source = PlayedSource(LookError("no answer"), LookError("no answer"), seen(0), seen(10))
+    source.answer = None
+    other = SqliteStore(path, clock.wall)
+    recorder = Recorder(path, source, clock)
+    with caplog.at_level(logging.INFO):
+        await recorder.record()
+        assert "another recorder writes" in recorder.trouble
+        other.close()
+        for _ in range(4):
+            await recorder.record()
+    said = [getattr(each, "reason", each.message) for each in caplog.records if each.name == "autoscale.history"]
+    assert said == [f"another recorder writes {path}", "no answer", "recording again"]
+    assert recorder.trouble == ""
+    recorder._close()
+
+
+async def test_when_the_clock_is_set_back_the_future_is_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    source = PlayedSource(seen(0), seen(10), seen(5000), seen(5070), seen(100), seen(110), seen(180))
+    recorder = Recorder(path, source, FakeClock())
+    for _ in range(7):
+        await recorder.record()
+    recorder._close()
+    assert (await SqliteHistory(path).extent()).until == BEGAN + 110 * SECOND
