@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from protocol.kubernetes.objects import Json
@@ -13,11 +15,17 @@ BEGAN: Millis = 1_767_225_600_000
 DB = ObjectName("default", "db")
 
 
-def vm(name: str = "db", cpu: str = "2", slots: int = 4, node: str = "n1", version: str = "1", **labels: str) -> Json:
+def vm(
+    name: str = "db",
+    cpu: str = "2",
+    node: str = "n1",
+    version: str = "1",
+    labels: Mapping[str, str] = MappingProxyType({}),
+) -> Json:
     """A VirtualMachine of 250m to 8 vCPUs and 1 to 16 GiB."""
     cpus = {"min": "250m", "use": cpu, "max": 8}
-    guest = {"cpus": cpus, "memorySlots": {"min": 1, "use": slots, "max": 16}, "memorySlotSize": "1Gi"}
-    metadata = {"namespace": "default", "name": name, "uid": name, "resourceVersion": version, "labels": labels}
+    guest = {"cpus": cpus, "memorySlots": {"min": 1, "use": 4, "max": 16}, "memorySlotSize": "1Gi"}
+    metadata = {"namespace": "default", "name": name, "uid": name, "resourceVersion": version, "labels": dict(labels)}
     return {"metadata": metadata, "spec": {"guest": guest}, "status": {"phase": "Running", "node": node}}
 
 

@@ -111,7 +111,7 @@ def test_what_cannot_be_read_is_left_out() -> None:
 
 def test_labels_that_are_asked_for_are_kept() -> None:
     chronicle = Chronicle(10_000, ["team", "tier"])
-    labelled = vm(team="a", other="b", **{"autoscaling.neon.tech/group": "shop"})
+    labelled = vm(labels={"team": "a", "other": "b", "autoscaling.neon.tech/group": "shop"})
     chronicle.take(look(0, labelled), {})
     ((facts, _),) = [*chronicle.take(look(10, labelled), {}).vms, *chronicle.end().vms]
     assert (facts.labels, facts.group) == ((("team", "a"),), "shop")
@@ -178,7 +178,8 @@ def test_a_vm_that_is_gone_leaves_nothing_behind() -> None:
     chronicle.take(look(0, vm(), nodes=[node(pod())]), {DB: account()})
     chronicle.take(look(10, vm(), nodes=[node(pod())]), {})
     assert len(chronicle.take(look(60, nodes=[node()]), {}).vms) == 1
-    assert chronicle._accounts == chronicle._standings == {}
+    assert not chronicle._accounts
+    assert not chronicle._standings
 
 
 def test_agents_are_asked_in_turn() -> None:
