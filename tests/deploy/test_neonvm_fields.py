@@ -1,19 +1,33 @@
-"""NeonVM's own controller finds every field and every default that it counts on in our definitions (decision 0009).
+"""Our definitions have every field and every default of NeonVM's, and accept what its accept (decision 0009).
 
-``tests/deploy/neonvm_v0_49_1_fields.json`` lists the fields of that release's definitions, with their defaults.
+``tests/deploy/neonvm_v0_49_1_fields.json`` lists the fields of that release's definitions: type, default, what is
+required inside, limits, and the grammar of amounts (``cpu`` begins with a digit, ``quantity`` may have a sign).
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 import pytest
 
+from deploy.local.apiserver.schema.rules import broken_rules
+from deploy.local.apiserver.schema.validation import violations
+from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from tests.deploy.manifests import ROOT, Document, documents
 
 FIELDS: dict[str, dict[str, Document]] = json.loads((ROOT / "tests/deploy/neonvm_v0_49_1_fields.json").read_text())
 OPEN = "x-kubernetes-preserve-unknown-fields"
+WRITTEN: Final = {"cpu": ("2", "0.25", "250m", "1.", "2k", "1e2", "1500000u", "1Ki")}
+WRITTEN["quantity"] = (*WRITTEN["cpu"], "+1Gi", ".5Gi", "128M", "1E3", "1e-3", "12E", "1.5Ti")
+"""Amounts that people and programs write. An amount below zero is accepted by NeonVM's alone."""
+
+OURS_ALONE: Final = {
+    ".spec": "memory in use is within its bounds, which NeonVM's webhook asks too",
+    ".spec.guest.cpus": "CPU in use is within its bounds, which NeonVM's webhook asks too",
+}
+"""Rules between fields."""
 
 
 def schema(plural: str) -> Document:
@@ -60,10 +74,63 @@ def test_what_a_newer_controller_writes_into_a_status_is_kept() -> None:
         assert OPEN not in schema(plural)["properties"]["spec"]
 
 
-def test_no_short_name_repeats_another_name_of_its_definition() -> None:
-    """Else the API server does not accept the names of a definition that is applied over NeonVM's."""
-    for each in documents("deploy/neonvm.yaml"):
-        names = each["spec"]["names"]
-        others = {names["plural"], names["singular"], names["kind"].lower()}
-        short = names.get("shortNames", [])
-        assert (others & set(short), len(short)) == (set(), len(set(short)))
+def test_names_are_those_of_neonvm_and_none_is_taken_from_kubevirt_or_repeated() -> None:
+    """The API server does not accept a short name that repeats another name of its definition."""
+    found = {each["spec"]["names"]["kind"]: each["spec"]["names"] for each in documents("deploy/neonvm.yaml")}
+    said = {kind: (names["singular"], names.get("shortNames", [])) for kind, names in found.items()}
+    assert said == {"VirtualMachine": ("neonvm", []), "VirtualMachineMigration": ("neonvmm", ["vmm"])}
+
+
+def stricter(ours: Document, theirs: Document) -> Iterator[str]:
+    """In what our form of a field refuses what NeonVM's accepts."""
+    if missing := set(ours.get("required", ())) - set(theirs.get("required", ())):
+        yield f"requires {sorted(missing)}"
+    if "enum" in ours and not set(theirs.get("enum", ours)) <= set(ours["enum"]):
+        yield f"knows only {ours['enum']}"
+    if ours.get("minimum", ours.get("minLength", 0)) > theirs.get("minimum", theirs.get("minLength", 0)):
+        yield "has a greater least"
+    if "minimum" in ours and "minimum" not in theirs:
+        yield "has a least"
+    if "maximum" in ours and ours["maximum"] < theirs.get("maximum", ours["maximum"] + 1):
+        yield "has a smaller most"
+    refused = [each for each in WRITTEN.get(theirs.get("grammar", ""), ()) if any(violations(each, ours, ""))]
+    if refused:
+        yield f"refuses {refused}"
+
+
+@pytest.mark.parametrize("plural", FIELDS)
+def test_no_field_refuses_what_neonvm_accepts(plural: str) -> None:
+    found = {path: list(stricter(at(plural, path) or {}, theirs)) for path, theirs in FIELDS[plural].items()}
+    assert {path: said for path, said in found.items() if said} == {}
+    ruled = {path for path in FIELDS[plural] if (at(plural, path) or {}).get("x-kubernetes-validations")}
+    assert ruled == (set(OURS_ALONE) if plural == "virtualmachines" else set())
+    assert "required" not in schema(plural)
+
+
+GUEST: Final[Document] = {
+    "cpus": {"min": "0.25", "use": "0.25", "max": "1.25"},
+    "memorySlotSize": "1024Mi",
+    "memorySlots": {"min": 1, "use": 1, "max": 5},
+    "rootDisk": {"image": "pg", "imagePullPolicy": "Always", "size": "+8Gi"},
+    "ports": [{"port": 5432}, {"port": 53, "protocol": "SCTP"}],
+    "settings": {"swap": ".5Gi", "sysctl": ["vm.overcommit_memory=2"]},
+}
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        {"spec": {"guest": GUEST}},
+        {"spec": {"guest": {"rootDisk": {"image": "pg"}}, "terminationGracePeriodSeconds": -1}},
+        {"spec": {"guest": {}}},
+        {},
+        {"spec": {"guest": GUEST}, "status": {"phase": "Draining", "cpus": "0.25", "memorySize": "1e9"}},
+    ],
+)
+def test_an_object_that_was_written_under_neonvms_definition_stays_valid(obj: Document) -> None:
+    found = schema("virtualmachines")
+    assert [each for look in (violations(obj, found, ""), broken_rules(obj, found, None)) for each in look] == []
+    try:
+        parse_virtual_machine({"metadata": {"namespace": "default", "name": "db"}, **obj})
+    except InvalidObjectError as error:
+        assert "the field is missing" in str(error), "our programs leave it alone, and say which one"
