@@ -31,11 +31,8 @@ def vm(obj: dict[str, object]) -> VirtualMachine:
     return parse_virtual_machine({**obj, "metadata": {"namespace": "default", **metadata}})
 
 
-(GROUP,) = (
-    found
-    for found in map(plain_yaml.load, re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/groups.md").read_text(), re.DOTALL))
-    if found.get("kind") == "VirtualMachineGroup"
-)
+IN_GROUPS = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/groups.md").read_text(), re.DOTALL)
+(GROUP,) = (each for each in map(plain_yaml.load, IN_GROUPS) if each.get("kind") == "VirtualMachineGroup")
 OBJECTS = {
     "vm-deploy.yaml": documents("vm-deploy.yaml")[0],
     "the demonstration": postgres_vm(ObjectName("default", "db"), 4, 8),

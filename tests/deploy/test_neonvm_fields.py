@@ -14,7 +14,8 @@ import pytest
 
 from deploy.local.apiserver.schema.rules import broken_rules
 from deploy.local.apiserver.schema.validation import violations
-from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
+from protocol.units import Resources
+from protocol.virtual_machine import InvalidObjectError, VirtualMachine, parse_virtual_machine
 from tests.deploy.manifests import ROOT, Document, documents
 
 FIELDS: dict[str, dict[str, Document]] = json.loads((ROOT / "tests/deploy/neonvm_v0_49_1_fields.json").read_text())
@@ -117,20 +118,31 @@ GUEST: Final[Document] = {
 }
 
 
-@pytest.mark.parametrize(
-    "obj",
-    [
-        {"spec": {"guest": GUEST}},
-        {"spec": {"guest": {"rootDisk": {"image": "pg"}}, "terminationGracePeriodSeconds": -1}},
-        {"spec": {"guest": {}}},
-        {},
-        {"spec": {"guest": GUEST}, "status": {"phase": "Draining", "cpus": "0.25", "memorySize": "1e9"}},
-    ],
-)
-def test_an_object_that_was_written_under_neonvms_definition_stays_valid(obj: Document) -> None:
+def faults(obj: Document) -> list[object]:
+    """What our definition of a VM has against ``obj``."""
     found = schema("virtualmachines")
-    assert [each for look in (violations(obj, found, ""), broken_rules(obj, found, None)) for each in look] == []
-    try:
-        parse_virtual_machine({"metadata": {"namespace": "default", "name": "db"}, **obj})
-    except InvalidObjectError as error:
-        assert "the field is missing" in str(error), "our programs leave it alone, and say which one"
+    return [*violations(obj, found, ""), *broken_rules(obj, found, None)]
+
+
+def read(obj: Document) -> VirtualMachine:
+    return parse_virtual_machine({"metadata": {"namespace": "default", "name": "db"}, **obj})
+
+
+def test_a_vm_that_was_written_under_neonvms_definition_stays_valid_and_is_understood() -> None:
+    status = {"phase": "Draining", "cpus": "0.25", "memorySize": "1e9"}
+    obj: Document = {"spec": {"guest": GUEST, "terminationGracePeriodSeconds": -1}, "status": status}
+    assert faults(obj) == []
+    assert read(obj).bounds.max == Resources.parse("1250m", "5Gi")
+
+
+@pytest.mark.parametrize("guest", [{"rootDisk": {"image": "pg"}}, {}])
+def test_one_without_sizes_stays_valid_and_counts_as_one_cpu_and_one_slot(guest: Document) -> None:
+    obj = {"spec": {"guest": guest}}
+    assert faults(obj) == []
+    assert read(obj).use == read(obj).bounds.max == Resources.parse(1, "1Gi")
+
+
+def test_one_without_a_spec_stays_valid_and_is_left_alone() -> None:
+    assert faults({}) == []
+    with pytest.raises(InvalidObjectError, match="the field is missing"):
+        read({})

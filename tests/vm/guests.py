@@ -51,9 +51,7 @@ class Booted:
 
     async def psql(self, query: str) -> str:
         """What the database answers to one query, through a forwarded port."""
-        port = await self.network.expose(self.spec.address, 5432)
-        psql = str(Path(_pgbench()).with_name("psql"))
-        return await output(psql, "-XAtq", "-h", "127.0.0.1", "-p", str(port), "-U", "postgres", "-c", query)
+        return await psql(await self.network.expose(self.spec.address, 5432), query)
 
 
 @asynccontextmanager
@@ -120,6 +118,12 @@ async def output(*command: str) -> str:
     said, _ = await process.communicate()
     assert process.returncode == 0, said.decode()
     return said.decode()
+
+
+async def psql(port: int, query: str) -> str:
+    """What the database at a port of loopback answers to one query."""
+    program = str(Path(_pgbench()).with_name("psql"))
+    return await output(program, "-XAtq", "-h", "127.0.0.1", "-p", str(port), "-U", "postgres", "-c", query)
 
 
 def machines(state_dir: Path) -> list[int]:

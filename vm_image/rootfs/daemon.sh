@@ -1,7 +1,7 @@
 #!/bin/sh
 # One HTTP request on standard input and its answer on standard output; socat runs this for each connection, in busybox,
 # which starts fastest.
-#   GET /cpu    the guest's CPU in thousandths, as the kernel has it
+#   GET /cpu    the guest's CPU in thousandths, as the kernel has it: digits without a line's end, as NeonVM's runner reads it
 #   PUT /cpu    gives it that much (the body is the number); answers when it is done
 #   GET /ready  200 once the database accepts connections, 503 before
 #   PUT /shutdown  stops the database and switches the machine off
@@ -9,8 +9,8 @@
 export PATH=/usr/lib/postgresql/15/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 answer() {
-    printf 'HTTP/1.1 %s\r\nContent-Type: text/plain\r\nContent-Length: %s\r\nConnection: close\r\n\r\n%s\n' \
-        "$1" $((${#2} + 1)) "$2"
+    printf 'HTTP/1.1 %s\r\nContent-Type: text/plain\r\nContent-Length: %s\r\nConnection: close\r\n\r\n%s' \
+        "$1" ${#2} "$2"
     exit
 }
 

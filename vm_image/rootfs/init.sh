@@ -7,7 +7,8 @@
 #   autoscale.cpu=MILLI             the CPU with which it starts
 #   autoscale.name=NAME             its host name
 #   autoscale.primary=ADDRESS       the database that its own streams from as a standby
-# Without them it asks for an address by DHCP on every interface, which is what NeonVM's runner expects.
+# Without autoscale.cpu NeonVM's own runner has started the machine: it hands over a disk with settings (neonvm.sh), offers
+# addresses by DHCP, plugs CPUs in while the guest runs (plugged.sh), and ends it by the power button.
 #
 # Rules: nothing here polls (a loop that wakes five times a second costs a third of an emulated core); measuring and
 # resizing run before the database's load (nice); each service is started again when it ends.
@@ -34,6 +35,7 @@ for setting in $settings; do
     autoscale.cpu=*) cpu=${setting#*=} ;;
     autoscale.name=*) busybox hostname "${setting#*=}" ;;
     autoscale.primary=*) primary=${setting#*=} ;;
+    maxcpus=*) switched=yes ;;
     esac
 done
 
@@ -45,8 +47,10 @@ if [ -n "$flat" ]; then
     [ -z "$link" ] || { ip address add "$link" dev eth1 && ip link set eth1 up; }
     [ -z "$back" ] || ip route add default via "$back" dev eth1 metric 1000
 else
+    [ -n "$cpu" ] || sh "$here/neonvm.sh"
     for interface in /sys/class/net/eth*; do
         ip link set "${interface##*/}" up
+        [ -z "$(ip -4 -o address show dev "${interface##*/}")" ] || continue # the kernel has set it: ip= on its command line
         busybox udhcpc -q -n -t 5 -i "${interface##*/}" -s "$here/dhcp.sh"
     done
 fi
@@ -75,6 +79,10 @@ GOMAXPROCS=1 forever nice -n -5 setpriv --reuid prometheus --regid prometheus --
     --collector.vmstat.fields='^(oom_kill|pgpg|pswp|pg.*fault|pgscan|workingset_refault).*' \
     --log.level=warn &
 forever sh "$here/postgres.sh" "$primary" &
+if [ -z "$cpu" ]; then
+    [ -n "$switched" ] || { forever busybox uevent sh "$here/plugged.sh" & sh "$here/plugged.sh"; }
+    [ ! -e /dev/input/event0 ] || forever busybox acpid -d & # runs /etc/acpi/PWRF/00000080
+fi
 echo "autoscale: services are started"
 
 # Waiting for jobs that never end also reaps the orphans that every process 1 inherits.

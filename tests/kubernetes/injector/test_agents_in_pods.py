@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -110,6 +112,44 @@ def in_use(stage: Stage) -> tuple[object, object]:
     """CPUs and memory slots that the VM's agent has set."""
     guest = stage.get(VMS, "db")["spec"]["guest"]
     return guest["cpus"]["use"], guest["memorySlots"]["use"]
+
+
+def agent_process(namespace: str) -> int:
+    """The machine's number of the agent's process that runs in a pod there; 0 where none does."""
+    wanted = {f"POD_NAMESPACE={namespace}".encode(), b"AGENT_MODE=sidecar"}
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted <= set((each / "environ").read_bytes().split(b"\0")):
+                return int(each.name)
+        except OSError:
+            continue  # it has just ended
+    return 0
+
+
+def test_an_agent_that_dies_returns_and_a_guest_that_ends_ends_its_pod(stage: Stage, programs: Secured) -> None:
+    """The pods of VMs are not restarted, whichever controller made them: a pod that an agent kept running would keep
+    its VM from being started again.
+    """
+    vm = small_vm(stage, "db")
+    pod = runner_pod(stage, vm)
+    pod["spec"]["containers"][0]["command"] = [
+        *("sh", "-c", "httpd -p 9100 -h /guest; until test -e /end; do sleep 0.5; done; exit 1"),
+    ]
+    assert done(stage.http.post(stage.path(PODS), json=pod))["spec"]["restartPolicy"] == "Never"
+    stage.until_placed("db")
+
+    def runs_again(times: int) -> bool:
+        statuses = stage.get(PODS, "db").get("status", {}).get("initContainerStatuses", [])
+        found = [each for each in statuses if each["name"] == "autoscaler-agent" and "running" in each["state"]]
+        return [each["restartCount"] for each in found] == [times]
+
+    eventually(lambda: runs_again(0) and agent_process(stage.name) > 0, "the agent runs", 60.0)
+    os.kill(agent_process(stage.name), signal.SIGKILL)
+    eventually(lambda: runs_again(1), "it is back", 60.0)
+    programs.cluster.kubectl(
+        "exec", "db", "--container=neonvm-runner", f"--namespace={stage.name}", "--", "touch", "/end"
+    )
+    eventually(lambda: stage.get(PODS, "db")["status"]["phase"] == "Failed", "the pod has ended", 60.0)
 
 
 def test_a_vm_that_wants_no_agent_and_one_that_brings_it_stay_as_they_are(stage: Stage) -> None:

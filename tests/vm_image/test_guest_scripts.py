@@ -1,0 +1,46 @@
+"""The guest's scripts, as they are in the image: how its daemon answers, and which CPUs are switched on.
+
+What a kernel has to do with it is tested in real guests (``tests/vm``).
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from vm_image import recipe
+
+SCRIPTS = recipe.HERE / "rootfs"
+
+
+def test_the_daemon_says_the_length_of_its_answer_and_ends_it_without_a_line_break() -> None:
+    """NeonVM's runner reads the CPU by Go's ``ParseUint``, which takes digits and nothing else."""
+    asked = "POST /cpu HTTP/1.1\r\nHost: guest\r\n\r\n"
+    answer = subprocess.run(
+        ["sh", SCRIPTS / "daemon.sh"], input=asked.encode(), capture_output=True, check=True, timeout=10
+    ).stdout
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.splitlines()[0] == b"HTTP/1.1 405 Method Not Allowed"
+    assert f"Content-Length: {len(body)}".encode() in head.splitlines()
+    assert body == b"/cpu takes GET, and /cpu also PUT"
+
+
+@pytest.mark.parametrize(
+    ("said", "online"),
+    [
+        ({"SUBSYSTEM": "cpu", "ACTION": "add"}, ["1", "1"]),
+        ({}, ["1", "1"]),
+        ({"SUBSYSTEM": "cpu", "ACTION": "offline"}, ["1", "0"]),
+        ({"SUBSYSTEM": "memory", "ACTION": "add"}, ["1", "0"]),
+    ],
+)
+def test_a_cpu_that_is_plugged_in_is_switched_on(tmp_path: Path, said: dict[str, str], online: list[str]) -> None:
+    """NeonVM's QmpScaling leaves that to the guest; nothing else that happens to the machine switches a CPU."""
+    for name in ("cpu0", "cpu1", "cpu2", "cpufreq"):
+        (tmp_path / name).mkdir()
+    for name, state in (("cpu1", "1"), ("cpu2", "0")):
+        (tmp_path / name / "online").write_text(f"{state}\n")
+    subprocess.run(["sh", SCRIPTS / "plugged.sh", tmp_path], env=said, check=True, timeout=10)
+    assert [(tmp_path / name / "online").read_text().strip() for name in ("cpu1", "cpu2")] == online
