@@ -103,7 +103,7 @@ def machine(image: GuestImage, folder: Path) -> Iterator[Machine]:
         (settings / name).write_text(text)
     runtime, disk = folder / "runtime.raw", folder / "rootdisk.qcow2"
     subprocess.run(["mke2fs", "-q", "-t", "ext4", "-L", "vmruntime", "-d", settings, runtime, "8M"], check=True)
-    overlay = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", image.disk, disk]
+    overlay = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", str(image.disk), str(disk)]
     subprocess.run(overlay, check=True)
     daemon, database = free_port(), free_port()
     forwards = ",".join(f"hostfwd=tcp:127.0.0.1:{own}-:{port}" for own, port in ((daemon, 25183), (database, 5432)))

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from agent.settings import read_settings
+from protocol.units import Bytes, ComputeUnit, MilliCpu
 from protocol.versions import ProtocolVersion
+from scheduler_plugin.ledger import Level, NodePolicy
 from scheduler_plugin.settings.document import parse_settings
 from tests import plain_yaml
 from tests.deploy.chart.test_values import SCHEMA, unknown
 from tests.deploy.manifests import ROOT
 
-FIRST, AGENTS_FIRST = (
+ENFORCER, FIRST, AGENTS_FIRST = (
     plain_yaml.load(block)
     for block in re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/from-neon.md").read_text(), re.DOTALL)
 )
@@ -36,6 +39,15 @@ def test_the_scheduler_admits_the_agents_of_the_original_and_moves_no_vm_unasked
     )
     assert settings.migration.opt_in
     assert FIRST["scheduler"]["podLabels"] == {"name": settings.scheduler_name}, "agents look for this label"
+
+
+def test_the_settings_of_its_scheduler_mean_the_same_in_ours() -> None:
+    settings = parse_settings(json.dumps(ENFORCER))
+    level = Level(Fraction(9, 10), MilliCpu(0))
+    assert settings.defaults == NodePolicy(ComputeUnit.parse("250m", "1Gi"), level, Level(level.watermark, Bytes(0)))
+    assert (settings.scheduler_name, settings.migration.opt_in) == ("autoscale-scheduler", True)
+    curve = settings.ranking.score
+    assert (curve.empty, curve.peak, curve.full) == (0.5, 0.8, 0.0)
 
 
 def test_the_agent_speaks_the_version_of_the_originals_scheduler() -> None:

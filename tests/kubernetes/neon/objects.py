@@ -85,7 +85,13 @@ def webhooks(programs: Path, address: str, authority: bytes) -> list[Obj]:
     return [each for each in found if each]
 
 
-def vm(name: str, *, labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None) -> Obj:
+def vm(
+    name: str,
+    *,
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    scheduler: str = "autoscale-scheduler",
+) -> Obj:
     """A VM of 0.5 to 4 vCPUs and 1Gi to 8Gi, that is autoscaled."""
     guest = {
         "cpus": {"min": "500m", "max": 4, "use": 1},
@@ -98,7 +104,7 @@ def vm(name: str, *, labels: dict[str, str] | None = None, annotations: dict[str
     if annotations:
         metadata["annotations"] = annotations
     spec = {
-        "schedulerName": "autoscale-scheduler",
+        "schedulerName": scheduler,
         "cpuScalingMode": "SysfsScaling",
         "enableSSH": False,
         "restartPolicy": "Always",

@@ -227,8 +227,11 @@ class Stage:
         await self._pod(made, stack, "autoscale-scheduler", "autoscale-scheduler", node)
         return made
 
-    async def our_scheduler(self, node: str, settings: str = SETTINGS) -> Program:
-        """Our service and its kube-scheduler, in a pod that the original's agents find by its label."""
+    async def our_scheduler(self, node: str, settings: str = SETTINGS, name: str = "") -> Program:
+        """Our service and its kube-scheduler, in a pod that the original's agents find by its label.
+
+        One with a ``name`` of its own, which ``settings`` have too, is found by none of them.
+        """
         stack = self.stacks["autoscaling-scheduler"] = AsyncExitStack()
         made = self._program("autoscaling-scheduler", stack)
         (made.folder / "config.yaml").write_text(settings)
@@ -237,6 +240,7 @@ class Stage:
         await stack.enter_async_context(ours_in(made, "-m", "scheduler_plugin", *flags))
         theirs = plain_yaml.load(one("ConfigMap", "autoscaling-kube-scheduler-config")["data"]["scheduler.yaml"])
         theirs["clientConnection"] = {"kubeconfig": str(config)}
+        theirs["profiles"][0]["schedulerName"] = name or theirs["profiles"][0]["schedulerName"]
         (made.folder / "scheduler.yaml").write_text(yaml.safe_dump(theirs))
         program = str(self.plane.programs.kubernetes / "kube-scheduler")
         logins = [f"--{what}-kubeconfig={config}" for what in ("authentication", "authorization")]
@@ -247,7 +251,7 @@ class Stage:
             return made.ask("GET", METRICS, "/readyz")[0] == 200
 
         await until_up(answers, made)
-        await self._pod(made, stack, "autoscale-scheduler", "autoscaling-scheduler", node)
+        await self._pod(made, stack, name or "autoscale-scheduler", "autoscaling-scheduler", node)
         return made
 
     async def our_agent(self, node: str, scheduler: Program, **environment: str) -> Program:
