@@ -1,0 +1,147 @@
+"""From what VMs had and used to what that costs, in lines that add up.
+
+Rules that hold here:
+
+- A fixed size is counted for the very time in which the reservation was known, so that the two can be compared.
+- Time within a VM's life in which its reservation was not seen is unknown: it costs nothing here, and is told.
+- Each amount is priced on the node where the VM was.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from typing import Final
+
+from protocol.messages import ObjectName
+from scheduler_plugin.history.core.samples import HOUR, PLACE, Size, VmFacts
+from scheduler_plugin.history.costs.prices import KIB_OF_GIB, MILLI, Price, PriceList
+from scheduler_plugin.history.ports import Period, Usage
+
+NOTHING: Final = Fraction(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """vCPU-hours, GiB-hours, and what each of them costs."""
+
+    cpu_hours: Fraction = NOTHING
+    gib_hours: Fraction = NOTHING
+    cpu_money: Fraction = NOTHING
+    mem_money: Fraction = NOTHING
+
+    @property
+    def money(self) -> Fraction:
+        """Both together."""
+        return self.cpu_money + self.mem_money
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+    @classmethod
+    def of(cls, cpu: int, mem: int, price: Price) -> Cost:
+        """From integrals in milli-vCPUs times ms, and KiB times ms.
+
+        >>> Cost.of(2000 * HOUR, 1024**2 * HOUR, Price(Fraction(3), Fraction(1))).money
+        Fraction(7, 1)
+        """
+        cpu_hours, gib_hours = Fraction(cpu, MILLI * HOUR), Fraction(mem, KIB_OF_GIB * HOUR)
+        return cls(cpu_hours, gib_hours, cpu_hours * price.cpu, gib_hours * price.mem)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What some VMs had.
+
+    ``at_most`` is what they would have cost at their maximum, ``at_high`` at the need that each of them did not exceed
+    in 99.5 % of the time. Hours: ``known``: in which the reservation was known; ``unknown``: in which it was not,
+    although the VM was there before and after; ``use_known``: in which the guest's use was known.
+    """
+
+    reserved: Cost = Cost()
+    used: Cost = Cost()
+    at_most: Cost = Cost()
+    at_high: Cost = Cost()
+    known: Fraction = NOTHING
+    unknown: Fraction = NOTHING
+    use_known: Fraction = NOTHING
+
+    def __add__(self, other: Line) -> Line:
+        return Line(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+    @property
+    def saved(self) -> Fraction:
+        """What scaling saved against the maximum size."""
+        return self.at_most.money - self.reserved.money
+
+    @property
+    def saved_of_high(self) -> Fraction:
+        """What scaling saved against the size for 99.5 % of the time; below zero where it cost more."""
+        return self.at_high.money - self.reserved.money
+
+
+KeyOf = Callable[[VmFacts], str]
+"""What a line is called for a VM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """The lines by their keys, and their sum. ``unpriced`` are nodes at the reference price."""
+
+    period: Period
+    lines: Mapping[str, Line]
+    total: Line
+    unpriced: tuple[str, ...]
+
+
+def bill(
+    usages: Sequence[Usage],
+    high: Mapping[ObjectName, Size],
+    prices: PriceList,
+    key_of: KeyOf,
+    period: Period,
+) -> Bill:
+    """The bill for what VMs had; ``high`` is each one's need for 99.5 % of the time."""
+    lines: dict[str, Line] = defaultdict(Line)
+    for usage in usages:
+        line = line_of(usage, high.get(usage.facts.vm), prices.on(usage.facts.node))
+        lines[key_of(usage.facts)] += line
+    for facts, unknown in _unknown(usages):
+        lines[key_of(facts)] += Line(unknown=unknown)
+    nodes = {usage.facts.node for usage in usages}
+    total = sum(lines.values(), Line())
+    return Bill(period, dict(lines), total, tuple(sorted(node for node in nodes if node not in prices.by_node)))
+
+
+def line_of(usage: Usage, high: Size | None, price: Price) -> Line:
+    """What one VM had while its facts were the same."""
+    span, most = usage.span, usage.facts.most
+    cpu, mem = PLACE["reserved_cpu"], PLACE["reserved_mem"]
+    known = span.known[cpu], span.known[mem]
+    used_cpu, used_mem = PLACE["used_cpu"], PLACE["used_mem"]
+    return Line(
+        reserved=Cost.of(span.sums[cpu], span.sums[mem], price),
+        used=Cost.of(span.sums[used_cpu], span.sums[used_mem], price),
+        at_most=_fixed(most, known, price),
+        at_high=_fixed(high, known, price),
+        known=Fraction(known[0], HOUR),
+        use_known=Fraction(span.known[used_cpu], HOUR),
+    )
+
+
+def _fixed(size: Size | None, known: tuple[int, int], price: Price) -> Cost:
+    return Cost() if size is None else Cost.of(size.cpu * known[0], size.mem * known[1], price)
+
+
+def _unknown(usages: Iterable[Usage]) -> Iterable[tuple[VmFacts, Fraction]]:
+    """For each VM the hours between its first and its last moment in which its reservation was not known."""
+    of_vm: dict[ObjectName, list[Usage]] = defaultdict(list)
+    for usage in usages:
+        of_vm[usage.facts.vm].append(usage)
+    for parts in of_vm.values():
+        life = max(each.span.until for each in parts) - min(each.span.since for each in parts)
+        known = sum(each.span.known[PLACE["reserved_cpu"]] for each in parts)
+        if life > known:
+            yield max(parts, key=lambda each: each.span.until).facts, Fraction(life - known, HOUR)

@@ -1,0 +1,143 @@
+"""Which nodes could be emptied, and with which moves (S2.8c).
+
+Rules that hold here:
+
+- The node with the highest price for each compute unit that its VMs use is tried first; one that is emptied takes none.
+- A VM goes to the fullest open node that stays below its watermark with it: so few nodes stay, and none is pressed.
+- This is advice from amounts alone: constraints of pods are kube-scheduler's, and pods without a VM are counted only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import inf
+
+from protocol.kubernetes.objects import Json, JsonObject, flag, items, text
+from scheduler_plugin.history.core.looks import size_at
+from scheduler_plugin.history.core.samples import Size
+from scheduler_plugin.history.costs.prices import Price
+
+_NO_SIZE = Size(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedVm:
+    """A VM and what is reserved for it; ``moves`` is False where it is already on its way."""
+
+    name: str
+    reserved: Size
+    moves: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedNode:
+    """A node as it is now; ``price`` is of the whole node per hour, ``others`` its pods that run no VM."""
+
+    name: str
+    price: Fraction
+    unit: Size
+    watermark: Size
+    reserved: Size
+    vms: tuple[PlacedVm, ...]
+    others: int
+    is_open: bool = True
+
+    @property
+    def price_per_unit(self) -> float:
+        """The price for each compute unit that its VMs use; infinite where they use none."""
+        cpu, mem = sum(vm.reserved.cpu for vm in self.vms), sum(vm.reserved.mem for vm in self.vms)
+        units = max(Fraction(cpu, max(1, self.unit.cpu)), Fraction(mem, max(1, self.unit.mem)))
+        return float(self.price / units) if units else inf
+
+
+@dataclass(frozen=True, slots=True)
+class AdvisedMove:
+    """A VM and the node it would go to."""
+
+    vm: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """A node that could go, what it costs per hour, and the moves it takes; ``others`` pods would be placed anew."""
+
+    node: str
+    price: Fraction
+    moves: tuple[AdvisedMove, ...]
+    others: int
+
+
+def read_nodes(answer: JsonObject, prices: dict[str, Price], reference: Price) -> list[PlacedNode]:
+    """The nodes in the scheduler's answer at ``/nodes``; one that cannot be read is left out."""
+    found = (_node(node, prices.get(text(node, "name"), reference)) for node in items(answer, "nodes"))
+    return [node for node in found if node is not None]
+
+
+def _node(node: Json, price: Price) -> PlacedNode | None:
+    total, reserved, mark = (size_at(node, key) for key in ("total", "reserved", "watermark"))
+    if total is None or reserved is None or mark is None:
+        return None
+    pods = items(node, "pods")
+    vms = [
+        PlacedVm(text(pod, "vm"), size_at(pod, "reserved") or _NO_SIZE, not flag(pod, "migrating"))
+        for pod in pods
+        if text(pod, "vm")
+    ]
+    unit = size_at(node, "computeUnit") or Size(1000, 4 * 1024**2)
+    others = len(pods) - len(vms)
+    is_open = flag(node, "open")
+    return PlacedNode(text(node, "name"), price.of(total), unit, mark, reserved, tuple(vms), others, is_open)
+
+
+def emptied(nodes: Iterable[PlacedNode]) -> list[Emptied]:
+    """The nodes that could be emptied one after the other, with the moves of each, the dearest first."""
+    left = {node.name: node for node in nodes}
+    found = []
+    for node in sorted(left.values(), key=lambda each: (-each.price_per_unit, each.name)):
+        here = left[node.name]  # VMs of nodes before it may have come here
+        others = [each for each in left.values() if each.name != node.name and each.is_open]
+        moves = _moves(here.vms, others)
+        if moves is None or not others:
+            continue
+        del left[node.name]
+        for vm, target in zip(_largest_first(here.vms), moves, strict=True):
+            left[target] = _with(left[target], vm)
+        ordered = zip(_largest_first(here.vms), moves, strict=True)
+        advised = tuple(AdvisedMove(vm.name, target) for vm, target in ordered)
+        found.append(Emptied(node.name, node.price, advised, node.others))
+    return found
+
+
+def _moves(vms: Sequence[PlacedVm], others: Sequence[PlacedNode]) -> list[str] | None:
+    """Where each VM would go, the largest first; None where not all of them can."""
+    rooms = {node.name: node for node in others}
+    targets = []
+    for vm in _largest_first(vms):
+        fitting = [node for node in rooms.values() if vm.moves and _fits(node, vm)]
+        if not fitting:
+            return None
+        target = max(fitting, key=lambda node: (_fullness(node), node.name))
+        rooms[target.name] = _with(target, vm)
+        targets.append(target.name)
+    return targets
+
+
+def _largest_first(vms: Sequence[PlacedVm]) -> list[PlacedVm]:
+    return sorted(vms, key=lambda vm: (-vm.reserved.cpu, -vm.reserved.mem, vm.name))
+
+
+def _fits(node: PlacedNode, vm: PlacedVm) -> bool:
+    cpu, mem = node.reserved.cpu + vm.reserved.cpu, node.reserved.mem + vm.reserved.mem
+    return cpu <= node.watermark.cpu and mem <= node.watermark.mem
+
+
+def _fullness(node: PlacedNode) -> Fraction:
+    return Fraction(node.reserved.cpu, max(1, node.watermark.cpu))
+
+
+def _with(node: PlacedNode, vm: PlacedVm) -> PlacedNode:
+    reserved = Size(node.reserved.cpu + vm.reserved.cpu, node.reserved.mem + vm.reserved.mem)
+    return replace(node, reserved=reserved, vms=(*node.vms, vm))

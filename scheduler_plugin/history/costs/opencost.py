@@ -1,0 +1,109 @@
+"""A bill in the form of OpenCost's allocation API, so that tools which read that read this.
+
+Rules that hold here:
+
+- What is reserved is what a VM costs, as a request is there; use makes its efficiency.
+- What this project does not know (volumes, networks, GPUs) is zero, as there.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Final
+
+from scheduler_plugin.history.core.samples import HOUR, Millis
+from scheduler_plugin.history.costs.bills import Bill, Cost, Line
+from scheduler_plugin.history.costs.rendering import ranked, rounded
+
+_GIB: Final = 1024**3
+_ZEROS: Final = (
+    *("cpuCostAdjustment", "cpuCostIdle", "ramCostAdjustment", "ramCostIdle"),
+    *("gpuCount", "gpuHours", "gpuCost", "gpuCostAdjustment", "gpuCostIdle", "gpuEfficiency"),
+    *("networkTransferBytes", "networkReceiveBytes", "networkCost", "networkCrossZoneCost"),
+    *("networkCrossRegionCost", "networkInternetCost", "networkCostAdjustment"),
+    *("loadBalancerCost", "loadBalancerCostAdjustment"),
+    *("pvBytes", "pvByteHours", "pvCost", "pvCostAdjustment", "externalCost", "sharedCost"),
+)
+
+
+def allocations(found: Bill, by: str, cluster: str) -> dict[str, object]:
+    """The answer of ``/allocation`` for one window, aggregated by ``by``."""
+    window = {"start": _time(found.period.since), "end": _time(found.period.until)}
+    sets = {name: _allocation(name, line, by, cluster, found, window) for name, line in ranked(found)}
+    return {"code": 200, "data": [sets]}
+
+
+def _allocation(  # noqa: PLR0913, PLR0917 - the parts of one record
+    name: str, line: Line, by: str, cluster: str, found: Bill, window: dict[str, str]
+) -> dict[str, object]:
+    hours = Fraction(found.period.until - found.period.since, HOUR)
+    return {
+        "name": name,
+        "properties": _properties(name, by, cluster),
+        "window": window,
+        **window,
+        "minutes": rounded(hours * 60),
+        **_cpu(line, hours),
+        **_ram(line, hours),
+        **dict.fromkeys(_ZEROS, 0),
+        "pvs": None,
+        "lbAllocations": None,
+        "totalCost": rounded(line.reserved.money),
+        "totalEfficiency": rounded(_share(line.used.money, line.reserved.money)),
+    }
+
+
+def _cpu(line: Line, hours: Fraction) -> dict[str, float]:
+    reserved = _mean(line.reserved.cpu_hours, hours)
+    return {
+        "cpuCores": reserved,
+        "cpuCoreRequestAverage": reserved,
+        "cpuCoreLimitAverage": _mean(line.at_most.cpu_hours, hours),
+        "cpuCoreUsageAverage": _mean(line.used.cpu_hours, hours),
+        "cpuCoreHours": rounded(line.reserved.cpu_hours),
+        "cpuCost": rounded(line.reserved.cpu_money),
+        "cpuEfficiency": rounded(_share(line.used.cpu_hours, line.reserved.cpu_hours)),
+    }
+
+
+def _ram(line: Line, hours: Fraction) -> dict[str, float]:
+    def mean_bytes(cost: Cost) -> float:
+        return _mean(cost.gib_hours * _GIB, hours)
+
+    reserved = mean_bytes(line.reserved)
+    return {
+        "ramBytes": reserved,
+        "ramByteRequestAverage": reserved,
+        "ramByteLimitAverage": mean_bytes(line.at_most),
+        "ramByteUsageAverage": mean_bytes(line.used),
+        "ramByteHours": rounded(line.reserved.gib_hours * _GIB),
+        "ramCost": rounded(line.reserved.mem_money),
+        "ramEfficiency": rounded(_share(line.used.gib_hours, line.reserved.gib_hours)),
+    }
+
+
+def _properties(name: str, by: str, cluster: str) -> dict[str, object]:
+    found: dict[str, object] = {"cluster": cluster}
+    if by == "vm":
+        namespace, _, vm = name.partition("/")
+        found |= {"namespace": namespace, "controllerKind": "virtualmachine", "controller": vm}
+    elif by in {"namespace", "node"}:
+        found[by] = name
+    elif by == "group":
+        found |= {"controllerKind": "virtualmachinegroup", "controller": name}
+    else:
+        found["labels"] = {by.partition("=")[2]: name}
+    return found
+
+
+def _mean(amount: Fraction, hours: Fraction) -> float:
+    return rounded(amount / hours) if hours else 0.0
+
+
+def _share(part: Fraction, whole: Fraction) -> Fraction:
+    return part / whole if whole else Fraction(0)
+
+
+def _time(at: Millis) -> str:
+    return datetime.fromtimestamp(at // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

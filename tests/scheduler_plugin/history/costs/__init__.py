@@ -1,0 +1,1 @@
+"""What recorded time costs."""

@@ -1,0 +1,194 @@
+"""Bills agree with an independent integral over the samples, and every sum of parts is its whole."""
+
+from __future__ import annotations
+
+import csv
+import doctest
+import importlib
+import io
+import pkgutil
+from fractions import Fraction
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.messages import ObjectName
+from protocol.ranking.config import RankingConfig
+from scheduler_plugin.history import costs
+from scheduler_plugin.history.core.accumulation import Accumulation, Pace
+from scheduler_plugin.history.core.samples import HOUR, SECOND, NodeFacts, Row, Size, VmFacts
+from scheduler_plugin.history.core.spans import Span, held, joined
+from scheduler_plugin.history.costs.bills import Bill, Cost, Line, bill
+from scheduler_plugin.history.costs.grouping import key_of
+from scheduler_plugin.history.costs.opencost import allocations
+from scheduler_plugin.history.costs.prices import Price, PriceList, price_list, reference_price
+from scheduler_plugin.history.costs.rendering import as_csv, document, rounded
+from scheduler_plugin.history.ports import NodeUsage, Period, Usage
+
+GIB = 1024**2
+MOST = Size(8000, 16 * GIB)
+RESERVED = Size(2000, 4 * GIB)
+DAY_ONE = Period(0, 24 * HOUR)
+PRICES = PriceList(Price(Fraction(1), Fraction(1, 10)), {"n2": Price(Fraction(2), Fraction(1, 5))})
+BY = ("vm", "namespace", "group", "node", "label=team")
+
+
+@pytest.mark.parametrize(
+    "name", sorted(each.name for each in pkgutil.iter_modules(costs.__path__, f"{costs.__name__}."))
+)
+def test_examples_in_docstrings_hold(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def facts(name: str = "db", node: str = "n1", most: Size | None = MOST, **more: str) -> VmFacts:
+    labels = tuple(sorted(more.items()))
+    return VmFacts(ObjectName("default", name), node, "shop" if name == "db" else "", None, most, labels)
+
+
+def row(reserved: Size, used: Size) -> Row:
+    return (*[reserved.cpu, reserved.mem] * 4, used.cpu, used.mem)
+
+
+def usage(of: VmFacts, hours: float = 1, reserved: Size = RESERVED, since: int = 0) -> Usage:
+    used = Size(reserved.cpu // 2, reserved.mem // 2)
+    return Usage(of, held(since, since + round(hours * HOUR), row(reserved, used)))
+
+
+def test_a_vm_costs_what_was_reserved_and_saved_what_its_maximum_would_have_cost() -> None:
+    found = bill([usage(facts())], {ObjectName("default", "db"): Size(3000, 5 * GIB)}, PRICES, key_of("vm"), DAY_ONE)
+    line = Line(
+        reserved=Cost(Fraction(2), Fraction(4), Fraction(2), Fraction(4, 10)),
+        used=Cost(Fraction(1), Fraction(2), Fraction(1), Fraction(2, 10)),
+        at_most=Cost(Fraction(8), Fraction(16), Fraction(8), Fraction(16, 10)),
+        at_high=Cost(Fraction(3), Fraction(5), Fraction(3), Fraction(5, 10)),
+        known=Fraction(1),
+        use_known=Fraction(1),
+    )
+    assert found == Bill(DAY_ONE, {"default/db": line}, line, ("n1",))
+    assert (line.saved, line.saved_of_high) == (Fraction(72, 10), Fraction(11, 10))
+
+
+def test_each_hour_is_priced_on_the_node_where_it_was_spent() -> None:
+    found = bill([usage(facts()), usage(facts(node="n2"), since=HOUR)], {}, PRICES, key_of("node"), DAY_ONE)
+    assert {name: line.reserved.money for name, line in found.lines.items()} == {
+        "n1": Fraction(24, 10),
+        "n2": Fraction(48, 10),
+    }
+    assert found.unpriced == ("n1",)
+
+
+def test_time_that_was_not_seen_costs_nothing_and_is_told() -> None:
+    found = bill([usage(facts()), usage(facts(node="n2"), since=3 * HOUR)], {}, PRICES, key_of("vm"), DAY_ONE)
+    assert (found.total.known, found.total.unknown) == (2, 2)
+    unseen = Usage(facts(most=None), held(0, HOUR, (1000, GIB, *[None] * 8)))
+    found = bill([unseen], {}, PRICES, key_of("vm"), DAY_ONE)
+    assert (found.total.known, found.total.unknown, found.total.at_most) == (0, 1, Cost())
+
+
+def test_nodes_cost_what_their_instance_type_costs() -> None:
+    table = RankingConfig(node_prices={"m5": 0.5})
+    total = held(0, HOUR, (4000, 16 * GIB, 0, 0, 0, 0, None, None))
+    nodes = [NodeUsage(NodeFacts("n1", "m5"), total), NodeUsage(NodeFacts("n2", "unknown"), total)]
+    found = price_list(nodes, table)
+    assert (found.on("n1").of(Size(4000, 16 * GIB)), found.on("n2")) == (Fraction(1, 2), reference_price(table))
+    assert price_list(nodes, RankingConfig(node_prices={"m5": 0.0})).on("n1").of(Size(1, 1)) == 0
+
+
+def test_what_one_may_not_group_by_is_said() -> None:
+    for by in ("pod", "label="):
+        with pytest.raises(ValueError, match="expected one of vm, namespace, group, node or label=KEY"):
+            key_of(by)
+
+
+amounts = st.tuples(*[st.integers(0, 64_000)] * 10)
+usages = st.lists(
+    st.builds(
+        lambda name, node, team, since, lasted, amounts: Usage(
+            facts(name, node, team=team), held(since, since + lasted, amounts)
+        ),
+        *(st.sampled_from(each) for each in (("db", "web", "x"), ("n1", "n2", ""), ("a", "b"))),
+        *(st.integers(1, 10**9), st.integers(1, 10**9), amounts),
+    ),
+    max_size=8,
+)
+
+
+@given(usages, st.sampled_from(BY))
+def test_every_sum_of_parts_is_its_whole(seen: list[Usage], by: str) -> None:
+    high = {each.facts.vm: Size(1234, 4321) for each in seen}
+    found, by_vm = (bill(seen, high, PRICES, key_of(each), DAY_ONE) for each in (by, "vm"))
+    assert sum(found.lines.values(), Line()) == found.total == by_vm.total
+    assert found.total.saved == found.total.at_most.money - found.total.reserved.money
+
+
+@given(st.lists(st.tuples(st.integers(1, 15), amounts), min_size=2, max_size=40))
+def test_hours_agree_with_an_independent_integral(steps: list[tuple[int, Row]]) -> None:
+    """By numpy's own step integral over the raw samples, in floating point."""
+    times = np.cumsum([step for step, _ in steps])
+    open_spans: Accumulation[VmFacts] = Accumulation()
+    pace = Pace(30 * SECOND, 60 * SECOND, 40 * SECOND)
+    closed = [
+        open_spans.take("db", int(at) * SECOND, facts(), amounts, pace)
+        for at, (_, amounts) in zip(times, steps, strict=True)
+    ]
+    spans = [each[1] for each in (*closed, *open_spans.end()) if each is not None]
+    found = bill([Usage(facts(), joined(spans))], {}, PRICES, key_of("vm"), DAY_ONE).total
+    reserved = np.array([amounts[6] for _, amounts in steps], dtype=float)
+    expected = float(np.sum(reserved[:-1] * np.diff(times))) / 1000 / 3600
+    assert float(found.reserved.cpu_hours) == pytest.approx(expected, rel=1e-3)
+    assert float(found.reserved.cpu_money) == pytest.approx(expected, rel=1e-3)
+
+
+def two_lines() -> Bill:
+    return bill([usage(facts()), usage(facts("=cmd()"), 2)], {}, PRICES, key_of("vm"), DAY_ONE)
+
+
+def test_csv_and_json_have_the_same_numbers_the_dearest_first() -> None:
+    rows = list(csv.DictReader(io.StringIO(as_csv(two_lines()))))
+    assert [each["name"] for each in rows] == ["default/=cmd()", "default/db", "TOTAL"]
+    assert [float(each["reserved_cost"]) for each in rows] == [4.8, 2.4, 7.2]
+    found = document(two_lines(), "vm")
+    assert found["nodesAtReferencePrice"] == ["n1"]
+    by_team = bill([usage(facts(team="=1+1"))], {}, PRICES, key_of("label=team"), DAY_ONE)
+    assert "\n'=1+1,2.0,4.0" in as_csv(by_team)
+
+
+def test_opencost_reads_the_bill() -> None:
+    (data,) = [each for each in [allocations(two_lines(), "vm", "c")["data"]] if isinstance(each, list)]
+    db = data[0]["default/db"]
+    assert (db["cpuCoreHours"], db["ramByteHours"], db["minutes"]) == (2.0, 4 * 1024**3, 1440.0)
+    assert db["totalCost"] == rounded(Fraction(24, 10)) == db["cpuCost"] + db["ramCost"]
+    assert (db["cpuEfficiency"], db["ramEfficiency"], db["totalEfficiency"]) == (0.5, 0.5, 0.5)
+    assert db["properties"] == {
+        "cluster": "c",
+        "namespace": "default",
+        "controllerKind": "virtualmachine",
+        "controller": "db",
+    }
+    assert db["window"] == {"start": "1970-01-01T00:00:00Z", "end": "1970-01-02T00:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("by", "properties"),
+    [
+        ("namespace", {"namespace": "default"}),
+        ("node", {"node": "n1"}),
+        ("group", {"controllerKind": "virtualmachinegroup", "controller": "default/shop"}),
+        ("label=team", {"labels": {"team": "a"}}),
+    ],
+)
+def test_opencost_is_told_what_lines_are(by: str, properties: dict[str, object]) -> None:
+    found = bill([usage(facts(team="a"), reserved=Size(0, 0))], {}, PRICES, key_of(by), Period(0, 0))
+    (sets,) = [each for each in [allocations(found, by, "c")["data"]] if isinstance(each, list)]
+    (line,) = sets[0].values()
+    assert line["properties"] == {"cluster": "c", **properties}
+    assert (line["cpuCores"], line["cpuEfficiency"]) == (0.0, 0.0)
+
+
+def test_spans_of_nothing_are_no_bill() -> None:
+    found = bill([], {}, PRICES, key_of("vm"), DAY_ONE)
+    assert (found.lines, found.total.reserved.money, found.unpriced) == ({}, 0, ())
+    assert Span(0, 0, 0, (), (), ()).until < inf

@@ -1,0 +1,95 @@
+"""The dearest node for what it does is emptied first, and none is pressed by it (S2.8c)."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler_plugin.history.core.samples import Size
+from scheduler_plugin.history.costs.consolidation import AdvisedMove, Emptied, PlacedNode, PlacedVm, emptied, read_nodes
+from scheduler_plugin.history.costs.prices import Price
+from tests.scheduler_plugin.history.fleet_pictures import node, pod
+
+GIB = 1024**2
+UNIT = Size(1000, 4 * GIB)
+
+
+def placed(name: str, price: int, *vms: PlacedVm, mark: int = 8, others: int = 0, is_open: bool = True) -> PlacedNode:
+    reserved = Size(sum(vm.reserved.cpu for vm in vms), sum(vm.reserved.mem for vm in vms))
+    return PlacedNode(name, Fraction(price), UNIT, Size(mark * 1000, mark * 4 * GIB), reserved, vms, others, is_open)
+
+
+def a_vm(name: str, units: int, moves: bool = True) -> PlacedVm:
+    return PlacedVm(name, Size(units * 1000, units * 4 * GIB), moves)
+
+
+def test_the_node_with_the_highest_price_for_what_it_does_goes_first() -> None:
+    fleet = [
+        placed("busy", 4, a_vm("d/a", 5)),
+        placed("dear", 4, a_vm("d/b", 1), a_vm("d/c", 2), others=2),
+        placed("idle", 1),
+    ]
+    assert emptied(fleet) == [
+        Emptied("idle", Fraction(1), (), 0),
+        Emptied("dear", Fraction(4), (AdvisedMove("d/c", "busy"), AdvisedMove("d/b", "busy")), 2),
+    ]
+
+
+def test_vms_of_a_node_that_was_emptied_move_on_with_those_they_came_to() -> None:
+    fleet = [placed("a", 9, a_vm("d/a", 1)), placed("b", 8, a_vm("d/b", 1)), placed("c", 1, a_vm("d/c", 1))]
+    assert [(each.node, [(move.vm, move.target) for move in each.moves]) for each in emptied(fleet)] == [
+        ("a", [("d/a", "c")]),
+        ("b", [("d/b", "c")]),
+    ]
+
+
+def test_nothing_is_advised_that_presses_a_node_or_moves_what_is_on_its_way() -> None:
+    assert emptied([placed("a", 1, a_vm("d/a", 5)), placed("b", 1, a_vm("d/b", 4))]) == []
+    assert emptied([placed("a", 2, a_vm("d/a", 1, moves=False)), placed("b", 1, a_vm("d/b", 1, moves=False))]) == []
+    assert emptied([placed("a", 2, a_vm("d/a", 1)), placed("b", 1, is_open=False)]) == [
+        Emptied("b", Fraction(1), (), 0)
+    ]
+    assert emptied([placed("a", 2)]) == []
+
+
+vms = st.lists(st.integers(0, 8), max_size=4)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), vms), max_size=5))
+def test_every_vm_has_a_place_below_a_watermark(shapes: list[tuple[int, list[int]]]) -> None:
+    fleet = [
+        placed(f"n{at}", price, *(a_vm(f"d/{at}-{number}", units) for number, units in enumerate(sizes)), mark=12)
+        for at, (price, sizes) in enumerate(shapes)
+    ]
+    where = {vm.name: (each.name, vm.reserved) for each in fleet for vm in each.vms}
+    before = {each.name: each.reserved.cpu for each in fleet}
+    gone = []
+    for each in emptied(fleet):
+        assert sorted(move.vm for move in each.moves) == sorted(vm for vm, (on, _) in where.items() if on == each.node)
+        where |= {move.vm: (move.target, where[move.vm][1]) for move in each.moves}
+        gone.append(each.node)
+    for each in fleet:
+        load = sum(size.cpu for on, size in where.values() if on == each.name)
+        assert load == 0 if each.name in gone else load <= max(12_000, before[each.name])
+
+
+def test_nodes_are_read_from_the_schedulers_answer() -> None:
+    full = {
+        **node(pod(), pod("b", migrating=True), {"vm": None}),
+        "open": True,
+        "computeUnit": {"cpu": "1", "mem": "4Gi"},
+    }
+    answer = {"nodes": [full, {"name": "odd"}, {**node(name="n2"), "open": False}]}
+    prices = {"n1": Price(Fraction(1), Fraction(0))}
+    size = Size(2000, 4 * GIB)
+    mark = Size(14000, 56 * GIB)
+    assert read_nodes(answer, prices, Price(Fraction(0), Fraction(1))) == [
+        PlacedNode(
+            *("n1", Fraction(16), UNIT, mark, size),
+            (PlacedVm("default/db", size), PlacedVm("default/b", size, moves=False)),
+            1,
+        ),
+        PlacedNode("n2", Fraction(64), UNIT, mark, size, (), 0, is_open=False),
+    ]
