@@ -30,11 +30,13 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "replay": "scripts.autoscale.replay.command:replay",
         "simulate": "scripts.autoscale.simulate.command:simulate",
         "explain": "scripts.autoscale.explain:explain",
+        "cost": "scripts.autoscale.history.cost:cost",
+        "record": "scripts.autoscale.history.recording:record",
         "images": "scripts.autoscale.images:images_app",
     }
 )
 """Where each command's function is; that of a group of commands makes the group."""
-OF_A_CLUSTER: Final = ("check", "top", "explain", "migrate", "bench")
+OF_A_CLUSTER: Final = ("check", "top", "explain", "migrate", "bench", "cost", "record")
 """The commands of kubectl's plugin."""
 
 PLUGIN: Final = "kubectl autoscaling"

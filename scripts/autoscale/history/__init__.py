@@ -1,0 +1,1 @@
+"""Recording a cluster, and what is asked of the record."""

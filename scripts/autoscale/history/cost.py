@@ -1,0 +1,158 @@
+"""``autoscale cost``: what VMs cost, what scaling saved, what a policy would change, and which nodes could go."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from protocol.durations import DurationError, parse_duration
+from protocol.kubernetes.objects import items, text
+from protocol.kubernetes.resources import NODES
+from protocol.messages import ObjectName
+from protocol.ranking.config import RankingConfig
+from protocol.smoothing.policy import PolicyError
+from scheduler_plugin.history.core.looks import machines_of, size_at
+from scheduler_plugin.history.costs.bills import bill
+from scheduler_plugin.history.costs.consolidation import emptied, read_nodes
+from scheduler_plugin.history.costs.grouping import key_of
+from scheduler_plugin.history.costs.prices import Price, PriceList, price_list, priced, reference_price
+from scheduler_plugin.history.ports import History, HistoryError, Period, Usage
+from scheduler_plugin.history.sqlite.questions import SqliteHistory
+from scripts.autoscale.clusters import Context, Kubeconfig
+from scripts.autoscale.history.cost_views import Output, advice, show, written
+from scripts.autoscale.history.finding import history_path
+from scripts.autoscale.history.policy_replay import STEP, Replayed, replayed
+from scripts.autoscale.history.price_table import price_table
+from scripts.autoscale.local import Name
+from scripts.autoscale.replay.play import choose_players
+from scripts.autoscale.running import run
+from scripts.autoscale.site import SiteError, open_site
+
+HIGH: Final = 0.995
+"""The share of the time that the second fixed size covers."""
+
+Since = Annotated[str, typer.Option(help="How far back, such as 6h, 7d.")]
+
+
+def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
+    since: Since = "7d",
+    by: Annotated[str, typer.Option(help="vm, namespace, group, node, or label=KEY (of labels that are kept).")] = "vm",
+    output: Annotated[Output, typer.Option("--output", "-o", help="The form of what is printed.")] = Output.TABLE,
+    policy: Annotated[str, typer.Option(help="A policy (file or name): what it would have cost.")] = "",
+    consolidate: Annotated[bool, typer.Option("--consolidate", help="Say which nodes could be emptied now.")] = False,
+    prices: Annotated[Path | None, typer.Option(help="A price table, as the scheduler's section `ranking`.")] = None,
+    file: Annotated[Path | None, typer.Option(help="A history's file, instead of the cluster's own.")] = None,
+    name: Name = "local",
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
+) -> None:
+    """What VMs cost by what was reserved, and what scaling saved.
+
+    Examples: autoscale cost --since 24h --by namespace · autoscale cost -o csv > costs.csv ·
+    autoscale cost --policy calm.yaml · autoscale cost --consolidate
+    """
+    where = (name, kubeconfig, context)
+    ranking, said = price_table(prices, name)
+    try:
+        period = _period(since)
+        key_of(by)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if consolidate:
+        run(_consolidate(ranking, where))
+    else:
+        history = SqliteHistory(file or history_path(*where))
+        run(_cost(history, period, by, output, (ranking, said), policy, name))
+
+
+def _period(since: str) -> Period:
+    """Raises ``DurationError``."""
+    span = parse_duration(since)
+    if not span:
+        raise DurationError("expected a span of time above zero")
+    until = round(time.time() * 1000)
+    return Period(until - round(span * 1000), until)
+
+
+async def _cost(  # noqa: PLR0913, PLR0917 - what was chosen
+    history: History,
+    period: Period,
+    by: str,
+    output: Output,
+    prices: tuple[RankingConfig, str],
+    policy: str,
+    cluster: str,
+) -> int:
+    try:
+        extent = await history.extent()
+        usages = await history.usage(period)
+        table = price_list(await history.node_usage(period), prices[0])
+        found = bill(usages, await history.high_needs(period, HIGH), table, key_of(by), period)
+        changes = await _policy_lines(history, usages, period, policy, table) if policy else []
+    except HistoryError as error:
+        raise SiteError(str(error)) from error
+    except PolicyError as error:
+        raise typer.BadParameter(str(error), param_hint="--policy") from None
+    if output is Output.TABLE:
+        notes = (*_missing(extent.since, period), *extent.notes, *changes)
+        show(Console(), found, by, prices[1], notes)
+    else:
+        sys.stdout.write(written(found, by, output, cluster))
+        print(*changes, sep="\n" if changes else "", end="\n" if changes else "", file=sys.stderr)
+    return 0
+
+
+def _missing(since: int | None, period: Period) -> Sequence[str]:
+    if since is None:
+        return ["The history is empty so far."]
+    hours = (since - period.since) / 3_600_000
+    return [f"The history begins {hours:.1f} h after the time that was asked for."] if hours > 0 else []
+
+
+async def _policy_lines(
+    history: History, usages: Sequence[Usage], period: Period, policy: str, prices: PriceList
+) -> list[str]:
+    """What the policy would have cost or saved, in sentences."""
+    ((label, player),) = choose_players([policy]).items()
+    latest: dict[ObjectName, Usage] = {}
+    for each in sorted(usages, key=lambda each: each.span.until):
+        latest[each.facts.vm] = each
+    total, money, skipped = Replayed(), 0.0, 0
+    for vm, usage in sorted(latest.items()):
+        spans = await history.vm_series(vm, period, STEP)
+        found = replayed(str(vm), spans, player, usage.facts.most)
+        if found is None:
+            skipped += 1
+            continue
+        total += found
+        money += float((found.played - found.recorded) * prices.on(usage.facts.node).cpu)
+    change = "cost" if money >= 0 else "saved"
+    lines = [
+        f"Policy {label}: {float(total.played):.2f} vCPU-h instead of {float(total.recorded):.2f}: "
+        f"it would have {change} {abs(money):.4f}, and missed {total.missed_percent:.2f} % of the need."
+    ]
+    return [*lines, *([f"{skipped} VMs have too little recorded need to be played."] if skipped else [])]
+
+
+async def _consolidate(ranking: RankingConfig, where: tuple[str, str, str]) -> int:
+    async with open_site(*where) as site:
+        answer = await site.of_scheduler("/nodes")
+        if answer is None:
+            raise SiteError("the scheduler does not answer: see autoscale check")
+        machines = machines_of((await site.client.list(NODES)).objects)
+    prices: dict[str, Price] = {}
+    for node in items(answer, "nodes"):
+        size, label = size_at(node, "total"), text(node, "name")
+        price = None if size is None else priced(size, machines.get(label, ""), ranking)
+        if price is not None:
+            prices[label] = price
+    console = Console()
+    for line in advice(emptied(read_nodes(answer, prices, reference_price(ranking)))):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    return 0

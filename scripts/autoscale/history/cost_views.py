@@ -1,0 +1,92 @@
+"""What ``autoscale cost`` prints: tables for people, and JSON, YAML, CSV or OpenCost's form for machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+
+import yaml
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from scheduler_plugin.history.core.samples import HOUR
+from scheduler_plugin.history.costs.bills import Bill, Line
+from scheduler_plugin.history.costs.consolidation import Emptied
+from scheduler_plugin.history.costs.opencost import allocations
+from scheduler_plugin.history.costs.rendering import as_csv, document, hours_and_money, ranked
+
+
+class Output(StrEnum):
+    """The form of what is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
+    OPENCOST = "opencost"
+
+
+def written(found: Bill, by: str, output: Output, cluster: str) -> str:
+    """The bill for machines."""
+    if output is Output.CSV:
+        return as_csv(found)
+    answer = allocations(found, by, cluster) if output is Output.OPENCOST else document(found, by)
+    if output is Output.YAML:
+        return yaml.safe_dump(answer, sort_keys=False, allow_unicode=True)
+    return json.dumps(answer, indent=2) + "\n"
+
+
+def show(console: Console, found: Bill, by: str, prices: str, notes: Sequence[str]) -> None:
+    """The bill for people."""
+    hours = (found.period.until - found.period.since) / HOUR
+    table = Table(box=None, title=f"The last {hours:.1f} h, by {by}", title_justify="left")
+    table.add_column(by, no_wrap=True, overflow="fold")
+    for heading in ("vCPU-h", "GiB-h", "cost", "used", "at max", "saved", "at P99.5", "saved", "unknown h"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, line in ranked(found):
+        table.add_row(escape(name), *_cells(line))
+    table.add_section()
+    table.add_row("total", *_cells(found.total), style="bold")
+    console.print(table)
+    for sentence in (*_sentences(found, prices), *notes):
+        console.print(escape(sentence), soft_wrap=True, highlight=False)
+
+
+def _cells(line: Line) -> tuple[str, ...]:
+    cpu, mem, money = hours_and_money(line.reserved)
+    used, most, high = (hours_and_money(cost)[2] for cost in (line.used, line.at_most, line.at_high))
+    saved, of_high = (f"{float(each):.4f}" for each in (line.saved, line.saved_of_high))
+    return cpu, mem, money, used, most, saved, high, of_high, f"{float(line.unknown):.2f}"
+
+
+def _sentences(found: Bill, prices: str) -> Iterator[str]:
+    total = found.total
+    share = f" ({float(total.saved / total.at_most.money):.0%})" if total.at_most.money else ""
+    yield f"Scaling saved {float(total.saved):.4f}{share} against the maximum sizes."
+    yield f"Prices: {prices}. They are per hour, in the currency of the table."
+    if found.unpriced:
+        names = ", ".join(found.unpriced[:5]) + (" and others" if len(found.unpriced) > 5 else "")
+        yield f"At the reference price, because the table names no price for their instance type: {names}."
+    if total.unknown:
+        yield f"{float(total.unknown):.2f} VM-hours are unknown: the VMs were not seen then, and cost nothing here."
+    if total.known > total.use_known:
+        yield f"What guests used is known for {float(total.use_known):.2f} of {float(total.known):.2f} VM-hours."
+
+
+def advice(found: Sequence[Emptied]) -> Iterator[str]:
+    """The sentences of consolidation advice."""
+    if not found:
+        yield "No node could be emptied: the VMs of each have no room below the others' watermarks."
+    for each in found:
+        others = f"; {each.others} pods that run no VM would be placed anew" if each.others else ""
+        yield f"Node {each.node} could be emptied, which saves {float(each.price):.4f} per hour{others}:"
+        yield from (f"  {move.vm} moves to {move.target}" for move in each.moves)
+        if not each.moves:
+            yield "  It runs no VM."
+    if found:
+        yield (
+            "kubectl cordon NODE has the scheduler move its VMs away. Amounts alone are looked at here: "
+            "where each VM may go by its constraints, the scheduler decides then."
+        )

@@ -1,0 +1,66 @@
+"""Looks at a cluster for the recorder: objects by watches, the scheduler and agents by the ways of ``Site``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from deploy.kube.client import ApiError, ApiUnavailableError
+from deploy.kube.informer import Informer
+from protocol.kubernetes.objects import Json, JsonObject
+from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
+from protocol.runtime.clock import Clock
+from scheduler_plugin.history.core.looks import Look, machines_of
+from scheduler_plugin.history.recorder import LookError
+from scripts.autoscale.site import Site, explanation
+
+_NEEDED: Final = (VIRTUAL_MACHINES, PODS, NODES)
+
+
+class SiteSource:
+    """See ``Source``; ``site_source`` makes one whose watches run."""
+
+    def __init__(self, site: Site, clock: Clock) -> None:
+        self._site, self._clock = site, clock
+        self._informers = {kind: Informer(site.client, kind, clock) for kind in (*_NEEDED, MIGRATIONS)}
+
+    async def run(self) -> None:
+        """Watches until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for each in self._informers.values():
+                tasks.create_task(each.run())
+
+    async def look(self) -> Look:
+        """See ``Source``."""
+        unread = [kind.plural for kind in _NEEDED if not self._informers[kind].synced.is_set()]
+        if unread:
+            raise LookError(f"not read yet: {', '.join(unread)}")
+        return Look(
+            at=round(self._clock.wall() * 1000),
+            vms=list(self._informers[VIRTUAL_MACHINES].objects.values()),
+            nodes=await self._site.of_scheduler("/nodes"),
+            machines=machines_of(self._informers[NODES].objects.values()),
+            migrations=list(self._informers[MIGRATIONS].objects.values()),
+        )
+
+    async def account(self, vm: JsonObject) -> Json | None:
+        """See ``Source``."""
+        pods = {name.name: pod for name, pod in self._informers[PODS].objects.items()}
+        try:
+            return await explanation(self._site, dict(vm), pods)
+        except (ApiError, ApiUnavailableError):
+            return None
+
+
+@asynccontextmanager
+async def site_source(site: Site, clock: Clock) -> AsyncIterator[SiteSource]:
+    """A source whose watches run within the context."""
+    source = SiteSource(site, clock)
+    watching = asyncio.create_task(source.run())
+    try:
+        yield source
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)

@@ -1,0 +1,149 @@
+"""``autoscale cost``: from a history's file to tables, files for other tools, a policy's price, and advice."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from protocol.messages import ObjectName
+from protocol.ranking.config import RankingConfig
+from scheduler_plugin.history.core.batches import Batch
+from scheduler_plugin.history.core.samples import HOUR, MINUTE, Decision, NodeFacts, Size, VmFacts
+from scheduler_plugin.history.core.spans import held
+from scheduler_plugin.history.costs.consolidation import AdvisedMove, Emptied
+from scheduler_plugin.history.sqlite.store import SqliteStore
+from scripts.autoscale.history.cost_views import advice
+from scripts.autoscale.history.finding import history_path
+from scripts.autoscale.history.policy_replay import replayed
+from scripts.autoscale.history.price_table import price_table
+from scripts.autoscale.main import app
+from scripts.autoscale.replay.peers import PLAYERS
+
+GIB = 1024**2
+Cost = Callable[..., str]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Two hours of two VMs until now: one reserves 2 vCPUs and 4 GiB of 8 and 16, the other a half of that."""
+    now, path = round(time.time() * 1000), tmp_path / "history.sqlite"
+    store = SqliteStore(path, time.time)
+    begun = now - 2 * HOUR
+    batch = Batch(decisions=[Decision(now, ObjectName("default", "db"), "agent", ("x",))])
+    for name, cpu in (("default/db", 2000), ("shop/[red]web", 1000)):
+        namespace, _, vm = name.partition("/")
+        facts = VmFacts(ObjectName(namespace, vm), "n1", "", None, Size(8000, 16 * GIB), (("team", "a"),))
+        row = (*[cpu, cpu * 2 * GIB // 1000] * 4, cpu // 4, GIB)
+        batch.vms += [(facts, held(begun + at * MINUTE, begun + (at + 1) * MINUTE, row)) for at in range(119)]
+    total = (16_000, 64 * GIB, 0, 0, 0, 0, None, None)
+    batch.nodes.append((NodeFacts("n1", "m5"), held(begun, now, total)))
+    store.write(batch)
+    store.close()
+    return path
+
+
+@pytest.fixture
+def cost(file: Path, monkeypatch: pytest.MonkeyPatch) -> Cost:
+    monkeypatch.setenv("AUTOSCALE_HOME", str(file.parent))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str, code: int = 0) -> str:
+        found = CliRunner().invoke(app(["cost", "record"]), ["cost", "--file", str(file), "--since", "3h", *arguments])
+        assert found.exit_code == code, found.output
+        return found.output if code else found.stdout
+
+    return run
+
+
+def test_the_table_says_what_was_saved_and_at_which_prices(cost: Cost) -> None:
+    said = cost()
+    assert "shop/[red]web" in said
+    assert "Scaling saved" in said
+    assert "against the maximum sizes" in said
+    assert "the published reference prices" in said
+    assert "At the reference price, because the table names no price for their instance type: n1." in said
+    assert "The history begins 1.0 h after the time that was asked for." in said
+
+
+def test_machines_read_the_same_numbers_in_every_form(cost: Cost, tmp_path: Path) -> None:
+    (tmp_path / "prices.yaml").write_text("ranking: {prices: {cpu: 1, memGib: 0}, nodePrices: {m5: 16}}\n")
+    prices = ("--prices", str(tmp_path / "prices.yaml"), "--by", "namespace")
+    found = json.loads(cost(*prices, "-o", "json"))
+    hours = 119 / 60
+    assert [line["name"] for line in found["lines"]] == ["default", "shop"]
+    assert found["total"]["reserved_cost"] == pytest.approx(3 * hours, rel=1e-6)
+    assert found["total"]["saved"] == pytest.approx(13 * hours, rel=1e-6)
+    assert found["nodesAtReferencePrice"] == []
+    assert "TOTAL," in cost(*prices, "-o", "csv")
+    assert "reserved_cost: " in cost(*prices, "-o", "yaml")
+    sets = json.loads(cost(*prices, "-o", "opencost"))["data"]
+    assert sets[0]["default"]["cpuCost"] == pytest.approx(2 * hours, rel=1e-6)
+
+
+def test_a_policy_is_played_on_the_need_that_was_recorded(cost: Cost) -> None:
+    said = cost("--policy", "fixed-peak")
+    assert "Policy fixed-peak: 5.95 vCPU-h instead of 5.95" in said
+    assert "missed 0.00 % of the need" in said
+
+
+def test_what_cannot_be_done_is_said(cost: Cost, file: Path, tmp_path: Path) -> None:
+    assert "expected one of vm, namespace" in cost("--by", "pod", code=2)
+    assert "expected a span of time above zero" in cost("--since", "0s", code=2)
+    assert "neither one of" in cost("--policy", "/no/such/file", code=2)
+    (tmp_path / "odd.yaml").write_text("prices: {cpu: -1}\n")
+    assert "odd.yaml" in cost("--prices", str(tmp_path / "odd.yaml"), code=2)
+    file.unlink()
+    assert "there is no history at" in cost(code=1)
+    SqliteStore(file, time.time).close()
+    assert "The history is empty so far." in cost()
+
+
+def test_a_gap_is_played_through_and_not_counted() -> None:
+    row = (1000, GIB, 1000, GIB, *[None] * 6)
+    spans = [held(at * MINUTE, (at + 1) * MINUTE, row) for at in (*range(60), *range(600, 660))]
+    found = replayed("db", spans, PLAYERS["fixed-peak"], Size(8000, GIB))
+    assert found is not None
+    assert (found.recorded, found.played, found.needed, found.missed_percent) == (2, 2, 2, 0.0)
+    assert replayed("db", spans[:1], PLAYERS["fixed-peak"], None) is None
+    low = replayed("db", spans, PLAYERS["fixed-peak"], Size(500, GIB))
+    assert low is not None
+    assert (low.played, low.missed_percent) == (Fraction(1), 50.0)
+
+
+def test_advice_names_the_moves() -> None:
+    moves = (AdvisedMove("default/db", "n2"),)
+    said = list(advice([Emptied("n1", Fraction(1, 2), moves, 3), Emptied("n3", Fraction(1), (), 0)]))
+    assert said[:2] == [
+        "Node n1 could be emptied, which saves 0.5000 per hour; 3 pods that run no VM would be placed anew:",
+        "  default/db moves to n2",
+    ]
+    assert said[3] == "  It runs no VM."
+    assert next(advice([])).startswith("No node could be emptied")
+
+
+def test_prices_come_from_a_file_or_the_schedulers_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOSCALE_HOME", str(tmp_path))
+    assert price_table(None, "local")[0] == RankingConfig()
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "scheduler.yaml").write_text("ranking: {newGroupFactor: 3}\n")
+    found, said = price_table(None, "local")
+    assert (found.new_group_factor, said) == (3.0, "the scheduler's price table")
+    for text, problem in (("- 1", "odd.yaml"), ("{", "not YAML")):
+        (tmp_path / "odd.yaml").write_text(text)
+        with pytest.raises(typer.BadParameter, match=problem):
+            price_table(tmp_path / "odd.yaml", "local")
+
+
+def test_each_cluster_has_a_history_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOSCALE_HOME", str(tmp_path / "clusters"))
+    (tmp_path / "clusters" / "local").mkdir(parents=True)
+    assert history_path("local", "") == tmp_path / "clusters" / "local" / "history.sqlite"
+    others = {history_path("local", str(tmp_path / "config"), context) for context in ("", "a", "b")}
+    assert len(others) == 3
