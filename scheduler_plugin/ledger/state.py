@@ -257,7 +257,7 @@ class LedgerState:
             if account.is_unproven and account.lapse(now):
                 self.settle_vm(account)
             for claim in account.claims:
-                if claim.resizes is not None and claim.resizes.sent:
+                if claim.resizes is not None and claim.resizes.may_land:
                     claim.resizes.settle(now)
                     self.change(claim)
         for account in [each for each in self.vms.values() if each.in_doubt and not (each.pending or each.claims)]:

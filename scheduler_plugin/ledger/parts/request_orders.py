@@ -59,7 +59,7 @@ class RequestOrders(LedgerPart):
         """Whether the pod asks for more than its kubelet has set aside, and has not heard that it cannot have it."""
         claim = self._state.claims.get(uid)
         runner = None if claim is None else claim.pod.runner
-        if claim is None or runner is None or runner.problem or claim.resizes is None or claim.resizes.sent:
+        if claim is None or runner is None or runner.problem or claim.resizes is None or claim.resizes.may_land:
             return False
         return not runner.asked.within(runner.secured)
 
@@ -78,7 +78,7 @@ class RequestOrders(LedgerPart):
         by_room = bounded(account, request.resources).at_most(ceiling(self._state, account, claim))
         size = runner.asked.at_least(self._possible(claim, by_room.at_least(account.reserved)))
         resizes.held_until = Instant(now + HELD)
-        if runner.problem or now < resizes.again_at or (size == runner.asked and not resizes.sent):
+        if runner.problem or now < resizes.again_at or (size == runner.asked and not resizes.may_land):
             return None, ()
         return self._order(claim, runner, size, now)
 

@@ -1,0 +1,63 @@
+"""However many writes have no answer: what may still land lies between the least and the most (B.10)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.units import Instant, Resources
+from scheduler_plugin.ledger import RunnerRequests
+from scheduler_plugin.ledger.accounts.pod_requests import SETTLE, TOGETHER, PodRequests
+from tests.scheduler_plugin.ledger.fleet import amount
+
+SIZES = st.builds(amount, st.integers(1, 9), st.integers(1, 9))
+WRITES = st.lists(st.tuples(SIZES, st.sampled_from([0.0, 0.3, 1.0, 4.0, 11.0]), st.booleans()), max_size=30)
+POD = RunnerRequests(amount(5), amount(5), version="1")
+MANY = SETTLE / TOGETHER + 2
+
+
+@given(WRITES)
+def test_what_may_land_is_counted_and_what_cannot_any_more_is_forgotten(
+    writes: list[tuple[Resources, float, bool]],
+) -> None:
+    requests, now = PodRequests(), Instant(100.0)
+    open_writes: list[tuple[Resources, Instant]] = []
+    for size, pause, is_refused in writes:
+        now = Instant(now + pause)
+        requests.settle(now)
+        requests.send(size, POD, now)
+        open_writes.append((size, now))
+        if is_refused:
+            requests.refused(size, "", now)
+            open_writes.pop()
+        between(requests, [each for each, at in open_writes if now - at < SETTLE])
+        lately = [each for each, at in open_writes if now - at < SETTLE + TOGETHER]
+        assert bounds(lately)[0].within(requests.least(POD))
+        assert requests.most(POD).within(bounds(lately)[1])
+        assert len(requests.may_land) <= MANY
+    requests.settle(Instant(now + SETTLE))
+    assert (requests.may_land, requests.least(POD), requests.most(POD)) == ((), amount(5), amount(5))
+
+
+def bounds(sizes: list[Resources]) -> tuple[Resources, Resources]:
+    """The least and the most of the pod as it is and these sizes."""
+    least = most = POD.asked
+    for size in sizes:
+        least, most = least.at_most(size), most.at_least(size)
+    return least, most
+
+
+def between(requests: PodRequests, sizes: list[Resources]) -> None:
+    least, most = bounds(sizes)
+    assert requests.least(POD).within(least)
+    assert most.within(requests.most(POD))
+
+
+def test_a_thousand_writes_without_an_answer_are_kept_in_a_handful() -> None:
+    requests = PodRequests()
+    for each in range(1000):
+        requests.send(amount(1 + each % 7), POD, Instant(100.0 + each / 100))
+    assert len(requests.may_land) <= MANY
+    assert (requests.least(POD), requests.most(POD)) == (amount(1), amount(7))
+    requests.seen(RunnerRequests(amount(5), amount(5), version="2"))
+    assert requests.may_land == ()
