@@ -21,9 +21,18 @@ from typing import Annotated, Final
 import msgspec
 
 from protocol.field_errors import field_message
+from protocol.kubernetes.managed_fields import ManagedFields, resized_by
 from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of, text, texts, uid_of
 from protocol.messages import ObjectName
-from protocol.names import LABEL_MAKE_ROOM, LABEL_VM_NAME, MIGRATION_KIND, RUNNER_CONTAINER, VM_GROUP, VM_KIND
+from protocol.names import (
+    LABEL_MAKE_ROOM,
+    LABEL_VM_NAME,
+    MIGRATION_KIND,
+    RUNNER_CONTAINER,
+    SCHEDULER_NAME,
+    VM_GROUP,
+    VM_KIND,
+)
 from protocol.units import ZERO, Resources
 from protocol.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
 from scheduler_plugin.cluster.scheduling_fields import pod_traits
@@ -64,6 +73,12 @@ class Metadata(msgspec.Struct, frozen=True):
     ownerReferences: list[Owner] | None = None  # noqa: N815 - the name in the API
     resourceVersion: str = ""  # noqa: N815 - the name in the API
     generation: int = 0
+
+
+class PodMetadata(Metadata, frozen=True):
+    """What is needed of a pod's metadata."""
+
+    managedFields: list[ManagedFields] | None = None  # noqa: N815 - the name in the API
 
 
 class _Requests(msgspec.Struct, frozen=True):
@@ -138,7 +153,7 @@ class PodStatus(msgspec.Struct, frozen=True):
 class Pod(msgspec.Struct, frozen=True):
     """What is needed of a pod."""
 
-    metadata: Metadata
+    metadata: PodMetadata
     spec: PodSpec
     status: PodStatus | None = None
 
@@ -158,7 +173,7 @@ def pod_at_most(obj: JsonObject, reason: str) -> PodFacts:
     """A Pod that cannot be read for ``reason``, as far as it can: what it needs is not known. Never raises."""
     name = name_of(obj)
     owners = [_owner_at_most(each) for each in items(obj, "metadata", "ownerReferences")]
-    meta = Metadata(name.name, name.namespace, uid_of(obj), texts(obj, "metadata", "labels"), owners)
+    meta = PodMetadata(name.name, name.namespace, uid_of(obj), texts(obj, "metadata", "labels"), owners)
     spec = PodSpec(nodeName=text(obj, "spec", "nodeName"), schedulerName=text(obj, "spec", "schedulerName"))
     known = pod_facts(Pod(meta, spec, PodStatus(text(obj, "status", "phase"))))
     return replace(known, unreadable=reason, has_runner=True)
@@ -233,7 +248,7 @@ def _run_by(meta: Metadata) -> tuple[ObjectName | None, str, ObjectName | None, 
 # Requests ------------------------------------------------------------------------------------------------------------
 
 
-def _runner(meta: Metadata, spec: PodSpec, status: PodStatus) -> RunnerRequests | None:
+def _runner(meta: PodMetadata, spec: PodSpec, status: PodStatus) -> RunnerRequests | None:
     """What the guest's container requests, where that may be changed in place (B.10).
 
     A pod keeps its class of service, so one without any request cannot be given some, and one whose requests are its
@@ -246,12 +261,14 @@ def _runner(meta: Metadata, spec: PodSpec, status: PodStatus) -> RunnerRequests 
     if (resources.limits or {}).keys() & {"cpu", "memory"}:
         return None
     held = next((each for each in status.containerStatuses or () if each.name == found.name), _Held())
-    allocated = held.allocatedResources
+    allocated, asked = held.allocatedResources, resources.requests or {}
+    written = resized_by(SCHEDULER_NAME, meta.managedFields or ())
     return RunnerRequests(
-        asked=_amounts("requests of the guest's container", resources.requests),
+        asked=_amounts("requests of the guest's container", asked),
         allocated=None if allocated is None else _amounts("status: allocatedResources", allocated),
         problem=_resize_problem(meta, status),
         version=meta.resourceVersion,
+        by_us=_amounts("requests by us", {name: amount for name, amount in asked.items() if name in written}),
     )
 
 

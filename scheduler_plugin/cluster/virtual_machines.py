@@ -38,12 +38,13 @@ class ClusterVm(VirtualMachine):
     """A VirtualMachine with what decides where and whether it may move.
 
     ``has_overlay``: its guest has an address of its own, which it keeps when it moves. ``is_booting``: its controller
-    says so, and would refuse to move it.
+    says so, and would refuse to move it. ``first_requests`` are those of ``podResources``.
     """
 
     constraints: PodConstraints = UNCONSTRAINED
     has_overlay: bool = True
     is_booting: bool = False
+    first_requests: Resources | None = None
 
 
 def read_vm(obj: JsonObject) -> VirtualMachine:
@@ -52,7 +53,10 @@ def read_vm(obj: JsonObject) -> VirtualMachine:
     has_overlay = flag(spec, "extraNetwork", "enable") or bool(text(obj, "status", "extraNetIP"))
     booting = any(text(each, "reason") == BOOTING for each in items(obj, "status", "conditions"))
     known = {each.name: getattr(vm, each.name) for each in fields(vm)}
-    return ClusterVm(**known, constraints=pod_constraints(spec), has_overlay=has_overlay, is_booting=booting)
+    first = _first_requests(spec)
+    return ClusterVm(
+        **known, constraints=pod_constraints(spec), has_overlay=has_overlay, is_booting=booting, first_requests=first
+    )
 
 
 def vm_facts(vm: VirtualMachine) -> VmFacts:
@@ -74,7 +78,15 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         unreadable=vm.unreadable,
         is_bounded=bool(vm.bounds.max.cpu and vm.bounds.max.mem),
         constraints=vm.constraints if isinstance(vm, ClusterVm) else UNCONSTRAINED,
+        first_requests=vm.first_requests if isinstance(vm, ClusterVm) else None,
     )
+
+
+def _first_requests(spec: JsonObject) -> Resources | None:
+    """What pods of the VM are made with; None where that cannot be read."""
+    given = child(spec, "podResources", "requests")
+    cpu, mem = _read(cpu_from_wire, given.get("cpu", 0)), _read(mem_from_wire, given.get("memory", 0))
+    return None if cpu is None or mem is None else Resources(cpu, mem)
 
 
 def _granted(vm: VirtualMachine) -> Resources:

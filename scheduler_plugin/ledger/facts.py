@@ -90,13 +90,19 @@ class RunnerRequests:
 
     ``asked`` is what its spec says, ``allocated`` what the kubelet has set aside for it (None while it says nothing).
     ``problem`` is what the kubelet says against what is asked, beginning with ``Deferred`` or ``Infeasible``; empty
-    where it says nothing. ``version`` is the pod's resourceVersion.
+    where it says nothing. ``version`` is the pod's resourceVersion, ``by_us`` the part of ``asked`` that a scheduler of
+    ours wrote last.
     """
 
     asked: Resources
     allocated: Resources | None = None
     problem: str = ""
     version: str = ""
+    by_us: Resources = ZERO
+
+    def given_back(self, first: Resources) -> Resources:
+        """What is asked without what was raised by us: that goes down to what the pod was made with."""
+        return self.asked.minus_or_zero(self.by_us).at_least(first.at_most(self.asked))
 
     @property
     def secured(self) -> Resources:
@@ -171,6 +177,7 @@ class VmFacts:
     unreadable: str = ""
     is_bounded: bool = True
     constraints: PodConstraints = UNCONSTRAINED
+    first_requests: Resources | None = None
 
 
 class MigrationPhase(Enum):

@@ -315,3 +315,20 @@ async def test_two_requests_of_one_pod_at_once_both_hear_from_the_kubelet(
         assert not any(each.done() for each in asking)
         cluster.put(PODS, sized(2, 8, allocated=(2, 8)))
         assert [permit(await each) for each in asking] == [(2, 8), (2, 8)]
+
+
+async def test_switched_off_what_was_raised_goes_back_to_what_the_pod_was_made_with(
+    cluster: FakeCluster, clock: FakeClock
+) -> None:
+    async with following(cluster, clock) as scheduler:
+        raised = {"f:resources": {"f:requests": {"f:cpu": {}, "f:memory": {}}}}
+        fields = {"f:spec": {"f:containers": {'k:{"name":"neonvm-runner"}': raised}}}
+        pod = sized(1, 4)
+        entry = {"manager": "autoscale-scheduler", "subresource": "resize", "fieldsV1": fields}
+        pod["metadata"]["managedFields"] = [entry]
+        cluster.put(PODS, pod)
+        await settle()
+        scheduler.parts.context.feed.use(usual_settings())
+        await clock.advance(4)
+        assert requested(cluster) == {"cpu": "0", "memory": "0"}
+        assert scheduler.reserved("n1") == "1 cpu, 4Gi"

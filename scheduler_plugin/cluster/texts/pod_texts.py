@@ -14,7 +14,7 @@ import msgspec
 from protocol.field_errors import field_message
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster.informer import Watched
-from scheduler_plugin.cluster.pods import MOST_PARTS, Container, Metadata, Pod, PodSpec, pod_facts
+from scheduler_plugin.cluster.pods import MOST_PARTS, Container, Pod, PodMetadata, PodSpec, pod_facts
 from scheduler_plugin.cluster.scheduling_fields import (
     Affinity,
     PodToleration,
@@ -27,7 +27,7 @@ from scheduler_plugin.cluster.scheduling_fields import (
 from scheduler_plugin.ledger import PodFacts
 
 
-class _WatchedMetadata(Metadata, frozen=True):
+class _WatchedMetadata(PodMetadata, frozen=True):
     deletionTimestamp: str | None = None  # noqa: N815 - the name in the API
 
 

@@ -37,7 +37,7 @@ TOGETHER: Final = Seconds(2.0)
 
 
 class Sent(NamedTuple):
-    """Writes on their way to the API server: the least and the most of their sizes, and when first and last were sent."""
+    """Writes on their way to the API server: least and most of their sizes, and when the first and last were sent."""
 
     least: Resources
     most: Resources

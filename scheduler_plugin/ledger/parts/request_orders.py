@@ -6,6 +6,7 @@ Rules that hold here:
 - They are lowered once the reservation has come down, which it does when the guest has really given back.
 - What the kubelet refuses is withdrawn as far as no reservation needs it, for it would hold up others on the node.
 - No pod is asked to have more than its node's allocatable.
+- Where requests do not follow any more, what we have raised goes back to what the pod was made with.
 - A pod that waits for a node requests exactly what its VM needs: so preemption and cluster autoscalers know.
 """
 
@@ -35,9 +36,14 @@ class RequestOrders(LedgerPart):
         return self._state.follows_requests
 
     def requests_astray(self) -> list[str]:
-        """The UIDs of all pods that request other than what their VMs have reserved."""
-        accounts = self._state.accounts if self._state.follows_requests else ()
-        return [claim.pod.uid for account in accounts for claim in account.claims if self._is_astray(claim, account)]
+        """The UIDs of all pods that request other than they should.
+
+        That is what their VMs have reserved, and where requests do not follow, what they were made with.
+        """
+        is_astray = self._is_astray if self._state.follows_requests else _is_left_raised
+        return [
+            claim.pod.uid for account in self._state.accounts for claim in account.claims if is_astray(claim, account)
+        ]
 
     def _is_astray(self, claim: Claim, account: VmAccount) -> bool:
         runner = claim.pod.runner
@@ -91,16 +97,22 @@ class RequestOrders(LedgerPart):
         return not self._possible(claim, claim.vm.reserved).within(runner.asked)
 
     def requests_due(self, uid: str, now: Instant) -> tuple[ResizePod | None, Effects]:
-        """What to write so that the pod's requests are what its VM has reserved; None where nothing, or not now."""
+        """What to write so that the pod requests what it should (``requests_astray``); None where not, or not now."""
         claim = self._state.claims.get(uid)
-        if claim is None or not self._state.follows_requests or not _is_followed(claim):
+        if claim is None or not _is_followed(claim):
             return None, ()
         account, runner = claim.vm, claim.pod.runner
         if account is None or account.facts is None or runner is None:
             return None, ()
+        if self._state.follows_requests:
+            needed = self._possible(claim, account.reserved)
+        elif now < _resizes(claim).again_at:
+            return None, ()
+        else:
+            needed = _first(runner, account)
         if runner.problem:
             _resizes(claim).refused(None, runner.problem, now)
-        size = _due(claim, runner, self._possible(claim, account.reserved), now)
+        size = _due(claim, runner, needed, now)
         if size is None or size == runner.asked:
             return None, ()
         return self._order(claim, runner, size, now)
@@ -148,6 +160,18 @@ class RequestOrders(LedgerPart):
 
 def _is_followed(claim: Claim) -> bool:
     return claim.state is not ClaimState.INCOMING and claim.secured is not None
+
+
+def _is_left_raised(claim: Claim, account: VmAccount) -> bool:
+    """Whether the pod requests more because of us than it was made with."""
+    runner = claim.pod.runner
+    return runner is not None and runner.by_us.any and _first(runner, account) != runner.asked and _is_followed(claim)
+
+
+def _first(runner: RunnerRequests, account: VmAccount) -> Resources:
+    """What the pod requests without us; what it does where that is not known."""
+    first = None if account.facts is None else account.facts.first_requests
+    return runner.asked if first is None else runner.given_back(first)
 
 
 def _may_grow(account: VmAccount, claim: Claim) -> bool:

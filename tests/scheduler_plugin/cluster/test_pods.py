@@ -150,6 +150,30 @@ def test_what_the_kubelet_said_of_earlier_requests_is_over() -> None:
     assert runner_of({"conditions": [pending]}) == asks("100m", "128Mi")
 
 
+def managed(manager: str, *names: str, subresource: str = "resize", container: str = "neonvm-runner") -> Obj:
+    requests: Obj = {"f:resources": {"f:requests": {f"f:{each}": {} for each in names}}}
+    fields = {"f:spec": {"f:containers": {f'k:{{"name":"{container}"}}': requests}}}
+    return {"manager": manager, "operation": "Update", "subresource": subresource, "fieldsV1": fields}
+
+
+@pytest.mark.parametrize(
+    ("entries", "by_us"),
+    [
+        ([managed("autoscale-scheduler", "cpu", "memory")], ("100m", "128Mi")),
+        ([managed("autoscale-scheduler", "memory"), managed("kubectl", "cpu")], (0, "128Mi")),
+        ([managed("autoscale-scheduler", "cpu", subresource="")], (0, 0)),
+        ([managed("autoscale-scheduler", "cpu", container="sidecar"), {"manager": "kubelet"}], (0, 0)),
+    ],
+)
+def test_what_of_the_requests_a_scheduler_of_ours_wrote_last_is_known(entries: list[Obj], by_us: Any) -> None:
+    pod = vm_pod("db", "n1")
+    pod["metadata"]["managedFields"] = entries
+    pod["status"] = {"qosClass": "Burstable"}
+    found = read_pod(pod).runner
+    assert found is not None
+    assert found.by_us == Resources.parse(*by_us)
+
+
 @pytest.mark.parametrize(
     "found",
     [

@@ -14,7 +14,7 @@ from protocol.virtual_machine import parse_virtual_machine
 from scheduler_plugin.cluster.pods import read_pod
 from scheduler_plugin.cluster.texts.pod_texts import decode_pod
 from scheduler_plugin.cluster.translate import ClusterNode, decode_node, read_node
-from scheduler_plugin.cluster.virtual_machines import vm_facts
+from scheduler_plugin.cluster.virtual_machines import read_vm, vm_facts
 from scheduler_plugin.constraints import PodTraits
 from scheduler_plugin.ledger import PodFacts, VmFacts
 from tests.scheduler_plugin.objects import node, plain_pod, vm, vm_pod
@@ -144,6 +144,21 @@ def test_a_vm_becomes_facts() -> None:
         pod=ObjectName("default", "db-pod"),
     )
     assert vm_facts(parse_virtual_machine(obj)) == expected
+
+
+@pytest.mark.parametrize(
+    ("resources", "first"),
+    [
+        ({}, Resources.parse(0, 0)),
+        ({"podResources": {"requests": {"cpu": "100m"}}}, Resources.parse("100m", 0)),
+        ({"podResources": {"requests": {"cpu": "100m", "memory": "1Gi"}}}, Resources.parse("100m", "1Gi")),
+        ({"podResources": {"requests": {"cpu": "much"}}}, None),
+    ],
+)
+def test_what_pods_of_a_vm_are_made_with_is_known(resources: dict[str, Any], first: Resources | None) -> None:
+    obj = vm("db", 1, 4)
+    obj["spec"] |= resources
+    assert vm_facts(read_vm(obj)).first_requests == first
 
 
 def test_a_vm_without_pod_and_with_a_version_that_is_no_number() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from protocol.messages import AgentRequest
-from protocol.units import Instant, Resources, Seconds
+from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger import Decision, Effect, Ledger, NodeFacts, PodFacts, ResizePod, RunnerRequests, VmFacts
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, node, vm, vm_pod
 
@@ -16,12 +16,13 @@ MANY = amount(100)
 class Requested:
     """The pod of the VM ``a`` on a node of 10 CPUs and GiB, of which 9 may be reserved.
 
-    ``room`` is what the kubelet gives the pod at most.
+    ``room`` is what the kubelet gives the pod at most, ``by_us`` what of its requests the scheduler wrote.
     """
 
     asked: Resources = field(default_factory=lambda: amount(1))
     allocated: Resources | None = field(default_factory=lambda: amount(1))
     problem: str = ""
+    by_us: Resources = ZERO
     version: int = 1
     room: Resources = MANY
     now: Instant = LATER
@@ -47,7 +48,7 @@ class Requested:
 
     @property
     def pod(self) -> PodFacts:
-        runner = RunnerRequests(self.asked, self.allocated, self.problem, str(self.version))
+        runner = RunnerRequests(self.asked, self.allocated, self.problem, str(self.version), self.by_us)
         requests = self.asked.at_least(self.allocated or self.asked)
         return replace(vm_pod("a", "n1"), requests=requests, runner=runner)
 
@@ -82,7 +83,7 @@ class Requested:
         if order.version != str(self.version):
             return False
         self.version += order.size != self.asked
-        self.asked, self.problem = order.size, ""
+        self.asked, self.by_us, self.problem = order.size, order.size, ""
         return True
 
     def refused(self, order: ResizePod, why: str, *, is_final: bool = False) -> None:

@@ -1,0 +1,55 @@
+"""``metadata.managedFields``: which client wrote which requests of a container through ``pods/resize`` last.
+
+The API server keeps it: a client's entry loses a field once another client has changed that field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from protocol.names import RUNNER_CONTAINER
+
+RESIZE: Final = "resize"
+
+_RUNNER: Final = f'k:{{"name":"{RUNNER_CONTAINER}"}}'
+
+
+class _Resources(msgspec.Struct, frozen=True):
+    requests: dict[str, object] = msgspec.field(default_factory=dict, name="f:requests")
+
+
+class _Container(msgspec.Struct, frozen=True):
+    resources: _Resources = msgspec.field(default=_Resources(), name="f:resources")
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    containers: dict[str, _Container] = msgspec.field(default_factory=dict, name="f:containers")
+
+
+class _Fields(msgspec.Struct, frozen=True):
+    spec: _Spec = msgspec.field(default=_Spec(), name="f:spec")
+
+
+class ManagedFields(msgspec.Struct, frozen=True):
+    """What one client wrote last, as far as it concerns the requests of the guest's container."""
+
+    manager: str = ""
+    subresource: str = ""
+    fieldsV1: _Fields = _Fields()  # noqa: N815 - the name in the API
+
+
+def resized_by(manager: str, entries: Sequence[ManagedFields]) -> frozenset[str]:
+    """The resources whose requests in the container ``neonvm-runner`` the client wrote last, by ``pods/resize``.
+
+    >>> runner = {"f:resources": {"f:requests": {"f:cpu": {}}}}
+    >>> fields = {"f:spec": {"f:containers": {'k:{"name":"neonvm-runner"}': runner}}}
+    >>> found = msgspec.convert({"manager": "a", "subresource": "resize", "fieldsV1": fields}, ManagedFields)
+    >>> resized_by("a", [found]), resized_by("b", [found])
+    (frozenset({'cpu'}), frozenset())
+    """
+    mine = [each for each in entries if (each.manager, each.subresource) == (manager, RESIZE)]
+    runners = (each.fieldsV1.spec.containers.get(_RUNNER) for each in mine)
+    return frozenset(key.removeprefix("f:") for found in runners if found for key in found.resources.requests)
