@@ -61,3 +61,12 @@ def changed(found: Obj, change: Obj) -> Obj:
     """An object with a merge patch."""
     merged: Obj = merge_patch(found, change)
     return merged
+
+
+def resources(of: Obj, container: str, **found: Obj) -> Obj:
+    """What changes the resources of one container of a pod."""
+    containers = [
+        {**each, "resources": {**each.get("resources", {}), **found}} if each["name"] == container else each
+        for each in of["spec"]["containers"]
+    ]
+    return {"spec": {"containers": containers}}

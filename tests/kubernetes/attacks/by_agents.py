@@ -5,8 +5,20 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES
-from tests.kubernetes.attacks.attempt import RBAC, Attempt, noted, patches, use
-from tests.kubernetes.attacks.world import ELSEWHERE, LEFT_BEHIND, NODE_AGENT, SECRETS, SIDECAR, UNBOUND_AGENT, move
+from tests.kubernetes.attacks.attempt import RBAC, Attempt, noted, patches, resources, use
+from tests.kubernetes.attacks.world import (
+    ELSEWHERE,
+    GUEST,
+    LEFT_BEHIND,
+    MINE,
+    MORE,
+    NODE_AGENT,
+    SECRETS,
+    SIDECAR,
+    UNBOUND_AGENT,
+    move,
+    runner,
+)
 
 _AGENTS: Final = "policy autoscaling-agents"
 _PERMITS: Final = "policy autoscaling-permits"
@@ -34,6 +46,10 @@ BY_AGENTS: Final = (
     ),
     Attempt(NODE_AGENT, "deletes a VM of its node", RBAC, "delete", VIRTUAL_MACHINES, "mine"),
     Attempt(NODE_AGENT, "deletes a pod of its node", RBAC, "delete", PODS, "mine-1"),
+    *patches(
+        PODS, "mine-1", NODE_AGENT,
+        {"resizes the pod of a VM": (resources(runner(MINE), GUEST, requests=MORE), RBAC)}, subresource="resize",
+    ),
     Attempt(NODE_AGENT, "moves a VM of its node", RBAC, "create", MIGRATIONS, "x", move("x")),
     Attempt(NODE_AGENT, "reads secrets", RBAC, "get", SECRETS, ""),
     *patches(VIRTUAL_MACHINES, "mine", SIDECAR, {

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.kubernetes.resources import IP_ADDRESSES, NODES, PODS, VIRTUAL_MACHINES
-from tests.kubernetes.attacks.attempt import RBAC, Attempt, changed, noted, patches, use
+from tests.kubernetes.attacks.attempt import RBAC, Attempt, changed, noted, patches, resources, use
 from tests.kubernetes.attacks.world import (
     CONTROLLER,
     EXPANDER,
+    GUEST,
     MINE,
+    MORE,
     NETWORK,
     SECRETS,
     SYSTEM,
@@ -61,6 +63,10 @@ BY_CONTROLLER: Final = (
         "resizes a VM": (use(2, 2), _MACHINES),
         "writes a permit": (noted("autoscaling.neon.tech/permit"), _MACHINES),
     }),
+    *patches(
+        PODS, "mine-1", CONTROLLER,
+        {"resizes the pod of a VM": (resources(runner(MINE), GUEST, requests=MORE), RBAC)}, subresource="resize",
+    ),
     Attempt(CONTROLLER, "deletes a VM", RBAC, "delete", VIRTUAL_MACHINES, "theirs"),
     Attempt(CONTROLLER, "returns a VM's address", "", "delete", IP_ADDRESSES, VM_ADDRESS["metadata"]["name"]),
     Attempt(CONTROLLER, "takes a service's address", _ADDRESSES, "delete", IP_ADDRESSES, "10.96.77.7"),

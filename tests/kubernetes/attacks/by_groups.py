@@ -13,8 +13,21 @@ from protocol.kubernetes.resources import (
     VIRTUAL_MACHINES,
     VM_GROUPS,
 )
-from tests.kubernetes.attacks.attempt import RBAC, Attempt, changed, noted, patches, use
-from tests.kubernetes.attacks.world import GROUPS, SECRETS, Obj, deployment, named, owner, vm
+from tests.kubernetes.attacks.attempt import RBAC, Attempt, changed, noted, patches, resources, use
+from tests.kubernetes.attacks.world import (
+    CALLED_RUNNER,
+    GROUPS,
+    GUEST,
+    MINE,
+    MORE,
+    SECRETS,
+    Obj,
+    deployment,
+    named,
+    owner,
+    runner,
+    vm,
+)
 
 _GROUP_VMS: Final = "policy autoscaling-groups-vms"
 _ENDPOINTS: Final = "policy autoscaling-groups-endpoints"
@@ -32,6 +45,7 @@ def _new(name: str, **metadata: Any) -> Obj:
     return {key: value for key, value in found.items() if key != "status"}
 
 
+_LARGER: Final = {"spec": {"containers": [{**CALLED_RUNNER, "resources": {"requests": MORE}}]}}
 BY_GROUPS: Final = (
     Attempt(
         GROUPS, "makes a member of a group", "", "create", VIRTUAL_MACHINES, "shop-replica-1",
@@ -49,6 +63,16 @@ BY_GROUPS: Final = (
         "resizes a VM": (use(2, 2), _GROUP_VMS),
         "writes a permit": (noted("autoscaling.neon.tech/permit"), _GROUP_VMS),
     }),
+    *patches(
+        PODS, "web-2", GROUPS,
+        {"resizes a pod in place": (_LARGER, "")},
+        subresource="resize",
+    ),
+    *patches(
+        PODS, "mine-1", GROUPS,
+        {"resizes the pod of a VM": (resources(runner(MINE), GUEST, requests=MORE), "policy autoscaling-groups-pods")},
+        subresource="resize",
+    ),
     *patches(DEPLOYMENTS, "web", GROUPS, {
         "sets a workload's requests": (deployment(cpu="200m"), ""),
         "changes a workload's image": (deployment(image="evil"), _WORKLOADS),

@@ -22,9 +22,26 @@ from tests.kubernetes.attacks.attempt import (
     condition,
     noted,
     patches,
+    resources,
     use,
 )
-from tests.kubernetes.attacks.world import CLOSED, SCHEDULER, SECRETS, SYSTEM, move, named, owner, pod
+from tests.kubernetes.attacks.world import (
+    CALLED_RUNNER,
+    CLOSED,
+    GUEST,
+    MORE,
+    MOVED,
+    SCHEDULER,
+    SECRETS,
+    SYSTEM,
+    THEIRS,
+    beside,
+    move,
+    named,
+    owner,
+    pod,
+    runner,
+)
 
 _VMS: Final = "policy autoscaling-scheduler-vms"
 _NODES: Final = "policy autoscaling-scheduler-nodes"
@@ -89,6 +106,23 @@ BY_SCHEDULER: Final = (
         SCHEDULER, "deletes a pod of a namespace that is closed to it", _PODS, "delete", PODS, "vault-0",
         namespace=CLOSED,
     ),
+    *patches(
+        PODS, "theirs-1", SCHEDULER,
+        {"raises what the pod of a VM requests": (resources(runner(THEIRS), GUEST, requests=MORE), ""),
+         "limits the guest's container": (resources(runner(THEIRS), GUEST, limits=MORE), _PODS)}, subresource="resize",
+    ),
+    *patches(
+        PODS, "moved-2", SCHEDULER,
+        {"resizes a container beside the guest's": (resources(beside(MOVED), "proxy", requests=MORE), _PODS)},
+        subresource="resize",
+    ),
+    *patches(
+        PODS, "web-2", SCHEDULER,
+        {"resizes a pod of no VM whose container is called like a guest's": (
+            {"spec": {"containers": [{**CALLED_RUNNER, "resources": {"requests": MORE}}]}}, _PODS,
+        )}, subresource="resize",
+    ),
+    *patches(PODS, "theirs-1", SCHEDULER, {"labels the pod of a VM": ({"metadata": {"labels": {"a": "b"}}}, RBAC)}),
     Attempt(SCHEDULER, "makes a pod", RBAC, "create", PODS, "x", pod("x")),
     Attempt(SCHEDULER, "reads secrets", RBAC, "get", SECRETS, ""),
     *patches(PERSISTENT_VOLUME_CLAIMS, "data", SCHEDULER, {

@@ -87,6 +87,16 @@ OPERATOR: Final = Who("an operator of others", f"{ELSEWHERE}:operator")
 ADMIN: Final = Who("administrator")
 
 
+LITTLE: Final = {"cpu": "100m", "memory": "128Mi"}
+"""What pods request that may be resized."""
+
+MORE: Final = {"cpu": "2", "memory": "2Gi"}
+"""What they are to request."""
+
+GUEST: Final = "neonvm-runner"
+"""The container of a guest."""
+
+
 def vm(name: str, node: str, pod: str, namespace: str = HOME, enabled: str = "true", **metadata: Any) -> Obj:
     """A VM of 1 CPU and 2 GiB that runs, with a permit for 2 CPUs and 4 GiB."""
     guest = {
@@ -105,7 +115,7 @@ def vm(name: str, node: str, pod: str, namespace: str = HOME, enabled: str = "tr
             "annotations": {"autoscaling.neon.tech/permit": '{"vCPUs":2,"mem":"4Gi"}'},
             **metadata,
         },
-        "spec": {"schedulerName": "autoscale-scheduler", "guest": guest},
+        "spec": {"schedulerName": "autoscale-scheduler", "guest": guest, "podResources": {"requests": dict(LITTLE)}},
         "status": {"phase": "Running", "node": node, "podName": pod, "cpus": 1, "memorySize": "2Gi"},
     }
 
@@ -142,6 +152,13 @@ def runner(of: Obj, name: str = "") -> Obj:
     if not name:
         made["spec"] |= {"nodeName": of["status"]["node"], "serviceAccountName": "vm-agent"}
         made["status"] = {"phase": "Running"}
+    return made
+
+
+def beside(of: Obj) -> Obj:
+    """The pod of a VM with a container of another's beside the guest."""
+    made = runner(of)
+    made["spec"]["containers"].append({"name": "proxy", "image": "other", "resources": {"requests": dict(LITTLE)}})
     return made
 
 
@@ -207,6 +224,7 @@ THEIRS: Final = vm("theirs", "node-b", "theirs-1")
 MOVED: Final = vm("moved", "node-b", "moved-2")
 MEMBER: Final = vm("shop-replica-0", "node-b", "shop-1", ownerReferences=owner(VM_GROUPS, "shop"))
 FOREIGN: Final = vm("far", "node-a", "far-1", ELSEWHERE)
+CALLED_RUNNER: Final[Obj] = {"name": "neonvm-runner", "image": "other", "resources": {"requests": LITTLE}}
 HPA: Final = {"maxReplicas": 3, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "bank"}}
 CLAIM: Final = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
 VM_ADDRESS: Final = address(
@@ -218,11 +236,12 @@ OBJECTS: Final[tuple[tuple[Resource, Obj], ...]] = (
     *((NODES, named(NODES, name, spec={})) for name in ("node-a", "node-b")),
     *((VIRTUAL_MACHINES, each) for each in (MINE, ASLEEP, THEIRS, MOVED, MEMBER, FOREIGN)),
     *((PODS, runner(each)) for each in (MINE, THEIRS)),
+    (PODS, beside(MOVED)),
     (PODS, pod("moved-1", "node-a", account="vm-agent")),
     (PODS, pod("agent-a", "node-a", SYSTEM, "autoscaling-agent")),
     (PODS, pod("dns", "node-a", SYSTEM)),
     (PODS, pod("web-1", "node-b")),
-    (PODS, pod("web-2", "node-b")),
+    (PODS, pod("web-2", "node-b", containers=[CALLED_RUNNER])),
     (PODS, pod("waiting")),
     (PODS, pod("ours", schedulerName="autoscale-scheduler")),
     (PODS, pod("unplaced", namespace=SYSTEM)),
