@@ -321,7 +321,7 @@ async def test_switched_off_what_was_raised_goes_back_to_what_the_pod_was_made_w
     cluster: FakeCluster, clock: FakeClock
 ) -> None:
     async with following(cluster, clock) as scheduler:
-        raised = {"f:resources": {"f:requests": {"f:cpu": {}, "f:memory": {}}}}
+        raised: Obj = {"f:resources": {"f:requests": {"f:cpu": {}, "f:memory": {}}}}
         fields = {"f:spec": {"f:containers": {'k:{"name":"neonvm-runner"}': raised}}}
         pod = sized(1, 4)
         entry = {"manager": "autoscale-scheduler", "subresource": "resize", "fieldsV1": fields}

@@ -87,6 +87,9 @@ OPERATOR: Final = Who("an operator of others", f"{ELSEWHERE}:operator")
 ADMIN: Final = Who("administrator")
 
 
+ROOM: Final = {"cpu": "16", "memory": "64Gi", "pods": "110"}
+"""What a node can give to pods."""
+
 LITTLE: Final = {"cpu": "100m", "memory": "128Mi"}
 """What pods request that may be resized."""
 
@@ -233,7 +236,7 @@ VM_ADDRESS: Final = address(
 SERVICE_ADDRESS: Final = address("10.96.77.7", "services", "", {})
 
 OBJECTS: Final[tuple[tuple[Resource, Obj], ...]] = (
-    *((NODES, named(NODES, name, spec={})) for name in ("node-a", "node-b")),
+    *((NODES, named(NODES, name, spec={}, status={"allocatable": ROOM})) for name in ("node-a", "node-b")),
     *((VIRTUAL_MACHINES, each) for each in (MINE, ASLEEP, THEIRS, MOVED, MEMBER, FOREIGN)),
     *((PODS, runner(each)) for each in (MINE, THEIRS)),
     (PODS, beside(MOVED)),
