@@ -68,6 +68,7 @@ def test_a_fault_is_named_by_its_line_and_no_other(installation: Installation, f
     outcome = found[-1]
     assert outcome.wrong.keys() == {fault.check}, outcome.wrong
     level, said = outcome.wrong[fault.check]
+    print(f"{level.name.lower()} {fault.check}: {said}")
     assert (level, fault.said in said, outcome.code) == (fault.level, True, EXIT_CODES[fault.level]), said
 
 

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from protocol.kubernetes.timestamps import micro_timestamp
 from scripts.autoscale.check.facts import Facts, Right, Served, Server
 from scripts.autoscale.check.finding import Level
 from scripts.autoscale.check.looks import Seen, Unseen
 from tests.scripts.check.good_state import (
     HOOK,
+    NOW,
     Authority,
     Obj,
     authority,
@@ -228,6 +230,14 @@ def errors(facts: Facts) -> Facts:
 def led_by(holder: str, ago: float = 1.0, ahead: float = 0.0) -> Callable[[Facts], Facts]:
     now = lease("neonvm-controller", holder, ago=ago, ahead=ahead)
     return both(without("leases", "neonvm-controller"), added("leases", now))
+
+
+def held_idly(seconds: float) -> Callable[[Facts], Facts]:
+    """The scheduler has held its Lease for so long, renews it, and does not lead."""
+    now = lease("autoscaling-scheduler", "autoscaling-scheduler-0-1a2b3c4d")
+    now["spec"]["acquireTime"] = micro_timestamp(NOW - seconds)
+    change = both(without("leases", "autoscaling-scheduler"), added("leases", now))
+    return both(change, metrics(autoscaling_scheduler_0=page(leads=False)))
 
 
 def two_lead(facts: Facts) -> Facts:

@@ -18,6 +18,7 @@ from tests.scripts.check.changes import (
     both,
     certificates,
     changed,
+    held_idly,
     in_list,
     no_answer,
     settings_of,
@@ -78,6 +79,11 @@ def test_a_lease_that_is_left_of_two_schedulers_is_no_matter_to_one_alone() -> N
     left = both(without("leases", "autoscaling-scheduler"), added("leases", stale))(good())
     assert list(wrong(left)) == ["leases-held"]
     assert wrong(alone(left)) == {}
+
+
+def test_one_that_has_just_won_the_lease_may_still_prepare() -> None:
+    assert list(wrong(held_idly(60.0)(good()))) == ["leases-acted-on"]
+    assert wrong(held_idly(3.0)(good())) == {}
 
 
 def test_settings_of_the_operators_own_are_read_where_the_program_reads_them() -> None:

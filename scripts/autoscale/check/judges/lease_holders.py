@@ -37,6 +37,31 @@ def are_held(facts: Facts) -> Found:
     return Found("; ".join(led), problems)
 
 
+def holders_lead(facts: Facts) -> Found:
+    """Whether the replica that holds a Lease acts; one that was won just now may still prepare."""
+    here, problems, asked = installed(facts), list[Problem](), list[str]()
+    leases = {name_of(each).name: each for each in facts.leases.value}
+    for program in PROGRAMS:
+        if not program.leases or program.name not in here or program.leases[0] not in leases:
+            continue
+        lease = leases[program.leases[0]]
+        holder = next((pod for pod in running_pods(pods_of(facts, program.name)) if _is_holder(lease, pod)), None)
+        said = None if holder is None else _says_leading(facts, holder)
+        asked += [] if said is None or holder is None else [holder]
+        if said is False and _held_for(lease) > SPARE:
+            told = f"{holder} of {program.name} holds the Lease {program.leases[0]} and does not lead"
+            problems.append(Problem(str(holder), f"{told}: no other can take its place"))
+    if not asked:
+        raise UnseenError("no holder of a Lease says whether it leads")
+    return Found(", ".join(asked), problems)
+
+
+def _held_for(lease: Json) -> float:
+    """Seconds from winning to the last renewal, both by the holder's calendar; 0 where it does not say."""
+    won, renewed = (parse_timestamp(text(lease, "spec", key)) for key in ("acquireTime", "renewTime"))
+    return 0.0 if won is None or renewed is None else renewed - won
+
+
 def _is_sought(facts: Facts, program: Program, lease: str, here: Objects, leases: Objects) -> bool:
     """Whether there must be such a Lease: there is, or the replicas all stand by.
 
@@ -71,6 +96,11 @@ def _holder(lease: Json) -> str:
     return text(lease, "spec", "holderIdentity")
 
 
+def _is_holder(lease: Json, pod: str) -> bool:
+    holder = _holder(lease)
+    return holder == pod or holder.startswith((f"{pod}-", f"{pod}_"))
+
+
 def _wrong(facts: Facts, program: Program, name: str, lease: Json | None) -> Problem | None:
     if lease is None:
         return Problem(name, f"there is no Lease {name}: no replica of {program.name} leads")
@@ -78,7 +108,7 @@ def _wrong(facts: Facts, program: Program, name: str, lease: Json | None) -> Pro
     if not holder:
         return Problem(name, f"{told} has no holder: no replica of {program.name} leads")
     running = running_pods(pods_of(facts, program.name))
-    if not any(holder == pod or holder.startswith((f"{pod}-", f"{pod}_")) for pod in running):
+    if not any(_is_holder(lease, pod) for pod in running):
         return Problem(name, f"{told} is held by {holder}, which is no running pod of {program.name}")
     age = _age(facts, lease)
     limit = max(whole(lease, "spec", "leaseDurationSeconds"), 1) + SPARE

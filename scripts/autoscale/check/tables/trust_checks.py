@@ -19,6 +19,16 @@ CHECKS: Final = (
         " delete lease {subject}",
     ),
     Check(
+        "leases-acted-on",
+        Section.LEASES,
+        "who holds a Lease acts",
+        lease_holders.holders_lead,
+        "A replica has won the Lease and renews it, but has not begun to lead: it cannot read the cluster, or waits for"
+        " a scheduler without a Lease to end. No other replica can take its place.",
+        "kubectl -n {namespace} logs {subject} --all-containers --tail=50; where it says nothing; kubectl -n"
+        " {namespace} delete pod {subject}",
+    ),
+    Check(
         "leases-one-leader",
         Section.LEASES,
         "one replica leads",
