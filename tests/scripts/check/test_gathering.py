@@ -201,6 +201,20 @@ async def test_a_webhook_that_may_not_be_asked_is_skipped_and_one_that_cannot_is
     assert [type(each) for each in answers.values()] == [expected]
 
 
+async def test_a_kubectl_that_is_slow_says_nothing_of_the_webhook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text("#!/bin/sh\nexec sleep 60\n")
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    slow = Kubectl(Path("none"), patience=Seconds(0.01))
+    _, answers = await tls_ports(slow, replace(good(), pods=Unseen("not looked at")))
+    assert list(answers.values()) == [
+        Unseen("kubectl port-forward service/autoscaling-injector gave no port within 0.01 s")
+    ]
+
+
 async def test_without_kubectl_no_webhook_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     _, answers = await tls_ports(Kubectl(Path("none")), replace(good(), pods=Unseen("not looked at")))

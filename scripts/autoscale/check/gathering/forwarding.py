@@ -13,6 +13,9 @@ from typing import Final
 from protocol.units import Seconds
 
 PATIENCE: Final = Seconds(8.0)
+RUNNING: Final = Seconds(4.0)
+"""kubectl waits so long for a running pod behind a Service; well below ``PATIENCE``, so that it says so itself."""
+
 _FORWARDING: Final = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) -> (\d+)")
 _FORBIDDEN: Final = re.compile(r"\(Forbidden\)| is forbidden: ")
 
@@ -22,15 +25,16 @@ class NoForwardError(Exception):
 
 
 class CannotForwardError(NoForwardError):
-    """The person who asks cannot forward ports at all: there is no kubectl, or no right to it."""
+    """It is the way that fails: there is no kubectl, no right to it, or it is too slow. Of the pod nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """kubectl for one context of a kubeconfig (empty: the current one)."""
+    """kubectl for one context of a kubeconfig (empty: the current one), and how long a way may take to open."""
 
     kubeconfig: Path
     context: str = ""
+    patience: Seconds = PATIENCE
 
     def command(self, *arguments: str) -> list[str]:
         """The command line."""
@@ -44,7 +48,8 @@ class Kubectl:
         Raises ``NoForwardError``.
         """
         wanted = [f":{each}" for each in ports]
-        arguments = ("--namespace", namespace, "port-forward", "--address", "127.0.0.1", target, *wanted)
+        waits = f"--pod-running-timeout={RUNNING:g}s"
+        arguments = ("--namespace", namespace, "port-forward", waits, "--address", "127.0.0.1", target, *wanted)
         try:
             process = await asyncio.create_subprocess_exec(
                 *self.command(*arguments), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
@@ -52,13 +57,18 @@ class Kubectl:
         except OSError as error:
             raise CannotForwardError(f"kubectl cannot be run: {error.strerror}") from None
         try:
-            yield await asyncio.wait_for(_ports(process, ports), PATIENCE)
-        except TimeoutError:
-            raise NoForwardError(f"kubectl port-forward {target} gave no port within {PATIENCE:g} s") from None
+            yield await self._opened(process, target, ports)
         finally:
             if process.returncode is None:
                 process.terminate()
             await process.wait()
+
+    async def _opened(self, process: asyncio.subprocess.Process, target: str, ports: Sequence[int]) -> dict[int, int]:
+        try:
+            return await asyncio.wait_for(_ports(process, ports), self.patience)
+        except TimeoutError:
+            why = f"kubectl port-forward {target} gave no port within {self.patience:g} s"
+            raise CannotForwardError(why) from None
 
 
 async def _ports(process: asyncio.subprocess.Process, ports: Sequence[int]) -> dict[int, int]:
