@@ -64,6 +64,25 @@ async def test_a_port_shows_its_certificate_and_who_vouches_for_it(
     assert "self-signed" in found.value.distrusted["wrong"]
 
 
+async def test_a_way_that_breaks_after_the_first_look_says_nothing_of_who_vouches(
+    certificate: tuple[ssl.SSLContext, bytes],
+) -> None:
+    context, own = certificate
+    connections = list[None]()
+
+    async def once(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(None)
+        try:
+            if len(connections) == 1:
+                await writer.start_tls(context)
+        finally:
+            writer.close()
+
+    async with await asyncio.start_server(once, "127.0.0.1", 0) as server:
+        found = await shown(server.sockets[0].getsockname()[1], {"right": (own, "127.0.0.1")})
+    assert isinstance(found, Unseen), found
+
+
 async def test_a_port_without_tls_is_said_to_have_none() -> None:
     async with port(None) as number:
         found = await shown(number, {})

@@ -56,23 +56,25 @@ async def shown(port: int, bundles: Mapping[str, tuple[bytes, str]]) -> Look[Ser
     """
     try:
         certificate = await _handshake(port, _trusting_all(), "")
-    except (OSError, TimeoutError) as error:  # ssl's errors are OSErrors
+        whys = {name: await _distrust(port, bundle, host) for name, (bundle, host) in bundles.items()}
+    except OSError as error:  # ssl's errors and TimeoutError are OSErrors
         return Unseen(f"no TLS there: {_told(error)}")
-    distrusted = dict[str, str]()
-    for name, (bundle, host) in bundles.items():
-        if why := await _distrust(port, bundle, host):
-            distrusted[name] = why
-    return Seen(Served(certificate, distrusted))
+    return Seen(Served(certificate, {name: why for name, why in whys.items() if why}))
 
 
 async def _distrust(port: int, bundle: bytes, host: str) -> str:
-    """Why the authority does not vouch for what is shown; empty where it does."""
+    """Why the authority does not vouch for what is shown; empty where it does.
+
+    Raises ``OSError`` where the way there breaks: that says nothing of the authority.
+    """
     try:
         context = ssl.create_default_context(cadata=bundle.decode())
         await _handshake(port, context, host)
     except ssl.SSLCertVerificationError as error:
         return error.verify_message
-    except (OSError, TimeoutError, ValueError) as error:
+    except ssl.SSLEOFError:
+        raise
+    except (ssl.SSLError, ValueError) as error:
         return _told(error)
     return ""
 
