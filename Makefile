@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 WORKERS = -n $(shell expr $$(nproc) + 1) --maxprocesses 8 --dist worksteal
 PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/replay/test_working_sets.py tests/scenarios \
 	tests/scheduler_plugin tests/deploy/images
-QUICK := not vm and not cluster and not root and not kubernetes and not monitoring and not failovers
+QUICK := not vm and not cluster and not root and not kubernetes and not monitoring and not failovers and not browser
 # Installing, upgrading, attacking and checking an installation: suites of a real Kubernetes with a target of their own.
 ADOPTION_TESTS := $(addprefix tests/kubernetes/,adoption attacks availability check injector)
 # These stories wait for minutes to pass, each worker's on a control plane of its own.

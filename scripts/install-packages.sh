@@ -12,6 +12,7 @@ Makes sure that the Debian packages of each GROUP are there:
   pgbench     pgbench, to put load on postgres
   kubernetes  what the nodes of a real Kubernetes need beside what is built: runc, CNI plugins, nftables
   monitoring  Prometheus and promtool, which test rules and dashboards
+  browser     Chromium and a font, which test the page
 
 As root, missing packages are installed with apt-get. Otherwise the command to run is printed and the exit status is 1.
   --check  only say what is missing; install nothing
@@ -25,6 +26,7 @@ declare -A GROUPS_OF=(
   [pgbench]="pgbench:postgresql-15"
   [kubernetes]="runc:runc ptp:containernetworking-plugins nft:nftables ip:iproute2 busybox:busybox-static"
   [monitoring]="promtool:prometheus"
+  [browser]="chromium:chromium fc-list:fontconfig"
 )
 
 present() {
@@ -38,6 +40,8 @@ missing_of() {
     present "${pair%%:*}" || echo "${pair##*:}"
   done
   if [ "$1" = python ] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then echo python3-venv; fi
+  # Without a font Chromium shows boxes for letters.
+  if [ "$1" = browser ] && [ ! -d /usr/share/fonts/truetype/dejavu ]; then echo fonts-dejavu-core; fi
 }
 
 # Debian's postgresql starts a server of its own when it is installed; only pgbench is wanted here.

@@ -79,6 +79,9 @@ VERTICAL_AUTOSCALERS: Final = Resource("autoscaling.k8s.io", "v1", "verticalpoda
 HVPAS: Final = Resource("autoscaling.k8s.io", "v1alpha1", "hvpas", "Hvpa")
 TORTOISES: Final = Resource("autoscaling.mercari.com", "v1beta3", "tortoises", "Tortoise")
 TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
+SUBJECT_ACCESS_REVIEWS: Final = Resource(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
+)
 VIRTUAL_MACHINES: Final = Resource(VM_GROUP, VM_VERSION, VM_PLURAL, "VirtualMachine")
 MIGRATIONS: Final = Resource(VM_GROUP, VM_VERSION, MIGRATION_PLURAL, "VirtualMachineMigration")
 VM_GROUPS: Final = Resource(GROUP_GROUP, GROUP_VERSION, GROUP_PLURAL, GROUP_KIND)

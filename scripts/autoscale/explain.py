@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -11,19 +10,16 @@ from rich.console import Console
 from rich.markup import escape
 
 from deploy.kube.client import ApiError
-from protocol.kubernetes.objects import Json, child, flag, items, name_of, text, uid_of, whole
+from protocol.kubernetes.objects import Json, name_of, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import EVENTS, PODS, VIRTUAL_MACHINES
-from protocol.units import Bytes, QuantityError
+from scheduler_plugin.dashboard.story import story, warnings_about
 from scripts.autoscale.clusters import Context, Kubeconfig
 from scripts.autoscale.explain_group import find_group, group_account, group_name, group_story
 from scripts.autoscale.local import AsJson, Name
 from scripts.autoscale.running import run
 from scripts.autoscale.site import NAME_LABEL, SiteError, explanation, open_site
 from scripts.autoscale.vms import DEFAULT, VmNamespace, vm_name
-
-_MIB = 1024**2
-_WARNINGS = 3
 
 
 def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
@@ -73,168 +69,3 @@ def _show_group(found: Json | None, *, as_json: bool) -> int:
     for line in group_story(found):
         console.print(escape(line), soft_wrap=True, highlight=False)
     return 0
-
-
-def story(vm: Json, agent: Json | None, scheduler: Json | None, events: Sequence[Json] = ()) -> Iterator[str]:
-    """The whole answer as lines of text, gaps included."""
-    yield from _of_object(vm)
-    yield from _of_warnings(vm, events)
-    yield ""
-    if agent is None:
-        yield "Its agent does not answer: it may be starting, or the VM is not enabled for autoscaling."
-    else:
-        yield from _of_agent(agent)
-    yield ""
-    if scheduler is None:
-        yield "The scheduler knows no pod of it, or does not answer."
-    else:
-        yield from _of_problems(scheduler)
-        yield from _of_mobility(scheduler)
-        yield from (f"Room is being made for it: {said}." for said in _texts(scheduler, "makingRoom"))
-        for pod in items(scheduler, "pods"):
-            yield from _of_scheduler(pod)
-
-
-def _of_problems(scheduler: Json) -> Iterator[str]:
-    problems = scheduler.get("problems")
-    for problem in problems if isinstance(problems, list) else ():
-        yield f"  Problem: {problem}"
-
-
-def _of_mobility(scheduler: Json) -> Iterator[str]:
-    """Why the scheduler does not move it by itself, and where it was not placed lately."""
-    if why := text(scheduler, "staysBecause"):
-        yield f"The scheduler does not move it by itself: {why}."
-    if unread := text(scheduler, "unreadableConstraints"):
-        yield f"What it demands of its node cannot be read, so that any node is tried: {unread}"
-    refused = child(scheduler, "refusedTargets")
-    for node in sorted(node for node in refused if child(refused, node).get("againInSeconds")):
-        why, again = text(refused, node, "why"), _ago(child(refused, node), "againInSeconds")
-        yield f"It is not sent to node {node} for {again}: {why}"
-
-
-def warnings_about(vm: Json, events: Sequence[Json]) -> list[Json]:
-    """The latest warnings about ``vm``, the newest last (pure)."""
-    of_vm = [each for each in events if text(each, "involvedObject", "uid") == uid_of(vm)]
-    said = [each for each in of_vm if text(each, "type") == "Warning"]
-    return sorted(said, key=lambda each: text(each, "lastTimestamp"))[-_WARNINGS:]
-
-
-def _of_warnings(vm: Json, events: Sequence[Json]) -> Iterator[str]:
-    for each in warnings_about(vm, events):
-        times = f" ({whole(each, 'count')} times)" if whole(each, "count") > 1 else ""
-        yield f"  Warning of {text(each, 'lastTimestamp')}: {text(each, 'reason')}: {text(each, 'message')}{times}"
-
-
-def _of_object(vm: Json) -> Iterator[str]:
-    status, guest = child(vm, "status"), child(vm, "spec", "guest")
-    has = f"{text(status, 'cpus') or '?'} vCPU and {text(status, 'memorySize') or '?'}"
-    cpus, slots = child(guest, "cpus"), child(guest, "memorySlots")
-    yield f"{name_of(vm)} has {has}; it is {text(status, 'phase') or 'new'} on {text(status, 'node') or 'no node'}."
-    yield (
-        f"  It may have {cpus.get('min')} to {cpus.get('max')} vCPU and {slots.get('min')} to {slots.get('max')} slots "
-        f"of {text(guest, 'memorySlotSize')}; asked of it now: {cpus.get('use')} vCPU and {slots.get('use')} slots."
-    )
-    for condition in items(status, "conditions"):
-        if text(condition, "message"):
-            yield f"  {text(condition, 'type')}: {text(condition, 'reason')}: {text(condition, 'message')}"
-
-
-def _of_agent(agent: Json) -> Iterator[str]:
-    yield f"Its agent: {text(agent, 'because')}."
-    for part in items(agent, "parts"):
-        yield f"  - {text(part, 'name')} needs {_memory(text(part, 'need'))}: {text(part, 'because')}"
-    if goal := child(agent, "goal"):
-        yield f"  Together that is {_size(goal)}; a compute unit is {_size(child(agent, 'compute_unit'))}."
-    if guard := text(agent, "shrink_guard"):
-        yield f"  Policy: {guard}"
-    yield from _smoothing(agent)
-    yield from (f"  Memory: it {sentence}." for sentence in _texts(agent, "working_set"))
-    yield from _of_monitor(child(agent, "monitor"))
-    yield from _metrics(child(agent, "metrics"))
-    yield f"  It holds a permit for {_size(child(agent, 'permit'))}."
-    if denied := child(agent, "denied"):
-        yield (
-            f"  DENIED by the {text(denied, 'by')}: it wanted {_size(child(denied, 'wanted'))} and got "
-            f"{_size(child(denied, 'granted'))}, for {_ago(denied, 'since_seconds')}, {whole(denied, 'times')} times."
-        )
-    for trouble in items(agent, "troubles"):
-        what = text(trouble, "with_") or text(trouble, "with")
-        yield f"  TROUBLE with {what} for {_ago(trouble, 'since_seconds')}: {text(trouble, 'reason')}"
-
-
-def _of_monitor(monitor: Json) -> Iterator[str]:
-    if refused := text(monitor, "refused"):
-        yield f"  The guest's monitor refused {_memory(refused)}: {text(monitor, 'refused_because')}"
-    right, wrong = whole(monitor, "right_reports"), whole(monitor, "false_reports")
-    if right or wrong:
-        yield f"  The guest's monitor reported {right} loads that came and {wrong} that did not."
-
-
-def _smoothing(agent: Json) -> Iterator[str]:
-    """What each stage of the policies did, one per line."""
-    for step in items(agent, "smoothing"):
-        before, after = _memory(text(step, "before")), _memory(text(step, "after"))
-        changed = f"{before} → {after}" if before != after else f"{before} stays"
-        yield f"    {text(step, 'resource')} {text(step, 'stage')}: {changed}: {text(step, 'reason')}"
-
-
-def _metrics(metrics: Json) -> Iterator[str]:
-    if not metrics:
-        yield "  It has no metrics of the guest."
-        return
-    busy, load = metrics.get("cores_busy"), metrics.get("load1")
-    memory = f"{_memory(text(metrics, 'mem_used')) or '?'} of {text(metrics, 'mem_total') or '?'}"
-    stalls = f"stalled on CPU {_share(metrics, 'cpu_stall')} and on memory {_share(metrics, 'mem_stall')} of the time"
-    work = f"{_number(busy)} vCPU busy, load {_number(load)}, memory {memory}"
-    yield f"  The guest, {_ago(metrics, 'age_seconds')} ago: {work}, {stalls}."
-
-
-def _of_scheduler(pod: Json) -> Iterator[str]:
-    yield f"The scheduler, for {text(pod, 'pod')} on {text(pod, 'node')} ({text(pod, 'state')}):"
-    floors = child(pod, "reservedBecause")
-    because = ", ".join(f"{source} {_size(child(floors, source))}" for source in floors)
-    yield f"  It reserves {_size(child(pod, 'reserved'))}" + (f", the most of: {because}." if because else ".")
-    denied = child(pod, "denied")
-    if text(denied, "cpu") not in {"", "0"} or text(denied, "mem") not in {"", "0"}:
-        why = f" because {text(pod, 'deniedBy')}" if text(pod, "deniedBy") else ""
-        yield f"  It denies {_size(denied)}{why}, for {_ago(pod, 'deniedForSeconds')}."
-    if requests := child(pod, "requests"):
-        yield f"  Its pod requests {_size(requests)} for the guest."
-    if problem := text(pod, "requestsProblem"):
-        yield f"  {problem[:1].upper()}{problem[1:]}."
-    yield f"  The node has {_size(child(pod, 'nodeTotal'))} for VMs; {_size(child(pod, 'nodeReserved'))} are reserved."
-    if flag(pod, "migrating"):
-        yield "  The VM is being migrated."
-
-
-def _texts(source: Json, key: str) -> Iterator[str]:
-    found = source.get(key)
-    yield from (each for each in found if isinstance(each, str)) if isinstance(found, list) else ()
-
-
-def _size(amounts: Json) -> str:
-    return f"{text(amounts, 'cpu')} vCPU, {_memory(text(amounts, 'mem'))}" if amounts else "nothing yet"
-
-
-def _memory(quantity: str) -> str:
-    """A memory quantity, rounded to MiB if it is no multiple of one."""
-    try:
-        amount = Bytes.parse(quantity)
-    except QuantityError:
-        return quantity
-    return quantity if amount.value % _MIB == 0 or amount.value < _MIB else f"{amount.value / _MIB:.0f}Mi"
-
-
-def _number(value: object) -> str:
-    return f"{value:.2f}" if isinstance(value, (int, float)) else "?"
-
-
-def _ago(source: Json, key: str) -> str:
-    found = source.get(key)
-    return f"{found:.0f} s" if isinstance(found, (int, float)) else "an unknown time"
-
-
-def _share(source: Json, key: str) -> str:
-    found = source.get(key)
-    return f"{found:.0%}" if isinstance(found, (int, float)) else "?"

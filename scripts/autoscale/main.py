@@ -25,6 +25,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "demo": "scripts.autoscale.demo:demo",
         "check": "scripts.autoscale.check.command:check",
         "top": "scripts.autoscale.top:top",
+        "web": "scripts.autoscale.web:web",
         "bench": "scripts.autoscale.bench:bench",
         "migrate": "scripts.autoscale.migrate:migrate",
         "replay": "scripts.autoscale.replay.command:replay",
@@ -36,7 +37,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Where each command's function is; that of a group of commands makes the group."""
-OF_A_CLUSTER: Final = ("check", "top", "explain", "migrate", "bench", "cost", "record")
+OF_A_CLUSTER: Final = ("check", "top", "web", "explain", "migrate", "bench", "cost", "record")
 """The commands of kubectl's plugin."""
 
 PLUGIN: Final = "kubectl autoscaling"

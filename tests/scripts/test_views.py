@@ -4,8 +4,8 @@ import pytest
 import typer
 
 from protocol.kubernetes.objects import Json
+from scheduler_plugin.dashboard.story import story
 from scripts.autoscale.demonstration.fleet import marked, node_row
-from scripts.autoscale.explain import story
 from scripts.autoscale.local import cluster_name
 from scripts.autoscale.top import vm_row
 from scripts.autoscale.vms import vm_name

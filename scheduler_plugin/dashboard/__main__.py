@@ -1,0 +1,72 @@
+"""``autoscale-dashboard``: the page of a fleet, on a cluster. Run with ``--help``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ssl
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import httpx
+
+from protocol.runtime.clock import SystemClock
+from protocol.runtime.tls_files import FollowedTls, server_tls
+from protocol.units import Seconds
+from scheduler_plugin.cluster.http_api import HttpApi, http_client
+from scheduler_plugin.dashboard.app import Dashboard, assemble
+from scheduler_plugin.dashboard.options import parser
+from scheduler_plugin.dashboard.reviews import ApiJudge
+from scheduler_plugin.dashboard.sources import HttpSources
+from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
+from scheduler_plugin.web.limits import Limits
+from scheduler_plugin.web.probes import probes_app
+from scheduler_plugin.web.serving import Listener, serve
+
+NAME: Final = "autoscale-dashboard"
+CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=16)
+PAGE_LIMITS: Final = Limits(connections=512, per_peer=256, idle=Seconds(75.0))
+METRICS_LIMITS: Final = Limits(connections=256, per_peer=64)
+PATIENCE: Final = 5.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs until SIGTERM or SIGINT; 0 then, 2 where it cannot start."""
+    options = parser().parse_args(arguments)
+    prepare(options.log_level)
+    return run(NAME, _run(options))
+
+
+async def _run(options: argparse.Namespace) -> None:
+    clock, stop = SystemClock(), stop_on_signals()
+    found = credentials(options.kubeconfig, clock)
+    async with (
+        http_client(found, CONNECTIONS, NAME) as http,
+        httpx.AsyncClient(limits=CONNECTIONS, timeout=PATIENCE, trust_env=False) as around,
+    ):
+        api = HttpApi(http, found.token)
+        sources = HttpSources(around, options.scheduler, options.groups)
+        dashboard = assemble(options.title, api, sources, clock, ApiJudge(api))
+        async with asyncio.TaskGroup() as tasks:
+            background = tasks.create_task(dashboard.run())
+            await serve(_listeners(options, dashboard), stop)
+            background.cancel()
+
+
+def _listeners(options: argparse.Namespace, dashboard: Dashboard) -> list[Listener]:
+    probes = probes_app(NAME, "The page's program.", dashboard.readiness, dashboard.telemetry.page)
+    return [
+        Listener("page", dashboard.app, options.listen, tls=_tls(options), limits=PAGE_LIMITS),
+        Listener("metrics", probes, options.metrics_listen, limits=METRICS_LIMITS),
+    ]
+
+
+def _tls(options: argparse.Namespace) -> FollowedTls[ssl.SSLContext] | None:
+    if options.certificate is None or options.key is None:
+        return None
+    return server_tls("page", options.certificate, options.key)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

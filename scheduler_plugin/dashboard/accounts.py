@@ -1,0 +1,66 @@
+"""Accounts of one object, asked for when a reader looks at it: why a VM has its size, why a group has its replicas."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote
+
+from protocol.kubernetes.objects import Json
+from protocol.kubernetes.resources import VIRTUAL_MACHINES
+from protocol.messages import ObjectName
+from protocol.units import Seconds
+from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
+from scheduler_plugin.dashboard.core.sight import Sight
+from scheduler_plugin.dashboard.sources import Sources
+from scheduler_plugin.dashboard.story import story
+
+TIMEOUT: Final = Seconds(5.0)
+AT_ONCE: Final = 8
+SPEAKS_OF_OTHERS: Final = frozenset({"makingRoom", "stuck", "migrationsIdle", "leader"})
+"""What the scheduler says of a VM that may name VMs of other namespaces."""
+
+
+@dataclass(slots=True)
+class Accounts:
+    """Asks the API, the scheduler and agents. Few at a time: readers cannot make a flood of it."""
+
+    api: KubernetesApi
+    sources: Sources
+    _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+
+    async def of_vm(self, name: ObjectName, sight: Sight) -> Json | None:
+        """The object and the sentences of ``autoscale explain``; None where there is no such VM for the reader."""
+        if not sight.sees(name.namespace):
+            return None
+        async with self._turns:
+            try:
+                path = VIRTUAL_MACHINES.path(name.namespace, name.name)
+                vm = dict(await self.api.call(ApiCall("GET", path, TIMEOUT)))
+            except ApiError:
+                return None
+            asked = self.sources.of_scheduler(f"/explain/{_escaped(name)}")
+            agent, scheduler = await asyncio.gather(self.sources.of_vm(vm), asked)
+        if scheduler is not None and sight.namespaces is not None:
+            scheduler = {key: said for key, said in scheduler.items() if key not in SPEAKS_OF_OTHERS}
+        return {"story": list(story(vm, agent, scheduler)), "agent": agent, "scheduler": scheduler}
+
+    async def of_group(self, kind: str, name: ObjectName, sight: Sight) -> Json | None:
+        """What the groups' program says; None where there is no such group for the reader, or no answer."""
+        if not sight.sees(name.namespace):
+            return None
+        namespace, _, own = _escaped(name).partition("/")
+        async with self._turns:
+            return await self.sources.of_groups(f"/explain/{namespace}/{quote(kind, safe='')}/{own}")
+
+    async def of_settings(self, sight: Sight) -> Json | None:
+        """The scheduler's settings in force; for those who may list all VMs."""
+        if sight.namespaces is not None:
+            return None
+        async with self._turns:
+            return await self.sources.of_scheduler("/settings")
+
+
+def _escaped(name: ObjectName) -> str:
+    return f"{quote(name.namespace, safe='')}/{quote(name.name, safe='')}"

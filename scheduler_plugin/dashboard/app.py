@@ -1,0 +1,59 @@
+"""The one place where an ``autoscale-dashboard`` is put together. Nothing is made at import."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp
+
+from protocol.runtime.clock import Clock
+from scheduler_plugin.cluster.api import KubernetesApi
+from scheduler_plugin.dashboard.accounts import Accounts
+from scheduler_plugin.dashboard.doorman import Doorman
+from scheduler_plugin.dashboard.fleet import Fleet
+from scheduler_plugin.dashboard.readers import Readers
+from scheduler_plugin.dashboard.reviews import Judge
+from scheduler_plugin.dashboard.sources import Sources
+from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
+from scheduler_plugin.dashboard.web import page_app
+
+
+@dataclass(slots=True)
+class Dashboard:
+    """One page's program: what to keep running, and what to serve."""
+
+    api: KubernetesApi
+    fleet: Fleet
+    readers: Readers
+    doorman: Doorman
+    telemetry: DashboardTelemetry
+    app: ASGIApp
+
+    async def run(self) -> None:
+        """Follows the cluster and wakes readers until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.fleet.run(self.api))
+            tasks.create_task(self.readers.run())
+            tasks.create_task(self._say_ready())
+
+    def readiness(self) -> tuple[bool, str]:
+        """Whether the cluster has been read, and what is said to that."""
+        missing = self.fleet.missing
+        return not missing, f"not listed yet: {', '.join(missing)}" if missing else "ok"
+
+    async def _say_ready(self) -> None:
+        await self.fleet.synced.wait()
+        self.telemetry.ready.set(1)
+
+
+def assemble(title: str, api: KubernetesApi, sources: Sources, clock: Clock, judge: Judge | None) -> Dashboard:
+    """Puts one together; nothing runs yet. Without a ``judge`` people sign in by one-time links."""
+    telemetry = DashboardTelemetry()
+    fleet = Fleet(sources, clock, telemetry)
+    readers = Readers(fleet.journal, secrets.token_hex(4), clock, telemetry)
+    fleet.on_news = readers.stir
+    doorman = Doorman(fleet, clock, telemetry, judge)
+    app = page_app(title, doorman, readers, Accounts(api, sources))
+    return Dashboard(api, fleet, readers, doorman, telemetry, app)

@@ -1,0 +1,270 @@
+"""The rows that a page shows, read from objects of the API and from the scheduler's ``/nodes``. Pure.
+
+Rules that hold here:
+
+- CPU is in milli-vCPUs and memory in MiB, rounded up; -1 is an amount that is not known.
+- An object that cannot be read still has a row, which says so: nothing that exists is left out.
+- Every text comes from the cluster as it is. The page shows it as text and never as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of, text, whole
+from protocol.names import ANNOTATION_REASON, BOOTING, LABEL_GROUP
+from protocol.units import QuantityError, Resources
+from protocol.virtual_machine import InvalidObjectError, VirtualMachine, parse_virtual_machine
+
+UNKNOWN: Final = -1
+_MIB: Final = 1024**2
+
+Pair = tuple[int, int]
+"""Milli-vCPUs and MiB."""
+
+NOTHING: Final[Pair] = (UNKNOWN, UNKNOWN)
+ZERO: Final[Pair] = (0, 0)
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """One line of the page. ``key`` is unique within its kind; ``namespace`` is empty for what is the cluster's own."""
+
+    key: str
+    namespace: str
+
+
+class VmRow(Row, frozen=True):
+    """A VM: its size, bounds, permit and guest's size as its object says them; the rest is the scheduler's word.
+
+    ``problem`` is why its object, or a part of it, cannot be read.
+    """
+
+    node: str = ""
+    group: str = ""
+    phase: str = ""
+    use: Pair = NOTHING
+    least: Pair = NOTHING
+    most: Pair = NOTHING
+    actual: Pair = NOTHING
+    permit: Pair = NOTHING
+    enabled: bool = False
+    booting: bool = False
+    problem: str = ""
+    reserved: Pair = NOTHING
+    denied: Pair = ZERO
+    migrating: bool = False
+
+
+class NodeRow(Row, frozen=True):
+    """A node as the scheduler keeps it. ``excess`` is what still has to leave it, ``stuck`` why it cannot."""
+
+    total: Pair = ZERO
+    reserved: Pair = ZERO
+    free: Pair = ZERO
+    watermark: Pair = ZERO
+    excess: Pair = ZERO
+    open: bool = True
+    stuck: str = ""
+
+
+class MoveRow(Row, frozen=True):
+    """A migration that has not ended, or that ended and is still there."""
+
+    vm: str = ""
+    phase: str = ""
+    source: str = ""
+    target: str = ""
+    reason: str = ""
+    progress: str = ""
+    started: str = ""
+
+
+class GroupRow(Row, frozen=True):
+    """A group of VMs or a workload that is scaled: how many, how many it wants, and why."""
+
+    kind: str = ""
+    name: str = ""
+    replicas: int = UNKNOWN
+    desired: int = UNKNOWN
+    healthy: bool = True
+    because: str = ""
+
+
+class StandingRow(Row, frozen=True):
+    """How the scheduler stands: the line above everything. ``heard`` is false while it does not answer."""
+
+    heard: bool = False
+    ready: bool = False
+    leader: str = ""
+    waiting: int = 0
+    unreadable: int = 0
+    idle: str = ""
+
+
+class Word(msgspec.Struct, frozen=True):
+    """What the scheduler says of one VM."""
+
+    reserved: Pair
+    denied: Pair
+    migrating: bool
+
+
+def pair(found: Resources | None) -> Pair:
+    """Both amounts.
+
+    >>> pair(Resources.parse("1500m", "2Gi"))
+    (1500, 2048)
+    """
+    return NOTHING if found is None else (found.cpu.value, -(-found.mem.value // _MIB))
+
+
+def pair_at(source: JsonObject, *path: str) -> Pair:
+    """The amounts ``{"cpu": …, "mem": …}`` at ``path``.
+
+    >>> pair_at({"free": {"cpu": "2", "mem": "4Gi"}}, "free")
+    (2000, 4096)
+    """
+    found = child(source, *path)
+    try:
+        return pair(Resources.parse(text(found, "cpu"), text(found, "mem")))
+    except QuantityError:
+        return NOTHING
+
+
+def vm_row(obj: JsonObject) -> VmRow:
+    """A VirtualMachine. Never raises: what cannot be read is a row with a problem."""
+    name = name_of(obj)
+    try:
+        vm = parse_virtual_machine(obj)
+    except InvalidObjectError as error:
+        return VmRow(str(name), name.namespace, text(obj, "status", "node"), problem=str(error))
+    return _vm_row(vm, obj)
+
+
+def _vm_row(vm: VirtualMachine, obj: JsonObject) -> VmRow:
+    return VmRow(
+        str(vm.name),
+        vm.name.namespace,
+        node=vm.node or "",
+        group=vm.labels.get(LABEL_GROUP, ""),
+        phase=vm.phase or "Pending",
+        use=pair(vm.use),
+        least=pair(vm.bounds.min),
+        most=pair(vm.bounds.max),
+        actual=pair(vm.actual),
+        permit=pair(vm.permit),
+        enabled=vm.enabled,
+        booting=any(text(each, "reason") == BOOTING for each in items(obj, "status", "conditions")),
+        problem="; ".join(vm.problems),
+    )
+
+
+def move_row(obj: JsonObject) -> MoveRow:
+    """A VirtualMachineMigration."""
+    name, status = name_of(obj), child(obj, "status")
+    return MoveRow(
+        str(name),
+        name.namespace,
+        vm=f"{name.namespace}/{text(obj, 'spec', 'vmName')}",
+        phase=text(status, "phase") or "Pending",
+        source=text(status, "sourceNode"),
+        target=text(status, "targetNode"),
+        reason=text(obj, "metadata", "annotations", ANNOTATION_REASON),
+        progress=_progress(child(status, "info", "ram")),
+        started=text(obj, "metadata", "creationTimestamp"),
+    )
+
+
+def _progress(ram: JsonObject) -> str:
+    total, remaining = whole(ram, "total"), whole(ram, "remaining")
+    return f"{100 - 100 * remaining // total} %" if total and whole(ram, "transferred") else ""
+
+
+def group_row(kind: str, obj: JsonObject) -> GroupRow:
+    """A VirtualMachineGroup, Hvpa or Tortoise, by what its status says."""
+    name, status = name_of(obj), child(obj, "status")
+    conditions = items(status, "conditions")
+    bad = [each for each in conditions if text(each, "status") == "False" and text(each, "message")]
+    said = status.get("explanation")
+    because = " ".join(each for each in said if isinstance(each, str)) if isinstance(said, list) else ""
+    return GroupRow(
+        f"{kind}/{name}",
+        name.namespace,
+        kind,
+        str(name),
+        replicas=_whole(status, "replicas"),
+        desired=_whole(child(obj, "spec"), "replicas"),
+        healthy=not bad,
+        because=text(bad[0], "message") if bad else because,
+    )
+
+
+def _whole(source: JsonObject, key: str) -> int:
+    found = source.get(key)
+    return found if isinstance(found, int) and not isinstance(found, bool) else UNKNOWN
+
+
+def standing_row(nodes: JsonObject | None) -> StandingRow:
+    """The scheduler's answer at ``/nodes``; None where there is none."""
+    if nodes is None:
+        return StandingRow("scheduler", "")
+    waiting, unreadable = _whole(nodes, "waitingPods"), items(nodes, "unreadable")
+    return StandingRow(
+        "scheduler",
+        "",
+        heard=True,
+        ready=flag(nodes, "ready"),
+        leader=text(nodes, "leader"),
+        waiting=max(0, waiting),
+        unreadable=len(unreadable),
+        idle=text(nodes, "migrationsIdle"),
+    )
+
+
+def node_rows(nodes: JsonObject) -> list[NodeRow]:
+    """Every node in the scheduler's answer at ``/nodes``."""
+    return [
+        NodeRow(
+            text(node, "name"),
+            "",
+            total=pair_at(node, "total"),
+            reserved=pair_at(node, "reserved"),
+            free=pair_at(node, "free"),
+            watermark=pair_at(node, "watermark"),
+            excess=pair_at(node, "pressure", "excess"),
+            open=flag(node, "open"),
+            stuck=text(node, "stuck"),
+        )
+        for node in items(nodes, "nodes")
+    ]
+
+
+def words(nodes: JsonObject) -> dict[str, Word]:
+    """What the scheduler says of each VM. While a VM migrates it has two pods: the larger amounts count."""
+    found: dict[str, Word] = {}
+    for node in items(nodes, "nodes"):
+        for pod in items(node, "pods"):
+            vm = text(pod, "vm")
+            if vm:
+                word = Word(pair_at(pod, "reserved"), pair_at(pod, "denied"), flag(pod, "migrating"))
+                found[vm] = _together((found[vm], word)) if vm in found else word
+    return found
+
+
+def _together(said: Sequence[Word]) -> Word:
+    reserved, denied = ([getattr(each, name) for each in said] for name in ("reserved", "denied"))
+    return Word(_larger(reserved), _larger(denied), any(each.migrating for each in said))
+
+
+def _larger(pairs: Sequence[Pair]) -> Pair:
+    return max(each[0] for each in pairs), max(each[1] for each in pairs)
+
+
+def said_of(row: VmRow, word: Word | None) -> VmRow:
+    """The row with what the scheduler says of it; a VM that the scheduler does not know keeps what its object says."""
+    if word is None:
+        return msgspec.structs.replace(row, reserved=NOTHING, denied=ZERO, migrating=False)
+    return msgspec.structs.replace(row, reserved=word.reserved, denied=word.denied, migrating=word.migrating)

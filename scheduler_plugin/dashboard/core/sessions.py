@@ -1,0 +1,94 @@
+"""Who is signed in: one-time links, and sessions that end. Pure.
+
+Rules that hold here:
+
+- Secrets are kept as hashes and compared in constant time; a link opens one session and is void then.
+- A session ends when it has not been checked for ``CHECKED_FOR`` seconds and the check fails, or after ``LASTS``.
+- There are at most ``MOST`` sessions; the oldest go first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from protocol.units import Instant, Seconds
+from scheduler_plugin.dashboard.core.sight import Sight
+
+LASTS: Final = Seconds(12 * 3600.0)
+CHECKED_FOR: Final = Seconds(30.0)
+MOST: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One signed-in browser. ``token`` is what the API server is asked about again; empty on one machine."""
+
+    key: bytes
+    sight: Sight
+    begun: Instant
+    checked: Instant
+    token: str = field(default="", repr=False)
+
+    def is_due(self, now: Instant) -> bool:
+        """Whether the API server has to be asked again."""
+        return bool(self.token) and now - self.checked >= CHECKED_FOR
+
+
+@dataclass(slots=True)
+class Sessions:
+    """All sessions and the link that is open."""
+
+    most: int = MOST
+    _open: dict[bytes, Session] = field(default_factory=dict)
+    _link: bytes = b""
+
+    def offer(self, secret: str) -> None:
+        """``secret`` opens one session from now on; an older one does not any more."""
+        self._link = hashed(secret)
+
+    def take_link(self, secret: str) -> bool:
+        """Whether ``secret`` is that of the open link, which is void then."""
+        matches = bool(self._link) and hmac.compare_digest(self._link, hashed(secret))
+        if matches:
+            self._link = b""
+        return matches
+
+    def begin(self, secret: str, sight: Sight, now: Instant, token: str = "") -> Session:
+        """A new session, known by ``secret``."""
+        session = Session(hashed(secret), sight, now, now, token)
+        self._open[session.key] = session
+        if len(self._open) > self.most:
+            del self._open[next(iter(self._open))]
+        return session
+
+    def find(self, secret: str, now: Instant) -> Session | None:
+        """The session that a cookie names; None where there is none, or it has ended."""
+        session = self._open.get(hashed(secret)) if secret else None
+        if session is not None and now - session.begun >= LASTS:
+            self.end(session)
+            return None
+        return session
+
+    def still(self, session: Session, now: Instant) -> Session | None:
+        """The session as it is now; None where it has ended."""
+        found = self._open.get(session.key)
+        return found if found is not None and now - found.begun < LASTS else None
+
+    def checked(self, session: Session, sight: Sight, now: Instant) -> Session:
+        """The API server was asked again, and this is what it allows now."""
+        renewed = replace(session, sight=sight, checked=now)
+        if session.key in self._open:
+            self._open[session.key] = renewed
+        return renewed
+
+    def end(self, session: Session) -> None:
+        """The session is over."""
+        self._open.pop(session.key, None)
+
+
+def hashed(secret: str) -> bytes:
+    """What is kept of a secret."""
+    return hashlib.sha256(secret.encode()).digest()

@@ -1,0 +1,59 @@
+"""What one reader may see. Pure.
+
+Rules that hold here:
+
+- A namespace that a reader may not list does not exist for it: no row, name or count, no sentence that may name one.
+- Nodes are shown with their sums, so that what others hold is an amount without a name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from scheduler_plugin.dashboard.core.journal import Change
+from scheduler_plugin.dashboard.core.rows import NodeRow, Row, StandingRow
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The namespaces that a reader may list; None: all of them."""
+
+    namespaces: frozenset[str] | None = None
+
+    @property
+    def tag(self) -> str:
+        """A word for this sight: a reader who may see more or less than before begins anew."""
+        if self.namespaces is None:
+            return ""
+        return f".{crc32(' '.join(sorted(self.namespaces)).encode()):08x}"
+
+    def sees(self, namespace: str) -> bool:
+        """Whether that namespace exists for the reader."""
+        return self.namespaces is None or namespace in self.namespaces
+
+    def row(self, row: Row) -> Row | None:
+        """The row as the reader sees it; None where it does not."""
+        if row.namespace:
+            return row if self.sees(row.namespace) else None
+        if self.namespaces is None:
+            return row
+        if isinstance(row, NodeRow):
+            return msgspec.structs.replace(row, stuck="")
+        if isinstance(row, StandingRow):
+            return msgspec.structs.replace(row, waiting=0, unreadable=0, idle="", leader="")
+        return None
+
+    def change(self, change: Change) -> Change:
+        """The change as the reader sees it."""
+        if self.namespaces is None:
+            return change
+        rows = [(kind, seen) for kind, row in change.rows if (seen := self.row(row)) is not None]
+        gone = [each for each in change.gone if not each[2] or self.sees(each[2])]
+        return Change(change.revision, rows, gone)
+
+
+ALL: Final = Sight()

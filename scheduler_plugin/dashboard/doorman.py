@@ -1,0 +1,89 @@
+"""Who may come in: the cookie of a session, a one-time link on one machine, a token on a cluster.
+
+Rules that hold here:
+
+- Without a session there is nothing but the page's own files.
+- A session by token is judged again every half minute; while the API server does not answer, it ends.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.runtime.clock import Clock
+from scheduler_plugin.cluster.api import ApiError
+from scheduler_plugin.dashboard.core.sessions import Session, Sessions
+from scheduler_plugin.dashboard.core.sight import ALL, Sight
+from scheduler_plugin.dashboard.fleet import Fleet
+from scheduler_plugin.dashboard.reviews import Judge
+from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
+
+COOKIE: Final = "autoscale-page"
+LONGEST_TOKEN: Final = 16 * 1024
+SECRET: Final = 32
+"""Bytes."""
+
+
+@dataclass(slots=True)
+class Doorman:
+    """``judge`` is None on one machine, where links are offered instead: ``on_link`` hears each new one."""
+
+    fleet: Fleet
+    clock: Clock
+    telemetry: DashboardTelemetry
+    judge: Judge | None
+    on_link: Callable[[str], None] = lambda _: None
+    sessions: Sessions = field(default_factory=Sessions)
+
+    @property
+    def way(self) -> str:
+        """How people sign in: ``link`` or ``token``."""
+        return "link" if self.judge is None else "token"
+
+    def offer_link(self) -> None:
+        """Makes the next one-time link."""
+        secret = secrets.token_urlsafe(SECRET)
+        self.sessions.offer(secret)
+        self.on_link(secret)
+
+    async def sign_in(self, token: str) -> str | None:
+        """The secret of a new session; None where the token is no good. Raises ``ApiError`` and ``TimeoutError``."""
+        sight = await self._judged(token)
+        self.telemetry.sign_ins.labels("refused" if sight is None else "accepted").inc()
+        if sight is None:
+            return None
+        secret = secrets.token_urlsafe(SECRET)
+        self.sessions.begin(secret, sight, self.clock.now(), "" if self.judge is None else token)
+        return secret
+
+    async def find(self, cookie: str) -> Session | None:
+        """The session of a cookie, judged again where that is due; None where there is none any more."""
+        session = self.sessions.find(cookie, self.clock.now())
+        return None if session is None else await self.renewed(session)
+
+    async def renewed(self, session: Session) -> Session | None:
+        """The session as it is now; None where it has ended."""
+        found = self.sessions.still(session, self.clock.now())
+        if found is None or self.judge is None or not found.is_due(self.clock.now()):
+            return found
+        try:
+            sight = await self.judge.sight(found.token, self.fleet.namespaces)
+        except (ApiError, TimeoutError):
+            sight = None
+        if sight is None:
+            self.sessions.end(found)
+            return None
+        return self.sessions.checked(found, sight, self.clock.now())
+
+    async def _judged(self, token: str) -> Sight | None:
+        if not 0 < len(token) <= LONGEST_TOKEN or not token.isascii() or not token.isprintable():
+            return None
+        if self.judge is not None:
+            return await self.judge.sight(token, self.fleet.namespaces)
+        if not self.sessions.take_link(token):
+            return None
+        self.offer_link()
+        return ALL

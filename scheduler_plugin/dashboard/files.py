@@ -1,0 +1,36 @@
+"""The page's own files, read once. A name that is not among them is not there: no path is ever looked up."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+STATIC: Final = Path(__file__).parent / "static"
+TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """One file as it is sent."""
+
+    body: bytes
+    media_type: str
+    etag: str
+
+
+def page_files(folder: Path = STATIC) -> dict[str, PageFile]:
+    """All files below ``folder`` by their path in it."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in TYPES:
+            body = path.read_bytes()
+            etag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+            found[path.relative_to(folder).as_posix()] = PageFile(body, TYPES[path.suffix], etag)
+    return found

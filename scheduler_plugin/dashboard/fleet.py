@@ -1,0 +1,128 @@
+"""The fleet as it is now: informers and the scheduler's word, kept as rows in a journal.
+
+Rules that hold here:
+
+- Sizes and permits come by watches, within milliseconds; reservations and denials with the next look at the scheduler.
+- A scheduler that does not answer changes no number: the page says that they are old.
+- Nothing is asked more often because more people look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.resources import HVPAS, MIGRATIONS, TORTOISES, VIRTUAL_MACHINES, VM_GROUPS, Resource
+from protocol.runtime.clock import Clock
+from protocol.units import Instant, Seconds
+from scheduler_plugin.cluster.api import KubernetesApi
+from scheduler_plugin.cluster.informer import Change, Informer, Kind
+from scheduler_plugin.dashboard.core.frames import GROUP, MOVE, NODE, STANDING, VM
+from scheduler_plugin.dashboard.core.journal import Journal
+from scheduler_plugin.dashboard.core.rows import (
+    Row,
+    VmRow,
+    Word,
+    group_row,
+    move_row,
+    node_rows,
+    said_of,
+    standing_row,
+    vm_row,
+    words,
+)
+from scheduler_plugin.dashboard.sources import Sources
+from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
+
+LOOK: Final = Seconds(1.0)
+"""Between two looks at the scheduler; a look that takes long makes the pause as long."""
+
+GROUP_KINDS: Final = (VM_GROUPS, HVPAS, TORTOISES)
+_FEW: Final = 20
+"""A look takes at most one part in so many of the time."""
+
+
+class Fleet:
+    """Rows by kind. ``on_news`` is called after each change and must not wait for anything."""
+
+    def __init__(self, sources: Sources, clock: Clock, telemetry: DashboardTelemetry) -> None:
+        self.journal = Journal()
+        self.on_news: Callable[[], None] = lambda: None
+        self.synced = asyncio.Event()
+        self._sources, self._clock = sources, clock
+        self._words: dict[str, Word] = {}
+        self._unlisted = {VIRTUAL_MACHINES.plural}
+        self._informers: dict[Resource, Informer[Row]] = {
+            VIRTUAL_MACHINES: self._informer(VIRTUAL_MACHINES, VM, vm_row, telemetry),
+            MIGRATIONS: self._informer(MIGRATIONS, MOVE, move_row, telemetry),
+        }
+        for kind in GROUP_KINDS:
+            self._informers[kind] = self._informer(kind, GROUP, partial(group_row, kind.kind), telemetry)
+
+    def _informer(
+        self, kind: Resource, rows: str, read: Callable[[JsonObject], Row], telemetry: DashboardTelemetry
+    ) -> Informer[Row]:
+        is_optional = kind is not VIRTUAL_MACHINES
+        watched = Kind(kind.plural, kind.path(), read, is_optional=is_optional, may_be_forbidden=is_optional)
+        return Informer(watched, partial(self._changed, rows), telemetry)
+
+    @property
+    def missing(self) -> list[str]:
+        """What has not been listed yet."""
+        return sorted(self._unlisted)
+
+    @property
+    def namespaces(self) -> set[str]:
+        """The namespaces that hold anything."""
+        return {name.namespace for informer in self._informers.values() for name in informer.facts}
+
+    async def run(self, api: KubernetesApi) -> None:
+        """Follows the cluster until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for kind, informer in self._informers.items():
+                tasks.create_task(informer.run(api, self._clock, partial(self._listed, kind.plural)))
+            tasks.create_task(self._look_for_ever())
+
+    async def look(self) -> None:
+        """One look at the scheduler."""
+        found = await self._sources.of_scheduler("/nodes")
+        news = self.journal.put(STANDING, standing_row(found))
+        if found is not None:
+            nodes, self._words = await asyncio.to_thread(lambda: (node_rows(found), words(found)))
+            news = self.journal.replace(NODE, nodes) or news
+            for key, row in self.journal.of(VM).items():
+                if isinstance(row, VmRow):
+                    news = self.journal.put(VM, said_of(row, self._words.get(key))) or news
+        if news:
+            self.on_news()
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            begun = self._clock.now()
+            await self.look()
+            await self._clock.sleep(max(LOOK, _pause(begun, self._clock.now())))
+
+    def _listed(self, plural: str) -> None:
+        self._unlisted.discard(plural)
+        if not self._unlisted:
+            self.synced.set()
+
+    def _changed(self, rows: str, change: Change[Row]) -> None:
+        row = change.after if change.after is not None else change.before
+        if row is None:
+            return
+        if change.after is None:
+            news = self.journal.remove(rows, row.key)
+        else:
+            said = said_of(row, self._words.get(row.key)) if isinstance(row, VmRow) else row
+            news = self.journal.put(rows, said)
+        if news:
+            self.on_news()
+
+
+def _pause(begun: Instant, now: Instant) -> Seconds:
+    """A look that took 100 ms is followed by 2 s without one."""
+    return Seconds((now - begun) * _FEW)

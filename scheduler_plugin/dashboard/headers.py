@@ -1,0 +1,67 @@
+"""What every answer of the page says to the browser, and which hosts it answers to.
+
+Rules that hold here:
+
+- Nothing is loaded from elsewhere, nothing inline runs, and no other page may frame this one.
+- On one machine only the names of that machine are answered: a foreign name that leads here is an attack (DNS
+  rebinding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from starlette.datastructures import MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+class SafeHeaders:
+    """``app`` with these headers, for requests to one of the ``hosts`` (None: to any)."""
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        if self._hosts is not None and host_of(scope) not in self._hosts:
+            await PlainTextResponse("this host name is not answered\n", 421)(scope, receive, sending)
+            return
+        await self._app(scope, receive, sending)
+
+
+def host_of(scope: Scope) -> str:
+    """The name in the ``Host`` header, without its port; empty where there is not exactly one."""
+    given = [value for name, value in scope["headers"] if name == b"host"]
+    if len(given) != 1:
+        return ""
+    host: str = given[0].decode("latin-1").lower()
+    if host.startswith("["):
+        name, closed, _ = host[1:].partition("]")
+        return name if closed else ""
+    return host.partition(":")[0]

@@ -1,0 +1,33 @@
+"""The command line of ``autoscale-dashboard``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from scheduler_plugin.program_options import add_kubeconfig, add_log_level
+
+DESCRIPTION: Final = (
+    "The page: a fleet as it is now, live in a browser. People sign in with a token of the cluster and see the VMs of "
+    "the namespaces that they may list. It changes nothing."
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    """All flags, with their defaults."""
+    found = argparse.ArgumentParser(prog="autoscale-dashboard", description=DESCRIPTION)
+    add_kubeconfig(found)
+    where = "where the page is (default: %(default)s)"
+    found.add_argument("--listen", default="0.0.0.0:10291", metavar="HOST:PORT", help=where)
+    probes = "where /metrics /healthz /readyz are (default: %(default)s)"
+    found.add_argument("--metrics-listen", default="0.0.0.0:10290", metavar="HOST:PORT", help=probes)
+    scheduler = "where the scheduler explains itself (default: %(default)s)"
+    found.add_argument("--scheduler", default="http://autoscaling-scheduler:10297", metavar="URL", help=scheduler)
+    groups = "where the groups' program explains itself (default: it is not asked)"
+    found.add_argument("--groups", default="", metavar="URL", help=groups)
+    found.add_argument("--title", default="", help="what the cluster is called on the page")
+    for name, what in (("certificate", "certificate chain"), ("key", "key")):
+        found.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"the {what} for HTTPS (default: HTTP)")
+    add_log_level(found)
+    return found

@@ -1,0 +1,93 @@
+"""Open pages: each gets a snapshot and then what changed, as fast as it reads and no faster.
+
+Rules that hold here:
+
+- Changes of one moment are sent together, at most every ``TICK``. A reader that is slow skips to what is newest.
+- A reader costs its revision and one frame. There are at most ``MOST`` of them.
+- A reader whose session has ended is told no more; one that may see more or less than before begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+
+from protocol.runtime.clock import Clock
+from protocol.units import Instant, Seconds
+from scheduler_plugin.dashboard.core.frames import HEARTBEAT, next_frame, revision_in
+from scheduler_plugin.dashboard.core.journal import Journal
+from scheduler_plugin.dashboard.core.sight import Sight
+from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
+
+TICK: Final = Seconds(0.2)
+BEAT: Final = Seconds(10.0)
+MOST: Final = 64
+SHARED: Final = 16
+"""Frames that are kept for readers who have seen the same."""
+
+Sees = Callable[[], Awaitable[Sight | None]]
+"""What a reader may see now; None: nothing any more."""
+
+
+class Readers:
+    """All open pages of one program. ``run`` must be running."""
+
+    def __init__(self, journal: Journal, epoch: str, clock: Clock, telemetry: DashboardTelemetry) -> None:
+        self.journal, self.epoch = journal, epoch
+        self.count = 0
+        self._clock, self._telemetry = clock, telemetry
+        self._stir, self._turn = asyncio.Event(), asyncio.Event()
+        self._frames: OrderedDict[tuple[int | None, int, Sight], tuple[bytes, int]] = OrderedDict()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more may read."""
+        return self.count >= MOST
+
+    def stir(self) -> None:
+        """There is news."""
+        self._stir.set()
+
+    async def run(self) -> None:
+        """Wakes the readers, at most once a tick."""
+        while True:
+            await self._stir.wait()
+            self._stir.clear()
+            self._turn.set()
+            self._turn = asyncio.Event()
+            await self._clock.sleep(TICK)
+
+    async def frames(self, sees: Sees, last_id: str) -> AsyncIterator[bytes]:
+        """What one reader gets whose last event was ``last_id``, until it may see nothing any more."""
+        self.count += 1
+        self._telemetry.readers.inc()
+        seen, before = None, None
+        try:
+            while (sight := await sees()) is not None:
+                turn = self._turn
+                if sight != before:
+                    seen = revision_in(last_id, f"{self.epoch}{sight.tag}")
+                    before, last_id = sight, ""
+                frame, seen = self._next(sight, seen)
+                if frame:
+                    self._telemetry.sent.inc(len(frame))
+                    yield frame
+                if seen == self.journal.revision:
+                    until = Instant(self._clock.now() + BEAT)
+                    await self._clock.wait(turn, until)
+                    if not turn.is_set():
+                        yield HEARTBEAT
+        finally:
+            self.count -= 1
+            self._telemetry.readers.dec()
+
+    def _next(self, sight: Sight, seen: int | None) -> tuple[bytes, int]:
+        """The next frame, made once for all readers that stand alike."""
+        key = seen, self.journal.revision, sight
+        if key not in self._frames:
+            self._frames[key] = next_frame(self.journal, f"{self.epoch}{sight.tag}", sight, seen)
+            if len(self._frames) > SHARED:
+                self._frames.popitem(last=False)
+        return self._frames[key]

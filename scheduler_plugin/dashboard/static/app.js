@@ -1,0 +1,100 @@
+// Signs in, follows the server, and shows the view that the address names.
+
+import { fill, h, say } from "./dom.js";
+import { FleetView } from "./fleet.js";
+import { GroupView, GroupsView } from "./groups.js";
+import { MovesView } from "./moves.js";
+import { NodeView } from "./node.js";
+import { SettingsView } from "./settings.js";
+import { signIn } from "./signin.js";
+import { Store } from "./store.js";
+import { VmView } from "./vm.js";
+
+const VIEWS = [
+  ["", "Fleet", FleetView],
+  ["migrations", "Migrations", MovesView],
+  ["groups", "Groups", GroupsView],
+  ["settings", "Settings", SettingsView],
+];
+const DETAILS = { vm: VmView, node: NodeView, group: GroupView };
+const at = (id) => document.getElementById(id);
+const store = new Store();
+let view = null;
+let isDue = false;
+
+function route() {
+  const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
+  const known = VIEWS.find(([path]) => path === name);
+  const View = known ? known[2] : DETAILS[name] || FleetView;
+  for (const link of at("nav").children) {
+    const isHere = link.getAttribute("href") === `#/${known ? name : ""}` && Boolean(known);
+    if (isHere) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  if (view) view.close();
+  view = new View(store, rest);
+  fill(at("main"), view.element);
+  document.title = `${view.title} · Autoscaling`;
+  view.update();
+  at("main").scrollTop = 0;
+}
+
+function decoded(part) {
+  try { return decodeURIComponent(part); } catch { return part; }
+}
+
+function onNews() {
+  if (isDue) return;
+  isDue = true;
+  requestAnimationFrame(() => { isDue = false; if (view) view.update(); showStanding(); });
+}
+
+function showStanding() {
+  const time = store.heardAt ? store.heardAt.toLocaleTimeString() : "";
+  at("link").dataset.state = store.isLinked ? "live" : "lost";
+  say(at("link-text"), store.isLinked ? "live" : "not connected");
+  const said = [];
+  const standing = store.standing;
+  if (!store.isLinked && time) said.push(`No connection to the page's server: what you see is from ${time}.`);
+  else if (standing && !standing.heard) said.push("The scheduler does not answer: reservations and denials are old.");
+  else if (standing && !standing.ready) said.push("The scheduler has not read the cluster yet.");
+  if (standing && standing.idle && store.isLinked) said.push(`No VM is moved: ${standing.idle}.`);
+  if (standing && standing.waiting) said.push(`Pods that wait for room: ${standing.waiting}.`);
+  if (standing && standing.unreadable) said.push(`Objects that cannot be read: ${standing.unreadable}.`);
+  say(at("banner"), said.join(" "));
+  at("banner").dataset.state = store.isLinked && (!standing || standing.heard) ? "note" : "lost";
+  at("banner").hidden = said.length === 0;
+}
+
+async function sessionAgain() {
+  try {
+    const answer = await fetch("/api/session");
+    if (answer.ok && !(await answer.json()).signedIn) { store.close(); await begin(); }
+  } catch { /* the server is away; the store tries again */ }
+}
+
+async function begin() {
+  const session = await signIn(at("main"));
+  say(at("title"), session.title);
+  fill(at("nav"), VIEWS.map(([path, title]) => h("a", { href: `#/${path}` }, title)));
+  store.open();
+  route();
+}
+
+function useTheme(theme) {
+  if (theme) document.documentElement.dataset.theme = theme;
+  if (view) view.update();
+}
+
+at("theme").addEventListener("click", () => {
+  const isDark = getComputedStyle(document.documentElement).getPropertyValue("--is-dark").trim() === "1";
+  const theme = isDark ? "light" : "dark";
+  try { localStorage.setItem("theme", theme); } catch { /* it lasts until the page is closed */ }
+  useTheme(theme);
+});
+try { useTheme(localStorage.getItem("theme")); } catch { /* the system's theme */ }
+addEventListener("hashchange", () => { if (view) route(); });
+store.addEventListener("news", onNews);
+store.addEventListener("link", showStanding);
+store.addEventListener("refused", sessionAgain);
+begin();

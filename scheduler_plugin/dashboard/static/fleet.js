@@ -1,0 +1,211 @@
+// The view of the fleet: what stands out, filters, the bars of all nodes, and the same as a table.
+
+import { FleetCanvas } from "./canvas.js";
+import { fill, h, say, table } from "./dom.js";
+import { ZOOMS, accepts, blockAt, cellAt, laidOut, nodesOf, usualZoom } from "./layout.js";
+import { STATES, amount, count, isPressed, isUnderWay, nodeHref, size, stateOf, vmHref, whyOf } from "./words.js";
+
+const LISTED = 40;
+const TABLE_EVERY = 2000;
+const RESOURCES = ["CPU", "Memory"];
+const kept = { filter: { text: "", namespace: "", node: "", group: "", state: "" }, resource: 0, zoom: null };
+
+export class FleetView {
+  constructor(store) {
+    this.store = store;
+    this.title = "Fleet";
+    this.selected = "";
+    this.make();
+    this.canvas = new FleetCanvas(this.scroller);
+    this.resizing = new ResizeObserver(() => this.update(true));
+    this.resizing.observe(this.scroller);
+    this.repainting = new MutationObserver(() => this.canvas.ask());
+    this.repainting.observe(document.documentElement, { attributeFilter: ["data-theme"] });
+  }
+
+  make() {
+    this.sums = h("div", { class: "chips", role: "group", "aria-label": "What stands out" });
+    this.selects = { namespace: this.select("Namespace"), node: this.select("Node"), group: this.select("Group") };
+    this.find = h("input", { type: "search", placeholder: "Find a VM or node  ( / )", "aria-label": "Find a VM or node", value: kept.filter.text,
+      oninput: () => this.filtered({ text: this.find.value.trim() }) });
+    this.resource = RESOURCES.map((name, at) => h("button", { type: "button", onclick: () => { kept.resource = at; this.update(true); } }, name));
+    const zoom = [["−", -1, "Smaller"], ["+", 1, "Larger"]].map(([sign, step, name]) =>
+      h("button", { type: "button", "aria-label": name, onclick: () => this.zoom(step) }, sign));
+    this.sizer = h("div", { class: "sizer" });
+    this.scroller = h("div", { class: "fleet", tabindex: "0", role: "application", "aria-describedby": "keys",
+      "aria-label": "Nodes as bars, with their VMs as blocks", onkeydown: (event) => this.key(event),
+      onscroll: () => this.canvas.ask(), onmousemove: (event) => this.hover(event), onmouseleave: () => this.tip(),
+      onclick: (event) => this.open(this.under(event)) }, h("canvas", { "aria-hidden": "true" }), this.sizer);
+    this.standing = h("div", {});
+    this.rows = h("div", {});
+    this.details = h("details", { class: "behind", ontoggle: () => this.tabled(true) }, h("summary", {}, "The same as a table"), this.rows);
+    this.announced = h("p", { class: "unseen", "aria-live": "polite" });
+    this.element = h("section", { class: "fleet-view" }, h("h1", { class: "unseen" }, "Fleet"), this.sums,
+      h("div", { class: "tools" }, this.find, Object.values(this.selects), h("span", { class: "pair", role: "group", "aria-label": "Resource" }, this.resource),
+        h("span", { class: "pair", role: "group", "aria-label": "Zoom" }, zoom), legend()),
+      h("p", { class: "unseen", id: "keys" }, "Arrow keys choose a node or VM, Enter opens it, plus and minus zoom, slash finds."),
+      h("div", { class: "split" }, this.scroller,
+        h("aside", { class: "attention", "aria-label": "What stands out" }, this.standing)),
+      this.details, this.announced);
+    this.onKey = (event) => { if (event.key === "/" && !/INPUT|SELECT/.test(event.target.tagName)) { event.preventDefault(); this.find.focus(); } };
+    addEventListener("keydown", this.onKey);
+  }
+
+  select(title) {
+    const name = title.toLowerCase();
+    const found = h("select", { "aria-label": title, onchange: () => this.filtered({ [name]: found.value }) });
+    return found;
+  }
+
+  filtered(change) {
+    Object.assign(kept.filter, change);
+    this.update(true);
+  }
+
+  zoom(step) {
+    kept.zoom = Math.max(0, Math.min(ZOOMS.length - 1, this.zoomed + step));
+    this.update(true);
+  }
+
+  get zoomed() { return kept.zoom ?? usualZoom(this.store.rows.node.size); }
+
+  update(isForced = false) {
+    if (!isForced && this.shown === this.store.version) return;
+    this.shown = this.store.version;
+    const entries = nodesOf(this.store, kept.filter);
+    const width = this.scroller.clientWidth;
+    if (width > 0) {
+      this.layout = laidOut(entries, width, this.zoomed, kept.resource);
+      this.sizer.style.height = `${this.layout.height}px`;
+      this.canvas.show(this.layout, kept.resource, this.selected);
+    }
+    this.resource.forEach((button, at) => button.setAttribute("aria-pressed", String(at === kept.resource)));
+    this.entries = entries;
+    this.counted();
+    this.options();
+    this.tabled(isForced);
+  }
+
+  counted() {
+    const vms = [...this.store.rows.vm.values()];
+    const nodes = [...this.store.rows.node.values()];
+    const out = vms.filter((vm) => stateOf(vm) !== "calm" && accepts({ ...kept.filter, state: "" }, vm));
+    const by = (state) => out.filter((vm) => stateOf(vm) === state).length;
+    const pressed = nodes.filter(isPressed);
+    const chips = [["unhealthy", by("unhealthy")], ["denied", by("denied")], ["pressed", pressed.length], ["moving", by("moving")]];
+    fill(this.sums, h("span", { class: "sum" }, `${count(vms.length, "VM")} on ${count(nodes.length, "node")}`),
+      chips.map(([state, many]) => h("button", { type: "button", class: `chip ${many ? state : ""}`, "aria-pressed": String(kept.filter.state === state),
+        onclick: () => this.filtered({ state: kept.filter.state === state ? "" : state }) }, `${many.toLocaleString("en")} ${state}`)));
+    say(this.announced, `${by("denied")} denied, ${by("unhealthy")} unhealthy, ${pressed.length} nodes pressed.`);
+    this.attention(out, pressed);
+  }
+
+  attention(out, pressed) {
+    const order = Object.keys(STATES);
+    out.sort((a, b) => order.indexOf(stateOf(a)) - order.indexOf(stateOf(b)) || b.denied[0] - a.denied[0] || a.key.localeCompare(b.key));
+    const moves = new Map([...this.store.rows.move.values()].filter(isUnderWay).map((each) => [each.vm, each]));
+    const where = (vm) => moves.has(vm.key) ? `${moves.get(vm.key).source || "?"} ⇢ ${moves.get(vm.key).target || "?"} ${moves.get(vm.key).progress}` : vm.node || "no node";
+    const item = (state, href, name, said, place) => h("li", { class: state }, h("a", { href }, name), h("span", { class: "said" }, `${STATES[state] ? STATES[state].mark : "▲"} ${said}`), h("span", { class: "place" }, place));
+    const nodes = pressed.slice(0, LISTED).map((node) => item("pressed", nodeHref(node.key), node.key, node.stuck || `${size(node.excess)} above its watermark`, "node"));
+    const vms = out.slice(0, LISTED).map((vm) => item(stateOf(vm), vmHref(vm.key), vm.key, whyOf(vm), where(vm)));
+    const more = Math.max(0, out.length - LISTED) + Math.max(0, pressed.length - LISTED);
+    fill(this.standing, h("h2", {}, "What stands out"), nodes.length + vms.length === 0 ? h("p", { class: "empty calm" }, "Nothing: every VM has what it asks for.")
+      : h("ul", {}, vms, nodes), more ? h("p", { class: "more" }, `and ${more} more`) : null);
+  }
+
+  options() {
+    const values = { namespace: new Set(), node: new Set(this.store.rows.node.keys()), group: new Set() };
+    for (const vm of this.store.rows.vm.values()) { values.namespace.add(vm.namespace); if (vm.group) values.group.add(vm.group); }
+    for (const [name, select] of Object.entries(this.selects)) {
+      const sorted = [...values[name]].sort();
+      const mark = sorted.join("\n");
+      if (select.mark === mark) continue;
+      select.mark = mark;
+      fill(select, h("option", { value: "" }, `Every ${name}`), sorted.map((each) => h("option", { value: each }, each)));
+      select.value = kept.filter[name];
+    }
+  }
+
+  tabled(isForced) {
+    const now = Date.now();
+    if (!this.entries || (!isForced && now - (this.tabledAt || 0) < TABLE_EVERY)) return;
+    this.tabledAt = now;
+    if (!this.details.open) { fill(this.rows); return; }
+    const headings = [{ text: "Node" }, { text: "VMs", number: true }, { text: "Reserved", number: true }, { text: "Free", number: true },
+      { text: "Watermark", number: true }, { text: "Stands out" }];
+    fill(this.rows, table("Nodes", headings, this.entries.map(({ node, vms, worst }) => [h("a", { href: nodeHref(node.key) }, node.key), String(vms.length),
+      size(node.reserved), size(node.free), size(node.watermark), isPressed(node) ? "pressed" : worst === "calm" ? "–" : STATES[worst].title])));
+  }
+
+  under(event) {
+    if (!this.layout) return null;
+    const box = this.scroller.getBoundingClientRect();
+    const x = event.clientX - box.left;
+    const cell = cellAt(this.layout, x, event.clientY - box.top + this.scroller.scrollTop);
+    return cell ? { cell, block: blockAt(cell, x) } : null;
+  }
+
+  hover(event) {
+    const found = this.under(event);
+    this.scroller.dataset.over = found ? "1" : "";
+    this.tip(found, event);
+  }
+
+  tip(found, event) {
+    const tip = document.getElementById("tip");
+    tip.hidden = !found;
+    if (!found) return;
+    const { node } = found.cell;
+    const vm = found.block && found.block.vm;
+    const lines = vm ? [vm.key, `has ${size(vm.use)}`, `permit ${size(vm.permit)}`, `reserved ${size(vm.reserved)}`, whyOf(vm)]
+      : [node.key, `${amount(node.reserved, kept.resource)} of ${amount(node.total, kept.resource)} reserved`, `${amount(node.free, kept.resource)} free`, count(found.cell.vms.length, "VM")];
+    fill(tip, lines.map((line, at) => h("div", { class: at ? "" : "strong" }, line)));
+    tip.style.left = `${Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8)}px`;
+    tip.style.top = `${Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8)}px`;
+  }
+
+  open(found) {
+    if (!found) return;
+    this.tip();
+    location.hash = found.block ? vmHref(found.block.vm.key) : nodeHref(found.cell.node.key);
+  }
+
+  key(event) {
+    if (event.key === "+" || event.key === "-") { this.zoom(event.key === "+" ? 1 : -1); return; }
+    if (event.key === "Enter" && this.selected) { location.hash = `#/${this.selected.split("/").map(encodeURIComponent).join("/")}`; return; }
+    const steps = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[event.key];
+    if (!steps || !this.layout || this.layout.cells.length === 0) return;
+    event.preventDefault();
+    this.step(...steps);
+  }
+
+  step(along, across) {
+    const { cells, columns } = this.layout;
+    let cell = Math.max(0, cells.findIndex((each) => this.selected === `node/${each.node.key}` || each.blocks.some((block) => this.selected === `vm/${block.vm.key}`)));
+    let at = cells[cell].blocks.findIndex((block) => this.selected === `vm/${block.vm.key}`);
+    if (this.selected && along) {
+      at += along;
+      if (at < -1) { cell = Math.max(0, cell - 1); at = cells[cell].blocks.length - 1; }
+      if (at >= cells[cell].blocks.length) { cell = Math.min(cells.length - 1, cell + 1); at = -1; }
+    } else if (this.selected) { cell = Math.max(0, Math.min(cells.length - 1, cell + across * columns)); at = -1; }
+    const { node, blocks, y } = cells[cell];
+    this.selected = at < 0 ? `node/${node.key}` : `vm/${blocks[at].vm.key}`;
+    const { scrollTop: top, clientHeight: height } = this.scroller;
+    if (y < top || y + 40 > top + height) this.scroller.scrollTop = Math.max(0, y - height / 2);
+    say(this.announced, at < 0 ? `Node ${node.key}, ${size(node.reserved)} reserved of ${size(node.total)}` : `VM ${blocks[at].vm.key}, ${size(blocks[at].vm.use)}, ${whyOf(blocks[at].vm)}`);
+    this.canvas.selected = this.selected;
+    this.canvas.ask();
+  }
+
+  close() {
+    this.resizing.disconnect();
+    this.repainting.disconnect();
+    removeEventListener("keydown", this.onKey);
+    this.tip();
+  }
+}
+
+function legend() {
+  const keys = [["used", "has"], ["reserved", "reserved"], ["other", "other"], ["watermark", "watermark"]];
+  return h("span", { class: "legend" }, keys.map(([name, title]) => h("span", { class: `key ${name}` }, title)));
+}

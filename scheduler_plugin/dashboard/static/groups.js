@@ -1,0 +1,65 @@
+// The views of groups: all of them, and why one has so many replicas.
+
+import { fill, h, table } from "./dom.js";
+import { groupHref, size, stateOf, vmHref } from "./words.js";
+
+const number = (value) => value < 0 ? "–" : String(value);
+
+export class GroupsView {
+  constructor(store) {
+    this.store = store;
+    this.title = "Groups";
+    this.body = h("div", {});
+    this.element = h("section", { class: "page" }, h("h1", {}, "Groups"), this.body);
+  }
+
+  update() {
+    const groups = [...this.store.rows.group.values()].sort((a, b) => a.key.localeCompare(b.key));
+    const headings = [{ text: "Group" }, { text: "Kind" }, { text: "Replicas", number: true },
+      { text: "Wanted", number: true }, { text: "Why" }];
+    fill(this.body, groups.length === 0
+      ? h("p", { class: "empty" }, "There are no groups: no VirtualMachineGroup, Hvpa or Tortoise that you may see.")
+      : table(`Groups (${groups.length})`, headings, groups.map((each) => [
+        h("a", { href: groupHref(each.key) }, each.name), each.kind, number(each.replicas), number(each.desired),
+        h("span", { class: each.healthy ? "" : "problem" }, each.because || "–")])));
+  }
+
+  close() {}
+}
+
+export class GroupView {
+  constructor(store, [kind, namespace, name]) {
+    this.store = store;
+    Object.assign(this, { kind, namespace, name });
+    this.title = name || "Group";
+    this.facts = h("div", {});
+    this.said = h("pre", { class: "story", tabindex: "0" }, "Asking …");
+    this.element = h("section", { class: "page" }, h("h1", {}, `${kind} ${namespace}/${name}`), this.facts,
+      h("h2", {}, "Why"), this.said);
+    this.ask();
+  }
+
+  async ask() {
+    const path = [this.namespace, this.kind, this.name].map(encodeURIComponent).join("/");
+    try {
+      const answer = await fetch(`/api/groups/${path}`);
+      const found = answer.ok ? await answer.json() : null;
+      this.said.textContent = found ? JSON.stringify(found, null, 2)
+        : "The groups' program does not answer, or knows no such group.";
+    } catch { this.said.textContent = "The server does not answer."; }
+  }
+
+  update() {
+    const group = this.store.rows.group.get(`${this.kind}/${this.namespace}/${this.name}`);
+    const members = [...this.store.rows.vm.values()]
+      .filter((vm) => vm.group === this.name && vm.namespace === this.namespace)
+      .sort((a, b) => a.key.localeCompare(b.key));
+    const headings = [{ text: "VM" }, { text: "Node" }, { text: "Phase" }, { text: "Size" }, { text: "State" }];
+    fill(this.facts, group ? h("p", {}, `${number(group.replicas)} replicas, ${number(group.desired)} wanted. ${group.because}`)
+      : h("p", { class: "empty" }, "There is no such group."),
+    members.length ? table(`Members (${members.length})`, headings, members.map((vm) => [
+      h("a", { href: vmHref(vm.key) }, vm.key), vm.node || "–", vm.phase, size(vm.use), stateOf(vm)])) : null);
+  }
+
+  close() {}
+}

@@ -1,0 +1,90 @@
+// Where nodes and the blocks of VMs are: plain arithmetic, without a canvas.
+
+import { STATES, isPressed, stateOf } from "./words.js";
+
+// Smallest to largest; below the least width of a block a node is drawn as sums.
+export const ZOOMS = [
+  { column: 132, bar: 10, label: 14, gap: 6 },
+  { column: 250, bar: 24, label: 17, gap: 10 },
+  { column: 420, bar: 38, label: 18, gap: 12 },
+  { column: 760, bar: 54, label: 20, gap: 14 },
+];
+export const LEAST_BLOCK = 2.5;
+const MARGIN = 12;
+
+export function usualZoom(nodes) {
+  return nodes > 240 ? 0 : nodes > 24 ? 1 : 2;
+}
+
+export function accepts(filter, vm) {
+  if (filter.namespace && vm.namespace !== filter.namespace) return false;
+  if (filter.group && vm.group !== filter.group) return false;
+  if (filter.state && filter.state !== "pressed" && stateOf(vm) !== filter.state) return false;
+  return !filter.text || vm.key.includes(filter.text) || vm.node.includes(filter.text);
+}
+
+export function isNarrow(filter) {
+  return Boolean(filter.namespace || filter.group || filter.text || (filter.state && filter.state !== "pressed"));
+}
+
+// Nodes with their VMs, in order; a filter leaves out nodes on which nothing is meant.
+export function nodesOf(store, filter) {
+  const found = new Map();
+  for (const node of store.rows.node.values()) found.set(node.key, { node, vms: [], hits: 0, worst: "calm", meant: new Set() });
+  const narrow = isNarrow(filter);
+  for (const vm of store.rows.vm.values()) {
+    const entry = found.get(vm.node);
+    if (!entry) continue;
+    entry.vms.push(vm);
+    if (!narrow || accepts(filter, vm)) { entry.hits += 1; entry.meant.add(vm.key); }
+    const state = stateOf(vm);
+    if (ORDER.indexOf(state) < ORDER.indexOf(entry.worst)) entry.worst = state;
+  }
+  return [...found.values()]
+    .filter((each) => (!narrow || each.hits > 0 || (filter.text && each.node.key.includes(filter.text)))
+      && (filter.state !== "pressed" || isPressed(each.node)) && (!filter.node || each.node.key === filter.node))
+    .sort((a, b) => compare(a.node.key, b.node.key));
+}
+
+const ORDER = Object.keys(STATES);
+const parts = new Intl.Collator("en", { numeric: true });
+const compare = (a, b) => parts.compare(a, b);
+
+// Cells of nodes in columns, and in each the blocks of its VMs from the left.
+export function laidOut(entries, width, zoom, resource) {
+  const { column, bar, label, gap } = ZOOMS[zoom];
+  const columns = Math.max(1, Math.floor((width - MARGIN) / (column + MARGIN)));
+  const inner = Math.floor((width - MARGIN) / columns) - MARGIN;
+  const height = label + bar + gap;
+  const cells = entries.map((entry, at) => {
+    const x = MARGIN + (at % columns) * (inner + MARGIN);
+    const y = gap + Math.floor(at / columns) * height;
+    return cellOf(entry, { x, y, width: inner, label, bar, resource });
+  });
+  return { cells, columns, height: gap + Math.ceil(entries.length / columns) * height, row: height };
+}
+
+function cellOf(entry, { x, y, width, label, bar, resource }) {
+  const total = Math.max(1, entry.node.total[resource]);
+  const scale = width / Math.max(total, entry.node.reserved[resource]);
+  entry.vms.sort((a, b) => compare(a.key, b.key));
+  let at = x;
+  const blocks = entry.vms.map((vm) => {
+    const held = Math.max(vm.reserved[resource], vm.use[resource], vm.permit[resource], 0);
+    const block = { vm, x: at, width: held * scale, used: Math.max(0, vm.use[resource]) * scale, meant: entry.meant.has(vm.key) };
+    at += block.width;
+    return block;
+  });
+  const other = Math.max(0, x + entry.node.reserved[resource] * scale - at);
+  const isAggregated = blocks.length > 0 && (at - x) / blocks.length < LEAST_BLOCK;
+  return { ...entry, x, y, width, label, bar, blocks, other, otherAt: at, scale, total: total * scale, isAggregated,
+    mark: x + entry.node.watermark[resource] * scale };
+}
+
+export function cellAt(layout, x, y) {
+  return layout.cells.find((each) => x >= each.x && x <= each.x + each.width && y >= each.y && y <= each.y + each.label + each.bar);
+}
+
+export function blockAt(cell, x) {
+  return cell.isAggregated ? undefined : cell.blocks.find((each) => x >= each.x && x < each.x + each.width);
+}

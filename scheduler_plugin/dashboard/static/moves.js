@@ -1,0 +1,32 @@
+// The view of migrations: what is under way, and what ended lately.
+
+import { fill, h, table } from "./dom.js";
+import { isUnderWay, nodeHref, vmHref } from "./words.js";
+
+export class MovesView {
+  constructor(store) {
+    this.store = store;
+    this.title = "Migrations";
+    this.body = h("div", {});
+    this.element = h("section", { class: "page" }, h("h1", {}, "Migrations"), this.body);
+  }
+
+  update() {
+    const moves = [...this.store.rows.move.values()].sort((a, b) => (a.started < b.started ? 1 : -1));
+    const under = moves.filter(isUnderWay);
+    const ended = moves.filter((each) => !isUnderWay(each)).slice(0, 200);
+    fill(this.body, movesTable(`Under way (${under.length})`, under), movesTable(`Ended lately (${ended.length})`, ended));
+  }
+
+  close() {}
+}
+
+export function movesTable(caption, moves) {
+  const headings = ["VM", "From", "To", "Phase", "Sent", "Why", "Since"].map((text) => ({ text }));
+  const where = (node) => node ? h("a", { href: nodeHref(node) }, node) : "–";
+  return table(caption, headings, moves.map((each) => [
+    h("a", { href: vmHref(each.vm) }, each.vm), where(each.source), where(each.target),
+    h("span", { class: `tag ${each.phase === "Failed" ? "unhealthy" : isUnderWay(each) ? "moving" : ""}` }, each.phase),
+    each.progress || "–", each.reason || "–", new Date(each.started).toLocaleString(),
+  ]));
+}

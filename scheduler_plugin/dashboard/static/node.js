@@ -1,0 +1,51 @@
+// The view of one node: its bar in numbers, and the VMs on it.
+
+import { fill, h, table } from "./dom.js";
+import { movesTable } from "./moves.js";
+import { STATES, isPressed, isUnderWay, size, stateOf, vmHref, whyOf } from "./words.js";
+
+export class NodeView {
+  constructor(store, [name]) {
+    this.store = store;
+    this.name = name;
+    this.title = name || "Node";
+    this.body = h("div", {});
+    this.element = h("section", { class: "page" }, h("h1", {}, `Node ${name}`), this.body);
+  }
+
+  update() {
+    if (this.shown === this.store.version) return;
+    this.shown = this.store.version;
+    const node = this.store.rows.node.get(this.name);
+    if (!node) { fill(this.body, h("p", { class: "empty" }, "There is no such node.")); return; }
+    const vms = [...this.store.rows.vm.values()].filter((vm) => vm.node === this.name)
+      .sort((a, b) => b.reserved[0] - a.reserved[0] || a.key.localeCompare(b.key));
+    const moves = [...this.store.rows.move.values()]
+      .filter((each) => isUnderWay(each) && (each.source === this.name || each.target === this.name));
+    const others = [0, 1].map((at) => Math.max(0, node.reserved[at] - vms.reduce((sum, vm) => sum + Math.max(0, vm.reserved[at]), 0)));
+    fill(this.body, h("p", { class: isPressed(node) ? "problem" : "" }, standing(node)), facts(node, others),
+      vmTable(vms), moves.length ? movesTable("Migrations from and to it", moves) : null);
+  }
+
+  close() {}
+}
+
+function standing(node) {
+  if (node.stuck) return `VMs that should leave it cannot: ${node.stuck}.`;
+  if (isPressed(node)) return `${size(node.excess)} above its watermark.`;
+  return node.open ? "It takes VMs." : "It takes no new VMs.";
+}
+
+function facts(node, others) {
+  const rows = [["For VMs and pods", node.total], ["Reserved", node.reserved], ["of that, what is no VM you see", others],
+    ["Free", node.free], ["Watermark", node.watermark]];
+  return h("dl", { class: "facts" }, rows.map(([name, pair]) => h("div", {}, h("dt", {}, name), h("dd", {}, size(pair)))));
+}
+
+function vmTable(vms) {
+  const headings = [{ text: "VM" }, { text: "Phase" }, { text: "Has", number: true }, { text: "Permit", number: true },
+    { text: "Reserved", number: true }, { text: "At most", number: true }, { text: "State" }];
+  return table(`VMs (${vms.length})`, headings, vms.map((vm) => [
+    h("a", { href: vmHref(vm.key) }, vm.key), vm.phase, size(vm.use), size(vm.permit), size(vm.reserved), size(vm.most),
+    h("span", { class: `tag ${stateOf(vm)}` }, stateOf(vm) === "calm" ? "–" : `${STATES[stateOf(vm)].mark} ${whyOf(vm)}`)]));
+}

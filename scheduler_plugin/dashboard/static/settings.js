@@ -1,0 +1,31 @@
+// The view of the settings in force, as the scheduler has them.
+
+import { fill, h, table } from "./dom.js";
+
+export class SettingsView {
+  constructor() {
+    this.title = "Settings in force";
+    this.body = h("div", {}, "Asking …");
+    this.element = h("section", { class: "page" }, h("h1", {}, "Settings in force"), this.body);
+    this.ask();
+  }
+
+  async ask() {
+    try {
+      const answer = await fetch("/api/settings");
+      const found = answer.ok ? await answer.json() : null;
+      if (!found) fill(this.body, h("p", { class: "empty" }, "The scheduler does not answer, or you may not see them."));
+      else fill(this.body, table("The scheduler's settings", [{ text: "Setting" }, { text: "Value" }], flat("", found)));
+    } catch { fill(this.body, h("p", { class: "problem" }, "The server does not answer.")); }
+  }
+
+  update() {}
+  close() {}
+}
+
+function flat(path, value) {
+  if (value === null || typeof value !== "object") return [[h("code", {}, path), value === null ? "–" : String(value)]];
+  const parts = Array.isArray(value) ? value.map((each, at) => [`${path}[${at}]`, each])
+    : Object.entries(value).map(([name, each]) => [path ? `${path}.${name}` : name, each]);
+  return parts.length ? parts.flatMap(([name, each]) => flat(name, each)) : [[h("code", {}, path), "none"]];
+}

@@ -1,0 +1,67 @@
+// The fleet in this browser: rows by kind and key, kept by the server's events.
+
+const KINDS = ["vm", "node", "move", "group", "standing"];
+
+export class Store extends EventTarget {
+  constructor() {
+    super();
+    this.rows = Object.fromEntries(KINDS.map((kind) => [kind, new Map()]));
+    this.columns = {};
+    this.version = 0;
+    this.heardAt = null;
+    this.isLinked = false;
+    this.source = null;
+    this.retry = 0;
+  }
+
+  get standing() { return this.rows.standing.get("scheduler"); }
+
+  open() {
+    this.close();
+    this.source = new EventSource("/api/events");
+    this.source.addEventListener("snapshot", (event) => this.take(JSON.parse(event.data), true));
+    this.source.addEventListener("diff", (event) => this.take(JSON.parse(event.data), false));
+    this.source.addEventListener("open", () => this.linked(true));
+    this.source.addEventListener("error", () => this.lost());
+  }
+
+  close() {
+    clearTimeout(this.retry);
+    if (this.source) this.source.close();
+    this.source = null;
+  }
+
+  take(data, isWhole) {
+    if (data.columns) this.columns = data.columns;
+    if (isWhole) for (const rows of Object.values(this.rows)) rows.clear();
+    for (const [kind, keys] of Object.entries(data.gone)) for (const key of keys) this.rows[kind].delete(key);
+    for (const [kind, rows] of Object.entries(data.rows)) {
+      const names = this.columns[kind];
+      for (const row of rows) this.rows[kind].set(row[0], named(names, row));
+    }
+    this.version += 1;
+    this.heardAt = new Date();
+    this.linked(true);
+    this.dispatchEvent(new Event("news"));
+  }
+
+  linked(isLinked) {
+    if (this.isLinked === isLinked) return;
+    this.isLinked = isLinked;
+    this.dispatchEvent(new Event("link"));
+  }
+
+  lost() {
+    this.linked(false);
+    if (!this.source || this.source.readyState !== EventSource.CLOSED) return;
+    this.dispatchEvent(new Event("refused"));
+    clearTimeout(this.retry);
+    this.retry = setTimeout(() => this.open(), 2000 + Math.random() * 2000);
+  }
+}
+
+function named(names, row) {
+  const found = {};
+  for (let at = 0; at < names.length; at += 1) found[names[at]] = row[at];
+  return found;
+}

@@ -1,0 +1,40 @@
+// Amounts, names and states in words: the same as in the terminal.
+
+export const cpu = (milli) => milli < 0 ? "–" : (milli / 1000).toFixed(milli % 1000 === 0 ? 0 : 2);
+export const mem = (mib) => mib < 0 ? "–" : mib >= 10240 || (mib >= 1024 && mib % 1024 === 0)
+  ? `${trim(mib / 1024)} GiB` : `${mib} MiB`;
+export const size = ([milli, mib]) => milli < 0 ? "–" : `${cpu(milli)} vCPU, ${mem(mib)}`;
+export const amount = (pair, resource) => resource === 0 ? `${cpu(pair[0])} vCPU` : mem(pair[1]);
+export const count = (many, one, several) => `${many.toLocaleString("en")} ${many === 1 ? one : several || `${one}s`}`;
+const trim = (value) => value.toFixed(1).replace(/\.0$/, "");
+
+export const vmHref = (key) => `#/vm/${key.split("/").map(encodeURIComponent).join("/")}`;
+export const nodeHref = (key) => `#/node/${encodeURIComponent(key)}`;
+export const groupHref = (key) => `#/group/${key.split("/").map(encodeURIComponent).join("/")}`;
+
+const ENDED = new Set(["Succeeded", "Failed", "Cancelled"]);
+export const isUnderWay = (move) => !ENDED.has(move.phase);
+
+// What stands out, the worst first. A VM has at most one of these.
+export const STATES = {
+  unhealthy: { title: "unhealthy", mark: "✕" },
+  denied: { title: "denied", mark: "▲" },
+  moving: { title: "moving", mark: "⇢" },
+  calm: { title: "as it should be", mark: "" },
+};
+
+export function stateOf(vm) {
+  if (vm.problem || vm.phase === "Failed") return "unhealthy";
+  if (vm.denied[0] > 0 || vm.denied[1] > 0) return "denied";
+  if (vm.migrating || vm.phase === "Migrating" || vm.phase === "PreMigrating") return "moving";
+  return "calm";
+}
+
+export const isPressed = (node) => node.excess[0] > 0 || node.excess[1] > 0 || node.stuck !== "";
+
+export function whyOf(vm) {
+  if (vm.problem) return vm.problem;
+  if (vm.phase === "Failed") return "its guest failed";
+  if (vm.denied[0] > 0 || vm.denied[1] > 0) return `${size(vm.denied)} denied`;
+  return STATES[stateOf(vm)].title;
+}

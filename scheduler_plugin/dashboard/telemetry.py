@@ -1,0 +1,40 @@
+"""What the page's program tells at 3 a.m.: how many read it, who was turned away, and how its watches are doing."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from prometheus_client import generate_latest
+
+from protocol.kubernetes.pages import Unreadable
+from scheduler_plugin.program_telemetry import ProgramTelemetry
+
+LOG: Final = logging.getLogger("autoscale.dashboard")
+
+
+class DashboardTelemetry(ProgramTelemetry):
+    """The metrics of one ``autoscale-dashboard`` and its log."""
+
+    def __init__(self) -> None:
+        super().__init__("autoscale_dashboard", LOG, "Objects that cannot be decoded")
+        self.readers = self._gauge("readers", "Pages that are open")
+        self.sent = self._counter("sent_bytes", "Bytes of events sent to pages")
+        self.sign_ins = self._counter("sign_ins", "Attempts to sign in, by outcome", "outcome")
+
+    def page(self) -> bytes:
+        """The metrics in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+    def watch_heard(self, kind: str) -> None:
+        """See ``WatchReport``."""
+
+    def watch_missing(self, kind: str) -> None:
+        """See ``WatchReport``."""
+        self.missing.labels(kind).set(1)
+        LOG.info("the cluster lacks this kind, doing without until it is there", extra={"kind": kind})
+
+    def object_unreadable(self, kind: str, found: Unreadable) -> None:
+        """See ``WatchReport``."""
+        what = {"kind": kind, "object": str(found.name), "reason": found.reason}
+        LOG.error("object cannot be decoded, it stays as it was", extra=what)

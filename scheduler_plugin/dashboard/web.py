@@ -1,0 +1,170 @@
+"""What the page's program answers: its files, the sign-in, the stream of events, and accounts of one object.
+
+Rules that hold here:
+
+- All but the files and the sign-in need a session. What a session may not see answers like what is not there.
+- Nothing here changes anything in the cluster.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from fastapi import FastAPI, Path
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import ASGIApp
+
+from protocol.kubernetes.objects import Json
+from protocol.messages import ObjectName
+from scheduler_plugin.cluster.api import ApiError
+from scheduler_plugin.dashboard.accounts import Accounts
+from scheduler_plugin.dashboard.core.sessions import LASTS, Session
+from scheduler_plugin.dashboard.core.sight import Sight
+from scheduler_plugin.dashboard.doorman import COOKIE, LONGEST_TOKEN, Doorman
+from scheduler_plugin.dashboard.files import PageFile, page_files
+from scheduler_plugin.dashboard.headers import LOOPBACK, SafeHeaders
+from scheduler_plugin.dashboard.readers import Readers
+
+Name = Annotated[str, Path(max_length=253)]
+LONGEST_BODY: Final = LONGEST_TOKEN + 1024
+_AWAY: Final = {"error": "the API server does not answer: try again"}
+_NOT_HERE: Final = {"error": "there is no such object"}
+_SIGN_IN: Final = {"error": "sign in first"}
+
+
+class _SignIn(msgspec.Struct, frozen=True):
+    token: str
+
+
+def page_app(title: str, doorman: Doorman, readers: Readers, accounts: Accounts) -> ASGIApp:
+    """The application. On one machine it answers only to the names of that machine."""
+    app = FastAPI(title="autoscale-dashboard", docs_url=None, redoc_url=None, openapi_url=None)
+    _add_files(app, page_files())
+    _add_sign_in(app, title, doorman)
+    _add_events(app, doorman, readers)
+    _add_accounts(app, doorman, accounts)
+    return SafeHeaders(app, LOOPBACK if doorman.judge is None else None)
+
+
+def _add_files(app: FastAPI, files: dict[str, PageFile]) -> None:
+    def answer(request: Request, name: str) -> Response:
+        found = files.get(name)
+        if found is None:
+            return JSONResponse({"error": "there is no such file"}, 404)
+        headers = {"ETag": found.etag, "Cache-Control": "no-cache"}
+        if request.headers.get("if-none-match") == found.etag:
+            return Response(status_code=304, headers=headers)
+        return Response(found.body, media_type=found.media_type, headers=headers)
+
+    @app.get("/")
+    async def index(request: Request) -> Response:
+        return answer(request, "index.html")
+
+    @app.get("/static/{name:path}")
+    async def file(request: Request, name: str) -> Response:
+        return answer(request, name)
+
+
+def _add_sign_in(app: FastAPI, title: str, doorman: Doorman) -> None:
+    @app.get("/api/session")
+    async def session(request: Request) -> Response:
+        found = await _session(request, doorman)
+        return JSONResponse({"signedIn": found is not None, "way": doorman.way, "title": title if found else ""})
+
+    @app.post("/api/session")
+    async def sign_in(request: Request) -> Response:
+        if not _is_own(request):
+            return JSONResponse({"error": "expected a request of the page itself"}, 403)
+        token = await _token_in(request)
+        if token is None:
+            return JSONResponse({"error": 'expected {"token": …}'}, 400)
+        try:
+            secret = await doorman.sign_in(token)
+        except (ApiError, TimeoutError):
+            return JSONResponse(_AWAY, 503, {"Retry-After": "2"})
+        if secret is None:
+            return JSONResponse({"error": "this does not let you in"}, 401)
+        response = JSONResponse({"signedIn": True, "way": doorman.way, "title": title})
+        is_https = request.url.scheme == "https"
+        age = int(LASTS)
+        response.set_cookie(COOKIE, secret, max_age=age, httponly=True, samesite="strict", secure=is_https)
+        return response
+
+    @app.delete("/api/session")
+    async def sign_out(request: Request) -> Response:
+        if not _is_own(request):
+            return JSONResponse({"error": "expected a request of the page itself"}, 403)
+        found = await _session(request, doorman)
+        if found is not None:
+            doorman.sessions.end(found)
+        response = JSONResponse({"signedIn": False, "way": doorman.way, "title": ""})
+        response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        return response
+
+
+def _add_events(app: FastAPI, doorman: Doorman, readers: Readers) -> None:
+    @app.get("/api/events")
+    async def events(request: Request) -> Response:
+        session = await _session(request, doorman)
+        if session is None:
+            return JSONResponse(_SIGN_IN, 401)
+        if readers.is_full:
+            return JSONResponse({"error": "too many pages are open: try again"}, 503, {"Retry-After": "5"})
+
+        async def sees() -> Sight | None:
+            found = await doorman.renewed(session)
+            return None if found is None else found.sight
+
+        frames = readers.frames(sees, request.headers.get("last-event-id", ""))
+        return StreamingResponse(frames, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+
+def _add_accounts(app: FastAPI, doorman: Doorman, accounts: Accounts) -> None:
+    @app.get("/api/vms/{namespace}/{name}")
+    async def vm(request: Request, namespace: Name, name: Name) -> Response:
+        session = await _session(request, doorman)
+        if session is None:
+            return JSONResponse(_SIGN_IN, 401)
+        return _said(await accounts.of_vm(ObjectName(namespace, name), session.sight))
+
+    @app.get("/api/groups/{namespace}/{kind}/{name}")
+    async def group(request: Request, namespace: Name, kind: Name, name: Name) -> Response:
+        session = await _session(request, doorman)
+        if session is None:
+            return JSONResponse(_SIGN_IN, 401)
+        return _said(await accounts.of_group(kind, ObjectName(namespace, name), session.sight))
+
+    @app.get("/api/settings")
+    async def settings(request: Request) -> Response:
+        session = await _session(request, doorman)
+        if session is None:
+            return JSONResponse(_SIGN_IN, 401)
+        return _said(await accounts.of_settings(session.sight))
+
+
+async def _session(request: Request, doorman: Doorman) -> Session | None:
+    return await doorman.find(request.cookies.get(COOKIE, ""))
+
+
+def _is_own(request: Request) -> bool:
+    """Whether the page itself asks: a form of another site cannot send this, and a browser says whose request it is."""
+    is_json = request.headers.get("content-type", "").partition(";")[0].strip() == "application/json"
+    return is_json and request.headers.get("sec-fetch-site", "same-origin") in {"same-origin", "none"}
+
+
+async def _token_in(request: Request) -> str | None:
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > LONGEST_BODY:
+            return None
+    try:
+        return msgspec.json.decode(body, type=_SignIn).token.strip()
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _said(found: Json | None) -> Response:
+    return JSONResponse(_NOT_HERE, 404) if found is None else JSONResponse(found)

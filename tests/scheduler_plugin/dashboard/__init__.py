@@ -1,0 +1,1 @@
+"""The page: what it shows, to whom, and how it gets there."""

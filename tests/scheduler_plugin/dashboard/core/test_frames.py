@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from scheduler_plugin.dashboard.core.frames import COLUMNS, next_frame
+from scheduler_plugin.dashboard.core.journal import Journal
+from scheduler_plugin.dashboard.core.rows import NodeRow, Row, StandingRow, VmRow
+from scheduler_plugin.dashboard.core.sight import ALL, Sight
+
+SHOP = Sight(frozenset({"shop"}))
+
+
+def parsed(frame: bytes) -> tuple[str, str, Any]:
+    event, ident, data = frame.decode().removesuffix("\n\n").split("\n")
+    return event.removeprefix("event: "), ident.removeprefix("id: "), msgspec.json.decode(data.removeprefix("data: "))
+
+
+def fleet() -> Journal:
+    journal = Journal()
+    journal.put("vm", VmRow("shop/a", "shop"))
+    journal.put("vm", VmRow("bank/b", "bank", problem="a\n\nevent: snapshot"))
+    journal.put("node", NodeRow("n1", "", stuck="bank/b has no other node"))
+    journal.put("standing", StandingRow("scheduler", "", True, True, "s-1", 3, 1, "bank/b moves"))
+    return journal
+
+
+def test_a_new_reader_gets_everything_with_the_names_of_columns() -> None:
+    frame, seen = next_frame(fleet(), "e", ALL, None)
+    event, ident, data = parsed(frame)
+    assert (event, ident, seen) == ("snapshot", "e-4", 4)
+    assert data["columns"] == {kind: list(names) for kind, names in COLUMNS.items()}
+    assert {kind: len(rows) for kind, rows in data["rows"].items()} == {"vm": 2, "node": 1, "standing": 1}
+
+
+def test_a_namespace_that_one_may_not_list_does_not_exist() -> None:
+    journal = fleet()
+    frame, _ = next_frame(journal, "e", SHOP, None)
+    assert b"bank" not in frame
+    assert b"s-1" not in frame
+    journal.remove("vm", "bank/b")
+    assert next_frame(journal, "e", SHOP, 4) == (b"", 5)
+    journal.remove("vm", "shop/a")
+    assert parsed(next_frame(journal, "e", SHOP, 5)[0]) == ("diff", "e-6", {"rows": {}, "gone": {"vm": ["shop/a"]}})
+
+
+def test_what_is_of_no_known_kind_and_no_namespace_is_not_shown_to_all() -> None:
+    assert (SHOP.row(Row("secret", "")), ALL.row(Row("secret", ""))) == (None, Row("secret", ""))
+
+
+def test_without_news_nothing_is_sent() -> None:
+    assert next_frame(fleet(), "e", ALL, 4) == (b"", 4)
+
+
+def test_readers_who_see_differently_have_different_words() -> None:
+    tags = {sight.tag for sight in (ALL, SHOP, Sight(frozenset({"bank"})), Sight(frozenset({"shop", "bank"})))}
+    assert len(tags) == 4
+    assert ALL.tag == ""

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from protocol.kubernetes.objects import Json
+from scheduler_plugin.dashboard.core.rows import (
+    NOTHING,
+    ZERO,
+    GroupRow,
+    MoveRow,
+    NodeRow,
+    StandingRow,
+    VmRow,
+    Word,
+    group_row,
+    move_row,
+    node_rows,
+    said_of,
+    standing_row,
+    vm_row,
+    words,
+)
+from tests.scheduler_plugin.dashboard.page_cluster import SCRIPT, a_node, a_pod, amounts, nodes_answer
+from tests.scheduler_plugin.objects import vm
+
+
+def test_a_vm_is_shown_as_its_object_says() -> None:
+    made = vm("db", "1500m", 4)
+    made["status"] = {"node": "n1", "phase": "Running", "cpus": "1500m", "memorySize": "4Gi"}
+    made["metadata"]["labels"] = {"autoscaling.neon.tech/enabled": "true", "autoscaling.neon.tech/group": "shop"}
+    made["metadata"]["annotations"] = {"autoscaling.neon.tech/permit": '{"vCPUs": "2", "mem": "5Gi"}'}
+    found = vm_row(made)
+    expected = VmRow(
+        "default/db", "default", node="n1", group="shop", phase="Running", use=(1500, 4096), least=(250, 1024),
+        most=(8000, 16384), actual=(1500, 4096), permit=(2000, 5120), enabled=True,
+    )  # fmt: skip
+    assert found == expected
+
+
+def test_a_vm_that_cannot_be_read_still_has_a_row_that_says_why() -> None:
+    found = vm_row({"metadata": {"namespace": "default", "name": SCRIPT}, "spec": {}, "status": {"node": "n1"}})
+    assert (found.key, found.node, found.use) == (f"default/{SCRIPT}", "n1", NOTHING)
+    assert found.problem.startswith("spec")
+
+
+def test_a_migration_shows_how_far_it_is() -> None:
+    status = {
+        "phase": "Running",
+        "sourceNode": "n1",
+        "targetNode": "n2",
+        "info": {"ram": {"total": 1000, "remaining": 250, "transferred": 800}},
+    }
+    about = {
+        "namespace": "default",
+        "name": "m",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "annotations": {"autoscaling.neon.tech/reason": "n1 is full"},
+    }
+    assert move_row({"metadata": about, "spec": {"vmName": "db"}, "status": status}) == MoveRow(
+        "default/m", "default", "default/db", "Running", "n1", "n2", "n1 is full", "75 %", "2026-01-01T00:00:00Z"
+    )
+    assert move_row({"metadata": {"namespace": "default", "name": "m"}, "spec": {"vmName": "db"}}) == MoveRow(
+        "default/m", "default", "default/db", "Pending"
+    )
+
+
+def test_a_group_says_why_and_what_is_wrong_first() -> None:
+    group: Json = {
+        "metadata": {"namespace": "default", "name": "shop"},
+        "spec": {"replicas": 3},
+        "status": {"replicas": 2, "explanation": ["Three are wanted.", 7, "One is missing."]},
+    }
+    healthy = GroupRow(
+        "Hvpa/default/shop", "default", "Hvpa", "default/shop", 2, 3, True, "Three are wanted. One is missing."
+    )
+    assert group_row("Hvpa", group) == healthy
+    group["status"] = {"conditions": [{"type": "Ready", "status": "False", "message": "no target"}], "replicas": True}
+    assert group_row("Hvpa", group) == GroupRow(
+        "Hvpa/default/shop", "default", "Hvpa", "default/shop", -1, 3, False, "no target"
+    )
+
+
+def test_nodes_and_words_come_from_the_scheduler() -> None:
+    pressed = {"excess": amounts("500m", "0")}
+    answer = nodes_answer(
+        a_node(
+            "n1", a_pod("default/db", denied=amounts("1", "0")), {"pod": "default/web", "vm": None}, pressure=pressed
+        ),
+        a_node("n2", a_pod("default/db", "3", "2Gi", migrating=True), stuck="no room"),
+        a_node("n3", open=False, total={}),
+    )
+    whole = NodeRow("", "", (16000, 65536), (4000, 8192), (12000, 57344), (14400, 59392))
+    assert node_rows(answer) == [
+        replace(whole, key="n1", excess=(500, 0)),
+        replace(whole, key="n2", stuck="no room"),
+        replace(whole, key="n3", total=NOTHING, open=False),
+    ]
+    assert words(answer) == {"default/db": Word((3000, 4096), (1000, 0), True)}
+
+
+def test_the_standing_says_whether_the_scheduler_was_heard() -> None:
+    assert standing_row(None) == StandingRow("scheduler", "")
+    answer = nodes_answer(waitingPods=2, unreadable=[{"kind": "Pod"}], migrationsIdle="switched off")
+    assert standing_row(answer) == StandingRow("scheduler", "", True, True, "s-1", 2, 1, "switched off")
+
+
+def test_the_schedulers_word_is_laid_over_a_row_and_taken_back() -> None:
+    row = VmRow("default/db", "default")
+    said = said_of(row, Word((1, 2), (3, 4), True))
+    assert said == VmRow("default/db", "default", reserved=(1, 2), denied=(3, 4), migrating=True)
+    assert said_of(said, None) == VmRow("default/db", "default", reserved=NOTHING, denied=ZERO)

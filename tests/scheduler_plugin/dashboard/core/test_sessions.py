@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from protocol.units import Instant
+from scheduler_plugin.dashboard.core.sessions import CHECKED_FOR, LASTS, Sessions
+from scheduler_plugin.dashboard.core.sight import ALL, Sight
+
+BEGAN = Instant(100.0)
+
+
+def test_a_link_opens_one_session() -> None:
+    sessions = Sessions()
+    assert not sessions.take_link("")
+    sessions.offer("one")
+    assert [sessions.take_link("two"), sessions.take_link("one"), sessions.take_link("one")] == [False, True, False]
+
+
+def test_a_session_ends_by_itself_and_when_told() -> None:
+    sessions = Sessions()
+    session = sessions.begin("cookie", ALL, BEGAN)
+    late = Instant(BEGAN + LASTS)
+    assert sessions.find("cookie", BEGAN) == session == sessions.still(session, BEGAN)
+    assert (sessions.find("", BEGAN), sessions.find("forged", BEGAN), sessions.still(session, late)) == (
+        None,
+        None,
+        None,
+    )
+    assert (sessions.find("cookie", late), sessions.find("cookie", BEGAN)) == (None, None)
+    again = sessions.begin("cookie", ALL, BEGAN)
+    sessions.end(again)
+    assert sessions.find("cookie", BEGAN) is None
+
+
+def test_a_session_by_token_is_due_after_a_while_and_by_link_never() -> None:
+    sessions = Sessions()
+    by_link, by_token = sessions.begin("one", ALL, BEGAN), sessions.begin("two", ALL, BEGAN, "token")
+    later = Instant(BEGAN + CHECKED_FOR)
+    assert [by_link.is_due(later), by_token.is_due(BEGAN), by_token.is_due(later)] == [False, False, True]
+    less = Sight(frozenset({"shop"}))
+    assert sessions.checked(by_token, less, later) == sessions.find("two", later)
+    assert not by_token.is_due(BEGAN)
+    sessions.end(by_token)
+    assert sessions.checked(by_token, less, later).sight == less
+    assert sessions.find("two", later) is None
+
+
+def test_the_oldest_of_too_many_sessions_goes() -> None:
+    sessions = Sessions(most=1)
+    sessions.begin("one", ALL, BEGAN)
+    second = sessions.begin("two", ALL, BEGAN)
+    assert (sessions.find("one", BEGAN), sessions.find("two", BEGAN)) == (None, second)
+
+
+def test_nothing_of_a_token_is_told() -> None:
+    assert "hush" not in repr(Sessions().begin("cookie", ALL, BEGAN, "hush"))

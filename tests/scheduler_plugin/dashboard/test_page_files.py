@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import hashlib
+import re
+
+import pytest
+
+from scheduler_plugin.dashboard.files import STATIC, page_files
+from scheduler_plugin.dashboard.headers import HEADERS
+from scripts.vendor_page import CHARTS, vendored
+from tests.scheduler_plugin.dashboard.page_cluster import page
+
+MOST_BYTES = 300 * 1024
+_WRITES_MARKUP = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|DOMParser")
+_ELSEWHERE = re.compile(r"https?://(?!www\.w3\.org/2000/svg)|//[a-z]+\.[a-z]+/")
+
+
+async def test_every_answer_forbids_what_is_not_the_pages_own() -> None:
+    async with page() as run:
+        for path in ("/", "/static/app.js", "/static/none.js", "/api/events", "/nowhere"):
+            answer = await run.http.get(path)
+            assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
+        assert "script-src 'self'" in HEADERS["Content-Security-Policy"]
+        assert "unsafe" not in HEADERS["Content-Security-Policy"]
+
+
+async def test_a_file_is_sent_once_and_no_path_leads_out() -> None:
+    async with page() as run:
+        first = await run.http.get("/static/app.js")
+        again = await run.http.get("/static/app.js", headers={"If-None-Match": first.headers["etag"]})
+        assert (first.status_code, first.headers["content-type"], again.status_code) == (
+            200,
+            "text/javascript; charset=utf-8",
+            304,
+        )
+        for path in ("/static/../web.py", "/static/%2e%2e/web.py", "/static//etc/passwd", "/static/vendor"):
+            assert (await run.http.get(path)).status_code == 404
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "[::1", "localhost@evil"])
+async def test_on_one_machine_a_foreign_name_is_not_answered(host: str) -> None:
+    async with page() as run:
+        assert (await run.http.get("/", headers={"Host": host})).status_code == 421
+
+
+@pytest.mark.parametrize("host", ["localhost:10291", "127.0.0.1", "[::1]:10291", "LOCALHOST"])
+async def test_on_one_machine_its_own_names_are_answered(host: str) -> None:
+    async with page() as run:
+        assert (await run.http.get("/", headers={"Host": host})).status_code == 200
+
+
+def test_the_page_is_small_and_loads_nothing_from_elsewhere() -> None:
+    files = page_files()
+    assert sum(len(each.body) for each in files.values()) < MOST_BYTES
+    own = {name: each.body.decode() for name, each in files.items() if not name.startswith("vendor/")}
+    assert {name for name, text in own.items() if _ELSEWHERE.search(text)} == set()
+    assert {name for name, text in own.items() if _WRITES_MARKUP.search(text)} == set()
+    assert re.findall(r"<script(?![^>]*src=)|<style|style=|\son[a-z]+=", own["index.html"]) == []
+
+
+def test_what_is_vendored_is_what_was_locked() -> None:
+    found = {path: hashlib.sha256((STATIC / "vendor" / path).read_bytes()).hexdigest() for path in vendored(CHARTS)}
+    assert found == vendored(CHARTS)
+    assert {path.name for path in (STATIC / "vendor").iterdir()} == set(found)

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from scheduler_plugin.dashboard.core.frames import HEARTBEAT
+from scheduler_plugin.dashboard.core.sight import ALL, Sight
+from scheduler_plugin.dashboard.readers import BEAT, MOST, TICK
+from tests.fake_clock import settle
+from tests.scheduler_plugin.dashboard.core.test_frames import parsed
+from tests.scheduler_plugin.dashboard.page_cluster import Page, a_node, a_pod, amounts, nodes_answer, page, put_vm
+
+
+async def all_of_it() -> Sight | None:
+    return ALL
+
+
+async def next_of(frames: AsyncIterator[bytes]) -> bytes:
+    found = asyncio.ensure_future(anext(frames))
+    await settle()
+    return await found
+
+
+async def ticked(run: Page) -> None:
+    await run.clock.advance(TICK)
+    await settle()
+
+
+async def test_a_permit_reaches_an_open_page_within_a_tick() -> None:
+    async with page() as run:
+        put_vm(run.cluster, "db")
+        await settle()
+        frames = run.dashboard.readers.frames(all_of_it, "")
+        event, _, whole = parsed(await next_of(frames))
+        assert (event, [row[0] for row in whole["rows"]["vm"]]) == ("snapshot", ["default/db"])
+        waiting = asyncio.ensure_future(anext(frames))
+        put_vm(run.cluster, "db", cpu=4)
+        await settle()
+        await ticked(run)
+        event, _, news = parsed(await waiting)
+        columns = whole["columns"]["vm"]
+        assert (event, news["rows"]["vm"][0][columns.index("use")]) == ("diff", [4000, 4096])
+
+
+async def test_what_the_scheduler_denies_comes_with_the_next_look() -> None:
+    async with page() as run:
+        put_vm(run.cluster, "db")
+        run.told.scheduler["/nodes"] = nodes_answer(a_node("n1", a_pod("default/db", denied=amounts("2", "0"))))
+        await run.dashboard.fleet.look()
+        frames = run.dashboard.readers.frames(all_of_it, "")
+        _, _, whole = parsed(await next_of(frames))
+        columns = whole["columns"]["vm"]
+        assert whole["rows"]["vm"][0][columns.index("denied")] == [2000, 0]
+        run.told.scheduler.clear()
+        await run.dashboard.fleet.look()
+        _, _, news = parsed(await next_of(frames))
+        assert news["rows"] == {"standing": [["scheduler", "", False, False, "", 0, 0, ""]]}
+
+
+async def test_a_slow_reader_gets_the_newest_once() -> None:
+    async with page() as run:
+        frames = run.dashboard.readers.frames(all_of_it, "")
+        await next_of(frames)
+        for size in range(1, 6):
+            put_vm(run.cluster, "db", cpu=size)
+            await settle()
+        _, _, news = parsed(await next_of(frames))
+        assert [len(rows) for rows in news["rows"].values()] == [1]
+
+
+async def test_a_reader_that_comes_back_gets_what_it_missed() -> None:
+    async with page() as run:
+        put_vm(run.cluster, "a")
+        await settle()
+        frames = run.dashboard.readers.frames(all_of_it, "")
+        _, last_id, _ = parsed(await next_of(frames))
+        put_vm(run.cluster, "b")
+        await settle()
+        again = run.dashboard.readers.frames(all_of_it, last_id)
+        event, _, news = parsed(await next_of(again))
+        assert (event, [row[0] for row in news["rows"]["vm"]]) == ("diff", ["default/b"])
+
+
+async def test_a_reader_that_may_see_more_begins_anew_and_one_without_a_session_ends() -> None:
+    async with page() as run:
+        put_vm(run.cluster, "a", "shop")
+        await settle()
+        sights: list[Sight | None] = [Sight(frozenset({"bank"})), ALL, None]
+
+        async def sees() -> Sight | None:
+            return sights.pop(0)
+
+        frames = run.dashboard.readers.frames(sees, "")
+        first, second = parsed(await next_of(frames)), asyncio.ensure_future(anext(frames))
+        await settle()
+        run.dashboard.readers.stir()
+        await ticked(run)
+        assert ("vm" in first[2]["rows"], parsed(await second)[0]) == (False, "snapshot")
+        rest = asyncio.ensure_future(anext(frames, b"over"))
+        await settle()
+        run.dashboard.readers.stir()
+        await ticked(run)
+        assert (await rest, run.dashboard.readers.count) == (b"over", 0)
+
+
+async def test_silence_is_broken_by_a_heartbeat() -> None:
+    async with page() as run:
+        frames = run.dashboard.readers.frames(all_of_it, "")
+        await next_of(frames)
+        waiting = asyncio.ensure_future(anext(frames))
+        await settle()
+        await run.clock.advance(BEAT)
+        assert await waiting == HEARTBEAT
+
+
+async def test_there_are_only_so_many_readers() -> None:
+    async with page() as run:
+        await run.sign_in(run.links[-1])
+        run.dashboard.readers.count = MOST
+        answer = await run.http.get("/api/events")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")

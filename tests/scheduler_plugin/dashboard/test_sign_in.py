@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import pytest
+
+from scheduler_plugin.dashboard.core.sessions import CHECKED_FOR, LASTS
+from scheduler_plugin.dashboard.doorman import COOKIE
+from tests.fake_clock import settle
+from tests.scheduler_plugin.dashboard.page_cluster import page, put_vm
+
+SECRETS = ("/api/events", "/api/vms/default/db", "/api/groups/default/Hvpa/shop", "/api/settings")
+
+
+async def test_a_link_lets_one_browser_in_and_the_next_link_is_offered() -> None:
+    async with page() as run:
+        first = await run.sign_in(run.links[0])
+        assert (first.status_code, first.json()["title"], len(run.links)) == (200, "here", 2)
+        cookie = first.headers["set-cookie"].lower()
+        assert all(word in cookie for word in ("httponly", "samesite=strict", "path=/"))
+        run.http.cookies.clear()
+        again = await run.sign_in(run.links[0])
+        assert (again.status_code, "set-cookie" in again.headers) == (401, False)
+
+
+@pytest.mark.parametrize("path", SECRETS)
+async def test_without_a_session_and_with_a_forged_one_nothing_is_seen(path: str) -> None:
+    async with page() as run:
+        put_vm(run.cluster, "db")
+        await settle()
+        for headers in ({}, {"Cookie": f"{COOKIE}=forged"}):
+            answer = await run.http.get(path, headers=headers)
+            assert (answer.status_code, answer.json()) == (401, {"error": "sign in first"})
+
+
+async def test_a_session_ends_when_its_time_is_over_and_by_signing_out() -> None:
+    async with page() as run:
+        await run.sign_in(run.links[-1])
+        assert (await run.http.get("/api/session")).json()["signedIn"]
+        await run.clock.advance(LASTS)
+        assert not (await run.http.get("/api/session")).json()["signedIn"]
+        await run.sign_in(run.links[-1])
+        own = {"Content-Type": "application/json"}
+        await run.http.request("DELETE", "/api/session", headers=own)
+        assert not (await run.http.get("/api/session")).json()["signedIn"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status"),
+    [
+        ({"Content-Type": "text/plain"}, b'{"token": "a"}', 403),
+        ({"Content-Type": "application/json", "Sec-Fetch-Site": "cross-site"}, b'{"token": "a"}', 403),
+        ({"Content-Type": "application/json"}, b"no JSON", 400),
+        ({"Content-Type": "application/json"}, b" " * 20_000, 400),
+        ({"Content-Type": "application/json"}, b'{"token": "' + b"a" * 16_500 + b'"}', 401),
+        ({"Content-Type": "application/json"}, b'{"token": ""}', 401),
+    ],
+)
+async def test_a_bad_sign_in_is_refused(headers: dict[str, str], body: bytes, status: int) -> None:
+    async with page() as run:
+        answer = await run.http.post("/api/session", headers=headers, content=body)
+        assert (answer.status_code, "set-cookie" in answer.headers) == (status, False)
+
+
+async def test_on_a_cluster_a_token_shows_the_namespaces_that_its_bearer_may_list() -> None:
+    async with page(on_a_cluster=True, host="page.example") as run:
+        put_vm(run.cluster, "a", "shop")
+        put_vm(run.cluster, "b", "bank")
+        run.told.scheduler["/settings"] = {"schedulerName": "autoscale-scheduler"}
+        run.told.scheduler["/explain/shop/a"] = {"makingRoom": ["bank/b moves away"], "pods": []}
+        run.cluster.people = {"clerk": {"shop"}, "admin": {"*"}, "guest": set()}
+        await settle()
+        assert [(await run.sign_in(each)).status_code for each in ("nobody", "guest", "clerk")] == [401, 401, 200]
+        paths = ("/api/vms/shop/a", "/api/vms/bank/b", "/api/vms/shop/none", "/api/settings")
+        assert [(await run.http.get(path)).status_code for path in paths] == [200, 404, 404, 404]
+        assert "bank" not in (await run.http.get("/api/vms/shop/a")).text
+        await run.sign_in("admin")
+        assert [(await run.http.get(path)).status_code for path in paths] == [200, 200, 404, 200]
+        assert "bank/b moves away" in (await run.http.get("/api/vms/shop/a")).text
+
+
+async def test_a_token_that_is_withdrawn_ends_its_session() -> None:
+    async with page(on_a_cluster=True) as run:
+        run.cluster.people = {"admin": {"*"}}
+        await run.sign_in("admin")
+        await run.clock.advance(CHECKED_FOR)
+        assert (await run.http.get("/api/session")).json()["signedIn"]
+        run.cluster.people.clear()
+        assert (await run.http.get("/api/session")).json()["signedIn"]
+        await run.clock.advance(CHECKED_FOR)
+        assert not (await run.http.get("/api/session")).json()["signedIn"]
+
+
+async def test_while_the_api_server_is_away_no_token_lets_in_and_sessions_end() -> None:
+    async with page(on_a_cluster=True) as run:
+        run.cluster.people = {"admin": {"*"}}
+        await run.sign_in("admin")
+        run.cluster.go_away()
+        assert (await run.sign_in("admin")).status_code == 503
+        await run.clock.advance(CHECKED_FOR)
+        assert not (await run.http.get("/api/session")).json()["signedIn"]
