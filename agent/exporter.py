@@ -28,7 +28,7 @@ from protocol.runtime.build_info import describe_process
 from protocol.runtime.clock import Clock
 from protocol.runtime.tls_files import FollowedTls
 from protocol.runtime.tls_metrics import watch_tls
-from protocol.units import Instant, Resources
+from protocol.units import Bytes, Instant, Resources
 
 VM_LABELS = ("namespace", "vm")
 
@@ -142,6 +142,11 @@ def _sizes(runners: Iterable[Runner]) -> Iterator[Metric]:
         for kind, amounts in _amounts(runner):
             cpu.add_metric((*name, kind), amounts.cpu.as_cores)
             mem.add_metric((*name, kind), amounts.mem.value)
+        busy, used = _used(runner)
+        if busy is not None:
+            cpu.add_metric((*name, "used"), busy)
+        if used is not None:
+            mem.add_metric((*name, "used"), used.value)
         denied.add_metric(name, float(side.denial is not None))
         moving.add_metric(name, float(side.migrate))
     yield from (cpu, mem, denied, moving)
@@ -152,9 +157,17 @@ def _amounts(runner: Runner) -> Iterator[tuple[str, Resources]]:
     if seen is not None:
         yield "actual", seen.actual
         yield "ordered", seen.use
+        yield "least", seen.bounds.min
+        yield "most", seen.bounds.max
     for kind, amounts in (("permit", state.scheduler.permit), ("goal", state.guest.goal.need)):
         if amounts is not None:
             yield kind, amounts
+
+
+def _used(runner: Runner) -> tuple[float | None, Bytes | None]:
+    """The cores and the memory that the guest uses, as far as its last sample says."""
+    guest = runner.state.guest
+    return guest.rates.busy, None if guest.seen is None else guest.seen.sample.mem_used
 
 
 def _counts(runners: Iterable[Runner]) -> Iterator[Metric]:

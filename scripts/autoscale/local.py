@@ -23,7 +23,10 @@ from deploy.local.kubernetes.programs.versions import ADD_ONS, SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
 from deploy.neonvm.network.namespaces import CLUSTER_NAME
 from protocol.runtime.clock import SystemClock
+from scripts.autoscale.history.finding import history_path
+from scripts.autoscale.history.recording import recording
 from scripts.autoscale.running import run
+from scripts.autoscale.site import open_site
 from scripts.autoscale.steps import StepView, show_failure
 from scripts.autoscale.vms import vm_table
 
@@ -135,7 +138,8 @@ async def _up(folder: ClusterFolder, spec: ClusterSpec, *, detach: bool) -> int:
         if detach:
             return 0
         console.print("Ctrl-C ends it.")
-        await cluster.wait()
+        async with open_site(folder.name, "") as site, recording(site, history_path(folder.name, "")):
+            await cluster.wait()
         console.print(f"The cluster has ended; its log: {folder.log('cluster')}", soft_wrap=True)
     except StepFailedError as error:
         show_failure(console, error)

@@ -31,8 +31,8 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "replay": "scripts.autoscale.replay.command:replay",
         "simulate": "scripts.autoscale.simulate.command:simulate",
         "explain": "scripts.autoscale.explain:explain",
-        "cost": "scripts.autoscale.history.cost:cost",
-        "record": "scripts.autoscale.history.recording:record",
+        "cost": "scripts.autoscale.costs.cost:cost",
+        "record": "scripts.autoscale.costs.record:record",
         "images": "scripts.autoscale.images:images_app",
     }
 )

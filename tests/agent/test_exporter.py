@@ -70,6 +70,9 @@ async def test_metrics_are_what_the_runners_know(served: Served) -> None:
     assert found["autoscale_agent_vms", ""] == 1
     assert found["autoscale_agent_cpu_cores", "actual"] == 0.25
     assert found["autoscale_agent_memory_bytes", "permit"] == 1024**3
+    assert {kind for name, kind in found if name == "autoscale_agent_cpu_cores"} == {
+        *("actual", "ordered", "permit", "goal", "used", "least", "most")
+    }
     assert found["autoscale_agent_events_total", "scrape_ok"] == 3
     assert found["autoscale_agent_denied", ""] == 0
     assert "process_resident_memory_bytes" in text

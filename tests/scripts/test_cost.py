@@ -19,10 +19,10 @@ from scheduler_plugin.history.core.samples import HOUR, MINUTE, Decision, NodeFa
 from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.costs.consolidation import AdvisedMove, Emptied
 from scheduler_plugin.history.sqlite.store import SqliteStore
-from scripts.autoscale.history.cost_views import advice
+from scripts.autoscale.costs.cost_views import advice
+from scripts.autoscale.costs.policy_replay import replayed
+from scripts.autoscale.costs.price_table import price_table
 from scripts.autoscale.history.finding import history_path
-from scripts.autoscale.history.policy_replay import replayed
-from scripts.autoscale.history.price_table import price_table
 from scripts.autoscale.main import app
 from scripts.autoscale.replay.peers import PLAYERS
 
@@ -96,6 +96,7 @@ def test_a_policy_is_played_on_the_need_that_was_recorded(cost: Cost) -> None:
 def test_what_cannot_be_done_is_said(cost: Cost, file: Path, tmp_path: Path) -> None:
     assert "expected one of vm, namespace" in cost("--by", "pod", code=2)
     assert "expected a span of time above zero" in cost("--since", "0s", code=2)
+    assert "Prometheus gives no usable answer" in cost("--prometheus", "http://127.0.0.1:1", code=1)
     assert "neither one of" in cost("--policy", "/no/such/file", code=2)
     (tmp_path / "odd.yaml").write_text("prices: {cpu: -1}\n")
     assert "odd.yaml" in cost("--prices", str(tmp_path / "odd.yaml"), code=2)

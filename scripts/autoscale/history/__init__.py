@@ -1,1 +1,1 @@
-"""Recording a cluster, and what is asked of the record."""
+"""Recording a cluster, and where its record is."""

@@ -1,15 +1,24 @@
-"""Where the history of a cluster is kept on this machine."""
+"""Where the history of a cluster is: a file on this machine, or a Prometheus."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+import httpx
+
 from deploy.local.cluster.folder import ClusterFolder, clusters_root
+from scheduler_plugin.history.ports import History
+from scheduler_plugin.history.prometheus.questions import PrometheusHistory
+from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scripts.autoscale.clusters import usual_kubeconfig
 
 FILE: Final = "history.sqlite"
+_PATIENCE: Final = 120.0
+"""Seconds that Prometheus may take for a week of many VMs."""
 
 
 def history_path(name: str, kubeconfig: str, context: str = "") -> Path:
@@ -23,3 +32,13 @@ def history_path(name: str, kubeconfig: str, context: str = "") -> Path:
         return folder.root / FILE
     which = sha256(f"{chosen.resolve()}\0{context}".encode()).hexdigest()[:16]
     return clusters_root().parent / "autoscale-histories" / which / FILE
+
+
+@asynccontextmanager
+async def opened_history(path: Path, prometheus: str = "") -> AsyncIterator[History]:
+    """What answers: the Prometheus at that address where one is given, else the file."""
+    if not prometheus:
+        yield SqliteHistory(path)
+        return
+    async with httpx.AsyncClient(base_url=prometheus, timeout=_PATIENCE) as http:
+        yield PrometheusHistory(http)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -23,12 +24,11 @@ from scheduler_plugin.history.costs.consolidation import emptied, read_nodes
 from scheduler_plugin.history.costs.grouping import key_of
 from scheduler_plugin.history.costs.prices import Price, PriceList, price_list, priced, reference_price
 from scheduler_plugin.history.ports import History, HistoryError, Period, Usage
-from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scripts.autoscale.clusters import Context, Kubeconfig
-from scripts.autoscale.history.cost_views import Output, advice, show, written
-from scripts.autoscale.history.finding import history_path
-from scripts.autoscale.history.policy_replay import STEP, Replayed, replayed
-from scripts.autoscale.history.price_table import price_table
+from scripts.autoscale.costs.cost_views import Output, advice, show, written
+from scripts.autoscale.costs.policy_replay import STEP, Replayed, replayed
+from scripts.autoscale.costs.price_table import price_table
+from scripts.autoscale.history.finding import history_path, opened_history
 from scripts.autoscale.local import Name
 from scripts.autoscale.replay.play import choose_players
 from scripts.autoscale.running import run
@@ -48,6 +48,7 @@ def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     consolidate: Annotated[bool, typer.Option("--consolidate", help="Say which nodes could be emptied now.")] = False,
     prices: Annotated[Path | None, typer.Option(help="A price table, as the scheduler's section `ranking`.")] = None,
     file: Annotated[Path | None, typer.Option(help="A history's file, instead of the cluster's own.")] = None,
+    prometheus: Annotated[str, typer.Option(help="Ask this Prometheus (its URL) instead of a file.")] = "",
     name: Name = "local",
     kubeconfig: Kubeconfig = "",
     context: Context = "",
@@ -67,8 +68,8 @@ def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     if consolidate:
         run(_consolidate(ranking, where))
     else:
-        history = SqliteHistory(file or history_path(*where))
-        run(_cost(history, period, by, output, (ranking, said), policy, name))
+        chosen = opened_history(file or history_path(*where), prometheus)
+        run(_cost(chosen, period, by, output, (ranking, said), policy, name))
 
 
 def _period(since: str) -> Period:
@@ -81,7 +82,7 @@ def _period(since: str) -> Period:
 
 
 async def _cost(  # noqa: PLR0913, PLR0917 - what was chosen
-    history: History,
+    chosen: AbstractAsyncContextManager[History],
     period: Period,
     by: str,
     output: Output,
@@ -90,11 +91,12 @@ async def _cost(  # noqa: PLR0913, PLR0917 - what was chosen
     cluster: str,
 ) -> int:
     try:
-        extent = await history.extent()
-        usages = await history.usage(period)
-        table = price_list(await history.node_usage(period), prices[0])
-        found = bill(usages, await history.high_needs(period, HIGH), table, key_of(by), period)
-        changes = await _policy_lines(history, usages, period, policy, table) if policy else []
+        async with chosen as history:
+            extent = await history.extent()
+            usages = await history.usage(period)
+            table = price_list(await history.node_usage(period), prices[0])
+            found = bill(usages, await history.high_needs(period, HIGH), table, key_of(by), period)
+            changes = await _policy_lines(history, usages, period, policy, table) if policy else []
     except HistoryError as error:
         raise SiteError(str(error)) from error
     except PolicyError as error:

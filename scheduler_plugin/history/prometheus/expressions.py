@@ -1,0 +1,118 @@
+"""What is asked of Prometheus for each column, from metrics that agents and the scheduler have.
+
+Rules that hold here:
+
+- Names of VMs stand in expressions as quoted strings only.
+- An agent does not know its VM's reservation: the most of its permit, its size and what was ordered stands for it.
+- Series are told apart by namespace and VM, and by the labels ``node`` and ``group`` where scraping adds them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from protocol.messages import ObjectName
+from scheduler_plugin.history.core.samples import DAY, HOUR, MINUTE, SECOND, Millis
+from scheduler_plugin.history.ports import Period
+
+_METRICS: Final = MappingProxyType({"cpu": "autoscale_agent_cpu_cores", "mem": "autoscale_agent_memory_bytes"})
+_ORDERED: Final = "ordered"
+_KINDS: Final = MappingProxyType(
+    {
+        "size": _ORDERED,
+        "need": "goal",
+        "permit": "permit",
+        "reserved": "permit|ordered|actual",
+        "used": "used",
+        "least": "least",
+        "most": "most",
+    }
+)
+_NODE_METRICS: Final = MappingProxyType({"total": "reservable", "reserved": "reserved", "watermark": "watermark"})
+_NODE_RESOURCES: Final = MappingProxyType({"cpu": "cpu", "mem": "memory"})
+SCALES: Final[Mapping[str, float]] = MappingProxyType({"cpu": 1000.0, "mem": 1 / 1024})
+"""From what Prometheus has (vCPUs, bytes) to milli-vCPUs and KiB."""
+
+BY_VM: Final = "namespace, vm, node, group"
+_RESOLUTIONS: Final = ((6 * HOUR, 15 * SECOND), (2 * DAY, MINUTE))
+_COARSE: Final = 5 * MINUTE
+_MOST_POINTS: Final = 10_000
+
+
+class Expressions(msgspec.Struct, frozen=True):
+    """Expressions over samples that are scraped every ``scrapes`` (ms).
+
+    A sample counts for one and a half of them: Prometheus alone would hold it for five minutes, and fill gaps.
+    """
+
+    scrapes: Millis
+
+    def vm(self, column: str, vm: ObjectName | None = None, by: str = BY_VM) -> str:
+        """A column of ``VM_COLUMNS``, or ``least_…`` and ``most_…``, of one VM or of all.
+
+        >>> Expressions(10_000).vm("used_cpu", ObjectName("d", "db"), "vm")
+        'max by (vm) (last_over_time(autoscale_agent_cpu_cores{kind=~"used",namespace="d",vm="db"}[15000ms]))'
+        """
+        kind, _, resource = column.partition("_")
+        of_vm = "" if vm is None else f",namespace={quoted(vm.namespace)},vm={quoted(vm.name)}"
+        return f"max by ({by}) ({self._last(_METRICS[resource], f'kind=~{quoted(_KINDS[kind])}{of_vm}')})"
+
+    def node(self, column: str, node: str | None = None) -> str:
+        """A column of ``NODE_COLUMNS``, of one node or of all; the sizes of a node's VMs are those of its agents.
+
+        >>> Expressions(10_000).node("total_mem", "n1")
+        'max by (node) (last_over_time(autoscale_scheduler_node_reservable{resource="memory",node="n1"}[15000ms]))'
+        """
+        kind, _, resource = column.partition("_")
+        of_node = "" if node is None else f",node={quoted(node)}"
+        if kind == "used":
+            return f"sum by (node) ({self._last(_METRICS[resource], f'kind={quoted(_ORDERED)}{of_node}')})"
+        metric = f"autoscale_scheduler_node_{_NODE_METRICS[kind]}"
+        return f"max by (node) ({self._last(metric, f'resource={quoted(_NODE_RESOURCES[resource])}{of_node}')})"
+
+    def _last(self, metric: str, matchers: str) -> str:
+        return f"last_over_time({metric}{{{matchers}}}[{self.scrapes * 3 // 2}ms])"
+
+
+def quoted(text: str) -> str:
+    r"""A string of PromQL, which has Go's escapes; JSON's are among them.
+
+    >>> quoted('a"b\\c')
+    '"a\\"b\\\\c"'
+    """
+    return json.dumps(text)
+
+
+def resolution(period: Period, finest: Millis) -> Millis:
+    """How far apart samples are looked at over a period.
+
+    >>> resolution(Period(0, HOUR), 1000), resolution(Period(0, DAY), 15_000), resolution(Period(0, 9 * DAY), 15_000)
+    (1000, 60000, 300000)
+    """
+    span = period.until - period.since
+    step = next((step for most, step in _RESOLUTIONS if span <= most), _COARSE)
+    return finest if step == _RESOLUTIONS[0][1] else max(step, finest)
+
+
+def range_step(period: Period, step: Millis) -> Millis:
+    """The step of a range: as asked for, but no more points than Prometheus gives.
+
+    >>> range_step(Period(0, HOUR), 1000), range_step(Period(0, 100 * DAY), 1000)
+    (1000, 864000)
+    """
+    return max(step, -(-(period.until - period.since) // _MOST_POINTS), SECOND)
+
+
+def over(function: str, expression: str, period: Period, step: Millis, first: str = "") -> str:
+    """A function over all samples of an expression in a period that ends when it is asked; ``first`` is its first
+    argument, where it has one more.
+
+    >>> over("sum_over_time", "x", Period(0, 60_000), 15_000)
+    'sum_over_time((x)[60000ms:15000ms])'
+    """
+    return f"{function}({first}({expression})[{period.until - period.since}ms:{step}ms])"

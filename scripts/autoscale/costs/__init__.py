@@ -1,0 +1,1 @@
+"""What is asked of a cluster's record: what VMs cost."""

@@ -1,0 +1,43 @@
+"""``autoscale record``: keeps a cluster's history until Ctrl-C, where no page does."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from protocol.durations import DurationError, parse_duration
+from scripts.autoscale.clusters import Context, Kubeconfig
+from scripts.autoscale.history.finding import history_path
+from scripts.autoscale.history.recording import recording
+from scripts.autoscale.local import Name
+from scripts.autoscale.running import run
+from scripts.autoscale.site import open_site
+
+
+def record(
+    label: Annotated[list[str] | None, typer.Option(help="Keep this label's value too; may be repeated.")] = None,
+    every: Annotated[str, typer.Option(help="Between two looks, such as 10s.")] = "10s",
+    name: Name = "local",
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
+) -> None:
+    """Record a cluster for `autoscale cost` and `autoscale explain --since`, until Ctrl-C.
+
+    `autoscale web` records by itself; only one recorder writes a file. Example: autoscale record --label team
+    """
+    try:
+        interval = float(parse_duration(every))
+    except DurationError as error:
+        raise typer.BadParameter(str(error), param_hint="--every") from None
+    run(_record(label or [], max(1.0, interval), (name, kubeconfig, context)))
+
+
+async def _record(labels: list[str], interval: float, where: tuple[str, str, str]) -> int:
+    path = history_path(*where)
+    async with open_site(*where) as site, recording(site, path, labels, interval):
+        Console().print(f"Recording {site.title} into {path}; Ctrl-C ends it.", soft_wrap=True)
+        await asyncio.Event().wait()
+    return 0

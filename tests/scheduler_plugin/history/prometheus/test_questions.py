@@ -1,0 +1,85 @@
+"""What is asked of Prometheus and what is made of its answers; ``test_history_of_prometheus`` asks a real one."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from protocol.messages import ObjectName
+from scheduler_plugin.history.core.samples import HOUR, MINUTE, SECOND
+from scheduler_plugin.history.ports import HistoryError, Period
+from scheduler_plugin.history.prometheus import expressions
+from scheduler_plugin.history.prometheus.questions import PrometheusHistory
+
+NOW = 1_767_225_600_000
+PERIOD = Period(NOW - HOUR, NOW)
+DB = ObjectName("default", 'd"b')
+
+
+def history(answer: Callable[[str], httpx.Response]) -> PrometheusHistory:
+    def reply(request: httpx.Request) -> httpx.Response:
+        return answer(httpx.QueryParams(request.content.decode())["query"])
+
+    http = httpx.AsyncClient(transport=httpx.MockTransport(reply), base_url="http://prometheus")
+    return PrometheusHistory(http, scrapes=15 * SECOND)
+
+
+def result(*series: Any) -> httpx.Response:
+    return httpx.Response(200, content=json.dumps({"status": "success", "data": {"result": list(series)}}))
+
+
+def test_examples_in_docstrings_hold() -> None:
+    assert doctest.testmod(expressions).failed == 0
+
+
+async def test_a_name_cannot_leave_its_string() -> None:
+    asked: list[str] = []
+
+    def answer(query: str) -> httpx.Response:
+        asked.append(query)
+        return result()
+
+    assert await history(answer).vm_series(DB, PERIOD, MINUTE) == []
+    assert all('namespace="default",vm="d\\"b"}[' in query for query in asked)
+    assert len(asked) == 10
+
+
+@pytest.mark.parametrize(
+    ("response", "said"),
+    [
+        (httpx.Response(400, content=b'{"status":"error","error":"bad query"}'), r"refuses \(400\): bad query"),
+        (httpx.Response(502, content=b"<html>"), "no usable answer"),
+        (httpx.Response(200, content=b'{"status":"success","data":{"result":[{"value":[1,"much"]}]}}'), "no usable"),
+    ],
+)
+async def test_an_answer_that_is_none_is_an_error(response: httpx.Response, said: str) -> None:
+    with pytest.raises(HistoryError, match=said):
+        await history(lambda _: response).extent()
+
+
+async def test_a_server_that_is_away_is_an_error() -> None:
+    def answer(query: str) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    with pytest.raises(HistoryError, match="refused"):
+        await history(answer).usage(PERIOD)
+
+
+async def test_an_empty_server_has_an_empty_history() -> None:
+    empty = history(lambda _: result())
+    assert (await empty.extent()).since is None
+    assert await empty.usage(PERIOD) == []
+    assert await empty.node_usage(PERIOD) == []
+    assert await empty.high_needs(PERIOD, 0.995) == {}
+    assert await empty.decisions(None, PERIOD) == []
+    assert await empty.moves(None, PERIOD) == []
+
+
+async def test_numbers_that_are_none_are_left_out() -> None:
+    odd = {"metric": {"namespace": "d", "vm": "x"}, "value": [1, "NaN"]}
+    assert await history(lambda _: result(odd)).high_needs(PERIOD, 0.9) == {}
