@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -138,7 +140,7 @@ async def _up(folder: ClusterFolder, spec: ClusterSpec, *, detach: bool) -> int:
         if detach:
             return 0
         console.print("Ctrl-C ends it.")
-        async with open_site(folder.name, "") as site, recording(site, history_path(folder.name, "")):
+        async with _recorded(folder, spec):
             await cluster.wait()
         console.print(f"The cluster has ended; its log: {folder.log('cluster')}", soft_wrap=True)
     except StepFailedError as error:
@@ -147,6 +149,16 @@ async def _up(folder: ClusterFolder, spec: ClusterSpec, *, detach: bool) -> int:
         if not keep:
             await cluster.end()
     return 1
+
+
+@asynccontextmanager
+async def _recorded(folder: ClusterFolder, spec: ClusterSpec) -> AsyncIterator[None]:
+    """Keeps the cluster's history; a real Kubernetes has no VMs until something is installed there."""
+    if spec.kubernetes:
+        yield
+        return
+    async with open_site(folder.name, "") as site, recording(site, history_path(folder.name, "")):
+        yield
 
 
 def _say_ready(console: Console, folder: ClusterFolder, spec: ClusterSpec) -> None:

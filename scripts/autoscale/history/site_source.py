@@ -17,6 +17,8 @@ from scheduler_plugin.history.recorder import LookError
 from scripts.autoscale.site import Site, explanation
 
 _NEEDED: Final = (VIRTUAL_MACHINES, PODS, NODES)
+_PATIENCE: Final = 10.0
+"""Seconds that the first lists may take."""
 
 
 class SiteSource:
@@ -34,9 +36,7 @@ class SiteSource:
 
     async def look(self) -> Look:
         """See ``Source``."""
-        unread = [kind.plural for kind in _NEEDED if not self._informers[kind].synced.is_set()]
-        if unread:
-            raise LookError(f"not read yet: {', '.join(unread)}")
+        await self._synced()
         return Look(
             at=round(self._clock.wall() * 1000),
             vms=list(self._informers[VIRTUAL_MACHINES].objects.values()),
@@ -44,6 +44,16 @@ class SiteSource:
             machines=machines_of(self._informers[NODES].objects.values()),
             migrations=list(self._informers[MIGRATIONS].objects.values()),
         )
+
+    async def _synced(self) -> None:
+        """Raises ``LookError``."""
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                for kind in _NEEDED:
+                    await self._informers[kind].synced.wait()
+        except TimeoutError:
+            unread = [kind.plural for kind in _NEEDED if not self._informers[kind].synced.is_set()]
+            raise LookError(f"not read yet: {', '.join(unread)}") from None
 
     async def account(self, vm: JsonObject) -> Json | None:
         """See ``Source``."""

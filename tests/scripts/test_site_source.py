@@ -1,0 +1,82 @@
+"""What a recorder sees of a cluster through a site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from protocol.kubernetes.objects import Json, name_of
+from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
+from protocol.messages import ObjectName
+from scheduler_plugin.history.recorder import LookError
+from scripts.autoscale.history import site_source as module
+from scripts.autoscale.history.site_source import SiteSource
+from tests.fake_clock import FakeClock
+from tests.scheduler_plugin.history.fleet_pictures import account, node, pod, vm
+
+
+class StillInformer:
+    """A cache that was filled once, or never."""
+
+    def __init__(self, objects: Mapping[ObjectName, Json] | None) -> None:
+        self.objects = objects or {}
+        self.synced = module.asyncio.Event()
+        if objects is not None:
+            self.synced.set()
+
+
+class StillSite:
+    """A cluster in which nothing happens."""
+
+    client: Any = None
+
+    async def of_scheduler(self, path: str) -> Json | None:
+        return {"nodes": [node(pod())]} if path == "/nodes" else None
+
+    async def of_agent(self, found: Json, path: str) -> Json | None:
+        return account() if path == "/explain" and name_of(found).name == "db-x" else None
+
+
+def source(*missing: Resource) -> SiteSource:
+    machine = {"metadata": {"name": "n1", "labels": {"node.kubernetes.io/instance-type": "m5"}}}
+    runner: Json = {"metadata": {"namespace": "default", "name": "db-x"}}
+    running = {**vm(), "status": {"podName": "db-x", "node": "n1"}}
+    objects: dict[Resource, list[Json]] = {
+        VIRTUAL_MACHINES: [running],
+        PODS: [runner],
+        NODES: [machine],
+        MIGRATIONS: [],
+    }
+    found = SiteSource(StillSite(), FakeClock())  # type: ignore[arg-type]  # what a source asks of a site
+    found._informers = {  # type: ignore[assignment]  # caches without watches
+        kind: StillInformer(None if kind in missing else {name_of(each): each for each in known[kind]})
+        for kind in known
+    }
+    return found
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PATIENCE", 0.01)
+
+
+async def test_a_look_has_what_the_watches_and_the_scheduler_know() -> None:
+    look = await source(MIGRATIONS).look()
+    assert look.at == round(FakeClock().wall() * 1000)
+    assert [name_of(each).name for each in look.vms] == ["db"]
+    assert (look.nodes, look.machines, look.migrations) == ({"nodes": [node(pod())]}, {"n1": "m5"}, [])
+
+
+async def test_an_agent_is_asked_through_its_pod() -> None:
+    found = source()
+    (seen,) = (await found.look()).vms
+    assert await found.account(seen) == account()
+    assert await found.account(vm("gone")) is None
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_is_not_read_yet_is_said() -> None:
+    with pytest.raises(LookError, match="not read yet: pods, nodes"):
+        await source(PODS, NODES).look()
