@@ -43,7 +43,7 @@ def source(*missing: Resource) -> SiteSource:
     machine = {"metadata": {"name": "n1", "labels": {"node.kubernetes.io/instance-type": "m5"}}}
     runner: Json = {"metadata": {"namespace": "default", "name": "db-x"}}
     running = {**vm(), "status": {"podName": "db-x", "node": "n1"}}
-    objects: dict[Resource, list[Json]] = {
+    known: dict[Resource, list[Json]] = {
         VIRTUAL_MACHINES: [running],
         PODS: [runner],
         NODES: [machine],
