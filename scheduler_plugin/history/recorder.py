@@ -96,8 +96,8 @@ class Recorder:
             if self._chronicle.was_set_back(look.at):
                 LOG.warning("the clock was set back: what the history has of later times is removed")
                 await self._in_thread(lambda: store.forget_after(look.at))
-            batch = self._chronicle.take(look, await self._answers(look))
-            await self._in_thread(lambda: store.write(batch))
+            answers = await self._answers(look)
+            await self._in_thread(lambda: store.write(self._chronicle.take(look, answers)))
             if self._clock.now() >= self._upkeep_at:
                 self._upkeep_at = Instant(self._clock.now() + UPKEEP)
                 await self._in_thread(lambda: store.upkeep(look.at))

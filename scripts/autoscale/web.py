@@ -23,6 +23,8 @@ from scheduler_plugin.dashboard.app import Dashboard, assemble
 from scheduler_plugin.program import stop_on_signals
 from scheduler_plugin.web.serving import Listener, serve
 from scripts.autoscale.clusters import Context, Kubeconfig, usual_kubeconfig
+from scripts.autoscale.history.finding import history_path
+from scripts.autoscale.history.recording import recording
 from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
 from scripts.autoscale.site import NAME_LABEL, Site, SiteError, explanation, open_site
@@ -37,7 +39,7 @@ def web(
     kubeconfig: Kubeconfig = "",
     context: Context = "",
 ) -> None:
-    """Serve the live page of a cluster to browsers on this machine, until Ctrl-C."""
+    """Serve the live page of a cluster to browsers on this machine, until Ctrl-C, and record its history meanwhile."""
     run(_web(port, (name, kubeconfig, context)))
 
 
@@ -55,7 +57,7 @@ async def _api(name: str, kubeconfig: str, context: str) -> AsyncIterator[tuple[
 
 
 async def _web(port: int, where: tuple[str, str, str]) -> int:
-    async with open_site(*where) as site, _api(*where) as (api, clock):
+    async with open_site(*where) as site, _api(*where) as (api, clock), recording(site, history_path(*where)):
         dashboard = assemble(site.title, api, SiteSources(site), clock, judge=None)
         show_links(Console(), dashboard, port)
         await serve_page(dashboard, port)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ class StillInformer:
 
     def __init__(self, objects: Mapping[ObjectName, Json] | None) -> None:
         self.objects = objects or {}
-        self.synced = module.asyncio.Event()
+        self.synced = asyncio.Event()
         if objects is not None:
             self.synced.set()
 
@@ -40,7 +41,7 @@ class StillSite:
 
 
 def source(*missing: Resource) -> SiteSource:
-    machine = {"metadata": {"name": "n1", "labels": {"node.kubernetes.io/instance-type": "m5"}}}
+    machine: Json = {"metadata": {"name": "n1", "labels": {"node.kubernetes.io/instance-type": "m5"}}}
     runner: Json = {"metadata": {"namespace": "default", "name": "db-x"}}
     running = {**vm(), "status": {"podName": "db-x", "node": "n1"}}
     known: dict[Resource, list[Json]] = {
@@ -50,10 +51,11 @@ def source(*missing: Resource) -> SiteSource:
         MIGRATIONS: [],
     }
     found = SiteSource(StillSite(), FakeClock())  # type: ignore[arg-type]  # what a source asks of a site
-    found._informers = {  # type: ignore[assignment]  # caches without watches
+    caches: Any = {
         kind: StillInformer(None if kind in missing else {name_of(each): each for each in known[kind]})
         for kind in known
     }
+    found._informers = caches
     return found
 
 
