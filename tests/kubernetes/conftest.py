@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
+from tests.conformance.cluster import client_of
 from tests.kubernetes.installed import installed
 from tests.kubernetes.real_kubernetes import RealKubernetes
 
@@ -21,6 +23,13 @@ def home(clusters_home: Path) -> Path:
 def cluster(real_kubernetes: RealKubernetes) -> RealKubernetes:
     """The cluster. A test leaves its nodes Ready, and gives its objects names of their own."""
     return real_kubernetes
+
+
+@pytest.fixture(scope="session")
+def api(real_kubernetes: RealKubernetes) -> Iterator[httpx.Client]:
+    """The API server, as people reach it."""
+    with client_of(real_kubernetes.kubeconfig) as client:
+        yield client
 
 
 @pytest.fixture(scope="package")

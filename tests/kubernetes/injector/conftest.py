@@ -9,20 +9,11 @@ from typing import Final
 import httpx
 import pytest
 
-from tests.conformance.cluster import client_of
 from tests.kubernetes.injector.secured import Secured
 from tests.kubernetes.injector.vm_pods import prepare
-from tests.kubernetes.real_kubernetes import RealKubernetes
 from tests.kubernetes.scheduling.stage import Stage
 
 _NUMBERS: Final = itertools.count(1)
-
-
-@pytest.fixture(scope="package")
-def api(real_kubernetes: RealKubernetes) -> Iterator[httpx.Client]:
-    """The API server, as people reach it."""
-    with client_of(real_kubernetes.kubeconfig) as client:
-        yield client
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
-import json
 import os
 import subprocess
 import sys
@@ -18,6 +16,7 @@ from deploy.neonvm.network.netns import socket_in
 from tests.deploy.manifests import ROOT
 from tests.kubernetes.failing.fleet import until
 from tests.kubernetes.neon.places import Place
+from tests.kubernetes.scheduling.programs import asked
 
 PATIENCE: Final = 90.0
 """Seconds."""
@@ -39,20 +38,8 @@ class Program:
 
     def ask(self, method: str, port: int, path: str, body: object = None) -> tuple[int, Any]:
         """Status and content of one answer of the program. Raises ``OSError`` where there is none."""
-        connection = http.client.HTTPConnection(self.place.address, port)
-        connection.sock = socket_in(f"/proc/{self.place.holder}/ns/net")
-        try:
-            connection.sock.settimeout(5.0)
-            connection.sock.connect((self.place.address, port))
-            connection.request(method, path, None if body is None else json.dumps(body))
-            answer = connection.getresponse()
-            content = answer.read()
-        except http.client.HTTPException as error:
-            raise ConnectionError(str(error)) from error
-        finally:
-            connection.close()
-        is_json = (answer.getheader("Content-Type") or "").startswith("application/json")
-        return answer.status, json.loads(content) if is_json else content.decode()
+        namespace = f"/proc/{self.place.holder}/ns/net"
+        return asked(namespace, self.place.address, method, port, path, body=body)
 
 
 def listens(place: Place, port: int) -> bool:

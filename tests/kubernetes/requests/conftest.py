@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
-from typing import Final
 
 import httpx
 import pytest
 
-from tests.conformance.cluster import client_of
 from tests.deploy.manifests import Document
 from tests.kubernetes.real_kubernetes import RealKubernetes
 from tests.kubernetes.scheduling.programs import Programs, running
-from tests.kubernetes.scheduling.stage import Stage
-
-_NUMBERS: Final = itertools.count(1)
+from tests.kubernetes.scheduling.stage import Stage, new_stage
 
 
 class FollowingPrograms(Programs):
@@ -33,18 +28,8 @@ def programs(real_kubernetes: RealKubernetes, tmp_path_factory: pytest.TempPathF
         yield both
 
 
-@pytest.fixture(scope="package")
-def api(real_kubernetes: RealKubernetes) -> Iterator[httpx.Client]:
-    """The API server, as people reach it."""
-    with client_of(real_kubernetes.kubeconfig) as client:
-        yield client
-
-
 @pytest.fixture
 def stage(api: httpx.Client, programs: Programs) -> Iterator[Stage]:
     """A place for one story."""
-    programs.mend()
-    made = Stage(api, programs, f"requests-{next(_NUMBERS)}")
-    made.set_up()
-    yield made
-    made.take_down()
+    with new_stage(api, programs, "requests") as made:
+        yield made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,21 +14,7 @@ from tests.kubernetes.scheduling.books import PODS
 from tests.kubernetes.scheduling.stage import Stage
 
 pytestmark = pytest.mark.kubernetes
-CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 SCHEDULER = "system:serviceaccount:kube-system:autoscaling-scheduler"
-
-
-@pytest.fixture
-def urgent(stage: Stage) -> Iterator[str]:
-    """A priority above that of other pods."""
-    name = f"{stage.name}-urgent"
-    done(stage.http.post(CLASSES, json={"metadata": {"name": name}, "value": 1000}))
-    yield name
-    done(stage.http.delete(f"{CLASSES}/{name}"))
-
-
-def names(stage: Stage) -> set[str]:
-    return {pod["metadata"]["name"] for pod in stage.pods()}
 
 
 def test_a_pod_of_the_default_scheduler_does_not_land_on_promised_room(stage: Stage) -> None:
@@ -46,26 +31,26 @@ def test_a_pod_of_the_default_scheduler_does_not_land_on_promised_room(stage: St
     stage.until_books_agree()
 
 
-def test_preemption_finds_a_vm_that_has_grown_and_asks_us(stage: Stage, urgent: str) -> None:
+def test_preemption_finds_a_vm_that_has_grown_and_asks_us(stage: Stage) -> None:
+    urgent = stage.priority()
     node = stage.node("n")
     assert started(stage, "big").go_to(Resources.parse(3, "4Gi"))
     stage.pod("urgent", "2", priorityClassName=urgent)
     assert stage.until_placed("urgent") == {"urgent": node}
-    assert names(stage) == {"urgent"}
+    assert stage.pod_names() == {"urgent"}
     _, metrics = stage.programs.get("/metrics")
     assert 'autoscale_scheduler_extender_calls_total{outcome="done",verb="preempt"}' in metrics
     stage.until_books_agree()
 
 
-def test_a_vm_that_waits_requests_what_it_needs_and_displaces_a_pod_of_lower_priority(
-    stage: Stage, urgent: str
-) -> None:
+def test_a_vm_that_waits_requests_what_it_needs_and_displaces_a_pod_of_lower_priority(stage: Stage) -> None:
+    urgent = stage.priority()
     node = stage.node("n")
     stage.pod("low", "3")
     stage.until_placed("low")
     stage.vm_pod(stage.vm("db", 2, 4), "db", priorityClassName=urgent)
     assert stage.until_placed("db") == {"db": node}
-    assert (names(stage), requested(stage, "db")) == ({"db"}, Resources.parse(2, "4Gi"))
+    assert (stage.pod_names(), requested(stage, "db")) == ({"db"}, Resources.parse(2, "4Gi"))
 
 
 def test_a_full_quota_holds_a_vm_back_and_is_named(stage: Stage) -> None:

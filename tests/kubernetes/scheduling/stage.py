@@ -5,8 +5,10 @@ The nodes are tainted, so that only the stories' own pods go there; those tolera
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -29,6 +31,8 @@ SYSTEM: Final = Resources.parse("500m", "1Gi")
 """What the manifest's settings keep back on every node."""
 
 AT_ONCE: Final = 8
+_CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
+_NUMBERS: Final = itertools.count(1)
 
 
 @dataclass(slots=True)
@@ -39,6 +43,7 @@ class Stage:
     programs: Programs
     name: str
     rooms: Books = field(default_factory=dict)
+    has_priority: bool = False
 
     def path(self, plural: str, name: str = "") -> str:
         """A collection of the story's namespace, or an object in it."""
@@ -57,6 +62,8 @@ class Stage:
         with ThreadPoolExecutor(AT_ONCE) as hands:  # the API server alone would delete them one after another
             list(hands.map(lambda node: self.http.delete(f"/api/v1/nodes/{node}"), self.rooms))
         self.http.delete(f"/api/v1/namespaces/{self.name}")
+        if self.has_priority:
+            self.http.delete(f"{_CLASSES}/{self.name}")
 
     # What there is ------------------------------------------------------------------------------------------------
 
@@ -119,6 +126,12 @@ class Stage:
         }
         return done(self.http.post(self.path(PODS), json={"metadata": metadata, "spec": whole}))
 
+    def priority(self) -> str:
+        """The class of a priority above that of other pods."""
+        done(self.http.post(_CLASSES, json={"metadata": {"name": self.name}, "value": 1000}))
+        self.has_priority = True
+        return self.name
+
     def patch(self, path: str, body: Obj) -> Obj:
         """A merge patch; the object that it makes."""
         return done(self.http.patch(path, json=body, headers={"Content-Type": MERGE_PATCH}))
@@ -145,6 +158,10 @@ class Stage:
     def pods(self) -> list[Obj]:
         """All pods of the story."""
         return list(done(self.http.get(self.path(PODS)))["items"])
+
+    def pod_names(self) -> set[str]:
+        """The names of all pods of the story."""
+        return {each["metadata"]["name"] for each in self.pods()}
 
     def get(self, plural: str, name: str) -> Obj:
         """One object."""
@@ -217,6 +234,18 @@ class Stage:
     def history(self) -> History:
         """A recording of the story's pods and VMs."""
         return History(self.http, {plural: self.path(plural) for plural in (PODS, VMS)})
+
+
+@contextmanager
+def new_stage(http: httpx.Client, programs: Programs, prefix: str) -> Iterator[Stage]:
+    """A place for one story, with a number of its own; it is removed once the story has been told."""
+    programs.mend()
+    made = Stage(http, programs, f"{prefix}-{next(_NUMBERS)}")
+    made.set_up()
+    try:
+        yield made
+    finally:
+        made.take_down()
 
 
 def why_not(pod: Obj) -> str:

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from protocol.units import Resources
-from tests.conformance.cluster import done
 from tests.kubernetes.real_kubernetes import eventually
 from tests.kubernetes.scheduling.agents import Agent
 from tests.kubernetes.scheduling.stage import Stage
 
 pytestmark = pytest.mark.kubernetes
-CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
-
-
-@pytest.fixture
-def urgent(stage: Stage) -> Iterator[str]:
-    """A priority above that of other pods."""
-    name = f"{stage.name}-urgent"
-    done(stage.http.post(CLASSES, json={"metadata": {"name": name}, "value": 1000}))
-    yield name
-    done(stage.http.delete(f"{CLASSES}/{name}"))
-
-
-def names(stage: Stage) -> set[str]:
-    return {pod["metadata"]["name"] for pod in stage.pods()}
 
 
 def grown(stage: Stage, name: str, size: Resources) -> Agent:
@@ -37,20 +20,20 @@ def grown(stage: Stage, name: str, size: Resources) -> Agent:
     return agent
 
 
-def test_an_urgent_pod_gets_the_room_of_another_and_no_more(stage: Stage, urgent: str) -> None:
+def test_an_urgent_pod_gets_the_room_of_another_and_no_more(stage: Stage) -> None:
+    urgent = stage.priority()
     node = stage.node("n")
     for number in range(4):
         stage.pod(f"pod-{number}")
     stage.until_placed(*(f"pod-{number}" for number in range(4)))
     stage.pod("urgent", priorityClassName=urgent)
     assert stage.until_placed("urgent") == {"urgent": node}
-    assert len(names(stage)) == 4
+    assert len(stage.pod_names()) == 4
     stage.until_books_agree()
 
 
-def test_an_urgent_vm_waits_until_its_victim_has_ended_and_nobody_else_takes_the_room(
-    stage: Stage, urgent: str
-) -> None:
+def test_an_urgent_vm_waits_until_its_victim_has_ended_and_nobody_else_takes_the_room(stage: Stage) -> None:
+    urgent = stage.priority()
     node = stage.node("n")
     for number in range(4):
         stage.pod(f"pod-{number}", terminationGracePeriodSeconds=600)
@@ -69,12 +52,13 @@ def test_an_urgent_vm_waits_until_its_victim_has_ended_and_nobody_else_takes_the
     stage.delete_pods(*leaving)
     assert (len(leaving), stage.until_placed("urgent")) == (1, {"urgent": node})
     assert stage.until_refused("rival")
-    assert len(names(stage)) == 5
+    assert len(stage.pod_names()) == 5
     stage.until_books_agree()
 
 
-def test_room_that_was_made_for_an_urgent_pod_is_not_taken_by_vms_that_wait_for_it(stage: Stage, urgent: str) -> None:
+def test_room_that_was_made_for_an_urgent_pod_is_not_taken_by_vms_that_wait_for_it(stage: Stage) -> None:
     """To kube-scheduler the VMs' pods ask for so little that they fit beside the urgent one."""
+    urgent = stage.priority()
     node, low = stage.node("n"), [f"pod-{number}" for number in range(4)]
     for name in low:
         stage.pod(name)
@@ -85,39 +69,42 @@ def test_room_that_was_made_for_an_urgent_pod_is_not_taken_by_vms_that_wait_for_
     stage.until_refused(*rivals)
     stage.pod("urgent", priorityClassName=urgent)
     assert stage.until_placed("urgent") == {"urgent": node}
-    assert len(names(stage) & set(low)) == 3
+    assert len(stage.pod_names() & set(low)) == 3
     assert stage.until_refused(*rivals)
     stage.until_books_agree()
 
 
-def test_nothing_is_evicted_where_it_would_not_make_enough_room(stage: Stage, urgent: str) -> None:
+def test_nothing_is_evicted_where_it_would_not_make_enough_room(stage: Stage) -> None:
     """kube-scheduler counts what pods ask for: to it, the room of one pod would do."""
+    urgent = stage.priority()
     stage.node("n")
     grown(stage, "big", Resources.parse("2500m", "4Gi"))
     stage.pod("small")
     stage.until_placed("small")
     stage.pod("urgent", "3500m", priorityClassName=urgent)
     assert "no candidate node for preemption" in stage.until_refused("urgent")["urgent"]
-    assert names(stage) == {"big", "small", "urgent"}
+    assert stage.pod_names() == {"big", "small", "urgent"}
     stage.until_books_agree()
 
 
-def test_a_vm_that_has_grown_is_not_evicted_for_a_pod_that_fits_by_requests(stage: Stage, urgent: str) -> None:
+def test_a_vm_that_has_grown_is_not_evicted_for_a_pod_that_fits_by_requests(stage: Stage) -> None:
     """Here kube-scheduler finds no victim at all, and asks us nothing; the pod is placed once the VM shrinks."""
+    urgent = stage.priority()
     node = stage.node("n")
     agent = grown(stage, "big", Resources.parse(3, "4Gi"))
     stage.pod("urgent", "2", priorityClassName=urgent)
     assert "not enough free cpu" in stage.until_refused("urgent")["urgent"]
-    assert names(stage) == {"big", "urgent"}
+    assert stage.pod_names() == {"big", "urgent"}
     assert agent.go_to(Resources.parse(2, "4Gi"))
     assert stage.until_placed("urgent") == {"urgent": node}
 
 
-def test_an_urgent_vm_evicts_a_vm_whose_pod_asks_for_what_it_uses(stage: Stage, urgent: str) -> None:
+def test_an_urgent_vm_evicts_a_vm_whose_pod_asks_for_what_it_uses(stage: Stage) -> None:
+    urgent = stage.priority()
     node = stage.node("n", "2500m")
     stage.vm_pod(stage.vm("first", 2, 4), "first", "2", "4Gi")
     stage.until_placed("first")
     stage.vm_pod(stage.vm("second", 2, 4), "second", "2", "4Gi", priorityClassName=urgent)
     assert stage.until_placed("second") == {"second": node}
-    assert names(stage) == {"second"}
+    assert stage.pod_names() == {"second"}
     stage.until_books_agree()
