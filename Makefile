@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 WORKERS = -n $(shell expr $$(nproc) + 1) --maxprocesses 8 --dist worksteal
 PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/replay/test_working_sets.py tests/scenarios \
 	tests/scheduler_plugin tests/deploy/images
-QUICK := not vm and not cluster and not root and not kubernetes and not monitoring and not failovers and not browser
+QUICK := not vm and not cluster and not root and not kubernetes and not monitoring and not failovers and not browser and not terminal
 # Installing, upgrading, attacking and checking an installation: suites of a real Kubernetes with a target of their own.
 ADOPTION_TESTS := $(addprefix tests/kubernetes/,adoption attacks availability check injector)
 # These stories wait for minutes to pass, each worker's on a control plane of its own.
@@ -22,7 +22,7 @@ FAILING := tests/kubernetes/failing
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test coverage fuzz test-root test-vm test-kubernetes test-adoption test-failovers test-monitoring explore lint format manifests bench bench-kubernetes bench-migration bench-memory bench-reaction env clean
+.PHONY: help demo test coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-failovers test-monitoring explore lint format manifests bench bench-kubernetes bench-migration bench-memory bench-reaction env clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ explore: env ## The property tests of the quick suite with new random examples
 
 test-root: env ## Tests that make network namespaces (as root)
 	$(BIN)/pytest -m "root and not vm and not kubernetes" $(TEST_ARGS)
+
+test-terminal: env ## `autoscale top` in a terminal: what a person types, and what stands on the screen
+	$(BIN)/pytest -m terminal $(TEST_ARGS)
 
 test-vm: env ## One real QEMU guest boots, grows under pgbench and shrinks
 	@scripts/install-packages.sh guests pgbench

@@ -2,70 +2,111 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
-from deploy.kube.client import ApiError
+from deploy.kube.client import ApiError, ApiUnavailableError
 from protocol.kubernetes.objects import Json, name_of, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import EVENTS, PODS, VIRTUAL_MACHINES
 from scheduler_plugin.dashboard.story import story, warnings_about
 from scripts.autoscale.clusters import Context, Kubeconfig
 from scripts.autoscale.explain_group import find_group, group_account, group_name, group_story
-from scripts.autoscale.local import AsJson, Name
+from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
-from scripts.autoscale.site import NAME_LABEL, SiteError, explanation, open_site
+from scripts.autoscale.site import NAME_LABEL, Site, SiteError, explanation, open_site
+from scripts.autoscale.terminal.printing import Output, OutputFormat, show
 from scripts.autoscale.vms import DEFAULT, VmNamespace, vm_name
+
+_EVERY: Final = 1.0
 
 
 def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
     what: Annotated[str, typer.Argument(help="A VM as [NAMESPACE/]NAME, or a group as [[NAMESPACE/]KIND/]NAME.")],
-    as_json: AsJson = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Say it again each second, until Ctrl-C.")] = False,
+    output: OutputFormat = Output.TEXT,
     name: Name = "local",
     kubeconfig: Kubeconfig = "",
     context: Context = "",
     namespace: VmNamespace = DEFAULT,
 ) -> None:
     """Say why a VM has its size (metrics, needs, permit, who denied what), or why a group has so many replicas."""
-    run(_explain(what, namespace, (name, kubeconfig, context), as_json=as_json))
+    run(_explain(what, namespace, (name, kubeconfig, context), output, watch=watch))
 
 
-async def _explain(given: str, namespace: str, where: tuple[str, str, str], *, as_json: bool) -> int:
+async def _explain(given: str, namespace: str, where: tuple[str, str, str], output: Output, *, watch: bool) -> int:
     async with open_site(*where) as site:
-        if (group := group_name(given, namespace)) is not None:
-            return _show_group(await group_account(site, *group), as_json=as_json)
+        lines, fields = await _told(site, given, namespace)
+        if watch and sys.stdout.isatty() and not output.is_for_scripts:
+            await _watch(site, given, namespace)
+            return 0
+        show(lines, fields, output)
+        while watch:
+            await asyncio.sleep(_EVERY)
+            show(["", *(told := await _told(site, given, namespace))[0]], told[1], output)
+    return 0
+
+
+async def _watch(site: Site, given: str, namespace: str) -> None:
+    from scripts.autoscale.terminal.text_screen import WatchApp  # noqa: PLC0415 - takes half a second that one answer need not pay
+
+    async def lines() -> list[str]:
         try:
-            vm = await site.client.get(VIRTUAL_MACHINES, vm_name(given, namespace))
-        except ApiError as error:
-            group = await find_group(site, vm_name(given, namespace)) if error.kind is RefusalKind.NOT_FOUND else None
-            if group is None:
-                raise SiteError(str(error)) from error
-            return _show_group(await group_account(site, *group), as_json=as_json)
-        listed = await site.client.list(PODS, name_of(vm).namespace)
-        agents = await site.client.list(PODS, label_selector=f"{NAME_LABEL}=autoscaling-agent")
-        events = await site.client.list(EVENTS, name_of(vm).namespace)
-        pods = {text(each, "metadata", "name"): each for each in (*listed.objects, *agents.objects)}
-        agent = await explanation(site, vm, pods)
-        scheduler = await site.of_scheduler(f"/explain/{name_of(vm)}")
-    if as_json:
-        warnings = warnings_about(vm, events.objects)
-        print(json.dumps({"vm": vm, "warnings": warnings, "agent": agent, "scheduler": scheduler}, indent=2))
-        return 0
-    console = Console()
-    for line in story(vm, agent, scheduler, events.objects):
-        console.print(escape(line), soft_wrap=True, highlight=False)
-    return 0
+            return (await _told(site, given, namespace))[0]
+        except (ApiError, ApiUnavailableError, SiteError) as error:
+            return [f"It cannot be asked now: {error}"]
+
+    await WatchApp(given, lines, _EVERY).run_async()
 
 
-def _show_group(found: Json | None, *, as_json: bool) -> int:
-    if as_json:
-        print(json.dumps(found, indent=2))
-        return 0
-    console = Console()
-    for line in group_story(found):
-        console.print(escape(line), soft_wrap=True, highlight=False)
-    return 0
+async def _told(site: Site, given: str, namespace: str) -> tuple[list[str], Json | None]:
+    """The account of a VM or group as lines, and as fields. Raises ``SiteError`` where there is none."""
+    if (group := group_name(given, namespace)) is not None:
+        account = await group_account(site, *group)
+        return list(group_story(account)), account
+    try:
+        vm = await site.client.get(VIRTUAL_MACHINES, vm_name(given, namespace))
+    except ApiError as error:
+        group = await find_group(site, vm_name(given, namespace)) if error.kind is RefusalKind.NOT_FOUND else None
+        if group is None:
+            raise SiteError(str(error)) from error
+        account = await group_account(site, *group)
+        return list(group_story(account)), account
+    found = await gathered(site, vm)
+    return list(story_of(found)), as_fields(found)
+
+
+@dataclass(frozen=True, slots=True)
+class VmAccount:
+    """Everything that is known of one VM: its object, and what agent, scheduler and events say; None: no answer."""
+
+    vm: Json
+    agent: Json | None
+    scheduler: Json | None
+    events: Sequence[Json]
+
+
+async def gathered(site: Site, vm: Json) -> VmAccount:
+    """Asks all that know the VM. Raises as ``ApiClient.list``."""
+    listed = await site.client.list(PODS, name_of(vm).namespace)
+    agents = await site.client.list(PODS, label_selector=f"{NAME_LABEL}=autoscaling-agent")
+    events = await site.client.list(EVENTS, name_of(vm).namespace)
+    pods = {text(each, "metadata", "name"): each for each in (*listed.objects, *agents.objects)}
+    agent = await explanation(site, vm, pods)
+    return VmAccount(vm, agent, await site.of_scheduler(f"/explain/{name_of(vm)}"), events.objects)
+
+
+def as_fields(found: VmAccount) -> Json:
+    """For scripts (pure)."""
+    warnings = warnings_about(found.vm, found.events)
+    return {"vm": found.vm, "warnings": warnings, "agent": found.agent, "scheduler": found.scheduler}
+
+
+def story_of(found: VmAccount) -> Iterator[str]:
+    """The whole answer as lines of text (pure)."""
+    return story(found.vm, found.agent, found.scheduler, found.events)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from enum import StrEnum
@@ -30,6 +29,7 @@ from scripts.autoscale.history.recording import recording
 from scripts.autoscale.running import run
 from scripts.autoscale.site import open_site
 from scripts.autoscale.steps import StepView, show_failure
+from scripts.autoscale.terminal.printing import Output, OutputFormat, show
 from scripts.autoscale.vms import vm_table
 
 
@@ -47,7 +47,6 @@ Name = Annotated[
     ),
 ]
 KubernetesVersion = Annotated[str, typer.Option(help=f"Of a real Kubernetes: {' or '.join(SUPPORTED)}.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
 class GuestKind(StrEnum):
@@ -213,24 +212,22 @@ async def order_kubelet(folder: ClusterFolder, action: KubeletAction, node: str)
     return 0
 
 
-def status(name: Name = "local", as_json: AsJson = False) -> None:
+def status(name: Name = "local", output: OutputFormat = Output.TEXT) -> None:
     """Show whether a cluster runs, and its processes. Exits 3 if it does not run."""
-    run(_status(ClusterFolder.of(name), as_json=as_json))
+    run(_status(ClusterFolder.of(name), output))
 
 
-async def _status(folder: ClusterFolder, *, as_json: bool) -> int:
+async def _status(folder: ClusterFolder, output: Output) -> int:
     console = Console()
     try:
         answer = await ask_cluster(folder, "status")
     except NoAnswerError as error:
-        if as_json:
-            print(json.dumps({"name": folder.name, "running": False, "why": str(error)}))
-        else:
-            console.print(f"The cluster {folder.name!r} does not run. Start it: autoscale local up")
+        said = f"The cluster {folder.name!r} does not run. Start it: autoscale local up"
+        show([said], {"name": folder.name, "running": False, "why": str(error)}, output)
         return 3
-    if as_json:
+    if output.is_for_scripts:
         facts = msgspec.to_builtins(answer)
-        print(json.dumps({"name": folder.name, "running": True, "kubeconfig": str(folder.kubeconfig), **facts}))
+        show([], {"name": folder.name, "running": True, "kubeconfig": str(folder.kubeconfig), **facts}, output)
         return 0
     _print_status(console, folder, answer)
     console.print(await vm_table(folder.kubeconfig))

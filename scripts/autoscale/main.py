@@ -24,7 +24,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "local": "scripts.autoscale.local:app",
         "demo": "scripts.autoscale.demo:demo",
         "check": "scripts.autoscale.check.command:check",
-        "top": "scripts.autoscale.top:top",
+        "top": "scripts.autoscale.top.command:top",
         "web": "scripts.autoscale.web:web",
         "bench": "scripts.autoscale.bench:bench",
         "migrate": "scripts.autoscale.migrate:migrate",

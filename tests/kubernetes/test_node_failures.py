@@ -51,5 +51,5 @@ def restarts(cluster: RealKubernetes, pod: str) -> int:
 
 def pid_of(cluster: RealKubernetes, part: str) -> int:
     """The pid of one of the cluster's processes, as ``status`` tells it."""
-    parts = json.loads(cluster.autoscale("status", "--json").stdout)["parts"]
+    parts = json.loads(cluster.autoscale("status", "-o", "json").stdout)["parts"]
     return int(next((each["pid"] for each in parts if each["name"] == part), 0))

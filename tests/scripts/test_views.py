@@ -1,4 +1,4 @@
-"""What ``autoscale explain`` and ``autoscale top`` make of the answers they get."""
+"""What ``autoscale explain`` makes of the answers they get."""
 
 import pytest
 import typer
@@ -7,7 +7,6 @@ from protocol.kubernetes.objects import Json
 from scheduler_plugin.dashboard.story import story
 from scripts.autoscale.demonstration.fleet import marked, node_row
 from scripts.autoscale.local import cluster_name
-from scripts.autoscale.top import vm_row
 from scripts.autoscale.vms import vm_name
 from tests.neonvm.sample_objects import virtual_machine
 
@@ -162,17 +161,6 @@ def test_a_node_is_a_bar_with_its_watermark_and_its_pressure() -> None:
     assert (name, cpus, memory, pressure) == ("n1", "4.00/8.00", "1.00/2.00", "0 cpu 1Gi")
     assert cpu == "████████████·········│··"
     assert marked("····", 1.0, 0.0) == "····"
-
-
-def test_a_vm_is_shown_with_what_is_known_of_it() -> None:
-    account: Json = {"vm": virtual_machine(STATUS), "agent": AGENT}
-    row = ("default/db", "n1", "Running", "2", "1.90", "2Gi", "1024Mi", "2 2Gi", "growing for cpu busy")
-    assert vm_row(account, {}, {}) == row
-    going: dict[str, Json] = {"default/db": {"spec": {"vmName": "db"}, "status": {"targetNode": "n2"}}}
-    assert vm_row(account, {}, going)[1] == "n1 ⇢ n2"
-    silent = ("default/db", "-", "Pending", "-", "-", "-", "-", "1 1Gi", "-")
-    permits: dict[str, Json] = {"default/db": {"permit": {"cpu": "1", "mem": "1Gi"}}}
-    assert vm_row({"vm": virtual_machine(), "agent": None}, permits, {}) == silent
 
 
 def test_vms_are_named_with_or_without_their_namespace() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from enum import StrEnum
 from importlib.metadata import version
@@ -23,6 +22,8 @@ from scripts.autoscale.check.table import judged
 from scripts.autoscale.clusters import Cluster, Context, Kubeconfig, cluster_client, find_cluster
 from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
+from scripts.autoscale.terminal import printing
+from scripts.autoscale.terminal.printing import serialised
 
 _PAUSE: Final = Seconds(2.0)
 
@@ -31,8 +32,9 @@ class Output(StrEnum):
     """How findings are printed."""
 
     TEXT = "text"
-    JSON = "json"
     SHORT = "short"
+    JSON = "json"
+    YAML = "yaml"
 
 
 def span(given: str) -> str:
@@ -88,8 +90,8 @@ async def look(gathering: Gathering, clock: Clock, *, before: bool, wait: Second
 
 def show(console: Console, findings: Sequence[Finding], output: Output) -> None:
     """Prints them; colours are on terminals alone."""
-    if output is Output.JSON:
-        console.out(json.dumps(as_json(findings), indent=2, ensure_ascii=False), highlight=False)
+    if output in {Output.JSON, Output.YAML}:
+        console.out(serialised(as_json(findings), printing.Output(output)), highlight=False)
         return
     for style, line in (as_text if output is Output.TEXT else as_short)(findings):
         console.print(Text(line, style=style), soft_wrap=True)

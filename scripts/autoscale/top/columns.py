@@ -1,0 +1,198 @@
+"""Which columns a table has, and which of them fit into a width (pure).
+
+- Names and numbers are never cut. A column that does not fit is left out, the least important first.
+- Sentences stand last and get what is left; they alone may be shortened.
+- The columns of importance 0 always stay: a terminal that is too narrow for them scrolls sideways.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
+
+from protocol.units import Bytes, MilliCpu, QuantityError
+
+UNKNOWN: Final = "-"
+GAP: Final = 2
+LEAST_SENTENCE: Final = 24
+"""A sentence is shown from so many characters on, or where all of it fits."""
+
+Order = tuple[bool, tuple[tuple[float, str], ...]]
+"""Sorts cells of one column; what is unknown goes before all."""
+
+
+class Kind(StrEnum):
+    """What a column holds: it says how cells are aligned and sorted."""
+
+    NAME = "name"
+    CPU = "cpu"
+    MEMORY = "memory"
+    SENTENCE = "sentence"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """``key`` is its field in JSON and its name in sorting; a column of greater ``importance`` number goes earlier."""
+
+    key: str
+    heading: str
+    importance: int
+    kind: Kind = Kind.NAME
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it stands on the right of its column."""
+        return self.kind in {Kind.CPU, Kind.MEMORY}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One VM or node: a cell for each column, in their order, and what filters ask for."""
+
+    name: str
+    cells: tuple[str, ...]
+    namespace: str = ""
+    node: str = ""
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A column that is shown: the ``index`` of its cells, and how many characters it takes."""
+
+    index: int
+    column: Column
+    width: int
+
+
+VM_COLUMNS: Final = (
+    Column("vm", "VM", 0),
+    Column("state", "state", 1),
+    Column("node", "node", 4),
+    Column("cpu", "vCPU", 0, Kind.CPU),
+    Column("cpuBusy", "busy", 2, Kind.CPU),
+    Column("memory", "memory", 0, Kind.MEMORY),
+    Column("memoryUsed", "used", 3, Kind.MEMORY),
+    Column("goalCpu", "goal vCPU", 7, Kind.CPU),
+    Column("goalMemory", "goal memory", 7, Kind.MEMORY),
+    Column("permitCpu", "permit vCPU", 5, Kind.CPU),
+    Column("permitMemory", "permit memory", 6, Kind.MEMORY),
+    Column("lastDecision", "last decision", 9, Kind.SENTENCE),
+)
+NODE_COLUMNS: Final = (
+    Column("node", "node", 0),
+    Column("state", "state", 1),
+    Column("vms", "VMs", 4, Kind.CPU),
+    Column("cpuBar", "vCPU reserved", 8),
+    Column("cpuReserved", "reserved vCPU", 0, Kind.CPU),
+    Column("cpuWatermark", "watermark vCPU", 6, Kind.CPU),
+    Column("cpuTotal", "total vCPU", 2, Kind.CPU),
+    Column("memoryBar", "memory reserved", 8),
+    Column("memoryReserved", "reserved memory", 0, Kind.MEMORY),
+    Column("memoryWatermark", "watermark memory", 6, Kind.MEMORY),
+    Column("memoryTotal", "total memory", 3, Kind.MEMORY),
+    Column("pressureCpu", "pressure vCPU", 5, Kind.CPU),
+    Column("pressureMemory", "pressure memory", 5, Kind.MEMORY),
+    Column("stuck", "why VMs stay", 9, Kind.SENTENCE),
+)
+
+
+def fitted(columns: Sequence[Column], rows: Sequence[Row], width: int, arrow_at: str = "") -> list[Placed]:
+    """The columns that fit into ``width`` characters; the heading of ``arrow_at`` has room for its arrow."""
+    widths = [_width(index, each, rows, arrow_at) for index, each in enumerate(columns)]
+    placed = [Placed(index, each, widths[index]) for index, each in enumerate(columns) if each.kind != Kind.SENTENCE]
+    while taken(placed) > width:
+        last = max(placed, key=lambda each: (each.column.importance, each.index))
+        if last.column.importance == 0:
+            return placed
+        placed.remove(last)
+    for index, each in enumerate(columns):
+        left = width - taken(placed) - GAP
+        if each.kind == Kind.SENTENCE and left >= min(LEAST_SENTENCE, widths[index]):
+            placed.append(Placed(index, each, min(left, widths[index])))
+    return placed
+
+
+def whole(columns: Sequence[Column], rows: Sequence[Row]) -> list[Placed]:
+    """All columns at their full width."""
+    return [Placed(index, each, _width(index, each, rows, "")) for index, each in enumerate(columns)]
+
+
+def taken(placed: Sequence[Placed]) -> int:
+    """How many characters a line of these columns has."""
+    return sum(each.width for each in placed) + GAP * max(0, len(placed) - 1)
+
+
+def _width(index: int, column: Column, rows: Sequence[Row], arrow_at: str) -> int:
+    heading = len(column.heading) + 2 * (column.key == arrow_at)
+    return max((heading, *(len(row.cells[index]) for row in rows)))
+
+
+def header(placed: Sequence[Placed], sorted_by: str = "", *, descending: bool = False) -> str:
+    """The line of headings, with an arrow at the column that the rows are sorted by."""
+    arrow = " ▼" if descending else " ▲"
+    headings = [each.column.heading + (arrow if each.column.key == sorted_by else "") for each in placed]
+    return _joined(placed, headings)
+
+
+def line(row: Row, placed: Sequence[Placed]) -> str:
+    """One row as text."""
+    return _joined(placed, [shortened(row.cells[each.index], each.width) for each in placed])
+
+
+def _joined(placed: Sequence[Placed], cells: Sequence[str]) -> str:
+    padded = (
+        cell.rjust(each.width) if each.column.is_number else cell.ljust(each.width)
+        for each, cell in zip(placed, cells, strict=True)
+    )
+    return (" " * GAP).join(padded).rstrip()
+
+
+def shortened(sentence: str, width: int) -> str:
+    """A sentence in at most ``width`` characters, cut between words where it can be."""
+    if len(sentence) <= width:
+        return sentence
+    begun = sentence[: width - 1]
+    return (begun[: begun.rfind(" ")] if " " in begun else begun) + "…"
+
+
+def printable(given: str) -> str:
+    """Without characters that a terminal would obey."""
+    return given if given.isprintable() else "".join(each if each.isprintable() else "�" for each in given)
+
+
+@lru_cache(maxsize=65536)
+def order(kind: Kind, cell: str) -> Order:
+    """How a cell sorts among those of its column: amounts by size, names by the numbers in them, unknown ones first."""
+    if cell == UNKNOWN:
+        return False, ()
+    return True, _ORDERS[kind](cell)
+
+
+def _by_name(cell: str) -> tuple[tuple[float, str], ...]:
+    return tuple((float(each), "") if each.isdecimal() else (-1.0, each) for each in re.split(r"(\d+)", cell) if each)
+
+
+def _by_cpu(cell: str) -> tuple[tuple[float, str], ...]:
+    return _amount(cell, lambda given: MilliCpu.parse(given).as_cores)
+
+
+def _by_memory(cell: str) -> tuple[tuple[float, str], ...]:
+    return _amount(cell, lambda given: Bytes.parse(given).as_gib)
+
+
+def _amount(cell: str, read: Callable[[str], float]) -> tuple[tuple[float, str], ...]:
+    try:
+        return ((read(cell), ""),)
+    except QuantityError:
+        return ((-1.0, cell),)
+
+
+_ORDERS: Final[Mapping[Kind, Callable[[str], tuple[tuple[float, str], ...]]]] = MappingProxyType(
+    {Kind.NAME: _by_name, Kind.SENTENCE: _by_name, Kind.CPU: _by_cpu, Kind.MEMORY: _by_memory}
+)

@@ -1,0 +1,93 @@
+"""``autoscale top``: nodes and VMs, live in a terminal, or once as plain tables."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+import typer
+
+from protocol.kubernetes.objects import Json
+from protocol.runtime.clock import SystemClock
+from scripts.autoscale.clusters import Context, Kubeconfig
+from scripts.autoscale.local import Name
+from scripts.autoscale.running import run
+from scripts.autoscale.site import open_site
+from scripts.autoscale.terminal.printing import Output, OutputFormat, show
+from scripts.autoscale.top.columns import NODE_COLUMNS, VM_COLUMNS, Column, Kind, Row, header, line, whole
+from scripts.autoscale.top.fleet import Fleet, Seen
+from scripts.autoscale.top.rows import as_fields
+from scripts.autoscale.top.view import View
+
+_OF_WIDE: Final = 6
+"""Columns that matter as little as this are printed with ``-o wide`` alone, sentences aside."""
+
+
+def top(  # noqa: PLR0913, PLR0917 - each is an option of the command
+    every: Annotated[float, typer.Option(min=0.5, help="Seconds between updates.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit, as without a terminal.")] = False,
+    output: OutputFormat = Output.TEXT,
+    name: Name = "local",
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="VMs of this namespace alone.")] = "",
+) -> None:
+    """Show nodes and VMs: what they have, use and may have, what is denied or moves. Press ? for the keys."""
+    is_live = not once and output is Output.TEXT and sys.stdin.isatty() and sys.stdout.isatty()
+    where = (name, kubeconfig, context)
+    run(_live(every, namespace, where) if is_live else _once(namespace, where, output))
+
+
+async def _once(namespace: str, where: tuple[str, str, str], output: Output) -> int:
+    async with open_site(*where) as site:
+        seen = await Fleet(site, SystemClock(), namespace).everything()
+        show(tables(site.title, seen, output), fields(seen), output)
+    return 0
+
+
+async def _live(every: float, namespace: str, where: tuple[str, str, str]) -> int:
+    from scripts.autoscale.top.app import TopApp  # noqa: PLC0415 - takes half a second that --once need not pay
+
+    async with open_site(*where) as site:
+        fleet = Fleet(site, SystemClock(), namespace)
+        watching = asyncio.create_task(fleet.run())
+        try:
+            await TopApp(fleet, every).run_async()
+        finally:
+            watching.cancel()
+            await asyncio.wait([watching])
+    return 0
+
+
+def tables(title: str, seen: Seen, output: Output) -> Iterator[str]:
+    """Both tables, whole, as lines (pure)."""
+    yield title
+    yield from (f"  {each}" for each in seen.troubles)
+    yield from _table(NODE_COLUMNS, seen.nodes, output)
+    yield ""
+    yield from _table(VM_COLUMNS, seen.vms, output)
+
+
+def fields(seen: Seen) -> Json:
+    """Both tables for scripts (pure)."""
+    return {
+        "nodes": [as_fields(NODE_COLUMNS, row) for row in _sorted(NODE_COLUMNS, seen.nodes)],
+        "vms": [as_fields(VM_COLUMNS, row) for row in _sorted(VM_COLUMNS, seen.vms)],
+        "troubles": list(seen.troubles),
+    }
+
+
+def _table(columns: tuple[Column, ...], rows: tuple[Row, ...], output: Output) -> Iterator[str]:
+    placed = [each for each in whole(columns, rows) if output is Output.WIDE or _is_usual(each.column)]
+    yield header(placed)
+    yield from (line(row, placed) for row in _sorted(columns, rows))
+
+
+def _is_usual(column: Column) -> bool:
+    return column.kind is Kind.SENTENCE or column.importance < _OF_WIDE
+
+
+def _sorted(columns: tuple[Column, ...], rows: tuple[Row, ...]) -> list[Row]:
+    return View(columns, columns[0].key).shown(rows)

@@ -1,0 +1,168 @@
+"""Follows a cluster for a view: watches VMs and migrations, asks the scheduler, and asks agents a few at a time.
+
+- VMs that are on the screen are asked at each look, the others in turn, so that 10,000 VMs cost no more than 100.
+- What cannot be reached is said in ``Seen.troubles``; what was seen last stays until it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from deploy.kube.client import ApiError, ApiUnavailableError
+from deploy.kube.informer import Informer
+from protocol.kubernetes.objects import Json, items, name_of, text
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES
+from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
+from scripts.autoscale.demonstration.moves import ENDED
+from scripts.autoscale.explain import gathered, story_of
+from scripts.autoscale.migrate import is_under_way, keeps_connections, migration_of
+from scripts.autoscale.site import Site, explanation
+from scripts.autoscale.top.columns import Row, printable
+from scripts.autoscale.top.rows import by_vm, node_line, vm_row
+
+_AT_ONCE: Final = 16
+"""Number of agents that are queried at the same time."""
+_IN_TURN: Final = 32
+"""So many VMs that are not on the screen are asked at each look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look: rows in no order, and what could not be reached."""
+
+    vms: tuple[Row, ...] = ()
+    nodes: tuple[Row, ...] = ()
+    troubles: tuple[str, ...] = ()
+
+
+class Fleet:
+    """One cluster, of one namespace or of all. Run ``run`` in a task while looking."""
+
+    def __init__(self, site: Site, clock: Clock, namespace: str = "") -> None:
+        self._site = site
+        self._namespace = namespace
+        self._vms = Informer(site.client, VIRTUAL_MACHINES, clock)
+        self._pods = Informer(site.client, PODS, clock)
+        self._migrations = Informer(site.client, MIGRATIONS, clock)
+        self._agents: dict[ObjectName, Json] = {}
+        self._nodes: list[Json] = []
+        self._rows: dict[ObjectName, tuple[tuple[Json, Json, Json, Json | None], Row]] = {}
+        self._turn: list[ObjectName] = []
+
+    @property
+    def title(self) -> str:
+        """The name of the cluster."""
+        return self._site.title
+
+    async def run(self) -> None:
+        """Watches until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for each in (self._vms, self._pods, self._migrations):
+                tasks.create_task(each.run())
+
+    async def everything(self) -> Seen:
+        """One look that asks every agent. Raises as ``ApiClient.list``."""
+        await self._vms.refresh()
+        await self._pods.refresh()
+        try:
+            await self._migrations.refresh()
+        except ApiError as error:
+            if error.kind is not RefusalKind.NOT_FOUND:  # a cluster may not know migrations
+                raise
+        return await self._look(list(self._named()))
+
+    async def look(self, on_screen: Sequence[str]) -> Seen:
+        """What is known now; the agents of the VMs that are on the screen are asked anew."""
+        named = self._named()
+        asked = [each for each in map(_object_name, on_screen) if each in named]
+        return await self._look([*asked, *self._others(named, set(asked))])
+
+    async def _look(self, asked: Sequence[ObjectName]) -> Seen:
+        trouble, scheduler, _ = await asyncio.gather(
+            self._api_trouble(), self._site.of_scheduler("/nodes"), self._ask_all(asked)
+        )
+        if scheduler is not None:
+            self._nodes = items(scheduler, "nodes")
+        troubles = (trouble, "" if scheduler is not None else "The scheduler does not answer.")
+        return Seen(self._vm_rows(), tuple(map(node_line, self._nodes)), tuple(each for each in troubles if each))
+
+    async def _api_trouble(self) -> str:
+        try:
+            await self._site.client.revision(VIRTUAL_MACHINES)
+        except (ApiError, ApiUnavailableError) as error:
+            return f"The API server does not answer: {printable(str(error))}"
+        return ""
+
+    def _named(self) -> Mapping[ObjectName, Json]:
+        if not self._namespace:
+            return self._vms.objects
+        return {name: vm for name, vm in self._vms.objects.items() if name.namespace == self._namespace}
+
+    def _others(self, named: Mapping[ObjectName, Json], asked: set[ObjectName]) -> list[ObjectName]:
+        if not self._turn:
+            self._turn = list(named)
+        taken, self._turn = self._turn[:_IN_TURN], self._turn[_IN_TURN:]
+        return [each for each in taken if each in named and each not in asked]
+
+    async def _ask_all(self, names: Sequence[ObjectName]) -> None:
+        pods = {name.name: pod for name, pod in self._pods.objects.items()}
+        limit = asyncio.Semaphore(_AT_ONCE)
+
+        async def ask(name: ObjectName) -> None:
+            async with limit:
+                vm = self._vms.get(name)
+                self._agents[name] = (vm and await explanation(self._site, vm, pods)) or {}
+
+        await asyncio.gather(*map(ask, names))
+
+    def _vm_rows(self) -> tuple[Row, ...]:
+        """A row is made anew only where something of it has changed."""
+        reserved, named = by_vm(self._nodes), self._named()
+        moving = {
+            ObjectName(name.namespace, text(each, "spec", "vmName")): each
+            for name, each in self._migrations.objects.items()
+            if text(each, "status", "phase") not in ENDED
+        }
+        before, self._rows = self._rows, {}
+        for name, vm in named.items():
+            given = (vm, self._agents.get(name, {}), reserved.get(str(name), {}), moving.get(name))
+            known = before.get(name)
+            self._rows[name] = known if known is not None and known[0] == given else (given, vm_row(*given))
+        return tuple(row for _, row in self._rows.values())
+
+    async def story(self, vm: str) -> list[str]:
+        """Why the VM has its size, as ``autoscale explain`` says it, or why that is not known."""
+        try:
+            found = await gathered(self._site, await self._site.client.get(VIRTUAL_MACHINES, _object_name(vm)))
+        except (ApiError, ApiUnavailableError) as error:
+            return [printable(str(error))]
+        return [printable(each) for each in story_of(found)]
+
+    def question(self, vm: str) -> str:
+        """What happens if the VM is migrated."""
+        found = self._vms.get(_object_name(vm)) or {}
+        stays = "Its address and connections stay."
+        breaks = "It has no overlay address: its connections break."
+        kept = stays if keeps_connections(found) else breaks
+        return f"Migrate {vm} from {text(found, 'status', 'node') or 'its node'} to another node that has room? {kept}"
+
+    async def move(self, vm: str) -> str:
+        """Creates a migration as ``autoscale migrate`` does, and says so (S4.12)."""
+        name = _object_name(vm)
+        if any(is_under_way(each, name) for each in self._migrations.objects.values()):
+            return f"{vm} is migrating already."
+        try:
+            made = await self._site.client.create(MIGRATIONS, name.namespace, migration_of(name))
+        except (ApiError, ApiUnavailableError) as error:
+            return f"{vm} is not migrated: {printable(str(error))}"
+        return f"{vm} is to migrate: {name_of(made)}"
+
+
+def _object_name(given: str) -> ObjectName:
+    namespace, _, name = given.partition("/")
+    return ObjectName(namespace, name)

@@ -1,0 +1,115 @@
+"""A table of any length: only the lines that are on the screen are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import ClassVar, Final
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from scripts.autoscale.top.columns import Placed, Row, header, line, taken
+
+_PLAIN: Final = Style()
+_STYLES: Final[Mapping[str, Style]] = MappingProxyType(
+    {
+        "denied": Style(color="red", bold=True),
+        "pressure": Style(color="red", bold=True),
+        "stuck": Style(color="red", bold=True),
+        "trouble": Style(color="yellow"),
+        "moving": Style(color="cyan"),
+        "Pending": Style(dim=True),
+    }
+)
+"""States that stand out; the word says the same without colours."""
+_CURSOR: Final = Style(reverse=True)
+_HEADER: Final = Style(bold=True, underline=True)
+
+
+class RowList(ScrollView, can_focus=True):
+    """Rows with one that is chosen. The choice stays with its row when others come, go or are sorted."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", "up", show=False),
+        Binding("down,j", "move(1)", "down", show=False),
+        Binding("pageup", "move_page(-1)", "page up", show=False),
+        Binding("pagedown", "move_page(1)", "page down", show=False),
+        Binding("home,g", "move(-1000000)", "first", show=False),
+        Binding("end,G", "move(1000000)", "last", show=False),
+        Binding("enter", "choose", "explain", show=False),
+    ]
+
+    class Chosen(Message):
+        """Enter was pressed on a row."""
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - the framework's name
+        super().__init__(id=id)
+        self.rows: Sequence[Row] = ()
+        self._placed: Sequence[Placed] = ()
+        self._header = ""
+        self._cursor = 0
+
+    @property
+    def chosen(self) -> Row | None:
+        """The row under the cursor."""
+        return self.rows[self._cursor] if self._cursor < len(self.rows) else None
+
+    @property
+    def on_screen(self) -> list[Row]:
+        """The rows that one sees now."""
+        first = round(self.scroll_y)
+        return list(self.rows[first : first + max(0, self.size.height - 1)])
+
+    def show(self, rows: Sequence[Row], placed: Sequence[Placed], sorted_by: str, *, descending: bool) -> None:
+        """Draws these rows instead."""
+        kept = self.chosen
+        self.rows, self._placed = rows, placed
+        self._header = header(placed, sorted_by, descending=descending)
+        at = next((at for at, row in enumerate(rows) if kept is not None and row.name == kept.name), self._cursor)
+        self._cursor = max(0, min(at, len(rows) - 1))
+        self.virtual_size = Size(taken(placed), len(rows) + 1)
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the screen: the headings, which stay, or a row."""
+        at = y - 1 + round(self.scroll_y)
+        if y == 0:
+            text, style = self._header, _HEADER
+        elif at < len(self.rows):
+            text, style = line(self.rows[at], self._placed), _STYLES.get(self.rows[at].state, _PLAIN)
+            style = style + _CURSOR if at == self._cursor else style
+        else:
+            text, style = "", _PLAIN
+        left, width = round(self.scroll_x), self.size.width
+        shown = text.ljust(left + width)[left : left + width]
+        return Strip([Segment(shown, self.rich_style + style)], width)
+
+    def action_move(self, by: int) -> None:
+        """Moves the cursor, and scrolls so that one sees it."""
+        self._cursor = max(0, min(self._cursor + by, len(self.rows) - 1))
+        first, height = round(self.scroll_y), max(1, self.size.height - 1)
+        if self._cursor < first:
+            self.scroll_to(y=self._cursor, animate=False)
+        elif self._cursor >= first + height:
+            self.scroll_to(y=self._cursor - height + 1, animate=False)
+        self.refresh()
+
+    def action_move_page(self, by: int) -> None:
+        """Moves the cursor by a screen."""
+        self.action_move(by * max(1, self.size.height - 1))
+
+    def action_choose(self) -> None:
+        """Says that a row was chosen."""
+        self.post_message(self.Chosen())
+
+    def on_click(self, event: events.Click) -> None:
+        """Puts the cursor on the row that was clicked."""
+        if event.y > 0:
+            self.action_move(round(self.scroll_y) + event.y - 1 - self._cursor)

@@ -1,0 +1,132 @@
+"""Which columns a table has at which width: names and numbers are never cut."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scripts.autoscale.top.columns import (
+    NODE_COLUMNS,
+    VM_COLUMNS,
+    Kind,
+    Row,
+    fitted,
+    header,
+    line,
+    printable,
+    shortened,
+    taken,
+)
+from scripts.autoscale.top.rows import node_line, vm_row
+from tests.scripts.top.fleet_fixture import DENIED, FEW, agent, node, vm
+
+AT_WIDTH = {
+    40: "VM vCPU memory",
+    80: "VM state vCPU busy memory used",
+    120: "VM state node vCPU busy memory used permit vCPU",
+    150: "VM state node vCPU busy memory used goal vCPU goal memory permit vCPU permit memory",
+    250: "VM state node vCPU busy memory used goal vCPU goal memory permit vCPU permit memory last decision",
+}
+
+
+@pytest.mark.parametrize("width", AT_WIDTH)
+def test_the_least_important_columns_go_first_and_sentences_come_last(width: int) -> None:
+    placed = fitted(VM_COLUMNS, FEW, width)
+    assert " ".join(each.column.heading for each in placed) == AT_WIDTH[width]
+
+
+@pytest.mark.parametrize("width", [80, 120, 150, 250])
+def test_no_name_and_no_number_is_cut(width: int) -> None:
+    placed = fitted(VM_COLUMNS, FEW, width)
+    for row in FEW:
+        shown = line(row, placed)
+        assert len(shown) <= width
+        assert all(row.cells[each.index] in shown for each in placed if each.column.kind != Kind.SENTENCE)
+
+
+ROWS = st.lists(
+    st.builds(
+        lambda cells: Row(cells[0], tuple(cells)),
+        st.lists(st.text("abc-1 ", min_size=1, max_size=90), min_size=len(VM_COLUMNS), max_size=len(VM_COLUMNS)),
+    ),
+    max_size=4,
+)
+
+
+@given(ROWS, st.integers(1, 300), st.sampled_from(["", *(each.key for each in VM_COLUMNS)]))
+def test_a_table_is_wider_than_the_terminal_only_for_what_always_stays(rows: list[Row], width: int, by: str) -> None:
+    placed = fitted(VM_COLUMNS, rows, width, by)
+    assert {0} == {each.column.importance for each in placed} or taken(placed) <= width
+    assert all(
+        len(row.cells[each.index]) <= each.width for row in rows for each in placed if each.column.importance < 9
+    )
+    assert {each.key for each in VM_COLUMNS if each.importance == 0} <= {each.column.key for each in placed}
+
+
+def test_the_heading_that_rows_are_sorted_by_has_an_arrow() -> None:
+    placed = fitted(VM_COLUMNS[:1], FEW[:1], 80, "vm")
+    assert (header(placed, "vm"), header(placed, "vm", descending=True)) == ("VM ▲", "VM ▼")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "width", "shown"),
+    [("all of it", 9, "all of it"), ("growing for cpu", 14, "growing for…"), ("unbreakable", 6, "unbre…")],
+)
+def test_a_sentence_is_cut_between_words(sentence: str, width: int, shown: str) -> None:
+    assert shortened(sentence, width) == shown
+
+
+def test_what_a_terminal_would_obey_is_not_printed() -> None:
+    assert (printable("plain ⇢"), printable("a\x1b[2Jb\nc")) == ("plain ⇢", "a�[2Jb�c")
+    assert vm_row(vm("db"), {"because": "\x1b]0;x\x07"}, {}, None).cells[-1] == "�]0;x�"
+
+
+def test_a_vm_is_shown_with_what_is_known_of_it() -> None:
+    known = ("2", "1.90", "2Gi", "1024Mi", "3", "3072Mi", "2500m", "3Gi")
+    found = vm_row(vm("db"), agent(more={"because": "why"}), {}, None)
+    assert found == Row(
+        "default/db", ("default/db", "Running", "node-1", *known, "why"), "default", "node-1", "Running"
+    )
+    silent = vm_row(vm("db", "", "", "", ""), {}, {"permit": {"cpu": "1", "mem": "1Gi"}}, None)
+    assert silent.cells == ("default/db", "Pending", *"-------", "-", "1", "1Gi", "-")[:2] + ("-",) * 7 + (
+        "1",
+        "1Gi",
+        "-",
+    )
+    assert (FEW[1].node, FEW[1].state) == ("node-2 ⇢ node-11 75 %", "moving")
+
+
+@pytest.mark.parametrize(
+    ("account", "pod", "state"),
+    [
+        (agent(more=DENIED), {}, "denied"),
+        ({}, {"denied": {"cpu": "1", "mem": "0"}}, "denied"),
+        ({}, {"denied": {"cpu": "0", "mem": "0"}}, "Running"),
+        (agent(more={"troubles": [{"with": "metrics"}]}), {}, "trouble"),
+    ],
+)
+def test_the_state_of_a_vm_is_what_stands_out(account: dict[str, object], pod: dict[str, object], state: str) -> None:
+    assert vm_row(vm("db"), account, pod, None).state == state
+
+
+def test_a_node_is_a_bar_with_its_watermark_and_its_pressure() -> None:
+    cells = dict(zip([each.key for each in NODE_COLUMNS], node_line(node("n1", "1Gi")).cells, strict=True))
+    assert cells == {
+        "node": "n1",
+        "state": "pressure",
+        "vms": "1",
+        "cpuBar": "████████████·········│··",
+        "cpuReserved": "4",
+        "cpuWatermark": "7200m",
+        "cpuTotal": "8",
+        "memoryBar": "███████████│············",
+        "memoryReserved": "1024Mi",
+        "memoryWatermark": "1024Mi",
+        "memoryTotal": "2048Mi",
+        "pressureCpu": "0",
+        "pressureMemory": "1024Mi",
+        "stuck": "-",
+    }
+    assert node_line({**node("n1"), "open": False}).state == "closed"
+    assert node_line({**node("n1", "1Gi"), "stuck": "no VM may move"}).state == "stuck"
