@@ -3,6 +3,7 @@
 Rules that hold here:
 
 - A cost counts in bytes: what has to be copied, as much again for setting a move up, and more for a VM that is busy.
+- A move of a VM that has moved within the hour costs double, after two such moves four times as much, and so on.
 - More of a reported metric never makes a VM go sooner, all else equal. A VM whose load is not known goes last.
 - Room beyond what is needed is worth something, up to ``Freedom.welcome``: it delays the next move.
 - Either one VM goes that is enough by itself or several that are enough together, whichever costs less for what it
@@ -25,6 +26,9 @@ SET_UP: Final = 2.5 * 1024**3
 
 PER_LOADED_VCPU: Final = 1.0 * 1024**3
 """Bytes that weigh as much as one vCPU of load, which notices the move."""
+
+AGAIN: Final = 2.0
+"""How much more a move costs for each move of the same VM within the hour before."""
 
 SPARE: Final = Fraction(1, 10)
 """The share of a node's watermark that is welcome below it, so that the next growth needs no move."""
@@ -74,13 +78,14 @@ Whether one has a place is asked as late as it can be: it may mean to look at ev
 
 def cost_of(victim: Victim) -> float:
     """What its move costs, in bytes; infinite where its load is not known."""
-    return SET_UP + victim.to_copy + PER_LOADED_VCPU * victim.load
+    return (SET_UP + victim.to_copy + PER_LOADED_VCPU * victim.load) * AGAIN**victim.moved
 
 
 def costs(victim: Victim) -> str:
     """What its move frees and costs, for people."""
     load = "an unknown load" if victim.load == inf else f"a load of {victim.load:.3g}"
-    return f"frees {victim.claim.reserved}, copies {victim.to_copy / MIB:.0f} MiB and disturbs {load}"
+    again = f", the VM's move no. {victim.moved + 1} within the hour" if victim.moved else ""
+    return f"frees {victim.claim.reserved}, copies {victim.to_copy / MIB:.0f} MiB and disturbs {load}{again}"
 
 
 def least_cost(victims: Sequence[Victim], need: Freedom | None, has_place: HasPlace) -> Iterable[Victim]:

@@ -60,7 +60,7 @@ class DrainPlan:
         for arrived, claim in enumerate(need.book.claims.values()):
             if claim.vm is None or claim.state is ClaimState.INCOMING:
                 continue
-            victim = victim_of(self._ledger, claim, arrived, opt_in=self._policy.opt_in)
+            victim = victim_of(self._ledger, claim, arrived, self._now.wall, opt_in=self._policy.opt_in)
             if isinstance(victim, str):
                 others[victim] += 1
             elif self._rests(victim.vm, need, resting):

@@ -23,13 +23,17 @@ from scheduler_plugin.ledger.facts import RUNNING, MigrationFacts, VmFacts
 COPY_TIME: Final = Seconds(5.0)
 """About how long a migration copies; what the guest changes meanwhile is copied again."""
 
+REMEMBERED: Final = Seconds(3600.0)
+"""For how long a VM that has moved is less welcome to move again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Victim:
     """A VM that may be moved.
 
     ``load`` is its load average in vCPUs (infinite where unknown), ``to_copy`` the bytes that moving it means, as far
-    as is known. ``arrived`` counts the claims of the node from the oldest on.
+    as is known. ``arrived`` counts the claims of the node from the oldest on, ``moved`` its moves that have ended well
+    within ``REMEMBERED``.
     """
 
     vm: ObjectName
@@ -37,6 +41,7 @@ class Victim:
     load: float
     to_copy: int
     arrived: int
+    moved: int
 
     @property
     def size(self) -> Resources:
@@ -78,7 +83,8 @@ class Rest:
     def forgotten(self, migrations: Sequence[Migration], wall: float) -> list[ObjectName]:
         """Which of a VM's ended migrations have nothing to say any more.
 
-        A failure is kept until a later success or for twice the longest wait: the next failure has to count it.
+        A success is kept while it is remembered, a failure until a later success or for twice the longest wait: the
+        next failure has to count it.
         """
         over = ended(migrations)
         successes = [end_of(facts) for facts in over if facts.phase is MigrationPhase.SUCCEEDED]
@@ -87,7 +93,7 @@ class Rest:
 
     def _says_nothing(self, facts: MigrationFacts, last_success: float, wall: float) -> bool:
         if facts.phase is MigrationPhase.SUCCEEDED:
-            return end_of(facts) + self.cooldown <= wall
+            return end_of(facts) + max(self.cooldown, REMEMBERED) <= wall
         return end_of(facts) < last_success or end_of(facts) + 2 * self.backoff_most <= wall
 
 
@@ -111,7 +117,13 @@ def stays_because(facts: VmFacts, *, opt_in: bool) -> str | None:
     return facts.stays_because
 
 
-def victim_of(ledger: Ledger, claim: Claim, arrived: int, *, opt_in: bool) -> Victim | str:
+def moved_lately(migrations: Sequence[Migration], wall: float) -> int:
+    """How many of a VM's migrations ended well within ``REMEMBERED``; ``wall`` is now, in seconds since 1970."""
+    over = [facts for facts in ended(migrations) if facts.phase is MigrationPhase.SUCCEEDED]
+    return sum(end_of(facts) + REMEMBERED > wall for facts in over)
+
+
+def victim_of(ledger: Ledger, claim: Claim, arrived: int, wall: float, *, opt_in: bool) -> Victim | str:
     """The VM of ``claim`` as one that may be moved, or in words why it cannot be."""
     facts = None if claim.vm is None else claim.vm.facts
     if facts is None:
@@ -119,7 +131,10 @@ def victim_of(ledger: Ledger, claim: Claim, arrived: int, *, opt_in: bool) -> Vi
     if not ledger.places(claim.pod):
         return "placed by another scheduler"
     why = stays_because(facts, opt_in=opt_in) or _busy(ledger, claim, facts)
-    return why or Victim(facts.name, claim, _load(claim), _to_copy(ledger, facts, claim.metrics), arrived)
+    if why is not None:
+        return why
+    moved = moved_lately(ledger.migrations_of(facts.name), wall)
+    return Victim(facts.name, claim, _load(claim), _to_copy(ledger, facts, claim.metrics), arrived, moved)
 
 
 def _busy(ledger: Ledger, claim: Claim, facts: VmFacts) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from scheduler_plugin.planner.victims import REMEMBERED
 from scheduler_plugin.settings.document import parse_settings
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, NODES, PODS, VMS, Fault, to
 from tests.scheduler_plugin.migration.moving_cluster import (
@@ -47,10 +48,11 @@ async def test_a_full_node_sheds_its_vm_and_the_books_follow_it_step_by_step() -
         assert (s.events, s.created()) == ([STARTED, SUCCEEDED], 1)
 
 
-async def test_the_object_of_one_that_succeeded_is_kept_for_the_cool_down_and_then_cleared_away() -> None:
+async def test_the_object_of_one_that_succeeded_is_kept_for_an_hour_and_then_cleared_away() -> None:
     async with moving_cluster() as s:
         await s.moved()
-        await s.passes(290)
+        s.clock.jump(REMEMBERED - 10)
+        await s.passes(1)
         assert s.migrations == [("db", "n2", "Succeeded")]
         await s.passes(20)
         s.controller.obey_deletion()

@@ -13,16 +13,18 @@ from protocol.units import Resources
 from scheduler_plugin.ledger import ClaimState
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.planner import Freedom, Victim, cost_of, least_cost
+from scheduler_plugin.planner.cost import costs
 from tests.scheduler_plugin.ledger.fleet import amount, name, vm_pod
 
 GIB = 1024**3
 WATERMARK = EMPTY = amount(40)
 
 
-def victim(of: str, size: Resources | float, gib: float = 1.0, load: float = 0.0) -> Victim:
-    """A VM of that size, with so much to copy and such a load."""
+def victim(of: str, size: Resources | float, gib: float = 1.0, load: float = 0.0, moved: int = 0) -> Victim:
+    """A VM of that size, with so much to copy and such a load, that has moved so often within the hour."""
     reserved = size if isinstance(size, Resources) else amount(size)
-    return Victim(name(of), Claim(vm_pod(of), "n1", ClaimState.BOUND, None, reserved=reserved), load, int(gib * GIB), 0)
+    claim = Claim(vm_pod(of), "n1", ClaimState.BOUND, None, reserved=reserved)
+    return Victim(name(of), claim, load, int(gib * GIB), 0, moved)
 
 
 def chosen(victims: list[Victim], excess: Resources, *, homeless: tuple[str, ...] = ()) -> list[str]:
@@ -45,6 +47,9 @@ def chosen(victims: list[Victim], excess: Resources, *, homeless: tuple[str, ...
         ([victim("just enough", 2, gib=1.0), victim("leaves room", 4, gib=1.2)], ["leaves room"]),
         ([victim("leaves room", 6, gib=1.2), victim("leaves more", 9, gib=1.3)], ["leaves room"]),
         ([victim("small a", 1), victim("small b", 0.5)], ["small a", "small b"]),
+        ([victim("has moved", 4, moved=1), victim("has not", 4, gib=4)], ["has not"]),
+        ([victim("has moved twice", 4, moved=2), victim("has moved once", 4, gib=4, moved=1)], ["has moved once"]),
+        ([victim("has moved", 4, moved=2), victim("tiny", 0.5)], ["has moved"]),
         ([], []),
     ],
     ids=[
@@ -57,6 +62,9 @@ def chosen(victims: list[Victim], excess: Resources, *, homeless: tuple[str, ...
         "a little more room than needed is worth a little more",
         "more room than is welcome is worth nothing",
         "all that help where not enough can go",
+        "one that has not moved within the hour",
+        "the one that has moved less often",
+        "one that has moved rather than none that is enough",
         "none where none may go",
     ],
 )
@@ -154,3 +162,9 @@ def test_no_more_room_is_welcome_than_leaves_as_much_to_the_target(slack: float,
 
 def test_what_those_who_wait_would_take_is_welcome_too() -> None:
     assert Freedom.of(amount(2), WATERMARK, EMPTY, wished=amount(3)).welcome == amount(7)
+
+
+def test_a_move_says_what_it_frees_and_costs_and_whether_it_is_not_the_first_within_the_hour() -> None:
+    assert costs(victim("a", 4, load=inf)) == "frees 4 cpu, 4Gi, copies 1024 MiB and disturbs an unknown load"
+    moved = costs(victim("a", 4, moved=1))
+    assert moved == "frees 4 cpu, 4Gi, copies 1024 MiB and disturbs a load of 0, the VM's move no. 2 within the hour"

@@ -252,13 +252,13 @@ def test_what_does_not_end_is_cancelled() -> None:
 @pytest.mark.parametrize(
     ("earlier", "forgotten"),
     [
-        ((over(1, SUCCEEDED, 299),), []),
-        ((over(1, SUCCEEDED, 300),), ["a-1"]),
+        ((over(1, SUCCEEDED, 3599),), []),
+        ((over(1, SUCCEEDED, 3600),), ["a-1"]),
         ((over(1, FAILED, 7199),), []),
         ((over(1, FAILED, 7200),), ["a-1"]),
         ((over(1, FAILED, 20), over(2, SUCCEEDED, 10)), ["a-1"]),
-        ((replace(over(1, SUCCEEDED, 900), is_ours=False),), []),
-        ((replace(over(1, SUCCEEDED, 900), is_leaving=True),), []),
+        ((replace(over(1, SUCCEEDED, 4000), is_ours=False),), []),
+        ((replace(over(1, SUCCEEDED, 4000), is_leaving=True),), []),
         ((migration("a", RUNNING, to="n2"),), []),
     ],
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from protocol.units import Instant
 from scheduler_plugin.ledger import MigrationPhase
 from scheduler_plugin.ledger.moves import Migration
 from scheduler_plugin.planner import Rest
+from scheduler_plugin.planner.victims import moved_lately
 from tests.scheduler_plugin.ledger.fleet import migration, name
 
 DAY = 86_400.0
@@ -34,3 +37,10 @@ def test_a_vm_rests_twice_as_long_after_each_failure_unless_the_last_one_is_long
     ends: list[float], rests: float
 ) -> None:
     assert REST.until([failed(at) for at in ends], drains=False) == ends[-1] + rests
+
+
+def test_only_moves_within_the_hour_that_ended_well_count_against_another_one() -> None:
+    moved = [
+        replace(failed(at), facts=migration("a", MigrationPhase.SUCCEEDED, ended_at=at)) for at in (0.0, 1.0, 900.0)
+    ]
+    assert [moved_lately([*moved, failed(950.0)], wall) for wall in (1000.0, 3600.0, 3601.0, 4500.0)] == [3, 2, 1, 0]

@@ -98,7 +98,7 @@ def test_a_migration_that_ended_long_ago_is_forgotten_by_the_ledger() -> None:
     fixture = on_the_way()
     fixture.step()
     assert len(fixture.cluster.ledger.migrations) == 1
-    fixture.step(300.0)
+    fixture.step(3600.0)
     assert len(fixture.cluster.ledger.migrations) == 0
 
 
