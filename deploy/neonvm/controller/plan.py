@@ -184,10 +184,11 @@ def _moving(facts: Facts, under_way: UnderWay) -> Plan:
 
 
 def _in_place(facts: Facts, pod: Json, guest: GuestState) -> Json:
+    """Where the guest is. It keeps the address with which it was started, also one of another controller's."""
     return {
         "node": node_of(pod),
         "podIP": text(pod, "status", "podIP"),
-        "extraNetIP": facts.vm_address or None,
+        "extraNetIP": text(facts.vm, "status", "extraNetIP") or facts.vm_address or None,
         "cpus": guest.cpu.quantity(),
         "memorySize": guest.mem.quantity(),
     }

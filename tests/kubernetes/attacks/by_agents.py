@@ -32,6 +32,7 @@ BY_AGENTS: Final = (
         "raises its minimum": ({"spec": {"guest": {"cpus": {"min": "300m"}}}}, _AGENTS),
         "changes its image": ({"spec": {"guest": {"rootDisk": {"image": "evil"}}}}, _AGENTS),
         "gives it a script": ({"spec": {"initScript": "sh"}}, _AGENTS),
+        "gives it a runner": ({"spec": {"runnerImage": "evil"}}, _AGENTS),
         "writes its permit": (noted("autoscaling.neon.tech/permit", '{"vCPUs":8,"mem":"16Gi"}'), _AGENTS),
         "writes its bounds": (noted("autoscaling.neon.tech/bounds"), _AGENTS),
         "takes its label": ({"metadata": {"labels": None}}, _AGENTS),

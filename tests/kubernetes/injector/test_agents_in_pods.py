@@ -133,7 +133,7 @@ def test_an_agent_that_dies_returns_and_a_guest_that_ends_ends_its_pod(stage: St
     vm = small_vm(stage, "db")
     pod = runner_pod(stage, vm)
     pod["spec"]["containers"][0]["command"] = [
-        *("sh", "-c", "httpd -p 9100 -h /guest; until test -e /end; do sleep 0.5; done; exit 1"),
+        *("sh", "-c", "httpd -p 9100 -h /guest; until test -e /end; do sleep 1; done; exit 1"),
     ]
     assert done(stage.http.post(stage.path(PODS), json=pod))["spec"]["restartPolicy"] == "Never"
     stage.until_placed("db")
@@ -146,9 +146,8 @@ def test_an_agent_that_dies_returns_and_a_guest_that_ends_ends_its_pod(stage: St
     eventually(lambda: runs_again(0) and agent_process(stage.name) > 0, "the agent runs", 60.0)
     os.kill(agent_process(stage.name), signal.SIGKILL)
     eventually(lambda: runs_again(1), "it is back", 60.0)
-    programs.cluster.kubectl(
-        "exec", "db", "--container=neonvm-runner", f"--namespace={stage.name}", "--", "touch", "/end"
-    )
+    inside = ("exec", "db", "--container=neonvm-runner", f"--namespace={stage.name}", "--")
+    programs.cluster.kubectl(*inside, "sh", "-c", ": >/end")
     eventually(lambda: stage.get(PODS, "db")["status"]["phase"] == "Failed", "the pod has ended", 60.0)
 
 

@@ -46,6 +46,9 @@ migration: {autoMigration: optIn, settleSeconds: 2}
 agents:
   nodeAgents: ["kube-system:autoscaling-agent"]
 """
+OUR_ADDRESSES: Final = "10.111.0.1-10.111.0.20"
+"""Of VMs under our own controller."""
+
 ADMITTING: Final = "  withoutTokens: {namespaces: [kube-system], labels: {name: autoscaler-agent}}\n"
 """What an operator adds so that the original's agents are heard."""
 
@@ -193,6 +196,20 @@ class Stage:
             path = f"{WEBHOOKS}/{hook['kind'].lower()}s"
             await self.fleet.create(path, hook)
             stack.push_async_callback(self.fleet.http.delete, f"{path}/{hook['metadata']['name']}")
+        return made
+
+    async def our_controller(self) -> Program:
+        """Our NeonVM controller, once it leads."""
+        stack = self.stacks["our-controller"] = AsyncExitStack()
+        made = self._program("our-controller", stack)
+        config = await self._kubeconfig(made.folder, "neonvm-controller")
+        flags = (f"--kubeconfig={config}", f"--addresses={OUR_ADDRESSES}", "--runner-image=ours")
+        await stack.enter_async_context(ours_in(made, "-m", "deploy.neonvm.service", *flags))
+
+        async def answers() -> bool:
+            return made.ask("GET", 10293, "/readyz")[0] == 200
+
+        await until_up(answers, made)
         return made
 
     async def original_agent(self, node: str) -> Program:

@@ -55,6 +55,11 @@ def test_a_running_vm_reports_what_the_guest_has_and_is_held_to_what_is_asked() 
     assert (made.want, conditions(made)) == (WANTED, [("True", "GuestRuns", "")])
 
 
+def test_a_guest_keeps_the_address_with_which_another_controller_started_it() -> None:
+    made = plan(facts(virtual_machine({**NAMED, "extraNetIP": "10.101.0.7"}), runner(), has("2", "2Gi")))
+    assert made.status["extraNetIP"] == "10.101.0.7"
+
+
 @pytest.mark.parametrize(("cpu", "mem"), [("1", "2Gi"), ("2", "2560Mi")])
 def test_a_guest_that_is_not_yet_as_asked_is_scaling_and_its_real_size_is_reported(cpu: str, mem: str) -> None:
     made = plan(facts(virtual_machine(NAMED), runner(), has(cpu, mem)))

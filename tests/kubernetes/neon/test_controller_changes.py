@@ -1,0 +1,65 @@
+"""A fleet goes from NeonVM's controller to ours and back: VMs run on, and change with their next start (B.11)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kubernetes.failing.fleet import PODS, VMS, Obj, until
+from tests.kubernetes.neon.placed_program import PATIENCE
+from tests.kubernetes.neon.runner_pods import RunnerPod
+from tests.kubernetes.neon.stage import Stage
+
+pytestmark = pytest.mark.kubernetes
+
+NO_ADDRESS: Obj = {"status": {"extraNetIP": "", "extraNetMask": ""}}
+
+
+async def status(stage: Stage) -> Obj:
+    found: Obj = (await stage.found("db"))["status"]
+    return found
+
+
+async def started_anew(stage: Stage) -> RunnerPod:
+    """The guest of the VM's next pod, after its present one was deleted."""
+    before = (await status(stage))["podName"]
+    await stage.fleet.http.delete(f"{PODS}/{before}")
+
+    async def is_another() -> bool:
+        return (await status(stage)).get("podName") not in {before, "", None}
+
+    await until(is_another, "the VM has another pod", PATIENCE)
+    return await stage.runs("db")
+
+
+async def test_a_vm_runs_on_and_changes_with_its_next_start(stage: Stage) -> None:
+    node = await stage.node()
+    ours = await stage.our_scheduler(node)
+    await stage.our_agent(node, ours)
+    await stage.vm("db")
+    guest = await stage.runs("db")
+    before = await status(stage)
+
+    # To our controller: the guest of NeonVM's runner stays where it is, keeps its address, and follows its load.
+    await stage.stacks.pop("neonvm-controller").aclose()
+    controller = await stage.our_controller()
+    guest.load(3.0)
+    await stage.grows("db", "3")
+    kept = ("podName", "extraNetIP", "restartCount")
+    assert [(await status(stage)).get(key) for key in kept] == [before.get(key) for key in kept]
+    guest = await started_anew(stage)
+    now = await status(stage)
+    assert (now["restartCount"], now["extraNetIP"].startswith("10.111.0.")) == (before.get("restartCount", 0) + 1, True)
+    guest.load(2.5)
+    await stage.grows("db", "2500m")
+
+    # And back: the address is one of ours, and is given back before the VM starts anew.
+    await stage.end(controller)
+    await stage.original_controller()
+    guest.load(3.5)
+    await stage.grows("db", "3500m")
+    await stage.fleet.patch(f"{VMS}/db/status", NO_ADDRESS)
+    guest = await started_anew(stage)
+    assert (await status(stage))["extraNetIP"].startswith("10.101.")
+    guest.load(2.0)
+    await stage.grows("db", "2")
+    assert guest.refused == []
