@@ -40,8 +40,8 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "COMPUTE_UNIT": ("", "v5.0: the step in which VMs are sized, CPU and memory: 250m,1Gi"),
     "SERVED_SCHEDULER_NAME": ("", "node: only VMs with this spec.schedulerName (default: all)"),
-    "METRICS_URL": ("http://10.255.255.254:9100/metrics", "the guest's node_exporter; node: may contain {pod_ip}"),
-    "DATABASE_URL": ("http://10.255.255.254:25183/database", "what the guest says of its database; like METRICS_URL"),
+    "METRICS_URL": ("http://10.255.255.254:9100/metrics", "the guest's node_exporter; node: by {pod_ip}"),
+    "DATABASE_URL": ("http://10.255.255.254:25183/database", "what the guest says of its database; node: by {pod_ip}"),
     "MONITOR_URL": (
         "ws://10.255.255.254:10301/monitor",
         "the guest's monitor, used if it answers; off: never",
@@ -53,6 +53,12 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "AGENT_CONFIG": ("", "policy file (YAML), read again when it changes"),
 }
 
+
+OF_ITS_POD: Final[Mapping[str, str]] = {
+    "METRICS_URL": "http://{pod_ip}:9100/metrics",
+    "DATABASE_URL": "http://{pod_ip}:25183/database",
+}
+"""The defaults of the per-node form: one address may not speak for all VMs."""
 
 _URL: Final = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:[/?][!-~]*)?")
 
@@ -102,8 +108,8 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> A
         protocol=protocol,
         compute_unit=unit,
         scheduler_name=found["SERVED_SCHEDULER_NAME"],
-        metrics_url=_url("METRICS_URL", found),
-        database_url=_url("DATABASE_URL", found),
+        metrics_url=_of_guest("METRICS_URL", found),
+        database_url=_of_guest("DATABASE_URL", found),
         monitor_url=_monitor(found),
         api_url=_url("KUBERNETES_API_URL", found),
         api_token=_present("KUBERNETES_TOKEN_FILE", found),
@@ -171,6 +177,12 @@ def _url(name: str, found: Mapping[str, str]) -> str:
     if _URL.fullmatch(found[name].replace("{pod_ip}", "address")) is None:
         raise SettingsError(f"{name}: expected http://HOST… or https://HOST…, got {found[name]!r}")
     return found[name]
+
+
+def _of_guest(name: str, found: Mapping[str, str]) -> str:
+    """Where each VM's guest answers."""
+    is_default = found[name] == OPTIONS[name][0]
+    return OF_ITS_POD[name] if is_default and found["AGENT_MODE"] == "node" else _url(name, found)
 
 
 def _monitor(found: Mapping[str, str]) -> str | None:

@@ -42,6 +42,13 @@ def test_an_agent_of_a_node_asks_only_the_monitor_in_each_pod() -> None:
         read_settings([], node | {"MONITOR_URL": "ws://10.0.0.1:10301/monitor"})
 
 
+def test_an_agent_of_a_node_looks_at_each_guest_where_its_pod_forwards_it() -> None:
+    """The address of a pod's own link is the same in all pods."""
+    found = read_settings([], {"AGENT_MODE": "node", "NODE_NAME": "node-1"})
+    assert found.metrics_url == "http://{pod_ip}:9100/metrics"
+    assert found.database_url == "http://{pod_ip}:25183/database"
+
+
 def test_flags_go_above_the_environment() -> None:
     found = read_settings(["--vm-name", "other", "--agent-listen", "127.0.0.1:0"], SIDECAR)
     assert found.assignment is not None
