@@ -72,6 +72,17 @@ def test_the_table_says_what_was_saved_and_at_which_prices(cost: Cost) -> None:
     assert "The history begins 1.0 h after the time that was asked for." in said
 
 
+def test_names_and_numbers_are_never_cut(cost: Cost, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = web_line(cost())
+    monkeypatch.setenv("COLUMNS", "40")
+    assert web_line(cost()) == wide
+
+
+def web_line(said: str) -> list[str]:
+    """What is said of one VM, word by word."""
+    return next(line.split() for line in said.splitlines() if "[red]web" in line)
+
+
 def test_machines_read_the_same_numbers_in_every_form(cost: Cost, tmp_path: Path) -> None:
     (tmp_path / "prices.yaml").write_text("ranking: {prices: {cpu: 1, memGib: 0}, nodePrices: {m5: 16}}\n")
     prices = ("--prices", str(tmp_path / "prices.yaml"), "--by", "namespace")

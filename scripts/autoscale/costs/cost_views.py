@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from typing import Final
 
 import yaml
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from scheduler_plugin.history.core.samples import HOUR
@@ -16,6 +18,8 @@ from scheduler_plugin.history.costs.bills import Bill, Line
 from scheduler_plugin.history.costs.consolidation import Emptied
 from scheduler_plugin.history.costs.opencost import allocations
 from scheduler_plugin.history.costs.rendering import as_csv, document, hours_and_money, ranked
+
+_WIDEST: Final = 1000
 
 
 class Output(StrEnum):
@@ -42,13 +46,16 @@ def show(console: Console, found: Bill, by: str, prices: str, notes: Sequence[st
     """The bill for people."""
     hours = (found.period.until - found.period.since) / HOUR
     table = Table(box=None, title=f"The last {hours:.1f} h, by {by}", title_justify="left")
-    table.add_column(by, no_wrap=True, overflow="fold")
+    table.add_column(by, no_wrap=True)
     for heading in ("vCPU-h", "GiB-h", "cost", "used", "at max", "saved", "at P99.5", "saved", "unknown h"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, line in ranked(found):
         table.add_row(escape(name), *_cells(line))
     table.add_section()
     table.add_row("total", *_cells(found.total), style="bold")
+    # A terminal may break a line that is too long for it; a name or a number that is cut says nothing.
+    wide = console.options.update(max_width=_WIDEST)
+    console.width = max(console.width, Measurement.get(console, wide, table).maximum)
     console.print(table)
     for sentence in (*_sentences(found, prices), *notes):
         console.print(escape(sentence), soft_wrap=True, highlight=False)
