@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Annotated, Final
 
 import typer
 
 from deploy.kube.client import ApiError, ApiUnavailableError
+from protocol.durations import DurationError
 from protocol.kubernetes.objects import Json, name_of, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import EVENTS, PODS, VIRTUAL_MACHINES
+from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.story import story, warnings_about
+from scheduler_plugin.history.ports import History, HistoryError, Period
 from scripts.autoscale.clusters import Context, Kubeconfig
 from scripts.autoscale.explain_group import find_group, group_account, group_name, group_story
+from scripts.autoscale.history.finding import history_path, opened_history
+from scripts.autoscale.history.past import period_since, told_since
 from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
 from scripts.autoscale.site import NAME_LABEL, Site, SiteError, explanation, open_site
@@ -29,14 +35,35 @@ _EVERY: Final = 1.0
 def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
     what: Annotated[str, typer.Argument(help="A VM as [NAMESPACE/]NAME, or a group as [[NAMESPACE/]KIND/]NAME.")],
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Say it again each second, until Ctrl-C.")] = False,
+    since: Annotated[str, typer.Option(help="What was decided since then instead, such as 12h, as recorded.")] = "",
+    prometheus: Annotated[str, typer.Option(help="With --since: ask this Prometheus (its URL), not a file.")] = "",
     output: OutputFormat = Output.TEXT,
     name: Name = "local",
     kubeconfig: Kubeconfig = "",
     context: Context = "",
     namespace: VmNamespace = DEFAULT,
 ) -> None:
-    """Say why a VM has its size (metrics, needs, permit, who denied what), or why a group has so many replicas."""
-    run(_explain(what, namespace, (name, kubeconfig, context), output, watch=watch))
+    """Say why a VM has its size (metrics, needs, permit, who denied what), or why a group has so many replicas.
+
+    Examples: autoscale explain db --watch · autoscale explain shop/db --since 12h
+    """
+    where = (name, kubeconfig, context)
+    if not since:
+        run(_explain(what, namespace, where, output, watch=watch))
+    try:
+        period = period_since(since)
+    except DurationError as error:
+        raise typer.BadParameter(str(error), param_hint="--since") from None
+    run(_past(vm_name(what, namespace), period, opened_history(history_path(*where), prometheus), output))
+
+
+async def _past(vm: ObjectName, period: Period, chosen: AbstractAsyncContextManager[History], output: Output) -> int:
+    try:
+        async with chosen as history:
+            show(*await told_since(history, vm, period), output)
+    except HistoryError as error:
+        raise SiteError(str(error)) from error
+    return 0
 
 
 async def _explain(given: str, namespace: str, where: tuple[str, str, str], output: Output, *, watch: bool) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from protocol.durations import DurationError, parse_duration
 from protocol.kubernetes.objects import items, text
 from protocol.kubernetes.resources import NODES
 from protocol.messages import ObjectName
@@ -29,6 +27,7 @@ from scripts.autoscale.costs.cost_views import Output, advice, show, written
 from scripts.autoscale.costs.policy_replay import STEP, Replayed, replayed
 from scripts.autoscale.costs.price_table import price_table
 from scripts.autoscale.history.finding import history_path, opened_history
+from scripts.autoscale.history.past import period_since
 from scripts.autoscale.local import Name
 from scripts.autoscale.replay.play import choose_players
 from scripts.autoscale.running import run
@@ -61,7 +60,7 @@ def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     where = (name, kubeconfig, context)
     ranking, said = price_table(prices, name)
     try:
-        period = _period(since)
+        period = period_since(since)
         key_of(by)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
@@ -70,15 +69,6 @@ def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     else:
         chosen = opened_history(file or history_path(*where), prometheus)
         run(_cost(chosen, period, by, output, (ranking, said), policy, name))
-
-
-def _period(since: str) -> Period:
-    """Raises ``DurationError``."""
-    span = parse_duration(since)
-    if not span:
-        raise DurationError("expected a span of time above zero")
-    until = round(time.time() * 1000)
-    return Period(until - round(span * 1000), until)
 
 
 async def _cost(  # noqa: PLR0913, PLR0917 - what was chosen

@@ -1,0 +1,67 @@
+"""What was decided about a VM, and where it moved, in sentences with their times: ``autoscale explain --since``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from protocol.durations import DurationError, parse_duration
+from protocol.kubernetes.objects import Json
+from protocol.kubernetes.timestamps import timestamp
+from protocol.messages import ObjectName
+from scheduler_plugin.history.core.samples import SECOND, Decision, Millis, MoveRecord
+from scheduler_plugin.history.ports import Extent, History, Period
+
+
+def period_since(since: str) -> Period:
+    """From so long ago until now. Raises ``DurationError``."""
+    span = parse_duration(since)
+    if not span:
+        raise DurationError("expected a span of time above zero")
+    until = round(time.time() * SECOND)
+    return Period(until - round(span * SECOND), until)
+
+
+async def told_since(history: History, vm: ObjectName, period: Period) -> tuple[list[str], Json]:
+    """The decisions and migrations of a VM as lines, and as fields. Raises ``HistoryError``."""
+    decisions = await history.decisions(vm, period)
+    moves = await history.moves(vm, period)
+    fields: Json = {
+        "vm": str(vm),
+        "decisions": msgspec.to_builtins(decisions),
+        "migrations": msgspec.to_builtins(moves),
+    }
+    return list(lines_of(vm, decisions, moves, await history.extent())), fields
+
+
+def lines_of(
+    vm: ObjectName, decisions: Sequence[Decision], moves: Sequence[MoveRecord], extent: Extent
+) -> Iterator[str]:
+    """The oldest first; texts of other programs are shown as they are (pure)."""
+    events = [(each.at, list(_decided(each))) for each in decisions] + [(each.since, [_moved(each)]) for each in moves]
+    if not events:
+        yield f"Nothing is recorded of {vm} in that time."
+    for at, (first, *rest) in sorted(events, key=lambda each: each[0]):
+        yield f"{_time(at)} {first}"
+        yield from (f"  {sentence}" for sentence in rest)
+    yield from extent.notes
+
+
+def _decided(found: Decision) -> Iterator[str]:
+    headline, *rest = found.said or ("",)
+    size = "" if found.size is None else f" ({found.size.resources})"
+    yield f"{found.by}{size}: {headline}{' DENIED in part.' if found.denied else ''}"
+    yield from rest
+
+
+def _moved(found: MoveRecord) -> str:
+    took = "" if found.downtime is None else f", {found.downtime} ms stopped"
+    why = f": {found.reason}" if found.reason else ""
+    way = f"{found.source or '?'} to {found.target or '?'}"
+    return f"migration from {way}: {found.phase} after {(found.until - found.since) / SECOND:.0f} s{took}{why}"
+
+
+def _time(at: Millis) -> str:
+    return timestamp(at / SECOND)
