@@ -47,7 +47,8 @@ _MOST_POINTS: Final = 10_000
 class Expressions(msgspec.Struct, frozen=True):
     """Expressions over samples that are scraped every ``scrapes`` (ms).
 
-    A sample counts for one and a half of them: Prometheus alone would hold it for five minutes, and fill gaps.
+    A sample counts until the next one is due: Prometheus alone would hold it for five minutes, fill gaps, and have a
+    VM that moved on both nodes.
     """
 
     scrapes: Millis
@@ -56,7 +57,7 @@ class Expressions(msgspec.Struct, frozen=True):
         """A column of ``VM_COLUMNS``, or ``least_…`` and ``most_…``, of one VM or of all.
 
         >>> Expressions(10_000).vm("used_cpu", ObjectName("d", "db"), "vm")
-        'max by (vm) (last_over_time(autoscale_agent_cpu_cores{kind=~"used",namespace="d",vm="db"}[15000ms]))'
+        'max by (vm) (last_over_time(autoscale_agent_cpu_cores{kind=~"used",namespace="d",vm="db"}[9999ms]))'
         """
         kind, _, resource = column.partition("_")
         of_vm = "" if vm is None else f",namespace={quoted(vm.namespace)},vm={quoted(vm.name)}"
@@ -66,7 +67,7 @@ class Expressions(msgspec.Struct, frozen=True):
         """A column of ``NODE_COLUMNS``, of one node or of all; the sizes of a node's VMs are those of its agents.
 
         >>> Expressions(10_000).node("total_mem", "n1")
-        'max by (node) (last_over_time(autoscale_scheduler_node_reservable{resource="memory",node="n1"}[15000ms]))'
+        'max by (node) (last_over_time(autoscale_scheduler_node_reservable{resource="memory",node="n1"}[9999ms]))'
         """
         kind, _, resource = column.partition("_")
         of_node = "" if node is None else f",node={quoted(node)}"
@@ -76,7 +77,7 @@ class Expressions(msgspec.Struct, frozen=True):
         return f"max by (node) ({self._last(metric, f'resource={quoted(_NODE_RESOURCES[resource])}{of_node}')})"
 
     def _last(self, metric: str, matchers: str) -> str:
-        return f"last_over_time({metric}{{{matchers}}}[{self.scrapes * 3 // 2}ms])"
+        return f"last_over_time({metric}{{{matchers}}}[{self.scrapes - 1}ms])"
 
 
 def quoted(text: str) -> str:
