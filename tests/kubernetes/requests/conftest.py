@@ -7,25 +7,28 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.deploy.manifests import Document
 from tests.kubernetes.real_kubernetes import RealKubernetes
+from tests.kubernetes.requests.following import FollowingPrograms
+from tests.kubernetes.requests.real_pod import RealPod, real_pod
 from tests.kubernetes.scheduling.programs import Programs, running
 from tests.kubernetes.scheduling.stage import Stage, new_stage
 
 
-class FollowingPrograms(Programs):
-    """The programs of the manifest with one setting more."""
-
-    def more_settings(self) -> Document:
-        """See ``Programs``."""
-        return {"permits": {"asPodRequests": True}}
-
-
 @pytest.fixture(scope="package")
-def programs(real_kubernetes: RealKubernetes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+def programs(real_kubernetes: RealKubernetes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FollowingPrograms]:
     """Our service and its kube-scheduler."""
     with running(real_kubernetes, tmp_path_factory.mktemp("requests"), FollowingPrograms) as both:
+        assert isinstance(both, FollowingPrograms)
         yield both
+
+
+@pytest.fixture
+def real(stage: Stage, programs: FollowingPrograms, real_kubernetes: RealKubernetes) -> Iterator[RealPod]:
+    """A VM whose pod a kubelet runs."""
+    programs.follow(True)
+    yield real_pod(stage, real_kubernetes, programs)
+    programs.follows = True
+    programs.set_overrides()
 
 
 @pytest.fixture

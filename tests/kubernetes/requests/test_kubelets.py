@@ -1,65 +1,100 @@
-"""Kubelets answer for their nodes: what they have set aside is permitted (B.10)."""
+"""Kubelets answer for their nodes: what they have set aside is permitted, and what they refuse is not (B.10)."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
-from typing import Final
 
 import pytest
 
-from deploy.local.kubernetes.plan.image_names import BUSYBOX_IMAGE
-from protocol.units import Resources
+from protocol.units import Bytes, MilliCpu, Resources
 from tests.kubernetes.real_kubernetes import eventually
-from tests.kubernetes.requests.grown import until_requested
-from tests.kubernetes.scheduling.agents import Agent
-from tests.kubernetes.scheduling.books import PODS
-from tests.kubernetes.scheduling.stage import Stage
+from tests.kubernetes.requests.grown import explained, requested, until_requested
+from tests.kubernetes.requests.real_pod import SMALL, RealPod
 
 pytestmark = pytest.mark.kubernetes
-NODE: Final = "node-1"
-SMALL: Final = Resources.parse("500m", "1Gi")
+LITTLE, MUCH = MilliCpu(100), MilliCpu(300)
 
 
-@pytest.fixture
-def agent(stage: Stage) -> Iterator[Agent]:
-    """The agent of a VM of half a CPU and 1 GiB whose pod runs on a real node, none of which is kept back."""
-    nothing = {"nodes": [NODE], "cpu": {"system": "0"}, "memory": {"system": "0"}}
-    stage.programs.set_overrides(nothing)
-    runner = {
-        "name": "neonvm-runner",
-        "image": BUSYBOX_IMAGE,
-        "imagePullPolicy": "Never",
-        "command": ["sleep", "600"],
-        "resources": {"requests": {"cpu": "100m", "memory": "16Mi"}},
-    }
-    pod = stage.vm_pod(
-        stage.vm("db", "500m", 1), "db", containers=[runner], nodeSelector={"kubernetes.io/hostname": NODE}
-    )
-    stage.until_placed("db")
-    eventually(lambda: allocated(stage) == SMALL, "the pod runs with what its VM has", 60.0)
-    yield Agent.of(stage, pod)
-    stage.programs.set_overrides()
+def of(cpu: MilliCpu) -> Resources:
+    return Resources(cpu, Bytes.parse("1Gi"))
 
 
-def allocated(stage: Stage) -> Resources | None:
-    statuses = stage.get(PODS, "db")["status"].get("containerStatuses") or [{}]
-    found = statuses[0].get("allocatedResources")
-    return None if found is None else Resources.parse(found["cpu"], found["memory"])
-
-
-def test_an_agent_hears_of_its_permit_once_the_kubelet_has_set_it_aside(stage: Stage, agent: Agent) -> None:
+def test_an_agent_hears_of_its_permit_once_the_kubelet_has_set_it_aside(real: RealPod) -> None:
     waits = []
     for step in range(6):
         wanted = Resources.parse(f"{600 + 50 * step}m", "1Gi")
         began = time.monotonic()
-        eventually(lambda wanted=wanted: agent.go_to(wanted) and agent.held == wanted, "it has grown", 20.0)  # type: ignore[misc]
+        real.grows_to(wanted)
         waits.append(time.monotonic() - began)
-        held = allocated(stage)
+        held = real.allocated()
         assert held is not None
-        assert agent.held.within(held)
+        assert real.agent.held.within(held)
     print(f"growth with requests: median {statistics.median(waits):.3f} s, most {max(waits):.3f} s")
-    assert agent.go_to(SMALL)
-    until_requested(stage, "db", SMALL)
-    eventually(lambda: allocated(stage) == SMALL, "the kubelet has let go of it", 20.0)
+    assert real.agent.go_to(SMALL)
+    real.until_small()
+
+
+def test_a_raise_whose_room_another_pod_took_is_not_permitted_and_growth_resumes_when_that_goes(
+    real: RealPod,
+) -> None:
+    """The raise has been sent by a service that was killed then; so the other pod is there first for certain."""
+    real.beside("filler", real.free - LITTLE)
+    wanted = of(SMALL.cpu + MUCH)
+    real.stage.programs.kill_service()
+    real.resize("db", "neonvm-runner", wanted.cpu, by="system:serviceaccount:kube-system:autoscaling-scheduler")
+    real.until_pending("db", "Deferred")
+    real.stage.programs.start_service()
+    real.stage.programs.until_ready()
+    assert real.agent.go_to(wanted)
+    assert real.agent.held.within(SMALL)
+    until_requested(real.stage, "db", SMALL)
+    assert "Deferred" in explained(real.stage, "db")["requestsProblem"]
+    real.stage.delete_pods("filler")
+    real.grows_to(wanted)
+    assert requested(real.stage, "db") == real.allocated() == wanted
+
+
+def test_a_wish_for_more_than_is_free_is_withdrawn_and_explained(real: RealPod) -> None:
+    real.beside("other", LITTLE)
+    real.resize("db", "neonvm-runner", real.allocatable)
+    real.until_small()
+    assert "Deferred" in explained(real.stage, "db")["requestsProblem"]
+    real.grows_to(of(SMALL.cpu + LITTLE))
+    assert explained(real.stage, "db")["requestsProblem"] is None
+
+
+def test_a_wish_for_more_than_the_node_has_gets_nothing_and_holds_nothing_up(real: RealPod) -> None:
+    """The API server refuses it; where it lets it through, the kubelet calls it infeasible and it is withdrawn."""
+    answer = real.try_resize("db", "neonvm-runner", real.allocatable + LITTLE)
+    if answer.is_success:
+        real.until_small()
+        assert "Infeasible" in explained(real.stage, "db")["requestsProblem"]
+    else:
+        assert (answer.status_code, "enough allocatable resources" in answer.text) == (403, True), answer.text
+    real.grows_to(of(SMALL.cpu + LITTLE))
+
+
+def test_room_that_a_pods_deferred_resize_waits_for_is_no_vms_until_the_wish_is_withdrawn(
+    real: RealPod,
+) -> None:
+    real.beside("web", LITTLE)
+    before, wish = real.reserved, real.free + MUCH
+    real.resize("web", "main", wish)
+    real.until_pending("web", "Deferred")
+    eventually(lambda: real.reserved == before + wish - LITTLE, "the book holds the wish", 10.0)
+    assert real.agent.go_to(of(SMALL.cpu + LITTLE))
+    assert real.agent.held == SMALL
+    assert explained(real.stage, "db")["deniedBy"] is not None
+    real.resize("web", "main", LITTLE)
+    eventually(lambda: real.reserved == before, "the wish is gone", 10.0)
+    real.grows_to(of(SMALL.cpu + LITTLE))
+
+
+def test_switched_off_requests_go_back_to_what_the_pod_was_made_with(real: RealPod) -> None:
+    real.grows_to(of(SMALL.cpu + LITTLE))
+    real.programs.follow(False)
+    until_requested(real.stage, "db", Resources.parse("100m", "16Mi"))
+    assert real.agent.go_to(SMALL)
+    real.programs.follow(True)
+    real.until_small()
