@@ -110,7 +110,7 @@ def bill(
         lines[key_of(usage.facts)] += line
     for facts, unknown in _unknown(usages):
         lines[key_of(facts)] += Line(unknown=unknown)
-    nodes = {usage.facts.node for usage in usages}
+    nodes = {usage.facts.node for usage in usages} - {""}  # a VM has no node until it is placed
     total = sum(lines.values(), Line())
     return Bill(period, dict(lines), total, tuple(sorted(node for node in nodes if node not in prices.by_node)))
 

@@ -79,6 +79,10 @@ def test_each_hour_is_priced_on_the_node_where_it_was_spent() -> None:
     assert found.unpriced == ("n1",)
 
 
+def test_a_vm_that_has_no_node_yet_names_none() -> None:
+    assert bill([usage(facts(node=""))], {}, PRICES, key_of("node"), DAY_ONE).unpriced == ()
+
+
 def test_time_that_was_not_seen_costs_nothing_and_is_told() -> None:
     found = bill([usage(facts()), usage(facts(node="n2"), since=3 * HOUR)], {}, PRICES, key_of("vm"), DAY_ONE)
     assert (found.total.known, found.total.unknown) == (Fraction(2), Fraction(2))
