@@ -22,7 +22,7 @@ FAILING := tests/kubernetes/failing
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-failovers test-monitoring explore lint format manifests bench bench-kubernetes bench-migration bench-memory bench-reaction env clean
+.PHONY: help demo test coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-failovers test-monitoring test-page explore lint format manifests bench bench-kubernetes bench-migration bench-memory bench-reaction env clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,10 @@ test-failovers: env ## 200 fail-overs of real schedulers: killed, ended, paused,
 test-monitoring: env ## Alerts, rules and dashboards against Debian's Prometheus
 	@scripts/install-packages.sh monitoring
 	$(BIN)/pytest -m monitoring $(TEST_ARGS)
+
+test-page: env ## The page in Debian's Chromium: every view, live news, 10,000 VMs, accessibility
+	@scripts/install-packages.sh browser
+	$(BIN)/pytest -m browser tests/browser $(TEST_ARGS)
 
 lint: env ## Format, lint, types and the layers between packages
 	$(BIN)/ruff format --check .

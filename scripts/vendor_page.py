@@ -1,7 +1,8 @@
-"""Brings the page's chart library into the tree again, from the npm registry, by the hashes that are locked here.
+"""Brings the page's chart library into the tree again, and what judges its accessibility in tests: from the npm
+registry, by the hashes that are locked here.
 
 Run ``python -m scripts.vendor_page`` after a version is changed; it needs npm. Nothing else does: the files are in the
-tree, in the wheel and in the image.
+tree, and the charts in the wheel and in the image.
 """
 
 from __future__ import annotations
@@ -50,8 +51,11 @@ CHARTS: Final = Library(
 ACCESSIBILITY: Final = Library(
     "axe-core",
     "4.14.1",
-    "build/axe",
-    (("axe.min.js", "axe.min.js", "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"),),
+    "tests/browser/vendor",
+    (
+        ("axe.min.js", "axe.min.js", "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"),
+        ("LICENSE", "axe.LICENSE.txt", "af175b9d96ee93c21a036152e1b905b0b95304d4ae8c2c921c7609100ba8df7e"),
+    ),
 )
 
 

@@ -10,14 +10,21 @@ from urllib.parse import quote
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
+from scheduler_plugin.dashboard.core.past import past
 from scheduler_plugin.dashboard.core.sight import Sight
 from scheduler_plugin.dashboard.sources import Sources
 from scheduler_plugin.dashboard.story import story
+from scheduler_plugin.history.core.samples import SECOND
+from scheduler_plugin.history.ports import History, HistoryError, Period
 
 TIMEOUT: Final = Seconds(5.0)
 AT_ONCE: Final = 8
+POINTS: Final = 400
+"""Points of a chart, at most about so many."""
+MOST_DECISIONS: Final = 100
 SPEAKS_OF_OTHERS: Final = frozenset({"makingRoom", "stuck", "migrationsIdle", "leader"})
 """What the scheduler says of a VM that may name VMs of other namespaces."""
 
@@ -28,6 +35,8 @@ class Accounts:
 
     api: KubernetesApi
     sources: Sources
+    clock: Clock
+    history: History | None = None
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     async def of_vm(self, name: ObjectName, sight: Sight) -> Json | None:
@@ -45,6 +54,23 @@ class Accounts:
         if scheduler is not None and sight.namespaces is not None:
             scheduler = {key: said for key, said in scheduler.items() if key not in SPEAKS_OF_OTHERS}
         return {"story": list(story(vm, agent, scheduler)), "agent": agent, "scheduler": scheduler}
+
+    async def past_of(self, name: ObjectName, sight: Sight, seconds: int) -> Json | None:
+        """What a VM was within the last ``seconds``, nothing where there is no history; None where there is no such VM
+        for the reader.
+        """
+        if not sight.sees(name.namespace):
+            return None
+        if self.history is None:
+            return past([], [])
+        now = round(self.clock.wall() * SECOND)
+        period = Period(now - seconds * SECOND, now)
+        try:
+            spans = await self.history.vm_series(name, period, max(SECOND, seconds * SECOND // POINTS))
+            decisions = await self.history.decisions(name, period, MOST_DECISIONS)
+        except HistoryError:
+            return past([], [])
+        return past(spans, decisions)
 
     async def of_group(self, kind: str, name: ObjectName, sight: Sight) -> Json | None:
         """What the groups' program says; None where there is no such group for the reader, or no answer."""

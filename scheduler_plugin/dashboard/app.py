@@ -18,6 +18,7 @@ from scheduler_plugin.dashboard.reviews import Judge
 from scheduler_plugin.dashboard.sources import Sources
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 from scheduler_plugin.dashboard.web import page_app
+from scheduler_plugin.history.ports import History
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class Dashboard:
     fleet: Fleet
     readers: Readers
     doorman: Doorman
+    accounts: Accounts
     telemetry: DashboardTelemetry
     app: ASGIApp
 
@@ -48,12 +50,20 @@ class Dashboard:
         self.telemetry.ready.set(1)
 
 
-def assemble(title: str, api: KubernetesApi, sources: Sources, clock: Clock, judge: Judge | None) -> Dashboard:
+def assemble(  # noqa: PLR0913, PLR0917 - each is a part of its own
+    title: str,
+    api: KubernetesApi,
+    sources: Sources,
+    clock: Clock,
+    judge: Judge | None,
+    history: History | None = None,
+) -> Dashboard:
     """Puts one together; nothing runs yet. Without a ``judge`` people sign in by one-time links."""
     telemetry = DashboardTelemetry()
     fleet = Fleet(sources, clock, telemetry)
     readers = Readers(fleet.journal, secrets.token_hex(4), clock, telemetry)
     fleet.on_news = readers.stir
     doorman = Doorman(fleet, clock, telemetry, judge)
-    app = page_app(title, doorman, readers, Accounts(api, sources))
-    return Dashboard(api, fleet, readers, doorman, telemetry, app)
+    accounts = Accounts(api, sources, clock, history)
+    app = page_app(title, doorman, readers, accounts)
+    return Dashboard(api, fleet, readers, doorman, accounts, telemetry, app)

@@ -19,9 +19,9 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="autoscale-dashboard", description=DESCRIPTION)
     add_kubeconfig(found)
     where = "where the page is (default: %(default)s)"
-    found.add_argument("--listen", default="0.0.0.0:10291", metavar="HOST:PORT", help=where)
+    found.add_argument("--listen", default="0.0.0.0:10290", metavar="HOST:PORT", help=where)
     probes = "where /metrics /healthz /readyz are (default: %(default)s)"
-    found.add_argument("--metrics-listen", default="0.0.0.0:10290", metavar="HOST:PORT", help=probes)
+    found.add_argument("--metrics-listen", default="0.0.0.0:10289", metavar="HOST:PORT", help=probes)
     scheduler = "where the scheduler explains itself (default: %(default)s)"
     found.add_argument("--scheduler", default="http://autoscaling-scheduler:10297", metavar="URL", help=scheduler)
     groups = "where the groups' program explains itself (default: it is not asked)"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 import msgspec
-from fastapi import FastAPI, Path
+from fastapi import FastAPI, Path, Query
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp
@@ -28,6 +28,7 @@ from scheduler_plugin.dashboard.headers import LOOPBACK, SafeHeaders
 from scheduler_plugin.dashboard.readers import Readers
 
 Name = Annotated[str, Path(max_length=253)]
+Span = Annotated[int, Query(ge=60, le=400 * 86_400)]
 LONGEST_BODY: Final = LONGEST_TOKEN + 1024
 _AWAY: Final = {"error": "the API server does not answer: try again"}
 _NOT_HERE: Final = {"error": "there is no such object"}
@@ -128,6 +129,13 @@ def _add_accounts(app: FastAPI, doorman: Doorman, accounts: Accounts) -> None:
         if session is None:
             return JSONResponse(_SIGN_IN, 401)
         return _said(await accounts.of_vm(ObjectName(namespace, name), session.sight))
+
+    @app.get("/api/vms/{namespace}/{name}/past")
+    async def past_of_vm(request: Request, namespace: Name, name: Name, seconds: Span = 3600) -> Response:
+        session = await _session(request, doorman)
+        if session is None:
+            return JSONResponse(_SIGN_IN, 401)
+        return _said(await accounts.past_of(ObjectName(namespace, name), session.sight, seconds))
 
     @app.get("/api/groups/{namespace}/{kind}/{name}")
     async def group(request: Request, namespace: Name, kind: Name, name: Name) -> Response:

@@ -36,6 +36,7 @@ from scheduler_plugin.web.extender_messages import (
 from scheduler_plugin.web.guard import guarded
 from scheduler_plugin.web.hot_paths import HotPath, HotPaths, HotRequest, HotResponse
 from scheduler_plugin.web.models import NodesModel, Problem, VmModel
+from scheduler_plugin.web.settings_view import settings_view
 from scheduler_plugin.web.standby import by_leader, leading
 from scheduler_plugin.web.views import nodes_view, vm_view
 
@@ -146,6 +147,10 @@ def _add_explanations(app: FastAPI, desk: Desk) -> None:
     @app.get("/nodes", summary="Every node with its pods.", responses=answers({200: ("the cluster", NodesModel)}))
     async def nodes() -> Response:
         return _json(nodes_view(desk.context, desk.standing()))
+
+    @app.get("/settings", summary="The settings in force.")
+    async def settings() -> Response:
+        return _json(settings_view(desk.context.feed.settings))
 
     @app.get(
         "/explain/{namespace}/{vm}",

@@ -112,6 +112,7 @@ async def _demo(options: _Options) -> int:
         if not seen.is_simulated:
             find_pgbench()
         async with fresh_stage(NAME, spec, console, clock) as stage:
+            console.print(f"Watch it in a browser: autoscale web --name {NAME}")
             await _play(stage, options, seen, console, began)
     except* AlreadyRunsError:
         seen.load_problem = "a demonstration runs already; end it with: autoscale local down --name demo"

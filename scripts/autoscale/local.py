@@ -169,6 +169,7 @@ def _say_ready(console: Console, folder: ClusterFolder, spec: ClusterSpec) -> No
         return
     console.print("  kubectl apply -f vm-deploy.yaml && kubectl get neonvm -w")
     console.print(f"  autoscale top{name}")
+    console.print(f"  autoscale web{name}   # the same in a browser")
 
 
 def down(name: Name = "local") -> None:

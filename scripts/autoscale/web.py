@@ -20,8 +20,9 @@ from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.credentials import from_kubeconfig
 from scheduler_plugin.cluster.http_api import HttpApi, http_client
 from scheduler_plugin.dashboard.app import Dashboard, assemble
+from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scheduler_plugin.program import stop_on_signals
-from scheduler_plugin.web.serving import Listener, serve
+from scheduler_plugin.web.serving import Listener, ListenError, serve
 from scripts.autoscale.clusters import Context, Kubeconfig, usual_kubeconfig
 from scripts.autoscale.history.finding import history_path
 from scripts.autoscale.history.recording import recording
@@ -29,7 +30,7 @@ from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
 from scripts.autoscale.site import NAME_LABEL, Site, SiteError, explanation, open_site
 
-PORT: Final = 10291
+PORT: Final = 10290
 CONNECTIONS: Final = httpx.Limits(max_connections=32, max_keepalive_connections=8)
 
 
@@ -39,7 +40,7 @@ def web(
     kubeconfig: Kubeconfig = "",
     context: Context = "",
 ) -> None:
-    """Serve the live page of a cluster to browsers on this machine, until Ctrl-C, and record its history meanwhile."""
+    """Serve the live page of a cluster to browsers on this machine, and record its history, until Ctrl-C."""
     run(_web(port, (name, kubeconfig, context)))
 
 
@@ -57,8 +58,9 @@ async def _api(name: str, kubeconfig: str, context: str) -> AsyncIterator[tuple[
 
 
 async def _web(port: int, where: tuple[str, str, str]) -> int:
-    async with open_site(*where) as site, _api(*where) as (api, clock), recording(site, history_path(*where)):
-        dashboard = assemble(site.title, api, SiteSources(site), clock, judge=None)
+    path = history_path(*where)
+    async with open_site(*where) as site, _api(*where) as (api, clock), recording(site, path):
+        dashboard = assemble(site.title, api, SiteSources(site), clock, None, SqliteHistory(path))
         show_links(Console(), dashboard, port)
         await serve_page(dashboard, port)
     return 0
@@ -79,12 +81,15 @@ def show_links(console: Console, dashboard: Dashboard, port: int) -> None:
 
 
 async def serve_page(dashboard: Dashboard, port: int) -> None:
-    """Serves it on loopback until a signal. Raises ``ListenError``."""
+    """Serves it on loopback until a signal. Raises ``SiteError`` where the port is taken."""
     stop = stop_on_signals()
-    async with asyncio.TaskGroup() as tasks:
-        background = tasks.create_task(dashboard.run())
-        await serve([Listener("page", dashboard.app, f"127.0.0.1:{port}")], stop)
-        background.cancel()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            background = tasks.create_task(dashboard.run())
+            await serve([Listener("page", dashboard.app, f"127.0.0.1:{port}")], stop)
+            background.cancel()
+    except* ListenError as errors:
+        raise SiteError(f"{errors.exceptions[0]}; choose another port with --port") from None
 
 
 class SiteSources:

@@ -3,7 +3,7 @@
 import { FleetCanvas } from "./canvas.js";
 import { fill, h, say, table } from "./dom.js";
 import { ZOOMS, accepts, blockAt, cellAt, laidOut, nodesOf, usualZoom } from "./layout.js";
-import { STATES, amount, count, isPressed, isUnderWay, nodeHref, size, stateOf, vmHref, whyOf } from "./words.js";
+import { STATES, amount, count, isPressed, isUnderWay, nodeHref, size, some, stateOf, vmHref, whyOf } from "./words.js";
 
 const LISTED = 40;
 const TABLE_EVERY = 2000;
@@ -106,7 +106,7 @@ export class FleetView {
     const moves = new Map([...this.store.rows.move.values()].filter(isUnderWay).map((each) => [each.vm, each]));
     const where = (vm) => moves.has(vm.key) ? `${moves.get(vm.key).source || "?"} ⇢ ${moves.get(vm.key).target || "?"} ${moves.get(vm.key).progress}` : vm.node || "no node";
     const item = (state, href, name, said, place) => h("li", { class: state }, h("a", { href }, name), h("span", { class: "said" }, `${STATES[state] ? STATES[state].mark : "▲"} ${said}`), h("span", { class: "place" }, place));
-    const nodes = pressed.slice(0, LISTED).map((node) => item("pressed", nodeHref(node.key), node.key, node.stuck || `${size(node.excess)} above its watermark`, "node"));
+    const nodes = pressed.slice(0, LISTED).map((node) => item("pressed", nodeHref(node.key), node.key, node.stuck || `${some(node.excess)} above its watermark`, "node"));
     const vms = out.slice(0, LISTED).map((vm) => item(stateOf(vm), vmHref(vm.key), vm.key, whyOf(vm), where(vm)));
     const more = Math.max(0, out.length - LISTED) + Math.max(0, pressed.length - LISTED);
     fill(this.standing, h("h2", {}, "What stands out"), nodes.length + vms.length === 0 ? h("p", { class: "empty calm" }, "Nothing: every VM has what it asks for.")

@@ -2,7 +2,7 @@
 
 import { fill, h, table } from "./dom.js";
 import { movesTable } from "./moves.js";
-import { STATES, isPressed, isUnderWay, size, stateOf, vmHref, whyOf } from "./words.js";
+import { STATES, isPressed, isUnderWay, size, some, stateOf, vmHref, whyOf } from "./words.js";
 
 export class NodeView {
   constructor(store, [name]) {
@@ -32,7 +32,7 @@ export class NodeView {
 
 function standing(node) {
   if (node.stuck) return `VMs that should leave it cannot: ${node.stuck}.`;
-  if (isPressed(node)) return `${size(node.excess)} above its watermark.`;
+  if (isPressed(node)) return `${some(node.excess)} above its watermark.`;
   return node.open ? "It takes VMs." : "It takes no new VMs.";
 }
 

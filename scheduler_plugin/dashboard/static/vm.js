@@ -6,7 +6,9 @@ import { STATES, groupHref, nodeHref, size, stateOf, whyOf } from "./words.js";
 
 const MOST_POINTS = 1800;
 const ASK_EVERY = 5000;
-const LINES = [["need denied", "denied"], ["permit", "permit"], ["reserved", "reserved"], ["size", "use"]];
+const LINES = [["need", "need"], ["permit", "permit"], ["reserved", "reserved-line"], ["size", "use"], ["used", "guest"]];
+const PAST = ["need", "permit", "reserved", "size", "used"];
+const SPANS = [["15 min", 900], ["1 h", 3600], ["6 h", 21600], ["1 d", 86400], ["7 d", 604800]];
 
 export class VmView {
   constructor(store, [namespace, name]) {
@@ -19,9 +21,15 @@ export class VmView {
     this.moves = h("div", {});
     this.plots = [plotBox("vCPU"), plotBox("GiB")];
     this.points = [];
+    this.past = null;
+    this.span = SPANS[0][1];
+    this.spans = SPANS.map(([title, seconds]) => h("button", { type: "button", onclick: () => this.look(seconds) }, title));
+    this.decisions = h("div", {});
     this.element = h("section", { class: "page" }, h("h1", {}, this.key), this.facts,
+      h("span", { class: "pair", role: "group", "aria-label": "How far back" }, this.spans),
       h("div", { class: "charts" }, this.plots.map((each) => each.element)),
-      h("h2", {}, "Why"), this.story, this.moves);
+      h("h2", {}, "Why"), this.story, this.decisions, this.moves);
+    this.look(this.span);
     this.ask();
     this.asking = setInterval(() => { if (!document.hidden) this.ask(); }, ASK_EVERY);
     this.sampling = setInterval(() => this.sample(), 1000);
@@ -35,12 +43,23 @@ export class VmView {
     } catch { say(this.story, "The server does not answer."); }
   }
 
+  async look(seconds) {
+    this.span = seconds;
+    this.spans.forEach((button, at) => button.setAttribute("aria-pressed", String(SPANS[at][1] === seconds)));
+    const found = await fetch(`/api/vms/${this.path}/past?seconds=${seconds}`).then((answer) => answer.ok ? answer.json() : null).catch(() => null);
+    if (this.span !== seconds) return;
+    this.past = found;
+    fill(this.decisions, found && found.decisions.length ? [h("h2", {}, "Decisions"), h("ul", { class: "decisions" }, found.decisions.map(decision))] : null);
+    this.sample();
+  }
+
   sample() {
     const vm = this.store.rows.vm.get(this.key);
     if (!vm) return;
     this.points.push([Date.now() / 1000, vm]);
     if (this.points.length > MOST_POINTS) this.points.shift();
-    this.plots.forEach((plot, resource) => draw(plot, this.points, resource));
+    const oldest = Date.now() / 1000 - this.span;
+    this.plots.forEach((plot, resource) => draw(plot, seriesOf(this.past, this.points, resource, oldest)));
   }
 
   update() {
@@ -77,26 +96,52 @@ function plotBox(unit) {
 
 const legend = () => h("span", { class: "legend" }, LINES.map(([title, name]) => h("span", { class: `key ${name}` }, title)));
 
-function draw(plot, points, resource) {
+// What a history has, and from its end on what was seen since the page was opened.
+function seriesOf(past, points, resource, oldest) {
   const scale = resource === 0 ? 1000 : 1024;
-  const of = (name) => points.map(([, vm]) => vm[name][resource] < 0 ? null : vm[name][resource] / scale);
-  const denied = points.map(([, vm]) => vm.denied[resource] > 0 ? (vm.use[resource] + vm.denied[resource]) / scale : null);
-  const data = [points.map(([time]) => time), denied, of("permit"), of("reserved"), of("use")];
+  const name = resource === 0 ? "cpu" : "mem";
+  const columns = past ? PAST.map((kind) => past.columns[`${kind}_${name}`].map((each) => each === null ? null : each / (resource === 0 ? 1000 : 1024 * 1024))) : PAST.map(() => []);
+  const at = past ? [...past.at] : [];
+  const last = at.length ? at[at.length - 1] : 0;
+  const live = points.filter(([time]) => time > last && time >= oldest);
+  const of = (vm, kind) => vm[kind][resource] < 0 ? null : vm[kind][resource] / scale;
+  const need = (vm) => (vm.use[resource] + Math.max(0, vm.denied[resource])) / scale;
+  return [[...at, ...live.map(([time]) => time)],
+    [...columns[0], ...live.map(([, vm]) => need(vm))],
+    [...columns[1], ...live.map(([, vm]) => of(vm, "permit"))],
+    [...columns[2], ...live.map(([, vm]) => of(vm, "reserved"))],
+    [...columns[3], ...live.map(([, vm]) => of(vm, "use"))],
+    [...columns[4], ...live.map(() => null)]];
+}
+
+function decision(each) {
+  const time = new Date(each.at * 1000);
+  return h("li", { class: each.denied ? "denied" : "" }, h("time", { datetime: time.toISOString() }, time.toLocaleString()),
+    `${each.by}: ${each.said.join(" ")}`);
+}
+
+function draw(plot, data) {
   if (plot.chart) { plot.chart.setData(data); return; }
   if (plot.figure.clientWidth > 0) plot.chart = new window.uPlot(optionsOf(plot.figure), data, plot.figure);
 }
+
+const STEPS = window.uPlot.paths.stepped({ align: 1 });
+const line = (stroke, look) => ({ stroke, paths: STEPS, points: { show: false }, ...look });
+const CLOCK = [[86400, "{MM}-{DD}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, null, null, null, null, 1],
+  [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1], [0.001, "{ss}.{fff}", null, null, null, null, null, null, 1]];
 
 function optionsOf(figure) {
   const colour = (name) => () => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
   return {
     width: figure.clientWidth, height: 170, legend: { show: false }, cursor: { drag: { x: false, y: false } },
-    scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
-    axes: [axis, { ...axis, size: 44 }],
+    scales: { x: { range: (_, low, high) => [Math.min(low, high - 60), high] }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
+    axes: [{ ...axis, values: CLOCK }, { ...axis, size: 44 }],
     series: [{},
-      { stroke: colour("--denied"), width: 2 },
-      { stroke: colour("--permit"), width: 1, dash: [4, 3] },
-      { stroke: colour("--reserved-line"), width: 1.5 },
-      { stroke: colour("--used"), width: 2, fill: colour("--used-fill") }],
+      line(colour("--pressed"), { width: 1.5, dash: [2, 3] }),
+      line(colour("--permit"), { width: 1, dash: [6, 4] }),
+      line(colour("--reserved-line"), { width: 1 }),
+      line(colour("--link"), { width: 2, fill: colour("--used-fill") }),
+      line(colour("--good"), { width: 1.5 })],
   };
 }

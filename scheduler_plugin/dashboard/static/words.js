@@ -4,6 +4,7 @@ export const cpu = (milli) => milli < 0 ? "–" : (milli / 1000).toFixed(milli %
 export const mem = (mib) => mib < 0 ? "–" : mib >= 10240 || (mib >= 1024 && mib % 1024 === 0)
   ? `${trim(mib / 1024)} GiB` : `${mib} MiB`;
 export const size = ([milli, mib]) => milli < 0 ? "–" : `${cpu(milli)} vCPU, ${mem(mib)}`;
+export const some = ([milli, mib]) => [milli > 0 ? `${cpu(milli)} vCPU` : "", mib > 0 ? mem(mib) : ""].filter(Boolean).join(", ") || "nothing";
 export const amount = (pair, resource) => resource === 0 ? `${cpu(pair[0])} vCPU` : mem(pair[1]);
 export const count = (many, one, several) => `${many.toLocaleString("en")} ${many === 1 ? one : several || `${one}s`}`;
 const trim = (value) => value.toFixed(1).replace(/\.0$/, "");
@@ -35,6 +36,6 @@ export const isPressed = (node) => node.excess[0] > 0 || node.excess[1] > 0 || n
 export function whyOf(vm) {
   if (vm.problem) return vm.problem;
   if (vm.phase === "Failed") return "its guest failed";
-  if (vm.denied[0] > 0 || vm.denied[1] > 0) return `${size(vm.denied)} denied`;
+  if (vm.denied[0] > 0 || vm.denied[1] > 0) return `${some(vm.denied)} denied`;
   return STATES[stateOf(vm)].title;
 }

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from scheduler_plugin.dashboard.files import STATIC, page_files
+from scheduler_plugin.dashboard.files import page_files
 from scheduler_plugin.dashboard.headers import HEADERS
-from scripts.vendor_page import CHARTS, vendored
+from scripts.vendor_page import ACCESSIBILITY, CHARTS, ROOT, Library, vendored
 from tests.scheduler_plugin.dashboard.page_cluster import page
 
 MOST_BYTES = 300 * 1024
@@ -43,7 +43,7 @@ async def test_on_one_machine_a_foreign_name_is_not_answered(host: str) -> None:
         assert (await run.http.get("/", headers={"Host": host})).status_code == 421
 
 
-@pytest.mark.parametrize("host", ["localhost:10291", "127.0.0.1", "[::1]:10291", "LOCALHOST"])
+@pytest.mark.parametrize("host", ["localhost:10290", "127.0.0.1", "[::1]:10290", "LOCALHOST"])
 async def test_on_one_machine_its_own_names_are_answered(host: str) -> None:
     async with page() as run:
         assert (await run.http.get("/", headers={"Host": host})).status_code == 200
@@ -58,7 +58,7 @@ def test_the_page_is_small_and_loads_nothing_from_elsewhere() -> None:
     assert re.findall(r"<script(?![^>]*src=)|<style|style=|\son[a-z]+=", own["index.html"]) == []
 
 
-def test_what_is_vendored_is_what_was_locked() -> None:
-    found = {path: hashlib.sha256((STATIC / "vendor" / path).read_bytes()).hexdigest() for path in vendored(CHARTS)}
-    assert found == vendored(CHARTS)
-    assert {path.name for path in (STATIC / "vendor").iterdir()} == set(found)
+@pytest.mark.parametrize("library", [CHARTS, ACCESSIBILITY], ids=lambda each: each.package)
+def test_what_is_vendored_is_what_was_locked(library: Library) -> None:
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (ROOT / library.folder).iterdir()}
+    assert found == vendored(library)

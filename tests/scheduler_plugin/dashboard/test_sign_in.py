@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from scheduler_plugin.dashboard.core.sessions import CHECKED_FOR, LASTS
 from scheduler_plugin.dashboard.doorman import COOKIE
+from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from tests.fake_clock import settle
 from tests.scheduler_plugin.dashboard.page_cluster import page, put_vm
 
@@ -97,3 +100,13 @@ async def test_while_the_api_server_is_away_no_token_lets_in_and_sessions_end() 
         assert (await run.sign_in("admin")).status_code == 503
         await run.clock.advance(CHECKED_FOR)
         assert not (await run.http.get("/api/session")).json()["signedIn"]
+
+
+async def test_a_vms_past_is_empty_where_there_is_no_history(tmp_path: Path) -> None:
+    async with page() as run:
+        await run.sign_in(run.links[-1])
+        path = "/api/vms/default/db/past?seconds=900"
+        for history in (None, SqliteHistory(tmp_path / "history.sqlite")):
+            run.dashboard.accounts.history = history
+            assert (await run.http.get(path)).json()["at"] == []
+        assert (await run.http.get(f"{path}0000000")).status_code == 422

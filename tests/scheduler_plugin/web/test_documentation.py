@@ -16,7 +16,9 @@ from tests.scheduler_plugin.running import running
 LISTENERS = {
     "agents": {"/": "post"},
     "extender": {"/filter": "post", "/prioritize": "post", "/bind": "post", "/preempt": "post"},
-    "probes": dict.fromkeys(("/metrics", "/healthz", "/readyz", "/nodes", "/explain/{namespace}/{vm}"), "get"),
+    "probes": dict.fromkeys(
+        ("/metrics", "/healthz", "/readyz", "/nodes", "/settings", "/explain/{namespace}/{vm}"), "get"
+    ),
 }
 
 

@@ -120,3 +120,12 @@ async def test_the_process_is_healthy_even_while_it_is_not_ready() -> None:
     async with running(cluster, FakeClock()) as scheduler:
         statuses = [(await scheduler.probe(path)).status_code for path in ("healthz", "readyz", "metrics", "nodes")]
         assert statuses == [200, 503, 200, 200]
+
+
+async def test_the_settings_in_force_are_told_in_words_of_quantities() -> None:
+    async with running(small_cluster(), FakeClock()) as scheduler:
+        found = (await scheduler.probe("settings")).json()
+        assert found["scheduler_name"] == "autoscale-scheduler"
+        assert found["defaults"]["compute_unit"] == {"cpu": "250m", "mem": "1Gi"}
+        assert found["defaults"]["cpu"]["watermark"] == 0.9
+        assert (found["overrides"], found["node_agents"]) == ({}, ["kube-system:autoscaling-agent"])

@@ -1,0 +1,39 @@
+"""What a history knows of a VM, as a chart needs it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from protocol.kubernetes.objects import Json
+from scheduler_plugin.history.core.samples import SECOND, VM_COLUMNS, Decision
+from scheduler_plugin.history.core.spans import Span
+
+_COLUMNS: Final = tuple(VM_COLUMNS)
+
+
+def past(spans: Sequence[Span], decisions: Sequence[Decision]) -> Json:
+    """Means by column (milli-vCPUs, KiB; null where nothing was known) at the seconds since 1970 ``at``, the oldest
+    first, with a null between spans that do not touch; and decisions, the newest first.
+    """
+    rows = _with_gaps(spans)
+    values = [[None if span is None else span.mean(column) for _, span in rows] for column in _COLUMNS]
+    said = [
+        {"at": each.at / SECOND, "by": each.by, "said": list(each.said), "denied": each.denied} for each in decisions
+    ]
+    return {
+        "at": [at / SECOND for at, _ in rows],
+        "columns": dict(zip(_COLUMNS, values, strict=True)),
+        "decisions": said,
+    }
+
+
+def _with_gaps(spans: Sequence[Span]) -> list[tuple[int, Span | None]]:
+    rows: list[tuple[int, Span | None]] = []
+    for span in spans:
+        if rows and span.since > rows[-1][0]:
+            rows.append((rows[-1][0] + 1, None))
+        if not rows or rows[-1][1] is None:
+            rows.append((span.since, span))
+        rows.append((span.until, span))
+    return rows

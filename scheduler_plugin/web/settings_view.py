@@ -1,0 +1,46 @@
+"""The settings in force as JSON, in the words of their own types: quantities as quantities, nothing left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from fractions import Fraction
+
+import msgspec
+
+from protocol.kubernetes.objects import Json
+from protocol.units import Bytes, MilliCpu
+from scheduler_plugin.settings.document import SchedulerSettings
+
+
+def settings_view(settings: SchedulerSettings) -> Json:
+    """Every setting by its name. Files are named, and none is read: there is no secret among settings."""
+    return {each.name: _told(getattr(settings, each.name)) for each in fields(settings)}
+
+
+def _told(value: object) -> object:
+    if isinstance(value, MilliCpu | Bytes):
+        return value.quantity()
+    if (names := _names(value)) is not None:
+        return {name: _told(getattr(value, name)) for name in names}
+    if isinstance(value, Mapping):
+        return {str(key): _told(each) for key, each in value.items()}
+    if isinstance(value, frozenset | set | list | tuple):
+        told = [_told(each) for each in value]
+        return told if isinstance(value, list | tuple) else sorted(told, key=str)
+    return _plain(value)
+
+
+def _names(value: object) -> tuple[str, ...] | None:
+    """The fields of a structure; None where it is none."""
+    if isinstance(value, msgspec.Struct):
+        return value.__struct_fields__
+    if is_dataclass(value) and not isinstance(value, type):
+        return tuple(each.name for each in fields(value))
+    return None
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Fraction):
+        return float(value)
+    return value if isinstance(value, str | int | float) or value is None else str(value)

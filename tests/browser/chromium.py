@@ -1,0 +1,144 @@
+"""Debian's Chromium, driven by Playwright, on a page that is served in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Request, async_playwright
+from playwright.async_api import Page as Tab
+
+from protocol.runtime.clock import SystemClock
+from scheduler_plugin.dashboard.app import Dashboard, assemble
+from scheduler_plugin.dashboard.reviews import ApiJudge
+from scheduler_plugin.web.serving import Listener, Server
+from tests.scheduler_plugin.dashboard.page_cluster import PageCluster, Told
+
+CHROMIUM: Final = "/usr/bin/chromium"
+FLAGS: Final = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PATIENCE: Final = 20_000
+"""Milliseconds."""
+AXE: Final = Path(__file__).parent / "vendor" / "axe.min.js"
+
+
+@dataclass(slots=True)
+class Served:
+    """One page's program that listens."""
+
+    cluster: PageCluster
+    told: Told
+    dashboard: Dashboard
+    links: list[str]
+    port: int = 0
+    server: Server | None = None
+    serving: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    async def start(self) -> None:
+        """Listens, on the port of before where there was one."""
+        self.server = Listener("page", self.dashboard.app, f"127.0.0.1:{self.port}").server()
+        self.serving = asyncio.create_task(self.server.serve())
+        while not self.server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(0.01)
+        self.port = self.server.servers[0].sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        if self.server is not None and self.serving is not None:
+            self.server.should_exit = True
+            await self.serving
+
+
+@asynccontextmanager
+async def served(cluster: PageCluster, told: Told, *, on_a_cluster: bool = False) -> AsyncIterator[Served]:
+    clock = SystemClock()
+    dashboard = assemble("a fleet that is made up", cluster, told, clock, ApiJudge(cluster) if on_a_cluster else None)
+    found = Served(cluster, told, dashboard, [])
+    dashboard.doorman.on_link = found.links.append
+    if not on_a_cluster:
+        dashboard.doorman.offer_link()
+    logging.getLogger("autoscale").setLevel(logging.ERROR)
+    running = asyncio.create_task(dashboard.run())
+    await dashboard.fleet.synced.wait()
+    await dashboard.fleet.look()
+    await found.start()
+    try:
+        yield found
+    finally:
+        await found.stop()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@dataclass
+class Visit:
+    """A tab, and what it complained of."""
+
+    tab: Tab
+    context: BrowserContext
+    origin: str
+    complaints: list[str] = field(default_factory=list)
+
+    def heard(self, message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"}:
+            self.complaints.append(message.text)
+
+    def asked(self, request: Request) -> None:
+        """No request may leave the page's origin."""
+        if not request.url.startswith(self.origin):
+            self.complaints.append(f"asked {request.url}")
+
+    async def shows(self, text: str) -> None:
+        """Returns once the page shows ``text``."""
+        await self.tab.get_by_text(text).first.wait_for(timeout=PATIENCE)
+
+    async def violations(self) -> list[str]:
+        """What axe finds wrong with what is shown."""
+        await self.tab.evaluate(AXE.read_text())
+        found: Any = await self.tab.evaluate("axe.run()")
+        return [f"{each['id']}: {node['target']}" for each in found["violations"] for node in each["nodes"]]
+
+
+@asynccontextmanager
+async def browsing() -> AsyncIterator[Browser]:
+    async with async_playwright() as programs:
+        browser = await programs.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+@asynccontextmanager
+async def visit(
+    browser: Browser, url: str, width: int = 1360, height: int = 800, **options: Any
+) -> AsyncIterator[Visit]:
+    """A tab on ``url``; no request may leave the page's origin."""
+    context = await browser.new_context(viewport={"width": width, "height": height}, **options)
+    tab = await context.new_page()
+    found = Visit(tab, context, "/".join(url.split("/")[:3]))
+    tab.on("console", found.heard)
+    tab.on("pageerror", lambda error: found.complaints.append(str(error)))
+    tab.on("dialog", lambda dialog: found.complaints.append(f"dialog: {dialog.message}"))
+    tab.on("request", found.asked)
+    await tab.goto(url)
+    try:
+        yield found
+    finally:
+        await context.close()
