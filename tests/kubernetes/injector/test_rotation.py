@@ -74,8 +74,8 @@ def test_nothing_fails_while_certificates_and_authorities_change(
         with Traffic(agents) as traffic:
             while time.monotonic() < until:
                 time.sleep(3.0)
-                pod = rehearsed(stage, runner_pod(stage, stage.get("virtualmachines", "db-0")))
-                assert len(agents_in(pod.json())) == 1, "the API server trusts the webhook all the time"
+                answer = rehearsed(stage, runner_pod(stage, stage.get("virtualmachines", "db-0")))
+                assert was_asked(answer), "the API server trusts the webhook all the time"
                 keys |= set(key_lines(api))
         seen = [x509.load_pem_x509_certificate(each["tls.crt"]) for each in shown.versions]
         assert traffic.failures == []
@@ -86,6 +86,11 @@ def test_nothing_fails_while_certificates_and_authorities_change(
         logs = [*tmp_path.glob("*.log"), *(real_kubernetes.folder / "logs").glob("*.log")]
         assert leaks(logs, keys | tokens) == []
         assert len(keys) > 12
+
+
+def was_asked(answer: httpx.Response) -> bool:
+    """Whether the webhook was: it adds an agent, or says why not where a busy API server lets it wait for too long."""
+    return len(agents_in(answer.json())) == 1 or "vm-agent cannot be read" in answer.headers.get("Warning", "")
 
 
 def agent_of(stage: Stage, name: str) -> Agent:
