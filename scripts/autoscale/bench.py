@@ -19,13 +19,14 @@ from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, open_site
+from scripts.autoscale.terminal.completion import complete_vm
 from scripts.autoscale.vms import vm_name
 
 _POSTGRES = 5432
 
 
 def bench(  # noqa: PLR0913, PLR0917 - each is an option of the command
-    vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.")],
+    vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)],
     seconds: Annotated[int, typer.Option(min=1, help="How long.")] = 60,
     clients: Annotated[int, typer.Option(min=1, help="Number of connections.")] = 8,
     scale: Annotated[int, typer.Option(min=1, help="pgbench's scale; its tables are made anew.")] = 2,

@@ -26,6 +26,7 @@ from scripts.autoscale.history.past import period_since, told_since
 from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
 from scripts.autoscale.site import NAME_LABEL, Site, SiteError, explanation, open_site
+from scripts.autoscale.terminal.completion import complete_vm
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
 from scripts.autoscale.vms import DEFAULT, VmNamespace, vm_name
 
@@ -33,7 +34,12 @@ _EVERY: Final = 1.0
 
 
 def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
-    what: Annotated[str, typer.Argument(help="A VM as [NAMESPACE/]NAME, or a group as [[NAMESPACE/]KIND/]NAME.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="A VM as [NAMESPACE/]NAME, or a group as [[NAMESPACE/]KIND/]NAME.", autocompletion=complete_vm
+        ),
+    ],
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Say it again each second, until Ctrl-C.")] = False,
     since: Annotated[str, typer.Option(help="What was decided since then instead, such as 12h, as recorded.")] = "",
     prometheus: Annotated[str, typer.Option(help="With --since: ask this Prometheus (its URL), not a file.")] = "",

@@ -29,6 +29,7 @@ from scripts.autoscale.history.recording import recording
 from scripts.autoscale.running import run
 from scripts.autoscale.site import open_site
 from scripts.autoscale.steps import StepView, show_failure
+from scripts.autoscale.terminal.completion import complete_node, complete_vm
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
 from scripts.autoscale.vms import vm_table
 
@@ -197,7 +198,7 @@ class KubeletAction(StrEnum):
 
 def kubelet(
     action: Annotated[KubeletAction, typer.Argument(help="stop or start")],
-    node: Annotated[str, typer.Argument(help="Such as node-1.")],
+    node: Annotated[str, typer.Argument(help="Such as node-1.", autocompletion=complete_node)],
     name: Name = "local",
 ) -> None:
     """Stop a node's kubelet, as if its machine hung (NotReady after 40 s; guests run on), or start it again."""
@@ -249,7 +250,7 @@ def _print_status(console: Console, folder: ClusterFolder, answer: ControlRespon
 
 
 def address(
-    vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.")],
+    vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)],
     port: Annotated[int, typer.Option(help="The port in the VM.")] = 5432,
     name: Name = "local",
 ) -> None:

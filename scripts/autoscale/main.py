@@ -5,6 +5,7 @@ A command is imported when it is asked for: all of them together take most of a 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from importlib import import_module
@@ -34,6 +35,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "cost": "scripts.autoscale.costs.cost:cost",
         "record": "scripts.autoscale.costs.record:record",
         "images": "scripts.autoscale.images:images_app",
+        "completion": "scripts.autoscale.terminal.completion:completion",
     }
 )
 """Where each command's function is; that of a group of commands makes the group."""
@@ -47,13 +49,16 @@ _GROUPS: Final = frozenset({"local", "images"})
 _OF_MANY_VALUES: Final = frozenset({"replay", "simulate"})
 
 
-def app(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """The command with these of its subcommands. Raises ``KeyError`` for a name that is none."""
+def app(names: Iterable[str] = COMMANDS, *, completes: bool = False) -> typer.Typer:
+    """The command with these of its subcommands; ``completes``: it completes itself in shells.
+
+    Raises ``KeyError`` for a name that is none.
+    """
     root = typer.Typer(
         name="autoscale",
         help="Vertical autoscaling for fleets of postgres VMs.",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=completes,
         pretty_exceptions_enable=False,
         callback=_before_any,
     )
@@ -84,7 +89,7 @@ def _before_any(
 
 def main() -> None:
     """The entry point."""
-    _run(app(_asked(COMMANDS)))
+    _run(app(asked(COMMANDS), completes=True))
 
 
 def plugin() -> None:
@@ -94,7 +99,7 @@ def plugin() -> None:
     """
     usual = usual_kubeconfig()
     defaults = {} if usual is None else {"kubeconfig": str(usual)}
-    _run(app(_asked(OF_A_CLUSTER)), prog_name=PLUGIN, default_map=dict.fromkeys(OF_A_CLUSTER, defaults))
+    _run(app(asked(OF_A_CLUSTER)), prog_name=PLUGIN, default_map=dict.fromkeys(OF_A_CLUSTER, defaults))
 
 
 def complete() -> None:
@@ -111,9 +116,16 @@ def flags(command: str) -> list[str]:
     return [name for each in options for name in each.opts if name.startswith("--")]
 
 
-def _asked(names: Collection[str]) -> Collection[str]:
+def asked(names: Collection[str]) -> Collection[str]:
     """The command that is asked for alone: making all of them takes longer."""
-    return [name for name in sys.argv[1:2] if name in names] or names
+    typed = sys.argv[1:2] or _completed()[1:2]
+    return [name for name in typed if name in names] or names
+
+
+def _completed() -> list[str]:
+    """The words that a shell wants completed, but for the last one, which is not whole yet."""
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    return line.split()[:-1] if line and not line[-1:].isspace() else line.split()
 
 
 def _run(made: typer.Typer, **more: object) -> None:

@@ -20,14 +20,17 @@ from scripts.autoscale.demonstration.moves import ENDED, SUCCEEDED, Move, MoveWa
 from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, open_site
+from scripts.autoscale.terminal.completion import complete_vm
+from scripts.autoscale.terminal.printing import Output, OutputFormat, show
 from scripts.autoscale.vms import DEFAULT, VmNamespace, vm_name
 
 _LOOK: Final = Seconds(0.1)
 
 
 def migrate(  # noqa: PLR0913, PLR0917 - each is an option of the command
-    vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.")],
+    vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)],
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the migration in progress.")] = False,
+    output: OutputFormat = Output.TEXT,
     name: Name = "local",
     kubeconfig: Kubeconfig = "",
     context: Context = "",
@@ -37,17 +40,32 @@ def migrate(  # noqa: PLR0913, PLR0917 - each is an option of the command
 
     Exits 0 only if it succeeded. Ctrl-C stops watching, not the migration; --cancel cancels it.
     """
-    run(_migrate(vm_name(vm, namespace), (name, kubeconfig, context), cancel=cancel))
+    run(_migrate(vm_name(vm, namespace), (name, kubeconfig, context), output, cancel=cancel))
 
 
-async def _migrate(vm: ObjectName, where: tuple[str, str, str], *, cancel: bool) -> int:
+async def _migrate(vm: ObjectName, where: tuple[str, str, str], output: Output, *, cancel: bool) -> int:
     async with open_site(*where) as site:
-        found, console = await site.client.get(VIRTUAL_MACHINES, vm), Console()
+        found, console = await site.client.get(VIRTUAL_MACHINES, vm), Console(stderr=output.is_for_scripts)
         if cancel:
             return await _cancel(site, vm)
         if not keeps_connections(found):
             console.print(f"{vm} has no overlay address: its connections break when it moves", soft_wrap=True)
-        return await move_and_watch(site.client, vm, console, SystemClock())
+        move = await move_and_watch(site.client, vm, console, SystemClock())
+        show([], as_fields(move), output)
+        return 0 if move.phase == SUCCEEDED else 1
+
+
+def as_fields(move: Move) -> Json:
+    """For scripts: times in milliseconds (pure)."""
+    return {
+        "vm": str(move.vm),
+        "source": move.source or None,
+        "target": move.target or None,
+        "phase": move.phase,
+        "reason": move.reason or None,
+        "totalMs": move.total_ms,
+        "downtimeMs": move.downtime_ms,
+    }
 
 
 def keeps_connections(vm: Json) -> bool:
@@ -55,8 +73,8 @@ def keeps_connections(vm: Json) -> bool:
     return flag(vm, "spec", "extraNetwork", "enable") or bool(text(vm, "status", "extraNetIP"))
 
 
-async def move_and_watch(client: ApiClient, vm: ObjectName, console: Console, clock: Clock) -> int:
-    """Creates a migration and prints each change of its phase; returns the exit code once it has ended.
+async def move_and_watch(client: ApiClient, vm: ObjectName, console: Console, clock: Clock) -> Move:
+    """Creates a migration and prints each change of its phase; returns it once it has ended.
 
     The watch starts before the object is created, so that a short migration is seen as well.
     """
@@ -77,7 +95,7 @@ async def move_and_watch(client: ApiClient, vm: ObjectName, console: Console, cl
                 status.update(_doing(move))
                 await clock.sleep(_LOOK)
         watching.cancel()
-    return 0 if move.phase == SUCCEEDED else 1
+    return move
 
 
 def _doing(move: Move | None) -> str:

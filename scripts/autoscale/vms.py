@@ -13,9 +13,18 @@ from deploy.kube.client import ApiError, client_from_kubeconfig
 from protocol.kubernetes.objects import Json, child, name_of, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from scripts.autoscale.terminal.completion import complete_namespace
 
 DEFAULT: Final = "default"
-VmNamespace = Annotated[str, typer.Option("--namespace", "-n", help="That of the VM, where its name does not say one.")]
+VmNamespace = Annotated[
+    str,
+    typer.Option(
+        "--namespace",
+        "-n",
+        help="That of the VM, where its name does not say one.",
+        autocompletion=complete_namespace,
+    ),
+]
 
 _NAME: Final = r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?"
 _GIVEN: Final = re.compile(rf"(?:({_NAME})/)?({_NAME})")

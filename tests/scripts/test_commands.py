@@ -70,7 +70,7 @@ def test_only_the_command_that_is_asked_for_is_made(
 ) -> None:
     names: list[list[str]] = []
 
-    def app(asked: Iterable[str]) -> Callable[[], None]:
+    def app(asked: Iterable[str], *, completes: bool = False) -> Callable[[], None]:
         names.append(list(asked))
         return lambda: None
 

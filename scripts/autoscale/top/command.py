@@ -15,6 +15,7 @@ from scripts.autoscale.clusters import Context, Kubeconfig
 from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
 from scripts.autoscale.site import open_site
+from scripts.autoscale.terminal.completion import complete_namespace
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
 from scripts.autoscale.top.columns import NODE_COLUMNS, VM_COLUMNS, Column, Kind, Row, header, line, whole
 from scripts.autoscale.top.fleet import Fleet, Seen
@@ -32,7 +33,10 @@ def top(  # noqa: PLR0913, PLR0917 - each is an option of the command
     name: Name = "local",
     kubeconfig: Kubeconfig = "",
     context: Context = "",
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="VMs of this namespace alone.")] = "",
+    namespace: Annotated[
+        str,
+        typer.Option("--namespace", "-n", help="VMs of this namespace alone.", autocompletion=complete_namespace),
+    ] = "",
 ) -> None:
     """Show nodes and VMs: what they have, use and may have, what is denied or moves. Press ? for the keys."""
     is_live = not once and output is Output.TEXT and sys.stdin.isatty() and sys.stdout.isatty()
