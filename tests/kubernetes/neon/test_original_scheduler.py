@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.kubernetes.failing.fleet import until
+from tests.kubernetes.neon.placed_program import PATIENCE
 from tests.kubernetes.neon.stage import Stage
 
 pytestmark = pytest.mark.kubernetes
@@ -29,8 +31,11 @@ async def test_our_agent_holds_a_whole_conversation_with_it(stage: Stage) -> Non
         assert "autoscaling.neon.tech/permit" not in annotations
         assert APPROVED in annotations
         assert '"protoVersion":7' in theirs.said
-        answered = [line for line in theirs.said.splitlines() if "Handled agent request" in line]
-        assert len(answered) > 2, "the first request, a growth and what follows it"
+
+        async def has_answered() -> bool:
+            return theirs.said.count("Handled agent request") > 2
+
+        await until(has_answered, "it has answered the first request, a growth and what follows it", PATIENCE)
         assert "Protocol version mismatch" not in theirs.said
         assert guest.refused == []
     finally:
