@@ -11,12 +11,29 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.cluster import client_of
 from tests.kubernetes.echo_client import SETTLED, echoing
 from tests.kubernetes.flat_client import flat_client
 from tests.kubernetes.postgres_session import Session
 from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
+from tests.kubernetes.scheduling.books import overcommitted
+from tests.kubernetes.scheduling.history import History
 from tests.kubernetes.test_node_failures import pid_of
-from tests.kubernetes.vms import NODES, PODS, VM, has, status, until_books_agree, want
+from tests.kubernetes.vms import (
+    FIRST,
+    NODES,
+    PODS,
+    VM,
+    following,
+    has,
+    requested,
+    room_of,
+    runner_requests,
+    size_of,
+    status,
+    until_books_agree,
+    want,
+)
 
 pytestmark = pytest.mark.kubernetes
 
@@ -132,3 +149,26 @@ def test_a_vm_moves_and_an_open_session_stays(
     until_books_agree(vm)
     vm.wait("condition=Ready", "node", "--all")
     eventually(lambda: [offered(vm, node) for node in NODES] == ["1k", "1k"], "a new kubelet knows the devices")
+
+
+def test_the_target_pod_of_a_move_arrives_with_what_the_vm_holds(vm: RealKubernetes) -> None:
+    """B.10: before it is bound it requests all that the VM has reserved, and no node is ever promised twice."""
+    with following(vm), client_of(vm.kubeconfig) as http:
+        eventually(lambda: requested(vm) == [size_of(vm)], "its pod requests what it has", 180.0)
+        source, held = status(vm)["podName"], size_of(vm)
+        room = {node: room_of(vm, node) for node in NODES}
+        with History(http, {"pods": "/api/v1/namespaces/default/pods"}) as history:
+            name = "with-requests"
+            kind = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration", "metadata": {"name": name}}
+            vm.apply({**kind, "spec": {"vmName": "db", "completionTimeout": 120}})
+            path = ("virtualmachinemigrations.vm.neon.tech", name)
+            eventually(lambda: vm.get(*path).get("status", {}).get("phase") == "Succeeded", "it has moved")
+            eventually(lambda: len(vm.get("pods", PODS)["items"]) == 1, "one pod is left")
+        pods = [each.found for each in sorted(history.events, key=lambda each: each.revision)]
+        bound = [each for each in pods if each["metadata"]["name"] != source and each["spec"].get("nodeName")]
+        assert [runner_requests(each) for each in bound] == [held] * len(bound)
+        assert overcommitted(history.events, room) == []
+        want(vm, "1", 3)
+        eventually(lambda: has(vm, "1", 3) and requested(vm) == [size_of(vm)], "requests come back after it")
+        until_books_agree(vm)
+    eventually(lambda: requested(vm) == [FIRST], "switched off, they are what the pod was made with", 180.0)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
+
+import yaml
 
 from protocol.names import ANNOTATION_BOUNDS, VM_KIND
 from protocol.units import ZERO, Resources
+from tests import plain_yaml
 from tests.kubernetes.real_kubernetes import NotYetError, RealKubernetes, eventually
 from tests.kubernetes.scheduling.books import Books, Obj, needs_of, requests_of
 
 NODES: Final = ("node-1", "node-2")
 PODS: Final = "--selector=vm.neon.tech/name=db"
+FIRST: Final = Resources.parse("100m", "128Mi")
+"""What the VM's pods are made with."""
+
 _VIEWS: Final = "/api/v1/namespaces/kube-system/services/autoscaling-scheduler:10297/proxy"
 _SLOT_MIB: Final = 128
 
@@ -35,6 +43,7 @@ VM: Final[dict[str, Any]] = {
         "schedulerName": "autoscale-scheduler",
         "extraNetwork": {"enable": True},
         "terminationGracePeriodSeconds": 20,
+        "podResources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
         "guest": {
             "cpus": {"min": "250m", "max": 2, "use": 1},
             "memorySlotSize": f"{_SLOT_MIB}Mi",
@@ -93,3 +102,49 @@ def _held_by(pod: Obj, vms: dict[str, Obj]) -> Resources:
     owner = next((each for each in pod["metadata"].get("ownerReferences", ()) if each["kind"] == VM_KIND), None)
     guest = requests_of(pod) if owner is None else needs_of(vms[owner["uid"]])
     return guest + requests_of({"spec": {"containers": sidecars}})
+
+
+def size_of(cluster: RealKubernetes) -> Resources:
+    """What the guest has."""
+    found = status(cluster)
+    return Resources.parse(found["cpus"], found["memorySize"])
+
+
+def requested(cluster: RealKubernetes) -> list[Resources]:
+    """What the guest's container requests, in each pod of the VM."""
+    return [runner_requests(each) for each in cluster.get("pods", PODS)["items"]]
+
+
+def runner_requests(pod: Obj) -> Resources:
+    """What the guest's container requests."""
+    return requests_of({"spec": {"containers": [each for each in pod["spec"]["containers"] if is_runner(each)]}})
+
+
+def is_runner(container: Obj) -> bool:
+    """Whether a guest runs in it."""
+    return bool(container["name"] == "neonvm-runner")
+
+
+def room_of(cluster: RealKubernetes, node: str) -> Resources:
+    """What the node can give to pods of VMs, beside those of the cluster."""
+    found = cluster.get("node", node)["status"]["allocatable"]
+    others = cluster.get("pods", "--namespace=kube-system", f"--field-selector=spec.nodeName={node}")["items"]
+    return Resources.parse(found["cpu"], found["memory"]) - Resources.sum(map(requests_of, others))
+
+
+@contextmanager
+def following(cluster: RealKubernetes) -> Iterator[None]:
+    """Requests of pods follow their VMs while this is entered: a kubelet brings the setting within a minute or two."""
+    _set(cluster, follows=True)
+    try:
+        yield
+    finally:
+        _set(cluster, follows=False)
+
+
+def _set(cluster: RealKubernetes, *, follows: bool) -> None:
+    name = ("configmap", "autoscaling-scheduler-config", "--namespace=kube-system")
+    settings = plain_yaml.load(cluster.get(*name)["data"]["config.yaml"])
+    settings["permits"] = {**settings.get("permits", {}), "asPodRequests": follows}
+    patch = json.dumps({"data": {"config.yaml": yaml.safe_dump(settings)}})
+    cluster.kubectl("patch", *name, "--type=merge", f"--patch={patch}")
