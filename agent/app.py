@@ -117,7 +117,7 @@ def _maker(settings: AgentSettings, dependencies: Dependencies, api: KubernetesA
         metrics, database = (url.replace("{pod_ip}", address) for url in (settings.metrics_url, settings.database_url))
         monitor = settings.monitor_url and settings.monitor_url.replace("{pod_ip}", address)
         ports = Ports(
-            metrics=NodeExporter(clients.guests, metrics, SCRAPE_DEADLINE),
+            metrics=NodeExporter(metrics, SCRAPE_DEADLINE),
             scheduler=scheduler,
             vm_api=NeonVm(api, assignment.vm),
             database=GuestDatabase(clients.guests, database, DATABASE_DEADLINE),

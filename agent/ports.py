@@ -62,6 +62,9 @@ class MetricsSource(Protocol):
     async def scrape(self) -> GuestSample:
         """One look at the guest. Raises ``PortError``."""
 
+    def close(self) -> None:
+        """Lets go of what is kept between looks; another look may follow."""
+
 
 NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
 

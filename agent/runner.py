@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -238,13 +239,14 @@ class Runner:
         """The first look comes within one interval, so that the agents of a node do not look in step."""
         interval = self.state.policy.timing.scrape
         at = Instant(self._ports.clock.now() + interval * self._ports.clock.jitter())
-        while True:
-            await self._ports.clock.wait(self._never, at)
-            try:
-                self._take(Scraped(await self._ports.metrics.scrape()))
-            except PortError as error:
-                self._take(ScrapeFailed(error.fault, error.reason))
-            at = Instant(max(at + self.state.policy.timing.scrape, self._ports.clock.now()))
+        with closing(self._ports.metrics) as metrics:
+            while True:
+                await self._ports.clock.wait(self._never, at)
+                try:
+                    self._take(Scraped(await metrics.scrape()))
+                except PortError as error:
+                    self._take(ScrapeFailed(error.fault, error.reason))
+                at = Instant(max(at + self.state.policy.timing.scrape, self._ports.clock.now()))
 
 
 def _read_floor(found: VirtualMachine) -> tuple[Floor | None, tuple[str, ...]]:

@@ -108,7 +108,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> A
         protocol=protocol,
         compute_unit=unit,
         scheduler_name=found["SERVED_SCHEDULER_NAME"],
-        metrics_url=_of_guest("METRICS_URL", found),
+        metrics_url=_metrics(found),
         database_url=_of_guest("DATABASE_URL", found),
         monitor_url=_monitor(found),
         api_url=_url("KUBERNETES_API_URL", found),
@@ -183,6 +183,14 @@ def _of_guest(name: str, found: Mapping[str, str]) -> str:
     """Where each VM's guest answers."""
     is_default = found[name] == OPTIONS[name][0]
     return OF_ITS_POD[name] if is_default and found["AGENT_MODE"] == "node" else _url(name, found)
+
+
+def _metrics(found: Mapping[str, str]) -> str:
+    """A guest has no certificate that an agent could trust."""
+    url = _of_guest("METRICS_URL", found)
+    if not url.startswith("http://"):
+        raise SettingsError(f"METRICS_URL: expected http://HOST…, got {url!r}")
+    return url
 
 
 def _monitor(found: Mapping[str, str]) -> str | None:

@@ -14,8 +14,8 @@ import msgspec
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import LineSplitter, Page, UnreadableAnswerError, read_object, read_page
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.http_connection import Answer, BrokenConnectionError, Connection, LongAnswerError
 from scheduler_plugin.cluster.api import LONGEST_PAGE, ApiCall, PageTooLargeError, complaint, unknown
-from scheduler_plugin.connections.connection import Answer, BrokenConnectionError, Connection, LongAnswerError
 from scheduler_plugin.connections.pool import ConnectionPool
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9/._-]+")

@@ -19,9 +19,9 @@ from typing import Final, Self
 from urllib.parse import urlsplit
 
 from protocol.runtime.credentials import Credentials
+from protocol.runtime.http_connection import Connection
 from protocol.runtime.keep_alive import KEEPALIVE
 from protocol.units import Seconds
-from scheduler_plugin.connections.connection import Connection
 
 IDLE: Final = Seconds(20.0)
 CONNECT: Final = Seconds(5.0)

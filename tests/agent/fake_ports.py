@@ -56,6 +56,7 @@ class FakeGuest:
     cores: float = 0.0
     error: PortError | None = None
     looks: int = 0
+    closed: int = 0
     _busy: float = 0.0
     _at: float = 0.0
 
@@ -68,6 +69,10 @@ class FakeGuest:
             raise self.error
         memory = Bytes(64 * GIB)
         return GuestSample(cpus={"0": CpuSeconds(self._busy)}, load1=self.cores, mem_total=memory, mem_available=memory)
+
+    def close(self) -> None:
+        """See ``MetricsSource``."""
+        self.closed += 1
 
 
 @dataclass

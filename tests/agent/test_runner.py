@@ -216,7 +216,7 @@ async def test_a_bug_in_a_port_ends_the_runner_with_everything_of_it() -> None:
         async with asyncio.timeout(30):
             await fixture.runner.run()
     assert caught.group_contains(ZeroDivisionError)
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert (asyncio.all_tasks(), fixture.guest.closed) == ({asyncio.current_task()}, 1)
 
 
 async def test_a_floor_is_kept_until_its_time_and_one_that_cannot_be_read_is_said() -> None:

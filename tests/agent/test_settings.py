@@ -95,6 +95,7 @@ def test_files_that_were_named_are_used_and_default_ones_where_they_exist(tmp_pa
         (SIDECAR | {"SCHEDULER_URL": "scheduler:10299"}, "SCHEDULER_URL: expected http://HOST… or https://HOST…"),
         (SIDECAR | {"KUBERNETES_API_URL": "https://"}, "KUBERNETES_API_URL: expected http://HOST… or https://HOST…"),
         (SIDECAR | {"METRICS_URL": "http://{pod_ip}:9100/metrics"}, "METRICS_URL: only the per-node form knows"),
+        (SIDECAR | {"METRICS_URL": "https://guest:9100/metrics"}, "METRICS_URL: expected http://HOST…, got 'https://g"),
         (SIDECAR | {"DATABASE_URL": "http://{pod_ip}:1/database"}, "DATABASE_URL: only the per-node form knows"),
         (SIDECAR | {"MONITOR_URL": "ws://{pod_ip}:10301/monitor"}, "MONITOR_URL: only the per-node form knows"),
         (SIDECAR | {"MONITOR_URL": "http://guest:10301"}, "MONITOR_URL: expected ws://HOST… or off, got 'http://"),

@@ -3,103 +3,139 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
-import httpx
 import pytest
 
 from agent.adapters.scrape import LARGEST, NodeExporter
 from agent.core.events import Fault
 from agent.core.guest import GuestSample
 from agent.ports import PortError
+from protocol.runtime.http_connection import MOST_BESIDE
 from protocol.units import Seconds
-from tests.agent.adapters.answering import Chunks, client, silent, unreachable
 
-URL = "http://10.255.255.254:9100/metrics"
-
-
-def exporter(http: httpx.AsyncClient, deadline: float = 2.0) -> NodeExporter:
-    return NodeExporter(http, URL, Seconds(deadline))
+PAGE = b"node_load1 0.5\n"
+SELECTED = ["cpu", "stat", "loadavg", "meminfo", "pressure", "vmstat"]
 
 
-async def failure(http: httpx.AsyncClient, deadline: float = 2.0) -> tuple[Fault, str]:
+def answer(status: int = 200, body: bytes = PAGE) -> bytes:
+    return b"HTTP/1.1 %d Said\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
+
+
+@dataclass(slots=True)
+class Guest:
+    """An exporter that answers each request with the next of ``answers``; after the last it ends the connection."""
+
+    answers: Sequence[bytes]
+    url: str = ""
+    asked: list[str] = field(default_factory=list)
+    connections: int = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while len(self.asked) < len(self.answers):
+                self.asked.append((await reader.readuntil(b"\r\n\r\n")).decode())
+                writer.write(self.answers[len(self.asked) - 1])
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def guest(*answers: bytes, deadline: float = 2.0, query: str = "") -> AsyncIterator[tuple[NodeExporter, Guest]]:
+    served = Guest(answers)
+    async with await asyncio.start_server(served.serve, "127.0.0.1", 0) as listening:
+        served.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/metrics{query}"
+        exporter = NodeExporter(served.url, Seconds(deadline))
+        yield exporter, served
+        exporter.close()
+
+
+async def failure(exporter: NodeExporter) -> tuple[Fault, str]:
     with pytest.raises(PortError) as caught:
-        await exporter(http, deadline).scrape()
+        await exporter.scrape()
     return caught.value.fault, caught.value.reason
 
 
-async def test_asks_only_for_what_it_needs_and_reads_it() -> None:
-    asked: list[str] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(str(request.url.query, "ascii"))
-        assert request.headers["Accept-Encoding"] == "identity"
-        return httpx.Response(200, stream=Chunks(b"node_load1 0.5\n"))
-
-    assert await exporter(client(answer)).scrape() == GuestSample(load1=0.5)
-    wanted = ["cpu", "stat", "loadavg", "meminfo", "pressure", "vmstat"]
-    assert asked == ["&".join(f"collect%5B%5D={name}" for name in wanted)]
-
-
-async def test_an_exporter_that_refuses_a_selection_is_asked_for_everything_from_then_on() -> None:
-    asked: list[bytes] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(request.url.query)
-        return httpx.Response(400 if request.url.query else 200, stream=Chunks(b"node_load1 0.5\n"))
-
-    guest = exporter(client(answer))
-    for _ in range(2):
-        with pytest.raises(PortError, match="answer 400"):
-            await guest.scrape()
-    assert await guest.scrape() == GuestSample(load1=0.5)
-    assert asked[2] == b""
+async def test_asks_only_for_what_it_needs_over_one_connection() -> None:
+    async with guest(answer(), answer()) as (exporter, served):
+        assert [await exporter.scrape(), await exporter.scrape()] == [GuestSample(load1=0.5)] * 2
+    wanted = "&".join(f"collect%5B%5D={name}" for name in SELECTED)
+    host = served.url.removeprefix("http://").removesuffix("/metrics")
+    asked = (
+        f"GET /metrics?{wanted} HTTP/1.1\r\nHost: {host}\r\n"
+        "User-Agent: autoscale-agent\r\nAccept-Encoding: identity\r\n\r\n"
+    )
+    assert (served.asked, served.connections) == ([asked, asked], 1)
 
 
-async def test_an_exporter_without_vmstat_is_asked_for_the_rest() -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
-        refused = b"vmstat" in request.url.query
-        return httpx.Response(400 if refused else 200, stream=Chunks(b"node_load1 0.5\n"))
-
-    guest = exporter(client(answer))
-    with pytest.raises(PortError, match="answer 400"):
-        await guest.scrape()
-    assert await guest.scrape() == GuestSample(load1=0.5)
+async def test_an_exporter_that_refuses_selections_is_asked_for_less_and_then_for_everything() -> None:
+    async with guest(answer(400), answer(400), answer(), answer(400), query="?a=b") as (exporter, served):
+        for _ in range(2):
+            assert await failure(exporter) == (Fault.GUEST, f"the guest's metrics at {served.url} answer 400")
+        assert await exporter.scrape() == GuestSample(load1=0.5)
+        assert await failure(exporter) == (Fault.GUEST, f"the guest's metrics at {served.url} answer 400")
+    lines = [asked.split()[1] for asked in served.asked]
+    assert lines[:2] == [
+        "/metrics?a=b&" + "&".join(f"collect%5B%5D={name}" for name in names) for names in (SELECTED, SELECTED[:-1])
+    ]
+    assert lines[2:] == ["/metrics?a=b"] * 2
 
 
 async def test_a_guest_in_trouble_says_so() -> None:
-    assert await failure(client(lambda _: httpx.Response(500))) == (
-        Fault.GUEST,
-        f"the guest's metrics at {URL} answer 500",
-    )
+    async with guest(answer(500)) as (exporter, served):
+        assert await failure(exporter) == (Fault.GUEST, f"the guest's metrics at {served.url} answer 500")
 
 
 async def test_a_page_that_does_not_end_is_not_read_to_the_end() -> None:
-    body = Chunks(*[b"x" * (LARGEST // 2)] * 3)
-    assert await failure(client(lambda _: httpx.Response(200, stream=body))) == (
-        Fault.GUEST,
-        f"the guest's metrics have more than {LARGEST} bytes",
-    )
+    endless = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (LARGEST + 1)
+    async with guest(endless) as (exporter, _):
+        assert await failure(exporter) == (Fault.GUEST, f"the guest's metrics have more than {LARGEST} bytes")
 
 
-async def test_a_page_that_breaks_off_is_no_page() -> None:
-    body = Chunks(b"node_load1 0.5\n", error=httpx.RemoteProtocolError("closed"))
-    fault, reason = await failure(client(lambda _: httpx.Response(200, stream=body)))
-    assert (fault, "RemoteProtocolError: closed" in reason) == (Fault.NETWORK, True)
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"HTTP/1.1 200 OK\r\nX: ",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX: ",
+    ],
+)
+async def test_a_guest_cannot_fill_the_agent_with_what_is_no_page(begun: bytes) -> None:
+    async with guest(begun + b"x" * 4 * MOST_BESIDE) as (exporter, _):
+        fault, reason = await failure(exporter)
+    assert (fault, "more than 65536 bytes of it are no body" in reason) == (Fault.NETWORK, True)
+
+
+async def test_a_page_that_breaks_off_is_no_page_and_the_next_look_begins_anew() -> None:
+    async with guest(answer()[:-1], answer()) as (exporter, served):
+        served.answers = served.answers[:1]
+        fault, reason = await failure(exporter)
+        served.answers = [b"", answer()]
+        assert await exporter.scrape() == GuestSample(load1=0.5)
+    assert (fault, reason.endswith("BrokenConnectionError: the server ended the connection")) == (Fault.NETWORK, True)
+    assert served.connections == 2
 
 
 async def test_a_guest_that_cannot_be_reached_is_the_networks_fault() -> None:
-    assert await failure(unreachable()) == (
-        Fault.NETWORK,
-        f"the guest's metrics at {URL} cannot be reached: ConnectError: connection refused",
-    )
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = taken.getsockname()[1]
+    fault, reason = await failure(NodeExporter(f"http://127.0.0.1:{free}/metrics", Seconds(2.0)))
+    assert (fault, "cannot be reached: ConnectionRefusedError" in reason) == (Fault.NETWORK, True)
+
+
+async def test_an_address_that_is_none_is_a_guest_that_cannot_be_reached() -> None:
+    fault, reason = await failure(NodeExporter("http://[pod]:9100/metrics", Seconds(2.0)))
+    assert (fault, "cannot be reached: ValueError" in reason) == (Fault.NETWORK, True)
 
 
 async def test_a_guest_that_does_not_answer_is_given_up_at_the_deadline() -> None:
-    assert await failure(silent(), 0.5) == (Fault.NETWORK, f"the guest's metrics at {URL} did not answer within 0.5 s")
-
-    async def hang(_: httpx.Request) -> httpx.Response:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    hanging = httpx.AsyncClient(transport=httpx.MockTransport(hang))
-    assert await failure(hanging, 0.0) == (Fault.NETWORK, f"the guest's metrics at {URL} did not answer within 0 s")
+    async with guest(b"", answer(), deadline=0.02) as (exporter, served):
+        expected = Fault.NETWORK, f"the guest's metrics at {served.url} did not answer within 0.02 s"
+        assert await failure(exporter) == expected
+    assert served.asked

@@ -123,6 +123,9 @@ class Exporter:
     clock: OneClock
     demand: Demand
 
+    def close(self) -> None:
+        return
+
     async def scrape(self) -> GuestSample:
         guest = self.guests.by_pod.get(self.pod.name)
         if guest is None or guest.has.phase is not GuestPhase.RUNNING:

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from protocol.runtime import http_connection
 from protocol.runtime.credentials import Credentials
 from protocol.runtime.keep_alive import KEEPALIVE
 from protocol.units import Instant, Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError, PageTooLargeError
-from scheduler_plugin.connections import ConnectionPool, DirectApi, connection, direct_api, pool
+from scheduler_plugin.connections import ConnectionPool, DirectApi, direct_api, pool
 
 CALL = ApiCall(
     "PATCH",
@@ -192,7 +193,7 @@ async def test_a_call_that_is_given_up_gives_its_connection_back() -> None:
 
 
 async def test_an_answer_longer_than_what_may_wait_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MOST_UNREAD", 1000)
+    monkeypatch.setattr(http_connection, "MOST_UNREAD", 1000)
     body = b'{"kind":"%s"}' % (b"x" * 10_000)
     async with api([*chunks(*(body[at : at + 700] for at in range(0, len(body), 700))), b"0\r\n\r\n"]) as (found, _):
         assert await found.call(CALL) == {"kind": "x" * 10_000}
@@ -270,7 +271,7 @@ async def test_a_page_that_is_too_large_is_not_read_to_its_end(monkeypatch: pyte
 
 
 async def test_a_server_that_is_faster_than_we_read_is_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MOST_UNREAD", 1000)
+    monkeypatch.setattr(http_connection, "MOST_UNREAD", 1000)
     held: list[str] = []
     watch(monkeypatch, held.append)
     said = [*chunks(*[b"x" * 99 + b"\n"] * 50), b"0\r\n\r\n"]

@@ -4,6 +4,7 @@ Rules that hold here:
 
 - The parser is httptools'. What breaks the rules of HTTP, or ends before it is whole, raises ``BrokenConnectionError``.
 - A peer that sends faster than we read is held up: no more than ``MOST_UNREAD`` bytes wait here.
+- What is no body (a head, a trailer) has ``MOST_BESIDE`` bytes in a row at most, because the parser keeps it.
 - A connection that has broken, or on which an answer was given up, is never used again.
 """
 
@@ -18,6 +19,7 @@ from typing import Final, cast
 import httptools
 
 MOST_UNREAD: Final = 1024 * 1024
+MOST_BESIDE: Final = 64 * 1024
 MOST_HEADERS: Final = 200
 _RETRY_AFTER: Final = b"retry-after"
 _UNASKED: Final = "the server said something that was not asked for"
@@ -52,6 +54,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._answer = Answer()
         self._headers = 0
+        self._beside = 0
         self._pieces: deque[bytes] = deque()
         self._unread = 0
         self._is_whole = True
@@ -174,10 +177,13 @@ class Connection(asyncio.Protocol):
         if self._is_whole:
             self._break(_UNASKED)
             return
+        self._beside += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._break(f"the answer is no HTTP: {error}")
+        if self._beside > MOST_BESIDE:
+            self._break(f"the answer is no HTTP: more than {MOST_BESIDE} bytes of it are no body")
         if self._unread > self._wakes_beyond:
             self._wake()
 
@@ -202,11 +208,13 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
+        self._beside = 0
         self._pieces.append(body)
         self._count(len(body))
 
     def on_message_complete(self) -> None:
         """The answer is whole."""
+        self._beside = 0
         self._is_whole, self._has_lasted = True, self._parser.should_keep_alive()
         self._wake()
 
