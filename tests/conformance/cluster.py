@@ -7,7 +7,7 @@ import itertools
 import json
 import ssl
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,6 +114,10 @@ class Cluster:
         with self.watch(path, fieldSelector=f"metadata.name={name}", resourceVersion=version) as events:
             next(event for event in events if event["type"] == "DELETED")
 
+    def until(self, is_so: Callable[[], bool]) -> None:
+        """Returns once it is so, or after as many looks as tests have patience for."""
+        any(is_so() for _ in range(_PATIENCE))
+
     @contextmanager
     def defined(self, definition: Json) -> Iterator[str]:
         """Defines a custom resource; yields the path of its collection in the test's namespace once it is served."""
@@ -121,9 +125,7 @@ class Cluster:
         self.create(CRDS, definition)
         stored = next(one["name"] for one in spec["versions"] if one["storage"])
         path = self.path(spec["names"]["plural"], group_version=f"{spec['group']}/{stored}")
-        for _ in range(_PATIENCE):
-            if self.http.get(path).status_code == 200:
-                break
+        self.until(lambda: self.http.get(path).status_code == 200)
         try:
             yield path
         finally:

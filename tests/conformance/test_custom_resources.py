@@ -113,6 +113,24 @@ def test_rules_about_change_see_the_earlier_state(cluster: Cluster, things: str)
     assert "things do not shrink" in response.json()["message"]
 
 
+def test_a_stricter_definition_refuses_what_is_changed_and_not_what_is_there(cluster: Cluster, things: str) -> None:
+    name = f"{CRDS}/things.{things.split('/')[2]}"
+    cluster.create(things, thing(things, size=20, mode="big", name="abcde"))
+    version = cluster.get(name)["spec"]["versions"][0]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec["properties"]["size"]["maximum"] = 10
+    spec["properties"]["name"]["maxLength"] = 3
+    done(cluster.patch(name, {"spec": {"versions": [version]}}))
+    other = thing(things, "b", size=11, mode="big")
+    cluster.until(lambda: cluster.http.post(things, json=other, params={"dryRun": "All"}).status_code == 422)
+    done(cluster.patch(f"{things}/a", {"spec": {"amount": 1}}))
+    done(cluster.patch(f"{things}/a", {"spec": {"amount": 2, "size": 20}}))
+    for field, value in (("size", 21), ("name", "abcd")):
+        response = cluster.patch(f"{things}/a", {"spec": {field: value}})
+        assert refused(response) == (422, "Invalid")
+        assert f"spec.{field}" in {cause["field"] for cause in response.json()["details"]["causes"]}
+
+
 def test_status_has_its_own_door(cluster: Cluster, things: str) -> None:
     made = cluster.create(things, {**thing(things, size=1), "status": {"phase": "Done"}})
     done(cluster.patch(f"{things}/a/status", {"status": {"phase": "New"}, "spec": {"size": 2}}))

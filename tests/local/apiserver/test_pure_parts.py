@@ -25,6 +25,7 @@ from deploy.local.apiserver.patch.strategic import strategic_patch
 from deploy.local.apiserver.registry import pod_resources
 from deploy.local.apiserver.resources.catalog import version_rank
 from deploy.local.apiserver.resources.columns import age
+from deploy.local.apiserver.schema.validation import is_unchanged
 
 
 @pytest.mark.parametrize(
@@ -148,6 +149,19 @@ def test_what_is_applied_is_there_and_applying_again_changes_nothing(
     assert again == once
     for path in leaves(stated, builtin_list_keys):
         assert dotted(path) == "" or path[0][2:] in once
+
+
+@pytest.mark.parametrize(
+    ("value", "before", "expected"),
+    [
+        ({"a": [1]}, {"a": [1]}, True),
+        ({"a": [True]}, {"a": [1]}, False),
+        ({"a": 1}, {"a": 2}, False),
+        (None, None, False),
+    ],
+)
+def test_a_part_stays_as_it_was_only_with_the_types_that_it_had(value: Any, before: Any, expected: bool) -> None:
+    assert is_unchanged(value, before) is expected
 
 
 def test_no_longer_stated_fields_go_and_empty_parents_with_them() -> None:

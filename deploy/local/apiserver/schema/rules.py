@@ -1,7 +1,7 @@
 """The CEL rules of a schema (``x-kubernetes-validations``), evaluated where they stand. Pure.
 
-A rule that names ``oldSelf`` speaks about changes only. One that ``cel`` cannot read is not evaluated; ``unreadable``
-finds them, for the warnings of the definition.
+A rule that names ``oldSelf`` speaks about changes only; any other is not evaluated for a part that stays as it was. One
+that ``cel`` cannot read is not evaluated; ``unreadable`` finds them, for the warnings of the definition.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 from deploy.local.apiserver.apimachinery.errors import Cause
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 from deploy.local.apiserver.schema.cel import EvaluationError, UnknownExpressionError, compiled, escaped, evaluate
-from deploy.local.apiserver.schema.validation import shown
+from deploy.local.apiserver.schema.validation import counterpart, is_unchanged, shown
 
 _RULES: Final = "x-kubernetes-validations"
 
@@ -30,23 +30,14 @@ def broken_rules(value: Any, schema: JsonObject, before: Any, path: str = "") ->
                 yield from broken_rules(inner, below, old, f"{path}.{name}" if path else name)
     elif isinstance(value, list) and isinstance(schema.get("items"), dict):
         for index, inner in enumerate(value):
-            old = _counterpart(inner, before, schema)
+            old = counterpart(inner, before, schema)
             yield from broken_rules(inner, schema["items"], old, f"{path}[{index}]")
-
-
-def _counterpart(item: Any, before: Any, schema: JsonObject) -> Any:
-    """The earlier state of an item of a list; known where the list is a map."""
-    keys = schema.get("x-kubernetes-list-map-keys")
-    if not keys or not isinstance(before, list) or not isinstance(item, dict):
-        return None
-    same = (old for old in before if isinstance(old, dict) and all(old.get(key) == item.get(key) for key in keys))
-    return next(same, None)
 
 
 def _checked(rule: JsonObject, value: Any, before: Any, path: str) -> Iterator[Cause]:
     text: str = rule["rule"]
     about_change = "oldSelf" in text
-    if about_change and before is None:
+    if before is None if about_change else is_unchanged(value, before):
         return
     try:
         expression = compiled(text)

@@ -45,7 +45,7 @@ class Schema:
         """Everything in which ``body`` breaks the schema; ``before`` is what it replaces."""
         root = {**self.document, "properties": _without(self.document.get("properties", {}), _TYPE_META)}
         own = {key: body[key] for key in body if key not in _TYPE_META}
-        return list(violations(own, root, "")) or list(broken_rules(body, root, before))
+        return list(violations(own, root, "", before)) or list(broken_rules(body, root, before))
 
 
 def _open(names: tuple[str, ...]) -> JsonObject:

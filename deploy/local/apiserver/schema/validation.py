@@ -1,6 +1,7 @@
 """What a value must satisfy to fit a schema, as tables of one small check for each keyword.
 
-The words of the messages are Kubernetes': clients and people look for them.
+The words of the messages are Kubernetes': clients and people look for them. As there since 1.30, a part that a write
+leaves as it was is not checked again: a definition that became stricter refuses what is changed, not what is there.
 """
 
 from __future__ import annotations
@@ -122,9 +123,26 @@ def _invalid(path: str, value: Any, why: str) -> Cause:
     return Cause(where, f"Invalid value: {shown(value)}: {where} in body {why}")
 
 
-def violations(value: Any, schema: JsonObject, path: str) -> Iterator[Cause]:
-    """Everything in which ``value`` does not fit ``schema``; ``path`` is where the value is, for the messages."""
-    if value is None and schema.get("nullable"):
+def is_unchanged(value: Any, before: Any) -> bool:
+    """Whether ``value`` is what it replaces, of the same types; ``before`` is None where there was nothing."""
+    return before is not None and bool(value == before) and encode(value) == encode(before)
+
+
+def counterpart(item: Any, before: Any, schema: JsonObject) -> Any:
+    """The earlier state of an item of a list of this schema; None where the list is no map, or had no such item."""
+    keys = schema.get("x-kubernetes-list-map-keys")
+    if not keys or not isinstance(before, list) or not isinstance(item, dict):
+        return None
+    same = (old for old in before if isinstance(old, dict) and all(old.get(key) == item.get(key) for key in keys))
+    return next(same, None)
+
+
+def violations(value: Any, schema: JsonObject, path: str, before: Any = None) -> Iterator[Cause]:
+    """Everything in which ``value`` does not fit ``schema`` and that ``before``, which it replaces, did not have.
+
+    ``path`` is where the value is, for the messages; ``before`` is None where there was nothing.
+    """
+    if (value is None and schema.get("nullable")) or is_unchanged(value, before):
         return
     wrong_type = _wrong_type(value, schema)
     if wrong_type:
@@ -140,9 +158,9 @@ def violations(value: Any, schema: JsonObject, path: str) -> Iterator[Cause]:
     if not _COMBINED.isdisjoint(schema):
         yield from _combined_violations(value, schema, path)
     if isinstance(value, dict):
-        yield from _object_violations(value, schema, path)
+        yield from _object_violations(value, schema, path, before)
     elif isinstance(value, list):
-        yield from _list_violations(value, schema, path)
+        yield from _list_violations(value, schema, path, before)
 
 
 def _wrong_type(value: Any, schema: JsonObject) -> str | None:
@@ -181,7 +199,8 @@ def _fits(value: Any, schema: JsonObject) -> bool:
     return next(violations(value, schema, ""), None) is None
 
 
-def _object_violations(value: JsonObject, schema: JsonObject, path: str) -> Iterator[Cause]:
+def _object_violations(value: JsonObject, schema: JsonObject, path: str, before: Any) -> Iterator[Cause]:
+    known = before if isinstance(before, dict) else {}
     properties = schema.get("properties") or {}
     additional = schema.get("additionalProperties")
     for name in schema.get("required", ()):
@@ -190,14 +209,14 @@ def _object_violations(value: JsonObject, schema: JsonObject, path: str) -> Iter
     for name, inner in value.items():
         rule = properties.get(name, additional)
         if isinstance(rule, dict):
-            yield from violations(inner, rule, f"{path}.{name}" if path else name)
+            yield from violations(inner, rule, f"{path}.{name}" if path else name, known.get(name))
 
 
-def _list_violations(value: list[Any], schema: JsonObject, path: str) -> Iterator[Cause]:
+def _list_violations(value: list[Any], schema: JsonObject, path: str, before: Any) -> Iterator[Cause]:
     items = schema.get("items")
     if isinstance(items, dict):
         for index, inner in enumerate(value):
-            yield from violations(inner, items, f"{path}[{index}]")
+            yield from violations(inner, items, f"{path}[{index}]", counterpart(inner, before, schema))
     seen: set[bytes] = set()
     for index, inner in enumerate(value):
         identity = _identity(inner, schema)
