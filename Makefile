@@ -22,7 +22,7 @@ FAILING := tests/kubernetes/failing
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-failovers test-monitoring test-page explore lint format manifests bench bench-kubernetes bench-migration bench-memory bench-reaction env clean
+.PHONY: help docs demo test coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-failovers test-monitoring test-page explore lint format manifests bench bench-kubernetes bench-migration bench-memory bench-reaction env clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -108,6 +108,13 @@ bench-reaction: env ## A load in a real guest: how long until it has more CPU, w
 bench-memory: env ## A real database in the page cache: fixed sizes, and where the policy brings it (20 minutes)
 	@scripts/install-packages.sh guests pgbench
 	@$(BIN)/python -m scripts.bench.memory_bench $(BENCH_ARGS)
+
+docs: env ## The documents as a site in build/site
+	@test -x $(VENV)/docs/bin/mkdocs || $(PYTHON) -m venv $(VENV)/docs
+	@$(VENV)/docs/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.txt
+	$(BIN)/python -m scripts.documents
+	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 env: $(STAMP) ## The Python environment in .venv, which the other targets make by themselves
 
