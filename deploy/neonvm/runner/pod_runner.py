@@ -148,12 +148,11 @@ class PodRunner:
         except GuestError:
             return False
 
-    async def set_cpu(self, use: MilliCpu) -> MilliCpu:
-        """Gives the guest so much CPU; returns what it has. Raises ``GuestError``."""
+    async def set_cpu(self, use: MilliCpu) -> None:
+        """Gives the guest so much CPU. Raises ``GuestError``."""
         if self.decisions.is_given:
             raise GuestError(MOVED_AWAY)
         await self._guest.set_cpu(use)
-        return (await self.state()).cpu
 
     async def database(self) -> Answer:
         """What the guest says of its database. Raises ``GuestError``."""

@@ -103,14 +103,17 @@ class RunnerApi:
 
     async def put_cpu(self, body: bytes) -> Reply:
         """Gives the guest so many thousandths."""
-        return Reply(_OK, str((await self._runner.set_cpu(MilliCpu(int(body)))).value))
+        await self._runner.set_cpu(MilliCpu(int(body)))
+        return await self.cpu(b"")
 
     async def cpu_current(self, _: bytes) -> Reply:
         """The CPU as NeonVM writes it."""
         return _json({"vcpus": cpu_to_wire((await self._runner.state()).cpu)})
 
     async def cpu_change(self, body: bytes) -> Reply:
-        """Gives the guest the CPU that NeonVM's controller asks for."""
+        """Gives the guest the CPU that NeonVM's controller asks for. What it has then, the controller asks itself:
+        one question more would keep a load in an emulated guest waiting for a tenth of a second.
+        """
         await self._runner.set_cpu(CpuChange.read(body))
         return Reply(_OK, "")
 
