@@ -159,6 +159,13 @@ IMAGES: Final[Mapping[str, Image]] = {
             (10294,),
         ),
         Image(
+            "autoscale-dashboard",
+            "Shows a fleet live in a browser",
+            _SERVICES,
+            "scheduler_plugin.dashboard.__main__:main",
+            (10289, 10290),
+        ),
+        Image(
             "autoscale-expander",
             "Tells the Cluster Autoscaler which node group to grow",
             (*_SERVICES[:3], *_GRPC, *_SERVICES[3:]),

@@ -21,6 +21,7 @@ PLAIN: Final[Mapping[str, str]] = {
     "deploy/scheduler-deploy.yaml": "scheduler",
     "deploy/kubernetes/agent-daemonset.yaml": "agent-node",
     "deploy/kubernetes/agent-sidecar.yaml": "agent-sidecar",
+    "deploy/kubernetes/dashboard.yaml": "dashboard",
     "deploy/kubernetes/expander.yaml": "expander",
     "deploy/kubernetes/groups.yaml": "groups",
     "deploy/kubernetes/injector.yaml": "injector",
@@ -43,6 +44,7 @@ VALUES: Final[Mapping[str, Any]] = {
     "certificates": {"enabled": False},
     "agent": {"sidecar": {"enabled": True}},
     "groups": {"enabled": True},
+    "dashboard": {"enabled": True},
     "expander": {"enabled": True},
     "neonvm": {"policy": {"namespaces": [""]}},
 }

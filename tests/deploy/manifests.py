@@ -18,6 +18,7 @@ FILES: Final = (
     "deploy/scheduler-deploy.yaml",
     "deploy/kubernetes/agent-daemonset.yaml",
     "deploy/kubernetes/agent-sidecar.yaml",
+    "deploy/kubernetes/dashboard.yaml",
     "deploy/kubernetes/expander.yaml",
     "deploy/kubernetes/groups.yaml",
     "deploy/kubernetes/injector.yaml",

@@ -49,6 +49,7 @@ PROGRAMS: Final = (
     ),
     Program(AGENT, is_daemon=True, metrics=9101),
     Program(GROUPS, leases=("autoscale-groups",), metrics=10294),
+    Program("autoscaling-dashboard", metrics=10289),
     Program(INJECTOR, leases=("autoscaling-injector",), metrics=10292, tls=(10293,)),
     Program("autoscaling-expander", metrics=10295, tls=(10296,)),
     Program("neonvm-controller", leases=("neonvm-controller",), metrics=10293),

@@ -21,6 +21,7 @@ from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.runtime.tls_metrics import watch_tls
 from protocol.units import Instant
 from scheduler_plugin.expander.telemetry import Telemetry as ExpanderTelemetry
+from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
 from scheduler_plugin.injector.telemetry import InjectorTelemetry
 from scheduler_plugin.telemetry import Telemetry as SchedulerTelemetry
@@ -52,6 +53,7 @@ def registries() -> dict[str, CollectorRegistry]:
         "autoscaler-agent": registry_of(supervisor, fixture.clock),
         "autoscale-scheduler": SchedulerTelemetry(lambda: Instant(0.0)).registry,
         "autoscale-groups": GroupsTelemetry().registry,
+        "autoscale-dashboard": DashboardTelemetry().registry,
         "autoscale-expander": ExpanderTelemetry().registry,
         "autoscale-injector": InjectorTelemetry().registry,
         "neonvm-controller": ControllerTelemetry(vms, lambda: True).registry,

@@ -37,6 +37,8 @@ CALLERS = {
     ("autoscaling-scheduler", 10259): set[str](),
     ("autoscaling-agent", 9101): EVERYBODY,
     ("autoscaling-groups", 10294): EVERYBODY,
+    ("autoscaling-dashboard", 10290): EVERYBODY,
+    ("autoscaling-dashboard", 10289): EVERYBODY,
     ("autoscaling-injector", 10293): EVERYBODY,
     ("autoscaling-injector", 10292): EVERYBODY,
     ("autoscaling-expander", 10296): OF_KUBE_SYSTEM,

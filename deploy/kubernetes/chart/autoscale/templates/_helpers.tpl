@@ -137,6 +137,7 @@ data:
 {{- if .Values.agent.node.enabled }}{{ $names = append $names "autoscaling-agent" }}{{ end -}}
 {{- if .Values.certificates.enabled }}{{ $names = append $names "autoscaling-injector" }}{{ end -}}
 {{- if .Values.groups.enabled }}{{ $names = append $names "autoscaling-groups" }}{{ end -}}
+{{- if .Values.dashboard.enabled }}{{ $names = append $names "autoscaling-dashboard" }}{{ end -}}
 {{- if .Values.expander.enabled }}{{ $names = append $names "autoscaling-expander" }}{{ end -}}
 {{- if .Values.neonvm.enabled }}{{ $names = append $names "neonvm-controller" }}{{ end -}}
 {{- if and .Values.neonvm.enabled .Values.neonvm.devices.enabled }}{{ $names = append $names "neonvm-devices" }}{{ end -}}
