@@ -20,8 +20,8 @@ from deploy.neonvm.service.telemetry import Telemetry as ControllerTelemetry
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.runtime.tls_metrics import watch_tls
 from protocol.units import Instant
-from scheduler_plugin.expander.telemetry import Telemetry as ExpanderTelemetry
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
+from scheduler_plugin.expander.telemetry import Telemetry as ExpanderTelemetry
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
 from scheduler_plugin.injector.telemetry import InjectorTelemetry
 from scheduler_plugin.telemetry import Telemetry as SchedulerTelemetry
