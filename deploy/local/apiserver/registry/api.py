@@ -205,7 +205,7 @@ class Api:
         before = self.get(target)
         resource = target.resource
         body = in_storage_version(resource, make(in_version(resource, before.body)))
-        _check_shape(resource, body)
+        _check_shape(resource, body, before.body)
         body = {**body, "metadata": body.get("metadata") or {}}
         metadata.check_identity(before.body, body, resource)
         if body["metadata"].get("resourceVersion") not in (None, "", str(before.revision)):
@@ -299,13 +299,17 @@ class Api:
         return Stored(key, revision, body, encode(body))
 
 
-def _check_shape(resource: Resource, body: JsonObject) -> None:
-    """Raises a 400 where a field that this server reads is not of its type, or the object is nested too deep."""
+def _check_shape(resource: Resource, body: JsonObject, before: JsonObject | None = None) -> None:
+    """Raises a 400 where a field that this server reads is not of its type, or the object is nested too deep.
+
+    What it has from ``before``, which it replaces, was checked when that was written.
+    """
+    known = before or {}
     if is_too_deep(body):
         raise bad_request(f"the object is {TOO_DEEP}")
-    check_metadata(body.get("metadata"))
+    check_metadata(body.get("metadata"), known.get("metadata"))
     if not resource.custom:
-        check_shape(body, builtin_shape(resource.key))
+        check_shape(body, builtin_shape(resource.key), before)
 
 
 def _namespaces(catalog: Catalog) -> Resource:

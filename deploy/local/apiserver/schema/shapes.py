@@ -182,15 +182,15 @@ def builtin_shape(resource_key: str) -> JsonObject:
     return _BUILTIN.get(resource_key, _PLAIN)
 
 
-def check_shape(value: Any, shape: JsonObject) -> None:
-    """Raises a 400 where a field of ``value`` is not of its type."""
-    wrong = next(violations(value, shape, ""), None)
+def check_shape(value: Any, shape: JsonObject, before: Any = None) -> None:
+    """Raises a 400 where a field of ``value`` is not of its type; parts are spared that ``before`` has as well."""
+    wrong = next(violations(value, shape, "", before), None)
     if wrong is not None:
         raise bad_request(wrong.message)
 
 
-def check_metadata(metadata: Any) -> None:
-    """Raises a 400 where a part of ``metadata`` is not of its type."""
-    wrong = next(violations(metadata, _METADATA, "metadata"), None)
+def check_metadata(metadata: Any, before: Any = None) -> None:
+    """Raises a 400 where a part of ``metadata`` is not of its type; parts are spared that ``before`` has as well."""
+    wrong = next(violations(metadata, _METADATA, "metadata", before), None)
     if wrong is not None:
         raise bad_request(wrong.message)
