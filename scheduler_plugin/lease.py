@@ -146,7 +146,7 @@ class Leadership:
         """Gives the Lease back, where it is ours, so that another need not wait. Never raises ``ApiError``."""
         known, self._until = self.leads and self._version, NEVER
         self._tell()
-        if not known:  # without a version the write would take the Lease from whoever holds it now
+        if not known:  # without a version the write would take the Lease from its holder of now
             return
         try:
             await self._give_back()

@@ -6,7 +6,7 @@ Rules that hold here:
   and ``stack`` the stack where there is one. Whatever else a line says comes from ``extra=`` and keeps its name:
   ``vm``, ``node``, ``pod`` …
 - A line is one line and always valid JSON, whatever it is given to say.
-- What looks like a token or a private key is left out, whoever says it.
+- What looks like a token or a private key is left out of every line.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ def client_context(parts: Parts) -> ssl.SSLContext:
 
 def _show(context: ssl.SSLContext, parts: Parts) -> None:
     if parts.certificate is not None:
-        # An empty password: a key that has one is refused, and nobody is asked at a terminal.
+        # An empty password: a key that has one is refused, without a question at the terminal.
         context.load_cert_chain(parts.certificate, parts.key, password="")
 
 

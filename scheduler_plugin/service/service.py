@@ -8,7 +8,7 @@ Rules that hold here:
 - A bind reserves before it asks the API; only a certain refusal releases.
 - An increase is answered only once it is persisted; while that is not known the agent is
   asked to come again, and the reservation stays.
-- Nothing is granted once the term is over: whoever leads next has read only what was persisted until then.
+- Nothing is granted once the term is over: the next leader has read only what was persisted until then.
 """
 
 from __future__ import annotations

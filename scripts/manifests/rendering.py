@@ -37,7 +37,7 @@ PLAIN: Final[Mapping[str, str]] = {
 """Which folder of templates a plain file is rendered from."""
 
 KUBERNETES: Final = "v1.36.0"
-"""The version of kube-scheduler in the plain file; whoever applies it sets the cluster's own."""
+"""The version of kube-scheduler in the plain file; its users set the cluster's own."""
 
 VALUES: Final[Mapping[str, Any]] = {
     "release": False,

@@ -27,7 +27,7 @@ _OFFLOADS: Final = 0x4000
 
 
 def open_tap(name: str) -> int:
-    """A new tap, open; it lives as long as somebody holds it. Raises ``OSError``."""
+    """A new tap, open; it lives as long as a process holds it. Raises ``OSError``."""
     descriptor = os.open(_TUN, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.ioctl(

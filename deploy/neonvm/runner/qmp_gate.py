@@ -1,6 +1,6 @@
 """Which commands of QEMU's monitor a runner pod passes on, and which it refuses (pure).
 
-QEMU's monitor runs programs and opens files for whoever may speak to it. The controller needs a few of its commands,
+QEMU's monitor runs programs and opens files for all that may speak to it. The controller needs a few of its commands,
 and only these are offered. A guest that was given away is never continued here.
 """
 

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- The pod of a VM that lets itself be resized gets it, whoever made the pod: our controller or NeonVM's. Nothing else of
+- The pod of a VM that lets itself be resized gets it, whether our controller made the pod or NeonVM's. Nothing else of
   the pod is changed, and no label or annotation is set: NeonVM's controller removes those that the VM lacks.
 - A pod that has a container of the agent's name gets none, so asking twice changes nothing.
 - The agent is an init container that goes on (``restartPolicy: Always``): a pod whose guest has ended ends, and an

@@ -7,7 +7,7 @@ Rules that hold here:
 - A write is for the version that was judged and ends before the Lease does: a holder that was stopped and wakes late
   changes nothing.
 - An authority is stored before anything that it has signed, and before it is trusted.
-- Only Secrets that exist are filled: whoever installs a program makes its empty Secret.
+- Only Secrets that exist are filled: the installation of a program makes its empty Secret.
 """
 
 from __future__ import annotations

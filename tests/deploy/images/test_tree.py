@@ -1,4 +1,4 @@
-"""Layers as tar: equal files make equal bytes, whoever made them and when."""
+"""Layers as tar: equal files make equal bytes, at any time and on any machine."""
 
 from __future__ import annotations
 

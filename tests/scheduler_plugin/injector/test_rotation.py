@@ -1,4 +1,4 @@
-"""Authorities and certificates follow one another so that whoever is up to date trusts all that is shown."""
+"""Authorities and certificates follow one another so that a program that is up to date trusts all that is shown."""
 
 from __future__ import annotations
 

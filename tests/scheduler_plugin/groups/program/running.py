@@ -48,7 +48,7 @@ class World:
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def start(self, identity: str = "first", way: Connection | None = None) -> Program:
-        """A new process; ready, and with the Lease where nobody else holds it."""
+        """A new process; ready, and with the Lease where no other process holds it."""
         way = way or self.cluster.connection()
         program = assemble(way, self.clock, self.settings, identity)
         self.processes[identity] = program
