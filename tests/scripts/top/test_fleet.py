@@ -1,0 +1,158 @@
+"""A view follows a cluster: whom it asks, what it says when something is away, and what a person orders."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+
+import httpx
+import msgspec
+import pytest
+
+from deploy.kube.client import ApiClient
+from protocol.kubernetes.objects import Json, text
+from scripts.autoscale.top.columns import Row
+from scripts.autoscale.top.fleet import Fleet
+from tests.fake_clock import FakeClock
+from tests.scripts.top.fleet_fixture import MOVE, agent, node, vm
+
+API = "http://api"
+
+
+class Place:
+    """A cluster of one node; each VM has a pod, whose agent counts its questions."""
+
+    title = "a test"
+
+    def __init__(self, *names: str) -> None:
+        self.vms = [_with_pod(vm(each)) for each in names]
+        self.migrations: list[Json] = []
+        self.nodes: list[Json] | None = [node("node-1")]
+        self.is_away = False
+        self.knows_migrations = True
+        self.asked: list[str] = []
+        self.made: list[Json] = []
+        self.client = ApiClient(httpx.AsyncClient(base_url=API, transport=httpx.MockTransport(self._answer)))
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        if self.is_away:
+            raise httpx.ConnectError("refused")
+        kind = request.url.path.rpartition("/")[2]
+        if request.method == "POST":
+            self.made.append(msgspec.json.decode(request.content, type=Json))
+            made = {"metadata": {"namespace": "shop", "name": "db-7"}}
+            return httpx.Response(201, json=made)
+        if kind == "virtualmachinemigrations" and not self.knows_migrations:
+            return httpx.Response(404, json={"kind": "Status", "reason": "NotFound", "code": 404})
+        found = {"virtualmachines": self.vms, "virtualmachinemigrations": self.migrations}
+        pods = [{"metadata": {"namespace": "x", "name": text(each, "status", "podName")}} for each in self.vms]
+        return httpx.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": found.get(kind, pods)})
+
+    async def of_scheduler(self, path: str) -> Json | None:
+        return None if self.nodes is None else {"nodes": self.nodes}
+
+    async def of_groups(self, path: str) -> Json | None:
+        return None
+
+    async def of_agent(self, pod: Json, path: str) -> Json | None:
+        self.asked.append(text(pod, "metadata", "name"))
+        return agent()
+
+    def into_vm(self, vm: Json, port: int) -> AbstractAsyncContextManager[tuple[str, int]]:
+        raise NotImplementedError
+
+
+def _with_pod(given: Json) -> Json:
+    status = given["status"]
+    assert isinstance(status, dict)
+    return {**given, "status": {**status, "podName": f"pod-{text(given, 'metadata', 'name')}"}}
+
+
+def by_name(rows: tuple[Row, ...]) -> dict[str, Row]:
+    return {each.name: each for each in rows}
+
+
+@pytest.fixture
+async def place() -> AsyncIterator[Place]:
+    made = Place("shop/db", "shop/orders", "default/other")
+    yield made
+    await made.client.__aexit__()
+
+
+async def test_one_look_asks_every_agent(place: Place) -> None:
+    place.migrations = [{**MOVE, "spec": {"vmName": "db"}}]
+    seen = await Fleet(place, FakeClock()).everything()
+    assert sorted(place.asked) == ["pod-db", "pod-orders", "pod-other"]
+    found = by_name(seen.vms)
+    assert {name: row.state for name, row in found.items()} == {
+        "shop/db": "moving",
+        "shop/orders": "Running",
+        "default/other": "Running",
+    }
+    assert found["shop/orders"].cells[4] == "1.90"
+    assert ([each.name for each in seen.nodes], seen.troubles) == (["node-1"], ())
+
+
+async def test_a_namespace_is_looked_at_alone_also_where_migrations_are_unknown(place: Place) -> None:
+    place.knows_migrations = False
+    seen = await Fleet(place, FakeClock(), "shop").everything()
+    assert sorted(by_name(seen.vms)) == ["shop/db", "shop/orders"]
+
+
+async def test_what_is_away_is_said_and_what_was_seen_stays_until_it_is_back(place: Place) -> None:
+    fleet = Fleet(place, FakeClock())
+    before = await fleet.everything()
+    place.is_away, nodes, place.nodes = True, place.nodes, None
+    lost = await fleet.look([])
+    assert (lost.vms, lost.nodes) == (before.vms, before.nodes)
+    api, scheduler = lost.troubles
+    assert (api.startswith("The API server does not answer: "), scheduler) == (True, "The scheduler does not answer.")
+    place.is_away, place.nodes = False, nodes
+    assert await fleet.look([]) == before
+
+
+async def test_of_a_large_fleet_those_on_the_screen_are_asked_and_the_others_in_turn() -> None:
+    place = Place(*(f"shop/db-{each}" for each in range(100)))
+    fleet = Fleet(place, FakeClock())
+    await fleet.everything()
+    place.asked.clear()
+    for _ in range(4):
+        await fleet.look(["shop/db-99", "shop/gone"])
+    assert (place.asked.count("pod-db-99") >= 4, len(set(place.asked)), len(place.asked) < 110) == (True, 100, True)
+    await place.client.__aexit__()
+
+
+async def test_a_row_is_made_anew_only_where_its_vm_has_changed(place: Place) -> None:
+    fleet = Fleet(place, FakeClock())
+    before = by_name((await fleet.everything()).vms)
+    place.vms = [
+        {**each, "status": {**_status(each), "cpus": "4"}} if "orders" in str(each) else each for each in place.vms
+    ]
+    after = by_name((await fleet.everything()).vms)
+    assert [name for name in before if after[name] is not before[name]] == ["shop/orders"]
+    assert after["shop/orders"].cells[3] == "4"
+
+
+def _status(given: Json) -> Json:
+    found = given["status"]
+    assert isinstance(found, dict)
+    return found
+
+
+async def test_a_migration_is_ordered_as_the_command_orders_it(place: Place) -> None:
+    fleet = Fleet(place, FakeClock())
+    await fleet.everything()
+    asked = (
+        "Migrate shop/db from node-1 to another node that has room? It has no overlay address: its connections break."
+    )
+    assert fleet.question("shop/db") == asked
+    assert await fleet.move("shop/db") == "shop/db is to migrate: shop/db-7"
+    assert [text(each, "spec", "vmName") for each in place.made] == ["db"]
+    place.migrations = [{**MOVE, "spec": {"vmName": "db"}}]
+    await fleet.everything()
+    assert await fleet.move("shop/db") == "shop/db is migrating already."
+    place.is_away = True
+    assert (await fleet.move("shop/orders")).startswith("shop/orders is not migrated: ")
+    (said,) = await fleet.story("shop/orders")
+    assert "refused" in said or "answer" in said
+    assert len(place.made) == 1
