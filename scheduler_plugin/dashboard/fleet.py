@@ -38,11 +38,12 @@ from scheduler_plugin.dashboard.sources import Sources
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 
 LOOK: Final = Seconds(1.0)
-"""Between two looks at the scheduler; a look that takes long makes the pause as long."""
+"""The least pause between two looks at the scheduler; a look that takes long makes it longer."""
 
 GROUP_KINDS: Final = (VM_GROUPS, HVPAS, TORTOISES)
-_FEW: Final = 20
-"""A look takes at most one part in so many of the time."""
+_FEW: Final = 4
+"""A pause is so many times as long as the look before it, within these bounds."""
+LONGEST_PAUSE: Final = Seconds(5.0)
 
 
 class Fleet:
@@ -103,7 +104,7 @@ class Fleet:
         while True:
             begun = self._clock.now()
             await self.look()
-            await self._clock.sleep(max(LOOK, _pause(begun, self._clock.now())))
+            await self._clock.sleep(_pause(begun, self._clock.now()))
 
     def _listed(self, plural: str) -> None:
         self._unlisted.discard(plural)
@@ -124,5 +125,5 @@ class Fleet:
 
 
 def _pause(begun: Instant, now: Instant) -> Seconds:
-    """A look that took 100 ms is followed by 2 s without one."""
-    return Seconds((now - begun) * _FEW)
+    """A look that took 500 ms is followed by 2 s without one."""
+    return min(LONGEST_PAUSE, max(LOOK, Seconds((now - begun) * _FEW)))

@@ -264,7 +264,12 @@ def _larger(pairs: Sequence[Pair]) -> Pair:
 
 
 def said_of(row: VmRow, word: Word | None) -> VmRow:
-    """The row with what the scheduler says of it; a VM that the scheduler does not know keeps what its object says."""
+    """The row with what the scheduler says of it; a VM that the scheduler does not know keeps what its object says.
+
+    Permits come sooner than the scheduler's next word, and what is permitted or used is reserved: no smaller
+    reservation is shown.
+    """
     if word is None:
         return msgspec.structs.replace(row, reserved=NOTHING, denied=ZERO, migrating=False)
-    return msgspec.structs.replace(row, reserved=word.reserved, denied=word.denied, migrating=word.migrating)
+    reserved = _larger((word.reserved, row.permit, row.use))
+    return msgspec.structs.replace(row, reserved=reserved, denied=word.denied, migrating=word.migrating)

@@ -109,3 +109,8 @@ def test_the_schedulers_word_is_laid_over_a_row_and_taken_back() -> None:
     said = said_of(row, Word((1, 2), (3, 4), True))
     assert said == VmRow("default/db", "default", reserved=(1, 2), denied=(3, 4), migrating=True)
     assert said_of(said, None) == VmRow("default/db", "default", reserved=NOTHING, denied=ZERO)
+
+
+def test_what_was_permitted_since_the_schedulers_last_word_is_reserved() -> None:
+    row = VmRow("default/db", "default", use=(500, 128), permit=(2500, 512))
+    assert said_of(row, Word((500, 1024), ZERO, False)).reserved == (2500, 1024)
