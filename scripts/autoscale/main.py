@@ -45,6 +45,7 @@ OF_A_CLUSTER: Final = ("check", "top", "web", "explain", "migrate", "bench", "co
 PLUGIN: Final = "kubectl autoscaling"
 """kubectl's own command ``autoscale`` makes an HPA, and goes before any plugin of that name."""
 
+_OF_A_VM: Final = frozenset({"explain", "migrate", "bench"})
 _GROUPS: Final = frozenset({"local", "images"})
 _OF_MANY_VALUES: Final = frozenset({"replay", "simulate"})
 
@@ -104,8 +105,12 @@ def plugin() -> None:
 
 def complete() -> None:
     """What kubectl runs to complete ``kubectl autoscaling …``: words that fit, then cobra's code for "no files"."""
+    from scripts.autoscale.terminal.completion import vms_of_kubectl  # noqa: PLC0415 - other commands need no client
+
     *before, begun = sys.argv[1:] or [""]
-    found = flags(before[0]) if before and before[0] in OF_A_CLUSTER else OF_A_CLUSTER
+    found: Iterable[str] = flags(before[0]) if before and before[0] in OF_A_CLUSTER else OF_A_CLUSTER
+    if before and before[0] in _OF_A_VM and not begun.startswith("-"):
+        found = vms_of_kubectl(begun)
     print("\n".join((*(each for each in found if each.startswith(begun)), ":4")))
 
 

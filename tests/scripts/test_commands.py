@@ -8,6 +8,7 @@ import pytest
 from typer.main import get_command
 
 from scripts.autoscale import main as program
+from scripts.autoscale.terminal import completion as name_completion
 
 
 @pytest.mark.parametrize("name", program.COMMANDS)
@@ -51,11 +52,15 @@ def test_the_plugin_of_kubectl_calls_itself_by_its_name(
         (["check", "--con"], ["--context"]),
         (["check", "-o", "json", "--p"], ["--pre"]),
         (["none", "x"], []),
+        (["explain", "d"], ["db"]),
+        (["migrate", "x"], []),
+        (["explain", "db", "--wat"], ["--watch"]),
     ],
 )
 def test_kubectl_completes_the_plugin(
     typed: list[str], found: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(name_completion, "vms_of_kubectl", lambda begun: ["db"] if "db".startswith(begun) else [])
     monkeypatch.setattr(sys, "argv", ["kubectl_complete-autoscaling", *typed])
     program.complete()
     assert capsys.readouterr().out.splitlines() == [*found, ":4"]

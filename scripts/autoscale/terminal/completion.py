@@ -50,10 +50,22 @@ def fitting(names: Iterable[ObjectName], namespace: str, begun: str) -> list[str
     return sorted(each for each in typed if each.startswith(begun))
 
 
+def vms_of_kubectl(incomplete: str) -> list[str]:
+    """Names of VMs for kubectl's plugin: of the cluster that kubectl means."""
+    return fitting(_names_at(usual_kubeconfig(), "", VIRTUAL_MACHINES), _DEFAULT, incomplete)
+
+
 def _names(ctx: typer.Context, kind: Resource) -> list[ObjectName]:
     try:
         path = _kubeconfig(ctx.params.get("name") or "local", ctx.params)
-        return [] if path is None else asyncio.run(_listed(path, ctx.params.get("context") or "", kind))
+    except _SILENT:
+        return []
+    return _names_at(path, ctx.params.get("context") or "", kind)
+
+
+def _names_at(path: Path | None, context: str, kind: Resource) -> list[ObjectName]:
+    try:
+        return [] if path is None else asyncio.run(_listed(path, context, kind))
     except _SILENT:
         return []
 
