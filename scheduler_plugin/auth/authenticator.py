@@ -8,6 +8,7 @@ Rules that hold here:
 - What has not the shape of an agent's token is refused without a question.
 - A token that is being asked about is asked about once, however many requests show it.
 - At most ``CONCURRENCY`` questions at a time and ``QUEUE`` waiting: what is beyond that is told at once to come again.
+- Where ``run`` ends no question stays open: another scheduler may answer already.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scheduler_plugin.auth.identity import Identity, identity_in
 from scheduler_plugin.auth.token_shape import bearer_token, expiry, is_plausible
-from scheduler_plugin.cluster.api import ApiError
+from scheduler_plugin.cluster.api import ApiError, ApiUnknownError
 
 ACCEPTED_FOR: Final = Seconds(60.0)
 REFUSED_FOR: Final = Seconds(5.0)
@@ -88,9 +89,14 @@ class TokenAuthenticator:
 
     async def run(self) -> None:
         """Asks the API server for ever."""
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(CONCURRENCY):
-                tasks.create_task(self._ask())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(CONCURRENCY):
+                    tasks.create_task(self._ask())
+        finally:
+            for question in self._open.values():
+                _fail(question, ApiUnknownError("this scheduler is about to end"))
+            self._open.clear()
 
     async def identify(self, authorization: str | None, audience: str) -> Identity | None:
         """The owner of the token in an ``Authorization`` header; None where it is no good.
@@ -127,12 +133,15 @@ class TokenAuthenticator:
                     raise OverloadedError
                 identity = identity_in(await self._review(question.token, question.audience), question.audience)
             except (ApiError, OverloadedError) as error:
-                question.answer.set_exception(error)
-                question.answer.exception()  # seen, also where the requests that asked have gone away
+                _fail(question, error)
             else:
                 kept = self._refused if identity is None else self._accepted
                 left = Seconds(expiry(question.token) - self._clock.wall())
                 kept.keep(question.key, identity, self._clock.now(), left)
                 question.answer.set_result(identity)
-            finally:
-                del self._open[question.key]
+            del self._open[question.key]
+
+
+def _fail(question: _Question, error: Exception) -> None:
+    question.answer.set_exception(error)
+    question.answer.exception()  # seen, also where the requests that asked have gone away

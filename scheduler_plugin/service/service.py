@@ -132,11 +132,14 @@ class Service:
         if decision.persist is not None and not decision.persist.before_answer:
             self.context.order((decision.persist,))
         elif decision.persist is not None and not await self._permits.store(decision.persist):
-            wait = RETRY_AFTER if self.context.term.may_write else AT_ONCE
-            raise RefusedError(503, f"the permit of {vm.name} could not be persisted, ask again", wait)
+            what = f"the permit of {vm.name} could not be persisted, ask again"
+            raise RefusedError(503, what, self._until_asked_again())
         if not self.context.term.leads:  # another may lead by now; what it has not read must not be answered
             raise RefusedError(503, "this scheduler leads no more, ask again", AT_ONCE)
         return Granted(PluginResponse(decision.permit, decision.compute_unit, decision.migrate), vm.slot_size)
+
+    def _until_asked_again(self) -> Seconds:
+        return RETRY_AFTER if self.context.term.may_write else AT_ONCE
 
     async def _identify(self, authorization: str | None, address: str) -> Identity:
         if not self.context.ledger.is_ready:
@@ -151,7 +154,9 @@ class Service:
         except OverloadedError:
             raise RefusedError(503, "too many tokens are waiting for a review", RETRY_AFTER) from None
         except ApiError as error:
-            raise RefusedError(503, f"the token cannot be reviewed just now: {error}", RETRY_AFTER) from None
+            raise RefusedError(
+                503, f"the token cannot be reviewed just now: {error}", self._until_asked_again()
+            ) from None
         if identity is None:
             raise RefusedError(401, "a bearer token of the agent's service account is needed")
         return identity

@@ -47,6 +47,8 @@ class AgentRoutes:
         headers = {}
         if refusal.retry_after is not None:
             headers["retry-after"] = str(math.ceil(refusal.retry_after))
+            if not refusal.retry_after:  # the next connection leads to the scheduler that leads by then
+                headers["connection"] = "close"
         if refusal.status == 401:
             headers["www-authenticate"] = "Bearer"
         return HotResponse(_ENCODER.encode({"error": str(refusal)}), refusal.status, headers)

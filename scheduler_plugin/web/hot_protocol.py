@@ -28,6 +28,10 @@ LOG: Final = logging.getLogger("autoscale.serving")
 _FAILED: Final = HotResponse(
     msgspec.json.encode(Problem("the service failed, its log says how")), 500, {"connection": "close"}
 )
+_ENDING: Final = HotResponse(
+    msgspec.json.encode(Problem("this process ends, ask again")), 503, {"retry-after": "0", "connection": "close"}
+)
+"""For what is still open when the listener's time is over."""
 
 
 class _NoEvent:
@@ -132,10 +136,11 @@ class HotCycle:
         return found if isinstance(found, HotResponse) else await found
 
     async def _answer_later(self, answer: Awaitable[HotResponse]) -> None:
-        found = _FAILED
+        found = _ENDING
         try:
             found = await answer
         except Exception:
+            found = _FAILED
             LOG.exception("a request failed")
         finally:
             self.send(found)

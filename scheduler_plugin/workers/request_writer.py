@@ -3,7 +3,8 @@
 Rules that hold here:
 
 - Writes for one pod go one at a time, each onto the version of the pod that is known.
-- An agent waits for the kubelet no longer than ``PATIENCE``: it is permitted what its pod holds then, and asks again.
+- An agent waits for the kubelet no longer than ``PATIENCE``, and not beyond the term: it is permitted what its pod
+  holds then, and asks again.
 - A bind is never refused because requests could not be raised: the VM starts, and does not grow before they are.
 - Where the API server has no ``pods/resize`` permits do not wait for requests; that is said once.
 """
@@ -99,9 +100,13 @@ class RequestWriter:
 
     async def run(self) -> None:
         """Follows all reservations, for ever."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._follow())
-            tasks.create_task(self._follow_waiting())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._follow())
+                tasks.create_task(self._follow_waiting())
+        finally:
+            for news in self._context.queues.requests_seen.values():
+                news.set()  # the term is over: those who wait for kubelets find that out
 
     async def _follow(self) -> Never:
         while True:
@@ -188,7 +193,7 @@ class RequestWriter:
 
     async def _until_kubelet_answers(self, uid: str, until: Instant) -> None:
         clock, seen = self._context.clock, self._context.queues.requests_seen
-        while self._context.ledger.is_awaited(uid) and clock.now() < until:
+        while self._context.ledger.is_awaited(uid) and clock.now() < until and self._context.term.may_write:
             news = seen.setdefault(uid, asyncio.Event())
             try:
                 await clock.wait(news, until)

@@ -18,6 +18,7 @@ from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.leader_endpoints import LeaderEndpoints, Place
 from scheduler_plugin.lease import Leadership, LeaseTerms
 from scheduler_plugin.replica import Replica
+from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.web.apps import agents_app, extender_app, probes_app
 from tests.fake_clock import FakeClock, settle
@@ -81,6 +82,7 @@ class Replicas:
 
     cluster: FakeCluster
     clock: FakeClock
+    settings: SchedulerSettings = field(default_factory=usual_settings)
     running: list[Process] = field(default_factory=list)
     ended: list[Way] = field(default_factory=list)
     made: int = 0
@@ -93,7 +95,7 @@ class Replicas:
         ports = SchedulerPorts(way, TokenReviews(way), clock, Telemetry(clock.now), name)
         place = Place(f"10.0.0.{self.made}", ObjectName(SLICE.namespace, name), f"node-{self.made}")
         endpoints = LeaderEndpoints(way, clock, [SLICE], place)
-        replica = Replica(ports, Leadership(way, clock, TERMS, name), endpoints, usual_settings())
+        replica = Replica(ports, Leadership(way, clock, TERMS, name), endpoints, self.settings)
         apps: dict[str, Callable[[], Any]] = {
             "agents": partial(agents_app, replica),
             "extender": partial(extender_app, replica),
@@ -162,10 +164,12 @@ async def _asked(process: Process, url: str, headers: dict[str, str], body: byte
 
 
 @asynccontextmanager
-async def replicas(cluster: FakeCluster, clock: FakeClock, count: int = 2) -> AsyncIterator[Replicas]:
+async def replicas(
+    cluster: FakeCluster, clock: FakeClock, count: int = 2, settings: SchedulerSettings | None = None
+) -> AsyncIterator[Replicas]:
     """So many, of which the first leads."""
     cluster.put(SLICES, {"metadata": {"namespace": SLICE.namespace, "name": SLICE.name, "uid": "slice"}})
-    made = Replicas(cluster, clock)
+    made = Replicas(cluster, clock, settings or usual_settings())
     try:
         for _ in range(count):
             await made.start()

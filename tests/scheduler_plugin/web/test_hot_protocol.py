@@ -268,6 +268,21 @@ async def test_a_client_that_does_not_read_is_not_worked_for() -> None:
     protocol.connection_lost(None)
 
 
+async def test_a_request_that_is_still_open_when_the_listeners_time_is_over_is_to_be_repeated_elsewhere() -> None:
+    found, wire, state = Answers(), Wire(), ServerState()
+    config = uvicorn.Config(found.app(), lifespan="off", log_config=None)
+    protocol = HotProtocol(Peers(Limits()), found.app(), config=config, server_state=state, app_state={})
+    protocol.connection_made(wire)
+    protocol.data_received(post("/later", b"bind"))
+    await found.was_asked.wait()
+    (open_one,) = state.tasks
+    open_one.cancel()
+    await asyncio.wait([open_one])
+    assert wire.written.startswith(b"HTTP/1.1 503 ")
+    assert {b"retry-after: 0", b"connection: close"} <= set(wire.written.split(b"\r\n"))
+    protocol.connection_lost(None)
+
+
 async def test_what_a_client_asked_for_is_finished_though_it_has_gone() -> None:
     async with serving() as (found, client):
         client.writer.write(post("/later", b"bind"))
