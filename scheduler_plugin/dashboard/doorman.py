@@ -25,6 +25,19 @@ COOKIE: Final = "autoscale-page"
 LONGEST_TOKEN: Final = 16 * 1024
 SECRET: Final = 32
 """Bytes."""
+_DIGITS: Final = 5
+"""Of a port."""
+
+
+def cookie_at(host: str) -> str:
+    """The name of the cookie at a ``Host``: browsers send a cookie to every port, and each port may have its page.
+
+    >>> cookie_at("127.0.0.1:10290"), cookie_at("page.example"), cookie_at("[::1]")
+    ('autoscale-page-10290', 'autoscale-page', 'autoscale-page')
+    """
+    _, colon, port = host.rpartition(":")
+    is_port = bool(colon) and port.isascii() and port.isdigit() and len(port) <= _DIGITS
+    return f"{COOKIE}-{port}" if is_port else COOKIE
 
 
 @dataclass(slots=True)

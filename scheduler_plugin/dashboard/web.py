@@ -22,7 +22,7 @@ from scheduler_plugin.cluster.api import ApiError
 from scheduler_plugin.dashboard.accounts import Accounts
 from scheduler_plugin.dashboard.core.sessions import LASTS, Session
 from scheduler_plugin.dashboard.core.sight import Sight
-from scheduler_plugin.dashboard.doorman import COOKIE, LONGEST_TOKEN, Doorman
+from scheduler_plugin.dashboard.doorman import LONGEST_TOKEN, Doorman, cookie_at
 from scheduler_plugin.dashboard.files import PageFile, page_files
 from scheduler_plugin.dashboard.headers import LOOPBACK, SafeHeaders
 from scheduler_plugin.dashboard.readers import Readers
@@ -90,7 +90,7 @@ def _add_sign_in(app: FastAPI, title: str, doorman: Doorman) -> None:
         response = JSONResponse({"signedIn": True, "way": doorman.way, "title": title})
         is_https = request.url.scheme == "https"
         age = int(LASTS)
-        response.set_cookie(COOKIE, secret, max_age=age, httponly=True, samesite="strict", secure=is_https)
+        response.set_cookie(_cookie(request), secret, max_age=age, httponly=True, samesite="strict", secure=is_https)
         return response
 
     @app.delete("/api/session")
@@ -101,7 +101,7 @@ def _add_sign_in(app: FastAPI, title: str, doorman: Doorman) -> None:
         if found is not None:
             doorman.sessions.end(found)
         response = JSONResponse({"signedIn": False, "way": doorman.way, "title": ""})
-        response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        response.delete_cookie(_cookie(request), httponly=True, samesite="strict")
         return response
 
 
@@ -152,8 +152,12 @@ def _add_accounts(app: FastAPI, doorman: Doorman, accounts: Accounts) -> None:
         return _said(await accounts.of_settings(session.sight))
 
 
+def _cookie(request: Request) -> str:
+    return cookie_at(request.headers.get("host", ""))
+
+
 async def _session(request: Request, doorman: Doorman) -> Session | None:
-    return await doorman.find(request.cookies.get(COOKIE, ""))
+    return await doorman.find(request.cookies.get(_cookie(request), ""))
 
 
 def _is_own(request: Request) -> bool:

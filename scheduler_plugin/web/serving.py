@@ -37,13 +37,14 @@ class ListenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One application at one address, ``host:port``."""
+    """One application at one address, ``host:port``, or at a socket that listens there already."""
 
     name: str
     app: ASGIApp
     address: str
     tls: FollowedTls[ssl.SSLContext] | None = None
     limits: Limits = field(default_factory=Limits)
+    sock: socket.socket | None = None
 
     def server(self) -> Server:
         """A server for it, not yet started. Raises ``ListenError`` for an unusable address or certificate."""
@@ -82,6 +83,11 @@ class Server(uvicorn.Server):
         self.listener = listener
         self.context = context
         self._peers = Peers(listener.limits)
+
+    @property
+    def sockets(self) -> list[socket.socket] | None:
+        """The socket that is given, where one is."""
+        return None if self.listener.sock is None else [self.listener.sock]
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -125,7 +131,7 @@ async def serve(listeners: list[Listener], stop: asyncio.Event) -> None:
     """Serves all until ``stop``; raises ``ListenError`` when one cannot listen."""
     servers = [listener.server() for listener in listeners]
     async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(server.serve()) for server in servers]
+        running = [tasks.create_task(server.serve(server.sockets)) for server in servers]
         await stop.wait()
         for server in servers:
             server.should_exit = True

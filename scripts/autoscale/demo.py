@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -32,6 +32,7 @@ from scripts.autoscale.demonstration.scenario import POLICY, Scenario
 from scripts.autoscale.demonstration.screen import Screen
 from scripts.autoscale.local import GuestKind, KubernetesVersion
 from scripts.autoscale.outputs import a_file, a_picture
+from scripts.autoscale.page.local_page import page_beside
 from scripts.autoscale.running import run
 from scripts.autoscale.site import SiteError
 from scripts.autoscale.stages.stage import Stage, fresh_stage
@@ -69,13 +70,14 @@ def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
         bool, typer.Option("--kubernetes", help="On a real Kubernetes of two nodes (as root), with VMs in pods.")
     ] = False,
     kubernetes_version: KubernetesVersion = SUPPORTED[0],
+    web: Annotated[bool, typer.Option(help="Serve the live page beside it, and print its link first.")] = True,
 ) -> None:
     """A real postgres VM grows under pgbench and shrinks when idle; then its node fills up and a neighbour moves.
 
     Exits 0 only if it grew, it shrank, a neighbour moved, and not one transaction failed.
     """
     spec = _spec(guests, network, groups=groups, kubernetes=kubernetes_version if kubernetes else "")
-    run(_demo(_Options(spec, seconds, report_file, picture_file, migration)))
+    run(_demo(_Options(spec, seconds, report_file, picture_file, migration, web)))
 
 
 def _spec(guests: GuestKind, network: NetworkKind, *, groups: bool, kubernetes: str) -> ClusterSpec:
@@ -102,6 +104,7 @@ class _Options:
     report_file: Path | None
     picture_file: Path | None
     migration: bool
+    web: bool
 
 
 async def _demo(options: _Options) -> int:
@@ -111,8 +114,10 @@ async def _demo(options: _Options) -> int:
     try:
         if not seen.is_simulated:
             find_pgbench()
-        async with fresh_stage(NAME, spec, console, clock) as stage:
-            console.print(f"Watch it in a browser: autoscale web --name {NAME}")
+        async with (
+            fresh_stage(NAME, spec, console, clock) as stage,
+            page_beside(stage.site, NAME, console) if options.web else nullcontext(),
+        ):
             await _play(stage, options, seen, console, began)
     except* AlreadyRunsError:
         seen.load_problem = "a demonstration runs already; end it with: autoscale local down --name demo"

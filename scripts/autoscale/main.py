@@ -26,7 +26,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "demo": "scripts.autoscale.demo:demo",
         "check": "scripts.autoscale.check.command:check",
         "top": "scripts.autoscale.top.command:top",
-        "web": "scripts.autoscale.web:web",
+        "web": "scripts.autoscale.page.web:web",
         "bench": "scripts.autoscale.bench:bench",
         "migrate": "scripts.autoscale.migrate:migrate",
         "replay": "scripts.autoscale.replay.command:replay",

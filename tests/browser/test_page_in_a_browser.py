@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_plugin.dashboard.doorman import COOKIE
+from scheduler_plugin.dashboard.doorman import cookie_at
 from tests.scheduler_plugin.dashboard.page_cluster import SCRIPT, a_node, nodes_answer
 from tests.scheduler_plugin.fake_cluster import VMS
 
@@ -81,7 +81,7 @@ async def test_the_link_leaves_the_address_and_opens_no_second_browser() -> None
             await seen.shows("4 VMs")
             assert seen.tab.url == run.url
             assert [(each["name"], each["httpOnly"], each["sameSite"]) for each in await seen.context.cookies()] == [
-                (COOKIE, True, "Strict")
+                (cookie_at(f"127.0.0.1:{run.port}"), True, "Strict")
             ]
             assert await seen.tab.evaluate("document.cookie") == ""
             assert seen.complaints == []

@@ -46,6 +46,15 @@ async def test_a_session_ends_when_its_time_is_over_and_by_signing_out() -> None
         assert not (await run.http.get("/api/session")).json()["signedIn"]
 
 
+async def test_two_pages_on_one_machine_keep_their_sessions_apart() -> None:
+    async with page(host="127.0.0.1:10290") as run:
+        cookie = (await run.sign_in(run.links[-1])).headers["set-cookie"]
+        assert cookie.startswith("autoscale-page-10290=")
+        assert (await run.http.get("/api/session")).json()["signedIn"]
+        run.http.headers["Host"] = "127.0.0.1:10291"
+        assert not (await run.http.get("/api/session")).json()["signedIn"]
+
+
 @pytest.mark.parametrize(
     ("headers", "body", "status"),
     [

@@ -1,0 +1,164 @@
+"""The page of one cluster for browsers on this machine, with a recorder of its history.
+
+Rules that hold here:
+
+- Only loopback is listened on, and each link opens one browser.
+- A page beside another command never fails that command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
+from rich.console import Console
+from rich.markup import escape
+
+from deploy.local.cluster.folder import ClusterFolder
+from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.credentials import from_kubeconfig
+from protocol.units import Seconds
+from scheduler_plugin.cluster.http_api import HttpApi, http_client
+from scheduler_plugin.dashboard.app import Dashboard, assemble
+from scheduler_plugin.history.sqlite.questions import SqliteHistory
+from scheduler_plugin.web.serving import Listener, serve
+from scripts.autoscale.clusters import usual_kubeconfig
+from scripts.autoscale.history.finding import history_path
+from scripts.autoscale.history.recording import recording
+from scripts.autoscale.page.site_sources import SiteSources
+from scripts.autoscale.site import Site, SiteError
+
+PORT: Final = 10290
+CONNECTIONS: Final = httpx.Limits(max_connections=32, max_keepalive_connections=8)
+USUAL: Final = Seconds(10.0)
+OFTEN: Final = Seconds(2.0)
+"""Between two looks of the recorder; a command that lasts minutes looks often."""
+
+Where = tuple[str, str, str]
+"""A local cluster's name, a kubeconfig and a context, as ``open_site`` takes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPage:
+    """A page that can be served once: at ``sock``, which listens."""
+
+    site: Site
+    where: Where
+    sock: socket.socket
+    console: Console
+    interval: Seconds = USUAL
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Prints a link and serves until ``stop``. Raises ``CredentialsError`` and ``SiteError``."""
+        path, port = history_path(*self.where), self.sock.getsockname()[1]
+        with self.sock, quiet_logs(self.console):
+            async with _api(*self.where) as (api, clock), recording(self.site, path, interval=self.interval):
+                sources = SiteSources(self.site)
+                dashboard = assemble(self.site.title, api, sources, clock, None, SqliteHistory(path))
+                show_links(self.console, dashboard, port)
+                async with asyncio.TaskGroup() as tasks:
+                    background = tasks.create_task(dashboard.run())
+                    await serve([Listener("page", dashboard.app, f"127.0.0.1:{port}", sock=self.sock)], stop)
+                    background.cancel()
+
+
+@asynccontextmanager
+async def page_beside(site: Site, name: str, console: Console) -> AsyncIterator[None]:
+    """The page of the local cluster ``name`` within the context; at any port where the usual one is taken."""
+    stop = asyncio.Event()
+
+    async def serve_beside() -> None:
+        await LocalPage(site, (name, "", ""), listening_beside(), console, OFTEN).serve(stop)
+
+    serving = asyncio.create_task(serve_beside())
+    serving.add_done_callback(lambda task: _say_ended(console, task))
+    try:
+        yield
+    finally:
+        stop.set()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+def listening(port: int) -> socket.socket:
+    """A socket that listens on loopback; 0 is any port that is free. Raises ``SiteError``."""
+    try:
+        return socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        why = error.strerror or error
+        raise SiteError(f"cannot listen on 127.0.0.1:{port}: {why}; choose another port with --port") from None
+
+
+def listening_beside() -> socket.socket:
+    """The usual port, else any that is free. Raises ``SiteError`` where there is none."""
+    try:
+        return listening(PORT)
+    except SiteError:
+        return listening(0)
+
+
+def show_links(console: Console, dashboard: Dashboard, port: int) -> None:
+    """Prints a link now, and the next one whenever one was used: each opens one browser."""
+    used = False
+
+    def show(secret: str) -> None:
+        nonlocal used
+        title = "For another browser:" if used else "The page (this link opens it once):"
+        console.print(f"{title} http://127.0.0.1:{port}/#token={secret}", soft_wrap=True, highlight=False)
+        used = True
+
+    dashboard.doorman.on_link = show
+    dashboard.doorman.offer_link()
+
+
+@contextmanager
+def quiet_logs(console: Console) -> Iterator[None]:
+    """Within the context the programs' logs say nothing on a person's terminal, but for the warnings of a history."""
+    silent, spoken = logging.NullHandler(), _Spoken(console)
+    handlers: dict[str, logging.Handler] = {"autoscale": silent, "uvicorn": silent, "autoscale.history": spoken}
+    for name, handler in handlers.items():
+        logging.getLogger(name).addHandler(handler)
+    try:
+        yield
+    finally:
+        for name, handler in handlers.items():
+            logging.getLogger(name).removeHandler(handler)
+
+
+class _Spoken(logging.Handler):
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.WARNING)
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        found = vars(record)
+        said = ": ".join(filter(None, (record.getMessage(), found.get("note", ""), found.get("reason", ""))))
+        self._console.print(escape(said), soft_wrap=True, highlight=False)
+
+
+def _say_ended(console: Console, task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        console.print(escape(f"The page has ended: {_innermost(error)}"), soft_wrap=True, highlight=False)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    return _innermost(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+
+
+@asynccontextmanager
+async def _api(name: str, kubeconfig: str, context: str) -> AsyncIterator[tuple[HttpApi, Clock]]:
+    """The API of the cluster that ``open_site`` finds. Raises ``SiteError`` and ``CredentialsError``."""
+    folder, clock = ClusterFolder.of(name), SystemClock()
+    is_local = not kubeconfig and not context and folder.runs()
+    path = folder.kubeconfig if is_local else Path(kubeconfig) if kubeconfig else usual_kubeconfig()
+    if path is None:
+        raise SiteError("no kubeconfig is given")
+    found = from_kubeconfig(path, clock, context=context, plugins=True)
+    async with http_client(found, CONNECTIONS, "autoscale-web") as http:
+        yield HttpApi(http, found.token), clock

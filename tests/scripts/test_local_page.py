@@ -1,0 +1,84 @@
+"""The page that this machine alone can reach: its port, and that it never fails the command beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import re
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+from rich.console import Console
+
+from scripts.autoscale.page import local_page
+from scripts.autoscale.page.local_page import listening, page_beside, quiet_logs
+from scripts.autoscale.site import RemoteSite, SiteError
+from tests.neonvm.in_process import InProcess
+
+
+def a_site(tmp_path: Path) -> RemoteSite:
+    return RemoteSite(tmp_path / "kubeconfig", InProcess().client())
+
+
+async def said_on(console: Console) -> str:
+    """What is said first; a loop that turns, no clock."""
+    while not (said := console.export_text()):
+        await asyncio.to_thread(lambda: None)
+    return said
+
+
+@pytest.fixture
+def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Console:
+    """A screen, and a cluster of nothing but a kubeconfig that leads nowhere."""
+    monkeypatch.setenv("AUTOSCALE_HOME", str(tmp_path))
+    kubeconfig = {
+        "clusters": [{"name": "x", "cluster": {"server": "http://127.0.0.1:9"}}],
+        "users": [{"name": "x", "user": {}}],
+        "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+        "current-context": "x",
+    }
+    (tmp_path / "kubeconfig").write_text(str(kubeconfig))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    return Console(width=200, record=True, file=io.StringIO())
+
+
+async def test_a_page_beside_a_command_takes_another_port_where_its_own_is_taken_and_ends_with_the_command(
+    tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(local_page, "PORT", taken.getsockname()[1])
+        async with page_beside(a_site(tmp_path), "demo", console), httpx.AsyncClient(trust_env=False) as http:
+            found = re.search(r"this link opens it once\): (\S+)#token=(\S+)", await said_on(console))
+            assert found is not None
+            url, token = found.groups()
+            assert not url.endswith(f":{taken.getsockname()[1]}/")
+            answer = await http.post(f"{url}api/session", json={"token": token})
+            assert answer.json()["signedIn"]
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.1", int(url.rstrip("/").rpartition(":")[2])))
+
+
+async def test_a_page_that_fails_is_told_and_the_command_goes_on(
+    tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_page, "PORT", 0)
+    (tmp_path / "kubeconfig").write_text("{}")
+    async with page_beside(a_site(tmp_path), "demo", console):
+        assert (await said_on(console)).startswith("The page has ended: ")
+
+
+def test_a_port_that_is_asked_for_and_taken_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SiteError, match=f"cannot listen on 127.0.0.1:{port}: .*--port"):
+            listening(port)
+
+
+def test_of_the_logs_a_person_sees_what_is_wrong_with_the_history(console: Console) -> None:
+    with quiet_logs(console):
+        logging.getLogger("autoscale.dashboard").warning("watch broke off, trying again")
+        logging.getLogger("autoscale.history").warning("history", extra={"note": "it was damaged: set aside"})
+    assert console.export_text() == "history: it was damaged: set aside\n"
