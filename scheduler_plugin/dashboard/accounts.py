@@ -15,6 +15,7 @@ from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
 from scheduler_plugin.dashboard.core.past import past
 from scheduler_plugin.dashboard.core.sight import Sight
+from scheduler_plugin.dashboard.cost_reports import CostReports
 from scheduler_plugin.dashboard.sources import Sources
 from scheduler_plugin.dashboard.story import story
 from scheduler_plugin.history.core.samples import SECOND
@@ -24,7 +25,7 @@ TIMEOUT: Final = Seconds(5.0)
 AT_ONCE: Final = 8
 POINTS: Final = 400
 """Points of a chart, at most about so many."""
-MOST_DECISIONS: Final = 100
+MOST_DECISIONS: Final = 400
 SPEAKS_OF_OTHERS: Final = frozenset({"makingRoom", "stuck", "migrationsIdle", "leader"})
 """What the scheduler says of a VM that may name VMs of other namespaces."""
 
@@ -36,6 +37,7 @@ class Accounts:
     api: KubernetesApi
     sources: Sources
     clock: Clock
+    reports: CostReports
     history: History | None = None
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 

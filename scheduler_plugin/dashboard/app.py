@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 from protocol.runtime.clock import Clock
 from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.dashboard.accounts import Accounts
+from scheduler_plugin.dashboard.cost_reports import CostReports
 from scheduler_plugin.dashboard.doorman import Doorman
 from scheduler_plugin.dashboard.fleet import Fleet
 from scheduler_plugin.dashboard.readers import Readers
@@ -64,6 +65,6 @@ def assemble(  # noqa: PLR0913, PLR0917 - each is a part of its own
     readers = Readers(fleet.journal, secrets.token_hex(4), clock, telemetry)
     fleet.on_news = readers.stir
     doorman = Doorman(fleet, clock, telemetry, judge)
-    accounts = Accounts(api, sources, clock, history)
+    accounts = Accounts(api, sources, clock, CostReports(history, sources, clock), history)
     app = page_app(title, doorman, readers, accounts)
     return Dashboard(api, fleet, readers, doorman, accounts, telemetry, app)

@@ -8,6 +8,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Final
 
 import msgspec
@@ -28,6 +29,7 @@ from scheduler_plugin.dashboard.headers import LOOPBACK, SafeHeaders
 from scheduler_plugin.dashboard.readers import Readers
 
 Name = Annotated[str, Path(max_length=253)]
+Key = Annotated[str, Query(max_length=2 * 253 + 1)]
 Span = Annotated[int, Query(ge=60, le=400 * 86_400)]
 LONGEST_BODY: Final = LONGEST_TOKEN + 1024
 _AWAY: Final = {"error": "the API server does not answer: try again"}
@@ -123,33 +125,32 @@ def _add_events(app: FastAPI, doorman: Doorman, readers: Readers) -> None:
 
 
 def _add_accounts(app: FastAPI, doorman: Doorman, accounts: Accounts) -> None:
-    @app.get("/api/vms/{namespace}/{name}")
-    async def vm(request: Request, namespace: Name, name: Name) -> Response:
+    async def answer(request: Request, ask: Callable[[Sight], Awaitable[Json | None]]) -> Response:
         session = await _session(request, doorman)
         if session is None:
             return JSONResponse(_SIGN_IN, 401)
-        return _said(await accounts.of_vm(ObjectName(namespace, name), session.sight))
+        found = await ask(session.sight)
+        return JSONResponse(_NOT_HERE, 404) if found is None else JSONResponse(found)
+
+    @app.get("/api/vms/{namespace}/{name}")
+    async def vm(request: Request, namespace: Name, name: Name) -> Response:
+        return await answer(request, lambda sight: accounts.of_vm(ObjectName(namespace, name), sight))
 
     @app.get("/api/vms/{namespace}/{name}/past")
     async def past_of_vm(request: Request, namespace: Name, name: Name, seconds: Span = 3600) -> Response:
-        session = await _session(request, doorman)
-        if session is None:
-            return JSONResponse(_SIGN_IN, 401)
-        return _said(await accounts.past_of(ObjectName(namespace, name), session.sight, seconds))
+        return await answer(request, lambda sight: accounts.past_of(ObjectName(namespace, name), sight, seconds))
+
+    @app.get("/api/costs")
+    async def costs(request: Request, seconds: Span = 86_400, by: Key = "namespace", only: Key = "") -> Response:
+        return await answer(request, lambda sight: accounts.reports.of(sight, seconds, by, only))
 
     @app.get("/api/groups/{namespace}/{kind}/{name}")
     async def group(request: Request, namespace: Name, kind: Name, name: Name) -> Response:
-        session = await _session(request, doorman)
-        if session is None:
-            return JSONResponse(_SIGN_IN, 401)
-        return _said(await accounts.of_group(kind, ObjectName(namespace, name), session.sight))
+        return await answer(request, lambda sight: accounts.of_group(kind, ObjectName(namespace, name), sight))
 
     @app.get("/api/settings")
     async def settings(request: Request) -> Response:
-        session = await _session(request, doorman)
-        if session is None:
-            return JSONResponse(_SIGN_IN, 401)
-        return _said(await accounts.of_settings(session.sight))
+        return await answer(request, accounts.of_settings)
 
 
 def _cookie(request: Request) -> str:
@@ -176,7 +177,3 @@ async def _token_in(request: Request) -> str | None:
         return msgspec.json.decode(body, type=_SignIn).token.strip()
     except (msgspec.DecodeError, RecursionError):
         return None
-
-
-def _said(found: Json | None) -> Response:
-    return JSONResponse(_NOT_HERE, 404) if found is None else JSONResponse(found)

@@ -16,6 +16,7 @@ from playwright.async_api import Page as Tab
 from protocol.runtime.clock import SystemClock
 from scheduler_plugin.dashboard.app import Dashboard, assemble
 from scheduler_plugin.dashboard.reviews import ApiJudge
+from scheduler_plugin.history.ports import History
 from scheduler_plugin.web.serving import Listener, Server
 from tests.scheduler_plugin.dashboard.page_cluster import PageCluster, Told
 
@@ -66,9 +67,11 @@ class Served:
 
 
 @asynccontextmanager
-async def served(cluster: PageCluster, told: Told, *, on_a_cluster: bool = False) -> AsyncIterator[Served]:
-    clock = SystemClock()
-    dashboard = assemble("a fleet that is made up", cluster, told, clock, ApiJudge(cluster) if on_a_cluster else None)
+async def served(
+    cluster: PageCluster, told: Told, *, on_a_cluster: bool = False, history: History | None = None
+) -> AsyncIterator[Served]:
+    clock, judge = SystemClock(), ApiJudge(cluster) if on_a_cluster else None
+    dashboard = assemble("a fleet that is made up", cluster, told, clock, judge, history)
     found = Served(cluster, told, dashboard, [])
     dashboard.doorman.on_link = found.links.append
     if not on_a_cluster:

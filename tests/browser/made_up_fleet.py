@@ -6,6 +6,9 @@ import random
 
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import VM_GROUPS
+from protocol.messages import ObjectName
+from scheduler_plugin.history.core.samples import VmFacts
+from tests.scheduler_plugin.dashboard.made_up_history import MOST, MadeUpHistory
 from tests.scheduler_plugin.dashboard.page_cluster import PageCluster, Told, a_node, a_pod, amounts, nodes_answer
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, VMS, Obj
 from tests.scheduler_plugin.objects import vm
@@ -33,6 +36,21 @@ def fleet(nodes: int, per_node: int) -> tuple[PageCluster, Told]:
     cluster.put(MIGRATIONS, a_move("shop", "db-1", "node-1", "node-2"))
     cluster.forget_history()
     return cluster, told
+
+
+DECIDED = (
+    (60_000, "4 cpu, 8Gi: right for cpu busy", False),
+    (300_000, "2 cpu, 4Gi: holding: less has not been proven to be enough", False),
+    (600_000, "3 cpu, 6Gi: growing for cpu waiting", True),
+)
+"""What was decided about each VM so many ms ago."""
+
+
+def past_of(cluster: PageCluster) -> MadeUpHistory:
+    """A history of all VMs of the cluster, each of which had the same at all times."""
+    vms = cluster.collections[VMS].objects
+    facts = [VmFacts(ObjectName(*key), str(vms[key]["status"]["node"]), "", None, MOST) for key in sorted(vms)]
+    return MadeUpHistory(facts, DECIDED)
 
 
 def a_move(namespace: str, name: str, source: str, target: str) -> Obj:

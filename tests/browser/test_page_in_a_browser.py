@@ -17,7 +17,7 @@ from tests.scheduler_plugin.fake_cluster import VMS
 
 pytest.importorskip("playwright")
 from tests.browser.chromium import PATIENCE, Served, Visit, browsing, served, visit
-from tests.browser.made_up_fleet import fleet, running_vm
+from tests.browser.made_up_fleet import DECIDED, fleet, past_of, running_vm
 
 pytestmark = pytest.mark.browser
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
@@ -27,6 +27,7 @@ VIEWS = {
     "page-migrations": ("#/migrations", "Under way (1)"),
     "page-groups": ("#/groups", "Two replicas serve."),
     "page-group": ("#/group/VirtualMachineGroup/shop/orders", "2 wanted"),
+    "page-costs": ("#/costs", "Scaling saved"),
     "page-settings": ("#/settings", "autoscale-scheduler"),
     "page-vm": ("#/vm/default/db-0", "Its agent does not answer"),
 }
@@ -58,8 +59,8 @@ async def opened(seen: Visit, path: str, text: str) -> None:
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
 async def test_every_view_opens_without_an_error_and_is_accessible(theme: Any) -> None:
-    fleet_of_24 = fleet(24, 12)
-    async with browsing() as browser, served(*fleet_of_24) as run:
+    cluster, told = fleet(24, 12)
+    async with browsing() as browser, served(cluster, told, history=past_of(cluster)) as run:
         options = {"color_scheme": theme, "bypass_csp": True}
         async with visit(browser, link(run), **options) as seen:
             await seen.shows("288 VMs")
@@ -104,6 +105,40 @@ async def test_a_change_of_a_vm_is_seen_within_a_second() -> None:
             await shown.first.wait_for(timeout=PATIENCE)
             took.append(time.monotonic() - began)
         assert sorted(took)[int(0.95 * CHANGES) - 1] < 1.0, took
+        assert seen.complaints == []
+
+
+async def test_every_decision_is_a_mark_on_the_charts_with_its_sentences_and_in_a_list() -> None:
+    cluster, told = fleet(2, 2)
+    async with (
+        browsing() as browser,
+        served(cluster, told, history=past_of(cluster)) as run,
+        visit(browser, link(run)) as seen,
+    ):
+        await seen.shows("4 VMs")
+        await opened(seen, f"#/vm/{a_vm(run)}", "Decisions")
+        assert await seen.tab.locator(".decisions li").count() == len(DECIDED)
+        chart = await seen.tab.locator(".u-over").first.bounding_box()
+        assert chart is not None
+        said = set()
+        for at in range(0, int(chart["width"]), 6):
+            await seen.tab.mouse.move(chart["x"] + at, chart["y"] + chart["height"] / 2)
+            said.add(await seen.tab.locator("#tip").inner_text() if await seen.tab.locator("#tip").is_visible() else "")
+        shown = {each.split("\n")[1]: "denied in part" in each for each in said - {""}}
+        assert shown == {sentence: denied for _, sentence, denied in DECIDED}
+        await seen.shows("Cost of the last 15 minutes")
+        await seen.tab.get_by_role("button", name="1 d").click()
+        await seen.shows("Cost of the last 1 day")
+        assert seen.complaints == []
+
+
+async def test_without_a_history_decisions_are_marked_from_when_the_page_is_opened() -> None:
+    cluster, told = fleet(2, 2)
+    told.agent = {"because": "4 cpu, 8Gi: right for cpu busy"}
+    async with browsing() as browser, served(cluster, told) as run, visit(browser, link(run)) as seen:
+        await seen.shows("4 VMs")
+        await opened(seen, f"#/vm/{a_vm(run)}", "agent: 4 cpu, 8Gi: right for cpu busy")
+        await seen.shows("No history is kept here")
         assert seen.complaints == []
 
 

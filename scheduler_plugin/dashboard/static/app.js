@@ -1,5 +1,6 @@
 // Signs in, follows the server, and shows the view that the address names.
 
+import { CostsView } from "./costs.js";
 import { fill, h, say } from "./dom.js";
 import { FleetView } from "./fleet.js";
 import { GroupView, GroupsView } from "./groups.js";
@@ -14,6 +15,7 @@ const VIEWS = [
   ["", "Fleet", FleetView],
   ["migrations", "Migrations", MovesView],
   ["groups", "Groups", GroupsView],
+  ["costs", "Costs", CostsView],
   ["settings", "Settings", SettingsView],
 ];
 const DETAILS = { vm: VmView, node: NodeView, group: GroupView };

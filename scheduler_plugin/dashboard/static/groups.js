@@ -1,5 +1,6 @@
 // The views of groups: all of them, and why one has so many replicas.
 
+import { CostBox } from "./costs.js";
 import { fill, h, table } from "./dom.js";
 import { groupHref, size, stateOf, vmHref } from "./words.js";
 
@@ -34,8 +35,9 @@ export class GroupView {
     this.title = name || "Group";
     this.facts = h("div", {});
     this.said = h("pre", { class: "story", tabindex: "0" }, "Asking …");
+    this.cost = kind === "VirtualMachineGroup" ? new CostBox("group", `${namespace}/${name}`) : null;
     this.element = h("section", { class: "page" }, h("h1", {}, `${kind} ${namespace}/${name}`), this.facts,
-      h("h2", {}, "Why"), this.said);
+      h("h2", {}, "Why"), this.said, this.cost ? this.cost.element : []);
     this.ask();
   }
 
@@ -61,5 +63,5 @@ export class GroupView {
       h("a", { href: vmHref(vm.key) }, vm.key), vm.node || "–", vm.phase, size(vm.use), stateOf(vm)])) : null);
   }
 
-  close() {}
+  close() { if (this.cost) this.cost.close(); }
 }

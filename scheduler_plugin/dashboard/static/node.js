@@ -1,5 +1,6 @@
 // The view of one node: its bar in numbers, and the VMs on it.
 
+import { CostBox } from "./costs.js";
 import { fill, h, table } from "./dom.js";
 import { movesTable } from "./moves.js";
 import { STATES, isPressed, isUnderWay, size, some, stateOf, vmHref, whyOf } from "./words.js";
@@ -10,7 +11,8 @@ export class NodeView {
     this.name = name;
     this.title = name || "Node";
     this.body = h("div", {});
-    this.element = h("section", { class: "page" }, h("h1", {}, `Node ${name}`), this.body);
+    this.cost = new CostBox("node", name);
+    this.element = h("section", { class: "page" }, h("h1", {}, `Node ${name}`), this.body, this.cost.element);
   }
 
   update() {
@@ -27,7 +29,7 @@ export class NodeView {
       vmTable(vms), moves.length ? movesTable("Migrations from and to it", moves) : null);
   }
 
-  close() {}
+  close() { this.cost.close(); }
 }
 
 function standing(node) {

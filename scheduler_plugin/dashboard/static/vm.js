@@ -1,11 +1,15 @@
 // The view of one VM: what it has, its size over time since the page was opened, and why.
 
+import { CostBox } from "./costs.js";
 import { fill, h, say } from "./dom.js";
+import { decisionList, marks } from "./marks.js";
 import { movesTable } from "./moves.js";
 import { STATES, groupHref, nodeHref, size, stateOf, whyOf } from "./words.js";
 
 const MOST_POINTS = 1800;
 const ASK_EVERY = 5000;
+const PAST_EVERY = 10000;
+const LISTED = 50;
 const LINES = [["need", "need"], ["permit", "permit"], ["reserved", "reserved-line"], ["size", "use"], ["used", "guest"]];
 const PAST = ["need", "permit", "reserved", "size", "used"];
 const SPANS = [["15 min", 900], ["1 h", 3600], ["6 h", 21600], ["1 d", 86400], ["7 d", 604800]];
@@ -19,18 +23,23 @@ export class VmView {
     this.facts = h("div", {});
     this.story = h("pre", { class: "story", tabindex: "0", "aria-label": "Why it has its size" }, "Asking …");
     this.moves = h("div", {});
-    this.plots = [plotBox("vCPU"), plotBox("GiB")];
+    this.decided = [];
+    this.chosen = null;
+    const plugin = () => marks(() => this.decided, () => this.chosen, colourOf);
+    this.plots = [plotBox("vCPU", plugin()), plotBox("GiB", plugin())];
     this.points = [];
     this.past = null;
     this.span = SPANS[0][1];
     this.spans = SPANS.map(([title, seconds]) => h("button", { type: "button", onclick: () => this.look(seconds) }, title));
     this.decisions = h("div", {});
+    this.cost = new CostBox("vm", this.key, this.span);
     this.element = h("section", { class: "page" }, h("h1", {}, this.key), this.facts,
       h("span", { class: "pair", role: "group", "aria-label": "How far back" }, this.spans),
       h("div", { class: "charts" }, this.plots.map((each) => each.element)),
-      h("h2", {}, "Why"), this.story, this.decisions, this.moves);
+      h("h2", {}, "Why"), this.story, this.decisions, this.cost.element, this.moves);
     this.look(this.span);
     this.ask();
+    this.looking = setInterval(() => { if (!document.hidden) this.look(this.span, false); }, PAST_EVERY);
     this.asking = setInterval(() => { if (!document.hidden) this.ask(); }, ASK_EVERY);
     this.sampling = setInterval(() => this.sample(), 1000);
   }
@@ -40,17 +49,40 @@ export class VmView {
       const answer = await fetch(`/api/vms/${this.path}`);
       const found = answer.ok ? await answer.json() : null;
       say(this.story, found ? found.story.join("\n") : "There is no such VM, or the API server does not answer.");
+      if (found && found.agent) this.heard(found.agent);
     } catch { say(this.story, "The server does not answer."); }
   }
 
-  async look(seconds) {
+  async look(seconds, isChosen = true) {
+    if (isChosen && this.span !== seconds) this.cost.look(seconds);
     this.span = seconds;
     this.spans.forEach((button, at) => button.setAttribute("aria-pressed", String(SPANS[at][1] === seconds)));
     const found = await fetch(`/api/vms/${this.path}/past?seconds=${seconds}`).then((answer) => answer.ok ? answer.json() : null).catch(() => null);
     if (this.span !== seconds) return;
     this.past = found;
-    fill(this.decisions, found && found.decisions.length ? [h("h2", {}, "Decisions"), h("ul", { class: "decisions" }, found.decisions.map(decision))] : null);
+    if (found && found.at.length) this.tell(found.decisions);
     this.sample();
+  }
+
+  // Where no history is kept, what its agent says is a decision whenever it says something else than other numbers.
+  heard(agent) {
+    if ((this.past && this.past.at.length) || !agent.because) return;
+    const [last] = this.decided;
+    const gist = (text) => text.replace(/[0-9.]+/g, "#");
+    if (last && gist(last.said[0]) === gist(agent.because)) return;
+    this.tell([{ at: Date.now() / 1000, by: "agent", said: [agent.because], denied: Boolean(agent.denied) }, ...this.decided]);
+  }
+
+  tell(decided) {
+    const isNew = decided.length !== this.decided.length || (decided.length && decided[0].at !== this.decided[0].at);
+    if (!isNew) return;
+    this.decided = decided;
+    fill(this.decisions, decided.length ? [h("h2", {}, "Decisions"), ...decisionList(decided, LISTED, (each) => this.choose(each))] : null);
+  }
+
+  choose(decision) {
+    this.chosen = decision;
+    for (const plot of this.plots) if (plot.chart) plot.chart.redraw(false);
   }
 
   sample() {
@@ -83,15 +115,17 @@ export class VmView {
   close() {
     clearInterval(this.asking);
     clearInterval(this.sampling);
+    clearInterval(this.looking);
+    this.cost.close();
     for (const plot of this.plots) if (plot.chart) plot.chart.destroy();
   }
 }
 
-function plotBox(unit) {
+function plotBox(unit, plugin) {
   const figure = h("div", { class: "plot" });
   const title = unit === "vCPU" ? "CPU in vCPUs" : "Memory in GiB";
   const element = h("figure", { class: "card" }, h("figcaption", {}, title, legend()), figure);
-  return { unit, figure, element, chart: null };
+  return { unit, figure, element, plugin, chart: null };
 }
 
 const legend = () => h("span", { class: "legend" }, LINES.map(([title, name]) => h("span", { class: `key ${name}` }, title)));
@@ -114,15 +148,9 @@ function seriesOf(past, points, resource, oldest) {
     [...columns[4], ...live.map(() => null)]];
 }
 
-function decision(each) {
-  const time = new Date(each.at * 1000);
-  return h("li", { class: each.denied ? "denied" : "" }, h("time", { datetime: time.toISOString() }, time.toLocaleString()),
-    `${each.by}: ${each.said.join(" ")}`);
-}
-
 function draw(plot, data) {
   if (plot.chart) { plot.chart.setData(data); return; }
-  if (plot.figure.clientWidth > 0) plot.chart = new window.uPlot(optionsOf(plot.figure), data, plot.figure);
+  if (plot.figure.clientWidth > 0) plot.chart = new window.uPlot(optionsOf(plot), data, plot.figure);
 }
 
 const STEPS = window.uPlot.paths.stepped({ align: 1 });
@@ -130,11 +158,13 @@ const line = (stroke, look) => ({ stroke, paths: STEPS, points: { show: false },
 const CLOCK = [[86400, "{MM}-{DD}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, null, null, null, null, 1],
   [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1], [0.001, "{ss}.{fff}", null, null, null, null, null, null, 1]];
 
-function optionsOf(figure) {
-  const colour = (name) => () => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const colourOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function optionsOf({ figure, plugin }) {
+  const colour = (name) => () => colourOf(name);
   const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
   return {
-    width: figure.clientWidth, height: 170, legend: { show: false }, cursor: { drag: { x: false, y: false } },
+    width: figure.clientWidth, height: 170, plugins: [plugin], legend: { show: false }, cursor: { drag: { x: false, y: false } },
     scales: { x: { range: (_, low, high) => [Math.min(low, high - 60), high] }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
     axes: [{ ...axis, values: CLOCK }, { ...axis, size: 44 }],
     series: [{},

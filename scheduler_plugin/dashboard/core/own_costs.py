@@ -1,0 +1,78 @@
+"""What VMs cost, as far as a reader may see them: the bill of ``autoscale cost`` for the page. Pure.
+
+Rules that hold here:
+
+- A bill is made of the VMs that the reader sees, so that no sum tells of another one.
+- Lines that are too many to show are left out with their number; the total has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.kubernetes.objects import Json, child, items
+from protocol.messages import ObjectName
+from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ranking
+from scheduler_plugin.dashboard.core.sight import Sight
+from scheduler_plugin.history.core.samples import DAY, HOUR, MINUTE, SECOND, Size
+from scheduler_plugin.history.costs.bills import bill
+from scheduler_plugin.history.costs.grouping import KEYS
+from scheduler_plugin.history.costs.prices import PriceList
+from scheduler_plugin.history.costs.rendering import document
+from scheduler_plugin.history.ports import Period, Usage
+
+SPANS: Final = frozenset(each // SECOND for each in (15 * MINUTE, HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY))
+"""Seconds that a reader may ask for: few, because each is computed once for all."""
+HIGH: Final = 0.995
+"""The share of the time that the second fixed size covers, as in ``autoscale cost``."""
+MOST_LINES: Final = 200
+NOT_KEPT: Final[Json] = {"kept": False, "lines": [], "others": 0}
+"""The answer where there is no history, or none that can be read."""
+PUBLISHED: Final = "the published reference prices"
+OWN: Final = "the scheduler's price table"
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What all bills of one period are made of; ``prices_from`` says whose prices they are."""
+
+    period: Period
+    usages: Sequence[Usage]
+    high: Mapping[ObjectName, Size]
+    prices: PriceList
+    prices_from: str
+
+
+def costs(material: Material, sight: Sight, by: str, only: str = "", most: int = MOST_LINES) -> Json:
+    """The bill by ``by`` (a key of ``KEYS``), or one line of it: the dearest ``most``, and the number of ``others``.
+
+    Raises ``KeyError`` for another ``by``.
+    """
+    key_of = KEYS[by]
+    seen = [
+        each
+        for each in material.usages
+        if sight.sees(each.facts.vm.namespace) and (not only or key_of(each.facts) == only)
+    ]
+    found = document(bill(seen, material.high, material.prices, key_of, material.period), by)
+    lines = items(found, "lines")
+    others = max(0, len(lines) - most)
+    return {**found, "kept": True, "lines": lines[:most], "others": others, "prices": material.prices_from}
+
+
+def prices_in(settings: Json | None) -> tuple[RankingConfig, str]:
+    """The price table in the scheduler's answer at ``/settings``, and whose it is; the published one where it has none.
+
+    >>> prices_in(None)[1]
+    'the published reference prices'
+    """
+    ranking = child(settings or {}, "ranking")
+    prices = child(ranking, "prices")
+    asked = {"cpu": prices.get("cpu"), "memGib": prices.get("mem_gib")}
+    try:
+        table = parse_ranking({"prices": asked, "nodePrices": child(ranking, "node_prices")})
+    except RankingConfigError:
+        return RankingConfig(), PUBLISHED
+    return table, PUBLISHED if table == RankingConfig() else OWN

@@ -1,0 +1,77 @@
+"""Costs from the history, computed once for all readers and kept for a while.
+
+Rules that hold here:
+
+- What readers may see differs, what is computed for them does not: each period is asked of the history once, and again
+  only after many times as long as the answer took. More readers cost the history nothing.
+- Bills are made in a thread: ten thousand VMs take a second, and events go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.kubernetes.objects import Json
+from protocol.runtime.clock import Clock
+from protocol.units import Instant, Seconds
+from scheduler_plugin.dashboard.core.own_costs import HIGH, NOT_KEPT, SPANS, Material, costs, prices_in
+from scheduler_plugin.dashboard.core.sight import Sight
+from scheduler_plugin.dashboard.sources import Sources
+from scheduler_plugin.history.core.samples import SECOND
+from scheduler_plugin.history.costs.grouping import KEYS
+from scheduler_plugin.history.costs.prices import price_list
+from scheduler_plugin.history.ports import History, HistoryError, Period
+
+KEPT: Final = Seconds(30.0)
+_TIMES: Final = 20
+"""An answer that took 4 s is kept for 80 s."""
+MOST_BILLS: Final = 64
+
+
+@dataclass(slots=True)
+class CostReports:
+    """Asks ``history`` (None: there is none)."""
+
+    history: History | None
+    sources: Sources
+    clock: Clock
+    _materials: dict[int, tuple[Instant, Material]] = field(default_factory=dict)
+    _bills: OrderedDict[tuple[int, Instant, Sight, str, str], Json] = field(default_factory=OrderedDict)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def of(self, sight: Sight, seconds: int, by: str, only: str) -> Json | None:
+        """The costs of the last ``seconds`` by ``by``, or of one name of that kind; None for another period or kind."""
+        if seconds not in SPANS or by not in KEYS:
+            return None
+        if self.history is None:
+            return NOT_KEPT
+        async with self._turn:
+            try:
+                until, material = await self._material(self.history, seconds)
+            except HistoryError:
+                return NOT_KEPT
+            key = seconds, until, sight, by, only
+            if key not in self._bills:
+                self._bills[key] = await asyncio.to_thread(costs, material, sight, by, only)
+                if len(self._bills) > MOST_BILLS:
+                    self._bills.popitem(last=False)
+            return self._bills[key]
+
+    async def _material(self, history: History, seconds: int) -> tuple[Instant, Material]:
+        """What bills are made of, and until when it is kept. Raises ``HistoryError``."""
+        began = self.clock.now()
+        known = self._materials.get(seconds)
+        if known is not None and began < known[0]:
+            return known
+        now = round(self.clock.wall() * SECOND)
+        period = Period(now - seconds * SECOND, now)
+        ranking, whose = prices_in(await self.sources.of_scheduler("/settings"))
+        prices = price_list(await history.node_usage(period), ranking)
+        material = Material(period, await history.usage(period), await history.high_needs(period, HIGH), prices, whose)
+        ended = self.clock.now()
+        kept = Instant(ended + max(KEPT, Seconds(_TIMES * (ended - began))))
+        self._materials[seconds] = kept, material
+        return kept, material

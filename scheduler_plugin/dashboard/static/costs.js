@@ -1,0 +1,97 @@
+// What VMs cost, by the bill of `autoscale cost`: all of it as a table, and one VM's, node's or group's as figures.
+
+import { fill, h, table } from "./dom.js";
+import { count, groupHref, nodeHref, vmHref } from "./words.js";
+
+const AGAIN = 60000;
+const SPANS = [["1 h", 3600], ["6 h", 21600], ["1 d", 86400], ["7 d", 604800], ["30 d", 2592000]];
+const KINDS = ["namespace", "group", "node", "vm"];
+const HREFS = { vm: vmHref, node: nodeHref, group: (key) => groupHref(`VirtualMachineGroup/${key}`) };
+const NONE = "(none)";
+const NO_HISTORY = "No history is kept here, or it cannot be read: what VMs cost is not known.";
+const kept = { by: "namespace", seconds: 86400 };
+
+export const money = (value) => value.toFixed(Math.abs(value) >= 100 ? 2 : 4);
+const hours = (value) => value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+const prices = (found) => `Prices: ${found.prices}, per hour and in its currency.`;
+
+export async function askCosts(seconds, by, only = "") {
+  const query = new URLSearchParams({ seconds, by, ...(only ? { only } : {}) });
+  return fetch(`/api/costs?${query}`).then((answer) => answer.ok ? answer.json() : null).then((found) => found && found.kept ? found : null).catch(() => null);
+}
+
+// The costs of one VM, node or group, as part of its view.
+export class CostBox {
+  constructor(by, only, seconds = 86400) {
+    Object.assign(this, { by, only, seconds });
+    this.element = h("section", { "aria-label": "Cost" });
+    this.look(seconds);
+    this.asking = setInterval(() => { if (!document.hidden) this.look(this.seconds); }, AGAIN);
+  }
+
+  async look(seconds) {
+    this.seconds = seconds;
+    const found = await askCosts(seconds, this.by, this.only);
+    if (this.seconds === seconds) fill(this.element, h("h2", {}, `Cost of the last ${spanWords(seconds)}`), figures(found));
+  }
+
+  close() { clearInterval(this.asking); }
+}
+
+function spanWords(seconds) {
+  const [many, unit] = seconds < 3600 ? [seconds / 60, "minute"] : seconds < 86400 ? [seconds / 3600, "hour"] : [seconds / 86400, "day"];
+  return count(many, unit);
+}
+
+function figures(found) {
+  if (!found) return h("p", { class: "empty" }, NO_HISTORY);
+  const [line] = found.lines;
+  if (!line) return h("p", { class: "empty" }, "Nothing was seen of it in that time.");
+  const rows = [["Reserved", `${money(line.reserved_cost)} for ${hours(line.reserved_cpu_hours)} vCPU-h, ${hours(line.reserved_gib_hours)} GiB-h`],
+    ["Used by the guest", money(line.used_cost)],
+    ["At its maximum", `${money(line.max_cost)}, saved ${money(line.saved)}`],
+    ["At P99.5 of its need", `${money(line.p99_5_cost)}, saved ${money(line.saved_against_p99_5)}`]];
+  const unknown = line.unknown_hours > 0.005 ? ` ${hours(line.unknown_hours)} h are unknown and cost nothing here.` : "";
+  return [h("dl", { class: "facts" }, rows.map(([name, said]) => h("div", {}, h("dt", {}, name), h("dd", {}, said)))),
+    h("p", { class: "hint" }, `${prices(found)}${unknown}`)];
+}
+
+export class CostsView {
+  constructor() {
+    this.title = "Costs";
+    this.body = h("div", {}, "Asking …");
+    this.kinds = KINDS.map((by) => h("button", { type: "button", onclick: () => this.look({ by }) }, by === "vm" ? "VM" : by));
+    this.spans = SPANS.map(([title, seconds]) => h("button", { type: "button", onclick: () => this.look({ seconds }) }, title));
+    this.element = h("section", { class: "page" }, h("h1", {}, "Costs"),
+      h("div", { class: "choices" }, h("span", { class: "pair", role: "group", "aria-label": "By" }, this.kinds),
+        h("span", { class: "pair", role: "group", "aria-label": "How far back" }, this.spans)), this.body);
+    this.look({});
+    this.asking = setInterval(() => { if (!document.hidden) this.look({}); }, AGAIN);
+  }
+
+  async look(change) {
+    Object.assign(kept, change);
+    const { by, seconds } = kept;
+    this.kinds.forEach((button, at) => button.setAttribute("aria-pressed", String(KINDS[at] === by)));
+    this.spans.forEach((button, at) => button.setAttribute("aria-pressed", String(SPANS[at][1] === seconds)));
+    const found = await askCosts(seconds, by);
+    if (kept.by === by && kept.seconds === seconds) fill(this.body, found ? billOf(found) : h("p", { class: "empty" }, NO_HISTORY));
+  }
+
+  update() {}
+  close() { clearInterval(this.asking); }
+}
+
+function billOf(found) {
+  const numbers = ["vCPU-h", "GiB-h", "Cost", "Used", "At max", "Saved", "At P99.5", "Saved", "Unknown h"];
+  const headings = [{ text: found.by === "vm" ? "VM" : found.by }, ...numbers.map((text) => ({ text, number: true }))];
+  const cells = (each) => [hours(each.reserved_cpu_hours), hours(each.reserved_gib_hours), money(each.reserved_cost), money(each.used_cost),
+    money(each.max_cost), money(each.saved), money(each.p99_5_cost), money(each.saved_against_p99_5), hours(each.unknown_hours)];
+  const href = HREFS[found.by];
+  const name = (each) => href && each.name !== NONE ? h("a", { href: href(each.name) }, each.name) : each.name;
+  const share = found.total.max_cost > 0 ? ` (${Math.round(100 * found.total.saved / found.total.max_cost)} %)` : "";
+  return [h("p", {}, `Scaling saved ${money(found.total.saved)}${share} against the maximum sizes. ${prices(found)}`),
+    table(`Costs by ${found.by === "vm" ? "VM" : found.by}`, headings, [...found.lines.map((each) => [name(each), ...cells(each)]),
+      [h("strong", {}, "total"), ...cells(found.total)]]),
+    found.others ? h("p", { class: "more" }, `and ${found.others} more, which the total has`) : null];
+}

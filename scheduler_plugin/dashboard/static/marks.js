@@ -1,0 +1,64 @@
+// Decisions as marks on charts: a triangle at the top for each, its sentences where the pointer is.
+
+import { fill, h } from "./dom.js";
+
+const NEAR = 8;
+const HALF = 4;
+const H23 = { hourCycle: "h23" };
+
+export const timeOf = (each) => new Date(each.at * 1000);
+
+// A plugin of uPlot. `decisions()` has what is known, the newest first; `chosen()` the one that a line is drawn at.
+export function marks(decisions, chosen, colour) {
+  const paint = (chart) => {
+    const { ctx, bbox } = chart;
+    const ratio = devicePixelRatio;
+    ctx.save();
+    for (const each of decisions()) {
+      const x = chart.valToPos(each.at, "x", true);
+      if (x < bbox.left || x > bbox.left + bbox.width) continue;
+      ctx.fillStyle = ctx.strokeStyle = colour(each.denied ? "--denied" : "--text");
+      ctx.beginPath();
+      ctx.moveTo(x - HALF * ratio, bbox.top);
+      ctx.lineTo(x + HALF * ratio, bbox.top);
+      ctx.lineTo(x, bbox.top + 2 * HALF * ratio);
+      ctx.fill();
+      if (each === chosen()) { ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke(); }
+    }
+    ctx.restore();
+  };
+  return { hooks: { draw: [paint], setCursor: [(chart) => tell(nearest(chart, decisions()), chart)], destroy: [() => tell(null)] } };
+}
+
+function nearest(chart, decisions) {
+  const { left, top } = chart.cursor;
+  if (left === null || left < 0 || top < 0) return null;
+  let found = null;
+  let best = NEAR;
+  for (const each of decisions) {
+    const away = Math.abs(chart.valToPos(each.at, "x") - left);
+    if (away < best) { best = away; found = each; }
+  }
+  return found;
+}
+
+function tell(found, chart) {
+  const tip = document.getElementById("tip");
+  tip.hidden = !found;
+  if (!found) return;
+  fill(tip, h("div", { class: "strong" }, `${timeOf(found).toLocaleTimeString([], H23)} ${found.by}${found.denied ? ", denied in part" : ""}`),
+    found.said.map((each) => h("div", {}, each)));
+  const box = chart.over.getBoundingClientRect();
+  tip.style.left = `${Math.max(8, Math.min(box.left + chart.cursor.left + 14, innerWidth - tip.offsetWidth - 8))}px`;
+  tip.style.top = `${Math.max(8, Math.min(box.top + chart.cursor.top + 14, innerHeight - tip.offsetHeight - 8))}px`;
+}
+
+// The same as a list, which has every sentence for those who see no chart. `choose` hears what is pointed at.
+export function decisionList(decisions, most, choose) {
+  const shown = decisions.slice(0, most);
+  const item = (each) => h("li", { class: each.denied ? "denied" : "", onmouseenter: () => choose(each), onmouseleave: () => choose(null) },
+    h("time", { datetime: timeOf(each).toISOString() }, timeOf(each).toLocaleString([], H23)), `${each.by}: ${each.said.join(" ")}`,
+    each.denied ? h("strong", {}, " Denied in part.") : null);
+  return [h("ul", { class: "decisions" }, shown.map(item)),
+    decisions.length > most ? h("p", { class: "more" }, `and ${decisions.length - most} more on the charts`) : null];
+}

@@ -1,0 +1,69 @@
+"""Costs over HTTP: to whom, how often the history is asked, and what there is without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from protocol.messages import ObjectName
+from scheduler_plugin.dashboard.core.own_costs import NOT_KEPT
+from scheduler_plugin.dashboard.cost_reports import KEPT, MOST_BILLS
+from scheduler_plugin.history.core.samples import VmFacts
+from tests.fake_clock import settle
+from tests.scheduler_plugin.dashboard.made_up_history import MOST, MadeUpHistory
+from tests.scheduler_plugin.dashboard.page_cluster import Page, page, put_vm
+
+
+def a_history() -> MadeUpHistory:
+    places = (("shop", "a", "n1"), ("bank", "b", "n1"))
+    return MadeUpHistory([VmFacts(ObjectName(space, name), node, "", None, MOST) for space, name, node in places])
+
+
+async def asked(run: Page, query: str) -> Any:
+    answer = await run.http.get(f"/api/costs?{query}")
+    return answer.json() if answer.status_code == 200 else answer.status_code
+
+
+async def test_each_reader_sees_the_costs_of_its_namespaces_and_none_without_a_session() -> None:
+    async with page(on_a_cluster=True) as run:
+        run.dashboard.accounts.reports.history = a_history()
+        run.cluster.people = {"clerk": {"shop"}, "admin": {"*"}}
+        put_vm(run.cluster, "a", "shop")
+        await settle()
+        assert await asked(run, "seconds=3600") == 401
+        seen = {}
+        for person in run.cluster.people:
+            await run.sign_in(person)
+            seen[person] = [each["name"] for each in (await asked(run, "seconds=3600&by=vm"))["lines"]]
+        assert seen == {"clerk": ["shop/a"], "admin": ["bank/b", "shop/a"]}
+
+
+async def test_the_history_is_asked_once_for_all_readers_and_again_after_a_while() -> None:
+    history = a_history()
+    async with page() as run:
+        run.dashboard.accounts.reports.history = history
+        await run.sign_in(run.links[-1])
+        for query in ("seconds=3600", "seconds=3600&by=vm", "seconds=3600&by=node&only=n1", "seconds=3600"):
+            assert (await asked(run, query))["kept"]
+        assert history.asked == ["usage"]
+        await run.clock.advance(KEPT)
+        await asked(run, "seconds=3600")
+        assert history.asked == ["usage", "usage"]
+
+
+async def test_only_few_periods_and_kinds_are_computed_and_few_bills_are_kept() -> None:
+    async with page() as run:
+        reports = run.dashboard.accounts.reports
+        reports.history = a_history()
+        await run.sign_in(run.links[-1])
+        assert [await asked(run, query) for query in ("seconds=3601", "seconds=3600&by=label%3Dteam")] == [404, 404]
+        for at in range(MOST_BILLS + 5):
+            await asked(run, f"seconds=3600&by=vm&only=no-{at}")
+        assert len(reports._bills) == MOST_BILLS
+
+
+async def test_without_a_history_that_can_be_read_nothing_is_known() -> None:
+    async with page() as run:
+        await run.sign_in(run.links[-1])
+        assert await asked(run, "") == NOT_KEPT
+        run.dashboard.accounts.reports.history = MadeUpHistory([], is_broken=True)
+        assert await asked(run, "") == NOT_KEPT
