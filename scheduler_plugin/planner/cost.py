@@ -18,8 +18,9 @@ from fractions import Fraction
 from math import inf
 from typing import Final
 
-from protocol.units import ZERO, Resources
+from protocol.units import ZERO, Bytes, Resources
 from scheduler_plugin.planner.victims import Victim
+from scheduler_plugin.planner.wording import memory, some
 
 SET_UP: Final = 2.5 * 1024**3
 """Bytes that could be copied while a move is ordered, placed and ended: about ten seconds at 256 MiB a second."""
@@ -33,7 +34,8 @@ AGAIN: Final = 2.0
 SPARE: Final = Fraction(1, 10)
 """The share of a node's watermark that is welcome below it, so that the next growth needs no move."""
 
-MIB: Final = 1024**2
+IDLE: Final = 0.05
+"""A load that would be told as 0.0."""
 
 HALF: Final = Fraction(1, 2)
 
@@ -83,9 +85,15 @@ def cost_of(victim: Victim) -> float:
 
 def costs(victim: Victim) -> str:
     """What its move frees and costs, for people."""
-    load = "an unknown load" if victim.load == inf else f"a load of {victim.load:.3g}"
-    again = f", the VM's move no. {victim.moved + 1} within the hour" if victim.moved else ""
-    return f"frees {victim.claim.reserved}, copies {victim.to_copy / MIB:.0f} MiB and disturbs {load}{again}"
+    again = f", and it is its move no. {victim.moved + 1} within the hour" if victim.moved else ""
+    freed, copied = some(victim.claim.reserved), memory(Bytes(victim.to_copy))
+    return f"its move frees {freed} and copies {copied}; {_load(victim)}{again}"
+
+
+def _load(victim: Victim) -> str:
+    if victim.load == inf:
+        return "its load is not known"
+    return "it is idle" if victim.load < IDLE else f"its load is {victim.load:.1f}"
 
 
 def least_cost(victims: Sequence[Victim], need: Freedom | None, has_place: HasPlace) -> Iterable[Victim]:

@@ -76,7 +76,7 @@ class DrainPlan:
 
 
 def _move(need: Need, victim: Victim, target: str) -> Move:
-    because = need.reason if need.excess is None else f"{need.reason}; this move {costs(victim)}"
+    because = need.reason if need.excess is None else f"{need.reason}; {costs(victim)}"
     return Move(victim.vm, victim.claim.pod.uid, need.book.name, target, because, need.cause)
 
 

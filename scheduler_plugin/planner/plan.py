@@ -15,6 +15,7 @@ from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.placement import Room
 from scheduler_plugin.planner.cost import Freedom
 from scheduler_plugin.planner.victims import Rest
+from scheduler_plugin.planner.wording import some
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +82,9 @@ class Plan:
 
 
 SAID_OF: Final = {
-    MoveCause.WATERMARK: "",
-    MoveCause.DENIED_VM: ", and denies what VMs ask for",
-    MoveCause.DEFERRED_POD: ", and defers the resize of a pod that asks for room",
+    MoveCause.WATERMARK: "is {} above its watermark",
+    MoveCause.DENIED_VM: "lacks {} and denies what VMs ask for",
+    MoveCause.DEFERRED_POD: "lacks {} and defers the resize of a pod",
 }
 
 Seen = tuple[Room, Resources, Resources, DeferredResizes, Resources]
@@ -144,4 +145,4 @@ class Need:
         """For people."""
         if self.excess is None:
             return f"node {self.book.name} is cordoned"
-        return f"node {self.book.name} has {self.excess} too much{SAID_OF[self.cause]}"
+        return f"node {self.book.name} {SAID_OF[self.cause].format(some(self.excess))}"

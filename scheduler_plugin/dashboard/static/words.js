@@ -1,10 +1,10 @@
 // Amounts, names and states in words: the same as in the terminal.
 
-export const cpu = (milli) => milli < 0 ? "–" : (milli / 1000).toFixed(milli % 1000 === 0 ? 0 : 2);
+export const cpu = (milli) => milli < 0 ? "–" : String(Math.ceil(milli / 10) / 100);
 export const mem = (mib) => mib < 0 ? "–" : mib >= 10240 || (mib >= 1024 && mib % 1024 === 0)
   ? `${trim(mib / 1024)} GiB` : `${mib} MiB`;
 export const size = ([milli, mib]) => milli < 0 ? "–" : `${cpu(milli)} vCPU, ${mem(mib)}`;
-export const some = ([milli, mib]) => [milli > 0 ? `${cpu(milli)} vCPU` : "", mib > 0 ? mem(mib) : ""].filter(Boolean).join(", ") || "nothing";
+export const some = ([milli, mib]) => [milli > 0 ? `${cpu(milli)} vCPU` : "", mib > 0 ? mem(mib) : ""].filter(Boolean).join(" and ") || "nothing";
 export const amount = (pair, resource) => resource === 0 ? `${cpu(pair[0])} vCPU` : mem(pair[1]);
 export const count = (many, one, several) => `${many.toLocaleString("en")} ${many === 1 ? one : several || `${one}s`}`;
 const trim = (value) => value.toFixed(1).replace(/\.0$/, "");

@@ -21,7 +21,7 @@ SETTLED = 12.0
 """Pressure that has lasted so long moves a VM."""
 
 FULL = ("9500m", "0")
-BECAUSE = "node n1 has 500m cpu, 0 too much"
+BECAUSE = "node n1 is 0.5 vCPU above its watermark"
 STARTED = ("db", "MigrationStarted", f"moves from n1 to n2: {BECAUSE}")
 SUCCEEDED = ("db", "MigrationSucceeded", "moved from n1 to n2 in 1500 ms, it stood still for 31 ms")
 

@@ -213,7 +213,7 @@ async def test_people_see_who_moves_where_and_why() -> None:
             "byScheduler": True,
             "leaving": False,
             "seenForSeconds": 3.0,
-            "reason": f"{BECAUSE}; this move frees 2 cpu, 8Gi, copies 8192 MiB and disturbs an unknown load",
+            "reason": f"{BECAUSE}; its move frees 2 vCPU and 8 GiB and copies 8 GiB; its load is not known",
             "problem": None,
             "totalSeconds": None,
             "downtimeSeconds": None,

@@ -165,6 +165,8 @@ def test_what_those_who_wait_would_take_is_welcome_too() -> None:
 
 
 def test_a_move_says_what_it_frees_and_costs_and_whether_it_is_not_the_first_within_the_hour() -> None:
-    assert costs(victim("a", 4, load=inf)) == "frees 4 cpu, 4Gi, copies 1024 MiB and disturbs an unknown load"
-    moved = costs(victim("a", 4, moved=1))
-    assert moved == "frees 4 cpu, 4Gi, copies 1024 MiB and disturbs a load of 0, the VM's move no. 2 within the hour"
+    moves = "its move frees 4 vCPU and 4 GiB and copies 1 GiB"
+    assert costs(victim("a", 4, load=inf)) == f"{moves}; its load is not known"
+    assert costs(victim("a", 4, load=0.26)) == f"{moves}; its load is 0.3"
+    moved = costs(victim("a", 4, load=0.00892, moved=1))
+    assert moved == f"{moves}; it is idle, and it is its move no. 2 within the hour"

@@ -23,7 +23,8 @@ def test_a_fleet_below_its_watermarks_is_left_alone() -> None:
 
 
 def test_the_least_loaded_vm_of_a_full_node_moves_to_the_best_node() -> None:
-    why = "node n1 has 1 cpu, 1Gi too much; this move frees 2 cpu, 2Gi, copies 2048 MiB and disturbs a load of 0.5"
+    pressure, cost = "node n1 is 1 vCPU and 1 GiB above its watermark", "frees 2 vCPU and 2 GiB and copies 2 GiB"
+    why = f"{pressure}; its move {cost}; its load is 0.5"
     move = Move(name("b"), "uid-b", "n1", "n2", why, MoveCause.WATERMARK)
     assert pressed().settled() == Plan(moves=(move,))
 
@@ -64,7 +65,7 @@ def test_a_node_that_denies_is_relieved_sooner_but_not_before_the_vm_has_asked_a
     assert fixture.plan() == Plan()
     assert fixture.plan(after=2.9) == Plan()
     (move,) = fixture.plan(after=0.1).moves
-    said = "node n1 has 4 cpu, 4Gi too much, and denies what VMs ask for"
+    said = "node n1 lacks 4 vCPU and 4 GiB and denies what VMs ask for"
     assert (move.vm, move.cause, move.reason.split(";")[0]) == (name("a"), MoveCause.DENIED_VM, said)
 
 
@@ -89,7 +90,7 @@ def test_a_node_that_was_replaced_by_one_of_its_name_is_looked_at_anew() -> None
     for of in "ab":
         fixture.add(f"{of}2", "n1", 5)
     (move,) = fixture.plan(after=10).moves
-    assert (move.vm, move.reason.split(";")[0]) == (name("a2"), "node n1 has 3 cpu, 3Gi too much")
+    assert (move.vm, move.reason.split(";")[0]) == (name("a2"), "node n1 is 3 vCPU and 3 GiB above its watermark")
 
 
 # Enough, and not more ------------------------------------------------------------------------------------------------

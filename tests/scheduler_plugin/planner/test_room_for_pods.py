@@ -37,7 +37,7 @@ def test_a_pod_that_asks_for_room_gets_it_within_seconds() -> None:
     assert fixture.plan() == Plan()
     assert fixture.plan(after=2.9) == Plan()
     (move,) = fixture.plan(after=0.1).moves
-    said = "node n1 has 4 cpu, 4Gi too much, and defers the resize of a pod that asks for room"
+    said = "node n1 lacks 4 vCPU and 4 GiB and defers the resize of a pod"
     assert (move.vm.name, move.target, move.cause) == ("large", "n2", MoveCause.DEFERRED_POD)
     assert move.reason.split(";")[0] == said
     check(fixture)
@@ -103,7 +103,7 @@ def test_a_wish_that_no_label_asks_room_for_does_not_hide_the_watermark() -> Non
     fixture = world(waiting(3, 6, asks=False))
     (move,) = fixture.settled().moves
     assert (move.vm.name, move.cause) == ("small", MoveCause.WATERMARK)
-    assert move.reason.startswith("node n1 has 1 cpu, 1Gi too much;")
+    assert move.reason.startswith("node n1 is 1 vCPU and 1 GiB above its watermark;")
 
 
 def test_a_node_is_looked_at_anew_when_only_the_requests_of_its_vms_change() -> None:

@@ -81,7 +81,7 @@ class EagerDrainPlan(DrainPlan):
         for victim in least_cost(housed, need.freedom(targets.slack), lambda _: True):
             target = targets.take(node, victim) if moved < allowed else None
             if target is not None:
-                why = need.reason if need.excess is None else f"{need.reason}; this move {costs(victim)}"
+                why = need.reason if need.excess is None else f"{need.reason}; {costs(victim)}"
                 self.moves.append(Move(victim.vm, victim.claim.pod.uid, node, target, why, need.cause))
                 moved += 1
         if moved:

@@ -1,0 +1,44 @@
+"""Amounts as people say them, in the units and the rounding of the page. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.units import Bytes, MilliCpu, Resources
+
+_MIB: Final = 1024**2
+_GIB_IN_MIB: Final = 1024
+_LARGE: Final = 10 * _GIB_IN_MIB
+"""From so many MiB on GiB have one decimal; below, an amount that is no multiple of a GiB is in MiB."""
+_HUNDREDTH: Final = 10
+
+
+def some(amounts: Resources) -> str:
+    """What there is of CPU and memory, rounded up.
+
+    >>> some(Resources.parse("1501m", "3Gi")), some(Resources.parse(0, "900Mi")), some(Resources.parse(0, 0))
+    ('1.51 vCPU and 3 GiB', '900 MiB', 'nothing')
+    """
+    said = (vcpus(amounts.cpu) if amounts.cpu else "", memory(amounts.mem) if amounts.mem else "")
+    return " and ".join(each for each in said if each) or "nothing"
+
+
+def vcpus(amount: MilliCpu) -> str:
+    """To the hundredth of a vCPU.
+
+    >>> vcpus(MilliCpu(2000)), vcpus(MilliCpu(8))
+    ('2 vCPU', '0.01 vCPU')
+    """
+    return f"{-(-amount.value // _HUNDREDTH) / 100:g} vCPU"
+
+
+def memory(amount: Bytes) -> str:
+    """In GiB or MiB.
+
+    >>> memory(Bytes.parse("2Gi")), memory(Bytes.parse("1500Mi")), memory(Bytes.parse("12.34Gi")), memory(Bytes(1))
+    ('2 GiB', '1500 MiB', '12.3 GiB', '1 MiB')
+    """
+    mib = -(-amount.value // _MIB)
+    if mib >= _LARGE or (mib and mib % _GIB_IN_MIB == 0):
+        return f"{round(mib / _GIB_IN_MIB, 1):g} GiB"
+    return f"{mib} MiB"

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import doctest
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.units import Bytes, MilliCpu, Resources
+from scheduler_plugin.planner import wording
+from scheduler_plugin.planner.wording import some
+
+MIB = 1024**2
+
+
+def test_the_examples_hold() -> None:
+    assert doctest.testmod(wording).failed == 0
+
+
+@given(st.integers(0, 10**6), st.integers(0, 2**42))
+def test_what_there_is_is_never_told_as_nothing_or_as_less_than_half_of_it(cpu: int, mem: int) -> None:
+    said = some(Resources(MilliCpu(cpu), Bytes(mem))).split(" and ")
+    assert len(said) == max(1, (cpu > 0) + (mem > 0))
+    for each in said:
+        number, _, unit = each.partition(" ")
+        told = {"": 0, "vCPU": 1000, "MiB": MIB, "GiB": 1024 * MIB}[unit] * (float(number) if unit else 0)
+        assert told >= (cpu if unit == "vCPU" else mem if unit else cpu + mem) / 2
