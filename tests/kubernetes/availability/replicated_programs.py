@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 import yaml
 
+from deploy.local.kubernetes.machine.credentials import INSIDE
 from deploy.neonvm.network.commands import ip_in
 from protocol.kubernetes.resources import ENDPOINT_SLICES
 from scripts.manifests.__main__ import helm, template
@@ -29,6 +32,12 @@ NAMESPACE: Final = "kube-system"
 EXTENDER: Final = 10298
 ADDRESSES: Final = ("10.199.0.2", "10.199.0.3")
 """An API server takes no address of loopback into a slice."""
+
+WAYS: Final = {address: 6501 + number for number, address in enumerate(ADDRESSES)}
+"""The port of loopback at which each replica reaches the API server; the server's certificate names that address."""
+
+STEPS: Final = ("the Lease is lost", "the Lease is won", "leading", "clients are led here")
+"""What one service logs, and then the one that succeeds it."""
 
 CALLS: Final = "autoscale_scheduler_extender_calls_total"
 
@@ -47,35 +56,54 @@ def _of_the_chart(*kinds: str, name: str = NAME) -> list[Document]:
 
 @dataclass(slots=True)
 class ReplicatedPrograms(Programs):
-    """``services`` and ``kube_schedulers`` by the address that the service listens on."""
+    """``services``, ``kube_schedulers`` and ``ways`` to the API server, by the address that the service listens on."""
 
+    ways: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     services: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     kube_schedulers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     forwarder: subprocess.Popen[bytes] | None = None
 
-    def write_kube_schedulers_settings(self) -> None:
-        """The chart's, without TLS: what stands for the Service is on loopback."""
+    def write_files_of_replicas(self) -> None:
+        """Kubeconfigs that lead over each replica's own way, and the chart's settings of kube-scheduler, without TLS:
+        what stands for the Service is on loopback.
+        """
         (found,) = _of_the_chart("ConfigMap", name="autoscaling-kube-scheduler-config")
         theirs = plain_yaml.load(found["data"]["scheduler.yaml"])
-        theirs["clientConnection"]["kubeconfig"] = str(self.folder / "kubeconfig")
         (extender,) = theirs["extenders"]
         extender["urlPrefix"] = f"http://127.0.0.1:{EXTENDER}"
         del extender["enableHTTPS"], extender["tlsConfig"]
-        (self.folder / "scheduler.yaml").write_text(yaml.safe_dump(theirs))
+        direct = (self.folder / "kubeconfig").read_text()
+        for address, port in WAYS.items():
+            self.kubeconfig(address).write_text(direct.replace(INSIDE, f"https://127.0.0.1:{port}"))
+            theirs["clientConnection"]["kubeconfig"] = str(self.kubeconfig(address))
+            self._kube_schedulers_settings(address).write_text(yaml.safe_dump(theirs))
+
+    def kubeconfig(self, address: str) -> Path:
+        """Of the replica there."""
+        return self.folder / f"kubeconfig-{address}"
+
+    def _kube_schedulers_settings(self, address: str) -> Path:
+        return self.folder / f"scheduler-{address}.yaml"
+
+    def start_ways(self) -> None:
+        """Starts what the replicas reach the API server by."""
+        module, there = "tests.kubernetes.availability.api_way", INSIDE.removeprefix("https://")
+        for address, port in WAYS.items():
+            self.ways[address] = self._start(f"way-{address}", sys.executable, "-m", module, str(port), there)
 
     def start_replica(self, address: str) -> None:
         """Starts those of our service and its kube-scheduler that do not run."""
         if _has_ended(self.services.get(address)):
             self.services[address] = self._start(f"service-{address}", *self._service(address))
         if _has_ended(self.kube_schedulers.get(address)):
-            program, kubeconfig = str(kubectl_program().parent / "kube-scheduler"), self.folder / "kubeconfig"
+            program, kubeconfig = str(kubectl_program().parent / "kube-scheduler"), self.kubeconfig(address)
             logins = [f"--{what}-kubeconfig={kubeconfig}" for what in ("authentication", "authorization")]
-            flags = (f"--config={self.folder / 'scheduler.yaml'}", "--secure-port=0", "--v=2", *logins)
+            flags = (f"--config={self._kube_schedulers_settings(address)}", "--secure-port=0", "--v=2", *logins)
             self.kube_schedulers[address] = self._start(f"kube-scheduler-{address}", program, *flags)
 
     def _service(self, address: str) -> list[str]:
         ports = (("agents", AGENTS), ("extender", EXTENDER), ("metrics", METRICS))
-        files = [f"--config={self.folder / 'config.yaml'}", f"--kubeconfig={self.folder / 'kubeconfig'}"]
+        files = [f"--config={self.folder / 'config.yaml'}", f"--kubeconfig={self.kubeconfig(address)}"]
         leads = [f"--lease={NAMESPACE}/{NAME}", f"--leader-endpoints={NAME}", f"--leader-endpoints={NAME}-extender"]
         listens = [f"--listen-{name}={address}:{port}" for name, port in ports]
         return [sys.executable, "-m", "scheduler_plugin", *files, *leads, *listens, f"--pod-ip={address}"]
@@ -106,15 +134,26 @@ class ReplicatedPrograms(Programs):
         """Whether that replica says that it leads."""
         return "autoscale_scheduler_leading 1.0" in asked(self.namespace, address, "GET", METRICS, "/metrics")[1]
 
-    def strike(self, address: str, blow: signal.Signals, *, is_whole: bool) -> None:
-        """A signal to our service, and to its kube-scheduler where the replica is struck as a whole."""
-        for each in (self.services, self.kube_schedulers)[: 1 + is_whole]:
-            each[address].send_signal(blow)
+    def strike(self, address: str, blow: signal.Signals, parts: Iterable[str]) -> None:
+        """A signal to those parts of the replica, by their names here."""
+        for part in parts:
+            struck: dict[str, subprocess.Popen[bytes]] = getattr(self, part)
+            struck[address].send_signal(blow)
+
+    def steps(self, address: str, began: float) -> dict[str, float]:
+        """What the service there has said of its succession, and how many seconds after ``began`` (since 1970)."""
+        found = dict[str, float]()
+        for line in (self.folder / f"service-{address}.log").read_text().splitlines():
+            said = json.loads(line) if line.startswith("{") else {}
+            after = datetime.fromisoformat(said["ts"]).timestamp() - began if said.get("msg") in STEPS else -1.0
+            if after >= 0:
+                found[said["msg"]] = after
+        return found
 
     def mend(self) -> None:
         """Both replicas run and have read the cluster, and one leads."""
         for address in ADDRESSES:
-            for each in (self.services.get(address), self.kube_schedulers.get(address)):
+            for each in (self.ways[address], self.services.get(address), self.kube_schedulers.get(address)):
                 if each is not None:
                     each.send_signal(signal.SIGCONT)  # nothing happens where it has ended
             self.start_replica(address)
@@ -130,7 +169,8 @@ class ReplicatedPrograms(Programs):
 
     def end(self) -> None:
         """Ends all; their logs stay."""
-        for each in (*self.services.values(), *self.kube_schedulers.values(), self.forwarder):
+        replicas = (*self.services.values(), *self.kube_schedulers.values(), *self.ways.values())
+        for each in (*replicas, self.forwarder):
             if each is not None:
                 each.kill()
                 each.wait()
@@ -148,9 +188,10 @@ def replicated(cluster: RealKubernetes, folder: Path) -> Iterator[ReplicatedProg
     cluster.apply(*rights_and_settings(), *made)
     programs = ReplicatedPrograms(cluster, folder)
     programs.write_files()
-    programs.write_kube_schedulers_settings()
+    programs.write_files_of_replicas()
     try:
         asyncio.run(ip_in(programs.namespace, *(f"address add {each}/32 dev lo" for each in ADDRESSES)))
+        programs.start_ways()
         programs.start_forwarder()
         programs.mend()
         yield programs

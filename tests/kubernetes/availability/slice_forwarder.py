@@ -43,14 +43,20 @@ class Forwarder:
 
     async def serve(self, path: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection."""
-        try:
-            if not (address := self._addresses[path]):
-                raise ConnectionRefusedError
-            far_reader, far_writer = await asyncio.open_connection(address, port)
-        except OSError:
+        if address := self._addresses[path]:
+            await joined(reader, writer, address, port)
+        else:
             writer.transport.abort()
-            return
-        await asyncio.gather(_pass(reader, far_writer), _pass(far_reader, writer))
+
+
+async def joined(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
+    """Passes a connection on to another place; resets it where nothing listens there."""
+    try:
+        far_reader, far_writer = await asyncio.open_connection(host, port)
+    except OSError:
+        writer.transport.abort()
+        return
+    await asyncio.gather(_pass(reader, far_writer), _pass(far_reader, writer))
 
 
 async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""The leader is killed, told to end, or stopped past its Lease: the other replica goes on, and it alone (B.3).
+"""The leader is killed, told to end, stopped past its Lease or cut off: the other goes on, and it alone (B.3).
 
 Agents ask all the time. All versions of pods, VMs and Leases are recorded: from them it is counted whether a permit was
 lost, promised twice, or written by a replica that did not hold the Lease.
@@ -40,7 +40,7 @@ CROWD: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """What befalls the leader's service, and its kube-scheduler where ``is_whole``.
+    """What befalls the leader's ``parts``: a signal to each.
 
     Growth goes on within ``most`` seconds on an idle machine; ``waits`` of them pass by the clock on any.
     """
@@ -49,7 +49,7 @@ class Blow:
     signal: signal.Signals
     most: float
     waits: float
-    is_whole: bool = True
+    parts: tuple[str, ...] = ("services", "kube_schedulers")
 
     def __str__(self) -> str:
         return self.name
@@ -61,24 +61,30 @@ class Blow:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds until growth and placement went on, and how many times slower than an idle one the machine was."""
+    """Seconds until growth and placement went on, and how many times slower than an idle one the machine was.
+
+    ``steps`` are what the replicas say of the succession, in the same seconds.
+    """
 
     growth: float
     placement: float
     slowness: float
+    steps: dict[str, float]
 
     def __str__(self) -> str:
+        steps = ", ".join(f"{step} after {seconds:.2f} s" for step, seconds in self.steps.items())
         return (
             f"growth after {self.growth:.1f} s, a new pod placed after {self.placement:.1f} s,"
-            f" on a machine {self.slowness:.1f} times slower than an idle one"
+            f" on a machine {self.slowness:.1f} times slower than an idle one ({steps})"
         )
 
 
 BLOWS: Final = (
     Blow("SIGTERM", signal.SIGTERM, most=2.0, waits=0.5),
     Blow("kill -9", signal.SIGKILL, most=15.0, waits=10.0),
-    Blow("kill -9 of the service alone", signal.SIGKILL, most=15.0, waits=10.0, is_whole=False),
+    Blow("kill -9 of the service alone", signal.SIGKILL, most=15.0, waits=10.0, parts=("services",)),
     Blow("SIGSTOP", signal.SIGSTOP, most=15.0, waits=10.0),
+    Blow("cut off from the API server", signal.SIGSTOP, most=15.0, waits=10.0, parts=("ways",)),
 )
 
 
@@ -163,12 +169,15 @@ def test_growth_and_placement_go_on_at_the_other(
 
 def struck(stage: Stage, programs: ReplicatedPrograms, blow: Blow, agent: Agent) -> Times:
     """How long it takes from the blow until the agent's VM grows, and until a pod that came meanwhile has a node."""
+    leader = programs.leader()
+    (other,) = set(ADDRESSES) - {leader}
     with Slowness() as slow:
-        began = time.monotonic()
-        programs.strike(programs.leader(), blow.signal, is_whole=blow.is_whole)
+        began, began_at = time.monotonic(), time.time()
+        programs.strike(leader, blow.signal, blow.parts)
         stage.pod("comes", nodeSelector={"kubernetes.io/hostname": stage.placed()[agent.vm]})
         eventually(lambda: is_granted(agent, LARGE), "growth goes on", 60.0)
         growth = time.monotonic() - began
         stage.until_placed("comes", seconds=60.0)
         placement = time.monotonic() - began
-    return Times(growth, placement, slow.factor)
+    steps = programs.steps(leader, began_at) | programs.steps(other, began_at)
+    return Times(growth, placement, slow.factor, steps)
