@@ -9,10 +9,11 @@ from typing import Final
 
 from tests.kubernetes.attacks.by_agents import BY_AGENTS
 from tests.kubernetes.attacks.by_controller import BY_CONTROLLER
+from tests.kubernetes.attacks.by_dashboard import BY_DASHBOARD
 from tests.kubernetes.attacks.by_groups import BY_GROUPS
 from tests.kubernetes.attacks.by_injector import BY_INJECTOR
 from tests.kubernetes.attacks.by_others import BY_OTHERS
 from tests.kubernetes.attacks.by_scheduler import BY_SCHEDULER
 
-ATTEMPTS: Final = (*BY_AGENTS, *BY_SCHEDULER, *BY_GROUPS, *BY_CONTROLLER, *BY_INJECTOR, *BY_OTHERS)
+ATTEMPTS: Final = (*BY_AGENTS, *BY_SCHEDULER, *BY_GROUPS, *BY_CONTROLLER, *BY_INJECTOR, *BY_DASHBOARD, *BY_OTHERS)
 """In the order in which they are made: what passes changes the cluster for what follows."""

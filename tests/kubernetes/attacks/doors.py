@@ -8,6 +8,9 @@ from typing import Final
 TOKEN: Final = "TokenReview (401)"
 WHOSE: Final = "the scheduler: the token is another pod's (403)"
 UNKNOWN: Final = "the scheduler: no such pod (404)"
+SIGN_IN: Final = "the page: sign in first (401)"
+NOT_OWN: Final = "the page: not a request of its own (403)"
+NOT_THEIRS: Final = "the page: there is no such object (404)"
 TLS: Final = "TLS: no certificate of a known authority"
 
 
@@ -23,6 +26,7 @@ class Door:
 AGENTS: Final = "agents' port"
 API: Final = "API server"
 EXTENDER: Final = "extender's port"
+PAGE: Final = "page"
 
 OWN_POD: Final = Door(AGENTS, "an agent for its own VM", "")
 OWN_NODE: Final = Door(AGENTS, "a node's agent for a VM of its node", "")
@@ -40,9 +44,17 @@ CERTIFIED: Final = Door(EXTENDER, "kube-scheduler with its certificate", "")
 UNCERTIFIED: Final = Door(EXTENDER, "no client certificate", TLS)
 STRANGER: Final = Door(EXTENDER, "a certificate of another authority", TLS)
 WITH_TOKEN: Final = Door(EXTENDER, "an agent with its token and no certificate", TLS)
+NO_SESSION: Final = Door(PAGE, "no session: looks at a VM", SIGN_IN)
+NO_TOKEN_THERE: Final = Door(PAGE, "a word that is no token: signs in", TOKEN)
+AGENT_THERE: Final = Door(PAGE, "an agent with its token for the scheduler: signs in", TOKEN)
+NOBODY: Final = Door(PAGE, "an account that may list no VMs: signs in", "SubjectAccessReview (401)")
+OTHER_SITE: Final = Door(PAGE, "another site: signs a browser in", NOT_OWN)
+CLERK: Final = Door(PAGE, "an account that may list the VMs of one namespace: looks at a VM there", "")
+CURIOUS: Final = Door(PAGE, "the same: looks at a VM of another namespace", NOT_THEIRS)
 
 DOORS: Final = (
     *(OWN_POD, OWN_NODE, OTHER_POD, OTHER_NODE, OTHER_ACCOUNT, NO_TOKEN, OTHER_AUDIENCE, UNBOUND, GONE),
     *(ANONYMOUS, FOR_SCHEDULER, GONE_AT_API),
     *(CERTIFIED, UNCERTIFIED, STRANGER, WITH_TOKEN),
+    *(NO_SESSION, NO_TOKEN_THERE, AGENT_THERE, NOBODY, OTHER_SITE, CLERK, CURIOUS),
 )

@@ -1,4 +1,4 @@
-"""Who is let in at the agents' port, the extender's port and the API server: real tokens, real reviews, real TLS."""
+"""Who is let in at the ports of our programs and by the API server: real tokens, real reviews, real TLS."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 from protocol.names import TOKEN_AUDIENCE
 from tests.kubernetes.attacks import doors
 from tests.kubernetes.attacks.doors import DOORS, Door
+from tests.kubernetes.attacks.page_door import Page, of_page, page_of, people
 from tests.kubernetes.attacks.table import door_rows
 from tests.kubernetes.attacks.world import SYSTEM, Obj, pod
 from tests.kubernetes.failing.bare_control_plane import BareControlPlane
@@ -36,6 +37,7 @@ class Street:
 
     fleet: Fleet
     ours: Scheduler
+    page: Page
     folder: Path
     one: Vm
     two: Vm
@@ -145,16 +147,19 @@ async def street(plane: BareControlPlane, folder: Path) -> AsyncIterator[Street]
             (certificate, key), (client, _) = files(folder, "server"), files(folder, "client")
             tls = [f"--extender-tls-cert={certificate}", f"--extender-tls-key={key}", f"--extender-client-ca={client}"]
             async with scheduler(known, 0.0, *tls) as ours:
-                yield Street(fleet, ours, folder, one, two)
+                theirs = identity(folder / "page", plane, way, await fleet.token(SYSTEM, "autoscaling-dashboard"))
+                async with page_of(theirs, ours.probes) as page:
+                    yield Street(fleet, ours, page, folder, one, two)
 
 
 async def test_each_caller_is_let_in_or_refused_as_the_table_says(
     plane: BareControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     accounts = ("default", "autoscaling-agent")
-    plane.apply([_account(name) for name in accounts])
+    plane.apply([*(_account(name) for name in accounts), *people()])
     async with street(plane, tmp_path) as found:
         ends = await of_agents_port(found) | await of_api_server(found) | await of_extender(found)
+        ends |= await of_page(found.page, found.fleet, found.one.name, found.one.token)
     with capsys.disabled():
         print("", *door_rows((each, ends[each]) for each in DOORS), sep="\n")
     assert {each: end for each, end in ends.items() if end != each.refused_by} == {}
