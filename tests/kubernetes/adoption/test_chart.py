@@ -25,6 +25,7 @@ KUBE_VERSION = "--kube-version=v1.36.3"
 SIDECAR = {"node": {"enabled": False}, "sidecar": {"enabled": True, "namespaces": ["a", "b"]}}
 ALL = {
     "agent": SIDECAR,
+    "dashboard": {"enabled": True},
     "groups": {"enabled": True},
     "neonvm": {"policy": {"namespaces": ["a"]}},
     "policies": {"enabled": True},
@@ -150,7 +151,7 @@ def test_all_images_come_from_one_registry_where_there_is_no_way_out() -> None:
     found = images({**ALL, "global": {"imageRegistry": "mirror.internal"}, "image": {"tag": "0.2.0"}})
     assert found == {
         "mirror.internal/kube-scheduler:v1.36.3",
-        *(f"mirror.internal/autoscale-{name}:0.2.0" for name in ("scheduler", "groups", "injector")),
+        *(f"mirror.internal/autoscale-{name}:0.2.0" for name in ("scheduler", "dashboard", "groups", "injector")),
         *(f"mirror.internal/neonvm-{name}:0.2.0" for name in ("controller", "devices", "network")),
     }
     args = workload({"global": {"imageRegistry": "mirror.internal"}}, "neonvm-controller")["spec"]["containers"][0][
