@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -107,10 +108,45 @@ def test_a_place_in_the_history_ends_when_it_is_dropped() -> None:
 async def test_waiting_ends_with_a_change_a_call_or_the_time() -> None:
     filled = store()
     history = filled.history("things")
-    assert await history.wait(0, 0) is False
+    assert await history.wait(0, 0) is None
     filled.create(key("a"), body("a"))
-    assert await history.wait(0, 0) is True
+    assert await history.wait(0, 0) == 0
+    waiting = asyncio.ensure_future(history.wait(1, 60))
+    await asyncio.sleep(0)
     filled.wake_all()
+    assert await waiting == 1
+
+
+async def test_who_pins_a_field_is_woken_by_changes_with_its_value_alone() -> None:
+    filled = store()
+    history = filled.history("things")
+    waits = {
+        pin: asyncio.ensure_future(history.wait(0, 60, pin))
+        for pin in (("metadata.name", "a"), ("metadata.name", "b"), ("node", "n1"), ("node", "n2"))
+    }
+    await asyncio.sleep(0)
+    filled.create(key("a"), body("a", node="n2"))
+    assert {pin: await waits.pop(pin) for pin in (("metadata.name", "a"), ("node", "n2"))} == {
+        ("metadata.name", "a"): 0,
+        ("node", "n2"): 0,
+    }
+    assert not any(wait.done() for wait in waits.values())
+    b = filled.create(key("b"), body("b", node="n1"))
+    assert [await wait for wait in waits.values()] == [1, 1]
+    leaving = asyncio.ensure_future(history.wait(2, 60, ("node", "n1")))
+    await asyncio.sleep(0)
+    filled.replace(b, body("b", node="n2"))
+    assert await leaving == 2
+
+
+async def test_a_change_that_comes_as_the_time_ends_is_not_lost() -> None:
+    filled = store()
+    history = filled.history("things")
+    waiting = asyncio.ensure_future(history.wait(0, 0, ("metadata.name", "a")))
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_soon(filled.create, key("a"), body("a"))
+    assert await waiting in (0, None)
+    assert history.end == 1
 
 
 @settings(max_examples=25, deadline=None)

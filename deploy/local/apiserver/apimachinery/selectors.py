@@ -27,6 +27,12 @@ _ONE_VALUE: Final = re.compile(_VALUE)
 _ONE_FIELD: Final = re.compile(r"(?P<key>[^=!]++)(?P<op>==|=|!=)\s*+(?P<value>.*)")
 
 
+NAME: Final = "metadata.name"
+
+Pin = tuple[str, str]
+"""A field by its dotted path, and the value that it has in every object that is selected."""
+
+
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """One part of a label selector: the label's value (or its absence) must be among ``values``, or must not."""
@@ -87,20 +93,36 @@ def label_matcher(text: str) -> Matcher:
 
 def field_matcher(text: str, selectable: Collection[str]) -> Matcher:
     """Selects by fields; ``selectable`` are the dotted paths allowed. Raises a 400 for any other."""
-    parts: list[tuple[str, str, bool]] = []
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
-        match = _ONE_FIELD.fullmatch(part)
-        if not match:
-            raise bad_request(f"invalid selector: {text!r}; can't understand {part!r}")
-        key = match["key"].rstrip()
+    parts = _field_parts(text)
+    for key, _, _ in parts:
         if key not in selectable:
             raise bad_request(f"field label not supported: {key}")
-        parts.append((key, match["value"], match["op"] != "!="))
 
     def matches(body: JsonObject) -> bool:
         return all((text_at(body, path) == value) is wanted for path, value, wanted in parts)
 
     return matches
+
+
+def _field_parts(text: str) -> list[tuple[str, str, bool]]:
+    """The parts of a field selector: the field, the value, and whether that is wanted or not. Raises a 400."""
+    parts: list[tuple[str, str, bool]] = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        match = _ONE_FIELD.fullmatch(part)
+        if not match:
+            raise bad_request(f"invalid selector: {text!r}; can't understand {part!r}")
+        parts.append((match["key"].rstrip(), match["value"], match["op"] != "!="))
+    return parts
+
+
+def pinned(fields: str) -> Pin | None:
+    """The part of a field selector by which its objects are found soonest; None where it pins no field. Raises a 400.
+
+    >>> pinned("spec.nodeName=n1,metadata.name=db"), pinned("status.phase!=Running"), pinned("")
+    (('metadata.name', 'db'), None, None)
+    """
+    pins = [(key, value) for key, value, wanted in _field_parts(fields) if wanted]
+    return min(pins, key=lambda pin: pin[0] != NAME, default=None)
 
 
 def matcher(labels: str, fields: str, selectable: Collection[str]) -> Matcher | None:

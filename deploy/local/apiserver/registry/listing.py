@@ -17,7 +17,7 @@ from typing import Final
 
 from deploy.local.apiserver.apimachinery.errors import bad_request, expired, from_the_future
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, NotJsonError, decode_object, encode
-from deploy.local.apiserver.apimachinery.selectors import Matcher, matcher
+from deploy.local.apiserver.apimachinery.selectors import NAME, Matcher, Pin, matcher, pinned
 from deploy.local.apiserver.registry.api import Target
 from deploy.local.apiserver.storage.history import Stored, TooOldError
 from deploy.local.apiserver.storage.store import Store
@@ -71,11 +71,19 @@ def selection(target: Target, labels: str, fields: str) -> Matcher | None:
     return matcher(labels, fields, target.resource.selectable_fields)
 
 
+def candidates(store: Store, target: Target, pin: Pin | None) -> list[Stored]:
+    """The objects of a collection among which those of a selection are that pins ``pin``."""
+    if pin is None or pin[0] != NAME or (target.resource.namespaced and not target.namespace):
+        return store.objects(target.resource.key, target.namespace)
+    found = store.get(target.named(pin[1]).key)
+    return [] if found is None else [found]
+
+
 def list_page(store: Store, target: Target, options: ListOptions) -> Page:
     """One page of a collection. Raises 400, 410, or 504 for a resourceVersion that is yet to come."""
     wanted = selection(target, options.labels, options.fields)
     after, revision = _begin(store, options)
-    items = _state(store, target, revision)
+    items = _state(store, target, revision, pinned(options.fields))
     if wanted is not None:
         items = [item for item in items if wanted(item.body)]
     if after is not None:
@@ -99,9 +107,9 @@ def _begin(store: Store, options: ListOptions) -> tuple[tuple[str, str] | None, 
     return None, asked if options.match == "Exact" and asked else store.revision
 
 
-def _state(store: Store, target: Target, revision: int) -> list[Stored]:
+def _state(store: Store, target: Target, revision: int, pin: Pin | None) -> list[Stored]:
     if revision == store.revision:
-        return store.objects(target.resource.key, target.namespace)
+        return candidates(store, target, pin)
     try:
         return store.list_at(target.resource.key, target.namespace, revision)
     except TooOldError:

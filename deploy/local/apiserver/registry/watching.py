@@ -16,9 +16,9 @@ from typing import Final
 
 from deploy.local.apiserver.apimachinery.errors import ApiError, too_old
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, encode
-from deploy.local.apiserver.apimachinery.selectors import Matcher
+from deploy.local.apiserver.apimachinery.selectors import Matcher, pinned
 from deploy.local.apiserver.registry.api import Target
-from deploy.local.apiserver.registry.listing import revision_of, selection
+from deploy.local.apiserver.registry.listing import candidates, revision_of, selection
 from deploy.local.apiserver.storage.history import Change, ChangeType, Stored, TooOldError
 from deploy.local.apiserver.storage.store import Store
 
@@ -51,6 +51,7 @@ class Watch:
         self._options = options
         self._shape = shape
         self._wanted: Matcher | None = selection(target, options.labels, options.fields)
+        self._pin = pinned(options.fields)
         self._start = revision_of(options.resource_version)
         self._history = store.history(target.resource.key)
 
@@ -78,7 +79,7 @@ class Watch:
         return self._start or self._store.revision
 
     def _initial(self) -> Iterable[bytes]:
-        for stored in self._store.objects(self._target.resource.key, self._target.namespace):
+        for stored in candidates(self._store, self._target, self._pin):
             if self._wanted is None or self._wanted(stored.body):
                 yield self._line(ChangeType.ADDED, stored.body)
         if self._options.initial and self._options.bookmarks:
@@ -90,7 +91,8 @@ class Watch:
         is_over = is_quiet = False
         while not is_over:
             if (left := end - clock()) > 0 and not closing.is_set():
-                is_quiet = not await self._history.wait(place, min(left, self._options.bookmark_every))
+                found = await self._history.wait(place, min(left, self._options.bookmark_every), self._pin)
+                is_quiet, place = found is None, self._history.end if found is None else found
             is_over = closing.is_set() or clock() >= end
             # Nothing is awaited from here on: a bookmark must not pass over what came while the wait ended.
             changes = self._history.since(place)

@@ -5,6 +5,8 @@ Rules that hold here:
 - Changes are in the order of their revisions and never altered. The text of an event is made once for all watchers.
 - A watcher is a place in the history, not a queue: a slow one costs nothing and, when its place has been dropped,
   learns that it is too late (410).
+- A watcher that pins a field waits for changes with its value alone: a thousand watchers of an object each cost no
+  more than one at a change.
 - ``floor`` is the greatest revision about which something may have been dropped: everything after it is known.
 """
 
@@ -12,13 +14,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, text_at
+from deploy.local.apiserver.apimachinery.selectors import Pin
 
 
 class Key(NamedTuple):
@@ -67,6 +70,10 @@ def event_line(kind: ChangeType, raw: bytes) -> bytes:
     return b'{"type":"%s","object":%s}\n' % (kind.encode(), raw)
 
 
+_ANY: Final[Pin] = ("", "")
+"""What a watcher of everything waits for."""
+
+
 class TooOldError(Exception):
     """The history no longer reaches back so far. ``floor`` is the oldest revision that can be asked for."""
 
@@ -82,30 +89,37 @@ class History:
         self._changes: deque[Change] = deque()
         self._limit = limit
         self._dropped = 0
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[str, dict[str, set[asyncio.Future[int]]]] = {}
         self.floor = floor
+
+    @property
+    def end(self) -> int:
+        """The place of the next change."""
+        return self._dropped + len(self._changes)
 
     def append(self, change: Change) -> None:
         """Adds the newest change and wakes all who wait for it."""
+        place = self.end
         self._changes.append(change)
         if len(self._changes) > self._limit:
             self.floor = self._changes.popleft().revision
             self._dropped += 1
-        self.wake()
+        for path, by_value in self._waiting.items():
+            for value in _values(change, path):
+                _resolve(by_value.get(value, ()), place)
 
     def wake(self) -> None:
         """Wakes every watcher that waits."""
-        waiting, self._waiting = self._waiting, set()
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        for by_value in self._waiting.values():
+            for waiting in by_value.values():
+                _resolve(waiting, self.end)
 
     def place_after(self, revision: int) -> int:
         """The place of the first change after ``revision``. Raises ``TooOldError``."""
         if revision < self.floor:
             raise TooOldError(self.floor)
         newer = sum(1 for _ in self.backwards(revision))
-        return self._dropped + len(self._changes) - newer
+        return self.end - newer
 
     def since(self, place: int) -> list[Change]:
         """All changes from ``place`` on; the next place is ``place`` plus their number. Raises ``TooOldError``."""
@@ -122,17 +136,32 @@ class History:
                 return
             yield change
 
-    async def wait(self, place: int, seconds: float) -> bool:
-        """Waits until there is a change at ``place``; False where ``seconds`` passed first."""
-        if place < self._dropped + len(self._changes):
-            return True
-        future = asyncio.get_running_loop().create_future()
-        self._waiting.add(future)
+    async def wait(self, place: int, seconds: float, pin: Pin | None = None) -> int | None:
+        """The place of the first change from ``place`` on that may matter to a watcher of ``pin`` (None: of
+        everything); None where ``seconds`` passed first.
+        """
+        if place < self.end:
+            return place
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        path, value = pin or _ANY
+        by_value = self._waiting.setdefault(path, {})
+        by_value.setdefault(value, set()).add(future)
         try:
-            async with asyncio.timeout(seconds):
-                await future
-        except TimeoutError:
-            return False
+            await asyncio.wait((future,), timeout=seconds)
+            return future.result() if future.done() else None
         finally:
-            self._waiting.discard(future)
-        return True
+            by_value[value].discard(future)
+            if not by_value[value]:
+                del by_value[value]
+
+
+def _values(change: Change, path: str) -> set[str]:
+    """What the field was before the change and is after it."""
+    states = (change.now,) if change.before is None else (change.now, change.before)
+    return {text_at(each.body, path) for each in states} if path else {""}
+
+
+def _resolve(waiting: Iterable[asyncio.Future[int]], place: int) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(place)
