@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import resource
 import secrets
 import socket
 import sys
@@ -17,6 +16,7 @@ import uvloop
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.followed_file import FollowedFile
+from protocol.runtime.open_files import allow_open_files
 from protocol.runtime.tls_metrics import followed_by, watch_tls
 from protocol.units import Seconds
 from scheduler_plugin.app import SchedulerPorts, assemble
@@ -58,15 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the scheduler until SIGTERM or SIGINT; the process's exit status."""
     options = parser().parse_args(arguments)
     prepare(options.log_level)
-    _allow_open_files()
+    allow_open_files(OPEN_FILES)
     return run("autoscale-scheduler", _run(options), uvloop.new_event_loop)
-
-
-def _allow_open_files() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _run(options: argparse.Namespace) -> None:

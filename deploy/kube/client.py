@@ -17,6 +17,7 @@ from typing import Final
 import httpx
 import msgspec
 
+from deploy.kube.direct_transport import DirectTransport
 from protocol.kubernetes.cursor import WatchTimes, watch_query
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import (
@@ -35,11 +36,13 @@ from protocol.runtime.clock import SystemClock
 from protocol.runtime.credentials import Credentials, CredentialsError, from_kubeconfig
 from protocol.runtime.keep_alive import probed_transport
 from protocol.units import Seconds
+from scheduler_plugin.connections import ConnectionPool
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"
 _TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
-_LIMITS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32)
+_CONNECTIONS: Final = 64
+_LIMITS: Final = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=32)
 _WATCH_CONNECT: Final = 10.0
 
 
@@ -196,17 +199,19 @@ def _error(refusal: Refusal) -> ApiError | ApiUnavailableError:
     return ApiUnavailableError(str(refusal), refusal.retry_after) if refusal.is_unknown else ApiError(refusal)
 
 
-def client_from_kubeconfig(path: Path, context: str = "") -> ApiClient:
-    """A client for ``context`` (the current one where empty) of a kubeconfig. Raises ``CredentialsError``.
+def client_from_kubeconfig(path: Path, context: str = "", *, is_busy: bool = False) -> ApiClient:
+    """A client for ``context`` (the current one where empty) of a kubeconfig; one that ``is_busy`` takes less CPU, and
+    keeps no headers of answers. Raises ``CredentialsError``.
 
     Credential plug-ins are run: only commands that a person started, and tests, read kubeconfigs here.
     """
     credentials = from_kubeconfig(path, SystemClock(), context=context, plugins=True)
+    direct = DirectTransport(ConnectionPool(credentials, _CONNECTIONS)) if is_busy else None
     return ApiClient(
         httpx.AsyncClient(
             base_url=credentials.server,
             auth=BearerAuth(credentials),
-            transport=probed_transport(credentials.tls, _LIMITS),
+            transport=direct or probed_transport(credentials.tls, _LIMITS),
             timeout=_TIMEOUT,
             trust_env=False,
         )

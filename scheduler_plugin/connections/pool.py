@@ -48,6 +48,10 @@ class ConnectionPool:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections that are idle; one that is lent is closed when it is given back."""
         for _since, connection in self._idle:
             connection.close()
         self._idle.clear()

@@ -18,7 +18,7 @@ from deploy.local.cluster.control import START_KUBELET, STOP_KUBELET, ControlRes
 from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder, clusters_root
 from deploy.local.cluster.launch import launch, stop
 from deploy.local.cluster.progress import StepFailedError
-from deploy.local.cluster.spec import ClusterSpec
+from deploy.local.cluster.spec import ClusterSpec, usual_node_cpu
 from deploy.local.kubernetes.machine.image_loading import LoadError, load_image
 from deploy.local.kubernetes.programs.versions import ADD_ONS, SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
@@ -81,10 +81,12 @@ def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
     guests: Annotated[
         GuestKind, typer.Option(help="Real QEMU guests, or simulated ones that play a load.")
     ] = GuestKind.QEMU,
-    nodes: Annotated[int, typer.Option(min=1, max=50)] = 2,
-    node_cpu: Annotated[str, typer.Option(help="Size of each node, as a quantity.")] = "8",
+    nodes: Annotated[int, typer.Option(min=1, max=200)] = 2,
+    node_cpu: Annotated[
+        str, typer.Option(help="Size of each node, as a quantity (default: 8, more for many VMs).")
+    ] = "",
     node_memory: Annotated[str, typer.Option(help="Size of each node, as a quantity.")] = "16Gi",
-    vms: Annotated[int, typer.Option(min=0, max=2000, help="Number of small VMs at the start.")] = 0,
+    vms: Annotated[int, typer.Option(min=0, max=5000, help="Number of small VMs at the start.")] = 0,
     agents: Annotated[AgentForm, typer.Option(help="In each VM's pod, or one per node.")] = AgentForm.AUTO,
     network: Annotated[NetworkKind, typer.Option(help="How nodes are networked.")] = NetworkKind.AUTO,
     load: Annotated[str, typer.Option(help="What simulated VMs play: idle, waves, or a CSV recording.")] = "",
@@ -108,7 +110,7 @@ def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
     spec = ClusterSpec(
         guests=guests.value,
         nodes=nodes,
-        node_cpu=node_cpu,
+        node_cpu=node_cpu or usual_node_cpu(vms, nodes),
         node_memory=node_memory,
         agents=agents.value,
         network=network.value,

@@ -18,7 +18,12 @@ from deploy.local.apiserver.server import ApiServer, admin_tokens, build, write_
 from deploy.local.apiserver.serving import Server, listen
 from deploy.local.certificates import authority, server_context
 from deploy.local.private_file import secret_file
+from protocol.runtime.garbage import collect_seldom
 from protocol.runtime.json_log import log_as_json
+from protocol.runtime.open_files import allow_open_files
+
+OPEN_FILES = 65_536
+"""The agent of each VM watches it on a connection of its own."""
 
 _log = logging.getLogger("apiserver")
 
@@ -94,6 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serves until SIGTERM or SIGINT. Returns 0, or 2 where an address cannot be used."""
     arguments = _arguments(sys.argv[1:] if argv is None else argv)
     log_as_json()
+    allow_open_files(OPEN_FILES)
+    collect_seldom()
     try:
         inherited = [socket.socket(fileno=number) for number in arguments.fd or ()]
         secure = [listen(address) for address in arguments.listen_tls or ()]

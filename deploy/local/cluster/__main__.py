@@ -15,9 +15,14 @@ from deploy.local.cluster.cluster import Cluster
 from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
 from deploy.local.cluster.progress import Progress, StepFailedError
 from deploy.local.cluster.real_cluster import RealCluster
+from protocol.runtime.garbage import collect_seldom
 from protocol.runtime.json_log import log_as_json
+from protocol.runtime.open_files import allow_open_files
 
 FAILED = 1
+OPEN_FILES = 65_536
+"""A simulated guest listens at two ports, and its agent is connected to both."""
+
 _log = logging.getLogger("cluster")
 
 
@@ -26,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (name,) = sys.argv[1:] if arguments is None else arguments
     folder, progress = ClusterFolder.of(name), Progress()
     log_as_json()
+    allow_open_files(OPEN_FILES)
+    collect_seldom()
     failure: StepFailedError | None = None
     try:
         folder.lock()

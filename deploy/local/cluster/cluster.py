@@ -45,6 +45,7 @@ from deploy.local.cluster.node_agents import NodeAgents
 from deploy.local.cluster.progress import Progress, StepFailedError
 from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
 from deploy.local.cluster.service_forwards import ServiceForwards
+from deploy.local.cluster.settings import agents_policy
 from deploy.local.cluster.spec import ClusterSpec, SpecError
 from deploy.local.private_file import secret_file
 from deploy.local.process import ProcessSupervisor, Program
@@ -93,17 +94,18 @@ class Cluster:
             await network.add_node(node.name)
             await register_node(client, node, self._clock)
         runtime = self._runtime(client, await self._extender(stack, network, host), network, made)
-        agents = NodeAgents(runtime.node_dependencies)
+        connect = partial(network.connect, None)
+        agents = NodeAgents(runtime.node_dependencies, connect)
         await stack.enter_async_context(
             background(runtime.run(), *(agents.run(node.name) for node in nodes if form == "node"))
         )
         await runtime.synced()
         self._progress.done(f"{len(nodes)} with {self._spec.node_cpu} CPUs and {self._spec.node_memory} each")
-        await create_vms(client, self._spec.vms)
+        await self._vms(client)
         agents_run = f"agents run as {form}: {why}"
         said = ControlResponse(network=network.description, guests=made.description, agents=agents_run, host=host)
         actions = {STOP_KUBELET: runtime.stop_kubelet, START_KUBELET: runtime.start_kubelet}
-        services = ServiceForwards(client, lambda host, port: network.connect(None, host, port))
+        services = ServiceForwards(client, connect)
         stack.push_async_callback(services.close)
         status = partial(self._status, said, agents, runtime)
         await stack.enter_async_context(control_endpoint(self._folder, Ways(network, services), status, actions))
@@ -124,13 +126,36 @@ class Cluster:
     ) -> Runtime:
         spec = self._spec
         names = frozenset(node.name for node in spec.node_specs)
-        policy = Path(spec.policy) if spec.policy else None
         has_sidecars = spec.agent_form[0] == "sidecar"
         return Runtime(
             RuntimeDependencies(
-                client, extender, network, made.guests, self._clock, self._folder.root, names, has_sidecars, policy
+                client,
+                extender,
+                network,
+                made.guests,
+                self._clock,
+                self._folder.root,
+                names,
+                has_sidecars,
+                self._policy(),
             )
         )
+
+    def _policy(self) -> Path | None:
+        """The file with the agents' policy; None: what they do by themselves."""
+        if self._spec.policy:
+            return Path(self._spec.policy)
+        text = agents_policy(self._spec.vms if self._spec.guests == "simulated" else 0)
+        if not text:
+            return None
+        self._folder.agents_policy.write_text(text)
+        return self._folder.agents_policy
+
+    async def _vms(self, client: ApiClient) -> None:
+        if count := self._spec.vms:
+            self._progress.begin("VMs")
+            await create_vms(client, count, self._clock, self._progress.note)
+            self._progress.done(f"{count}; they start one after the other")
 
     def _status(self, said: ControlResponse, agents: NodeAgents, runtime: Runtime) -> ControlResponse:
         """``said`` is what never changes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,7 @@ try:
 except ImportError:  # a PyYAML that was built without libyaml: the same, slower
     from yaml import SafeLoader as _Loader  # type: ignore[assignment]
 
-from deploy.kube.client import ApiClient, ApiError
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
 from deploy.local.kubelet.node_object import NodeSpec, node_labels, node_object
 from protocol.kubernetes.objects import Json, items, name_of, node_of, text
 from protocol.kubernetes.refusals import RefusalKind
@@ -30,6 +31,9 @@ CRD_FOLDERS: Final = ((_DEPLOY / "kubernetes" / "crds").resolve(), _DEPLOY / "lo
 """Our own kinds, and those of others that a local cluster has as well."""
 
 _PAUSE: Final = Seconds(0.05)
+_TOLD: Final = 250
+_RETRY: Final = Seconds(1.0)
+_PATIENCE: Final = Seconds(60.0)
 
 
 @cache
@@ -110,7 +114,21 @@ def simulated_vm(number: int) -> Json:
     }
 
 
-async def create_vms(client: ApiClient, count: int) -> None:
-    """Creates ``vm-1`` and so on, where they are not there yet."""
+async def create_vms(client: ApiClient, count: int, clock: Clock, say: Callable[[str], None]) -> None:
+    """Creates ``vm-1`` and so on, where they are not there yet, and says how far it is now and then."""
     for number in range(1, count + 1):
-        await ensure(client, VIRTUAL_MACHINES, "default", simulated_vm(number))
+        await _ensure_in_time(client, simulated_vm(number), clock)
+        if number % _TOLD == 0:
+            say(f"{number} of {count}")
+
+
+async def _ensure_in_time(client: ApiClient, vm: Json, clock: Clock) -> None:
+    """An API server that a busy machine keeps from answering is asked again, for a while."""
+    deadline = clock.now() + _PATIENCE
+    while True:
+        try:
+            return await ensure(client, VIRTUAL_MACHINES, "default", vm)
+        except ApiUnavailableError:
+            if clock.now() >= deadline:
+                raise
+        await clock.sleep(_RETRY)

@@ -143,7 +143,7 @@ class StartupProbes:
             return self._folder.kubeconfig.exists()
 
         await self.until(part, supervisor, written)
-        client = client_from_kubeconfig(self._folder.kubeconfig)
+        client = client_from_kubeconfig(self._folder.kubeconfig, is_busy=True)
 
         async def answers() -> bool:
             try:

@@ -65,6 +65,11 @@ class ClusterFolder:
         return self.root / "groups.yaml"
 
     @property
+    def agents_policy(self) -> Path:
+        """The policy of all agents where there are too many VMs for the usual one."""
+        return self.root / "agents.yaml"
+
+    @property
     def extender_token(self) -> Path:
         """The token that the scheduling loop shows to the scheduler's extender."""
         return self.root / EXTENDER_TOKEN

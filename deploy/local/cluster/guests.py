@@ -29,7 +29,7 @@ async def make_guests(spec: ClusterSpec, sockets: PodSockets, clock: Clock, say:
     """Prepares guests. Raises ``StepFailedError`` and ``GuestError`` with what to do."""
     if spec.guests == "simulated":
         load = spec.load or ("waves" if spec.vms else "idle")
-        simulated = SimulatedGuests(sockets, clock, load_of(load))
+        simulated = SimulatedGuests(sockets, clock, load_of(load, spec.vms))
         return GuestRuntime(simulated, simulated.description)
     try:
         image = cached_image()

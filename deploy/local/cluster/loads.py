@@ -9,23 +9,27 @@ from pathlib import Path
 from typing import Final
 
 from deploy.local.cluster.progress import StepFailedError
+from deploy.local.cluster.settings import MANY
 from deploy.neonvm.simulated.simulated_load import Demand, Load, LoadError, Step, parse_recording
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Seconds
 
 IDLE: Final = Load.constant(0.02, Bytes(48 * 1024**2))
 _PERIOD: Final = 180
-_STEP: Final = 5
+_STEPS: Final = 36
 _PEAK_CPU: Final = 2.2
 _PEAK_MEM: Final = Bytes(400 * 1024**2)
 
 
-def load_of(name: str) -> Callable[[ObjectName], Load]:
-    """The load of each VM: ``idle``, ``waves``, or that of the recording in the file ``name`` (CSV, repeated)."""
+def load_of(name: str, vms: int = 0) -> Callable[[ObjectName], Load]:
+    """The load of each of ``vms`` VMs: ``idle``, ``waves``, or that of the recording in the file ``name`` (CSV,
+    repeated).
+    """
     if name in {"", "idle"}:
         return lambda _: IDLE
     if name == "waves":
-        return lambda vm: waves(zlib.crc32(str(vm).encode()) % _PERIOD)
+        period = wave_period(vms)
+        return lambda vm: waves(zlib.crc32(str(vm).encode()) % period, period)
     try:
         recorded = parse_recording(Path(name).read_text(), repeat=True)
     except (OSError, LoadError) as error:
@@ -33,11 +37,23 @@ def load_of(name: str) -> Callable[[ObjectName], Load]:
     return lambda _: recorded
 
 
-def waves(shift: int) -> Load:
-    """Three minutes from idle to more than two busy CPUs and back, beginning ``shift`` seconds into them."""
-    return Load([Step(Seconds(float(at)), _wave(at + shift)) for at in range(0, _PERIOD, _STEP)], Seconds(_PERIOD))
+def wave_period(vms: int) -> int:
+    """How long a wave of each of so many VMs lasts, in seconds: three minutes, or longer where that would be more
+    changes of size than one machine can write.
+
+    >>> wave_period(2), wave_period(2000)
+    (180, 1800)
+    """
+    return _PERIOD * max(1, vms // MANY)
 
 
-def _wave(at: int) -> Demand:
-    height = max(0.0, sin(2 * pi * at / _PERIOD)) ** 2
+def waves(shift: int, period: int = _PERIOD) -> Load:
+    """``period`` seconds from idle to more than two busy CPUs and back, beginning ``shift`` seconds into them."""
+    step = period // _STEPS
+    steps = [Step(Seconds(float(at)), _wave(at + shift, period)) for at in range(0, period, step)]
+    return Load(steps, Seconds(period))
+
+
+def _wave(at: int, period: int) -> Demand:
+    height = max(0.0, sin(2 * pi * at / period)) ** 2
     return Demand(0.02 + _PEAK_CPU * height, IDLE.steps[0].demand.mem + _PEAK_MEM.scaled(height))

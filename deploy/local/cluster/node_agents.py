@@ -1,19 +1,35 @@
-"""The agent's per-node form: one process for each node, with the identity of a pod bound to it (S4.3)."""
+"""The agent's per-node form: one process for each node, with the identity of a pod bound to it (S4.3).
+
+A few start at a time: a hundred that start at once keep everything else from the machine for a minute.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+from deploy.kube.client import ApiUnavailableError
 from deploy.local.cluster.content import ensure
 from deploy.local.cluster.settings import NODE_AGENT_ACCOUNT, NODE_AGENT_NAMESPACE
-from deploy.local.kubelet.agents import per_node
+from deploy.local.kubelet.agents import AGENT_PORT, AgentRun, per_node
 from deploy.local.kubelet.pod_status import running_status
 from deploy.local.kubelet.reporting import keep_writing_status
 from deploy.local.kubelet.sandbox import NodeDependencies, attend_agent, pod_folder
 from deploy.local.kubelet.tokens import ensure_account
 from deploy.local.process import ProcessSupervisor
+from deploy.neonvm.ports import NetworkError
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import PODS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
+from protocol.units import Seconds
+
+_AT_ONCE: Final = 4
+_PATIENCE: Final = Seconds(20.0)
+_PAUSE: Final = Seconds(0.2)
 
 
 def agent_pod(node: str) -> Json:
@@ -34,15 +50,33 @@ def agent_pod(node: str) -> Json:
     }
 
 
+Connect = Callable[[str, int], Awaitable[socket.socket]]
+"""A connection to a host and port in the cluster's network. Raises ``OSError`` and ``NetworkError``."""
+
+
 class NodeAgents:
     """The agents of all nodes."""
 
-    def __init__(self, deps: NodeDependencies) -> None:
-        self._deps = deps
+    def __init__(self, deps: NodeDependencies, connect: Connect) -> None:
+        self._deps, self._connect = deps, connect
+        self._turns = asyncio.Semaphore(_AT_ONCE)
         self.supervisors: dict[str, ProcessSupervisor] = {}
 
     async def run(self, node: str) -> None:
         """Runs the agent of ``node`` until cancelled. Raises ``ApiError`` and ``NetworkError``."""
+        async with asyncio.TaskGroup() as tasks, self._turns:
+            run = await self._prepared(node)
+            tasks.create_task(attend_agent(run, self._deps, lambda supervisor: self._started(node, supervisor)))
+            await self._listens(run)
+
+    async def _prepared(self, node: str) -> AgentRun:
+        """The agent's pod and place; an API server that a busy machine keeps from answering is asked again."""
+        while True:
+            with suppress(ApiUnavailableError):
+                return await self._placed(node)
+            await self._deps.clock.sleep(_PAUSE)
+
+    async def _placed(self, node: str) -> AgentRun:
         deps = self._deps
         await ensure_account(deps.client, ObjectName(NODE_AGENT_NAMESPACE, NODE_AGENT_ACCOUNT))
         await ensure(deps.client, PODS, NODE_AGENT_NAMESPACE, agent_pod(node))
@@ -51,9 +85,17 @@ class NodeAgents:
         place = await deps.network.add_pod(node, name)
         status = running_status(pod, place.address, timestamp(deps.clock.wall()))
         await keep_writing_status(deps.client, pod, status, deps.clock)
-        run = per_node(pod, node, place, pod_folder(deps.state, name, node), deps.policy)
+        return per_node(pod, node, place, pod_folder(deps.state, name, node), deps.policy)
 
-        def started(supervisor: ProcessSupervisor) -> None:
-            self.supervisors[node] = supervisor
+    def _started(self, node: str, supervisor: ProcessSupervisor) -> None:
+        self.supervisors[node] = supervisor
 
-        await attend_agent(run, deps, started)
+    async def _listens(self, run: AgentRun) -> None:
+        """Returns when the agent answers; one that does not for long keeps the others from starting no longer."""
+        clock = self._deps.clock
+        deadline = clock.now() + _PATIENCE
+        while clock.now() < deadline:
+            with suppress(OSError, NetworkError):
+                (await self._connect(run.network.address, AGENT_PORT)).close()
+                return
+            await clock.sleep(_PAUSE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Final, Literal
 
 import msgspec
@@ -16,6 +17,20 @@ from protocol.units import QuantityError, Resources
 
 MOST_SIDECARS: Final = 8
 """With more simulated VMs than this, one agent per node serves them all: a process beside each would be too heavy."""
+
+
+_LEAST_NODE: Final = 8
+_EACH_VM: Final = 1.5
+"""vCPUs that a simulated VM of the usual load wants at most moments."""
+
+
+def usual_node_cpu(vms: int, nodes: int) -> str:
+    """The CPUs of each node where they are not chosen: enough for so many simulated VMs and their load.
+
+    >>> usual_node_cpu(0, 2), usual_node_cpu(2000, 100)
+    ('8', '30')
+    """
+    return str(max(_LEAST_NODE, ceil(_EACH_VM * vms / nodes)))
 
 
 class SpecError(ValueError):

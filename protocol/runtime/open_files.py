@@ -1,0 +1,13 @@
+"""How many sockets and files a process may have open."""
+
+from __future__ import annotations
+
+import resource
+
+
+def allow_open_files(wanted: int) -> None:
+    """Lets this process, and those that it starts, open ``wanted`` files at a time, or as many as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

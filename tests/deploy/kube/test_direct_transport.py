@@ -1,0 +1,50 @@
+"""The client of a busy program asks a real API server over connections of its own, and breaks as any client does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deploy.kube.client import ApiError, ApiUnavailableError, client_from_kubeconfig
+from protocol.kubernetes.cursor import WatchTimes
+from protocol.kubernetes.objects import Json, name_of
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import NODES
+from protocol.messages import ObjectName
+from protocol.units import Seconds
+from tests.local.apiserver.running import running_api_server
+
+
+def node(name: str) -> Json:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+
+
+async def test_a_busy_client_gets_the_same_answers(tmp_path: Path) -> None:
+    async with (
+        running_api_server(tmp_path) as server,
+        client_from_kubeconfig(server.kubeconfig_path, is_busy=True) as client,
+    ):
+        version = await client.revision(NODES)
+        for name in ("a", "b"):
+            await client.create(NODES, "", node(name))
+        assert [
+            name_of(each).name for each in (await client.list(NODES, field_selector="metadata.name=b")).objects
+        ] == ["b"]
+        labelled = await client.merge_patch(NODES, ObjectName("", "a"), {"metadata": {"annotations": {"zone": "ö"}}})
+        assert await client.get(NODES, ObjectName("", "a")) == labelled
+        with pytest.raises(ApiError) as refused:
+            await client.get(NODES, ObjectName("", "c"))
+        assert refused.value.kind is RefusalKind.NOT_FOUND
+        watch = client.watch(NODES, version, WatchTimes(1, Seconds(10.0)))
+        seen = [(event.type, event.name.name) async for event in watch]
+        assert seen[:3] == [("ADDED", "a"), ("ADDED", "b"), ("MODIFIED", "a")]
+
+
+async def test_a_server_that_is_away_is_unavailable(tmp_path: Path) -> None:
+    async with running_api_server(tmp_path) as server:
+        client = client_from_kubeconfig(server.kubeconfig_path, is_busy=True)
+        await client.list(NODES)
+    async with client:
+        with pytest.raises(ApiUnavailableError):
+            await client.list(NODES)

@@ -1,0 +1,52 @@
+"""What a local cluster of many simulated VMs is given, so that one machine can carry it."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+
+from agent.config import read_policy
+from agent.core.policy import Policy
+from deploy.kube.client import ApiUnavailableError
+from deploy.local.cluster import content, loads, spec
+from deploy.local.cluster.settings import agents_policy
+from protocol.kubernetes.objects import Json, name_of
+from protocol.units import Seconds
+from tests.fake_clock import SleepingClock
+
+
+def test_examples_in_docstrings_hold() -> None:
+    assert [doctest.testmod(each).failed for each in (loads, spec)] == [0, 0]
+
+
+@pytest.mark.parametrize(("vms", "scrape", "stale"), [(401, 1.0025, 5.0), (2000, 5.0, 15.0), (5000, 12.5, 37.5)])
+def test_agents_of_many_vms_look_less_often(vms: int, scrape: float, stale: float) -> None:
+    timing = read_policy(agents_policy(vms), Policy()).timing
+    assert (timing.scrape, timing.stale) == (scrape, stale)
+
+
+def test_agents_of_few_vms_have_their_own_policy() -> None:
+    assert agents_policy(400) == ""
+
+
+class _Server:
+    """An API server that does not answer at first."""
+
+    def __init__(self, silent: int) -> None:
+        self.silent, self.made = silent, list[str]()
+
+    async def create(self, kind: object, namespace: str, body: Json) -> Json:
+        if self.silent:
+            self.silent -= 1
+            raise ApiUnavailableError("busy")
+        self.made.append(name_of(body).name)
+        return body
+
+
+async def test_vms_are_made_in_spite_of_a_busy_server_and_told_as_they_come() -> None:
+    server, told = _Server(silent=3), list[str]()
+    clock = SleepingClock()
+    await content.create_vms(server, 500, clock, told.append)  # type: ignore[arg-type]  # the one call that is made
+    assert (len(server.made), server.made[-1], told) == (500, "vm-500", ["250 of 500", "500 of 500"])
+    assert clock.now() >= SleepingClock().now() + Seconds(3.0)
