@@ -22,7 +22,7 @@ FAILING := tests/kubernetes/failing
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help docs demo test coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-failovers test-monitoring test-page explore lint format manifests bench bench-kubernetes bench-migration bench-memory bench-reaction env clean
+.PHONY: help docs top-picture demo test coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-failovers test-monitoring test-page explore lint format manifests bench bench-kubernetes bench-migration bench-memory bench-reaction bench-page env clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -105,9 +105,15 @@ bench-reaction: env ## A load in a real guest: how long until it has more CPU, w
 	@scripts/install-packages.sh guests pgbench
 	@$(BIN)/python -m scripts.bench.reaction_bench $(BENCH_ARGS)
 
+bench-page: env ## 2,000 simulated VMs and open pages: how soon a permit shows, and what the page's program takes (10 minutes)
+	@$(BIN)/python -m scripts.bench.page $(BENCH_ARGS)
+
 bench-memory: env ## A real database in the page cache: fixed sizes, and where the policy brings it (20 minutes)
 	@scripts/install-packages.sh guests pgbench
 	@$(BIN)/python -m scripts.bench.memory_bench $(BENCH_ARGS)
+
+top-picture: env ## Draw docs/top.svg, the terminal application with a made-up fleet
+	$(BIN)/python -m scripts.documents.top_picture
 
 docs: env ## The documents as a site in build/site
 	@test -x $(VENV)/docs/bin/mkdocs || $(PYTHON) -m venv $(VENV)/docs

@@ -1,0 +1,1 @@
+"""What the live page costs, and how soon it shows a permit."""

@@ -1,0 +1,71 @@
+"""From what was stored and what pages were told to the figures of a measurement. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from protocol.units import Seconds
+from scheduler_plugin.dashboard.core.rows import Pair
+
+Seen = Mapping[str, Sequence[tuple[float, Pair]]]
+"""For each VM its permits with the moment (seconds) at which each was seen first, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long something took, in seconds; ``lost`` is how many never came."""
+
+    count: int
+    median: Seconds
+    p95: Seconds
+    longest: Seconds
+    lost: int = 0
+
+    @classmethod
+    def of(cls, spans: Iterable[float], lost: int = 0) -> Latency:
+        """Of so many measured spans.
+
+        >>> Latency.of([0.3, 0.1, 0.2])
+        Latency(count=3, median=0.2, p95=0.3, longest=0.3, lost=0)
+        >>> Latency.of([])
+        Latency(count=0, median=0.0, p95=0.0, longest=0.0, lost=0)
+        """
+        ranked = sorted(spans)
+        if not ranked:
+            return cls(0, Seconds(0.0), Seconds(0.0), Seconds(0.0), lost)
+        return cls(len(ranked), _at(ranked, 0.5), _at(ranked, 0.95), _at(ranked, 1.0), lost)
+
+
+def _at(ranked: Sequence[float], share: float) -> Seconds:
+    return Seconds(ranked[max(0, ceil(share * len(ranked)) - 1)])
+
+
+def followed(stored: Seen, shown: Seen) -> tuple[list[float], int]:
+    """How long after each stored permit a page showed it, or one that was stored after it; and how many it never did.
+
+    A page may be told a little before we are: that counts as no time at all.
+
+    >>> followed({"db": [(1.0, (1, 1)), (2.0, (2, 2))]}, {"db": [(2.5, (2, 2))]})
+    ([1.5, 0.5], 0)
+    >>> followed({"db": [(1.0, (1, 1))]}, {})
+    ([], 1)
+    """
+    spans: list[float] = []
+    lost = 0
+    for vm, permits in stored.items():
+        of_page = shown.get(vm, ())
+        begin = bisect_left([at for at, _ in of_page], permits[0][0] - _EARLY) if permits else 0
+        for at, permit in permits:
+            good = {each for when, each in permits if when >= at} | {permit}
+            when = next((when for when, each in of_page[begin:] if each in good and when >= at - _EARLY), None)
+            if when is None:
+                lost += 1
+            else:
+                spans.append(max(0.0, when - at))
+    return spans, lost
+
+
+_EARLY = 0.5
