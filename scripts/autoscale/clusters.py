@@ -12,10 +12,33 @@ import typer
 
 from deploy.kube.client import ApiClient, client_from_kubeconfig
 from deploy.local.cluster.folder import ClusterFolder
+from protocol.kubernetes.objects import items, text
+from protocol.yaml_text import YamlError, read_yaml
 
 Kubeconfig = Annotated[str, typer.Option("--kubeconfig", help="Another cluster than the local one.")]
-Context = Annotated[str, typer.Option("--context", help="The kubeconfig's context; the current one unless given.")]
 USUAL: Final = Path("~/.kube/config")
+
+
+def complete_context(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of contexts: of the kubeconfig that was typed, else of kubectl's."""
+    given = str(ctx.params.get("kubeconfig") or "")
+    path = Path(given) if given else usual_kubeconfig()
+    try:
+        found = read_yaml(path.read_text()) if path is not None else None
+    except (OSError, UnicodeDecodeError, YamlError):
+        return []
+    contexts = items(found, "contexts") if isinstance(found, dict) else []
+    return sorted(name for each in contexts if (name := text(each, "name")).startswith(incomplete) and name)
+
+
+Context = Annotated[
+    str,
+    typer.Option(
+        "--context",
+        help="The kubeconfig's context; the current one unless given.",
+        autocompletion=complete_context,
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from deploy.images.building.image_build import Built, archive_name, build, check, native_platform
 from deploy.images.building.layers import LayerMaker, merged
@@ -25,6 +23,7 @@ from deploy.images.push import PushError, Target, push
 from deploy.images.rules.lock import LockError
 from deploy.images.rules.platforms import PLATFORMS, Platform
 from scripts.autoscale.running import INTERRUPTED
+from scripts.autoscale.terminal.printing import Output, OutputFormat, show
 from vm_image.host import BuildError
 from vm_image.store import Report
 
@@ -75,14 +74,30 @@ def images_app() -> typer.Typer:
     return app
 
 
-def list_images() -> None:
-    """List the images."""
-    table = Table("image", "what it does", "ports", "layers", box=None)
-    for image in IMAGES.values():
-        table.add_row(
-            image.name, image.title, " ".join(map(str, image.ports)), " ".join(each.name for each in image.layers)
-        )
-    Console().print(table)
+def list_images(output: OutputFormat = Output.TEXT) -> None:
+    """List the images; with -o wide also the layers of each."""
+    fields = [
+        {
+            "name": each.name,
+            "title": each.title,
+            "ports": [*each.ports],
+            "layers": [layer.name for layer in each.layers],
+        }
+        for each in IMAGES.values()
+    ]
+    show(_table(fields, output), fields, output)
+
+
+def _table(fields: Sequence[Mapping[str, object]], output: Output) -> Iterator[str]:
+    columns = ("name", "ports", "title", "layers") if output is Output.WIDE else ("name", "ports", "title")
+    rows = [columns, *([_cell(each[column]) for column in columns] for each in fields)]
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _cell(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def build_images(  # noqa: PLR0913, PLR0917 - the options of a command

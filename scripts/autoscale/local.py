@@ -255,21 +255,25 @@ def address(
     vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)],
     port: Annotated[int, typer.Option(help="The port in the VM.")] = 5432,
     name: Name = "local",
+    output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Print HOST:PORT on this machine that forwards to a VM."""
-    run(_address(ClusterFolder.of(name), vm, port))
+    """Print HOST:PORT on this machine that forwards to a VM; with -o wide also where it leads."""
+    run(_address(ClusterFolder.of(name), vm, port, output))
 
 
-async def _address(folder: ClusterFolder, vm: str, port: int) -> int:
+async def _address(folder: ClusterFolder, vm: str, port: int, output: Output) -> int:
     from scripts.autoscale.vms import vm_host  # noqa: PLC0415 - keeps the other commands quick
 
     try:
         await ask_cluster(folder, "status")  # says so where the cluster does not run
-        answer = await ask_cluster(folder, "expose", await vm_host(folder.kubeconfig, vm), port)
+        there = await vm_host(folder.kubeconfig, vm)
+        answer = await ask_cluster(folder, "expose", there, port)
     except (NoAnswerError, LookupError) as error:
         typer.echo(f"autoscale: {error}", err=True)
         return 1
-    print(f"127.0.0.1:{answer.port}")
+    here = f"127.0.0.1:{answer.port}"
+    fields = {"vm": vm, "host": "127.0.0.1", "port": answer.port, "vmHost": there, "vmPort": port}
+    show([f"{here}  {vm}  {there}:{port}" if output is Output.WIDE else here], fields, output)
     return 0
 
 

@@ -17,30 +17,34 @@ from protocol.runtime.credentials import CredentialsError
 from scripts.autoscale.demonstration.pgbench import PgbenchError
 from scripts.autoscale.site import SiteError
 
-INTERRUPTED: Final = 130
+_BY_SIGNAL: Final = 128
+INTERRUPTED: Final = _BY_SIGNAL + signal.SIGINT
 _SAID: Final = (CredentialsError, ApiError, ApiUnavailableError, NoAnswerError, SiteError, SpecError, PgbenchError)
 """Errors that are printed without a traceback."""
 
 
 def run(job: Coroutine[object, object, int]) -> None:
-    """Runs ``job`` and exits with its result, or with 130 if it was interrupted. Call it on the main thread."""
+    """Runs ``job`` and exits with its result, or with 128 and the number of the signal that ended it (130: Ctrl-C).
+
+    Call it on the main thread.
+    """
     raise typer.Exit(asyncio.run(_guarded(job)))
 
 
 async def _guarded(job: Coroutine[object, object, int]) -> int:
     task: asyncio.Future[int] = asyncio.ensure_future(job)
-    interrupted = False
+    ended_by = 0
 
-    def interrupt() -> None:
-        nonlocal interrupted
-        if interrupted:
-            os._exit(INTERRUPTED)  # a second signal: exit now; the kernel ends the children with this process
-        interrupted = True
+    def interrupt(number: int) -> None:
+        nonlocal ended_by
+        if ended_by:
+            os._exit(_BY_SIGNAL + number)  # a second signal: exit now; the kernel ends the children with this process
+        ended_by = number
         task.cancel()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, interrupt)
+        loop.add_signal_handler(number, interrupt, number)
     try:
         return await task
     except (*_SAID, ExceptionGroup) as error:
@@ -50,9 +54,9 @@ async def _guarded(job: Coroutine[object, object, int]) -> int:
         typer.echo(f"autoscale: {cause}", err=True)
         return 1
     except asyncio.CancelledError:
-        if not interrupted:
+        if not ended_by:
             raise
-        return INTERRUPTED
+        return _BY_SIGNAL + ended_by
 
 
 def _innermost(error: BaseException) -> BaseException:

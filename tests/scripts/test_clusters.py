@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.main import get_command
 
 from scripts.autoscale import clusters
-from scripts.autoscale.clusters import Cluster, find_cluster
+from scripts.autoscale.clusters import Cluster, complete_context, find_cluster
 
 
 @pytest.fixture(autouse=True)
@@ -37,3 +38,17 @@ def test_without_flags_it_is_kubectls(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_without_any_it_is_said() -> None:
     with pytest.raises(typer.BadParameter, match="there is no kubeconfig"):
         find_cluster("local", "", "")
+
+
+def test_contexts_are_completed_from_the_kubeconfig_that_is_meant(tmp_path: Path) -> None:
+    def completed(begun: str, **typed: str) -> list[str]:
+        context = typer.Context(get_command(typer.Typer(callback=lambda: None)))
+        context.params = dict(typed)
+        return complete_context(context, begun)
+
+    (tmp_path / "usual").write_text("contexts: [{name: staging}, {name: prod}, {name: preview}, {}, 7]")
+    assert (completed(""), completed("pr")) == (["preview", "prod", "staging"], ["preview", "prod"])
+    for broken in ("{", "[]", "contexts: 3"):
+        (tmp_path / "given").write_text(broken)
+        assert completed("", kubeconfig=str(tmp_path / "given")) == []
+    assert completed("", kubeconfig=str(tmp_path / "missing")) == []

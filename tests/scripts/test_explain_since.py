@@ -27,7 +27,7 @@ MOVED = MoveRecord(
 
 def test_decisions_and_migrations_are_told_in_their_order() -> None:
     assert list(lines_of(DB, [GROWN], [MOVED], Extent(0, 0, ("A note.",)))) == [
-        "2026-01-01T00:00:00Z agent (2 cpu, 1Gi): growing for [red]cpu[/red] DENIED in part.",
+        "2026-01-01T00:00:00Z agent (2 cpu, 1Gi): growing for [red]cpu[/red] Denied in part.",
         "  cpu needs 2",
         "2026-01-01T00:00:05Z migration from n1 to n2: Succeeded after 4 s, 80 ms stopped: n1 is full",
         "A note.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from pathlib import Path
@@ -20,12 +21,18 @@ def said(*words: str) -> tuple[int, str]:
     return result.exit_code, re.sub(r"[│╭╮╰╯─\s]+", " ", result.output)
 
 
-def test_every_image_is_listed_with_its_layers() -> None:
-    code, output = said("list")
-    assert code == 0
-    for image in IMAGES.values():
-        assert image.name in output
-        assert " ".join(layer.name for layer in image.layers) in output
+def test_every_image_is_listed_and_its_layers_where_they_are_asked_for() -> None:
+    for words in ((), ("-o", "wide"), ("-o", "yaml")):
+        code, output = said("list", *words)
+        assert (code, [each for each in IMAGES if each not in output]) == (0, [])
+        assert ("layers" in output) is bool(words)
+    _, output = said("list", "-o", "json")
+    assert json.loads(output)[0] == {
+        "name": "autoscaler-agent",
+        "title": IMAGES["autoscaler-agent"].title,
+        "ports": [9101],
+        "layers": [each.name for each in IMAGES["autoscaler-agent"].layers],
+    }
 
 
 @pytest.mark.parametrize(

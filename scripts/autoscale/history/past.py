@@ -52,7 +52,7 @@ def lines_of(
 def _decided(found: Decision) -> Iterator[str]:
     headline, *rest = found.said or ("",)
     size = "" if found.size is None else f" ({found.size.resources})"
-    yield f"{found.by}{size}: {headline}{' DENIED in part.' if found.denied else ''}"
+    yield f"{found.by}{size}: {headline}{' Denied in part.' if found.denied else ''}"
     yield from rest
 
 

@@ -56,13 +56,16 @@ def install_rights(namespace: str) -> list[Right]:
 
 
 def command_rights(namespace: str) -> list[Right]:
-    """What ``autoscale top``, ``explain`` and ``migrate`` need."""
+    """What ``autoscale top``, ``explain`` and ``migrate`` need; ``top`` also watches what it follows."""
     return [
         Right("list", VM_GROUP, VM_PLURAL),
+        Right("watch", VM_GROUP, VM_PLURAL),
         Right("list", VM_GROUP, MIGRATION_PLURAL),
+        Right("watch", VM_GROUP, MIGRATION_PLURAL),
         Right("create", VM_GROUP, MIGRATION_PLURAL),
         Right("delete", VM_GROUP, MIGRATION_PLURAL),
         Right("list", "", "pods"),
+        Right("watch", "", "pods"),
         Right("list", "", "events"),
         Right("get", "", "pods/proxy"),
         Right("get", "", "services/proxy", namespace),

@@ -55,8 +55,9 @@ CHECKS: Final = (
         Section.RIGHTS,
         "you may use the commands",
         access.may_use_commands,
-        "`autoscale top`, `explain` and `migrate` list VMs, pods, events and migrations, create and delete"
-        " migrations, and reach agents and the scheduler through the API server's proxy.",
+        "`autoscale top`, `explain` and `migrate` list VMs, pods, events and migrations, of which `top` also watches"
+        " VMs, pods and migrations. They create and delete migrations, and reach agents and the scheduler through the"
+        " API server's proxy.",
         "kubectl auth can-i --list -n {namespace}; have the missing rights granted",
     ),
     Check(
