@@ -3,7 +3,8 @@
 Rules that hold here:
 
 - Spans are fine for hours, five minutes long for days, an hour long for weeks; then they go.
-- Where the store is above its bounds all horizons are halved until it is not.
+- Where the store is above its bounds horizons are halved until it is not: those of the fine spans first, so that a
+  large fleet still has its weeks.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ TIERS: Final = (
 class Bounds(msgspec.Struct, frozen=True, gc=False):
     """The most that a store may hold: bytes of its file, and rows of spans, decisions and migrations together."""
 
-    most_bytes: int = 512 * 1024**2
+    most_bytes: int = 1024**3
     most_rows: int = 5_000_000
 
 
@@ -44,7 +45,10 @@ class Fold(msgspec.Struct, frozen=True, gc=False):
     before: Millis
 
 
-MOST_HALVINGS: Final = 6
+FINE_FIRST: Final = 5
+"""So often the horizons of fine spans are halved before that of the coarsest is; then they are at their least."""
+
+MOST_HALVINGS: Final = FINE_FIRST + 6
 
 
 def folds(now: Millis, halvings: int = 0) -> tuple[Fold, ...]:
@@ -52,13 +56,17 @@ def folds(now: Millis, halvings: int = 0) -> tuple[Fold, ...]:
 
     >>> [fold.before // HOUR for fold in folds(100 * DAY)]
     [2398, 2352, 1560]
-    >>> folds(100 * DAY, halvings=1)[2].before == 100 * DAY - 35 * DAY // 2
+    >>> [fold.before // HOUR for fold in folds(100 * DAY, halvings=5)]
+    [2399, 2398, 1560]
+    >>> folds(100 * DAY, halvings=6)[2].before == 100 * DAY - 35 * DAY // 2
     True
     """
     found = []
     for number, tier in enumerate(TIERS):
-        width = TIERS[min(number + 1, len(TIERS) - 1)].width
-        horizon = now - max(tier.keep >> halvings, tier.least)
+        is_last = number + 1 == len(TIERS)
+        width = TIERS[number if is_last else number + 1].width
+        halved = max(0, halvings - FINE_FIRST) if is_last else halvings
+        horizon = now - max(tier.keep >> halved, tier.least)
         found.append(Fold(number, horizon // width * width))
     return tuple(found)
 
