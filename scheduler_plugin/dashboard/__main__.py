@@ -6,7 +6,8 @@ import argparse
 import asyncio
 import ssl
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 import httpx
@@ -18,7 +19,13 @@ from scheduler_plugin.cluster.http_api import HttpApi, http_client
 from scheduler_plugin.dashboard.app import Dashboard, assemble
 from scheduler_plugin.dashboard.options import parser
 from scheduler_plugin.dashboard.reviews import ApiJudge
-from scheduler_plugin.dashboard.sources import HttpSources
+from scheduler_plugin.dashboard.sources.cluster_looks import ClusterLooks
+from scheduler_plugin.dashboard.sources.http_sources import HttpSources
+from scheduler_plugin.dashboard.sources.node_agents import NodeAgents
+from scheduler_plugin.history.ports import History
+from scheduler_plugin.history.prometheus.questions import PrometheusHistory
+from scheduler_plugin.history.recorder import Recorder
+from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
 from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.probes import probes_app
@@ -29,6 +36,8 @@ CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=
 PAGE_LIMITS: Final = Limits(connections=512, per_peer=256, idle=Seconds(75.0))
 METRICS_LIMITS: Final = Limits(connections=256, per_peer=64)
 PATIENCE: Final = 5.0
+QUESTION: Final = 60.0
+"""Seconds that a question to Prometheus may take."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,12 +55,29 @@ async def _run(options: argparse.Namespace) -> None:
         httpx.AsyncClient(limits=CONNECTIONS, timeout=PATIENCE, trust_env=False) as around,
     ):
         api = HttpApi(http, found.token)
-        sources = HttpSources(around, options.scheduler, options.groups)
-        dashboard = assemble(options.title, api, sources, clock, ApiJudge(api))
-        async with asyncio.TaskGroup() as tasks:
-            background = tasks.create_task(dashboard.run())
-            await serve(_listeners(options, dashboard), stop)
-            background.cancel()
+        agents = NodeAgents(api, options.agents_namespace, clock) if options.agents_namespace else None
+        sources = HttpSources(around, options.scheduler, options.groups, agents)
+        async with _history(options) as history:
+            dashboard = assemble(options.title, api, sources, clock, ApiJudge(api), history)
+            async with asyncio.TaskGroup() as tasks:
+                background = [tasks.create_task(dashboard.run())]
+                if options.history is not None and not options.prometheus:
+                    looks = ClusterLooks(api, sources, clock, dashboard.telemetry)
+                    recorder = Recorder(options.history, looks, clock)
+                    background += [tasks.create_task(looks.run()), tasks.create_task(recorder.run())]
+                await serve(_listeners(options, dashboard), stop)
+                for each in background:
+                    each.cancel()
+
+
+@asynccontextmanager
+async def _history(options: argparse.Namespace) -> AsyncIterator[History | None]:
+    """The Prometheus where one is given, else the file that we record into; None where there is neither."""
+    if options.prometheus:
+        async with httpx.AsyncClient(base_url=options.prometheus, timeout=QUESTION, trust_env=False) as http:
+            yield PrometheusHistory(http)
+    else:
+        yield None if options.history is None else SqliteHistory(options.history)
 
 
 def _listeners(options: argparse.Namespace, dashboard: Dashboard) -> list[Listener]:

@@ -16,7 +16,7 @@ from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
 from scheduler_plugin.dashboard.core.past import past
 from scheduler_plugin.dashboard.core.sight import Sight
 from scheduler_plugin.dashboard.cost_reports import CostReports
-from scheduler_plugin.dashboard.sources import Sources
+from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.dashboard.story import story
 from scheduler_plugin.history.core.samples import SECOND
 from scheduler_plugin.history.ports import History, HistoryError, Period

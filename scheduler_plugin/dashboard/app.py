@@ -16,7 +16,7 @@ from scheduler_plugin.dashboard.doorman import Doorman
 from scheduler_plugin.dashboard.fleet import Fleet
 from scheduler_plugin.dashboard.readers import Readers
 from scheduler_plugin.dashboard.reviews import Judge
-from scheduler_plugin.dashboard.sources import Sources
+from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 from scheduler_plugin.dashboard.web import page_app
 from scheduler_plugin.history.ports import History

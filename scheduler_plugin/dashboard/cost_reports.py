@@ -19,7 +19,7 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scheduler_plugin.dashboard.core.own_costs import HIGH, NOT_KEPT, SPANS, Material, costs, prices_in
 from scheduler_plugin.dashboard.core.sight import Sight
-from scheduler_plugin.dashboard.sources import Sources
+from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.history.core.samples import SECOND
 from scheduler_plugin.history.costs.grouping import KEYS
 from scheduler_plugin.history.costs.prices import price_list

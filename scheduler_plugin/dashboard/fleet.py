@@ -34,7 +34,7 @@ from scheduler_plugin.dashboard.core.rows import (
     vm_row,
     words,
 )
-from scheduler_plugin.dashboard.sources import Sources
+from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 
 LOOK: Final = Seconds(1.0)

@@ -26,6 +26,12 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--scheduler", default="http://autoscaling-scheduler:10297", metavar="URL", help=scheduler)
     groups = "where the groups' program explains itself (default: it is not asked)"
     found.add_argument("--groups", default="", metavar="URL", help=groups)
+    agents = "the namespace of the agents that run on each node (default: each VM's agent is in its pod)"
+    found.add_argument("--agents-namespace", default="", metavar="NAMESPACE", help=agents)
+    history = "where what was is kept: charts, decisions and costs (default: it is not)"
+    found.add_argument("--history", type=Path, metavar="FILE", help=history)
+    prometheus = "a Prometheus that has what was; nothing is recorded then"
+    found.add_argument("--prometheus", default="", metavar="URL", help=prometheus)
     found.add_argument("--title", default="", help="what the cluster is called on the page")
     for name, what in (("certificate", "certificate chain"), ("key", "key")):
         found.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"the {what} for HTTPS (default: HTTP)")

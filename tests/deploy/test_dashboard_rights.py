@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from scheduler_plugin.dashboard.sources.cluster_looks import ClusterLooks
+from scheduler_plugin.dashboard.sources.node_agents import NodeAgents
 from tests.deploy.test_rights import granted, right
-from tests.fake_clock import settle
+from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.dashboard.page_cluster import page, put_vm
+from tests.scheduler_plugin.fake_cluster import FakeCluster
+
+
+async def test_it_finds_the_agents_of_nodes_in_its_own_namespace_alone() -> None:
+    calls = FakeCluster()
+    calls.is_away = True
+    await NodeAgents(calls, "kube-system", FakeClock()).address("n1")
+    assert {right(each.method, each.path, each.query) for each in calls.calls} == granted(
+        "Role", "autoscaling-dashboard"
+    )
 
 
 async def test_it_may_do_what_it_does_and_nothing_else() -> None:
@@ -14,6 +28,10 @@ async def test_it_may_do_what_it_does_and_nothing_else() -> None:
         run.cluster.people = {"clerk": {"default"}}
         await run.sign_in("clerk")
         assert (await run.http.get("/api/vms/default/db")).status_code == 200
+        looks = ClusterLooks(run.cluster, run.told, run.clock, run.dashboard.telemetry)
+        recording = asyncio.ensure_future(looks.run())
+        await settle()
+        recording.cancel()
         asked = {right(each.method, each.path, each.query) for each in run.cluster.calls}
         watched = {(group, plural, "watch") for group, plural, verb in asked if verb == "list"}
         assert asked | watched == granted("ClusterRole", "autoscaling-dashboard")

@@ -52,6 +52,7 @@ VALUES: dict[str, dict[str, Any]] = {
     "without certificates": {**ALONE, "agent": SIDECAR},
     "beside NeonVM": {"neonvm": {"enabled": False}},
     "with extras": EXTRAS,
+    "with the page": {"dashboard": {"enabled": True, "history": {"persistent": True}}},
     "scheduler alone": {"agent": {"node": {"enabled": False}}, "neonvm": {"enabled": False}},
 }
 
@@ -177,6 +178,42 @@ def test_settings_are_laid_over_those_that_are_shipped() -> None:
     settings = plain_yaml.load(found["data"]["config.yaml"])
     assert settings["nodeDefaults"]["computeUnit"] == {"vCPUs": "1", "mem": "128Mi"}
     assert settings["agents"]["nodeAgents"] == ["ours:autoscaling-agent"]
+
+
+@pytest.mark.parametrize(
+    ("history", "argument", "volume", "claims"),
+    [
+        ({}, "--history=/var/lib/autoscale/history.sqlite", {"emptyDir": {"sizeLimit": "1Gi"}}, 0),
+        (
+            {"persistent": True, "size": "2Gi", "storageClass": "fast"},
+            "--history=/var/lib/autoscale/history.sqlite",
+            {"persistentVolumeClaim": {"claimName": "autoscaling-dashboard"}},
+            1,
+        ),
+        (
+            {"persistent": True, "existingClaim": "mine"},
+            "--history=/var/lib/autoscale/history.sqlite",
+            {"persistentVolumeClaim": {"claimName": "mine"}},
+            0,
+        ),
+        ({"prometheus": "http://prometheus:9090"}, "--prometheus=http://prometheus:9090", None, 0),
+        ({"enabled": False}, None, None, 0),
+    ],
+)
+def test_the_pages_history_is_where_the_values_say(
+    history: dict[str, Any], argument: str | None, volume: dict[str, Any] | None, claims: int
+) -> None:
+    values = {"dashboard": {"enabled": True, "history": history}}
+    spec = workload(values, "autoscaling-dashboard")["spec"]
+    said = [each for each in spec["containers"][0]["args"] if each.startswith(("--history", "--prometheus"))]
+    assert said == ([argument] if argument else [])
+    assert spec.get("volumes", []) == ([{"name": "history", **volume}] if volume else [])
+    found = {named(each): each for each in objects(values)}
+    assert len([name for name in found if name[0] == "PersistentVolumeClaim"]) == claims
+    reads_nodes = "nodes" in json.dumps(found["ClusterRole", "autoscaling-dashboard"]["rules"])
+    assert reads_nodes == (volume is not None)
+    strategy = found["Deployment", "autoscaling-dashboard"]["spec"].get("strategy")
+    assert strategy == ({"type": "Recreate"} if volume and "emptyDir" not in volume else None)
 
 
 def test_settings_of_the_operators_own_are_referred_to_and_not_made() -> None:

@@ -144,6 +144,11 @@ data:
 {{- toJson $names -}}
 {{- end }}
 
+{{/* "true" where the page's program records a history. */}}
+{{- define "autoscale.recordsHistory" -}}
+{{- with .Values.dashboard.history }}{{ if and .enabled (not .prometheus) }}true{{ end }}{{ end -}}
+{{- end }}
+
 {{/* The volume with a certificate. Pods wait until the Secret is filled. */}}
 {{- define "autoscale.certificateFiles" -}}
 secret:

@@ -6,12 +6,14 @@ What cannot be had is None, and the page shows the rest.
 from __future__ import annotations
 
 from typing import Final, Protocol
+from urllib.parse import quote
 
 import httpx
 import msgspec
 
 from protocol.kubernetes.objects import Json, JsonObject, name_of, text
 from protocol.messages import ObjectName
+from scheduler_plugin.dashboard.sources.node_agents import NodeAgents
 
 LONGEST_ANSWER: Final = 64 * 1024 * 1024
 AGENT_PORT: Final = 9101
@@ -31,10 +33,11 @@ class Sources(Protocol):
 
 
 class HttpSources:
-    """Straight to the programs, as a pod of the cluster can."""
+    """Straight to the programs, as a pod of the cluster can. Without ``agents`` each VM's agent is in its pod."""
 
-    def __init__(self, http: httpx.AsyncClient, scheduler: str, groups: str) -> None:
+    def __init__(self, http: httpx.AsyncClient, scheduler: str, groups: str, agents: NodeAgents | None = None) -> None:
         self._http, self._scheduler, self._groups = http, scheduler.rstrip("/"), groups.rstrip("/")
+        self._agents = agents
 
     async def of_scheduler(self, path: str) -> Json | None:
         """See ``Sources``."""
@@ -45,12 +48,17 @@ class HttpSources:
         return await self._json(f"{self._groups}{path}") if self._groups else None
 
     async def of_vm(self, vm: JsonObject) -> Json | None:
-        """See ``Sources``."""
-        address = text(vm, "status", "podIP")
-        if not address:
-            return None
+        """See ``Sources``. The agent of its node is asked first: a VM's pod may pass its ports on to the guest."""
+        name, node = name_of(vm), text(vm, "status", "node")
+        if self._agents is not None and node and (address := await self._agents.address(node)):
+            path = f"/explain/{quote(name.namespace, safe='')}/{quote(name.name, safe='')}"
+            if (found := await self._of_agent(address, path, name)) is not None:
+                return found
+        return await self._of_agent(text(vm, "status", "podIP"), "/explain", name)
+
+    async def _of_agent(self, address: str, path: str, vm: ObjectName) -> Json | None:
         host = f"[{address}]" if ":" in address else address
-        return await self._json(f"http://{host}:{AGENT_PORT}/explain", name_of(vm))
+        return await self._json(f"http://{host}:{AGENT_PORT}{path}", vm) if address else None
 
     async def _json(self, url: str, expected: ObjectName | None = None) -> Json | None:
         try:

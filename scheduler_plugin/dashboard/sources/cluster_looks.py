@@ -1,0 +1,74 @@
+"""Looks at a cluster for the recorder, from within it: objects by watches, the scheduler and agents over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final
+
+from protocol.kubernetes.objects import Json, JsonObject, child
+from protocol.kubernetes.resources import MIGRATIONS, NODES, VIRTUAL_MACHINES, Resource
+from protocol.runtime.clock import Clock
+from scheduler_plugin.cluster.api import KubernetesApi
+from scheduler_plugin.cluster.informer import Informer, Kind, WatchReport
+from scheduler_plugin.dashboard.sources.http_sources import Sources
+from scheduler_plugin.history.core.looks import Look, machines_of
+from scheduler_plugin.history.core.samples import SECOND
+from scheduler_plugin.history.recorder import LookError
+
+KINDS: Final = (VIRTUAL_MACHINES, NODES, MIGRATIONS)
+_PATIENCE: Final = 10.0
+"""Seconds that the first lists may take."""
+
+
+class ClusterLooks:
+    """See ``Source``; ``run`` must be running."""
+
+    def __init__(self, api: KubernetesApi, sources: Sources, clock: Clock, report: WatchReport) -> None:
+        self._api, self._sources, self._clock = api, sources, clock
+        self._informers = {kind: _informer(kind, report) for kind in KINDS}
+        self._listed = {kind: asyncio.Event() for kind in KINDS}
+
+    async def run(self) -> None:
+        """Watches until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for kind, informer in self._informers.items():
+                tasks.create_task(informer.run(self._api, self._clock, self._listed[kind].set))
+
+    async def look(self) -> Look:
+        """See ``Source``."""
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                for listed in self._listed.values():
+                    await listed.wait()
+        except TimeoutError:
+            unread = [kind.plural for kind, listed in self._listed.items() if not listed.is_set()]
+            raise LookError(f"not read yet: {', '.join(unread)}") from None
+        return Look(
+            at=round(self._clock.wall() * SECOND),
+            vms=list(self._informers[VIRTUAL_MACHINES].facts.values()),
+            nodes=await self._sources.of_scheduler("/nodes"),
+            machines=machines_of(self._informers[NODES].facts.values()),
+            migrations=list(self._informers[MIGRATIONS].facts.values()),
+        )
+
+    async def account(self, vm: JsonObject) -> Json | None:
+        """See ``Source``."""
+        return await self._sources.of_vm(vm)
+
+
+def _informer(kind: Resource, report: WatchReport) -> Informer[JsonObject]:
+    is_optional = kind is not VIRTUAL_MACHINES
+    read = partial(kept, names_only=kind is NODES)
+    watched = Kind(kind.plural, kind.path(), read, is_optional=is_optional, may_be_forbidden=is_optional)
+    return Informer(watched, lambda _: None, report)
+
+
+def kept(obj: JsonObject, *, names_only: bool = False) -> JsonObject:
+    """The object without who wrote which field, which is most of it; ``names_only``: its metadata alone.
+
+    >>> kept({"metadata": {"name": "a", "managedFields": []}, "spec": {}})
+    {'metadata': {'name': 'a'}, 'spec': {}}
+    """
+    metadata = {key: value for key, value in child(obj, "metadata").items() if key != "managedFields"}
+    return {"metadata": metadata} if names_only else {**obj, "metadata": metadata}

@@ -1,0 +1,46 @@
+"""Where the agents of nodes are: by the pods of one namespace, listed again at most every few seconds."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.kubernetes.objects import items, text
+from protocol.kubernetes.resources import PODS
+from protocol.runtime.clock import Clock
+from protocol.units import Instant, Seconds
+from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
+
+TIMEOUT: Final = Seconds(5.0)
+KEPT: Final = Seconds(10.0)
+SELECTOR: Final = "app.kubernetes.io/name=autoscaling-agent"
+
+
+@dataclass(slots=True)
+class NodeAgents:
+    """Lists over ``api`` in ``namespace``. Where a list fails, what was known stays."""
+
+    api: KubernetesApi
+    namespace: str
+    clock: Clock
+    _known: dict[str, str] = field(default_factory=dict)
+    _until: Instant | None = None
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def address(self, node: str) -> str:
+        """The address of the agent on ``node``; empty where there is none."""
+        async with self._turn:
+            if self._until is None or self.clock.now() >= self._until:
+                await self._list()
+            return self._known.get(node, "")
+
+    async def _list(self) -> None:
+        self._until = Instant(self.clock.now() + KEPT)
+        query = {"labelSelector": SELECTOR}
+        try:
+            found = await self.api.call(ApiCall("GET", PODS.path(self.namespace), TIMEOUT, query))
+        except ApiError:
+            return
+        running = (each for each in items(found, "items") if text(each, "status", "phase") == "Running")
+        self._known = {text(each, "spec", "nodeName"): text(each, "status", "podIP") for each in running}

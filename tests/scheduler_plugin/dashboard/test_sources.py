@@ -1,0 +1,124 @@
+"""Whom the page asks about a VM, and what a history is fed with on a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import doctest
+
+import httpx
+import pytest
+
+from protocol.kubernetes.objects import Json, JsonObject
+from protocol.messages import ObjectName
+from scheduler_plugin.cluster.api import ApiCall, ApiUnknownError
+from scheduler_plugin.dashboard.sources import cluster_looks
+from scheduler_plugin.dashboard.sources.cluster_looks import ClusterLooks, kept
+from scheduler_plugin.dashboard.sources.http_sources import HttpSources
+from scheduler_plugin.dashboard.sources.node_agents import KEPT, SELECTOR, NodeAgents
+from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
+from tests.fake_clock import FakeClock, settle
+from tests.scheduler_plugin.dashboard.page_cluster import PageCluster, Told, put_vm
+from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster
+
+VM: Json = {
+    "metadata": {"namespace": "shop", "name": "db"},
+    "status": {"node": "n1", "podIP": "10.1.0.7"},
+}
+
+
+def an_agents_pod(node: str, address: str, phase: str = "Running") -> Json:
+    return {"spec": {"nodeName": node}, "status": {"podIP": address, "phase": phase}}
+
+
+class Pods(FakeCluster):
+    """Answers lists of pods alone."""
+
+    def __init__(self, *found: Json) -> None:
+        super().__init__()
+        self.found = list(found)
+
+    async def call(self, call: ApiCall) -> JsonObject:
+        self.calls.append(call)
+        if self.is_away:
+            raise ApiUnknownError("away")
+        return {"items": list(self.found)}
+
+
+async def asked(answers: dict[str, Json], agents: NodeAgents | None) -> tuple[Json | None, list[str]]:
+    """What is heard of the VM, and who was asked."""
+    heard: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        heard.append(str(request.url))
+        found = answers.get(str(request.url))
+        return httpx.Response(404) if found is None else httpx.Response(200, json=found)
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+        return await HttpSources(http, "http://s", "", agents).of_vm(VM), heard
+
+
+OF_NODE = "http://10.0.0.5:9101/explain/shop/db"
+OF_POD = "http://10.1.0.7:9101/explain"
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected", "heard"),
+    [
+        ({OF_NODE: {"vm": "shop/db"}, OF_POD: {"vm": "shop/db", "because": "forged"}}, {"vm": "shop/db"}, [OF_NODE]),
+        ({OF_POD: {"vm": "shop/db"}}, {"vm": "shop/db"}, [OF_NODE, OF_POD]),
+        ({OF_NODE: {"vm": "shop/other"}}, None, [OF_NODE, OF_POD]),
+    ],
+    ids=["the node's agent", "the pod's agent", "another VM's account"],
+)
+async def test_the_agent_of_its_node_explains_a_vm_before_its_pod_does(
+    answers: dict[str, Json], expected: Json | None, heard: list[str]
+) -> None:
+    pods = Pods(an_agents_pod("n1", "10.0.0.5"), an_agents_pod("n2", "10.0.0.6"))
+    assert await asked(answers, NodeAgents(pods, "ours", FakeClock())) == (expected, heard)
+    assert [(call.path, call.query) for call in pods.calls] == [
+        ("/api/v1/namespaces/ours/pods", {"labelSelector": SELECTOR})
+    ]
+
+
+async def test_without_agents_of_nodes_the_vms_pod_is_asked() -> None:
+    assert await asked({OF_POD: {"vm": "shop/db"}}, None) == ({"vm": "shop/db"}, [OF_POD])
+
+
+async def test_agents_are_listed_now_and_then_and_a_failure_keeps_what_was_known() -> None:
+    pods, clock = Pods(an_agents_pod("n1", "10.0.0.5"), an_agents_pod("n2", "10.0.0.6", "Failed")), FakeClock()
+    agents = NodeAgents(pods, "ours", clock)
+    assert [await agents.address(node) for node in ("n1", "n2", "n3")] == ["10.0.0.5", "", ""]
+    assert len(pods.calls) == 1
+    pods.found = [an_agents_pod("n1", "10.0.0.9")]
+    clock.jump(KEPT)
+    assert await agents.address("n1") == "10.0.0.9"
+    pods.is_away = True
+    clock.jump(KEPT)
+    assert await agents.address("n1") == "10.0.0.9"
+
+
+async def test_a_look_from_within_the_cluster_has_vms_prices_and_what_the_scheduler_and_agents_say() -> None:
+    cluster, told = PageCluster(), Told(agent={"because": "idle"})
+    told.scheduler["/nodes"] = {"nodes": []}
+    put_vm(cluster, "db")
+    cluster.put(NODES, {"metadata": {"name": "n1", "labels": {"node.kubernetes.io/instance-type": "m5"}}, "status": {}})
+    looks = ClusterLooks(cluster, told, FakeClock(), DashboardTelemetry())
+    running = asyncio.ensure_future(looks.run())
+    await settle()
+    try:
+        look = await looks.look()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    (vm,) = look.vms
+    assert (ObjectName("default", "db"), look.machines, look.nodes) == (
+        ObjectName(vm["metadata"]["namespace"], vm["metadata"]["name"]),  # type: ignore[index]
+        {"n1": "m5"},
+        {"nodes": []},
+    )
+    assert await looks.account(vm) == {"because": "idle"}
+
+
+def test_who_wrote_which_field_is_not_kept() -> None:
+    assert doctest.testmod(cluster_looks).failed == 0
+    assert kept({"metadata": {"name": "a"}, "status": {}}, names_only=True) == {"metadata": {"name": "a"}}
