@@ -41,6 +41,7 @@ from protocol.runtime.followed_file import FollowedFile
 from protocol.runtime.keep_alive import probed_transport
 from protocol.runtime.tls_files import client_tls, following
 from protocol.runtime.tls_metrics import followed_by
+from protocol.runtime.url_hosts import url_host
 from protocol.units import Seconds
 
 SCRAPE_DEADLINE = Seconds(2.0)
@@ -113,7 +114,7 @@ def _maker(settings: AgentSettings, dependencies: Dependencies, api: KubernetesA
     scheduler = HttpScheduler(clients.scheduler, settings.scheduler_url, identity, ASK_DEADLINE, settings.protocol)
 
     def make(assignment: Assignment, policy: Policy) -> Runner:
-        address = _host(assignment.pod_ip or "")
+        address = url_host(assignment.pod_ip) if assignment.pod_ip else ""
         metrics, database = (url.replace("{pod_ip}", address) for url in (settings.metrics_url, settings.database_url))
         monitor = settings.monitor_url and settings.monitor_url.replace("{pod_ip}", address)
         ports = Ports(
@@ -127,11 +128,6 @@ def _maker(settings: AgentSettings, dependencies: Dependencies, api: KubernetesA
         return Runner(assignment, ports, policy, time.time_ns(), dependencies.log, unit=settings.compute_unit)
 
     return make
-
-
-def _host(address: str) -> str:
-    """An address as a URL writes it."""
-    return f"[{address}]" if ":" in address else address
 
 
 def _client(verify: ssl.SSLContext) -> httpx.AsyncClient:

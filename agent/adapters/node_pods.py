@@ -22,6 +22,7 @@ from protocol.kubernetes.pages import Page, Unreadable, WatchEvent
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
+from protocol.runtime.url_hosts import url_host
 
 
 class NodePods:
@@ -70,5 +71,9 @@ def assignment_of(pod: JsonObject) -> tuple[ObjectName, Assignment] | None:
     """The pod's name and its VM; None where it is no VM's pod that has an address and runs. Never raises."""
     name, vm, address = name_of(pod), labels_of(pod).get(LABEL_VM_NAME), text(pod, "status", "podIP")
     if not (vm and address) or is_over(pod):
+        return None
+    try:
+        url_host(address)
+    except ValueError:
         return None
     return name, Assignment(ObjectName(name.namespace, vm), name, address)

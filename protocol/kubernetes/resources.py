@@ -18,6 +18,15 @@ from protocol.names import (
 )
 
 
+def escaped(part: str) -> str:
+    """One part of a path, as a URL writes it. Clients resolve ``.`` and ``..``, so that these are escaped too.
+
+    >>> escaped("a/b"), escaped(".."), escaped("db.1")
+    ('a%2Fb', '%2E%2E', 'db.1')
+    """
+    return quote(part, safe="") if part.strip(".") else part.replace(".", "%2E")
+
+
 @dataclass(frozen=True, slots=True)
 class Resource:
     """One kind of object: its API group (empty for the core group), version, and names."""
@@ -55,10 +64,12 @@ class Resource:
         '/api/v1/namespaces/default/pods/db-1/binding'
         >>> NODES.path(name="../secrets")
         '/api/v1/nodes/..%2Fsecrets'
+        >>> NODES.path(name="..")
+        '/api/v1/nodes/%2E%2E'
         """
         scope = ("namespaces", namespace) if self.namespaced and namespace else ()
         parts = (*scope, self.plural, *(part for part in (name, subresource) if part))
-        return "/".join((self.prefix, *(quote(part, safe="") for part in parts)))
+        return "/".join((self.prefix, *(escaped(part) for part in parts)))
 
 
 PODS: Final = Resource("", "v1", "pods", "Pod")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import quote
 
 from protocol.kubernetes.objects import Json
-from protocol.kubernetes.resources import VIRTUAL_MACHINES
+from protocol.kubernetes.resources import VIRTUAL_MACHINES, escaped
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
@@ -51,7 +50,7 @@ class Accounts:
                 vm = dict(await self.api.call(ApiCall("GET", path, TIMEOUT)))
             except ApiError:
                 return None
-            asked = self.sources.of_scheduler(f"/explain/{_escaped(name)}")
+            asked = self.sources.of_scheduler(f"/explain/{escaped(name.namespace)}/{escaped(name.name)}")
             agent, scheduler = await asyncio.gather(self.sources.of_vm(vm), asked)
         if scheduler is not None and sight.namespaces is not None:
             scheduler = {key: said for key, said in scheduler.items() if key not in SPEAKS_OF_OTHERS}
@@ -68,8 +67,9 @@ class Accounts:
         now = round(self.clock.wall() * SECOND)
         period = Period(now - seconds * SECOND, now)
         try:
-            spans = await self.history.vm_series(name, period, max(SECOND, seconds * SECOND // POINTS))
-            decisions = await self.history.decisions(name, period, MOST_DECISIONS)
+            async with self._turns:
+                spans = await self.history.vm_series(name, period, max(SECOND, seconds * SECOND // POINTS))
+                decisions = await self.history.decisions(name, period, MOST_DECISIONS)
         except HistoryError:
             return past([], [])
         return past(spans, decisions)
@@ -78,9 +78,9 @@ class Accounts:
         """What the groups' program says; None where there is no such group for the reader, or no answer."""
         if not sight.sees(name.namespace):
             return None
-        namespace, _, own = _escaped(name).partition("/")
+        path = "/".join(escaped(part) for part in ("explain", name.namespace, kind, name.name))
         async with self._turns:
-            return await self.sources.of_groups(f"/explain/{namespace}/{quote(kind, safe='')}/{own}")
+            return await self.sources.of_groups(f"/{path}")
 
     async def of_settings(self, sight: Sight) -> Json | None:
         """The scheduler's settings in force; for those who may list all VMs."""
@@ -88,7 +88,3 @@ class Accounts:
             return None
         async with self._turns:
             return await self.sources.of_scheduler("/settings")
-
-
-def _escaped(name: ObjectName) -> str:
-    return f"{quote(name.namespace, safe='')}/{quote(name.name, safe='')}"

@@ -1,21 +1,30 @@
 """What the page asks beside the API: the scheduler, and the agents of VMs.
 
-What cannot be had is None, and the page shows the rest.
+Rules that hold here:
+
+- What cannot be had is None, and the page shows the rest.
+- An agent's address is what a VM's status says: it is an IP address, or it is not asked. Its answer is small and names
+  its VM, or it is not taken.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final, Protocol
-from urllib.parse import quote
 
 import httpx
 import msgspec
 
 from protocol.kubernetes.objects import Json, JsonObject, name_of, text
+from protocol.kubernetes.resources import escaped
 from protocol.messages import ObjectName
+from protocol.runtime.url_hosts import url_host
 from scheduler_plugin.dashboard.sources.node_agents import NodeAgents
 
+PATIENCE: Final = 5.0
+"""Seconds for a whole answer."""
 LONGEST_ANSWER: Final = 64 * 1024 * 1024
+LONGEST_OF_AGENT: Final = 1024 * 1024
 AGENT_PORT: Final = 9101
 
 
@@ -51,21 +60,37 @@ class HttpSources:
         """See ``Sources``. The agent of its node is asked first: a VM's pod may pass its ports on to the guest."""
         name, node = name_of(vm), text(vm, "status", "node")
         if self._agents is not None and node and (address := await self._agents.address(node)):
-            path = f"/explain/{quote(name.namespace, safe='')}/{quote(name.name, safe='')}"
+            path = f"/explain/{escaped(name.namespace)}/{escaped(name.name)}"
             if (found := await self._of_agent(address, path, name)) is not None:
                 return found
         return await self._of_agent(text(vm, "status", "podIP"), "/explain", name)
 
     async def _of_agent(self, address: str, path: str, vm: ObjectName) -> Json | None:
-        host = f"[{address}]" if ":" in address else address
-        return await self._json(f"http://{host}:{AGENT_PORT}{path}", vm) if address else None
-
-    async def _json(self, url: str, expected: ObjectName | None = None) -> Json | None:
         try:
-            answer = (await self._http.get(url)).raise_for_status()
-            if len(answer.content) > LONGEST_ANSWER:
-                return None
-            found = msgspec.json.decode(answer.content, type=Json)
-        except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, RecursionError):
+            host = url_host(address)
+        except ValueError:
             return None
-        return found if expected is None or text(found, "vm") in {"", str(expected)} else None
+        found = await self._json(f"http://{host}:{AGENT_PORT}{path}", LONGEST_OF_AGENT)
+        return found if found is not None and text(found, "vm") == str(vm) else None
+
+    async def _json(self, url: str, longest: int = LONGEST_ANSWER) -> Json | None:
+        try:
+            async with asyncio.timeout(PATIENCE), self._http.stream("GET", url, headers=_AS_IT_IS) as answer:
+                body = await _body(answer.raise_for_status(), longest)
+            return None if body is None else msgspec.json.decode(body, type=Json)
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, msgspec.DecodeError, RecursionError):
+            return None
+
+
+_AS_IT_IS: Final = {"Accept-Encoding": "identity"}
+"""A packed answer could unpack to anything."""
+
+
+async def _body(answer: httpx.Response, longest: int) -> bytes | None:
+    """The whole body; None where it has more than ``longest`` bytes."""
+    body = bytearray()
+    async for piece in answer.aiter_raw():
+        body += piece
+        if len(body) > longest:
+            return None
+    return bytes(body)

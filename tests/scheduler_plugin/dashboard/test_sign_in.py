@@ -119,3 +119,14 @@ async def test_a_vms_past_is_empty_where_there_is_no_history(tmp_path: Path) -> 
             run.dashboard.accounts.history = history
             assert (await run.http.get(path)).json()["at"] == []
         assert (await run.http.get(f"{path}0000000")).status_code == 422
+
+
+async def test_a_name_of_dots_is_asked_for_as_it_is() -> None:
+    async with page(on_a_cluster=True) as run:
+        put_vm(run.cluster, "db", "shop")
+        run.cluster.people = {"clerk": {"shop"}}
+        run.told.groups = {"/explain/shop/%2E%2E/%2E": {"is": "as it was asked for"}}
+        await settle()
+        await run.sign_in("clerk")
+        assert (await run.http.get("/api/groups/shop/%2e%2e/%2e")).json() == {"is": "as it was asked for"}
+        assert (await run.http.get("/api/vms/shop/%2e")).status_code == 404

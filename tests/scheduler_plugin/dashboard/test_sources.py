@@ -6,6 +6,7 @@ import asyncio
 import doctest
 
 import httpx
+import msgspec
 import pytest
 
 from protocol.kubernetes.objects import Json, JsonObject
@@ -44,6 +45,10 @@ class Pods(FakeCluster):
         return {"items": list(self.found)}
 
 
+def _answered(found: Json) -> httpx.Response:
+    return httpx.Response(200, stream=httpx.ByteStream(msgspec.json.encode(found)))
+
+
 async def asked(answers: dict[str, Json], agents: NodeAgents | None) -> tuple[Json | None, list[str]]:
     """What is heard of the VM, and who was asked."""
     heard: list[str] = []
@@ -51,7 +56,7 @@ async def asked(answers: dict[str, Json], agents: NodeAgents | None) -> tuple[Js
     def answer(request: httpx.Request) -> httpx.Response:
         heard.append(str(request.url))
         found = answers.get(str(request.url))
-        return httpx.Response(404) if found is None else httpx.Response(200, json=found)
+        return httpx.Response(404) if found is None else _answered(found)
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
         return await HttpSources(http, "http://s", "", agents).of_vm(VM), heard

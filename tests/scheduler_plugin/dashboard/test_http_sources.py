@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from protocol.kubernetes.objects import Json
+from scheduler_plugin.dashboard.sources.http_sources import LONGEST_OF_AGENT, HttpSources
+
+
+class Around:
+    """The programs of a cluster: every URL that is asked for, and what is answered."""
+
+    def __init__(self, answer: Any) -> None:
+        self.asked: list[str] = []
+        self._body = answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
+
+    def sources(self) -> HttpSources:
+        def answered(request: httpx.Request) -> httpx.Response:
+            self.asked.append(str(request.url))
+            return httpx.Response(200, stream=httpx.ByteStream(self._body))
+
+        http = httpx.AsyncClient(transport=httpx.MockTransport(answered))
+        return HttpSources(http, "http://scheduler:10297/", "")
+
+
+def a_vm(address: str) -> Json:
+    return {"metadata": {"namespace": "shop", "name": "db"}, "status": {"podIP": address}}
+
+
+@pytest.mark.parametrize(
+    ("address", "host"), [("10.0.0.7", "10.0.0.7"), ("fd00::7", "[fd00::7]"), ("FD00:0::7", "[fd00::7]")]
+)
+async def test_the_agent_of_a_vm_is_asked_at_its_address(address: str, host: str) -> None:
+    around = Around({"vm": "shop/db", "because": "idle"})
+    answer = await around.sources().of_vm(a_vm(address))
+    assert (answer, around.asked) == ({"vm": "shop/db", "because": "idle"}, [f"http://{host}:9101/explain"])
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "scheduler:10297/nodes?", "scheduler", "10.0.0.7:10297/nodes?x=", "a@10.0.0.7", "fe80::1%]:1/x#", "7"],
+)
+async def test_what_is_no_address_in_a_status_is_not_asked(address: str) -> None:
+    around = Around({"vm": "shop/db", "nodes": ["a secret"]})
+    assert (await around.sources().of_vm(a_vm(address)), around.asked) == (None, [])
+
+
+@pytest.mark.parametrize("answer", [{"nodes": []}, {"vm": ""}, {"vm": "bank/db"}, [], "shop/db"])
+async def test_an_answer_that_does_not_name_the_vm_is_not_taken(answer: object) -> None:
+    assert await Around(answer).sources().of_vm(a_vm("10.0.0.7")) is None
+
+
+async def test_an_agents_answer_that_is_too_long_is_not_taken() -> None:
+    long = b'{"vm": "shop/db", "because": "' + b"x" * LONGEST_OF_AGENT + b'"}'
+    assert await Around(long).sources().of_vm(a_vm("10.0.0.7")) is None
+
+
+async def test_groups_are_not_asked_where_they_do_not_run() -> None:
+    around = Around({})
+    assert (await around.sources().of_groups("/explain/a/b/c"), around.asked) == (None, [])
+    assert (await around.sources().of_scheduler("/nodes"), around.asked) == ({}, ["http://scheduler:10297/nodes"])
