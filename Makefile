@@ -17,8 +17,8 @@ PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/replay/test_wo
 QUICK := not vm and not cluster and not root and not kubernetes and not monitoring and not failovers and not browser and not terminal
 # Installing, upgrading, attacking and checking an installation: suites of a real Kubernetes with a target of their own.
 ADOPTION_TESTS := $(addprefix tests/kubernetes/,adoption attacks availability check injector)
-# These stories wait for minutes to pass, each worker's on a control plane of its own.
-FAILING := tests/kubernetes/failing
+# Nothing else may begin or end a cluster meanwhile.
+ALONE_TESTS := tests/kubernetes/alone
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
@@ -57,8 +57,8 @@ test-vm: env ## One real QEMU guest boots, grows under pgbench and shrinks
 
 test-kubernetes: env ## Images, and a real Kubernetes on this machine, as root: built once, started, tested and removed
 	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench
-	$(BIN)/pytest -m kubernetes -rs $(or $(TEST_ARGS),$(addprefix --ignore=,$(FAILING) $(ADOPTION_TESTS)))
-	$(if $(TEST_ARGS),,$(BIN)/pytest -m kubernetes -rs -n 2 --dist loadfile $(FAILING))
+	$(BIN)/pytest -m kubernetes -rs $(or $(TEST_ARGS),-n 3 --dist loadgroup $(addprefix --ignore=,$(ALONE_TESTS) $(ADOPTION_TESTS)))
+	$(if $(TEST_ARGS),,$(BIN)/pytest -m kubernetes -rs $(ALONE_TESTS))
 
 test-adoption: env ## On the same Kubernetes: the chart installed, upgraded and removed, attacks, two schedulers, `autoscale check`, the injector
 	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench

@@ -66,6 +66,24 @@ def pytest_collection(session: pytest.Session) -> None:
                 import_module(".".join(name))
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Workers with ``--dist loadgroup``: tests that ask one Kubernetes stay together, so that it starts once.
+
+    What needs VMs takes half of the time and has a cluster for itself; other folders have one of their own anyway.
+    """
+    if item.get_closest_marker("kubernetes"):
+        fixtures = getattr(item, "fixturenames", ())
+        shared = "real_kubernetes" in fixtures or "kubeconfig" in fixtures
+        group = "VMs" if "with_vms" in fixtures else "shared" if shared else item.path.parent.name
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The longest group begins first."""
+    if getattr(config.option, "loadgroup", False):
+        items.sort(key=lambda item: "with_vms" not in getattr(item, "fixturenames", ()))
+
+
 def pytest_collection_finish() -> None:
     """What is collected lives to the end: the garbage collector need not look at it again."""
     gc.freeze()
