@@ -15,8 +15,8 @@ WORKERS = -n $(shell expr $$(nproc) + 1) --maxprocesses 8 --dist worksteal
 PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/replay/test_working_sets.py tests/scenarios \
 	tests/scheduler_plugin tests/deploy/images
 QUICK := not vm and not cluster and not root and not kubernetes and not monitoring and not failovers and not browser and not terminal
-# Installing, upgrading, attacking and checking an installation: suites of a real Kubernetes with a target of their own.
-ADOPTION_TESTS := $(addprefix tests/kubernetes/,adoption attacks availability check injector)
+# An installation beside other things: installed, upgraded, attacked, checked. Suites with a target of their own.
+ADOPTION_TESTS := $(addprefix tests/kubernetes/,adoption attacks availability check injector neon)
 # Nothing else may begin or end a cluster meanwhile.
 ALONE_TESTS := tests/kubernetes/alone
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
@@ -57,10 +57,10 @@ test-vm: env ## One real QEMU guest boots, grows under pgbench and shrinks
 
 test-kubernetes: env ## Images, and a real Kubernetes on this machine, as root: built once, started, tested and removed
 	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench
-	$(BIN)/pytest -m kubernetes -rs $(or $(TEST_ARGS),-n 3 --dist loadgroup $(addprefix --ignore=,$(ALONE_TESTS) $(ADOPTION_TESTS)))
+	$(BIN)/pytest -m kubernetes -rs $(or $(TEST_ARGS),-n 2 --dist loadgroup $(addprefix --ignore=,$(ALONE_TESTS) $(ADOPTION_TESTS)))
 	$(if $(TEST_ARGS),,$(BIN)/pytest -m kubernetes -rs $(ALONE_TESTS))
 
-test-adoption: env ## On the same Kubernetes: the chart installed, upgraded and removed, attacks, two schedulers, `autoscale check`, the injector
+test-adoption: env ## On the same Kubernetes: the chart installed, upgraded and removed, attacks, two schedulers, `autoscale check`, the injector, the original beside it
 	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench
 	$(BIN)/pytest -m kubernetes -rs $(or $(TEST_ARGS),$(ADOPTION_TESTS))
 

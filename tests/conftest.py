@@ -67,21 +67,14 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Workers with ``--dist loadgroup``: tests that ask one Kubernetes stay together, so that it starts once.
+    """Workers with ``--dist loadgroup``: one has all tests of the shared Kubernetes, which is started once.
 
-    What needs VMs takes half of the time and has a cluster for itself; other folders have one of their own anyway.
+    The other folders have a control plane each, and stay together for the same reason.
     """
     if item.get_closest_marker("kubernetes"):
         fixtures = getattr(item, "fixturenames", ())
         shared = "real_kubernetes" in fixtures or "kubeconfig" in fixtures
-        group = "VMs" if "with_vms" in fixtures else "shared" if shared else item.path.parent.name
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The longest group begins first."""
-    if getattr(config.option, "loadgroup", False):
-        items.sort(key=lambda item: "with_vms" not in getattr(item, "fixturenames", ()))
+        item.add_marker(pytest.mark.xdist_group("shared" if shared else item.path.parent.name))
 
 
 def pytest_collection_finish() -> None:
