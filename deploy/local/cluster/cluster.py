@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -45,12 +46,13 @@ from deploy.local.cluster.node_agents import NodeAgents
 from deploy.local.cluster.progress import Progress, StepFailedError
 from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
 from deploy.local.cluster.service_forwards import ServiceForwards
-from deploy.local.cluster.settings import agents_policy
+from deploy.local.cluster.settings import agents_policy, looks_at_guests
 from deploy.local.cluster.spec import ClusterSpec, SpecError
 from deploy.local.private_file import secret_file
 from deploy.local.process import ProcessSupervisor, Program
 from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
 from deploy.neonvm.ports import GuestError, NetworkError
+from deploy.neonvm.runner.resizer import HERE
 from protocol.runtime.clock import SystemClock
 
 
@@ -126,7 +128,6 @@ class Cluster:
     ) -> Runtime:
         spec = self._spec
         names = frozenset(node.name for node in spec.node_specs)
-        has_sidecars = spec.agent_form[0] == "sidecar"
         return Runtime(
             RuntimeDependencies(
                 client,
@@ -136,8 +137,9 @@ class Cluster:
                 self._clock,
                 self._folder.root,
                 names,
-                has_sidecars,
+                spec.agent_form[0] == "sidecar",
                 self._policy(),
+                replace(HERE, running=looks_at_guests(spec.simulated)),
             )
         )
 
@@ -145,7 +147,7 @@ class Cluster:
         """The file with the agents' policy; None: what they do by themselves."""
         if self._spec.policy:
             return Path(self._spec.policy)
-        text = agents_policy(self._spec.vms if self._spec.guests == "simulated" else 0)
+        text = agents_policy(self._spec.simulated)
         if not text:
             return None
         self._folder.agents_policy.write_text(text)

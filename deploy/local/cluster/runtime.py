@@ -24,6 +24,7 @@ from deploy.neonvm.controller.controller import NeonVmController
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_controller import MigrationController
 from deploy.neonvm.ports import ClusterNetwork, Guests
+from deploy.neonvm.runner.resizer import HERE, Pace
 from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
@@ -44,6 +45,7 @@ class RuntimeDependencies:
     nodes: frozenset[str]
     sidecars: bool
     policy: Path | None
+    pace: Pace = HERE
 
 
 class Runtime:
@@ -55,7 +57,7 @@ class Runtime:
         self._caches = [Informer(client, kind, clock) for kind in kinds]
         pods, nodes, vms, migrations = self._caches
         self.node_dependencies = NodeDependencies(
-            client, deps.network, deps.guests, clock, deps.state, deps.policy, self._guest_changed
+            client, deps.network, deps.guests, clock, deps.state, deps.policy, self._guest_changed, deps.pace
         )
         self._kubelet = Kubelet(deps.nodes, pods, vms, self.node_dependencies)
         self._pod_gc = PodGarbageCollector(client, nodes, pods, clock)

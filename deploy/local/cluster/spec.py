@@ -89,6 +89,11 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
             raise SpecError("a real Kubernetes starts empty: VMs, loads, policies and groups are applied with kubectl")
 
     @property
+    def simulated(self) -> int:
+        """How many simulated VMs there are from the start."""
+        return self.vms if self.guests == "simulated" else 0
+
+    @property
     def agent_form(self) -> tuple[Literal["sidecar", "node"], str]:
         """How agents run, and why in words. Raises ``SpecError`` for a form that cannot work with these guests."""
         if self.agents == "node" and self.guests == "qemu":

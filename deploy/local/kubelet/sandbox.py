@@ -45,7 +45,7 @@ from deploy.neonvm.ports import (
     TransferLimits,
 )
 from deploy.neonvm.runner.guest_of_vm import guest_of_vm
-from deploy.neonvm.runner.resizer import Resizer
+from deploy.neonvm.runner.resizer import HERE, Pace, Resizer
 from protocol.kubernetes.objects import Json, name_of, node_of, uid_of
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
@@ -55,7 +55,9 @@ from protocol.units import Seconds
 
 @dataclass(frozen=True, slots=True)
 class NodeDependencies:
-    """What pods are made with. ``state`` is the cluster's folder; ``policy`` is the agents' policy file, if any."""
+    """What pods are made with. ``state`` is the cluster's folder; ``policy`` is the agents' policy file, if any;
+    ``pace`` says how often guests are asked what they have.
+    """
 
     client: ApiClient
     network: ClusterNetwork
@@ -65,6 +67,7 @@ class NodeDependencies:
     policy: Path | None
     changed: Callable[[ObjectName], None]
     """Called with the VM's name when its guest has changed."""
+    pace: Pace = HERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +180,7 @@ class Sandbox:
         deps, machine = self._deps, self._machine
         begins = GuestPhase.RECEIVING if self._receives else GuestPhase.BOOTING
         resizer = Resizer(guest, machine.use, deps.clock, lambda: deps.changed(machine.name), begins)
+        resizer.pace = deps.pace
         self._inside = _Inside(guest, resizer)
         async with asyncio.TaskGroup() as tasks:
             companion = tasks.create_task(self._accompany(place))

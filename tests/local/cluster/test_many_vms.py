@@ -9,7 +9,7 @@ import pytest
 from agent.config import read_policy
 from agent.core.policy import Policy
 from deploy.kube.client import ApiUnavailableError
-from deploy.local.cluster import content, loads, spec
+from deploy.local.cluster import content, loads, settings, spec
 from deploy.local.cluster.settings import agents_policy
 from protocol.kubernetes.objects import Json, name_of
 from protocol.units import Seconds
@@ -17,17 +17,17 @@ from tests.fake_clock import SleepingClock
 
 
 def test_examples_in_docstrings_hold() -> None:
-    assert [doctest.testmod(each).failed for each in (loads, spec)] == [0, 0]
+    assert [doctest.testmod(each).failed for each in (loads, settings, spec)] == [0, 0, 0]
 
 
-@pytest.mark.parametrize(("vms", "scrape", "stale"), [(401, 1.0025, 5.0), (2000, 5.0, 15.0), (5000, 12.5, 37.5)])
+@pytest.mark.parametrize(("vms", "scrape", "stale"), [(201, 1.005, 5.0), (2000, 10.0, 30.0), (5000, 25.0, 75.0)])
 def test_agents_of_many_vms_look_less_often(vms: int, scrape: float, stale: float) -> None:
     timing = read_policy(agents_policy(vms), Policy()).timing
     assert (timing.scrape, timing.stale) == (scrape, stale)
 
 
 def test_agents_of_few_vms_have_their_own_policy() -> None:
-    assert agents_policy(400) == ""
+    assert agents_policy(200) == ""
 
 
 class _Server:
