@@ -22,7 +22,7 @@ ALONE_TESTS := tests/kubernetes/alone
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help docs top-picture demo test coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-failovers test-monitoring test-page explore lint format manifests bench bench-kubernetes bench-migration bench-memory bench-reaction bench-page env clean
+.PHONY: help docs top-picture demo test coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-failovers test-monitoring test-page explore lint format manifests bench bench-kubernetes bench-migration bench-memory bench-reaction bench-page bench-costs env clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ bench-reaction: env ## A load in a real guest: how long until it has more CPU, w
 
 bench-page: env ## 2,000 simulated VMs and open pages: how soon a permit shows, and what the page's program takes (10 minutes)
 	@$(BIN)/python -m scripts.bench.page $(BENCH_ARGS)
+
+bench-costs: env ## The weekly report of 10,000 VMs: time, memory, and whether its sums are those of the samples (5 minutes)
+	@$(BIN)/python -m scripts.bench.costs $(BENCH_ARGS)
 
 bench-memory: env ## A real database in the page cache: fixed sizes, and where the policy brings it (20 minutes)
 	@scripts/install-packages.sh guests pgbench

@@ -19,8 +19,9 @@ from scheduler_plugin.history.core.samples import HOUR, MINUTE, Decision, NodeFa
 from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.costs.consolidation import AdvisedMove, Emptied
 from scheduler_plugin.history.sqlite.store import SqliteStore
+from scripts.autoscale.costs import cost as command
 from scripts.autoscale.costs.cost_views import advice
-from scripts.autoscale.costs.policy_replay import replayed
+from scripts.autoscale.costs.policy_replay import CPU, replayed
 from scripts.autoscale.costs.price_table import price_table
 from scripts.autoscale.history.finding import history_path
 from scripts.autoscale.main import app
@@ -100,8 +101,31 @@ def test_machines_read_the_same_numbers_in_every_form(cost: Cost, tmp_path: Path
 
 def test_a_policy_is_played_on_the_need_that_was_recorded(cost: Cost) -> None:
     said = cost("--policy", "fixed-peak")
-    assert "Policy fixed-peak: 5.95 vCPU-h instead of 5.95" in said
-    assert "missed 0.00 % of the need" in said
+    assert "Policy fixed-peak: 5.95 vCPU-h instead of 5.95 and 11.90 GiB-h instead of 11.90: " in said
+    assert "missed 0.00 % of the CPU and 0.00 % of the memory that was needed" in said
+
+
+def test_a_policy_of_one_resource_leaves_the_other(cost: Cost, tmp_path: Path) -> None:
+    (tmp_path / "wide.yaml").write_text("{resource: memory, stages: [{quantize: {segments: [{at: 0, every: 3Gi}]}}]}")
+    said = cost("--policy", str(tmp_path / "wide.yaml"))
+    assert "Policy wide: 13.39 GiB-h instead of 11.90: it would have cost " in said
+    assert "The policy says nothing of CPU, which stays what it was." in said
+    assert "vCPU-h instead" not in said
+    assert "nothing of memory" in cost("--policy", "hpa")
+
+
+def test_an_agents_own_policy_is_played_as_a_whole(cost: Cost, tmp_path: Path) -> None:
+    (tmp_path / "calm.yaml").write_text("smoothing: {cpu: [{hold: {window: 1h}}], memory: default}")
+    assert "Policy calm: 5.95 vCPU-h instead of 5.95 and 11.90 GiB-h" in cost("--policy", str(tmp_path / "calm.yaml"))
+    (tmp_path / "odd.yaml").write_text("smoothing: {cpu: [{hold: {window: never}}]}")
+    assert "smoothing.cpu" in cost("--policy", str(tmp_path / "odd.yaml"), code=2)
+
+
+def test_of_a_large_fleet_the_dearest_are_played(cost: Cost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "MOST_PLAYED", 1)
+    said = cost("--policy", "fixed-peak")
+    assert "3.97 vCPU-h instead of 3.97" in said
+    assert "It was played on the 1 dearest of 2 VMs, which are 67% of what was reserved." in said
 
 
 def test_what_cannot_be_done_is_said(cost: Cost, file: Path, tmp_path: Path) -> None:
@@ -120,12 +144,12 @@ def test_what_cannot_be_done_is_said(cost: Cost, file: Path, tmp_path: Path) -> 
 def test_a_gap_is_played_through_and_not_counted() -> None:
     row = (1000, GIB, 1000, GIB, *[None] * 6)
     spans = [held(at * MINUTE, (at + 1) * MINUTE, row) for at in (*range(60), *range(600, 660))]
-    found = replayed("db", spans, PLAYERS["fixed-peak"], Size(8000, GIB))
+    found = replayed("db", spans, PLAYERS["fixed-peak"], Size(8000, GIB), CPU)
     assert found is not None
     assert (found.recorded, found.played, found.needed) == (Fraction(2), Fraction(2), Fraction(2))
     assert found.missed_percent == 0.0
-    assert replayed("db", spans[:1], PLAYERS["fixed-peak"], None) is None
-    low = replayed("db", spans, PLAYERS["fixed-peak"], Size(500, GIB))
+    assert replayed("db", spans[:1], PLAYERS["fixed-peak"], None, CPU) is None
+    low = replayed("db", spans, PLAYERS["fixed-peak"], Size(500, GIB), CPU)
     assert low is not None
     assert (low.played, low.missed_percent) == (Fraction(1), 50.0)
 

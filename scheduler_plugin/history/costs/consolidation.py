@@ -9,6 +9,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -111,33 +112,42 @@ def emptied(nodes: Iterable[PlacedNode]) -> list[Emptied]:
     return found
 
 
+_Room = tuple[float, str, Size, Size]
+"""A node that may take VMs: how full it is (a share of its watermark), its name, what is reserved, its watermark."""
+
+
 def _moves(vms: Sequence[PlacedVm], others: Sequence[PlacedNode]) -> list[str] | None:
     """Where each VM would go, the largest first; None where not all of them can."""
-    rooms = {node.name: node for node in others}
+    if not all(vm.moves for vm in vms):
+        return None
+    rooms = sorted(_room(node.name, node.reserved, node.watermark) for node in others)
     targets = []
     for vm in _largest_first(vms):
-        fitting = [node for node in rooms.values() if vm.moves and _fits(node, vm)]
-        if not fitting:
+        place = next((place for place in reversed(range(len(rooms))) if _fits(rooms[place], vm)), None)
+        if place is None:
             return None
-        target = max(fitting, key=lambda node: (_fullness(node), node.name))
-        rooms[target.name] = _with(target, vm)
-        targets.append(target.name)
+        _, name, reserved, watermark = rooms.pop(place)
+        insort(rooms, _room(name, _sum(reserved, vm.reserved), watermark))
+        targets.append(name)
     return targets
+
+
+def _room(name: str, reserved: Size, watermark: Size) -> _Room:
+    return reserved.cpu / max(1, watermark.cpu), name, reserved, watermark
 
 
 def _largest_first(vms: Sequence[PlacedVm]) -> list[PlacedVm]:
     return sorted(vms, key=lambda vm: (-vm.reserved.cpu, -vm.reserved.mem, vm.name))
 
 
-def _fits(node: PlacedNode, vm: PlacedVm) -> bool:
-    cpu, mem = node.reserved.cpu + vm.reserved.cpu, node.reserved.mem + vm.reserved.mem
-    return cpu <= node.watermark.cpu and mem <= node.watermark.mem
-
-
-def _fullness(node: PlacedNode) -> Fraction:
-    return Fraction(node.reserved.cpu, max(1, node.watermark.cpu))
+def _fits(room: _Room, vm: PlacedVm) -> bool:
+    _, _, reserved, watermark = room
+    return reserved.cpu + vm.reserved.cpu <= watermark.cpu and reserved.mem + vm.reserved.mem <= watermark.mem
 
 
 def _with(node: PlacedNode, vm: PlacedVm) -> PlacedNode:
-    reserved = Size(node.reserved.cpu + vm.reserved.cpu, node.reserved.mem + vm.reserved.mem)
-    return replace(node, reserved=reserved, vms=(*node.vms, vm))
+    return replace(node, reserved=_sum(node.reserved, vm.reserved), vms=(*node.vms, vm))
+
+
+def _sum(one: Size, other: Size) -> Size:
+    return Size(one.cpu + other.cpu, one.mem + other.mem)

@@ -26,6 +26,8 @@ _ZEROS: Final = (
     *("pvBytes", "pvByteHours", "pvCost", "pvCostAdjustment", "externalCost", "sharedCost"),
 )
 
+_NOTHING_OF: Final = ("pvs", "lbAllocations", "gpuAllocation")
+
 
 def allocations(found: Bill, by: str, cluster: str) -> dict[str, object]:
     """The answer of ``/allocation`` for one window, aggregated by ``by``."""
@@ -47,8 +49,7 @@ def _allocation(  # noqa: PLR0913, PLR0917 - the parts of one record
         **_cpu(line, hours),
         **_ram(line, hours),
         **dict.fromkeys(_ZEROS, 0),
-        "pvs": None,
-        "lbAllocations": None,
+        **dict.fromkeys(_NOTHING_OF),
         "totalCost": rounded(line.reserved.money),
         "totalEfficiency": rounded(_share(line.used.money, line.reserved.money)),
     }

@@ -4,12 +4,13 @@ Rules that hold here:
 
 - Only time in which the need was known counts. What lies between is played through, so that the policy has a past
   there, and left out of the sums.
-- Policies are played on CPU; memory stays what it was.
+- CPU is played in vCPUs and memory in GiB, each by itself.
+- A decision is taken a dozen times within a usual span: of a need that is known by the hour, not every 5 s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -17,20 +18,38 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_plugin.history.core.samples import HOUR, MINUTE, PLACE, Millis, Size
+from scheduler_plugin.history.core.samples import HOUR, MINUTE, PLACE, Amount, Millis, Size
 from scheduler_plugin.history.core.spans import Span
 from scheduler_plugin.history.costs.bills import NOTHING
+from scheduler_plugin.history.costs.prices import KIB_OF_GIB, MILLI
 from scripts.autoscale.replay.peers import Player
-from scripts.autoscale.replay.recording import Floats, Recording, timeline
+from scripts.autoscale.replay.recording import CAP_UTILISATION, COARSE_STEP, Floats, Timeline, round_up
 
 _LEAST_MOMENTS: Final = 2
+_DECISIONS: Final = 12
 STEP: Final[Millis] = MINUTE
 """How fine the recorded need is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
+class Resource:
+    """What is played: its columns, how many of its amounts are one vCPU or GiB, and what of a size it is."""
+
+    need: int
+    size: int
+    scale: int
+    of: Callable[[Size], Amount]
+
+
+CPU: Final = Resource(PLACE["need_cpu"], PLACE["size_cpu"], MILLI, lambda size: size.cpu)
+MEMORY: Final = Resource(PLACE["need_mem"], PLACE["size_mem"], KIB_OF_GIB, lambda size: size.mem)
+
+
+@dataclass(frozen=True, slots=True)
 class Replayed:
-    """vCPU-hours of one VM or of all: as recorded, under the policy, needed, and needed but missed by the policy."""
+    """vCPU-hours or GiB-hours of one VM or of all: as recorded, under the policy, needed, and needed but missed by the
+    policy.
+    """
 
     recorded: Fraction = NOTHING
     played: Fraction = NOTHING
@@ -51,32 +70,32 @@ class Replayed:
         return float(100 * self.missed / self.needed) if self.needed else 0.0
 
 
-def replayed(name: str, spans: Sequence[Span], player: Player, most: Size | None) -> Replayed | None:
+def replayed(name: str, spans: Sequence[Span], player: Player, most: Size | None, what: Resource) -> Replayed | None:
     """One VM's need through a policy, within its maximum; None where too little of it is known."""
-    known = [span for span in spans if span.known[_NEED] and span.known[_SIZE]]
-    if len(known) < _LEAST_MOMENTS or not any(span.sums[_NEED] for span in known):
+    known = [span for span in spans if span.known[what.need] and span.known[what.size]]
+    if len(known) < _LEAST_MOMENTS or not any(span.sums[what.need] for span in known):
         return None
     begin = known[0].since
     starts = np.array([(span.since - begin) / 1000 for span in known])
     ends = np.array([(span.until - begin) / 1000 for span in known])
-    needs = np.array([(span.mean("need_cpu") or 0.0) / 1000 for span in known])
-    line = timeline(Recording(name, np.append(starts, ends[-1]), np.append(needs, needs[-1])))
+    needs = np.array([span.sums[what.need] / span.known[what.need] / what.scale for span in known])
+    line = _timeline(name, starts, ends, needs)
     given = player(line)
     if most is not None:
-        given = np.minimum(given, most.cpu / 1000)
+        given = np.minimum(given, what.of(most) / what.scale)
     instants = np.arange(len(line.demand)) * line.step
     counts = instants < ends[np.searchsorted(starts, instants + 1e-9, side="right") - 1] - 1e-9
     missed = np.maximum(0.0, line.demand - given)
     sums = (_hours(each, counts, line.step) for each in (given, missed, line.demand))
-    return Replayed(_recorded(known), *sums)
+    return Replayed(Fraction(sum(span.sums[what.size] for span in known), what.scale * HOUR), *sums)
 
 
-_NEED: Final = PLACE["need_cpu"]
-_SIZE: Final = PLACE["size_cpu"]
-
-
-def _recorded(spans: Sequence[Span]) -> Fraction:
-    return Fraction(sum(span.sums[_SIZE] for span in spans), 1000 * HOUR)
+def _timeline(name: str, starts: Floats, ends: Floats, needs: Floats) -> Timeline:
+    """The need on an even grid; it holds through gaps."""
+    step = max(COARSE_STEP, float(np.median(ends - starts)) / _DECISIONS)
+    instants = np.arange(0.0, ends[-1], step)
+    demand = needs[np.searchsorted(starts, instants + 1e-9, side="right") - 1]
+    return Timeline(name, step, demand, 0, round_up(float(demand.max()) / CAP_UTILISATION))
 
 
 def _hours(amounts: Floats, counts: NDArray[np.bool_], step: float) -> Fraction:

@@ -1,0 +1,1 @@
+"""What costs take to compute for a large fleet."""
