@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json, flag, name_of, text
@@ -21,7 +22,8 @@ from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, open_site
 from scripts.autoscale.terminal.completion import complete_vm
-from scripts.autoscale.terminal.printing import Output, OutputFormat, show
+from scripts.autoscale.terminal.printing import Output, OutputFormat, print_lines, show
+from scripts.autoscale.terminal.visible import visible
 from scripts.autoscale.vms import DEFAULT, VmNamespace, vm_name
 
 _LOOK: Final = Seconds(0.1)
@@ -82,7 +84,7 @@ async def move_and_watch(client: ApiClient, vm: ObjectName, console: Console, cl
 
     def turned(move: Move | None) -> None:
         if move is not None and move is watch.by_uid(made):
-            console.print(move.title, soft_wrap=True)
+            print_lines(console, [move.title])
 
     watch = MoveWatch(client, clock, turned)
     async with asyncio.TaskGroup() as tasks:
@@ -92,7 +94,7 @@ async def move_and_watch(client: ApiClient, vm: ObjectName, console: Console, cl
         turned(watch.by_uid(made))
         with console.status("the VM is about to move") as status:
             while (move := watch.by_uid(made)) is None or move.is_under_way:
-                status.update(_doing(move))
+                status.update(escape(visible(_doing(move))))
                 await clock.sleep(_LOOK)
         watching.cancel()
     return move

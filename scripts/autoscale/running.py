@@ -16,6 +16,7 @@ from deploy.local.cluster.spec import SpecError
 from protocol.runtime.credentials import CredentialsError
 from scripts.autoscale.demonstration.pgbench import PgbenchError
 from scripts.autoscale.site import SiteError
+from scripts.autoscale.terminal.visible import visible_lines
 
 _BY_SIGNAL: Final = 128
 INTERRUPTED: Final = _BY_SIGNAL + signal.SIGINT
@@ -51,7 +52,7 @@ async def _guarded(job: Coroutine[object, object, int]) -> int:
         cause = _innermost(error)
         if not isinstance(cause, _SAID):
             raise
-        typer.echo(f"autoscale: {cause}", err=True)
+        typer.echo(f"autoscale: {visible_lines(str(cause))}", err=True)
         return 1
     except asyncio.CancelledError:
         if not ended_by:

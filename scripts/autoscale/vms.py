@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from deploy.kube.client import ApiError, client_from_kubeconfig
@@ -14,6 +15,7 @@ from protocol.kubernetes.objects import Json, child, name_of, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from scripts.autoscale.terminal.completion import complete_namespace
+from scripts.autoscale.terminal.visible import visible
 
 DEFAULT: Final = "default"
 VmNamespace = Annotated[
@@ -66,4 +68,4 @@ def _row(vm: Json) -> tuple[str, ...]:
     cpu, slots = child(guest, "cpus").get("use"), child(guest, "memorySlots").get("use")
     wanted = f"{cpu} cpu, {slots} x {text(guest, 'memorySlotSize')}"
     status = (text(vm, "status", key) or "-" for key in ("phase", "node", "cpus", "memorySize"))
-    return (str(name_of(vm)), *status, wanted)
+    return tuple(escape(visible(each)) for each in (str(name_of(vm)), *status, wanted))

@@ -24,6 +24,7 @@ from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
 from scripts.autoscale.terminal import printing
 from scripts.autoscale.terminal.printing import serialised
+from scripts.autoscale.terminal.visible import visible_lines
 
 _PAUSE: Final = Seconds(2.0)
 
@@ -94,4 +95,4 @@ def show(console: Console, findings: Sequence[Finding], output: Output) -> None:
         console.out(serialised(as_json(findings), printing.Output(output)), highlight=False)
         return
     for style, line in (as_text if output is Output.TEXT else as_short)(findings):
-        console.print(Text(line, style=style), soft_wrap=True)
+        console.print(Text(visible_lines(line), style=style), soft_wrap=True)

@@ -35,6 +35,7 @@ from scripts.autoscale.history.past import period_since
 from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
 from scripts.autoscale.site import SiteError, open_site
+from scripts.autoscale.terminal.printing import print_lines
 
 HIGH: Final = 0.995
 """The share of the time that the second fixed size covers."""
@@ -149,7 +150,5 @@ async def _consolidate(ranking: RankingConfig, where: tuple[str, str, str]) -> i
         price = None if size is None else priced(size, machines.get(label, ""), ranking)
         if price is not None:
             prices[label] = price
-    console = Console()
-    for line in advice(emptied(read_nodes(answer, prices, reference_price(ranking)))):
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    print_lines(Console(), advice(emptied(read_nodes(answer, prices, reference_price(ranking)))))
     return 0

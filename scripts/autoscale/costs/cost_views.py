@@ -18,6 +18,8 @@ from scheduler_plugin.history.costs.bills import Bill, Line
 from scheduler_plugin.history.costs.consolidation import Emptied
 from scheduler_plugin.history.costs.opencost import allocations
 from scheduler_plugin.history.costs.rendering import as_csv, document, hours_and_money, ranked
+from scripts.autoscale.terminal.printing import print_lines
+from scripts.autoscale.terminal.visible import visible
 
 _WIDEST: Final = 1000
 
@@ -50,15 +52,14 @@ def show(console: Console, found: Bill, by: str, prices: str, notes: Sequence[st
     for heading in ("vCPU-h", "GiB-h", "cost", "used", "at max", "saved", "at P99.5", "saved", "unknown h"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, line in ranked(found):
-        table.add_row(escape(name), *_cells(line))
+        table.add_row(escape(visible(name)), *_cells(line))
     table.add_section()
     table.add_row("total", *_cells(found.total), style="bold")
     # A terminal may break a line that is too long for it; a name or a number that is cut says nothing.
     wide = console.options.update(max_width=_WIDEST)
     console.width = max(console.width, Measurement.get(console, wide, table).maximum)
     console.print(table)
-    for sentence in (*_sentences(found, prices), *notes):
-        console.print(escape(sentence), soft_wrap=True, highlight=False)
+    print_lines(console, (*_sentences(found, prices), *notes))
 
 
 def _cells(line: Line) -> tuple[str, ...]:

@@ -19,7 +19,6 @@ from typing import Final
 
 import httpx
 from rich.console import Console
-from rich.markup import escape
 
 from deploy.local.cluster.folder import ClusterFolder
 from protocol.runtime.clock import Clock, SystemClock
@@ -34,6 +33,7 @@ from scripts.autoscale.history.finding import history_path
 from scripts.autoscale.history.recording import recording
 from scripts.autoscale.page.site_sources import SiteSources
 from scripts.autoscale.site import Site, SiteError
+from scripts.autoscale.terminal.printing import print_lines
 
 PORT: Final = 10290
 CONNECTIONS: Final = httpx.Limits(max_connections=32, max_keepalive_connections=8)
@@ -139,12 +139,12 @@ class _Spoken(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         found = vars(record)
         said = ": ".join(filter(None, (record.getMessage(), found.get("note", ""), found.get("reason", ""))))
-        self._console.print(escape(said), soft_wrap=True, highlight=False)
+        print_lines(self._console, [said])
 
 
 def _say_ended(console: Console, task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        console.print(escape(f"The page has ended: {_innermost(error)}"), soft_wrap=True, highlight=False)
+        print_lines(console, [f"The page has ended: {_innermost(error)}"])
 
 
 def _innermost(error: BaseException) -> BaseException:

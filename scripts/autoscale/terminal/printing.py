@@ -6,14 +6,17 @@ Field names in JSON and YAML are stable: ``docs/command-line.md`` lists them.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 import yaml
 from rich.console import Console
 from rich.markup import escape
+
+from scripts.autoscale.terminal.visible import visible_lines
 
 
 class Output(StrEnum):
@@ -39,7 +42,11 @@ def serialised(fields: object, output: Output) -> str:
     """JSON or YAML, with the order of the fields kept (pure)."""
     if output is Output.YAML:
         return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=10_000).rstrip("\n")
-    return json.dumps(fields, indent=2, ensure_ascii=False)
+    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(fields, indent=2, ensure_ascii=False))
+
+
+_STEERING: Final = re.compile(r"[\x7f-\x9f]")
+"""JSON escapes control characters up to U+001F alone; terminals obey these too."""
 
 
 def show(lines: Iterable[str], fields: object, output: Output) -> None:
@@ -47,6 +54,10 @@ def show(lines: Iterable[str], fields: object, output: Output) -> None:
     if output.is_for_scripts:
         print(serialised(fields, output))
         return
-    console = Console()
+    print_lines(Console(), lines)
+
+
+def print_lines(console: Console, lines: Iterable[str]) -> None:
+    """Prints texts of a cluster as they are: no markup, nothing that steers the terminal, no line wrapped or cut."""
     for line in lines:
-        console.print(escape(line), soft_wrap=True, highlight=False)
+        console.print(escape(visible_lines(line)), soft_wrap=True, highlight=False)

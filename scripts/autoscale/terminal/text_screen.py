@@ -12,6 +12,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from scripts.autoscale.terminal.visible import visible, visible_lines
+
 
 class TextScreen(ModalScreen[None]):
     """Lines that scroll, until escape."""
@@ -35,7 +37,7 @@ class TextScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """A heading, and what is read."""
         with Vertical(classes="box"):
-            yield Static(Content(self._title), classes="heading")
+            yield Static(Content(visible(self._title)), classes="heading")
             with VerticalScroll():
                 yield self._text
             yield Static(Content("escape: back"), classes="keys")
@@ -49,7 +51,7 @@ class TextScreen(ModalScreen[None]):
     async def update_text(self) -> None:
         """Reads it anew."""
         lines = await self._read()
-        self._text.update(Content("\n".join(lines)))
+        self._text.update(Content(visible_lines("\n".join(lines))))
 
     def action_dismiss_screen(self) -> None:
         """Goes back to the table."""

@@ -13,6 +13,7 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from scripts.autoscale.terminal.text_screen import TextScreen
+from scripts.autoscale.terminal.visible import visible
 from scripts.autoscale.top.columns import NODE_COLUMNS, VM_COLUMNS, Placed, fitted
 from scripts.autoscale.top.fleet import Seen
 from scripts.autoscale.top.question import HELP, Question
@@ -129,7 +130,7 @@ class TopApp(App[None]):
 
     def _say(self, where: str, text: str, *, hide: bool = False) -> None:
         shown = self._texts[where]
-        shown.update(Content(text))
+        shown.update(Content(visible(text)))
         shown.display = bool(text) or not hide
 
     def on_resize(self, _: events.Resize) -> None:

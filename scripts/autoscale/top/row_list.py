@@ -15,6 +15,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from scripts.autoscale.terminal.visible import visible
 from scripts.autoscale.top.columns import Placed, Row, header, line, taken
 
 _PLAIN: Final = Style()
@@ -83,7 +84,7 @@ class RowList(ScrollView, can_focus=True):
         if y == 0:
             text, style = self._header, _HEADER
         elif at < len(self.rows):
-            text, style = line(self.rows[at], self._placed), _STYLES.get(self.rows[at].state, _PLAIN)
+            text, style = visible(line(self.rows[at], self._placed)), _STYLES.get(self.rows[at].state, _PLAIN)
             style = style + _CURSOR if at == self._cursor else style
         else:
             text, style = "", _PLAIN

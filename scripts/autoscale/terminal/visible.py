@@ -1,0 +1,42 @@
+"""Texts of a cluster on their way to a terminal: what would steer the terminal becomes a sign that one sees. Pure.
+
+Annotations, reasons and events are written by other people, and an escape sequence in one could clear the screen,
+rename the window or forge a line.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+_PICTURES: Final = 0x2400
+"""Unicode has a picture for each control character, from here on."""
+_DELETE: Final = 0x7F
+_DELETE_PICTURE: Final = 0x2421
+_REPLACEMENT: Final = 0xFFFD
+_DIRECTIONS: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""What turns the direction of a text round: a name could read as another one."""
+
+_SHOWN: Final = MappingProxyType(
+    {code: _PICTURES + code for code in range(0x20) if chr(code) != "\t"}
+    | {_DELETE: _DELETE_PICTURE}
+    | dict.fromkeys((*range(0x80, 0xA0), *_DIRECTIONS), _REPLACEMENT)
+)
+
+
+def visible(text: str) -> str:
+    r"""One line, of the same length.
+
+    >>> visible("db\x1b[2J\nforged")
+    'db␛[2J␊forged'
+    """
+    return text.translate(_SHOWN)
+
+
+def visible_lines(text: str) -> str:
+    r"""The same of several lines.
+
+    >>> visible_lines("why\n\x9b2J")
+    'why\n�2J'
+    """
+    return "\n".join(map(visible, text.split("\n")))
