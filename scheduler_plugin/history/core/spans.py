@@ -4,6 +4,7 @@ Rules that hold here:
 
 - Joining spans adds integrals and known times, so that no sum ever changes; spans are joined by when they begin.
 - The mean of a column is over the time in which it was known.
+- An amount is at most ``MOST``, so that an hour of it fits into a column of SQLite whatever an object says.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import msgspec
 from scheduler_plugin.history.core.samples import NODE_PLACE, PLACE, Amount, Millis, Row
 
 _NONE: Final = 0
+MOST: Final[Amount] = 2**40
+"""A PiB in KiB; in milli-vCPUs a billion vCPUs."""
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):
@@ -64,13 +67,14 @@ def held(since: Millis, until: Millis, amounts: Row) -> Span:
     Span(since=0, until=10, seen=10, known=(10, 0), sums=(40, 0), peaks=(4, 0))
     """
     lasted = until - since
+    known = [None if amount is None else min(MOST, amount) for amount in amounts]
     return Span(
         since,
         until,
         lasted,
-        tuple([_NONE if amount is None else lasted for amount in amounts]),
-        tuple([_NONE if amount is None else amount * lasted for amount in amounts]),
-        tuple([_NONE if amount is None else amount for amount in amounts]),
+        tuple([_NONE if amount is None else lasted for amount in known]),
+        tuple([_NONE if amount is None else amount * lasted for amount in known]),
+        tuple([_NONE if amount is None else amount for amount in known]),
     )
 
 

@@ -81,12 +81,12 @@ class Expressions(msgspec.Struct, frozen=True):
 
 
 def quoted(text: str) -> str:
-    r"""A string of PromQL, which has Go's escapes; JSON's are among them.
+    r"""A string of PromQL, which has Go's escapes; JSON's are among them, but for those of pairs of surrogates.
 
     >>> quoted('a"b\\c')
     '"a\\"b\\\\c"'
     """
-    return json.dumps(text)
+    return json.dumps(text, ensure_ascii=False)
 
 
 def resolution(period: Period, finest: Millis) -> Millis:

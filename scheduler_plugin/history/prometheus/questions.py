@@ -12,7 +12,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from math import isfinite
 from typing import Final
 
 import httpx
@@ -51,6 +50,8 @@ Expression = Callable[[str], str]
 _TOGETHER: Final = 4
 _SCRAPES: Final = 15 * SECOND
 _LONGEST: Final = 35 * DAY
+_GREATEST: Final = 1e30
+"""Beyond any sum of bytes; what is more, is infinite or is no number is taken as not scraped."""
 _NOTE: Final = "This history is Prometheus's: decisions are changes of size, without the sentences of agents."
 
 
@@ -219,14 +220,15 @@ class PrometheusHistory:
         """Series over time. Raises ``HistoryError``."""
         asked = {"start": period.since / SECOND, "end": (period.until - 1) / SECOND, "step": step / SECOND}
         found = await self._ask("/api/v1/query_range", {"query": expression, **asked})
-        return [(each.metric, [(round(at * SECOND), _number(value)) for at, value in each.values]) for each in found]
+        ranges = [(each.metric, [(round(at * SECOND), _number(value)) for at, value in each.values]) for each in found]
+        return [(labels, [point for point in values if _is_amount(point[1])]) for labels, values in ranges]
 
     async def _vector(self, expression: str, at: Millis | None = None) -> list[tuple[Labels, float]]:
         """What an expression was at a moment. Raises ``HistoryError``."""
         asked: dict[str, str | float] = {"query": expression} | ({} if at is None else {"time": at / SECOND})
         found = await self._ask("/api/v1/query", asked)
         values = [(each.metric, _number(each.value[1])) for each in found if each.value is not None]
-        return [(labels, value) for labels, value in values if isfinite(value)]
+        return [(labels, value) for labels, value in values if _is_amount(value)]
 
     async def _ask(self, path: str, asked: Mapping[str, str | float]) -> list[_Series]:
         try:
@@ -246,6 +248,11 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         raise HistoryError(f"Prometheus gives no usable answer: a value is {text[:40]!r}") from None
+
+
+def _is_amount(value: float) -> bool:
+    """Whether it can be one; a rule or a relabelling may make anything of a metric."""
+    return 0 <= value < _GREATEST
 
 
 def _key(labels: Labels) -> Key:

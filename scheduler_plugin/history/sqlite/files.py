@@ -4,6 +4,7 @@ Rules that hold here:
 
 - A lock beside the file says that a recorder writes it; the kernel gives it back however that process ends.
 - A damaged file is renamed, never repaired and never deleted at once: of the damaged ones the latest is kept.
+- Its user alone reads it: it says who uses what. SQLite gives the files beside it the same rights.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _COMPANIONS: Final = ("-wal", "-shm", "-journal")
 _ASIDE: Final = ".damaged-"
 _PRIMARY_CODE: Final = 0xFF
 _BUSY: Final = 5.0
+_OWN: Final = 0o600
 
 
 class StoreError(HistoryError):
@@ -37,6 +39,8 @@ class StoreBusyError(StoreError):
 
 def is_damage(error: sqlite3.Error) -> bool:
     """Whether the file itself is broken, or is none of ours."""
+    if isinstance(error, DamagedFileError | ForeignFileError):
+        return True
     code = getattr(error, "sqlite_errorcode", None)
     return isinstance(code, int) and code & _PRIMARY_CODE in DAMAGE
 
@@ -47,7 +51,7 @@ def only_recorder(path: Path) -> Iterator[None]:
     lock = path.with_name(f"{path.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _OWN)
     except OSError as error:
         raise StoreError(f"the history cannot be written: {lock}: {error.strerror}") from error
     try:
@@ -61,13 +65,17 @@ def only_recorder(path: Path) -> Iterator[None]:
 
 
 def open_to_write(path: Path) -> sqlite3.Connection:
-    """The file with its tables. Raises ``sqlite3.Error``."""
+    """The file with its tables. Raises ``sqlite3.Error`` and ``OSError``."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _OWN))
+    path.chmod(_OWN)
     connection = sqlite3.connect(path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA quick_check(1)").fetchone()
+        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise DamagedFileError(found)
         _own(connection)
         with connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -79,6 +87,10 @@ def open_to_write(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+class DamagedFileError(sqlite3.DatabaseError):
+    """SQLite's check found damage; the message says what."""
 
 
 class ForeignFileError(sqlite3.DatabaseError):

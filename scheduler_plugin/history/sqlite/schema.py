@@ -81,17 +81,21 @@ class SpanTable:
 
     @cached_property
     def totals(self) -> str:
-        """One row for all spans of the same facts that lie within a period: since, until. ``read`` takes the rows."""
+        """One row for all spans of the same facts that lie within a period: since, until. ``read`` takes the rows.
+
+        Integrals are added as floating point: five weeks of a few TiB are more than an integer of SQLite holds.
+        """
         width = len(self.columns)
-        joins = ", ".join(f"{'MAX' if place >= 2 * width else 'SUM'}({part})" for place, part in enumerate(self._parts))
+        functions = ("SUM",) * width + ("TOTAL",) * width + ("MAX",) * width
+        joins = ", ".join(f"{function}({part})" for function, part in zip(functions, self._parts, strict=True))
         return (
             f"SELECT facts, MIN(since), MAX(until), SUM(seen), {joins} FROM {self.name} "  # noqa: S608
             "WHERE tier IN (0, 1, 2) AND since >= ?1 AND since < ?2 AND until <= ?2 GROUP BY facts"
         )
 
-    def read(self, row: Sequence[int]) -> tuple[int, Span]:
+    def read(self, row: Sequence[int | float]) -> tuple[int, Span]:
         """The number of the facts, and the span."""
-        facts, since, until, seen, *parts = row
+        facts, since, until, seen, *parts = map(int, row)
         width = len(self.columns)
         known, sums, peaks = parts[:width], parts[width : 2 * width], parts[2 * width :]
         return facts, Span(since, until, seen, tuple(known), tuple(sums), tuple(peaks))
@@ -119,3 +123,10 @@ CREATE: Final[Iterable[str]] = (
 
 COUNTED: Final = ("vm_spans", "node_spans", "decisions", "moves")
 """The tables whose rows the bounds count."""
+
+_UNUSED: Final = " AND ".join(
+    f"NOT EXISTS (SELECT 1 FROM {table} WHERE subject = subjects.id)"  # noqa: S608
+    for table in COUNTED
+)
+FORGET_SUBJECTS: Final = f"DELETE FROM subjects WHERE {_UNUSED}"  # noqa: S608
+"""Removes the names of which nothing is kept any more."""

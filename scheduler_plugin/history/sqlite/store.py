@@ -23,14 +23,20 @@ from scheduler_plugin.history.core.retention import TIERS, Bounds, Fold, folds, 
 from scheduler_plugin.history.core.samples import Millis, NodeFacts, VmFacts
 from scheduler_plugin.history.core.spans import Span
 from scheduler_plugin.history.sqlite.files import (
-    ForeignFileError,
     StoreError,
     is_damage,
     only_recorder,
     open_to_write,
     set_aside,
 )
-from scheduler_plugin.history.sqlite.schema import COUNTED, NODE_SPANS, SPAN_TABLES, VM_SPANS, SpanTable
+from scheduler_plugin.history.sqlite.schema import (
+    COUNTED,
+    FORGET_SUBJECTS,
+    NODE_SPANS,
+    SPAN_TABLES,
+    VM_SPANS,
+    SpanTable,
+)
 
 T = TypeVar("T")
 
@@ -84,9 +90,11 @@ class SqliteStore:
         try:
             return open_to_write(self._path)
         except sqlite3.Error as error:
-            if not is_damage(error) and not isinstance(error, ForeignFileError):
+            if not is_damage(error):
                 raise StoreError(f"the history {self._path} cannot be written: {error}") from error
             return self._anew(error)
+        except OSError as error:
+            raise StoreError(f"the history {self._path} cannot be written: {error.strerror}") from error
 
     def _anew(self, error: sqlite3.Error) -> sqlite3.Connection:
         """A new file, the damaged one set aside."""
@@ -193,7 +201,9 @@ class SqliteStore:
             connection.execute(
                 "DELETE FROM facts WHERE id NOT IN (SELECT facts FROM vm_spans UNION SELECT facts FROM node_spans)"
             )
+            connection.execute(FORGET_SUBJECTS)
             self._facts.clear()
+            self._subjects.clear()
         self._connection.execute("PRAGMA incremental_vacuum").fetchall()
 
     def _fold(self, table: SpanTable, fold: Fold) -> None:

@@ -83,3 +83,14 @@ async def test_an_empty_server_has_an_empty_history() -> None:
 async def test_numbers_that_are_none_are_left_out() -> None:
     odd = {"metric": {"namespace": "d", "vm": "x"}, "value": [1, "NaN"]}
     assert await history(lambda _: result(odd)).high_needs(PERIOD, 0.9) == {}
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-1", "1e308"])
+async def test_what_is_no_amount_is_taken_as_not_scraped(value: str) -> None:
+    at = PERIOD.since / SECOND
+    labels = {"namespace": "default", "vm": "db", "node": "n1"}
+    answer = result({"metric": labels, "value": [at, value], "values": [[at, value], [at + 15, "2"]]})
+    found = history(lambda _: answer)
+    (span,) = await found.vm_series(DB, PERIOD, 15 * SECOND)
+    assert (span.since, span.peak("size_cpu")) == (PERIOD.since + 15 * SECOND, 2000)
+    assert (await found.decisions(DB, PERIOD), await found.usage(PERIOD)) == ([], [])

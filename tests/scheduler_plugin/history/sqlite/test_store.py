@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from itertools import pairwise
@@ -23,7 +24,7 @@ from scheduler_plugin.history.core.samples import (
     Size,
     VmFacts,
 )
-from scheduler_plugin.history.core.spans import Span, held, joined
+from scheduler_plugin.history.core.spans import MOST, Span, held, joined
 from scheduler_plugin.history.ports import HistoryError, Period
 from scheduler_plugin.history.sqlite.files import StoreBusyError, StoreError
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
@@ -231,3 +232,61 @@ async def test_a_history_that_is_not_there_or_broken_says_so(path: Path) -> None
     damage(path)
     with pytest.raises(HistoryError, match="cannot be read: file is not a database"):
         await SqliteHistory(path).usage(EVER)
+
+
+async def test_no_size_that_an_object_claims_ends_the_recorder(path: Path, store: SqliteStore) -> None:
+    store.write(Batch(vms=[(FACTS, held(NOW, NOW + 2 * MINUTE, (2**53,) * len(ROW)))]))
+    ((_, span),) = [(each.facts, each.span) for each in await SqliteHistory(path).usage(EVER)]
+    assert span.peaks == (MOST,) * len(ROW)
+
+
+async def test_five_weeks_of_a_large_node_can_be_summed(path: Path, store: SqliteStore) -> None:
+    amounts = (0, 12 * 2**30, *[0] * 6)  # 12 TiB
+    node = NodeFacts("n1", "u-12tb1")
+    store.write(Batch(nodes=[(node, held(NOW + at * HOUR, NOW + (at + 1) * HOUR, amounts)) for at in range(35 * 24)]))
+    (found,) = await SqliteHistory(path).node_usage(Period(NOW, NOW + 35 * DAY))
+    assert found.span.node_mean("total_mem") == 12 * 2**30
+
+
+def test_only_its_user_reads_a_history(path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        store = SqliteStore(path, lambda: NOW / 1000)
+        store.write(Batch(vms=minutes(1)))
+        assert {each.name: each.stat().st_mode & 0o777 for each in path.parent.iterdir()} == dict.fromkeys(
+            (path.name, *(f"{path.name}{end}" for end in (".lock", "-shm", "-wal"))), 0o600
+        )
+        store.close()
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("name", ["history.sqlite", "history.sqlite.lock"])
+def test_a_symbolic_link_is_not_followed(path: Path, tmp_path: Path, name: str) -> None:
+    other = tmp_path / "other"
+    other.write_text("of another program")
+    path.with_name(name).symlink_to(other)
+    with pytest.raises(StoreError, match="cannot be written"):
+        SqliteStore(path, lambda: 0.0)
+    assert other.read_text() == "of another program"
+
+
+def test_damage_within_a_file_is_found_when_it_is_opened(path: Path) -> None:
+    store = SqliteStore(path, lambda: NOW / 1000)
+    store.write(Batch(vms=minutes(600)))
+    store.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:40_000] + b"\xff" * 4096 * 3 + whole[40_000 + 4096 * 3 :])
+    again = SqliteStore(path, lambda: NOW / 1000)
+    assert [note.startswith("The history was damaged") for note in again.notes] == [True]
+    again.close()
+
+
+def test_names_of_which_nothing_is_kept_are_forgotten(path: Path, store: SqliteStore) -> None:
+    store.write(
+        Batch(vms=[each for at in range(50) for each in minutes(1, facts=VmFacts(ObjectName("a", f"vm-{at}")))])
+    )
+    store.upkeep(NOW + 400 * DAY)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT COUNT(*) FROM subjects").fetchone() == (0,)
+    store.write(Batch(vms=minutes(1)))
