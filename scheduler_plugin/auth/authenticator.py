@@ -73,6 +73,10 @@ class _Verdicts:
     def has(self, key: bytes, now: Instant) -> bool:
         return key in self._known and now < self._known[key][1]
 
+    def find(self, key: bytes, now: Instant) -> Identity | None:
+        found = self._known.get(key)
+        return found[0] if found is not None and now < found[1] else None
+
     def __getitem__(self, key: bytes) -> Identity | None:
         return self._known[key][0]
 
@@ -98,6 +102,13 @@ class TokenAuthenticator:
                 _fail(question, ApiUnknownError("this scheduler is about to end"))
             self._open.clear()
 
+    def remembered(self, authorization: str, audience: str) -> Identity | None:
+        """The owner of the token in an ``Authorization`` header, where that has been found out lately."""
+        token = bearer_token(authorization)
+        if token is None:
+            return None
+        return self._accepted.find(_key(token, audience), self._clock.now())
+
     async def identify(self, authorization: str | None, audience: str) -> Identity | None:
         """The owner of the token in an ``Authorization`` header; None where it is no good.
 
@@ -106,7 +117,7 @@ class TokenAuthenticator:
         token = bearer_token(authorization)
         if token is None:
             return None
-        key, now = hashlib.sha256(f"{audience}\n{token}".encode()).digest(), self._clock.now()
+        key, now = _key(token, audience), self._clock.now()
         for verdicts in (self._accepted, self._refused):
             if verdicts.has(key, now):
                 return verdicts[key]
@@ -140,6 +151,10 @@ class TokenAuthenticator:
                 kept.keep(question.key, identity, self._clock.now(), left)
                 question.answer.set_result(identity)
             del self._open[question.key]
+
+
+def _key(token: str, audience: str) -> bytes:
+    return hashlib.sha256(f"{audience}\n{token}".encode()).digest()
 
 
 def _fail(question: _Question, error: Exception) -> None:

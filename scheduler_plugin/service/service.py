@@ -1,4 +1,4 @@
-"""The single writer of the ledger: what kube-scheduler and the agents ask for, decided and recorded in one step.
+"""The single writer of the ledger: what kube-scheduler asks for is decided and recorded in one step; see ``permits``.
 
 Rules that hold here:
 
@@ -6,24 +6,17 @@ Rules that hold here:
   reported back to the ledger, also when the caller has gone away.
 - Where pods' requests follow permits, they are raised before what needs them is decided.
 - A bind reserves before it asks the API; only a certain refusal releases.
-- An increase is answered only once it is persisted; while that is not known the agent is
-  asked to come again, and the reservation stays.
-- Nothing is granted once the term is over: the next leader has read only what was persisted until then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
-from protocol.codec import MalformedRequestError, WireRequest
 from protocol.kubernetes.refusals import RefusalKind
-from protocol.messages import ObjectName, PluginResponse
-from protocol.units import Bytes, Seconds
-from scheduler_plugin.auth.authenticator import OverloadedError, TokenAuthenticator
-from scheduler_plugin.auth.by_address import identity_of
-from scheduler_plugin.auth.identity import Identity, may_speak_for
+from protocol.messages import ObjectName
+from scheduler_plugin.auth.authenticator import TokenAuthenticator
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
 from scheduler_plugin.cluster.feed import node_facts
 from scheduler_plugin.cluster.texts.pod_texts import AskedPod
@@ -33,21 +26,9 @@ from scheduler_plugin.ledger import LedgerError, NotReadyError, PodFacts, Unknow
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.preemption import Candidate, helped
 from scheduler_plugin.placement import Filtered, Fits, Verdict, filter_nodes
+from scheduler_plugin.service.permits import Permits
 from scheduler_plugin.service.workers import Workers
 from scheduler_plugin.telemetry import LOG
-
-RETRY_AFTER: Final = Seconds(1.0)
-AT_ONCE: Final = Seconds(0.0)
-"""Another scheduler may answer already."""
-
-
-class RefusedError(Exception):
-    """An agent's request is answered with an error: an HTTP status, and when to come again."""
-
-    def __init__(self, status: int, message: str, retry_after: Seconds | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.retry_after = retry_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +60,13 @@ class Desk(Protocol):
         """What answers now. Raises ``StandingByError``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """An answer for an agent, and the slot size in which older versions of the protocol count."""
-
-    response: PluginResponse
-    slot_size: Bytes
-
-
 class Service:
-    """Verbs of kube-scheduler, and permits for agents."""
+    """Verbs of kube-scheduler; ``permits`` are for agents."""
 
     def __init__(self, context: SchedulerContext, workers: Workers, authenticator: TokenAuthenticator) -> None:
         self.context = context
-        self._tasks, self._permits, self._events = workers.tasks, workers.permits, workers.events
-        self._requests = workers.requests
-        self._authenticator = authenticator
+        self.permits = Permits(context, workers, authenticator)
+        self._tasks, self._requests = workers.tasks, workers.requests
 
     def standing(self) -> Standing:
         """It acts; see ``Desk``."""
@@ -103,83 +75,6 @@ class Service:
     def acting(self) -> Service:
         """Itself; see ``Desk``."""
         return self
-
-    # For agents -------------------------------------------------------------------------------------------------
-
-    async def permit(self, wire: WireRequest, authorization: str | None, address: str = "") -> Granted:
-        """One agent's request from ``address`` (S4.5). Raises ``RefusedError``."""
-        identity = await self._identify(authorization, address)
-        pod = self._pod_of(wire.pod, identity)
-        vm = self.context.feed.vm_of(pod)
-        if vm is None:
-            raise RefusedError(503, f"VirtualMachine {pod.vm} of pod {pod.name} is not known yet", RETRY_AFTER)
-        try:
-            request = wire.resolve(vm.slot_size)
-            if self.context.ledger.follows_requests:
-                await self._requests.cover(pod.uid, request)
-            decision = self.context.ledger.decide(pod.uid, request, self.context.clock.now())
-        except MalformedRequestError as error:
-            raise RefusedError(400, str(error)) from None
-        except UnknownPodError as error:
-            raise RefusedError(404, str(error)) from None
-        except NotReadyError as error:
-            raise RefusedError(503, str(error), RETRY_AFTER) from None
-        self.context.order(decision.effects)
-        is_whole = request.resources.within(decision.permit)
-        self._count(is_whole, decision.migrate)
-        if not is_whole and not decision.migrate:
-            self._events.denied(vm, pod.uid, request.resources, decision.permit)
-        if decision.persist is not None and not decision.persist.before_answer:
-            self.context.order((decision.persist,))
-        elif decision.persist is not None and not await self._permits.store(decision.persist):
-            what = f"the permit of {vm.name} could not be persisted, ask again"
-            raise RefusedError(503, what, self._until_asked_again())
-        if not self.context.term.leads:  # another may lead by now; what it has not read must not be answered
-            raise RefusedError(503, "this scheduler leads no more, ask again", AT_ONCE)
-        return Granted(PluginResponse(decision.permit, decision.compute_unit, decision.migrate), vm.slot_size)
-
-    def _until_asked_again(self) -> Seconds:
-        return RETRY_AFTER if self.context.term.may_write else AT_ONCE
-
-    async def _identify(self, authorization: str | None, address: str) -> Identity:
-        if not self.context.ledger.is_ready:
-            raise RefusedError(503, "the scheduler has not read the cluster yet", RETRY_AFTER)
-        feed = self.context.feed
-        if authorization is None and (
-            agent := identity_of(feed.addresses.only_pod_at(address), feed.settings.tokenless)
-        ):
-            return agent
-        try:
-            identity = await self._authenticator.identify(authorization, self.context.feed.settings.audience)
-        except OverloadedError:
-            raise RefusedError(503, "too many tokens are waiting for a review", RETRY_AFTER) from None
-        except ApiError as error:
-            raise RefusedError(
-                503, f"the token cannot be reviewed just now: {error}", self._until_asked_again()
-            ) from None
-        if identity is None:
-            raise RefusedError(401, "a bearer token of the agent's service account is needed")
-        return identity
-
-    def _pod_of(self, name: ObjectName, identity: Identity) -> PodFacts:
-        uid = self.context.ledger.uid_of(name)
-        claim = None if uid is None else self.context.ledger.claims.get(uid)
-        if claim is None:
-            raise RefusedError(404, f"pod {name} is not known here")
-        if not may_speak_for(identity, claim.pod, claim.node, self.context.feed.settings.node_agents):
-            raise RefusedError(403, f"{identity.account} is not the agent of pod {name}")
-        if identity.pod_uid is not None and identity.pod_uid not in self.context.ledger.claims:
-            # The API server, and our own memory, know the token of a node's agent longer than its pod is there.
-            raise RefusedError(
-                404, f"pod {identity.namespace}/{identity.pod}, which the token is bound to, is not known here"
-            )
-        if claim.pod.vm is None:
-            raise RefusedError(400, f"pod.name: expected the pod of a VM, {name} runs none")
-        return claim.pod
-
-    def _count(self, is_whole: bool, migrates: bool) -> None:
-        outcome = "migrate" if migrates else "whole" if is_whole else "partly"
-        self.context.telemetry.permit(outcome).inc()
 
     # For kube-scheduler -----------------------------------------------------------------------------------------
 

@@ -7,12 +7,13 @@ with ``Retry-After``.
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable
 from typing import Final
 
 import msgspec
 
-from protocol.codec import MalformedRequestError, decode_request, encode_response
-from scheduler_plugin.service import RefusedError, Service
+from protocol.codec import MalformedRequestError, WireRequest, decode_request, encode_response
+from scheduler_plugin.service import Granted, RefusedError, Service
 from scheduler_plugin.web.bodies import BodyError
 from scheduler_plugin.web.hot_paths import HotRequest, HotResponse
 
@@ -26,24 +27,30 @@ class AgentRoutes:
     """``POST /`` over one service."""
 
     def __init__(self, service: Service) -> None:
-        self._service = service
+        self._permits = service.permits
+        self._refusals = service.context.telemetry.refusals
 
-    async def request(self, request: HotRequest) -> HotResponse:
+    def request(self, request: HotRequest) -> HotResponse | Awaitable[HotResponse]:
         """One agent's request of any wire version."""
         try:
             wire = decode_request(request.body())
-            granted = await self._service.permit(wire, request.authorization, request.address)
-            answer = encode_response(wire.version, granted.response, granted.slot_size)
+            found = self._permits.ask(wire, request.authorization, request.address)
         except MalformedRequestError as error:
             return self._refused(RefusedError(400, str(error)))
         except BodyError as error:
             return self._refused(RefusedError(error.status, str(error)))
         except RefusedError as refusal:
             return self._refused(refusal)
-        return HotResponse(answer)
+        return _answer(wire, found) if isinstance(found, Granted) else self._later(wire, found)
+
+    async def _later(self, wire: WireRequest, waiting: Awaitable[Granted]) -> HotResponse:
+        try:
+            return _answer(wire, await waiting)
+        except RefusedError as refusal:
+            return self._refused(refusal)
 
     def _refused(self, refusal: RefusedError) -> HotResponse:
-        self._service.context.telemetry.refusals.labels(str(refusal.status)).inc()
+        self._refusals.labels(str(refusal.status)).inc()
         headers = {}
         if refusal.retry_after is not None:
             headers["retry-after"] = str(math.ceil(refusal.retry_after))
@@ -52,3 +59,7 @@ class AgentRoutes:
         if refusal.status == 401:
             headers["www-authenticate"] = "Bearer"
         return HotResponse(_ENCODER.encode({"error": str(refusal)}), refusal.status, headers)
+
+
+def _answer(wire: WireRequest, granted: Granted) -> HotResponse:
+    return HotResponse(encode_response(wire.version, granted.response, granted.slot_size))

@@ -1,0 +1,171 @@
+"""Permits for agents: who asks, what is decided, and what must be persisted before it is answered (S4.5, B.4).
+
+Rules that hold here:
+
+- Between a decision and its recording nothing is awaited.
+- An increase is answered only once it is persisted; while that is not known the agent is asked to come again, and the
+  reservation stays. Nothing is granted once the term is over.
+- What waits for nothing is answered at once: a token that is known, and a permit that is stored already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.codec import MalformedRequestError, WireRequest
+from protocol.messages import AgentRequest, ObjectName, PluginResponse
+from protocol.units import Bytes, Seconds
+from protocol.virtual_machine import VirtualMachine
+from scheduler_plugin.auth.authenticator import OverloadedError, TokenAuthenticator
+from scheduler_plugin.auth.by_address import identity_of
+from scheduler_plugin.auth.identity import Identity, may_speak_for
+from scheduler_plugin.cluster.api import ApiError
+from scheduler_plugin.context import SchedulerContext
+from scheduler_plugin.ledger import LedgerError, NotReadyError, PersistPermit, PodFacts, UnknownPodError
+from scheduler_plugin.service.workers import Workers
+
+RETRY_AFTER: Final = Seconds(1.0)
+AT_ONCE: Final = Seconds(0.0)
+"""Another scheduler may answer already."""
+
+
+class RefusedError(Exception):
+    """An agent's request is answered with an error: an HTTP status, and when to come again."""
+
+    def __init__(self, status: int, message: str, retry_after: Seconds | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """An answer for an agent, and the slot size in which older versions of the protocol count."""
+
+    response: PluginResponse
+    slot_size: Bytes
+
+
+class Permits:
+    """Judges what agents ask for."""
+
+    def __init__(self, context: SchedulerContext, workers: Workers, authenticator: TokenAuthenticator) -> None:
+        self._context = context
+        self._writer, self._events, self._requests = workers.permits, workers.events, workers.requests
+        self._authenticator = authenticator
+
+    def ask(self, wire: WireRequest, authorization: str | None, address: str) -> Granted | Awaitable[Granted]:
+        """One agent's request from ``address``. Raises ``RefusedError``, at once or when awaited."""
+        identity = self.known(authorization, address)
+        return self._once_known(wire, authorization) if identity is None else self.judge(wire, identity)
+
+    def known(self, authorization: str | None, address: str) -> Identity | None:
+        """Who asks, where no question has to be put to the API server. Raises ``RefusedError``."""
+        context = self._context
+        if not context.ledger.is_ready:
+            raise RefusedError(503, "the scheduler has not read the cluster yet", RETRY_AFTER)
+        feed = context.feed
+        if authorization is None:
+            return identity_of(feed.addresses.only_pod_at(address), feed.settings.tokenless)
+        return self._authenticator.remembered(authorization, feed.settings.audience)
+
+    async def identify(self, authorization: str | None) -> Identity:
+        """Whose token this is. Raises ``RefusedError``."""
+        try:
+            identity = await self._authenticator.identify(authorization, self._context.feed.settings.audience)
+        except OverloadedError:
+            raise RefusedError(503, "too many tokens are waiting for a review", RETRY_AFTER) from None
+        except ApiError as error:
+            what = f"the token cannot be reviewed just now: {error}"
+            raise RefusedError(503, what, self._until_asked_again()) from None
+        if identity is None:
+            raise RefusedError(401, "a bearer token of the agent's service account is needed")
+        return identity
+
+    def judge(self, wire: WireRequest, identity: Identity) -> Granted | Awaitable[Granted]:
+        """A request of an agent that is known. Raises ``RefusedError``, at once or when awaited."""
+        pod = self._pod_of(wire.pod, identity)
+        vm = self._context.feed.vm_of(pod)
+        if vm is None:
+            raise RefusedError(503, f"VirtualMachine {pod.vm} of pod {pod.name} is not known yet", RETRY_AFTER)
+        try:
+            request = wire.resolve(vm.slot_size)
+        except MalformedRequestError as error:
+            raise RefusedError(400, str(error)) from None
+        if self._context.ledger.follows_requests:
+            return self._once_covered(pod, vm, request)
+        return self._decided(pod, vm, request)
+
+    async def _once_known(self, wire: WireRequest, authorization: str | None) -> Granted:
+        found = self.judge(wire, await self.identify(authorization))
+        return found if isinstance(found, Granted) else await found
+
+    async def _once_covered(self, pod: PodFacts, vm: VirtualMachine, request: AgentRequest) -> Granted:
+        try:
+            await self._requests.cover(pod.uid, request)
+        except LedgerError as error:
+            raise _refusal(error) from None
+        found = self._decided(pod, vm, request)
+        return found if isinstance(found, Granted) else await found
+
+    def _decided(self, pod: PodFacts, vm: VirtualMachine, request: AgentRequest) -> Granted | Awaitable[Granted]:
+        context = self._context
+        try:
+            decision = context.ledger.decide(pod.uid, request, context.clock.now())
+        except LedgerError as error:
+            raise _refusal(error) from None
+        if decision.effects:
+            context.order(decision.effects)
+        is_whole = request.resources.within(decision.permit)
+        context.telemetry.permit("migrate" if decision.migrate else "whole" if is_whole else "partly").inc()
+        if not is_whole and not decision.migrate:
+            self._events.denied(vm, pod.uid, request.resources, decision.permit)
+        granted = Granted(PluginResponse(decision.permit, decision.compute_unit, decision.migrate), vm.slot_size)
+        if decision.persist is None:
+            return self._within_term(granted)
+        if decision.persist.before_answer:
+            return self._once_stored(decision.persist, granted)
+        context.order((decision.persist,))
+        return self._within_term(granted)
+
+    async def _once_stored(self, permit: PersistPermit, granted: Granted) -> Granted:
+        if not await self._writer.store(permit):
+            what = f"the permit of {permit.vm} could not be persisted, ask again"
+            raise RefusedError(503, what, self._until_asked_again())
+        return self._within_term(granted)
+
+    def _within_term(self, granted: Granted) -> Granted:
+        """Another may lead by now: what it has not read must not be answered."""
+        if not self._context.term.leads:
+            raise RefusedError(503, "this scheduler leads no more, ask again", AT_ONCE)
+        return granted
+
+    def _until_asked_again(self) -> Seconds:
+        return RETRY_AFTER if self._context.term.may_write else AT_ONCE
+
+    def _pod_of(self, name: ObjectName, identity: Identity) -> PodFacts:
+        context = self._context
+        uid = context.ledger.uid_of(name)
+        claim = None if uid is None else context.ledger.claims.get(uid)
+        if claim is None:
+            raise RefusedError(404, f"pod {name} is not known here")
+        if not may_speak_for(identity, claim.pod, claim.node, context.feed.settings.node_agents):
+            raise RefusedError(403, f"{identity.account} is not the agent of pod {name}")
+        if identity.pod_uid is not None and identity.pod_uid not in context.ledger.claims:
+            # The API server, and our own memory, know the token of a node's agent longer than its pod is there.
+            raise RefusedError(
+                404, f"pod {identity.namespace}/{identity.pod}, which the token is bound to, is not known here"
+            )
+        if claim.pod.vm is None:
+            raise RefusedError(400, f"pod.name: expected the pod of a VM, {name} runs none")
+        return claim.pod
+
+
+def _refusal(error: LedgerError) -> RefusedError:
+    if isinstance(error, UnknownPodError):
+        return RefusedError(404, str(error))
+    if isinstance(error, NotReadyError):
+        return RefusedError(503, str(error), RETRY_AFTER)
+    raise error
