@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Protocol
 
 from protocol.units import Seconds
@@ -70,13 +71,18 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A server process that answers on a loopback port."""
+    """A server process that answers on a loopback port; ``pid`` is 0 where it is not known."""
 
     port: int
+    pid: int = 0
 
     async def connect(self) -> Connection:
         """A new connection to it."""
         return Connection(*await asyncio.open_connection("127.0.0.1", self.port, limit=2**24))
+
+    def cpu(self) -> float:
+        """The CPU seconds that its event loop has used so far."""
+        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 @asynccontextmanager
@@ -95,7 +101,7 @@ async def serving(kind: str, nodes: int = 0, vms: int = 0, pending: int = 0) -> 
             stderr=subprocess.DEVNULL,
         )
     try:
-        yield Served(port)
+        yield Served(port, process.pid)
     finally:
         if process.returncode is None:
             process.terminate()

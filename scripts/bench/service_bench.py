@@ -46,16 +46,19 @@ def _cycle(number: int, names: list[str]) -> list[Prepared]:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round against one server: the latency of each answer and the duration of the round, in seconds."""
+    """A round against one server: the latency of each answer, the duration of the round, and what CPU its server took,
+    in seconds.
+    """
 
     times: list[float]
     wall: float
+    cpu: float
 
 
 async def _run_round(served: Served, requests: Sequence[Prepared], connections: int) -> Round:
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), served.cpu()
     times = await timed(served, requests, connections)
-    return Round(times, time.perf_counter() - began)
+    return Round(times, time.perf_counter() - began, served.cpu() - cpu)
 
 
 async def _paired(
@@ -146,11 +149,17 @@ async def permits() -> list[Pair]:
         _pair("a permit at 10,000 VMs", "ms", measured, _each),
         _pair("p99 of a permit, 32 at once", "ms", measured, lambda round_: _p99(round_.times) * 1000),
         _pair("the first permit of a VM", "ms", contacts, _each),
+        _pair("the server's CPU for a permit", "ms", measured, _cpu),
+        _pair("the server's CPU for a first permit", "ms", contacts, _cpu),
     ]
 
 
 def _each(round_: Round) -> float:
     return round_.wall / PERMITS_PER_ROUND * 1000
+
+
+def _cpu(round_: Round) -> float:
+    return round_.cpu / PERMITS_PER_ROUND * 1000
 
 
 def _p99(times: list[float]) -> float:
