@@ -24,31 +24,38 @@ from agent.adapters.guest_monitor import GuestMonitor
 from agent.adapters.kubernetes_api import KubernetesApi
 from agent.adapters.neonvm import NeonVm
 from agent.adapters.node_pods import NodePods
+from agent.adapters.node_scheduler import NodeScheduler
 from agent.adapters.scheduler_client import HttpScheduler
+from agent.adapters.scheduler_line import SchedulerLine
 from agent.adapters.scrape import NodeExporter
 from agent.adapters.token import FileToken, NoToken
 from agent.assignments import Assignment, AssignmentSource, OwnVm
 from agent.config import read_policy
-from agent.core.policy import Policy
+from agent.core.policy import Policy, Rhythm
 from agent.exporter import routes
 from agent.http_server import listening
-from agent.ports import TokenSource
+from agent.ports import SchedulerClient, TokenSource
 from agent.runner import Ports, Runner
 from agent.settings import AgentSettings
 from agent.supervisor import Dependencies, Make, Supervisor
 from agent.telemetry import Level
+from protocol.runtime.clock import Clock
 from protocol.runtime.followed_file import FollowedFile
 from protocol.runtime.keep_alive import probed_transport
 from protocol.runtime.tls_files import client_tls, following
 from protocol.runtime.tls_metrics import followed_by
 from protocol.runtime.url_hosts import url_host
-from protocol.units import Seconds
+from protocol.units import Instant, Seconds
+from protocol.versions import AGENT_SPEAKS
 
 SCRAPE_DEADLINE = Seconds(2.0)
 DATABASE_DEADLINE = Seconds(4.0)
 MONITOR_DEADLINE = Seconds(3.0)
 ASK_DEADLINE = Seconds(5.0)
 API_DEADLINE = Seconds(5.0)
+
+RHYTHM = Seconds(5.0)
+"""A third of the usual tick: the VMs of a node fall into three messages."""
 
 NOBODY_WAITS_LONGER = 30.0
 """The clients' own time-out; every call has a shorter deadline, or says its own."""
@@ -65,16 +72,19 @@ async def run(settings: AgentSettings, dependencies: Dependencies, stop: asyncio
             api=await stack.enter_async_context(_client(to_api)),
         )
         api = KubernetesApi(clients.api, settings.api_url, _identity(settings.api_token), API_DEADLINE)
-        supervisor = Supervisor(
-            _source(settings, api), _maker(settings, dependencies, api, clients), Policy(), dependencies
-        )
+        scheduler = _scheduler(settings, dependencies.clock, clients, to_scheduler)
+        make = _maker(settings, dependencies, api, clients, scheduler)
+        supervisor = Supervisor(_source(settings, api), make, Policy(), dependencies)
         watched = [each for tls in (to_scheduler, to_api) for each in followed_by(tls)]
-        served = routes(supervisor, dependencies.clock, watched, alone=settings.assignment is not None)
+        messages = scheduler.messages if isinstance(scheduler, NodeScheduler) else None
+        served = routes(
+            supervisor, dependencies.clock, watched, alone=settings.assignment is not None, messages=messages
+        )
         port = await stack.enter_async_context(listening(settings.host, settings.port, served))
         about = {"vm": str(settings.assignment.vm)} if settings.assignment else {"node": settings.node}
         started = {**about, "port": port, "scheduler": settings.scheduler_url}
         dependencies.log.line(Level.INFO, "agent started", started)
-        await _until(stop, settings, supervisor, dependencies)
+        await _until(stop, settings, supervisor, scheduler, dependencies)
         dependencies.log.line(Level.INFO, "agent stopped", about)
 
 
@@ -87,10 +97,16 @@ def _source(settings: AgentSettings, api: KubernetesApi) -> AssignmentSource:
 
 
 async def _until(
-    stop: asyncio.Event, settings: AgentSettings, supervisor: Supervisor, dependencies: Dependencies
+    stop: asyncio.Event,
+    settings: AgentSettings,
+    supervisor: Supervisor,
+    scheduler: SchedulerClient,
+    dependencies: Dependencies,
 ) -> None:
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(supervisor.run())]
+        if isinstance(scheduler, NodeScheduler):
+            running.append(tasks.create_task(scheduler.run()))
         if settings.policy_file is not None:
             file = FollowedFile(settings.policy_file, partial(read_policy, base=Policy()))
             file.begin(supervisor)
@@ -109,9 +125,25 @@ class Clients:
     api: httpx.AsyncClient
 
 
-def _maker(settings: AgentSettings, dependencies: Dependencies, api: KubernetesApi, clients: Clients) -> Make:
-    identity = _identity(settings.scheduler_token)
-    scheduler = HttpScheduler(clients.scheduler, settings.scheduler_url, identity, ASK_DEADLINE, settings.protocol)
+def _scheduler(settings: AgentSettings, clock: Clock, clients: Clients, tls: ssl.SSLContext) -> SchedulerClient:
+    """A node's agent asks for many VMs at once, where the scheduler is of our own kind and takes that."""
+    identity, url = _identity(settings.scheduler_token), settings.scheduler_url
+    alone = HttpScheduler(clients.scheduler, url, identity, ASK_DEADLINE, settings.protocol)
+    if settings.node is None or settings.protocol is not AGENT_SPEAKS:
+        return alone
+    return NodeScheduler(alone, SchedulerLine(url, tls, identity, ASK_DEADLINE), clock)
+
+
+def _maker(
+    settings: AgentSettings,
+    dependencies: Dependencies,
+    api: KubernetesApi,
+    clients: Clients,
+    scheduler: SchedulerClient,
+) -> Make:
+    clock = dependencies.clock
+    phase = Instant(clock.now() + RHYTHM * clock.jitter())
+    rhythm = Rhythm(RHYTHM, phase) if isinstance(scheduler, NodeScheduler) else None
 
     def make(assignment: Assignment, policy: Policy) -> Runner:
         address = url_host(assignment.pod_ip) if assignment.pod_ip else ""
@@ -125,7 +157,9 @@ def _maker(settings: AgentSettings, dependencies: Dependencies, api: KubernetesA
             clock=dependencies.clock,
             monitor=GuestMonitor(monitor, MONITOR_DEADLINE) if monitor else None,
         )
-        return Runner(assignment, ports, policy, time.time_ns(), dependencies.log, unit=settings.compute_unit)
+        return Runner(
+            assignment, ports, policy, time.time_ns(), dependencies.log, unit=settings.compute_unit, rhythm=rhythm
+        )
 
     return make
 

@@ -34,11 +34,12 @@ VM_LABELS = ("namespace", "vm")
 
 
 class AgentCollector(Collector):
-    """The state of every runner as metrics."""
+    """The state of every runner as metrics; ``messages`` to the scheduler are counted where batches are sent."""
 
-    def __init__(self, supervisor: Supervisor, clock: Clock) -> None:
+    def __init__(self, supervisor: Supervisor, clock: Clock, messages: Mapping[str, int] | None = None) -> None:
         self._supervisor = supervisor
         self._clock = clock
+        self._messages = messages
 
     def collect(self) -> Iterator[Metric]:
         """Everything, as it is now."""
@@ -49,6 +50,15 @@ class AgentCollector(Collector):
         yield crashes
         unreadable = len(self._supervisor.source.unreadable)
         yield _gauge("autoscale_agent_unreadable_pods", "Pods of this node that cannot be read.", unreadable)
+        if self._messages is not None:
+            sent = CounterMetricFamily(
+                "autoscale_agent_scheduler_messages",
+                "Messages to the scheduler, for one VM alone or for many together.",
+                labels=("form",),
+            )
+            for form, count in self._messages.items():
+                sent.add_metric((form,), count)
+            yield sent
         yield from _sizes(runners)
         yield from _counts(runners)
         yield _growths(self._supervisor)
@@ -56,12 +66,17 @@ class AgentCollector(Collector):
 
 
 def routes(
-    supervisor: Supervisor, clock: Clock, tls: Iterable[FollowedTls[Any]] = (), *, alone: bool
+    supervisor: Supervisor,
+    clock: Clock,
+    tls: Iterable[FollowedTls[Any]] = (),
+    *,
+    alone: bool,
+    messages: Mapping[str, int] | None = None,
 ) -> Mapping[str, Route]:
     """The listener's routes. ``alone``: the sidecar form, where ``/explain`` and ``/database`` need no name. ``tls``:
-    what is trusted.
+    what is trusted. ``messages``: see ``AgentCollector``.
     """
-    registry = registry_of(supervisor, clock)
+    registry = registry_of(supervisor, clock, messages)
     watch_tls(registry, tls)
     return {
         "/metrics": lambda _: Answer(generate_latest(registry), content_type=CONTENT_TYPE_PLAIN_0_0_4),
@@ -72,10 +87,10 @@ def routes(
     }
 
 
-def registry_of(supervisor: Supervisor, clock: Clock) -> CollectorRegistry:
+def registry_of(supervisor: Supervisor, clock: Clock, messages: Mapping[str, int] | None = None) -> CollectorRegistry:
     """All metrics of the process."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(AgentCollector(supervisor, clock))
+    registry.register(AgentCollector(supervisor, clock, messages))
     describe_process(registry, "autoscaler-agent")
     return registry
 

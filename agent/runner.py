@@ -37,7 +37,7 @@ from agent.core.events import (
 )
 from agent.core.growth import Wish, follow
 from agent.core.plan import plan
-from agent.core.policy import Policy
+from agent.core.policy import Policy, Rhythm
 from agent.core.state import State, begin
 from agent.core.vm import Vm, VmFloor, view
 from agent.growth_times import GrowthTimes
@@ -95,6 +95,7 @@ class Runner:
         log: Log,
         *,
         unit: ComputeUnit | None = None,
+        rhythm: Rhythm | None = None,
     ) -> None:
         self.assignment = assignment
         self.tally: Counter[str] = Counter()
@@ -108,7 +109,8 @@ class Runner:
         self._problems: tuple[str, ...] = ()
         self._changed = asyncio.Event()
         self._never = asyncio.Event()
-        self.state: State = begin(assignment.pod, policy, ports.clock.now(), ports.clock.jitter(), sequence, unit=unit)
+        now, jitter = ports.clock.now(), ports.clock.jitter()
+        self.state: State = begin(assignment.pod, policy, now, jitter, sequence, unit=unit, rhythm=rhythm)
         self._session = None if ports.monitor is None else MonitorSession(ports.monitor, ports.clock, self._take)
 
     async def run(self) -> None:

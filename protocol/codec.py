@@ -22,8 +22,8 @@ from protocol.field_errors import field_message, shown
 from protocol.messages import AgentRequest, Metrics, ObjectName, PluginResponse
 from protocol.units import Bytes, ComputeUnit, Resources
 from protocol.versions import EVERY_VERSION, ProtocolVersion, VersionRange
-from protocol.wire_dialects import DIALECTS, Dialect
-from protocol.wire_messages import WireHead, WireMetrics, WirePod, WireRequestBody, WireResources, WireResponseBody
+from protocol.wire.wire_dialects import DIALECTS, Dialect
+from protocol.wire.wire_messages import WireHead, WireMetrics, WirePod, WireRequestBody, WireResources, WireResponseBody
 
 
 class MalformedMessageError(ValueError):

@@ -13,7 +13,7 @@ import msgspec
 from protocol.field_errors import field_message, shown
 from protocol.kubernetes.timestamps import parse_timestamp, timestamp
 from protocol.units import Resources
-from protocol.wire_quantities import WireQuantity, cpu_from_wire, cpu_to_wire, mem_from_wire, mem_to_wire
+from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, cpu_to_wire, mem_from_wire, mem_to_wire
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import msgspec
 
 from protocol.field_errors import field_message
 from protocol.units import Resources
-from protocol.wire_quantities import WireQuantity, cpu_from_wire, cpu_to_wire, mem_from_wire, mem_to_wire
+from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, cpu_to_wire, mem_from_wire, mem_to_wire
 
 
 class _Permit(msgspec.Struct, frozen=True):

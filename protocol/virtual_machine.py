@@ -24,7 +24,7 @@ from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_PERMIT, LABEL_ENABLED
 from protocol.permits import decode_permit
 from protocol.units import Bytes, Resources
-from protocol.wire_quantities import WireQuantity, cpu_from_wire, cpu_to_wire, mem_from_wire, slot_count_from_wire
+from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, cpu_to_wire, mem_from_wire, slot_count_from_wire
 
 SLOT_GRANULE: Final = Bytes(8 * 1024**2)
 """Every slot size is a multiple of this."""

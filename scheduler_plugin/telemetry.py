@@ -32,6 +32,8 @@ LOG: Final = logging.getLogger("autoscale.scheduler")
 
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
+REQUESTS: Final = (1, 2, 5, 10, 20, 50, 100)
+
 
 class Telemetry(ProgramTelemetry):
     """The metrics of one scheduler process and its log."""
@@ -52,6 +54,12 @@ class Telemetry(ProgramTelemetry):
             "Time to persist a permit before it is answered",
             registry=self.registry,
             buckets=SECONDS,
+        )
+        self.batches = Histogram(
+            "autoscale_scheduler_batch_requests",
+            "Requests of a node's agent in one message",
+            registry=self.registry,
+            buckets=REQUESTS,
         )
         self.takeover = self._gauge("takeover_seconds", "From winning the Lease to answering, when last it was won")
         self.terms = self._counter("terms", "How often this process has begun to lead")

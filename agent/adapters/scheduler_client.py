@@ -4,34 +4,22 @@ Rules that hold here:
 
 - One request, one deadline, one outcome; nothing is repeated here. The answer to a request that went out may be lost,
   and the core takes that into account.
-- What the status says decides whose fault it is; see ``_FAULTS``.
+- What the status says decides whose fault it is; see ``scheduler_answers``.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Final
 
 import httpx
 
-from agent.adapters.http_errors import no_answer, reason_in
-from agent.core.events import Fault
+from agent.adapters.http_errors import no_answer
+from agent.adapters.scheduler_answers import SchedulerAnswer, retry_after
 from agent.ports import PortError, SchedulerError, TokenSource
-from protocol.codec import MalformedResponseError, PluginResponseView, decode_response, encode_request
+from protocol.codec import PluginResponseView, encode_request
 from protocol.messages import AgentRequest
 from protocol.units import Bytes, Seconds
 from protocol.versions import AGENT_SPEAKS, ProtocolVersion
-
-LARGEST: Final = 64 * 1024
-
-_FAULTS: Final[Mapping[int, tuple[Fault, str]]] = {
-    400: (Fault.AGENT, "the scheduler does not understand this agent"),
-    401: (Fault.AGENT, "the scheduler does not accept this agent's token"),
-    403: (Fault.AGENT, "the scheduler does not let this agent speak for this pod"),
-    404: (Fault.SCHEDULER, "the scheduler does not know this pod"),
-    503: (Fault.SCHEDULER, "the scheduler is not ready"),
-}
 
 
 class HttpScheduler:
@@ -62,27 +50,10 @@ class HttpScheduler:
             raise SchedulerError(lost.fault, lost.reason) from None
         except PortError as error:
             raise SchedulerError(error.fault, error.reason) from None
-        return _read(answer, self._version, slot_size)
+        found = SchedulerAnswer(answer.status_code, answer.content, retry_after(answer.headers.get("Retry-After", "")))
+        return found.permit(self._version, slot_size)
 
     def _headers(self) -> dict[str, str]:
         token = self._identity.token()
         identity = {} if token is None else {"Authorization": f"Bearer {token}"}
         return {"Content-Type": "application/json", **identity}
-
-
-def _read(answer: httpx.Response, version: ProtocolVersion, slot_size: Bytes) -> PluginResponseView:
-    if answer.status_code != httpx.codes.OK:
-        fault, what = _FAULTS.get(answer.status_code, (Fault.SCHEDULER, f"the scheduler answers {answer.status_code}"))
-        raise SchedulerError(fault, f"{what}: {reason_in(answer.content)}", _retry_after(answer))
-    if len(answer.content) > LARGEST:
-        raise SchedulerError(Fault.SCHEDULER, f"the scheduler's answer has more than {LARGEST} bytes")
-    try:
-        return decode_response(version, answer.content, slot_size)
-    except MalformedResponseError as error:
-        raise SchedulerError(Fault.SCHEDULER, f"the scheduler's answer makes no sense: {error}") from None
-
-
-def _retry_after(answer: httpx.Response) -> Seconds | None:
-    """The header's seconds; a date or anything else is not heeded."""
-    text = answer.headers.get("Retry-After", "")
-    return Seconds(float(text)) if text.isascii() and text.isdecimal() else None

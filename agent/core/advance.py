@@ -39,7 +39,15 @@ from agent.core.memory.memory_view import memory_view
 from agent.core.memory.probing import Probing
 from agent.core.memory.rereading import cost
 from agent.core.permits import objection
-from agent.core.policy import DENIED_BACKOFF, MOST_OF_SUCCESSION, SCHEDULER_BACKOFF, SUCCESSION_BACKOFF, VM_API_BACKOFF
+from agent.core.policy import (
+    DENIED_BACKOFF,
+    MOST_OF_SUCCESSION,
+    SCHEDULER_BACKOFF,
+    SUCCESSION_BACKOFF,
+    VM_API_BACKOFF,
+    Rhythm,
+    Timing,
+)
 from agent.core.stabilizer import Stabilizer
 from agent.core.state import Denial, Failure, State
 from agent.core.vm import Vm
@@ -186,7 +194,14 @@ def _sent(state: State, ask: AskScheduler, now: Instant, jitter: float) -> None:
     side.sequence += 1
     side.ceiling = side.ceiling and side.ceiling.at_most(ask.request.resources)
     side.retry_at = None
-    side.next_at = Instant(now + timing.tick - timing.tick_jitter * jitter)
+    side.next_at = _next_at(state.rhythm, timing, now, jitter)
+
+
+def _next_at(rhythm: Rhythm | None, timing: Timing, now: Instant, jitter: float) -> Instant:
+    """The promised next request; where ticks are too short for a rhythm there is none."""
+    if rhythm is not None and timing.tick >= 2 * rhythm.step:
+        return rhythm.before(Instant(now + timing.tick))
+    return Instant(now + timing.tick - timing.tick_jitter * jitter)
 
 
 def _answered(state: State, response: Response, now: Instant, jitter: float) -> None:

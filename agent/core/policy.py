@@ -14,7 +14,7 @@ from typing import Final
 from protocol.backoff import Backoff
 from protocol.smoothing.default import DEFAULT_CPU, DEFAULT_MEMORY
 from protocol.smoothing.policy import Policy as Stages
-from protocol.units import Bytes, Seconds
+from protocol.units import Bytes, Instant, Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,21 @@ class Timing:
     settle: Seconds = Seconds(3.0)
     stale: Seconds = Seconds(5.0)
     scrape: Seconds = Seconds(1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """The moments at which all VMs of one agent ask what can wait: every ``step`` seconds, one of them at ``phase``.
+
+    So one message can ask for many of them. Agents differ in their phase, as without a rhythm each request does.
+    """
+
+    step: Seconds
+    phase: Instant
+
+    def before(self, at: Instant) -> Instant:
+        """The last of the moments that is not after ``at``."""
+        return Instant(at - (at - self.phase) % self.step)
 
 
 @dataclass(frozen=True, slots=True)

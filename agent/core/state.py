@@ -19,7 +19,7 @@ from agent.core.goal import NO_GOAL, Goal
 from agent.core.guest import NO_COUNT, NO_RATES, CpuCount, Rates, Seen
 from agent.core.memory.probing import Probing
 from agent.core.monitor.monitor_side import MonitorSide
-from agent.core.policy import Policy
+from agent.core.policy import Policy, Rhythm
 from agent.core.stabilizer import Stabilizer
 from agent.core.vm import Vm
 from protocol.messages import ObjectName
@@ -121,7 +121,7 @@ class GuestSide:
 @dataclass(slots=True)
 class State:
     """One agent's knowledge. ``settings_failure`` says why other settings than the wanted ones are in force,
-    ``monitor_failure`` why the guest's monitor, which had answered, is gone.
+    ``monitor_failure`` why the guest's monitor, which had answered, is gone. ``rhythm`` is that of all VMs of a node.
     """
 
     pod: ObjectName
@@ -133,6 +133,7 @@ class State:
     monitor: MonitorSide = field(default_factory=MonitorSide)
     settings_failure: Failure | None = None
     monitor_failure: Failure | None = None
+    rhythm: Rhythm | None = None
 
     @property
     def held(self) -> Resources | None:
@@ -149,13 +150,20 @@ class State:
 
 
 def begin(  # noqa: PLR0913 - what a state begins with
-    pod: ObjectName, policy: Policy, now: Instant, jitter: float, sequence: int, *, unit: ComputeUnit | None = None
+    pod: ObjectName,
+    policy: Policy,
+    now: Instant,
+    jitter: float,
+    sequence: int,
+    *,
+    unit: ComputeUnit | None = None,
+    rhythm: Rhythm | None = None,
 ) -> State:
     """An agent that has just started: nothing is proven, nothing is permitted.
 
     ``jitter`` in 0..1 spreads the first requests of many agents over ``policy.timing.start_spread``. ``sequence``
     numbers the first request; it must be above every number that an earlier agent of this VM used.
-    ``unit`` is the agent's own compute unit, beside a scheduler that has none (B.11).
+    ``unit`` is the agent's own compute unit, beside a scheduler that has none (B.11). ``rhythm``: of all its VMs.
     """
     begins_at = Instant(now + policy.timing.start_spread * jitter)
     return State(
@@ -164,4 +172,5 @@ def begin(  # noqa: PLR0913 - what a state begins with
         begins_at=begins_at,
         scheduler=SchedulerSide(next_at=begins_at, sequence=sequence, compute_unit=unit),
         guest=GuestSide(stabilizer=Stabilizer(policy.smoothing)),
+        rhythm=rhythm,
     )

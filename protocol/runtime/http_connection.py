@@ -35,10 +35,11 @@ class LongAnswerError(Exception):
 
 @dataclass(slots=True)
 class Answer:
-    """The head of an answer; ``status`` is 0 until it has arrived."""
+    """The head of an answer; ``status`` is 0 until it has arrived. ``wanted``: what the header that is wanted says."""
 
     status: int = 0
     retry_after: str = ""
+    wanted: str = ""
 
     @property
     def is_success(self) -> bool:
@@ -47,9 +48,10 @@ class Answer:
 
 
 class Connection(asyncio.Protocol):
-    """Carries one request at a time."""
+    """Carries one request at a time. ``wanted`` names a header that answers may have, in lower case."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: bytes = b"") -> None:
+        self._wanted = wanted
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._answer = Answer()
@@ -201,6 +203,8 @@ class Connection(asyncio.Protocol):
             raise ValueError("too many headers")
         if len(name) == len(_RETRY_AFTER) and name.lower() == _RETRY_AFTER:
             self._answer.retry_after = value.decode("latin-1")
+        elif len(name) == len(self._wanted) and name.lower() == self._wanted:
+            self._answer.wanted = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         """The head is whole."""

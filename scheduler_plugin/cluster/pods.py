@@ -34,7 +34,7 @@ from protocol.names import (
     VM_KIND,
 )
 from protocol.units import ZERO, Resources
-from protocol.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
+from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
 from scheduler_plugin.cluster.scheduling_fields import pod_traits
 from scheduler_plugin.constraints import PLAIN_POD, PodTraits
 from scheduler_plugin.ledger import PodFacts, RunnerRequests

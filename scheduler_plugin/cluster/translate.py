@@ -27,7 +27,7 @@ from protocol.names import (
 )
 from protocol.units import ZERO, Resources
 from protocol.virtual_machine import VirtualMachine
-from protocol.wire_quantities import cpu_from_wire, mem_from_wire
+from protocol.wire.wire_quantities import cpu_from_wire, mem_from_wire
 from scheduler_plugin.cluster.informer import Kind
 from scheduler_plugin.cluster.pods import Amounts, pod_at_most, read_pod
 from scheduler_plugin.cluster.scheduling_fields import node_traits

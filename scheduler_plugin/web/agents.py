@@ -2,33 +2,56 @@
 
 200 with a ``PluginResponse``; otherwise ``{"error": ...}`` with 400 (malformed), 401, 403, 404 (unknown pod) or 503
 with ``Retry-After``.
+
+A batch is answered with 200 and one entry for each request, in their order; with an error where it is no batch, or its
+sender is not known. An entry that waits for something (its permit is being written) is told to come again after
+``HELD``, and its work goes on: it holds up no other VM for longer.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Final
 
 import msgspec
 
 from protocol.codec import MalformedRequestError, WireRequest, decode_request, encode_response
+from protocol.units import Instant, Seconds
+from protocol.wire.wire_batches import (
+    MOST_REQUESTS,
+    OFFER,
+    MalformedBatchError,
+    decode_batch,
+    encode_batch,
+    granted_entry,
+    refused_entry,
+)
+from scheduler_plugin.auth.identity import Identity
 from scheduler_plugin.service import Granted, RefusedError, Service
+from scheduler_plugin.service.permits import AT_ONCE
+from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.web.bodies import BodyError
 from scheduler_plugin.web.hot_paths import HotRequest, HotResponse
 
 LONGEST_BODY: Final = 64 * 1024
 """An agent's request is a few hundred bytes; anything longer is not one."""
 
+HELD: Final = Seconds(0.25)
+"""How long the answer to a batch may wait for what is not done at once: the API server writes within 0.1 s."""
+
+_OFFERED: Final = {OFFER: str(MOST_REQUESTS)}
+
 _ENCODER: Final = msgspec.json.Encoder()
 
 
 class AgentRoutes:
-    """``POST /`` over one service."""
+    """``POST /`` and ``POST /permits`` over one service."""
 
     def __init__(self, service: Service) -> None:
+        self._context = service.context
         self._permits = service.permits
-        self._refusals = service.context.telemetry.refusals
 
     def request(self, request: HotRequest) -> HotResponse | Awaitable[HotResponse]:
         """One agent's request of any wire version."""
@@ -41,16 +64,91 @@ class AgentRoutes:
             return self._refused(RefusedError(error.status, str(error)))
         except RefusedError as refusal:
             return self._refused(refusal)
-        return _answer(wire, found) if isinstance(found, Granted) else self._later(wire, found)
+        headers = _OFFERED if request.knows_batches else {}
+        return _answer(wire, found, headers) if isinstance(found, Granted) else self._later(wire, found, headers)
 
-    async def _later(self, wire: WireRequest, waiting: Awaitable[Granted]) -> HotResponse:
+    async def _later(self, wire: WireRequest, waiting: Awaitable[Granted], headers: Mapping[str, str]) -> HotResponse:
         try:
-            return _answer(wire, await waiting)
+            return _answer(wire, await waiting, headers)
         except RefusedError as refusal:
             return self._refused(refusal)
 
+    async def batch(self, request: HotRequest) -> HotResponse:
+        """Many requests of one agent, each judged as if it had come alone."""
+        try:
+            entries = decode_batch(request.body())
+            identity = self._permits.known(request.authorization, request.address)
+            if identity is None:
+                identity = await self._permits.identify(request.authorization)
+        except MalformedBatchError as error:
+            return self._refused(RefusedError(400, str(error)))
+        except BodyError as error:
+            return self._refused(RefusedError(error.status, str(error)))
+        except RefusedError as refusal:
+            return self._refused(refusal)
+        self._context.telemetry.batches.observe(len(entries))
+        return await self._together([self._entry(each, identity) for each in entries])
+
+    def _entry(self, body: bytes, identity: Identity) -> bytes | asyncio.Task[bytes]:
+        """The answer to one request of a batch, or what makes it. Nothing that is wrong with it leaves it."""
+        try:
+            wire = decode_request(body)
+            found = self._permits.judge(wire, identity)
+            if isinstance(found, Granted):
+                return granted_entry(encode_response(wire.version, found.response, found.slot_size))
+        except MalformedRequestError as error:
+            return self._refused_entry(RefusedError(400, str(error)))
+        except RefusedError as refusal:
+            return self._refused_entry(refusal)
+        except Exception:  # noqa: BLE001 - the boundary between VMs: it is written down and answered
+            return self._failed_entry()
+        return asyncio.ensure_future(self._entry_later(wire, found))
+
+    async def _entry_later(self, wire: WireRequest, waiting: Awaitable[Granted]) -> bytes:
+        try:
+            granted = await waiting
+            return granted_entry(encode_response(wire.version, granted.response, granted.slot_size))
+        except RefusedError as refusal:
+            return self._refused_entry(refusal)
+        except Exception:  # noqa: BLE001 - the boundary between VMs: it is written down and answered
+            return self._failed_entry()
+
+    async def _together(self, found: list[bytes | asyncio.Task[bytes]]) -> HotResponse:
+        """The answer to a batch, after ``HELD`` at the latest; what is not done by then goes on as its rest."""
+        tasks = [each for each in found if not isinstance(each, bytes)]
+        if tasks:
+            try:
+                await self._until_done(tasks)
+            except asyncio.CancelledError:
+                for each in tasks:
+                    each.cancel()
+                raise
+        answers = encode_batch([each if isinstance(each, bytes) else self._now(each) for each in found])
+        left = [each for each in tasks if not each.done()]
+        return HotResponse(answers, rest=_ended(left) if left else None)
+
+    async def _until_done(self, tasks: list[asyncio.Task[bytes]]) -> None:
+        clock, done = self._context.clock, asyncio.Event()
+        until = Instant(clock.now() + HELD)
+        all_of = asyncio.gather(*tasks)
+        all_of.add_done_callback(lambda _: done.set())
+        await clock.wait(done, until)
+
+    def _now(self, task: asyncio.Task[bytes]) -> bytes:
+        if task.done():
+            return task.result()
+        return self._refused_entry(RefusedError(503, "the permit is still being written, ask again", AT_ONCE))
+
+    def _refused_entry(self, refusal: RefusedError) -> bytes:
+        self._context.telemetry.refusals.labels(str(refusal.status)).inc()
+        return refused_entry(refusal.status, str(refusal), refusal.retry_after)
+
+    def _failed_entry(self) -> bytes:
+        LOG.exception("a request of a batch failed")
+        return refused_entry(500, "the service failed, its log says how")
+
     def _refused(self, refusal: RefusedError) -> HotResponse:
-        self._refusals.labels(str(refusal.status)).inc()
+        self._context.telemetry.refusals.labels(str(refusal.status)).inc()
         headers = {}
         if refusal.retry_after is not None:
             headers["retry-after"] = str(math.ceil(refusal.retry_after))
@@ -61,5 +159,10 @@ class AgentRoutes:
         return HotResponse(_ENCODER.encode({"error": str(refusal)}), refusal.status, headers)
 
 
-def _answer(wire: WireRequest, granted: Granted) -> HotResponse:
-    return HotResponse(encode_response(wire.version, granted.response, granted.slot_size))
+def _answer(wire: WireRequest, granted: Granted, headers: Mapping[str, str]) -> HotResponse:
+    return HotResponse(encode_response(wire.version, granted.response, granted.slot_size), headers=headers)
+
+
+async def _ended(tasks: list[asyncio.Task[bytes]]) -> None:
+    """Owns the tasks until they have ended; their outcomes are told to those who ask again."""
+    await asyncio.gather(*tasks)

@@ -18,7 +18,8 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import PlainTextResponse, Response
 
 from protocol.messages import ObjectName
-from protocol.wire_messages import WireRequestBody, WireResponseBody
+from protocol.wire.wire_batches import LONGEST_BATCH, PATH
+from protocol.wire.wire_messages import WireRequestBody, WireResponseBody
 from scheduler_plugin.service import Desk, Service, StandingByError
 from scheduler_plugin.web.agents import LONGEST_BODY as LONGEST_REQUEST
 from scheduler_plugin.web.agents import AgentRoutes
@@ -35,7 +36,7 @@ from scheduler_plugin.web.extender_messages import (
 )
 from scheduler_plugin.web.guard import guarded
 from scheduler_plugin.web.hot_paths import HotPath, HotPaths, HotRequest, HotResponse
-from scheduler_plugin.web.models import NodesModel, Problem, VmModel
+from scheduler_plugin.web.models import BatchEntry, NodesModel, Problem, VmModel
 from scheduler_plugin.web.settings_view import settings_view
 from scheduler_plugin.web.standby import by_leader, leading
 from scheduler_plugin.web.views import nodes_view, vm_view
@@ -65,6 +66,14 @@ PERMIT: Final = Operation(
     },
 )
 
+BATCH: Final = Operation(
+    "POST",
+    PATH,
+    "Ask for many VMs at once: an array of requests. Each answer says its status and is otherwise as if asked alone.",
+    list[WireRequestBody],
+    {**PERMIT.gives, 200: ("an entry for each request, in their order", list[BatchEntry])},
+)
+
 VERBS: Final = (
     Operation("POST", "/filter", "Which nodes a pod fits.", ExtenderArgs, {200: ("nodes", ExtenderFilterResult)}),
     Operation(
@@ -90,9 +99,12 @@ VERBS: Final = (
 def agents_app(desk: Desk) -> HotPaths:
     """What agents talk to (:10299)."""
     app = _app("agents", "Agents ask for permits to grow.")
-    document(app, [PERMIT], [])
-    handler = by_leader(desk, lambda service, request: AgentRoutes(service).request(request))
-    return HotPaths({"/": HotPath(handler, LONGEST_REQUEST, leading(desk))}, app)
+    document(app, [PERMIT, BATCH], [])
+    one = by_leader(desk, lambda service, request: AgentRoutes(service).request(request))
+    many = by_leader(desk, lambda service, request: AgentRoutes(service).batch(request))
+    admission = leading(desk)
+    paths = {"/": HotPath(one, LONGEST_REQUEST, admission), PATH: HotPath(many, LONGEST_BATCH, admission)}
+    return HotPaths(paths, app)
 
 
 def extender_app(desk: Desk) -> HotPaths:

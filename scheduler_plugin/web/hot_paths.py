@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from protocol.wire.wire_batches import OFFER
 from scheduler_plugin.web.bodies import BodyError, read_body
 
 JSON: Final = "application/json"
@@ -25,12 +26,13 @@ JSON: Final = "application/json"
 
 class HotRequest(msgspec.Struct, frozen=True, gc=False):
     """A POST: what a hot path needs of it. ``content`` is the whole body, or what is wrong with it; ``address`` is the
-    peer's IP address.
+    peer's IP address. ``knows_batches``: the client has said that it can ask for many VMs at once.
     """
 
     content: bytes | BodyError
     authorization: str | None = None
     address: str = ""
+    knows_batches: bool = False
 
     def body(self) -> bytes:
         """The body. Raises ``BodyError``."""
@@ -40,11 +42,15 @@ class HotRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class HotResponse(msgspec.Struct, frozen=True, gc=False):
-    """An answer in JSON. A header ``connection`` ends the connection; names of headers are in lower case."""
+    """An answer in JSON. A header ``connection`` ends the connection; names of headers are in lower case.
+
+    ``rest`` is work that the answer did not wait for; it is awaited once the answer has been sent.
+    """
 
     body: bytes
     status: int = 200
     headers: Mapping[str, str] = {}
+    rest: Awaitable[None] | None = None
 
 
 Handler = Callable[[HotRequest], HotResponse | Awaitable[HotResponse]]
@@ -88,11 +94,13 @@ class HotPaths:
             await self._rest(scope, receive, send)
             return
         is_post = scope["method"] == "POST"
-        response = await _answered(Request(scope, receive), path) if is_post else _NOT_ALLOWED
+        response, rest = await _answered(Request(scope, receive), path) if is_post else (_NOT_ALLOWED, None)
         await response(scope, receive, send)
+        if rest is not None:
+            await rest
 
 
-async def _answered(request: Request, path: HotPath) -> Response:
+async def _answered(request: Request, path: HotPath) -> tuple[Response, Awaitable[None] | None]:
     content: bytes | BodyError = b""
     shown = request.headers.get("authorization")
     refusal = path.admission(shown)
@@ -101,9 +109,9 @@ async def _answered(request: Request, path: HotPath) -> Response:
     except BodyError as error:
         content = error
     address = request.client.host if request.client else ""
-    found = path.answer(HotRequest(content, shown, address), refusal)
+    found = path.answer(HotRequest(content, shown, address, OFFER in request.headers), refusal)
     answer = found if isinstance(found, HotResponse) else await found
-    return Response(answer.body, answer.status, answer.headers, media_type=JSON)
+    return Response(answer.body, answer.status, answer.headers, media_type=JSON), answer.rest
 
 
 _NOT_ALLOWED = PlainTextResponse("Method Not Allowed", 405, {"Allow": "POST"})

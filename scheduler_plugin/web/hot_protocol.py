@@ -18,12 +18,15 @@ from typing import Any, Final
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from protocol.wire.wire_batches import OFFER
 from scheduler_plugin.web.bodies import BodyError, too_long
 from scheduler_plugin.web.hot_paths import HotPath, HotPaths, HotRequest, HotResponse
 from scheduler_plugin.web.limits import LONGEST_HEAD, BoundedProtocol, Peers
 from scheduler_plugin.web.models import Problem
 
 LOG: Final = logging.getLogger("autoscale.serving")
+
+_OFFER: Final = OFFER.encode()
 
 _FAILED: Final = HotResponse(
     msgspec.json.encode(Problem("the service failed, its log says how")), 500, {"connection": "close"}
@@ -52,6 +55,7 @@ class HotCycle:
         "_fault",
         "_is_due",
         "_is_whole",
+        "_knows_batches",
         "_path",
         "_pieces",
         "_protocol",
@@ -64,10 +68,12 @@ class HotCycle:
     )
     message_event = _NoEvent()
 
-    def __init__(self, protocol: HotProtocol, path: HotPath, authorization: str | None) -> None:
+    def __init__(self, protocol: HotProtocol, path: HotPath, headers: Mapping[bytes, bytes]) -> None:
+        shown = headers.get(b"authorization")
         self._protocol = protocol
         self._path = path
-        self._authorization = authorization
+        self._authorization = None if shown is None else shown.decode("latin-1")
+        self._knows_batches = _OFFER in headers
         self._pieces: list[bytes] = []
         self._size = 0
         self._fault: BodyError | None = None
@@ -115,7 +121,8 @@ class HotCycle:
             return
         protocol, pieces = self._protocol, self._pieces
         content = self._fault or (pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        request = HotRequest(content, self._authorization, protocol.client[0] if protocol.client else "")
+        address = protocol.client[0] if protocol.client else ""
+        request = HotRequest(content, self._authorization, address, self._knows_batches)
         if protocol.flow.write_paused:
             protocol.work(self._answer_later(self._once_read(request)))
             return
@@ -144,6 +151,8 @@ class HotCycle:
             LOG.exception("a request failed")
         finally:
             self.send(found)
+        if found.rest is not None:
+            await found.rest
 
     def send(self, response: HotResponse) -> None:
         """Sends the answer."""
@@ -200,9 +209,8 @@ class HotProtocol(BoundedProtocol):
             return
         self._in_head = False
         headers = dict(reversed(self.headers))  # of several of one name the first one counts
-        shown = headers.get(b"authorization")
         before: RequestResponseCycle | HotCycle | None = self.cycle  # None before the first request
-        self.cycle = cycle = HotCycle(self, path, None if shown is None else shown.decode("latin-1"))
+        self.cycle = cycle = HotCycle(self, path, headers)
         if before is None or before.response_complete:
             cycle.start()
         else:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from protocol.wire.wire_messages import WireResources
+
 
 class Model(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """A part of an answer."""
@@ -17,6 +19,17 @@ class Problem(Model, frozen=True):
     """Why a request cannot be answered."""
 
     error: str
+
+
+class BatchEntry(Model, frozen=True):
+    """The answer to one request of a batch: a permit where ``status`` is 200, otherwise an error."""
+
+    status: int
+    permit: WireResources | None = None
+    migrate: dict[str, msgspec.Raw] | None = None
+    compute_unit: WireResources | None = None
+    error: str | None = None
+    retry_after: float | None = None
 
 
 class Amounts(Model, frozen=True):

@@ -116,6 +116,8 @@ ANSWER: Final[Obj] = {
     "computeUnit": {"vCPUs": "250m", "mem": 1},
     "resourceUnit": {"vCPUs": 1, "mem": 1},
 }
+BATCH: Final[list[Obj]] = [{"protoVersion": 4, **AGENT}, {"protoVersion": 7, **AGENT}]
+ANSWERS: Final[list[Obj]] = [{"status": 200, **ANSWER}, {"status": 503, "error": "not ready", "retryAfter": 1}]
 
 FILTER: Final[Obj] = {"Pod": plain_pod("p"), "Nodes": {"items": [whole_node()]}, "NodeNames": None}
 FILTER_NAMES: Final[Obj] = {"Pod": whole_pod(), "Nodes": None, "NodeNames": ["n1", "n2"]}

@@ -40,8 +40,10 @@ NOT_YET: Final = 503
 PATIENCE: Final = 5.0
 """Seconds of real time after which a request counts as never answered."""
 
-REQUESTS: Final[tuple[tuple[str, Obj], ...]] = (
+REQUESTS: Final[tuple[tuple[str, Obj | list[Obj]], ...]] = (
     *((f"agents/?v={version}", {"protoVersion": version, **samples.AGENT}) for version in range(8)),
+    ("agents/permits", samples.BATCH),
+    ("agents/permits", [{"protoVersion": 4, **samples.AGENT}] * 3),
     ("extender/filter", samples.FILTER),
     ("extender/filter", samples.FILTER_NAMES),
     ("extender/prioritize", samples.FILTER),

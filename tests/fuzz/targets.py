@@ -35,6 +35,7 @@ from protocol.ranking.config import RankingConfigError, parse_ranking
 from protocol.runtime.certificate_times import UnreadableCertificateError, validities
 from protocol.units import Bytes, MilliCpu, QuantityError, parse_quantity
 from protocol.versions import ProtocolVersion
+from protocol.wire.wire_batches import BatchAnswer, MalformedBatchError, decode_answers, decode_batch
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from scheduler_plugin.auth.identity import identity_in
 from scheduler_plugin.auth.token_shape import is_plausible
@@ -133,6 +134,17 @@ def _answer(body: bytes) -> object:
     return [decode_response(version, body, GIB) for version in (ProtocolVersion.V2_1, ProtocolVersion.V5_0)]
 
 
+def _batch(body: bytes) -> object:
+    """As the scheduler does: the envelope, then each request by itself."""
+    return [decode_request(each).resolve(GIB) for each in decode_batch(body)]
+
+
+def _batch_answer(body: bytes) -> object:
+    """As the agent does: the envelope, then each answer by itself."""
+    found = [each for each in decode_answers(body, 2) if isinstance(each, BatchAnswer)]
+    return [decode_response(ProtocolVersion.V2_1, each.body, GIB) for each in found]
+
+
 def _versioned(random: Random) -> bytes:
     version: Json = {} if (number := random.randrange(8)) == 0 else {"protoVersion": number}
     return documents({**version, **samples.AGENT})(random)
@@ -209,6 +221,8 @@ TARGETS: Final[tuple[Target, ...]] = (
     Target("TokenReview", objects(samples.REVIEW), partial(_object, _review), UNREADABLE, 6),
     Target("agent's request", _versioned, _request, (MalformedMessageError,), 12),
     Target("scheduler's answer", documents(samples.ANSWER), _answer, (MalformedMessageError,), 8),
+    Target("batch of requests", documents(samples.BATCH), _batch, (MalformedMessageError, MalformedBatchError), 6),
+    Target("batch of answers", documents(samples.ANSWERS), _batch_answer, (MalformedMessageError, MalformedBatchError), 6),
     Target("metrics page", texts(samples.EXPOSITION), read_sample, (), 6),
     Target("guest's monitor", documents(*samples.MONITOR), read_from_monitor, (MalformedMonitorMessageError,), 8),
     Target("monitor's greeting", documents({"version": 2}), read_greeting, (MalformedMonitorMessageError,), 2),

@@ -10,7 +10,7 @@ from protocol.codec import MalformedRequestError, decode_request
 from protocol.units import Bytes, MilliCpu
 from protocol.versions import VersionRange
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
-from protocol.wire_quantities import cpu_from_wire, cpu_to_wire, mem_from_wire, mem_to_wire
+from protocol.wire.wire_quantities import cpu_from_wire, cpu_to_wire, mem_from_wire, mem_to_wire
 from tests.vectors.case import Case
 from tests.vectors.registry import Answer, Check
 

@@ -15,7 +15,7 @@ from deploy.neonvm.remote.looks import Looks
 from deploy.neonvm.runner.pod_runner import RunnerStatus
 from deploy.neonvm.runner.runner_api import Certificate, CertificateRequest, CpuChange, Handover
 from protocol.units import MilliCpu, QuantityError, Seconds
-from protocol.wire_quantities import cpu_to_wire
+from protocol.wire.wire_quantities import cpu_to_wire
 
 PATIENCE: Final = Seconds(5.0)
 """A runner that takes longer to say what it has holds up those that wait for their turn."""

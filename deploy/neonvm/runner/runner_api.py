@@ -27,7 +27,7 @@ from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.runner.pod_runner import PodRunner
 from protocol.units import MilliCpu, QuantityError
-from protocol.wire_quantities import cpu_to_wire
+from protocol.wire.wire_quantities import cpu_to_wire
 
 _LARGEST_BODY: Final = 64 * 1024
 _OK: Final = "200 OK"

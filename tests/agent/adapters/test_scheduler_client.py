@@ -9,7 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agent.adapters.scheduler_client import LARGEST, HttpScheduler
+from agent.adapters.scheduler_answers import LARGEST
+from agent.adapters.scheduler_client import HttpScheduler
 from agent.adapters.token import FileToken, NoToken
 from agent.core.events import Fault
 from agent.ports import SchedulerError, TokenSource

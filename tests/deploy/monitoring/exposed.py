@@ -50,7 +50,7 @@ def registries() -> dict[str, CollectorRegistry]:
     supervisor.runners[ASSIGNMENT] = fixture.runner
     vms: Any = Informer(None, VIRTUAL_MACHINES, fixture.clock)  # type: ignore[arg-type]  # it is never run
     found = {
-        "autoscaler-agent": registry_of(supervisor, fixture.clock),
+        "autoscaler-agent": registry_of(supervisor, fixture.clock, {"alone": 0, "together": 0}),
         "autoscale-scheduler": SchedulerTelemetry(lambda: Instant(0.0)).registry,
         "autoscale-groups": GroupsTelemetry().registry,
         "autoscale-dashboard": DashboardTelemetry().registry,

@@ -40,7 +40,12 @@ class Answers:
         self.was_asked, self.has_ended = asyncio.Event(), asyncio.Event()
 
     def app(self) -> HotPaths:
-        handlers: dict[str, Handler] = {"/now": self.now, "/later": self.later, "/broken": self.broken}
+        handlers: dict[str, Handler] = {
+            "/now": self.now,
+            "/later": self.later,
+            "/broken": self.broken,
+            "/early": self.early,
+        }
         paths = {path: HotPath(handler, LONGEST) for path, handler in handlers.items()}
         return HotPaths(paths | {"/closed": HotPath(self.now, LONGEST, _only_a)}, _Rest())
 
@@ -58,6 +63,13 @@ class Answers:
         await self.go_on.wait()
         self.has_ended.set()
         return HotResponse(b"waited")
+
+    async def early(self, request: HotRequest) -> HotResponse:
+        return HotResponse(b"knows batches" if request.knows_batches else b"knows none", rest=self._rest())
+
+    async def _rest(self) -> None:
+        await self.go_on.wait()
+        self.has_ended.set()
 
     def broken(self, request: HotRequest) -> HotResponse | Awaitable[HotResponse]:
         if request.body() == b"now":
@@ -287,6 +299,20 @@ async def test_what_a_client_asked_for_is_finished_though_it_has_gone() -> None:
     async with serving() as (found, client):
         client.writer.write(post("/later", b"bind"))
         await found.was_asked.wait()
+        client.writer.transport.abort()
+        await asyncio.sleep(0)
+        found.go_on.set()
+        await found.has_ended.wait()
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+async def test_what_an_answer_does_not_wait_for_is_finished_after_it_also_when_the_client_has_gone(
+    version: str,
+) -> None:
+    async with serving() as (found, client):
+        client.writer.write(post("/early", b"", "Autoscale-Batch: 1").replace(b"HTTP/1.1", f"HTTP/{version}".encode()))
+        assert await client.said() == ("200 OK", "knows batches")
+        assert not found.has_ended.is_set()
         client.writer.transport.abort()
         await asyncio.sleep(0)
         found.go_on.set()

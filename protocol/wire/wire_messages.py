@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from protocol.wire_quantities import WireQuantity
+from protocol.wire.wire_quantities import WireQuantity
 
 Level = Annotated[float, msgspec.Meta(ge=0, le=2**63)]
 """A load average in vCPUs, or an amount in bytes, which published agents write as a floating number, too."""

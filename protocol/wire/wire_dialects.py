@@ -17,8 +17,8 @@ from typing import Final
 
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources
 from protocol.versions import ProtocolVersion as V
-from protocol.wire_messages import WireResources
-from protocol.wire_quantities import (
+from protocol.wire.wire_messages import WireResources
+from protocol.wire.wire_quantities import (
     cpu_from_wire,
     cpu_to_wire,
     mem_from_wire,

@@ -1,0 +1,155 @@
+"""The scheduler's port for the agent of a whole node: what is due together is asked in one message (decision 55).
+
+Rules that hold here:
+
+- A request for more than is permitted waits for nothing: it goes alone and at once. So does what comes while a batch is
+  under way: no VM waits for the answer to another.
+- Others wait for ``GATHER`` at most, and each has an answer, or an error, of its own.
+- Nothing is repeated, except alone what a scheduler has refused as a batch without looking at it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Never
+
+from agent.adapters.scheduler_answers import SchedulerAnswer, senseless
+from agent.adapters.scheduler_client import HttpScheduler
+from agent.adapters.scheduler_line import LineClosedError, SchedulerLine
+from agent.ports import SchedulerError
+from protocol.codec import PluginResponseView, encode_request
+from protocol.messages import AgentRequest
+from protocol.runtime.clock import Clock
+from protocol.units import Bytes, Instant, Seconds
+from protocol.versions import AGENT_SPEAKS
+from protocol.wire.wire_batches import MalformedBatchError, decode_answers
+
+GATHER: Final = Seconds(0.01)
+"""How long what is due waits for others: the VMs of a node ask in one rhythm, and are planned one after the other."""
+
+OFFER_AGAIN: Final = Seconds(60.0)
+"""After so long a scheduler that took no batches is offered them again: it may have been upgraded."""
+
+AFTER_FAILURE: Final = Seconds(5.0)
+"""After so long the next connection is tried where one could not be made, or led to a scheduler that gave no permit."""
+
+_NOT_TAKEN: Final = frozenset({400, 404, 405, 413})
+"""Statuses of a batch as a whole that say that it was not looked at."""
+
+
+class _NotTakenError(Exception):
+    """The batch was refused as a whole: its requests are to be asked alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    body: bytes
+    answer: asyncio.Future[SchedulerAnswer]
+
+
+class NodeScheduler:
+    """Asks ``alone``, or over ``line`` for many VMs at once; ``run`` must be running.
+
+    ``messages`` counts what was sent, by ``alone`` and ``together``.
+    """
+
+    def __init__(self, alone: HttpScheduler, line: SchedulerLine, clock: Clock) -> None:
+        self.messages: Counter[str] = Counter(alone=0, together=0)
+        self._alone = alone
+        self._line = line
+        self._clock = clock
+        self._waiting: list[_Waiting] = []
+        self._is_due = asyncio.Event()
+        self._is_busy = False
+        self._offer_at = clock.now()
+
+    async def ask(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
+        """Sends one request and returns the answer. Raises ``SchedulerError``."""
+        try:
+            if not self._is_busy and not _wants_more(request):
+                if self._line.most > len(self._waiting):
+                    return await self._together(request, slot_size)
+                if not self._line.most and self._clock.now() >= self._offer_at:
+                    return await self._offer(request, slot_size)
+        except (LineClosedError, _NotTakenError):
+            pass
+        self.messages["alone"] += 1
+        return await self._alone.ask(request, slot_size)
+
+    async def run(self) -> Never:
+        """Sends batches, one after the other, for ever."""
+        try:
+            while True:
+                await self._is_due.wait()
+                self._is_due.clear()
+                await self._clock.sleep(GATHER)
+                waiting, self._waiting = self._waiting, []
+                self._is_busy = True
+                await self._send(waiting)
+                self._is_busy = False
+        finally:
+            self._line.close()
+
+    async def _together(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
+        entry = _Waiting(_encoded(request, slot_size), asyncio.get_running_loop().create_future())
+        self._waiting.append(entry)
+        self._is_due.set()
+        return (await entry.answer).permit(AGENT_SPEAKS, slot_size)
+
+    async def _offer(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
+        self._offer_at = Instant(self._clock.now() + AFTER_FAILURE)
+        self.messages["alone"] += 1
+        answer = await self._line.offer(_encoded(request, slot_size))
+        if self._line.most:
+            self._offer_at = self._clock.now()  # where this connection ends, the next one is made at once
+        elif answer.status == 200:
+            self._offer_at = Instant(self._clock.now() + OFFER_AGAIN)
+            self._line.close()
+        return answer.permit(AGENT_SPEAKS, slot_size)
+
+    async def _send(self, waiting: Sequence[_Waiting]) -> None:
+        try:
+            self.messages["together"] += 1
+            found = await self._line.ask([each.body for each in waiting])
+            outcomes = self._outcomes(found, len(waiting))
+        except (SchedulerError, LineClosedError, _NotTakenError) as error:
+            outcomes = [error] * len(waiting)
+        for each, outcome in zip(waiting, outcomes, strict=True):
+            if each.answer.done():
+                continue  # whoever asked has gone
+            if isinstance(outcome, SchedulerAnswer):
+                each.answer.set_result(outcome)
+            else:
+                each.answer.set_exception(outcome)
+
+    def _outcomes(self, found: SchedulerAnswer, count: int) -> Sequence[SchedulerAnswer | Exception]:
+        """What became of each request. Raises ``SchedulerError`` and ``_NotTakenError`` for all of them."""
+        if found.status in _NOT_TAKEN:
+            self._line.close()
+            self._offer_at = Instant(self._clock.now() + OFFER_AGAIN)
+            raise _NotTakenError
+        if found.status != 200:
+            raise found.refusal()
+        try:
+            answers = decode_answers(found.body, count)
+        except MalformedBatchError as error:
+            self._line.close()
+            raise senseless(error) from None
+        return [
+            senseless(each)
+            if isinstance(each, MalformedBatchError)
+            else SchedulerAnswer(each.status, each.body, each.retry_after)
+            for each in answers
+        ]
+
+
+def _wants_more(request: AgentRequest) -> bool:
+    """Whether a VM waits for the answer: what is asked for is not permitted yet, as far as is known."""
+    return request.last_permit is None or not request.resources.within(request.last_permit)
+
+
+def _encoded(request: AgentRequest, slot_size: Bytes) -> bytes:
+    return encode_request(AGENT_SPEAKS, request, slot_size)

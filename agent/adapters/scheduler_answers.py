@@ -1,0 +1,62 @@
+"""What an answer of the scheduler means, whether it came alone or in a batch (S4.4).
+
+The status says whose fault it is; see ``_FAULTS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from agent.adapters.http_errors import reason_in
+from agent.core.events import Fault
+from agent.ports import SchedulerError
+from protocol.codec import MalformedResponseError, PluginResponseView, decode_response
+from protocol.units import Bytes, Seconds
+from protocol.versions import ProtocolVersion
+
+LARGEST: Final = 64 * 1024
+
+_FAULTS: Final[Mapping[int, tuple[Fault, str]]] = {
+    400: (Fault.AGENT, "the scheduler does not understand this agent"),
+    401: (Fault.AGENT, "the scheduler does not accept this agent's token"),
+    403: (Fault.AGENT, "the scheduler does not let this agent speak for this pod"),
+    404: (Fault.SCHEDULER, "the scheduler does not know this pod"),
+    503: (Fault.SCHEDULER, "the scheduler is not ready"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerAnswer:
+    """An answer as it came; ``retry_after`` is what the scheduler asks for, None where it is not heeded."""
+
+    status: int
+    body: bytes
+    retry_after: Seconds | None = None
+
+    def refusal(self) -> SchedulerError:
+        """Why there is no permit in it."""
+        fault, what = _FAULTS.get(self.status, (Fault.SCHEDULER, f"the scheduler answers {self.status}"))
+        return SchedulerError(fault, f"{what}: {reason_in(self.body)}", self.retry_after)
+
+    def permit(self, version: ProtocolVersion, slot_size: Bytes) -> PluginResponseView:
+        """The permit in it. Raises ``SchedulerError``."""
+        if self.status != 200:
+            raise self.refusal()
+        if len(self.body) > LARGEST:
+            raise SchedulerError(Fault.SCHEDULER, f"the scheduler's answer has more than {LARGEST} bytes")
+        try:
+            return decode_response(version, self.body, slot_size)
+        except MalformedResponseError as error:
+            raise senseless(error) from None
+
+
+def senseless(error: Exception) -> SchedulerError:
+    """The scheduler's answer cannot be read."""
+    return SchedulerError(Fault.SCHEDULER, f"the scheduler's answer makes no sense: {error}")
+
+
+def retry_after(text: str) -> Seconds | None:
+    """The header's seconds; a date or anything else is not heeded."""
+    return Seconds(float(text)) if text.isascii() and text.isdecimal() else None

@@ -1,0 +1,117 @@
+"""One connection to the scheduler for many requests at once (decision 55).
+
+Rules that hold here:
+
+- A batch goes only over a connection whose other end has said that it takes batches: each begins with one request as
+  always, which offers them. So a scheduler that does not know batches never sees one, whatever was there before it.
+- A connection that broke, or whose answer was not awaited, is not used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from agent.adapters.http_errors import no_answer
+from agent.adapters.scheduler_answers import SchedulerAnswer, retry_after
+from agent.core.events import Fault
+from agent.ports import PortError, SchedulerError, TokenSource
+from protocol.runtime.http_connection import BrokenConnectionError, Connection, LongAnswerError
+from protocol.runtime.keep_alive import KEEPALIVE
+from protocol.units import Seconds
+from protocol.wire.wire_batches import LONGEST_BATCH, MOST_REQUESTS, OFFER, PATH, encode_batch
+
+_PORTS: Final = {"https": 443, "http": 80}
+_OFFER: Final = OFFER.encode()
+
+
+class LineClosedError(Exception):
+    """There is no connection over which a batch may go; nothing was sent."""
+
+
+class SchedulerLine:
+    """A connection to the scheduler at ``url``; ``tls`` is used for https alone."""
+
+    def __init__(self, url: str, tls: ssl.SSLContext, identity: TokenSource, deadline: Seconds) -> None:
+        self._most = 0
+        self._url = url
+        self._tls = tls if url.startswith("https:") else None
+        self._identity = identity
+        self._deadline = deadline
+        self._connection: Connection | None = None
+
+    @property
+    def most(self) -> int:
+        """How many requests may be sent at once: 0 while no batch may be sent."""
+        return self._most if self._connection is not None and self._connection.is_reusable else 0
+
+    async def offer(self, request: bytes) -> SchedulerAnswer:
+        """Asks for one VM over a new connection, and offers batches. Raises ``SchedulerError``."""
+        self.close()
+        return await self._asked("/", request, offers=True)
+
+    async def ask(self, requests: Sequence[bytes]) -> SchedulerAnswer:
+        """Asks for ``most`` VMs at once or fewer. Raises ``SchedulerError`` and ``LineClosedError``."""
+        if len(requests) > self.most:
+            raise LineClosedError
+        return await self._asked(PATH, encode_batch(requests), offers=False)
+
+    def close(self) -> None:
+        """Ends the connection; no batch may be sent until another one has been offered and taken."""
+        self._most = 0
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def _asked(self, path: str, body: bytes, *, offers: bool) -> SchedulerAnswer:
+        deadline = asyncio.get_running_loop().time() + self._deadline
+        try:
+            message = self._message(path, body, offers=offers)
+            connection = self._connection or await self._open(deadline)
+            answer, found = await connection.whole(message, deadline, LONGEST_BATCH)
+        except LongAnswerError:
+            what = f"the scheduler's answer has more than {LONGEST_BATCH} bytes"
+            raise SchedulerError(Fault.SCHEDULER, what) from None
+        except (BrokenConnectionError, OSError) as error:
+            lost = no_answer(f"the scheduler at {self._url}", error, self._deadline)
+            raise SchedulerError(lost.fault, lost.reason) from None
+        except PortError as error:
+            raise SchedulerError(error.fault, error.reason) from None
+        finally:
+            if self._connection is not None and not self._connection.is_reusable:
+                self.close()
+        if offers:
+            self._most = _most(answer.wanted)
+        return SchedulerAnswer(answer.status, found, retry_after(answer.retry_after))
+
+    async def _open(self, deadline: float) -> Connection:
+        url = urlsplit(self._url)
+        where = url.hostname or "", url.port or _PORTS[url.scheme]
+        async with asyncio.timeout_at(deadline):
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: Connection(wanted=_OFFER), *where, ssl=self._tls
+            )
+        for level, option, value in KEEPALIVE:
+            connection.socket.setsockopt(level, option, value)
+        self._connection = connection
+        return connection
+
+    def _message(self, path: str, body: bytes, *, offers: bool) -> bytes:
+        url, token = urlsplit(self._url), self._identity.token()
+        lines = [
+            f"POST {url.path.rstrip('/')}{path} HTTP/1.1",
+            f"Host: {url.netloc}",
+            "Content-Type: application/json",
+            f"Content-Length: {len(body)}",
+            *([f"Authorization: Bearer {token}"] if token is not None else []),
+            *([f"{OFFER}: 1"] if offers else []),
+        ]
+        return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def _most(offered: str) -> int:
+    """What the scheduler takes, as far as we send it; 0 where it says nothing that makes sense."""
+    return min(int(offered), MOST_REQUESTS) if offered.isascii() and offered.isdecimal() and len(offered) < 6 else 0

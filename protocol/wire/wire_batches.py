@@ -1,0 +1,129 @@
+"""Many requests of one agent in one message: the envelope around what ``protocol.codec`` reads and writes (S4.4, B.1).
+
+Rules that hold here:
+
+- The message is a JSON array of requests, its answer an array of as many answers in the same order. An envelope without
+  keys has none that could come twice.
+- An entry is taken apart only where it is judged: what is wrong with one is no matter of the others.
+- It is an extension of ours. ``OFFER`` in a request says that its sender has it, ``OFFER`` in the answer that the peer
+  takes it, and how many requests at once; who has seen neither never meets a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+
+from protocol.field_errors import field_message
+from protocol.units import Seconds
+
+PATH: Final = "/permits"
+"""Where batches are sent to, below the scheduler's URL."""
+
+OFFER: Final = "autoscale-batch"
+"""The header, in lower case. A request says 1, an answer the most requests that a batch may have."""
+
+MOST_REQUESTS: Final = 128
+"""In one batch: a node has 110 pods by default."""
+
+LONGEST_BATCH: Final = 128 * 1024
+"""Bytes of a batch, and of its answer; a request has 300 to 500."""
+
+WORKED: Final = 200
+"""The status of an entry that is answered with a permit."""
+
+
+class MalformedBatchError(ValueError):
+    """It is no array, or has the wrong number of entries; the message says which."""
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    status: Annotated[int, msgspec.Meta(ge=100, le=599)]
+    error: str = ""
+    retryAfter: Annotated[float, msgspec.Meta(ge=0, le=86_400)] | None = None  # noqa: N815 - the name on the wire
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAnswer:
+    """What was answered to one request: ``body`` as if it had been asked alone, or why not."""
+
+    status: int
+    body: bytes
+    error: str = ""
+    retry_after: Seconds | None = None
+
+
+def encode_batch(requests: Iterable[bytes]) -> bytes:
+    """Encoded requests, or encoded answers, as one message.
+
+    >>> encode_batch([b'{"a":1}', b'{"b":2}'])
+    b'[{"a":1},{"b":2}]'
+    """
+    return b"[" + b",".join(requests) + b"]"
+
+
+def decode_batch(body: bytes) -> list[bytes]:
+    """The entries of a batch, not yet decoded, 1 to ``MOST_REQUESTS``. Raises ``MalformedBatchError``.
+
+    >>> decode_batch(b'[{"a": 1}, 7]')
+    [b'{"a": 1}', b'7']
+    """
+    return [bytes(each) for each in _entries(body, range(1, MOST_REQUESTS + 1), f"1 to {MOST_REQUESTS}")]
+
+
+def granted_entry(answer: bytes) -> bytes:
+    """The entry for a request that was answered with ``answer``, a JSON object.
+
+    >>> granted_entry(b'{"permit":{"vCPUs":1,"mem":"2Gi"}}')
+    b'{"status":200,"permit":{"vCPUs":1,"mem":"2Gi"}}'
+    """
+    return b'{"status":200,' + answer[1:]
+
+
+def refused_entry(status: int, error: str, retry_after: Seconds | None = None) -> bytes:
+    """The entry for a request that was refused.
+
+    >>> refused_entry(404, "no such pod")
+    b'{"status":404,"error":"no such pod"}'
+    """
+    told: dict[str, object] = {"status": status, "error": error}
+    return _ENCODER.encode(told if retry_after is None else {**told, "retryAfter": retry_after})
+
+
+def decode_answers(body: bytes, count: int) -> list[BatchAnswer | MalformedBatchError]:
+    """The answers to a batch of ``count`` requests, in their order; an entry that makes no sense is an error by itself.
+
+    Raises ``MalformedBatchError`` where it is not as many answers.
+
+    >>> [each.status for each in decode_answers(b'[{"status":200,"permit":{}},{"status":404}]', 2)]
+    [200, 404]
+    """
+    return [_answer(bytes(each)) for each in _entries(body, range(count, count + 1), str(count))]
+
+
+def _answer(entry: bytes) -> BatchAnswer | MalformedBatchError:
+    try:
+        found = _ENTRY.decode(entry)
+    except (ValueError, RecursionError) as error:
+        return MalformedBatchError(field_message(error))
+    return BatchAnswer(
+        found.status, entry, found.error, None if found.retryAfter is None else Seconds(found.retryAfter)
+    )
+
+
+def _entries(body: bytes, counts: range, expected: str) -> Sequence[msgspec.Raw]:
+    try:
+        found = _BATCH.decode(body)
+    except (ValueError, RecursionError) as error:
+        raise MalformedBatchError(field_message(error)) from None
+    if len(found) not in counts:
+        raise MalformedBatchError(f"expected {expected} entries, got {len(found)}")
+    return found
+
+
+_BATCH: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_ENTRY: Final = msgspec.json.Decoder(_Entry)
+_ENCODER: Final = msgspec.json.Encoder()

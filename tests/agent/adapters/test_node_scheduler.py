@@ -1,0 +1,241 @@
+"""A node's agent asks for all its VMs in one message, where the scheduler has said that it takes one (decision 55)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from agent.adapters.node_scheduler import AFTER_FAILURE, GATHER, OFFER_AGAIN, NodeScheduler
+from agent.adapters.scheduler_client import HttpScheduler
+from agent.adapters.scheduler_line import SchedulerLine
+from agent.adapters.token import NoToken
+from agent.core.events import Fault
+from agent.ports import SchedulerError
+from protocol.codec import PluginResponseView, encode_request
+from protocol.messages import AgentRequest, Metrics, ObjectName
+from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources, Seconds
+from protocol.versions import AGENT_SPEAKS
+from protocol.wire.wire_batches import LONGEST_BATCH, MOST_REQUESTS
+from tests.agent.adapters.scheduler_peer import Peer, entries, scheduler_peer
+from tests.fake_clock import FakeClock, settle
+from tests.plain_http import TRUSTS_NONE, plain_client
+
+SLOT = Bytes.parse("1Gi")
+HAS = Resources.parse(2, "8Gi")
+ANSWER = PluginResponseView(HAS, ComputeUnit.parse("250m", "1Gi"), migrate=False)
+ONE = ("/", ["vm-0"])
+
+
+def request(number: int, wants: Resources = HAS) -> AgentRequest:
+    metrics = Metrics(0.5, 0.25, Bytes(1000))
+    return AgentRequest(ObjectName("default", f"vm-{number}"), wants, HAS, metrics=metrics, sequence=number + 1)
+
+
+class Node:
+    """The agent of a node, and the scheduler it talks to."""
+
+    def __init__(self, peer: Peer, line: SchedulerLine, scheduler: NodeScheduler, clock: FakeClock) -> None:
+        self.peer, self.line, self.scheduler, self.clock = peer, line, scheduler, clock
+
+    def begins(self, *numbers: int, wants: Resources = HAS) -> list[asyncio.Task[PluginResponseView]]:
+        """These VMs are due now."""
+        return [asyncio.create_task(self.scheduler.ask(request(each, wants), SLOT)) for each in numbers]
+
+    async def asks(self, *numbers: int) -> list[Any]:
+        """What these VMs, which are due together, are answered."""
+        asking = self.begins(*numbers)
+        await self.clock.advance(GATHER)
+        return await asyncio.gather(*asking, return_exceptions=True)
+
+
+@asynccontextmanager
+async def node(peer: Peer, deadline: float = 2.0) -> AsyncIterator[Node]:
+    clock = FakeClock()
+    async with scheduler_peer(peer), plain_client() as http:
+        alone = HttpScheduler(http, f"{peer.url}/", NoToken(), Seconds(deadline))
+        line = SchedulerLine(peer.url, TRUSTS_NONE, NoToken(), Seconds(deadline))
+        scheduler = NodeScheduler(alone, line, clock)
+        running = asyncio.create_task(scheduler.run())
+        try:
+            yield Node(peer, line, scheduler, clock)
+        finally:
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+
+
+def faults(found: Iterable[Any]) -> list[tuple[Fault, str, float | None]]:
+    return [(each.fault, each.reason, each.retry_after) for each in found if isinstance(each, SchedulerError)]
+
+
+async def test_what_is_due_together_is_asked_in_one_message_once_that_was_offered_and_taken() -> None:
+    async with node(Peer()) as here:
+        assert await here.asks(0) == [ANSWER]
+        assert await here.asks(1, 2, 3) == [ANSWER] * 3
+        assert await here.asks(4, 5) == [ANSWER] * 2
+        assert here.peer.asked == [ONE, ("/permits", ["vm-1", "vm-2", "vm-3"]), ("/permits", ["vm-4", "vm-5"])]
+        assert (here.peer.offered, len(here.peer.writers)) == (1, 1)
+        assert here.scheduler.messages == {"alone": 1, "together": 2}
+
+
+async def test_a_scheduler_of_an_older_release_never_sees_a_batch() -> None:
+    async with node(Peer(offers=None)) as here:
+        for _ in range(3):
+            assert await here.asks(0, 1) == [ANSWER] * 2
+        assert ({path for path, _ in here.peer.asked}, here.peer.sizes, here.peer.offered) == ({"/"}, [1] * 6, 1)
+        await here.clock.advance(OFFER_AGAIN)
+        here.peer.offers = "128"
+        await here.asks(0)
+        await here.asks(0, 1)
+        assert here.peer.sizes[-2:] == [1, 2], "it was upgraded"
+
+
+async def test_a_scheduler_that_was_brought_back_never_sees_a_batch() -> None:
+    """A batch goes only over a connection on which it was taken: what answers next may be of another release."""
+    async with node(Peer()) as here:
+        await here.asks(0)
+        assert await here.asks(1, 2) == [ANSWER] * 2
+        here.peer.offers = None
+        here.peer.hang_up()
+        await settle()
+        assert await here.asks(1, 2) == [ANSWER] * 2
+        assert await here.asks(1, 2) == [ANSWER] * 2
+        assert here.peer.sizes == [1, 2, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("offered", ["", "0", "many", "-1", "1e9", "٣", "9" * 40])
+async def test_an_offer_that_makes_no_sense_is_none(offered: str) -> None:
+    async with node(Peer(offers=offered)) as here:
+        await here.asks(0)
+        await here.asks(1, 2)
+        assert here.peer.sizes == [1, 1, 1]
+
+
+async def test_no_more_are_asked_at_once_than_the_scheduler_takes() -> None:
+    async with node(Peer(offers="2")) as here:
+        await here.asks(0)
+        assert await here.asks(1, 2, 3) == [ANSWER] * 3
+        assert sorted(here.peer.sizes) == [1, 1, 2]
+
+
+async def test_a_vm_that_wants_more_waits_neither_for_others_nor_for_their_answer() -> None:
+    async with node(Peer()) as here:
+        await here.asks(0)
+        (growth,) = here.begins(1, wants=Resources.parse(4, "8Gi"))
+        assert (await growth).permit == Resources.parse(4, "8Gi")
+        assert here.peer.asked[1:] == [("/", ["vm-1"])], "no time has passed"
+        here.peer.silent = True
+        here.peer.heard.clear()
+        asking = here.begins(2, 3)
+        await here.clock.advance(GATHER)
+        await here.peer.heard.wait()
+        here.peer.silent = False
+        (growth,) = here.begins(2, wants=Resources.parse(4, "8Gi"))
+        (other,) = here.begins(4)
+        assert (await growth, await other) == (
+            PluginResponseView(Resources.parse(4, "8Gi"), ANSWER.compute_unit, migrate=False),
+            ANSWER,
+        )
+        assert not any(each.done() for each in asking)
+        for each in asking:
+            each.cancel()
+
+
+async def test_each_vm_has_the_answer_that_is_its_own() -> None:
+    def answer(requests: Any) -> Any:
+        found = entries(requests)[1]
+        return 200, [
+            {**found[0], "migrate": {}},
+            {"status": 403, "error": "not the agent"},
+            {"status": 503, "error": "still being written", "retryAfter": 0.0},
+            {"status": 200, "permit": 7},
+            {"permit": {}},
+            found[5],
+        ]
+
+    async with node(Peer(batch=answer)) as here:
+        await here.asks(0)
+        found = await here.asks(1, 2, 3, 4, 5, 6)
+        assert found[0] == PluginResponseView(HAS, ANSWER.compute_unit, migrate=True)
+        assert found[5] == ANSWER
+        senseless = "the scheduler's answer makes no sense: "
+        assert faults(found) == [
+            (Fault.AGENT, "the scheduler does not let this agent speak for this pod: not the agent", None),
+            (Fault.SCHEDULER, "the scheduler is not ready: still being written", 0.0),
+            (Fault.SCHEDULER, f"{senseless}permit: expected object, got int", None),
+            (Fault.SCHEDULER, f"{senseless}status: expected a value, the field is missing", None),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ((200, []), "the scheduler's answer makes no sense: expected 2 entries, got 0"),
+        ((200, {"permit": 1}), "the scheduler's answer makes no sense: document: expected array, got object"),
+        ((200, "x" * LONGEST_BATCH), f"the scheduler's answer has more than {LONGEST_BATCH} bytes"),
+        ((503, {"error": "not the leader"}), "the scheduler is not ready: not the leader"),
+        ((500, {"error": "a fault"}), "the scheduler answers 500: a fault"),
+    ],
+)
+async def test_what_fails_as_a_whole_fails_for_each_vm_of_the_message_and_no_other(said: Any, reason: str) -> None:
+    async with node(Peer(batch=lambda _: said)) as here:
+        await here.asks(0)
+        found = await here.asks(1, 2)
+        assert [(each.fault, each.reason) for each in found] == [(Fault.SCHEDULER, reason)] * 2
+        here.peer.batch = entries
+        assert await here.asks(3) == [ANSWER]
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 413])
+async def test_what_was_refused_without_being_looked_at_is_asked_alone_at_once(status: int) -> None:
+    """As something between agent and scheduler may do that sends messages here and there."""
+    async with node(Peer(batch=lambda _: (status, {"error": "what is that?"}))) as here:
+        await here.asks(0)
+        assert await here.asks(1, 2) == [ANSWER] * 2
+        assert await here.asks(1, 2) == [ANSWER] * 2
+        assert here.peer.sizes == [1, 2, 1, 1, 1, 1]
+
+
+async def test_silence_is_over_at_the_deadline_for_all_and_no_batch_goes_over_that_connection_again() -> None:
+    async with node(Peer(), deadline=0.05) as here:
+        await here.asks(0)
+        here.peer.silent = True
+        found = await here.asks(1, 2)
+        assert {(each.fault, each.reason) for each in found} == {
+            (Fault.NETWORK, f"the scheduler at {here.peer.url} did not answer within 0.05 s")
+        }
+        assert here.line.most == 0
+
+
+async def test_a_scheduler_that_cannot_be_reached_is_tried_again_soon() -> None:
+    async with node(Peer(refuses=1)) as here:
+        (found,) = await here.asks(0)
+        assert found.fault is Fault.NETWORK
+        assert await here.asks(1) == [ANSWER]
+        assert here.peer.offered == 0
+        await here.clock.advance(AFTER_FAILURE)
+        await here.asks(0)
+        await here.asks(1, 2)
+        assert here.peer.sizes == [1, 1, 2]
+
+
+async def test_a_vm_that_goes_while_its_answer_is_awaited_costs_the_others_nothing() -> None:
+    async with node(Peer()) as here:
+        await here.asks(0)
+        gone, stays = here.begins(1, 2)
+        await asyncio.sleep(0)
+        gone.cancel()
+        await here.clock.advance(GATHER)
+        assert await stays == ANSWER
+
+
+def test_as_many_of_the_longest_requests_as_may_be_fit_into_a_batch() -> None:
+    longest = Resources(MilliCpu(2**60 + 1), SLOT * 65535)
+    request = AgentRequest(
+        ObjectName("n" * 63, "p" * 253), longest, longest, None, Metrics(1 / 3, 1 / 3, Bytes(2**60 + 1)), 2**63 - 1
+    )
+    assert (len(encode_request(AGENT_SPEAKS, request, SLOT)) + 1) * MOST_REQUESTS < LONGEST_BATCH

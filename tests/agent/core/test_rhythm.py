@@ -1,0 +1,57 @@
+"""The VMs of a node ask in one rhythm what can wait, so that one message can ask for many (decision 55)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.core.actions import AskScheduler
+from agent.core.events import Answered, Started
+from agent.core.policy import Rhythm
+from protocol.messages import PluginResponse
+from protocol.units import Instant, Seconds
+from tests.agent.core.story import POLICY, UNIT, Story, cu, vm
+
+RHYTHM = Rhythm(Seconds(5.0), Instant(2.0))
+TICK = replace(POLICY, timing=replace(POLICY.timing, tick=Seconds(15.0), tick_jitter=Seconds(2.0)))
+
+
+def story(begins: float, tick: float = 15.0) -> Story:
+    """A VM that uses two units and has been permitted them."""
+    found = Story(replace(TICK, timing=replace(TICK.timing, tick=Seconds(tick))), now=begins, jitter=0.0)
+    found.state.rhythm = RHYTHM
+    found.sees(vm(cu(2))).looks(cores=0.25, used=1.0)
+    return asks(found)
+
+
+def asks(found: Story) -> Story:
+    """It asks now, and is permitted what it asks for."""
+    (request,) = [each for each in found.acts() if isinstance(each, AskScheduler)]
+    return found.happens(Answered(PluginResponse(request.request.resources, UNIT)))
+
+
+def test_vms_that_began_at_different_times_ask_together_before_long() -> None:
+    found = [story(begins) for begins in (0.3, 1.7, 1.99)]
+    assert [each.plans().wake_at for each in found] == [12.0, 12.0, 12.0]
+    assert [asks(each.at(12.001)).plans().wake_at for each in found] == [27.0, 27.0, 27.0]
+
+
+def test_a_vm_that_wants_more_waits_for_no_rhythm() -> None:
+    found = story(0.3).at(3.1).looks(cores=0.5, stall=0.5, used=1.5)
+    (request,) = [each for each in found.plans().actions if isinstance(each, AskScheduler)]
+    assert not request.request.resources.within(cu(2))
+
+
+def test_ticks_that_are_too_short_for_the_rhythm_go_by_themselves() -> None:
+    assert story(0.3, tick=9.0).state.scheduler.next_at == 9.3
+
+
+@given(st.floats(0.0, 1e6), st.floats(10.0, 1e3), st.floats(0.0, 1.0))
+def test_no_request_comes_later_than_promised_or_at_once_again(now: float, tick: float, jitter: float) -> None:
+    found = Story(replace(TICK, timing=replace(TICK.timing, tick=Seconds(tick))), now=now, jitter=jitter)
+    found.state.rhythm = RHYTHM
+    (request,) = [each for each in found.sees(vm(cu(2))).at(now + 1.0).acts() if isinstance(each, AskScheduler)]
+    found.happens(Started(request))
+    assert tick - RHYTHM.step - 1e-6 <= found.state.scheduler.next_at - found.now <= tick + 1e-6
