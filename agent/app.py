@@ -67,9 +67,9 @@ async def run(settings: AgentSettings, dependencies: Dependencies, stop: asyncio
     to_api = _trust("kubernetes-api", settings.api_url, settings.api_ca)
     async with AsyncExitStack() as stack:
         clients = Clients(
-            guests=await stack.enter_async_context(_client(_no_authorities())),
-            scheduler=await stack.enter_async_context(_client(to_scheduler)),
-            api=await stack.enter_async_context(_client(to_api)),
+            guests=await stack.enter_async_context(plain_pool(no_authorities())),
+            scheduler=await stack.enter_async_context(plain_pool(to_scheduler)),
+            api=await stack.enter_async_context(plain_pool(to_api)),
         )
         api = KubernetesApi(clients.api, settings.api_url, _identity(settings.api_token), API_DEADLINE)
         scheduler = _scheduler(settings, dependencies.clock, clients, to_scheduler)
@@ -164,13 +164,13 @@ def _maker(
     return make
 
 
-def _client(verify: ssl.SSLContext) -> httpx.AsyncClient:
+def plain_pool(verify: ssl.SSLContext) -> httpx.AsyncClient:
     """A client that trusts no environment: a proxy must not come between an agent and its guest."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=30.0)
     return httpx.AsyncClient(transport=probed_transport(verify, limits), trust_env=False, timeout=NOBODY_WAITS_LONGER)
 
 
-def _no_authorities() -> ssl.SSLContext:
+def no_authorities() -> ssl.SSLContext:
     """For plain HTTP: loading the world's authorities costs memory beside every VM."""
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
@@ -178,7 +178,7 @@ def _no_authorities() -> ssl.SSLContext:
 def _trust(name: str, url: str, authority: Path | None) -> ssl.SSLContext:
     """An authority whose file is not there yet is trusted from when it comes: until then no connection is made."""
     if not url.startswith("https://"):
-        return _no_authorities()
+        return no_authorities()
     if authority is None:
         return ssl.create_default_context()
     return following(client_tls(name, authority), ssl.PROTOCOL_TLS_CLIENT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from rich.table import Table
 from scripts.bench.agent_costs import AgentCosts, Footprint, measure_agents
 from scripts.bench.guest_looks import PODS_MEASURED, Following, measure_guest_looks
 from scripts.bench.load_client import BenchError
+from scripts.bench.permit_batches import batches
 from scripts.bench.service_bench import Pair, measure_services
 
 
@@ -27,6 +29,7 @@ def bench(
         if only in ("all", "services"):
             console.print("Measuring the scheduler (about 20 s) ...")
             console.print(_services(measure_services()))
+            console.print(_services(asyncio.run(batches()), "one for each"))
         if only in ("all", "agents"):
             console.print("Measuring agents in a local cluster (about 2 minutes) ...")
             console.print(_agents(measure_agents()))
@@ -38,8 +41,8 @@ def bench(
         raise typer.Exit(1) from None
 
 
-def _services(pairs: list[Pair]) -> Table:
-    table = Table("figure", "ours", "decides nothing", "ratio", title="Scheduler, medians of alternating rounds")
+def _services(pairs: list[Pair], other: str = "decides nothing") -> Table:
+    table = Table("figure", "ours", other, "ratio", title="Scheduler, medians of alternating rounds")
     for pair in pairs:
         table.add_row(
             pair.name, f"{pair.ours:.2f} {pair.unit}", f"{pair.baseline:.2f} {pair.unit}", f"{pair.ratio:.2f}"

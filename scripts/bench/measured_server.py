@@ -32,7 +32,10 @@ from scheduler_plugin.web.serving import Listener
 from scripts.bench.static_cluster import StaticCluster
 
 JSON: Final = "application/json"
-SETTINGS: Final = 'nodeDefaults: {computeUnit: {vCPUs: "250m", mem: 1Gi}}'
+SETTINGS: Final = """
+nodeDefaults: {computeUnit: {vCPUs: "250m", mem: 1Gi}}
+agents: {nodeAgents: ["default:default"]}
+"""
 ENCODER: Final = msgspec.json.Encoder()
 
 

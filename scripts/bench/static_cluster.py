@@ -118,12 +118,21 @@ class StaticCluster:
 
 def token_of(pod: str) -> str:
     """A text with the shape of the token of the agent in ``pod``."""
+    return _token({"pod": {"name": pod, "uid": _uid(pod)}})
+
+
+def node_token(node: str) -> str:
+    """A text with the shape of the token of the agent of ``node``."""
+    return _token({"node": {"name": node}})
+
+
+def _token(bound: Mapping[str, object]) -> str:
     claims = {
         "iss": "https://kubernetes.default.svc",
         "sub": "system:serviceaccount:default:default",
         "aud": [TOKEN_AUDIENCE],
         "exp": 4102444800,  # the year 2100
-        "kubernetes.io": {"namespace": "default", "pod": {"name": pod, "uid": _uid(pod)}},
+        "kubernetes.io": {"namespace": "default", **bound},
     }
     parts = (b'{"alg":"RS256"}', json.dumps(claims).encode(), bytes(256))
     return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts)
@@ -134,12 +143,15 @@ def _uid(pod: str) -> str:
 
 
 def _review(call: ApiCall) -> JsonObject:
-    """Accepts each token of ``token_of``."""
+    """Accepts each token of ``token_of`` and ``node_token``."""
     spec = (call.body or {}).get("spec")
     claims = str(spec["token"]).split(".")[1] if isinstance(spec, dict) else ""
-    pod = json.loads(base64.urlsafe_b64decode(claims + "==="))["kubernetes.io"]["pod"]
-    prefix = "authentication.kubernetes.io/pod"
-    extra = {f"{prefix}-name": [pod["name"]], f"{prefix}-uid": [pod["uid"]]}
+    bound = json.loads(base64.urlsafe_b64decode(claims + "==="))["kubernetes.io"]
+    prefix = "authentication.kubernetes.io/"
+    if "pod" in bound:
+        extra = {f"{prefix}pod-name": [bound["pod"]["name"]], f"{prefix}pod-uid": [bound["pod"]["uid"]]}
+    else:
+        extra = {f"{prefix}node-name": [bound["node"]["name"]]}
     user = {"username": "system:serviceaccount:default:default", "extra": extra}
     return {"status": {"authenticated": True, "audiences": [TOKEN_AUDIENCE], "user": user}}
 

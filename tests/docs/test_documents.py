@@ -10,7 +10,8 @@ from typer.main import get_command
 
 from protocol.codec import decode_request, encode_response
 from protocol.messages import PluginResponse
-from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources
+from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources, Seconds
+from protocol.wire.wire_batches import decode_batch, encode_batch, granted_entry, refused_entry
 from scripts.autoscale.main import app
 
 ROOT = Path(__file__).parents[2]
@@ -71,9 +72,16 @@ def test_every_command_of_autoscale_that_is_named_exists() -> None:
 
 
 def test_the_conversation_of_the_protocol_is_what_is_spoken() -> None:
-    request, response = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "protocol.md").read_text(), re.DOTALL)
+    text = (ROOT / "docs" / "protocol.md").read_text()
+    request, response, batch, answers = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     slot = Bytes.parse("1Gi")
     asked = decode_request(request.encode())
     assert asked.resolve(slot).resources == Resources.parse(1, "4Gi")
     permit = PluginResponse(Resources.parse("750m", "4Gi"), ComputeUnit(MilliCpu(250), slot), migrate=False)
     assert json.loads(encode_response(asked.version, permit, slot)) == json.loads(response)
+    entries = [decode_request(each) for each in decode_batch(batch.encode())]
+    assert [str(each.resolve(slot).resources) for each in entries] == ["1 cpu, 4Gi", "2 cpu, 8Gi"]
+    granted = PluginResponse(Resources.parse(1, "4Gi"), permit.compute_unit)
+    why = "VirtualMachine default/pg-2 of pod default/pg-2 is not known yet"
+    told = [granted_entry(encode_response(asked.version, granted, slot)), refused_entry(503, why, Seconds(1.0))]
+    assert json.loads(encode_batch(told)) == json.loads(answers)

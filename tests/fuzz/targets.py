@@ -35,8 +35,8 @@ from protocol.ranking.config import RankingConfigError, parse_ranking
 from protocol.runtime.certificate_times import UnreadableCertificateError, validities
 from protocol.units import Bytes, MilliCpu, QuantityError, parse_quantity
 from protocol.versions import ProtocolVersion
-from protocol.wire.wire_batches import BatchAnswer, MalformedBatchError, decode_answers, decode_batch
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
+from protocol.wire.wire_batches import BatchAnswer, MalformedBatchError, decode_answers, decode_batch
 from scheduler_plugin.auth.identity import identity_in
 from scheduler_plugin.auth.token_shape import is_plausible
 from scheduler_plugin.cluster.migrations import read_migration
@@ -191,6 +191,7 @@ def _load(text: str) -> object:
 
 
 TEMPLATE: Final = parse_injector(samples.INJECTOR.decode()).template()
+MALFORMED: Final = (MalformedMessageError, MalformedBatchError)
 UNREADABLE: Final = (UnreadableAnswerError, ValueError)
 VM: Final = samples.whole_vm()
 PAGE: Final = {"metadata": {"resourceVersion": "7"}, "items": [VM, samples.whole_node()]}
@@ -221,8 +222,8 @@ TARGETS: Final[tuple[Target, ...]] = (
     Target("TokenReview", objects(samples.REVIEW), partial(_object, _review), UNREADABLE, 6),
     Target("agent's request", _versioned, _request, (MalformedMessageError,), 12),
     Target("scheduler's answer", documents(samples.ANSWER), _answer, (MalformedMessageError,), 8),
-    Target("batch of requests", documents(samples.BATCH), _batch, (MalformedMessageError, MalformedBatchError), 6),
-    Target("batch of answers", documents(samples.ANSWERS), _batch_answer, (MalformedMessageError, MalformedBatchError), 6),
+    Target("batch of requests", documents(samples.BATCH), _batch, MALFORMED, 6),
+    Target("batch of answers", documents(samples.ANSWERS), _batch_answer, MALFORMED, 6),
     Target("metrics page", texts(samples.EXPOSITION), read_sample, (), 6),
     Target("guest's monitor", documents(*samples.MONITOR), read_from_monitor, (MalformedMonitorMessageError,), 8),
     Target("monitor's greeting", documents({"version": 2}), read_greeting, (MalformedMonitorMessageError,), 2),

@@ -47,7 +47,7 @@ def test_requests_and_answers_arrive_in_their_order_as_if_each_had_come_alone(si
         (b"[{]", "document: malformed: expected '\"' (byte 2)"),
         (b'{"a":1}', "document: expected array, got object"),
         (b"[" * 5000, "document: expected fewer levels of nesting"),
-        (b"[1]x", "document: malformed: trailing characters (byte 3)"),
+        (b"[1]x", "document: malformed: trailing characters (byte 4)"),
         (b"[]", "expected 1 to 128 entries, got 0"),
         (encode_batch([b"1"] * 129), "expected 1 to 128 entries, got 129"),
     ],

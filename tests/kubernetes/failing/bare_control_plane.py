@@ -46,6 +46,7 @@ _MANIFESTS: Final = (
     "kubernetes/groups.yaml",
     "kubernetes/neonvm-controller.yaml",
     "kubernetes/agent-sidecar.yaml",
+    "kubernetes/agent-daemonset.yaml",
 )
 _POLICIES: Final = "kubernetes/policies"
 _IDENTITIES: Final = frozenset({

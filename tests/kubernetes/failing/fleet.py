@@ -22,6 +22,7 @@ from tests.kubernetes.real_kubernetes import PATIENCE, NotYetError
 Obj = dict[str, Any]
 NODES: Final = "/api/v1/nodes"
 PODS: Final = "/api/v1/namespaces/default/pods"
+AGENT_PODS: Final = "/api/v1/namespaces/kube-system/pods"
 VMS: Final = "/apis/vm.neon.tech/v1/namespaces/default/virtualmachines"
 ACCOUNT: Final = "/api/v1/namespaces/{}/serviceaccounts/{}/token"
 MERGE: Final = {"Content-Type": "application/merge-patch+json"}
@@ -87,6 +88,17 @@ class Fleet:
         token = await self.token("default", "vm-agent", TOKEN_AUDIENCE, pod)
         return Vm(name, node, made["metadata"]["uid"], token)
 
+    async def agent_pod(self, node: str) -> Obj:
+        """The pod of the agent of a node."""
+        spec = {
+            "nodeName": node,
+            "serviceAccountName": "autoscaling-agent",
+            "containers": [{"name": "agent", "image": "agent"}],
+        }
+        made = await self.create(AGENT_PODS, {"metadata": {"name": f"agent-{node}"}, "spec": spec})
+        await self.patch(f"{AGENT_PODS}/agent-{node}/status", {"status": {"phase": "Running"}})
+        return made
+
     async def pod(self, vm: Vm) -> Obj:
         """The pod of a VM."""
         return _body(await self.http.get(f"{PODS}/{vm.name}-pod"))
@@ -109,7 +121,7 @@ class Fleet:
 
     async def clear(self) -> None:
         """Deletes all VMs, pods and nodes."""
-        for path in (VMS, PODS, NODES):
+        for path in (VMS, PODS, AGENT_PODS, NODES):
             for found in await self.list(path):
                 await self.http.request("DELETE", f"{path}/{found['metadata']['name']}", json={"gracePeriodSeconds": 0})
 
@@ -177,7 +189,7 @@ def _guest(cpu: str | int, slots: int) -> Obj:
 def _pod(vm: Obj, node: str) -> Obj:
     name, uid = vm["metadata"]["name"], vm["metadata"]["uid"]
     owner = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine", "name": name, "uid": uid, "controller": True}
-    labels = {"vm.neon.tech/name": name}
+    labels = {"vm.neon.tech/name": name, "autoscaling.neon.tech/enabled": "true"}
     spec = {
         "nodeName": node,
         "serviceAccountName": "vm-agent",

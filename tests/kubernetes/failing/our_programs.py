@@ -178,6 +178,43 @@ def agent(known: Identity, vm: Vm, guest: Guest, proxy: FaultyProxy, ours: Sched
         yield f"http://127.0.0.1:{port}"
 
 
+@asynccontextmanager
+async def node_agent(
+    known: Identity, node: str, guest: Guest, proxy: FaultyProxy, ours: Scheduler
+) -> AsyncIterator[NodeAgent]:
+    """The agent of all VMs of a node, whose guests all say what ``guest`` says; its token is in ``scheduler-token``."""
+    (port,) = free_ports(1)
+    (known.folder / "policy.yaml").write_text("timing: {tick: 10s}")
+    environment = {
+        "AGENT_MODE": "node",
+        "NODE_NAME": node,
+        "AGENT_LISTEN": f"127.0.0.1:{port}",
+        "AGENT_CONFIG": str(known.folder / "policy.yaml"),
+        "SCHEDULER_URL": ours.agents,
+        "SCHEDULER_TOKEN_FILE": str(known.folder / "scheduler-token"),
+        "METRICS_URL": guest.metrics_url,
+        "KUBERNETES_API_URL": proxy.url,
+        "KUBERNETES_TOKEN_FILE": str(known.token),
+        "KUBERNETES_CA_FILE": str(known.authority),
+    }
+    with process(known.folder / "log", "-m", "agent", **environment):
+        async with plain_client() as http:
+            yield NodeAgent(f"http://127.0.0.1:{port}", http)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAgent:
+    """The agent of a node."""
+
+    url: str
+    http: httpx.AsyncClient
+
+    async def metric(self, line: str) -> float:
+        """The value of the metric that is written so, labels included; 0 where there is none."""
+        lines = (await self.http.get(f"{self.url}/metrics")).text.splitlines()
+        return sum(float(each.removeprefix(line)) for each in lines if each.startswith(f"{line} "))
+
+
 @dataclass(frozen=True, slots=True)
 class Controller:
     """A replica of the NeonVM controller or of autoscale-groups."""

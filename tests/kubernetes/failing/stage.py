@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 
+from protocol.names import TOKEN_AUDIENCE
 from protocol.units import Resources
 from tests.kubernetes.failing.bare_control_plane import BareControlPlane
 from tests.kubernetes.failing.faulty_proxy import FaultyProxy, faulty_proxy
@@ -19,10 +20,12 @@ from tests.kubernetes.failing.obedient_guest import Guest, guest
 from tests.kubernetes.failing.our_programs import (
     Controller,
     Identity,
+    NodeAgent,
     Scheduler,
     agent,
     controller,
     identity,
+    node_agent,
     scheduler,
 )
 from tests.kubernetes.failing.permit_asker import SMALL, Asker
@@ -57,6 +60,16 @@ class Stage:
         known = await self._identity(way, "default/vm-agent", await self.fleet.pod(vm))
         self.stack.enter_context(agent(known, vm, made, way, ours))
         return made
+
+    async def node_agent(self, way: FaultyProxy, ours: Scheduler, vms: Sequence[Vm]) -> tuple[NodeAgent, list[Guest]]:
+        """The agent of the node of ``vms``, and their guests, all of which say what the first one says."""
+        guests = [await self.stack.enter_async_context(guest(self.fleet, vm, SMALL)) for vm in vms]
+        pod = await self.fleet.agent_pod(vms[0].node)
+        known = await self._identity(way, "kube-system/autoscaling-agent", pod)
+        token = await self.fleet.token("kube-system", "autoscaling-agent", TOKEN_AUDIENCE, pod)
+        (known.folder / "scheduler-token").write_text(token)
+        found = await self.stack.enter_async_context(node_agent(known, vms[0].node, guests[0], way, ours))
+        return found, guests
 
     async def neonvm(self, way: FaultyProxy, ahead: float = 0.0) -> Controller:
         """A replica of the NeonVM controller."""

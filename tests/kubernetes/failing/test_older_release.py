@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,13 @@ import pytest
 from protocol.units import Resources
 from tests.deploy.manifests import ROOT
 from tests.kubernetes.failing.fleet import until
+from tests.kubernetes.failing.obedient_guest import Guest
+from tests.kubernetes.failing.our_programs import NodeAgent
 from tests.kubernetes.failing.stage import Stage
 
 pytestmark = pytest.mark.kubernetes
 PACKAGES = ("agent", "protocol", "scheduler_plugin", "deploy")
+ALONE, TOGETHER = (f'autoscale_agent_scheduler_messages_total{{form="{form}"}}' for form in ("alone", "together"))
 SMALL, LARGE = Resources.parse("1", "4Gi"), Resources.parse("2", "4Gi")
 
 
@@ -77,6 +81,54 @@ async def test_this_agent_grows_by_an_older_scheduler_that_was_brought_back(
     guest.load(2.0)
     await until(lambda: guest.has(LARGE), "the VM grows", 20.0)
     assert guest.beyond == []
+
+
+async def test_an_older_agent_of_a_node_asks_this_scheduler_for_each_vm_as_ever(
+    stage: Stage, older: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, way = await stage.fleet.node(), await stage.way()
+    vms, ours = [await stage.fleet.vm(node) for _ in range(2)], await stage.scheduler(way)
+    with build_of(older, monkeypatch):
+        _, guests = await stage.node_agent(way, ours, vms)
+    await all_grow(guests)
+    assert await ours.metric("autoscale_scheduler_batch_requests_count") == 0
+
+
+async def test_the_agent_of_a_node_asks_an_older_scheduler_for_each_vm(
+    stage: Stage, older: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, way = await stage.fleet.node(), await stage.way()
+    vms = [await stage.fleet.vm(node) for _ in range(3)]
+    with build_of(older, monkeypatch):
+        theirs = await stage.scheduler(way)
+    agent, guests = await stage.node_agent(way, theirs, vms)
+    await all_grow(guests)
+    asked = await agent.metric(ALONE)
+    await until(lambda: _more(agent, ALONE, asked + 2 * len(vms)), "they ask again", 40.0)
+    assert await agent.metric(TOGETHER) == 0
+
+
+async def test_the_agent_of_a_node_asks_for_its_vms_together_and_each_grows_by_its_own_permit(stage: Stage) -> None:
+    node, way = await stage.fleet.node(), await stage.way()
+    vms, ours = [await stage.fleet.vm(node) for _ in range(3)], await stage.scheduler(way)
+    agent, guests = await stage.node_agent(way, ours, vms)
+    await all_grow(guests)
+    await until(lambda: _more(agent, TOGETHER, 2), "they ask together", 60.0)
+    assert await ours.metric("autoscale_scheduler_batch_requests_sum") >= len(vms)
+    permits = await stage.fleet.permits()
+    assert [LARGE.within(permits[vm.name]) for vm in vms] == [True] * 3
+
+
+async def all_grow(guests: Sequence[Guest]) -> None:
+    """All of them get what the load on the first one needs, and none of them more than it was permitted."""
+    guests[0].load(2.0)
+    for each in guests:
+        await until(partial(each.has, LARGE), "each VM grows", 30.0)
+    assert [each.beyond for each in guests] == [[]] * len(guests)
+
+
+async def _more(agent: NodeAgent, metric: str, count: float) -> bool:
+    return await agent.metric(metric) >= count
 
 
 async def test_each_scheduler_reserves_what_the_other_build_granted(

@@ -14,7 +14,7 @@ from tests.scheduler_plugin.objects import node, vm, vm_pod
 from tests.scheduler_plugin.running import running
 
 LISTENERS = {
-    "agents": {"/": "post"},
+    "agents": {"/": "post", "/permits": "post"},
     "extender": {"/filter": "post", "/prioritize": "post", "/bind": "post", "/preempt": "post"},
     "probes": dict.fromkeys(
         ("/metrics", "/healthz", "/readyz", "/nodes", "/settings", "/explain/{namespace}/{vm}"), "get"
