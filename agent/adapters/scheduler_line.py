@@ -75,7 +75,7 @@ class SchedulerLine:
         except LongAnswerError:
             what = f"the scheduler's answer has more than {LONGEST_BATCH} bytes"
             raise SchedulerError(Fault.SCHEDULER, what) from None
-        except (BrokenConnectionError, OSError) as error:
+        except (BrokenConnectionError, OSError, ValueError) as error:
             lost = no_answer(f"the scheduler at {self._url}", error, self._deadline)
             raise SchedulerError(lost.fault, lost.reason) from None
         except PortError as error:
