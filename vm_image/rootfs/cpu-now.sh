@@ -8,7 +8,6 @@ for file in /sys/devices/system/cpu/cpu[1-9]*/online; do
     online=$((online + state))
 done
 read -r quota period </sys/fs/cgroup/work/cpu.max
-case $quota in
-max) milli=$((online * 1000)) ;;
-*) milli=$((quota * 1000 / period)) ;;
-esac
+milli=$((online * 1000))
+# A quota may be there before the CPUs that it is meant for.
+[ "$quota" = max ] || [ $((quota * 1000 / period)) -gt $milli ] || milli=$((quota * 1000 / period))

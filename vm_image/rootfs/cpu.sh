@@ -1,7 +1,7 @@
 #!/bin/sh
 # cpu.sh MILLI: gives the guest so many thousandths of a CPU. Whole CPUs go on- and offline; a quota on the database's
 # control group holds it to the fraction.
-# A quota is lowered before CPUs go and raised after they came, so that no moment offers more than the larger size.
+# A quota comes before CPUs come or go, and goes after they have, so that no moment offers more than the larger size.
 set -eu
 wanted=$1
 cpus=/sys/devices/system/cpu
@@ -12,7 +12,7 @@ period=100000
 
 set -- $cpus/cpu[0-9]*
 present=$#
-case $wanted in '' | *[!0-9]* | ??????*) echo "CPU is a whole number of thousandths of a CPU, not \"$wanted\""; exit 1 ;; esac
+case $wanted in '' | 0* | *[!0-9]* | ??????*) echo "CPU is a whole number of thousandths of a CPU, not \"$wanted\""; exit 1 ;; esac
 if [ "$wanted" -lt 10 ] || [ "$wanted" -gt $((present * 1000)) ]; then
     echo "CPU must be between 10 and $((present * 1000)) thousandths, not $wanted"
     exit 1
@@ -20,10 +20,8 @@ fi
 whole=$(((wanted + 999) / 1000))
 quota=max
 [ $((wanted % 1000)) -eq 0 ] || quota=$((wanted * period / 1000))
-grows=no
-[ "$whole" -le "$online" ] || grows=yes
 
-[ "$grows" = yes ] || echo "$quota $period" >$limit
+[ "$quota" = max ] || echo "$quota $period" >$limit
 number=1
 while [ $number -lt "$present" ]; do
     plugged=0
@@ -32,4 +30,4 @@ while [ $number -lt "$present" ]; do
     [ "$is" = "$plugged" ] || echo "$plugged" >$cpus/cpu$number/online
     number=$((number + 1))
 done
-[ "$grows" = no ] || echo "$quota $period" >$limit
+[ "$quota" != max ] || echo "$quota $period" >$limit

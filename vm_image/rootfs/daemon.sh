@@ -25,7 +25,7 @@ put_cpu() {
     # A load waits for this order, and each program takes an emulated guest tens of milliseconds to start: flock is the only one.
     order=
     # shellcheck disable=SC3045 # busybox has -n
-    [ "${length:-0}" -gt 0 ] 2>/dev/null && IFS= read -r -n "$length" order
+    case $length in [1-9] | 1[0-9]) IFS= read -r -n "$length" order ;; esac # a number is no longer
     # One order at a time: two that overlap would leave a mixture of both.
     exec 9>/run/autoscale.cpu
     flock 9
