@@ -26,6 +26,7 @@ from scheduler_plugin.dashboard.core.rows import (
     Row,
     VmRow,
     Word,
+    differing,
     group_row,
     move_row,
     node_rows,
@@ -92,11 +93,13 @@ class Fleet:
         found = await self._sources.of_scheduler("/nodes")
         news = self.journal.put(STANDING, standing_row(found))
         if found is not None:
-            nodes, self._words = await asyncio.to_thread(lambda: (node_rows(found), words(found)))
+            nodes, said = await asyncio.to_thread(lambda: (node_rows(found), words(found)))
             news = self.journal.replace(NODE, nodes) or news
-            for key, row in self.journal.of(VM).items():
+            changed, self._words = differing(self._words, said), said
+            for key in changed:
+                row = self.journal.get(VM, key)
                 if isinstance(row, VmRow):
-                    news = self.journal.put(VM, said_of(row, self._words.get(key))) or news
+                    news = self.journal.put(VM, said_of(row, said.get(key))) or news
         if news:
             self.on_news()
 

@@ -9,7 +9,8 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -128,8 +129,14 @@ def pair_at(source: JsonObject, *path: str) -> Pair:
     (2000, 4096)
     """
     found = child(source, *path)
+    return _pair_of(text(found, "cpu"), text(found, "mem"))
+
+
+@lru_cache(maxsize=8192)
+def _pair_of(cpu: str, mem: str) -> Pair:
+    """The VMs of a fleet have few sizes, and those are read at each look."""
     try:
-        return pair(Resources.parse(text(found, "cpu"), text(found, "mem")))
+        return pair(Resources.parse(cpu, mem))
     except QuantityError:
         return NOTHING
 
@@ -252,6 +259,11 @@ def words(nodes: JsonObject) -> dict[str, Word]:
                 word = Word(pair_at(pod, "reserved"), pair_at(pod, "denied"), flag(pod, "migrating"))
                 found[vm] = _together((found[vm], word)) if vm in found else word
     return found
+
+
+def differing(before: Mapping[str, Word], now: Mapping[str, Word]) -> list[str]:
+    """The VMs of which the scheduler says something else than ``before``."""
+    return [vm for vm in before.keys() | now.keys() if before.get(vm) != now.get(vm)]
 
 
 def _together(said: Sequence[Word]) -> Word:
