@@ -13,7 +13,7 @@ import typer
 
 from deploy.kube.client import ApiError, ApiUnavailableError
 from protocol.durations import DurationError
-from protocol.kubernetes.objects import Json, name_of, text
+from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import EVENTS, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -25,7 +25,7 @@ from scripts.autoscale.history.finding import history_path, opened_history
 from scripts.autoscale.history.past import period_since, told_since
 from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
-from scripts.autoscale.site import NAME_LABEL, Site, SiteError, explanation, open_site
+from scripts.autoscale.site import NAME_LABEL, PodIndex, Site, SiteError, explanation, open_site
 from scripts.autoscale.terminal.completion import complete_vm
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
 from scripts.autoscale.vms import DEFAULT, VmNamespace, vm_name
@@ -129,7 +129,7 @@ async def gathered(site: Site, vm: Json) -> VmAccount:
     listed = await site.client.list(PODS, name_of(vm).namespace)
     agents = await site.client.list(PODS, label_selector=f"{NAME_LABEL}=autoscaling-agent")
     events = await site.client.list(EVENTS, name_of(vm).namespace)
-    pods = {text(each, "metadata", "name"): each for each in (*listed.objects, *agents.objects)}
+    pods = PodIndex.of((*listed.objects, *agents.objects))
     agent = await explanation(site, vm, pods)
     return VmAccount(vm, agent, await site.of_scheduler(f"/explain/{name_of(vm)}"), events.objects)
 

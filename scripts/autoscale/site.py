@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -229,16 +230,27 @@ async def _client(kubeconfig: Path, context: str = "") -> AsyncIterator[ApiClien
         yield client
 
 
-async def explanation(site: Site, vm: Json, pods: Mapping[str, Json]) -> Json | None:
-    """The agent's own account of ``vm``: from its sidecar, or from the agent of its node. ``pods`` by name."""
-    pod = pods.get(text(vm, "status", "podName"))
+@dataclass(frozen=True, slots=True)
+class PodIndex:
+    """Pods by their names, and those of agents that serve a node by its name."""
+
+    by_name: Mapping[str, Json]
+    agents: Mapping[str, Json]
+
+    @classmethod
+    def of(cls, pods: Iterable[Json]) -> PodIndex:
+        """Of all pods that matter: those of VMs, and those of agents."""
+        by_name = {name_of(each).name: each for each in pods}
+        agents = [each for each in by_name.values() if labels_of(each).get(NAME_LABEL) == "autoscaling-agent"]
+        return cls(by_name, {text(each, "spec", "nodeName"): each for each in agents})
+
+
+async def explanation(site: Site, vm: Json, pods: PodIndex) -> Json | None:
+    """The agent's own account of ``vm``: from its sidecar, or from the agent of its node."""
+    pod = pods.by_name.get(text(vm, "status", "podName"))
     if pod is None:
         return None
     if found := await site.of_agent(pod, "/explain"):
         return found
-    node = text(pod, "spec", "nodeName")
-    for each in pods.values():
-        of_node = labels_of(each).get(NAME_LABEL) == "autoscaling-agent"
-        if of_node and text(each, "spec", "nodeName") == node:
-            return await site.of_agent(each, f"/explain/{name_of(vm)}")
-    return None
+    agent = pods.agents.get(text(pod, "spec", "nodeName"))
+    return None if agent is None else await site.of_agent(agent, f"/explain/{name_of(vm)}")

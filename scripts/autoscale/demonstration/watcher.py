@@ -15,7 +15,7 @@ from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, MilliCpu, Resources
-from scripts.autoscale.site import Site, explanation
+from scripts.autoscale.site import PodIndex, Site, explanation
 
 _EVERY: Final = 1.0
 
@@ -108,8 +108,7 @@ class Watcher:
             listed = await self.site.client.list(PODS)
         except (ApiError, ApiUnavailableError):
             return None
-        pods = {text(each, "metadata", "name"): each for each in listed.objects}
-        return await explanation(self.site, self.found, pods)
+        return await explanation(self.site, self.found, PodIndex.of(listed.objects))
 
 
 def _size(vm: Json) -> Resources | None:

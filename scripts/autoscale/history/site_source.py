@@ -14,7 +14,7 @@ from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHI
 from protocol.runtime.clock import Clock
 from scheduler_plugin.history.core.looks import Look, machines_of
 from scheduler_plugin.history.recorder import LookError
-from scripts.autoscale.site import Site, explanation
+from scripts.autoscale.site import PodIndex, Site, explanation
 
 _NEEDED: Final = (VIRTUAL_MACHINES, PODS, NODES)
 _PATIENCE: Final = 10.0
@@ -26,6 +26,7 @@ class SiteSource:
 
     def __init__(self, site: Site, clock: Clock) -> None:
         self._site, self._clock = site, clock
+        self._pods = PodIndex.of(())
         self._informers = {kind: Informer(site.client, kind, clock) for kind in (*_NEEDED, MIGRATIONS)}
 
     async def run(self) -> None:
@@ -37,6 +38,7 @@ class SiteSource:
     async def look(self) -> Look:
         """See ``Source``."""
         await self._synced()
+        self._pods = PodIndex.of(self._informers[PODS].objects.values())
         return Look(
             at=round(self._clock.wall() * 1000),
             vms=list(self._informers[VIRTUAL_MACHINES].objects.values()),
@@ -57,9 +59,8 @@ class SiteSource:
 
     async def account(self, vm: JsonObject) -> Json | None:
         """See ``Source``."""
-        pods = {name.name: pod for name, pod in self._informers[PODS].objects.items()}
         try:
-            return await explanation(self._site, dict(vm), pods)
+            return await explanation(self._site, dict(vm), self._pods)
         except (ApiError, ApiUnavailableError):
             return None
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from deploy.kube.client import ApiError, ApiUnavailableError
-from protocol.kubernetes.objects import Json, JsonObject, name_of, text
+from protocol.kubernetes.objects import Json, JsonObject, name_of
 from protocol.kubernetes.resources import PODS
-from scripts.autoscale.site import NAME_LABEL, Site, explanation
+from scripts.autoscale.site import NAME_LABEL, PodIndex, Site, explanation
 
 
 class SiteSources:
@@ -29,5 +29,4 @@ class SiteSources:
             agents = await self._site.client.list(PODS, label_selector=f"{NAME_LABEL}=autoscaling-agent")
         except (ApiError, ApiUnavailableError):
             return None
-        pods = {text(each, "metadata", "name"): each for each in (*own.objects, *agents.objects)}
-        return await explanation(self._site, dict(vm), pods)
+        return await explanation(self._site, dict(vm), PodIndex.of((*own.objects, *agents.objects)))

@@ -21,7 +21,7 @@ from protocol.runtime.clock import Clock
 from scripts.autoscale.demonstration.moves import ENDED
 from scripts.autoscale.explain import gathered, story_of
 from scripts.autoscale.migrate import is_under_way, keeps_connections, migration_of
-from scripts.autoscale.site import Site, explanation
+from scripts.autoscale.site import PodIndex, Site, explanation
 from scripts.autoscale.top.columns import Row, printable
 from scripts.autoscale.top.rows import by_vm, node_line, vm_row
 
@@ -110,7 +110,7 @@ class Fleet:
         return [each for each in taken if each in named and each not in asked]
 
     async def _ask_all(self, names: Sequence[ObjectName]) -> None:
-        pods = {name.name: pod for name, pod in self._pods.objects.items()}
+        pods = PodIndex.of(self._pods.objects.values())
         limit = asyncio.Semaphore(_AT_ONCE)
 
         async def ask(name: ObjectName) -> None:
