@@ -3,14 +3,15 @@
 Rules that hold here:
 
 - Changes of one moment are sent together, at most every ``TICK``. A reader that is slow skips to what is newest.
-- A reader costs its revision and one frame. There are at most ``MOST`` of them.
+- A reader costs its revision and one frame. There are at most ``MOST`` of them, and ``MOST_OF_ONE`` of one session, so
+  that no session takes all places. One that takes nothing is cut off by its listener.
 - A reader whose session has ended is told no more; one that may see more or less than before begins anew.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
@@ -24,6 +25,7 @@ from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 TICK: Final = Seconds(0.2)
 BEAT: Final = Seconds(10.0)
 MOST: Final = 64
+MOST_OF_ONE: Final = 8
 SHARED: Final = 16
 """Frames that are kept for readers who have seen the same."""
 
@@ -36,15 +38,19 @@ class Readers:
 
     def __init__(self, journal: Journal, epoch: str, clock: Clock, telemetry: DashboardTelemetry) -> None:
         self.journal, self.epoch = journal, epoch
-        self.count = 0
+        self._open: Counter[bytes] = Counter()
         self._clock, self._telemetry = clock, telemetry
         self._stir, self._turn = asyncio.Event(), asyncio.Event()
         self._frames: OrderedDict[tuple[int | None, int, Sight], tuple[bytes, int]] = OrderedDict()
 
     @property
-    def is_full(self) -> bool:
-        """Whether no more may read."""
-        return self.count >= MOST
+    def count(self) -> int:
+        """How many read."""
+        return self._open.total()
+
+    def is_full(self, session: bytes) -> bool:
+        """Whether no more may read: at all, or of this session."""
+        return self.count >= MOST or self._open[session] >= MOST_OF_ONE
 
     def stir(self) -> None:
         """There is news."""
@@ -59,9 +65,9 @@ class Readers:
             self._turn = asyncio.Event()
             await self._clock.sleep(TICK)
 
-    async def frames(self, sees: Sees, last_id: str) -> AsyncIterator[bytes]:
+    async def frames(self, sees: Sees, last_id: str, session: bytes = b"") -> AsyncIterator[bytes]:
         """What one reader gets whose last event was ``last_id``, until it may see nothing any more."""
-        self.count += 1
+        self._open[session] += 1
         self._telemetry.readers.inc()
         seen, before = None, None
         try:
@@ -80,7 +86,8 @@ class Readers:
                     if not turn.is_set():
                         yield HEARTBEAT
         finally:
-            self.count -= 1
+            self._open[session] -= 1
+            self._open += Counter()  # forgets sessions that read no more
             self._telemetry.readers.dec()
 
     def _next(self, sight: Sight, seen: int | None) -> tuple[bytes, int]:

@@ -32,6 +32,8 @@ Name = Annotated[str, Path(max_length=253)]
 Key = Annotated[str, Query(max_length=2 * 253 + 1)]
 Span = Annotated[int, Query(ge=60, le=400 * 86_400)]
 LONGEST_BODY: Final = LONGEST_TOKEN + 1024
+_ICON: Final = "max-age=86400"
+"""A browser looks for the icon whenever the view's address changes; all else it asks for once, and then anew."""
 _AWAY: Final = {"error": "the API server does not answer: try again"}
 _NOT_HERE: Final = {"error": "there is no such object"}
 _SIGN_IN: Final = {"error": "sign in first"}
@@ -56,7 +58,7 @@ def _add_files(app: FastAPI, files: dict[str, PageFile]) -> None:
         found = files.get(name)
         if found is None:
             return JSONResponse({"error": "there is no such file"}, 404)
-        headers = {"ETag": found.etag, "Cache-Control": "no-cache"}
+        headers = {"ETag": found.etag, "Cache-Control": _ICON if name == "icon.svg" else "no-cache"}
         if request.headers.get("if-none-match") == found.etag:
             return Response(status_code=304, headers=headers)
         return Response(found.body, media_type=found.media_type, headers=headers)
@@ -113,14 +115,14 @@ def _add_events(app: FastAPI, doorman: Doorman, readers: Readers) -> None:
         session = await _session(request, doorman)
         if session is None:
             return JSONResponse(_SIGN_IN, 401)
-        if readers.is_full:
+        if readers.is_full(session.key):
             return JSONResponse({"error": "too many pages are open: try again"}, 503, {"Retry-After": "5"})
 
         async def sees() -> Sight | None:
             found = await doorman.renewed(session)
             return None if found is None else found.sight
 
-        frames = readers.frames(sees, request.headers.get("last-event-id", ""))
+        frames = readers.frames(sees, request.headers.get("last-event-id", ""), session.key)
         return StreamingResponse(frames, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 

@@ -6,6 +6,7 @@ Rules that hold here:
 - A request must be whole, head and body, within a time that begins with the connection or with its first byte;
   one that is not is answered with 408 and closed.
 - A request that arrives in one piece starts no timer: hot paths pay nothing.
+- A client that takes nothing of its answer for a while is cut off: what is sent to it is memory of ours.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\n" + _CLOSE + b"\r\n"
 class Limits:
     """``connections`` of the listener and ``per_peer`` address at a time.
 
-    ``request`` is how long a request may take to arrive, ``idle`` how long a connection may stay without one, and
-    ``handshake`` how long TLS may take to begin.
+    ``request`` is how long a request may take to arrive, ``idle`` how long a connection may stay without one,
+    ``handshake`` how long TLS may take to begin, and ``stall`` how long a client may take nothing of an answer.
     """
 
     connections: int = 8192
@@ -40,6 +41,7 @@ class Limits:
     request: Seconds = Seconds(10.0)
     idle: Seconds = Seconds(120.0)
     handshake: Seconds = Seconds(10.0)
+    stall: Seconds = Seconds(30.0)
 
 
 @dataclass(slots=True)
@@ -68,6 +70,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(**options)
         self._peers = peers
         self._deadline: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
         self._is_whole = False
         self._in_head = True
         self._head_size = 0
@@ -83,8 +86,19 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Frees its place."""
         self._stop()
+        self._move_on()
         self._peers.leave(self._peer)
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client takes less than it is sent; from now on it has to take something in each ``stall``."""
+        super().pause_writing()
+        self._look_again()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        super().resume_writing()
+        self._move_on()
 
     def data_received(self, data: bytes) -> None:
         """Takes a piece of a request; the time runs until the request is whole."""
@@ -138,6 +152,21 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _look_again(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._stalled = self.loop.call_later(self._peers.limits.stall, self._cut_off_unless_below, left)
+
+    def _cut_off_unless_below(self, left: int) -> None:
+        if self.transport.get_write_buffer_size() >= left:
+            self.transport.abort()
+        else:
+            self._look_again()
+
+    def _move_on(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
     def _close(self, answer: bytes) -> None:
         cycle: RequestResponseCycle | None = self.cycle  # None before the first request

@@ -7,13 +7,15 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Request, async_playwright
 from playwright.async_api import Page as Tab
+from starlette.types import Receive, Scope, Send
 
-from protocol.runtime.clock import SystemClock
+from protocol.runtime.clock import Clock, SystemClock
 from scheduler_plugin.dashboard.app import Dashboard, assemble
 from scheduler_plugin.dashboard.reviews import ApiJudge
 from scheduler_plugin.history.ports import History
@@ -44,6 +46,8 @@ class Served:
     told: Told
     dashboard: Dashboard
     links: list[str]
+    asked: list[str] = field(default_factory=list)
+    """The paths of all requests, those too that a browser tells no page of."""
     port: int = 0
     server: Server | None = None
     serving: asyncio.Task[None] | None = None
@@ -54,7 +58,12 @@ class Served:
 
     async def start(self) -> None:
         """Listens, on the port of before where there was one."""
-        self.server = Listener("page", self.dashboard.app, f"127.0.0.1:{self.port}").server()
+
+        async def noting(scope: Scope, receive: Receive, send: Send) -> None:
+            self.asked.append(scope["path"])
+            await self.dashboard.app(scope, receive, send)
+
+        self.server = Listener("page", noting, f"127.0.0.1:{self.port}").server()
         self.serving = asyncio.create_task(self.server.serve())
         while not self.server.started:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.01)
@@ -68,9 +77,14 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    cluster: PageCluster, told: Told, *, on_a_cluster: bool = False, history: History | None = None
+    cluster: PageCluster,
+    told: Told,
+    *,
+    on_a_cluster: bool = False,
+    history: History | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Served]:
-    clock, judge = SystemClock(), ApiJudge(cluster) if on_a_cluster else None
+    clock, judge = clock or SystemClock(), ApiJudge(cluster) if on_a_cluster else None
     dashboard = assemble("a fleet that is made up", cluster, told, clock, judge, history)
     found = Served(cluster, told, dashboard, [])
     dashboard.doorman.on_link = found.links.append
@@ -130,10 +144,12 @@ async def browsing() -> AsyncIterator[Browser]:
 
 @asynccontextmanager
 async def visit(
-    browser: Browser, url: str, width: int = 1360, height: int = 800, **options: Any
+    browser: Browser, url: str, width: int = 1360, height: int = 800, at: datetime | None = None, **options: Any
 ) -> AsyncIterator[Visit]:
-    """A tab on ``url``; no request may leave the page's origin."""
+    """A tab on ``url``; no request may leave the page's origin. ``at`` is what its calendar says all the time."""
     context = await browser.new_context(viewport={"width": width, "height": height}, **options)
+    if at is not None:
+        await context.clock.set_fixed_time(at)
     tab = await context.new_page()
     found = Visit(tab, context, "/".join(url.split("/")[:3]))
     tab.on("console", found.heard)

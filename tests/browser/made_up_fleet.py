@@ -46,6 +46,29 @@ DECIDED = (
 """What was decided about each VM so many ms ago."""
 
 
+def speaks(told: Told, vm: str) -> None:
+    """The agent and the scheduler have something to say of that VM."""
+    has = {"cpu": "1", "mem": "4Gi"}
+    told.agent = {
+        "because": "1 cpu, 4Gi: holding: less has not been proven to be enough",
+        "goal": has,
+        "compute_unit": {"cpu": "250m", "mem": "1Gi"},
+        "permit": {"cpu": "2", "mem": "5Gi"},
+        "parts": [{"name": "memory used", "need": "3Gi", "because": "2.1 GiB are used"}],
+        "metrics": {"cores_busy": 0.52, "load1": 0.6, "mem_used": "2150Mi", "mem_total": "4Gi", "age_seconds": 1.0},
+    }
+    pod = {
+        "pod": "db-0-pod",
+        "node": "node-1",
+        "state": "bound",
+        "reserved": {"cpu": "2", "mem": "5Gi"},
+        "reservedBecause": {"permit": {"cpu": "2", "mem": "5Gi"}},
+        "nodeTotal": {"cpu": "48", "mem": "96Gi"},
+        "nodeReserved": {"cpu": "29", "mem": "64Gi"},
+    }
+    told.scheduler[f"/explain/{vm}"] = {"pods": [pod]}
+
+
 def past_of(cluster: PageCluster) -> MadeUpHistory:
     """A history of all VMs of the cluster, each of which had the same at all times."""
     vms = cluster.collections[VMS].objects

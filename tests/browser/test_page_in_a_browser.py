@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +18,6 @@ from tests.browser.chromium import PATIENCE, Served, Visit, browsing, served, vi
 from tests.browser.made_up_fleet import DECIDED, fleet, past_of, running_vm
 
 pytestmark = pytest.mark.browser
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 VIEWS = {
     "page-fleet": ("#/", "24 nodes"),
     "page-node": ("#/node/node-4", "above its watermark"),
@@ -31,8 +28,6 @@ VIEWS = {
     "page-settings": ("#/settings", "autoscale-scheduler"),
     "page-vm": ("#/vm/default/db-0", "Its agent does not answer"),
 }
-KEPT = {"page-fleet", "page-vm"}
-"""The pictures of the README; AUTOSCALE_PICTURES=1 takes them again."""
 CHANGES = 20
 FRAMES = """milliseconds => new Promise(done => {
   const gaps = []; let last = performance.now(); const until = last + milliseconds;
@@ -68,9 +63,6 @@ async def test_every_view_opens_without_an_error_and_is_accessible(theme: Any) -
             for name, (path, text) in VIEWS.items():
                 await opened(seen, path.replace("default/db-0", a_vm(run)), text)
                 found[name] = await seen.violations()
-                if theme == "dark" and name in KEPT and os.environ.get("AUTOSCALE_PICTURES"):
-                    await asyncio.sleep(3)
-                    await seen.tab.screenshot(path=PICTURES / f"{name}.png")
             assert {name: said for name, said in found.items() if said} == {}
             assert seen.complaints == []
 
@@ -211,6 +203,39 @@ async def test_on_a_cluster_one_sees_the_namespaces_that_one_may_list() -> None:
         run.dashboard.doorman.sessions = type(run.dashboard.doorman.sessions)()
         await seen.tab.get_by_role("heading", name="Sign in").wait_for(timeout=PATIENCE)
         assert "shop/db" not in await seen.tab.content()
+
+
+async def test_views_change_without_asking_for_any_file_again() -> None:
+    async with browsing() as browser, served(*fleet(3, 4)) as run, visit(browser, link(run)) as seen:
+        await seen.shows("12 VMs")
+        await opened(seen, "#/groups", "Two replicas serve.")
+        run.asked.clear()
+        for path, text in (("#/node/node-1", "VMs (4)"), ("#/migrations", "Under way (1)"), ("#/", "12 VMs")):
+            await opened(seen, path, text)
+        assert {path for path in run.asked if not path.startswith("/api/")} <= {"/static/icon.svg"}
+        assert run.asked.count("/static/icon.svg") <= 1
+
+
+async def test_on_paper_it_is_dark_on_white_and_whole() -> None:
+    async with (
+        browsing() as browser,
+        served(*fleet(6, 4)) as run,
+        visit(browser, link(run), color_scheme="dark") as seen,
+    ):
+        await seen.shows("24 VMs")
+        await seen.tab.emulate_media(media="print", color_scheme="dark")
+        for path, text in (("#/", "24 VMs"), (f"#/vm/{a_vm(run)}", "The guest has"), ("#/costs", "No history is kept")):
+            await opened(seen, path, text)
+            look = await seen.tab.evaluate(
+                "() => { const of = getComputedStyle(document.body); return [of.backgroundColor, of.color]; }"
+            )
+            assert look == ["rgb(255, 255, 255)", "rgb(0, 0, 0)"]
+            assert not await seen.tab.locator("nav").is_visible()
+            cut = await seen.tab.evaluate(
+                "() => { const m = document.querySelector('main'); return m.scrollHeight - m.clientHeight; }"
+            )
+            assert cut <= 1
+        assert seen.complaints == []
 
 
 async def test_a_phones_width_is_enough_and_a_keyboard_too() -> None:

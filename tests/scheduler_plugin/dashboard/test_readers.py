@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 from scheduler_plugin.dashboard.core.frames import HEARTBEAT
 from scheduler_plugin.dashboard.core.sight import ALL, Sight
-from scheduler_plugin.dashboard.readers import BEAT, MOST, TICK
+from scheduler_plugin.dashboard.readers import BEAT, MOST, MOST_OF_ONE, TICK
 from tests.fake_clock import settle
 from tests.scheduler_plugin.dashboard.core.test_frames import parsed
 from tests.scheduler_plugin.dashboard.page_cluster import Page, a_node, a_pod, amounts, nodes_answer, page, put_vm
@@ -113,9 +113,16 @@ async def test_silence_is_broken_by_a_heartbeat() -> None:
         assert await waiting == HEARTBEAT
 
 
-async def test_there_are_only_so_many_readers() -> None:
+async def test_there_are_only_so_many_readers_and_few_of_one_session() -> None:
     async with page() as run:
         await run.sign_in(run.links[-1])
-        run.dashboard.readers.count = MOST
+        readers = run.dashboard.readers
+        own = [readers.frames(all_of_it, "", b"own") for _ in range(MOST_OF_ONE)]
+        for each in own:
+            await next_of(each)
+        assert (readers.is_full(b"own"), readers.is_full(b"another")) == (True, False)
+        await own[0].aclose()  # type: ignore[attr-defined]
+        assert (readers.is_full(b"own"), readers.count) == (False, MOST_OF_ONE - 1)
+        readers._open[b"others"] = MOST
         answer = await run.http.get("/api/events")
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")

@@ -256,6 +256,9 @@ class Wire(asyncio.Transport):
     def close(self) -> None:
         """Nothing is open."""
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def pause_reading(self) -> None:
         """Nothing is read from here."""
 

@@ -7,18 +7,22 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+import uvicorn
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
+from uvicorn.server import ServerState
 
 from protocol.units import Seconds
 from scheduler_plugin.web.bodies import BodyError, read_body
-from scheduler_plugin.web.limits import LONGEST_HEAD, Limits
+from scheduler_plugin.web.limits import LONGEST_HEAD, BoundedProtocol, Limits, Peers
 from scheduler_plugin.web.serving import Listener, serve
 from tests.scheduler_plugin.web.test_serving import free_address, listening
 
 SHORT = Limits(connections=4, per_peer=3, request=Seconds(0.05), idle=Seconds(1.0))
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+LARGE = 8 * 1024**2
+"""Bytes."""
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
 
 
@@ -75,6 +79,7 @@ class Served:
             return Response()
 
         app = FastAPI()
+
         app.add_route("/", answer, methods=["GET", "POST"])
         return app
 
@@ -125,6 +130,60 @@ async def test_a_request_in_pieces_that_arrives_in_time_is_served_and_so_is_the_
         client.say(GET)
         assert await client.status() == "200 OK"
         assert listener.bodies == [1000, 0]
+
+
+class Wire(asyncio.Transport):
+    """A transport whose client takes what a test says."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
+        self.left, self.is_aborted = LARGE, False
+
+    def get_write_buffer_size(self) -> int:
+        return self.left
+
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def written_to(wire: Wire) -> BoundedProtocol:
+    """A connection whose client has not taken all that was written; each turn of the loop is a ``stall``."""
+    config = uvicorn.Config(FastAPI(), lifespan="off", log_config=None)
+    limits = Limits(request=Seconds(60.0), stall=Seconds(0.0))
+    protocol = BoundedProtocol(Peers(limits), config=config, server_state=ServerState(), app_state={})
+    protocol.connection_made(wire)
+    protocol.pause_writing()
+    return protocol
+
+
+async def turns(wire: Wire, taken: int) -> bool:
+    """Whether the connection is cut off although its client takes so much at each turn."""
+    for _ in range(10):
+        wire.left -= taken
+        await asyncio.sleep(0)
+    return wire.is_aborted
+
+
+async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off_and_a_slow_one_is_not() -> None:
+    for taken, is_cut_off in ((0, True), (1, False)):
+        wire = Wire()
+        protocol = written_to(wire)
+        assert await turns(wire, taken) == is_cut_off
+        protocol.connection_lost(None)
+
+
+async def test_a_client_that_has_caught_up_is_left_in_peace() -> None:
+    wire = Wire()
+    protocol = written_to(wire)
+    protocol.resume_writing()
+    assert not await turns(wire, 0)
+    protocol.connection_lost(None)
 
 
 async def test_one_peer_gets_only_so_many_connections_and_a_place_that_is_left_is_free_again() -> None:
