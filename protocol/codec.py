@@ -71,14 +71,11 @@ def decode_request(body: bytes, accepted: VersionRange = EVERY_VERSION) -> WireR
     '500m cpu, 2Gi'
     """
     try:
-        version = _HEAD.decode(body).protoVersion
-        if version not in accepted or version not in EVERY_VERSION:
-            raise ValueError(f"protoVersion: expected {accepted}, got {shown(version)}")
-        found = _decoded(_REQUEST, body)
+        found = _request_in(body, accepted)
         pod = ObjectName(_name("pod.namespace", found.pod.namespace), _name("pod.name", found.pod.name))
     except (ValueError, RecursionError) as error:
         raise MalformedRequestError(field_message(error)) from None
-    return WireRequest(ProtocolVersion(version), pod, found)
+    return WireRequest(ProtocolVersion(found.protoVersion), pod, found)
 
 
 def encode_request(version: ProtocolVersion, request: AgentRequest, slot_size: Bytes) -> bytes:
@@ -147,6 +144,23 @@ def decode_response(version: ProtocolVersion, body: bytes, slot_size: Bytes) -> 
         raise MalformedResponseError(field_message(error)) from None
 
 
+def _request_in(body: bytes, accepted: VersionRange) -> WireRequestBody:
+    try:
+        found = _REQUEST.decode(body)
+    except (ValueError, RecursionError):
+        _require(_HEAD.decode(body).protoVersion, accepted)  # what is no version of ours is told that first
+        raise
+    _require(found.protoVersion, accepted)
+    if body.count(b":") > found.least_keys:
+        _require_no_key_twice(body)
+    return found
+
+
+def _require(version: int, accepted: VersionRange) -> None:
+    if version not in accepted or version not in EVERY_VERSION:
+        raise ValueError(f"protoVersion: expected {accepted}, got {shown(version)}")
+
+
 def _request(wire: WireRequest, dialect: Dialect, slot_size: Bytes) -> AgentRequest:
     body = wire.body
     resources = dialect.read("resources", body.resources, slot_size)
@@ -205,9 +219,13 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     found = decoder.decode(body)
+    _require_no_key_twice(body)
+    return found
+
+
+def _require_no_key_twice(body: bytes) -> None:
     if _keys(_ANY_OBJECT.decode(body)) < body.count(b":"):
         _NO_KEY_TWICE.decode(body.decode())
-    return found
 
 
 def _keys(value: dict[str, object] | list[object]) -> int:

@@ -59,6 +59,23 @@ class WireRequestBody(msgspec.Struct, frozen=True):
     lastPermit: WireResources | None = None  # noqa: N815 - the name on the wire
     metrics: WireMetrics | None = None
     sequence: Sequence | None = None
+    protoVersion: int = 0  # noqa: N815 - the name on the wire
+
+    @property
+    def least_keys(self) -> int:
+        """How many keys its text has at least, each once: with as many colons none came twice."""
+        count, metrics = 6, self.metrics
+        if self.protoVersion:
+            count += 1
+        if self.sequence is not None:
+            count += 1
+        if self.lastPermit is not None:
+            count += 3
+        if self.computeUnit is not None:
+            count += 3
+        if metrics is not None:
+            count += 2 + (metrics.loadAvg5M is not None) + (metrics.memoryUsageBytes is not None)
+        return count
 
 
 class WireResponseBody(msgspec.Struct, frozen=True):

@@ -171,3 +171,35 @@ def test_any_bytes(sent: bytes) -> None:
 @pytest.mark.parametrize("deep", [b"[", b'{"a":'], ids=["lists", "objects"])
 def test_endless_nesting(begin: bytes, deep: bytes) -> None:
     survives(begin + deep * 50_000)
+
+
+KEYS = [
+    b'"vCPUs":1',
+    b'"mem":1',
+    b'"namespace":"a"',
+    b'"protoVersion":4',
+    b'"sequence":7',
+    b'"loadAvg5M":0.1',
+    b'"lastPermit":null',
+]
+
+
+@given(st.integers(1, 7), st.sampled_from(KEYS), st.data())
+def test_no_object_of_a_request_may_have_a_key_twice_wherever_it_stands(
+    version: int, key: bytes, data: st.DataObject
+) -> None:
+    whole = body(version, sequence=3)
+    places = [at for at in range(len(whole)) if whole[at : at + 1] == b"{"]
+    at = data.draw(st.sampled_from(places)) + 1
+    sent = whole[:at] + key + b"," + whole[at:]
+    found: list[bool] = []
+
+    def look(pairs: list[tuple[str, object]]) -> None:
+        found.append(len({name for name, _ in pairs}) == len(pairs))
+
+    json.loads(sent, object_pairs_hook=look)
+    if all(found):
+        decode_request(sent)
+    else:
+        with pytest.raises(MalformedRequestError):
+            decode_request(sent)
