@@ -84,7 +84,8 @@ class Fleet:
         pod = await self.create(PODS, _pod(made, node))
         await self.patch(f"{PODS}/{name}-pod/status", {"status": {"phase": "Running", "podIP": "10.244.1.9"}})
         used = {"cpus": cpu, "memorySize": f"{slots}Gi"}
-        await self.patch(f"{VMS}/{name}/status", {"status": {"phase": "Running", "podName": f"{name}-pod", **used}})
+        status = {"phase": "Running", "podName": f"{name}-pod", "node": node, **used}
+        await self.patch(f"{VMS}/{name}/status", {"status": status})
         token = await self.token("default", "vm-agent", TOKEN_AUDIENCE, pod)
         return Vm(name, node, made["metadata"]["uid"], token)
 
