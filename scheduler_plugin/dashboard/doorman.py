@@ -4,10 +4,12 @@ Rules that hold here:
 
 - Without a session there is nothing but the page's own files.
 - A session by token is judged again every half minute; while the API server does not answer, it ends.
+- Sign-ins are judged ``SIGNING`` at a time, so that a flood of them does not hold up the sessions that there are.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,15 +18,16 @@ from typing import Final
 from protocol.runtime.clock import Clock
 from scheduler_plugin.cluster.api import ApiError
 from scheduler_plugin.dashboard.core.sessions import Session, Sessions
-from scheduler_plugin.dashboard.core.sight import ALL, Sight
+from scheduler_plugin.dashboard.core.sight import ALL
 from scheduler_plugin.dashboard.fleet import Fleet
-from scheduler_plugin.dashboard.reviews import Judge
+from scheduler_plugin.dashboard.reviews import AT_ONCE, PATIENCE, Judge, Visitor
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 
 COOKIE: Final = "autoscale-page"
 LONGEST_TOKEN: Final = 16 * 1024
 SECRET: Final = 32
 """Bytes."""
+SIGNING: Final = AT_ONCE // 2
 _DIGITS: Final = 5
 """Of a port."""
 
@@ -50,6 +53,7 @@ class Doorman:
     judge: Judge | None
     on_link: Callable[[str], None] = lambda _: None
     sessions: Sessions = field(default_factory=Sessions)
+    _signing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SIGNING))
 
     @property
     def way(self) -> str:
@@ -64,12 +68,14 @@ class Doorman:
 
     async def sign_in(self, token: str) -> str | None:
         """The secret of a new session; None where the token is no good. Raises ``ApiError`` and ``TimeoutError``."""
-        sight = await self._judged(token)
-        self.telemetry.sign_ins.labels("refused" if sight is None else "accepted").inc()
-        if sight is None:
+        async with asyncio.timeout(PATIENCE), self._signing:
+            visitor = await self._judged(token)
+        self.telemetry.sign_ins.labels("refused" if visitor is None else "accepted").inc()
+        if visitor is None:
             return None
         secret = secrets.token_urlsafe(SECRET)
-        self.sessions.begin(secret, sight, self.clock.now(), "" if self.judge is None else token)
+        kept = "" if self.judge is None else token
+        self.sessions.begin(secret, visitor.sight, self.clock.now(), kept, visitor.who)
         return secret
 
     async def find(self, cookie: str) -> Session | None:
@@ -83,20 +89,20 @@ class Doorman:
         if found is None or self.judge is None or not found.is_due(self.clock.now()):
             return found
         try:
-            sight = await self.judge.sight(found.token, self.fleet.namespaces)
+            visitor = await self.judge.visitor(found.token, self.fleet.namespaces)
         except (ApiError, TimeoutError):
-            sight = None
-        if sight is None:
+            visitor = None
+        if visitor is None:
             self.sessions.end(found)
             return None
-        return self.sessions.checked(found, sight, self.clock.now())
+        return self.sessions.checked(found, visitor.sight, self.clock.now())
 
-    async def _judged(self, token: str) -> Sight | None:
+    async def _judged(self, token: str) -> Visitor | None:
         if not 0 < len(token) <= LONGEST_TOKEN or not token.isascii() or not token.isprintable():
             return None
         if self.judge is not None:
-            return await self.judge.sight(token, self.fleet.namespaces)
+            return await self.judge.visitor(token, self.fleet.namespaces)
         if not self.sessions.take_link(token):
             return None
         self.offer_link()
-        return ALL
+        return Visitor("", ALL)

@@ -3,8 +3,8 @@
 Rules that hold here:
 
 - Changes of one moment are sent together, at most every ``TICK``. A reader that is slow skips to what is newest.
-- A reader costs its revision and one frame. There are at most ``MOST`` of them, and ``MOST_OF_ONE`` of one session, so
-  that no session takes all places. One that takes nothing is cut off by its listener.
+- A reader costs its revision and one frame. There are at most ``MOST`` of them, and ``MOST_OF_ONE`` of one person, so
+  that no person takes all places. One that takes nothing is cut off by its listener.
 - A reader whose session has ended is told no more; one that may see more or less than before begins anew.
 """
 
@@ -25,7 +25,7 @@ from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 TICK: Final = Seconds(0.2)
 BEAT: Final = Seconds(10.0)
 MOST: Final = 64
-MOST_OF_ONE: Final = 8
+MOST_OF_ONE: Final = 16
 SHARED: Final = 16
 """Frames that are kept for readers who have seen the same."""
 
@@ -48,9 +48,9 @@ class Readers:
         """How many read."""
         return self._open.total()
 
-    def is_full(self, session: bytes) -> bool:
-        """Whether no more may read: at all, or of this session."""
-        return self.count >= MOST or self._open[session] >= MOST_OF_ONE
+    def is_full(self, person: bytes) -> bool:
+        """Whether no more may read: at all, or of this person."""
+        return self.count >= MOST or self._open[person] >= MOST_OF_ONE
 
     def stir(self) -> None:
         """There is news."""
@@ -65,11 +65,16 @@ class Readers:
             self._turn = asyncio.Event()
             await self._clock.sleep(TICK)
 
-    async def frames(self, sees: Sees, last_id: str, session: bytes = b"") -> AsyncIterator[bytes]:
-        """What one reader gets whose last event was ``last_id``, until it may see nothing any more."""
-        self._open[session] += 1
+    async def frames(self, sees: Sees, last_id: str, person: bytes = b"") -> AsyncIterator[bytes]:
+        """What one reader gets whose last event was ``last_id``, until it may see nothing any more.
+
+        Nothing where there are too many: several may have been let in at the same moment.
+        """
+        if self.is_full(person):
+            return
+        self._open[person] += 1
         self._telemetry.readers.inc()
-        seen, before = None, None
+        seen, before, silent_since = None, None, self._clock.now()
         try:
             while (sight := await sees()) is not None:
                 turn = self._turn
@@ -77,17 +82,16 @@ class Readers:
                     seen = revision_in(last_id, f"{self.epoch}{sight.tag}")
                     before, last_id = sight, ""
                 frame, seen = self._next(sight, seen)
+                if not frame and self._clock.now() - silent_since >= BEAT:
+                    frame = HEARTBEAT
                 if frame:
                     self._telemetry.sent.inc(len(frame))
                     yield frame
+                    silent_since = self._clock.now()
                 if seen == self.journal.revision:
-                    until = Instant(self._clock.now() + BEAT)
-                    await self._clock.wait(turn, until)
-                    if not turn.is_set():
-                        yield HEARTBEAT
+                    await self._clock.wait(turn, Instant(silent_since + BEAT))
         finally:
-            self._open[session] -= 1
-            self._open += Counter()  # forgets sessions that read no more
+            self._open -= Counter((person,))  # forgets people who read no more
             self._telemetry.readers.dec()
 
     def _next(self, sight: Sight, seen: int | None) -> tuple[bytes, int]:

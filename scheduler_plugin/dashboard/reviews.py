@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from protocol.kubernetes.objects import Json, JsonObject, child, flag, text
 from protocol.kubernetes.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, VIRTUAL_MACHINES
@@ -27,10 +27,17 @@ QUESTIONS: Final = 16
 MOST_NAMESPACES: Final = 1000
 
 
-class Judge(Protocol):
-    """Says what the bearer of a token may see."""
+class Visitor(NamedTuple):
+    """The bearer of a token: their name to the API server, and what they may see."""
 
-    async def sight(self, token: str, namespaces: Iterable[str]) -> Sight | None:
+    who: str
+    sight: Sight
+
+
+class Judge(Protocol):
+    """Says whose a token is and what its bearer may see."""
+
+    async def visitor(self, token: str, namespaces: Iterable[str]) -> Visitor | None:
         """None where the token is no good, or allows nothing. Raises ``ApiError`` and ``TimeoutError``."""
 
 
@@ -42,19 +49,20 @@ class ApiJudge:
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._questions = asyncio.Semaphore(QUESTIONS)
 
-    async def sight(self, token: str, namespaces: Iterable[str]) -> Sight | None:
+    async def visitor(self, token: str, namespaces: Iterable[str]) -> Visitor | None:
         """See ``Judge``."""
         async with asyncio.timeout(PATIENCE), self._turns:
             status = child(await self._review(TOKEN_REVIEWS.kind, TOKEN_REVIEWS.path(), {"token": token}), "status")
             user = child(status, "user")
-            if not flag(status, "authenticated") or not text(user, "username"):
+            who = text(user, "username")
+            if not flag(status, "authenticated") or not who:
                 return None
             if await self._may_list(user, ""):
-                return ALL
+                return Visitor(who, ALL)
             asked = sorted(namespaces)[:MOST_NAMESPACES]
             allowed = await asyncio.gather(*(self._may_list(user, each) for each in asked))
         seen = frozenset(each for each, may in zip(asked, allowed, strict=True) if may)
-        return Sight(seen) if seen else None
+        return Visitor(who, Sight(seen)) if seen else None
 
     async def _may_list(self, user: JsonObject, namespace: str) -> bool:
         spec: Json = {

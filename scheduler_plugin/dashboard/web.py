@@ -92,8 +92,7 @@ def _add_sign_in(app: FastAPI, title: str, doorman: Doorman) -> None:
         if secret is None:
             return JSONResponse({"error": "this does not let you in"}, 401)
         response = JSONResponse({"signedIn": True, "way": doorman.way, "title": title})
-        is_https = request.url.scheme == "https"
-        age = int(LASTS)
+        age, is_https = int(LASTS), _is_https(request)
         response.set_cookie(_cookie(request), secret, max_age=age, httponly=True, samesite="strict", secure=is_https)
         return response
 
@@ -115,14 +114,14 @@ def _add_events(app: FastAPI, doorman: Doorman, readers: Readers) -> None:
         session = await _session(request, doorman)
         if session is None:
             return JSONResponse(_SIGN_IN, 401)
-        if readers.is_full(session.key):
+        if readers.is_full(session.person):
             return JSONResponse({"error": "too many pages are open: try again"}, 503, {"Retry-After": "5"})
 
         async def sees() -> Sight | None:
             found = await doorman.renewed(session)
             return None if found is None else found.sight
 
-        frames = readers.frames(sees, request.headers.get("last-event-id", ""), session.key)
+        frames = readers.frames(sees, request.headers.get("last-event-id", ""), session.person)
         return StreamingResponse(frames, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
@@ -153,6 +152,11 @@ def _add_accounts(app: FastAPI, doorman: Doorman, accounts: Accounts) -> None:
     @app.get("/api/settings")
     async def settings(request: Request) -> Response:
         return await answer(request, accounts.of_settings)
+
+
+def _is_https(request: Request) -> bool:
+    """Whether the browser came by HTTPS, itself or by a proxy that says so; a lie makes a cookie stricter."""
+    return "https" in {request.url.scheme, request.headers.get("x-forwarded-proto", "")}
 
 
 def _cookie(request: Request) -> str:

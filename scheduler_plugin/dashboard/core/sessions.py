@@ -4,7 +4,8 @@ Rules that hold here:
 
 - Secrets are kept as hashes and compared in constant time; a link opens one session and is void then.
 - A session ends when it has not been checked for ``CHECKED_FOR`` seconds and the check fails, or after ``LASTS``.
-- There are at most ``MOST`` sessions; the oldest go first.
+- There are at most ``MOST`` sessions, and ``MOST_OF_ONE`` of one person; the oldest go first. A person who signs in
+  again and again ends sessions of their own.
 """
 
 from __future__ import annotations
@@ -20,17 +21,26 @@ from scheduler_plugin.dashboard.core.sight import Sight
 LASTS: Final = Seconds(12 * 3600.0)
 CHECKED_FOR: Final = Seconds(30.0)
 MOST: Final = 256
+MOST_OF_ONE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One signed-in browser. ``token`` is what the API server is asked about again; empty on one machine."""
+    """One signed-in browser. ``who`` is the person's name to the API server, ``token`` what that is asked about again;
+    both are empty on one machine.
+    """
 
     key: bytes
     sight: Sight
     begun: Instant
     checked: Instant
     token: str = field(default="", repr=False)
+    who: str = ""
+
+    @property
+    def person(self) -> bytes:
+        """Whose session it is; on one machine each browser counts as a person."""
+        return self.who.encode() or self.key
 
     def is_due(self, now: Instant) -> bool:
         """Whether the API server has to be asked again."""
@@ -56,11 +66,14 @@ class Sessions:
             self._link = b""
         return matches
 
-    def begin(self, secret: str, sight: Sight, now: Instant, token: str = "") -> Session:
+    def begin(self, secret: str, sight: Sight, now: Instant, token: str = "", who: str = "") -> Session:
         """A new session, known by ``secret``."""
-        session = Session(hashed(secret), sight, now, now, token)
+        session = Session(hashed(secret), sight, now, now, token, who)
         self._open[session.key] = session
-        if len(self._open) > self.most:
+        own = [key for key, each in self._open.items() if each.person == session.person]
+        if len(own) > MOST_OF_ONE:
+            del self._open[own[0]]
+        elif len(self._open) > self.most:
             del self._open[next(iter(self._open))]
         return session
 

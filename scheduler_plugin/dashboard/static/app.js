@@ -27,7 +27,7 @@ let isDue = false;
 function route() {
   const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
   const known = VIEWS.find(([path]) => path === name);
-  const View = known ? known[2] : DETAILS[name] || FleetView;
+  const View = known ? known[2] : Object.hasOwn(DETAILS, name) ? DETAILS[name] : FleetView;
   for (const link of at("nav").children) {
     const isHere = link.getAttribute("href") === `#/${known ? name : ""}` && Boolean(known);
     if (isHere) link.setAttribute("aria-current", "page");

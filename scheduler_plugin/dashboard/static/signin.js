@@ -1,11 +1,12 @@
-// Signs in: with the token of a one-time link, which leaves the address at once, or with one that is pasted.
+// Signs in: with the token of a one-time link, which leaves the address at once, or with one that is pasted. On a
+// cluster no link signs in: it could make a person see what another one sees.
 
 import { fill, h, say } from "./dom.js";
 
 export async function signIn(main) {
   const token = new URLSearchParams(location.hash.replace(/^#/, "")).get("token");
   if (token) history.replaceState(null, "", location.pathname);
-  let session = token ? await send(token) : null;
+  let session = token && (await current()).way === "link" ? await send(token) : null;
   while (!session || !session.signedIn) {
     const found = await current();
     if (found.signedIn) return found;

@@ -113,7 +113,7 @@ async def test_silence_is_broken_by_a_heartbeat() -> None:
         assert await waiting == HEARTBEAT
 
 
-async def test_there_are_only_so_many_readers_and_few_of_one_session() -> None:
+async def test_there_are_only_so_many_readers_and_few_of_one_person() -> None:
     async with page() as run:
         await run.sign_in(run.links[-1])
         readers = run.dashboard.readers
@@ -121,8 +121,28 @@ async def test_there_are_only_so_many_readers_and_few_of_one_session() -> None:
         for each in own:
             await next_of(each)
         assert (readers.is_full(b"own"), readers.is_full(b"another")) == (True, False)
+        assert await anext(readers.frames(all_of_it, "", b"own"), b"too many") == b"too many"
         await own[0].aclose()  # type: ignore[attr-defined]
         assert (readers.is_full(b"own"), readers.count) == (False, MOST_OF_ONE - 1)
         readers._open[b"others"] = MOST
         answer = await run.http.get("/api/events")
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+
+
+async def test_a_quiet_namespace_of_a_busy_cluster_has_heartbeats() -> None:
+    async with page() as run:
+
+        async def of_the_shop() -> Sight | None:
+            return Sight(frozenset({"shop"}))
+
+        frames = run.dashboard.readers.frames(of_the_shop, "")
+        await next_of(frames)
+        waiting = asyncio.ensure_future(anext(frames))
+        for at in range(round(BEAT / TICK) + 2):
+            put_vm(run.cluster, "busy", "bank", cpu=1 + at % 2)
+            await settle()
+            await ticked(run)
+        is_broken = waiting.done()
+        waiting.cancel()
+        assert is_broken
+        assert await waiting == HEARTBEAT

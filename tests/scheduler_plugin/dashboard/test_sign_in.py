@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from scheduler_plugin.dashboard.core.sessions import CHECKED_FOR, LASTS
-from scheduler_plugin.dashboard.doorman import COOKIE
+from scheduler_plugin.dashboard.doorman import COOKIE, SIGNING
+from scheduler_plugin.dashboard.reviews import Judge, Visitor
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from tests.fake_clock import settle
 from tests.scheduler_plugin.dashboard.page_cluster import page, put_vm
@@ -130,3 +133,41 @@ async def test_a_name_of_dots_is_asked_for_as_it_is() -> None:
         await run.sign_in("clerk")
         assert (await run.http.get("/api/groups/shop/%2e%2e/%2e")).json() == {"is": "as it was asked for"}
         assert (await run.http.get("/api/vms/shop/%2e")).status_code == 404
+
+
+@pytest.mark.parametrize(("said", "is_secure"), [("https", True), ("http", False), ("", False)])
+async def test_behind_a_proxy_with_tls_the_cookie_is_for_https_alone(said: str, is_secure: bool) -> None:
+    async with page() as run:
+        run.http.headers["X-Forwarded-Proto"] = said
+        assert ("secure" in (await run.sign_in(run.links[0])).headers["set-cookie"].lower()) is is_secure
+
+
+async def test_a_flood_of_sign_ins_does_not_hold_up_the_sessions_that_there_are() -> None:
+    async with page(on_a_cluster=True) as run:
+        run.cluster.people = {"admin": {"*"}}
+        await run.sign_in("admin")
+        judge = SlowForStrangers(run.dashboard.doorman.judge)
+        run.dashboard.doorman.judge = judge
+        flood = [asyncio.ensure_future(run.dashboard.doorman.sign_in(f"stranger {at}")) for at in range(50)]
+        await settle()
+        run.clock.jump(CHECKED_FOR)
+        assert (await run.http.get("/api/session")).json()["signedIn"]
+        assert judge.waiting == SIGNING
+        for each in flood:
+            each.cancel()
+        await asyncio.gather(*flood, return_exceptions=True)
+
+
+class SlowForStrangers:
+    """An API server that takes for ever over tokens that it does not know."""
+
+    def __init__(self, judge: Judge | None) -> None:
+        self.waiting = 0
+        self._judge = judge
+
+    async def visitor(self, token: str, namespaces: Iterable[str]) -> Visitor | None:
+        if token.startswith("stranger"):
+            self.waiting += 1
+            await asyncio.Event().wait()
+        assert self._judge is not None
+        return await self._judge.visitor(token, namespaces)

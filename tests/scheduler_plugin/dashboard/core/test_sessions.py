@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from protocol.units import Instant
-from scheduler_plugin.dashboard.core.sessions import CHECKED_FOR, LASTS, Sessions
+from scheduler_plugin.dashboard.core.sessions import CHECKED_FOR, LASTS, MOST_OF_ONE, Sessions
 from scheduler_plugin.dashboard.core.sight import ALL, Sight
 
 BEGAN = Instant(100.0)
@@ -52,3 +52,13 @@ def test_the_oldest_of_too_many_sessions_goes() -> None:
 
 def test_nothing_of_a_token_is_told() -> None:
     assert "hush" not in repr(Sessions().begin("cookie", ALL, BEGAN, "hush"))
+
+
+def test_a_person_who_signs_in_again_and_again_ends_only_sessions_of_their_own() -> None:
+    sessions = Sessions(most=MOST_OF_ONE + 1)
+    of_bob = sessions.begin("bob's", ALL, BEGAN, "token", "bob")
+    for number in range(MOST_OF_ONE + 5):
+        sessions.begin(f"anna's {number}", ALL, BEGAN, "token", "anna")
+    assert sessions.find("bob's", BEGAN) == of_bob
+    found = [sessions.find(f"anna's {number}", BEGAN) is not None for number in range(MOST_OF_ONE + 5)]
+    assert found == [False] * 5 + [True] * MOST_OF_ONE
