@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - A message begins with the path of the field from the top of the document, without a leading dot or dollar sign.
-- A message never repeats more than ``SHOWN`` characters of what was found: the text may come from anybody.
+- A message never repeats more than ``SHOWN`` characters of what was found: the text may come from any client.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - A call that got no answer in time or at all is the network's fault: the cause is unknown here.
-- A message never repeats more than ``SHOWN`` characters of an answer: it may come from anybody.
+- A message never repeats more than ``SHOWN`` characters of an answer: it may come from any program.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class NodeScheduler:
             outcomes = [error] * len(waiting)
         for each, outcome in zip(waiting, outcomes, strict=True):
             if each.answer.done():
-                continue  # whoever asked has gone
+                continue  # the runner that asked has ended
             if isinstance(outcome, SchedulerAnswer):
                 each.answer.set_result(outcome)
             else:

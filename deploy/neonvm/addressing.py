@@ -15,7 +15,7 @@ LINK_POD: Final = "10.255.255.253"
 LINK_POD_MAC: Final = "02:00:0a:ff:ff:fd"
 """The same in every pod, so that a guest's neighbour table stays valid when the guest moves."""
 RETURNED_MAC: Final = "02:00:0a:ff:ff:fc"
-"""Nobody's: frames that a guest's old place gives back to the network come from it."""
+"""No machine has it: frames that a guest's old place gives back to the network come from it."""
 LINK_PREFIX: Final = 30
 DAEMON_PORT: Final = 25183
 RUNNER_PORT: Final = 25183

@@ -4,8 +4,8 @@ Rules that hold here:
 
 - A VM that cannot be read counts as the most that it may be: the largest size that its object names anywhere. Where it
   does not name its maximum, what it may be has no bound.
-- What the original's scheduler has granted is used without asking by the agent that was granted it, whoever is the
-  scheduler now: it counts as long as it stands on the VM (B.11).
+- What the original's scheduler has granted is used without asking by the agent that was granted it, under any later
+  scheduler: it counts as long as it stands on the VM (B.11).
 - A permit that cannot be read counts as the most that it may have been. That of a VM that cannot be read still counts:
   its agent goes on with it once the VM can be read again.
 """
