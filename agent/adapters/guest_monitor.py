@@ -33,6 +33,9 @@ UNREAD = 8
 """Messages that wait in memory; then the guest's are no longer read from the network."""
 
 
+UNSENT = 64 * 1024
+"""Bytes of answers to a guest's pings that wait for it to read them; one that lets more wait is given up."""
+
 POLITE = Seconds(0.5)
 """For so long the end of a conversation is waited for."""
 
@@ -56,6 +59,7 @@ class GuestMonitor:
             ping_interval=None,
             max_size=LARGEST_MONITOR_MESSAGE,
             max_queue=UNREAD,
+            create_connection=_Bounded,
         )
         try:
             socket = await connecting
@@ -93,6 +97,16 @@ async def _ending(socket: ClientConnection) -> AsyncIterator[None]:
         finally:
             socket.transport.abort()
             closing.cancel()
+
+
+class _Bounded(ClientConnection):
+    """A connection whose pongs do not pile up: the library writes them whether or not the guest reads."""
+
+    def data_received(self, data: bytes) -> None:
+        """See ``asyncio.Protocol``."""
+        super().data_received(data)
+        if self.transport.get_write_buffer_size() > UNSENT:
+            self.transport.abort()
 
 
 class _Direct(connect):

@@ -18,6 +18,8 @@ from tests.fake_clock import settle
 
 DEADLINE = Seconds(5.0)
 SHORT = Seconds(0.05)
+MOST_PINGS = 16 * 1024 * 1024
+"""Bytes of pings that a guest tries."""
 Handler = Callable[[ServerConnection], Awaitable[None]]
 
 
@@ -137,6 +139,26 @@ async def test_one_that_does_not_read_is_not_waited_for() -> None:
             await shout(url)
         is_over.set()
     assert caught.value.fault is Fault.GUEST
+
+
+async def test_a_guest_that_pings_and_reads_no_answer_is_given_up() -> None:
+    pings, sent = (b"\x89\x7d" + b"p" * 125) * 200, 0
+
+    async def handler(socket: ServerConnection) -> None:
+        assert await socket.recv() == '{"min":1,"max":2}'
+        await socket.send('{"version":2}')
+        socket.transport.pause_reading()
+        nonlocal sent
+        while not socket.transport.is_closing() and sent < MOST_PINGS:
+            if not socket.transport.get_write_buffer_size():
+                socket.transport.write(pings)
+                sent += len(pings)
+            await asyncio.sleep(0)
+
+    async with monitor(handler) as url, GuestMonitor(url, DEADLINE).connect() as connection:
+        with pytest.raises(PortError, match="ended"):
+            await connection.receive()
+    assert sent < MOST_PINGS
 
 
 async def test_where_nothing_listens_there_is_no_monitor() -> None:
