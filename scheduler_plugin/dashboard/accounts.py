@@ -25,8 +25,11 @@ AT_ONCE: Final = 8
 POINTS: Final = 400
 """Points of a chart, at most about so many."""
 MOST_DECISIONS: Final = 400
-SPEAKS_OF_OTHERS: Final = frozenset({"makingRoom", "stuck", "migrationsIdle", "leader"})
-"""What the scheduler says of a VM that may name VMs of other namespaces."""
+OF_THE_VM_ALONE: Final = frozenset(
+    {"vm", "leading", "mayMove", "staysBecause", "unreadableConstraints"}
+    | {"refusedTargets", "problems", "migrations", "pods"}
+)
+"""What the scheduler says of a VM that names no VM of another namespace."""
 
 
 @dataclass(slots=True)
@@ -53,7 +56,7 @@ class Accounts:
             asked = self.sources.of_scheduler(f"/explain/{escaped(name.namespace)}/{escaped(name.name)}")
             agent, scheduler = await asyncio.gather(self.sources.of_vm(vm), asked)
         if scheduler is not None and sight.namespaces is not None:
-            scheduler = {key: said for key, said in scheduler.items() if key not in SPEAKS_OF_OTHERS}
+            scheduler = {key: said for key, said in scheduler.items() if key in OF_THE_VM_ALONE}
         return {"story": list(story(vm, agent, scheduler)), "agent": agent, "scheduler": scheduler}
 
     async def past_of(self, name: ObjectName, sight: Sight, seconds: int) -> Json | None:

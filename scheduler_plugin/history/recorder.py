@@ -6,6 +6,7 @@ Rules that hold here:
   the time until then is unknown in the history, and nothing else depends on it.
 - Few agents are asked at each look: those with news, then those that were asked longest ago.
 - Only a recorder that holds the store's lock writes it; another one waits until it is free.
+- Nothing old is removed by a clock that has just been started or set ahead: it may be wrong, and be set back soon.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from scheduler_plugin.history.sqlite.store import SqliteStore
 LOG: Final = logging.getLogger("autoscale.history")
 INTERVAL: Final = Seconds(10.0)
 UPKEEP: Final = Seconds(600.0)
+AHEAD: Final = Seconds(3600.0)
+"""A clock that gains so much between two looks was set."""
 MOST_ASKED: Final = 64
 """Agents that are asked at one look, at most."""
 _TOGETHER: Final = 16
@@ -78,6 +81,7 @@ class Recorder:
         self._store: SqliteStore | None = None
         self._thread = ThreadPoolExecutor(1, "history")
         self._upkeep_at = Instant(0.0)
+        self._looked: tuple[Instant, Millis] | None = None
 
     async def run(self) -> None:
         """Records until it is cancelled; then it writes the rest and gives the store back."""
@@ -98,6 +102,8 @@ class Recorder:
                 await self._in_thread(lambda: store.forget_after(look.at))
             answers = await self._answers(look)
             await self._in_thread(lambda: store.write(self._chronicle.take(look, answers)))
+            if self._was_set_ahead(look.at):
+                self._upkeep_at = Instant(self._clock.now() + UPKEEP)
             if self._clock.now() >= self._upkeep_at:
                 self._upkeep_at = Instant(self._clock.now() + UPKEEP)
                 await self._in_thread(lambda: store.upkeep(look.at))
@@ -105,6 +111,12 @@ class Recorder:
             self._note(str(error))
         else:
             self._note("")
+
+    def _was_set_ahead(self, at: Millis) -> bool:
+        """Whether the clock shows another time than after the look before, or there was none."""
+        now, before = self._clock.now(), self._looked
+        self._looked = now, at
+        return before is None or at - before[1] > (now - before[0] + AHEAD) * SECOND
 
     async def _opened(self) -> SqliteStore:
         """The store; what it has of the future was written by a clock that was wrong."""

@@ -11,6 +11,8 @@ from protocol.names import ANNOTATION_REASON, ANNOTATION_TARGET_NODE
 from scheduler_plugin.history.core.samples import Millis, MoveRecord
 
 ENDED: Final = frozenset({"Succeeded", "Failed"})
+_LONGEST: Final = 300
+"""Characters of a reason; an annotation may have a quarter of a million."""
 
 
 def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> MoveRecord:
@@ -35,6 +37,6 @@ def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> M
         phase=phase,
         since=began if before is None else before.since,
         until=at,
-        reason=annotations.get(ANNOTATION_REASON, ""),
+        reason=annotations.get(ANNOTATION_REASON, "")[:_LONGEST],
         downtime=downtime if "downtimeMs" in child(migration, "status", "info") else None,
     )

@@ -4,12 +4,15 @@ import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from scheduler_plugin.dashboard.accounts import OF_THE_VM_ALONE
 from scheduler_plugin.dashboard.core.sessions import CHECKED_FOR, LASTS
 from scheduler_plugin.dashboard.doorman import COOKIE, SIGNING
 from scheduler_plugin.dashboard.reviews import Judge, Visitor
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
+from scheduler_plugin.web.models import VmModel
 from tests.fake_clock import settle
 from tests.scheduler_plugin.dashboard.page_cluster import page, put_vm
 
@@ -171,3 +174,8 @@ class SlowForStrangers:
             await asyncio.Event().wait()
         assert self._judge is not None
         return await self._judge.visitor(token, namespaces)
+
+
+def test_every_part_of_the_schedulers_account_is_known_to_speak_of_others_or_not() -> None:
+    of_others = {"leader", "migrationsIdle", "stuck", "makingRoom"}
+    assert {each.encode_name for each in msgspec.structs.fields(VmModel)} == OF_THE_VM_ALONE | of_others

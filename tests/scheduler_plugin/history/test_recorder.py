@@ -13,7 +13,7 @@ from protocol.kubernetes.objects import Json, JsonObject
 from scheduler_plugin.history.core.looks import Look
 from scheduler_plugin.history.core.samples import DAY, SECOND
 from scheduler_plugin.history.ports import Period
-from scheduler_plugin.history.recorder import LookError, Recorder
+from scheduler_plugin.history.recorder import UPKEEP, LookError, Recorder
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scheduler_plugin.history.sqlite.store import SqliteStore
 from tests.fake_clock import FakeClock
@@ -95,3 +95,17 @@ async def test_when_the_clock_is_set_back_the_future_is_forgotten(tmp_path: Path
         await recorder.record()
     recorder._close()
     assert (await SqliteHistory(path).extent()).until == BEGAN + 110 * SECOND
+
+
+async def test_a_clock_that_is_ahead_for_a_while_removes_nothing(tmp_path: Path) -> None:
+    path, clock = tmp_path / "history.sqlite", FakeClock()
+    ahead = 400 * DAY / SECOND
+    recorder = Recorder(path, PlayedSource(*map(seen, (0, 10, 80, ahead, ahead + 10, 90, 100))), clock)
+    for _ in range(3):
+        await recorder.record()
+    clock.jump(UPKEEP)
+    for _ in range(4):
+        await recorder.record()
+    recorder._close()
+    (usage,) = await SqliteHistory(path).usage(EVER)
+    assert usage.span.since == BEGAN
