@@ -117,7 +117,7 @@ def _totals(
     """What lies within the period is summed by SQLite; what crosses its ends is cut here."""
     found: dict[int, list[Span]] = defaultdict(list)
     for row in connection.execute(table.totals, (period.since, period.until)):
-        number, span = table.read(row)
+        number, span = table.read_total(row)
         found[number].append(span)
     for end in (period.since, period.until):
         crossing = connection.execute(

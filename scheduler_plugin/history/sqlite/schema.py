@@ -20,6 +20,8 @@ VERSION: Final = 1
 APPLICATION: Final = 0x41534849
 """Marks the file as a history (``PRAGMA application_id``)."""
 
+_HALF: Final = 2**20
+
 _HEAD: Final = ("subject", "facts", "tier", "since", "until", "seen")
 
 
@@ -81,21 +83,33 @@ class SpanTable:
 
     @cached_property
     def totals(self) -> str:
-        """One row for all spans of the same facts that lie within a period: since, until. ``read`` takes the rows.
+        """One row for all spans of the same facts within a period: since, until. ``read_total`` takes the rows.
 
-        Integrals are added as floating point: five weeks of a few TiB are more than an integer of SQLite holds.
+        Integrals are added in two halves: five weeks of a few TiB are more than an integer of SQLite holds.
         """
         width = len(self.columns)
-        functions = ("SUM",) * width + ("TOTAL",) * width + ("MAX",) * width
-        joins = ", ".join(f"{function}({part})" for function, part in zip(functions, self._parts, strict=True))
+        knowns, sums, peaks = self._parts[:width], self._parts[width : 2 * width], self._parts[2 * width :]
+        joins = [
+            *(f"SUM({each})" for each in knowns),
+            *(f"SUM({each} / {_HALF})" for each in sums),
+            *(f"SUM({each} % {_HALF})" for each in sums),
+            *(f"MAX({each})" for each in peaks),
+        ]
         return (
-            f"SELECT facts, MIN(since), MAX(until), SUM(seen), {joins} FROM {self.name} "  # noqa: S608
+            f"SELECT facts, MIN(since), MAX(until), SUM(seen), {', '.join(joins)} FROM {self.name} "  # noqa: S608
             "WHERE tier IN (0, 1, 2) AND since >= ?1 AND since < ?2 AND until <= ?2 GROUP BY facts"
         )
 
-    def read(self, row: Sequence[int | float]) -> tuple[int, Span]:
+    def read_total(self, row: Sequence[int]) -> tuple[int, Span]:
+        """The number of the facts, and the span, of a row of ``totals``."""
+        begin, width = len(row) - 4 * len(self.columns), len(self.columns)
+        upper, lower = row[begin + width : begin + 2 * width], row[begin + 2 * width : begin + 3 * width]
+        sums = (high * _HALF + low for high, low in zip(upper, lower, strict=True))
+        return self.read((*row[: begin + width], *sums, *row[begin + 3 * width :]))
+
+    def read(self, row: Sequence[int]) -> tuple[int, Span]:
         """The number of the facts, and the span."""
-        facts, since, until, seen, *parts = map(int, row)
+        facts, since, until, seen, *parts = row
         width = len(self.columns)
         known, sums, peaks = parts[:width], parts[width : 2 * width], parts[2 * width :]
         return facts, Span(since, until, seen, tuple(known), tuple(sums), tuple(peaks))
