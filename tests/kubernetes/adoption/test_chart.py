@@ -261,7 +261,8 @@ def test_fences_that_the_original_cannot_live_with_can_be_left_out() -> None:
         return {each["metadata"]["name"] for each in objects(values) if "Policy" in each["kind"]}
 
     left_out = {**ALL, "policies": {"enabled": True, "permits": False, "network": False}}
-    of_network = {"autoscaling-scheduler", "autoscaling-groups", "neonvm-controller", "neonvm-devices"}
+    ours = {f"autoscaling-{name}" for name in ("scheduler", "groups", "dashboard")}
+    of_network = {*ours, "neonvm-controller", "neonvm-devices"}
     assert names(ALL) - names(left_out) == {"autoscaling-permits", *of_network}
 
 
