@@ -6,7 +6,8 @@ Rules that hold here:
   init containers that restart always, included) and of each init container with the sidecars started before it; plus
   the overhead. A request on the pod itself replaces the sum of its containers. Missing requests count as nothing.
 - A container that is resized in place counts with the largest of what it asks for, what the kubelet has allocated and
-  what it actually has; what it asks for is left out once the kubelet has said that it is infeasible.
+  what it actually has; what it asks for is left out once the kubelet has said that it is infeasible. What the kubelet
+  said of an earlier wish does not count.
   What the kubelet has deferred is counted, and told apart in a pod without a VM.
 - The guest's container is the one named ``neonvm-runner``; in a VM's pod without one the first counts as it.
 - A pod runs a VM only where the VM, or a migration as its controller, owns it by UID. Labels alone prove nothing.
@@ -15,6 +16,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Final
 
@@ -130,6 +132,7 @@ class _Held(msgspec.Struct, frozen=True):
 
 
 Statuses = Annotated[list[_Held], msgspec.Meta(max_length=MOST_PARTS)]
+Conditions = Annotated[list[_Condition], msgspec.Meta(max_length=MOST_PARTS)]
 
 
 class _Ip(msgspec.Struct, frozen=True):
@@ -143,7 +146,7 @@ class PodStatus(msgspec.Struct, frozen=True):
     qosClass: str | None = None  # noqa: N815 - the name in the API
     podIP: str | None = None  # noqa: N815 - the name in the API
     podIPs: Annotated[list[_Ip], msgspec.Meta(max_length=MOST_PARTS)] | None = None  # noqa: N815 - the name in the API
-    conditions: list[_Condition] | None = None
+    conditions: Conditions | None = None
     containerStatuses: Statuses | None = None  # noqa: N815 - the name in the API
     initContainerStatuses: Statuses | None = None  # noqa: N815 - the name in the API
     allocatedResources: Amounts | None = None  # noqa: N815 - the name in the API
@@ -188,7 +191,7 @@ def pod_facts(found: Pod, traits: PodTraits = PLAIN_POD) -> PodFacts:
     """The facts about a pod. Raises ``ValueError``."""
     meta, status = found.metadata, found.status or PodStatus()
     vm, vm_uid, migration, migration_uid = _run_by(meta)
-    requests, around = _counted(found.spec, status)
+    requests, around = _counted(meta, found.spec, status)
     return PodFacts(
         uid=meta.uid,
         name=ObjectName(meta.namespace, meta.name),
@@ -202,7 +205,7 @@ def pod_facts(found: Pod, traits: PodTraits = PLAIN_POD) -> PodFacts:
         migration_uid=migration_uid,
         around=ZERO if vm is None else around,
         unschedulable="" if migration is None else _unschedulable(status),
-        deferred=_deferred(found.spec, status, requests) if vm is None else ZERO,
+        deferred=_deferred(found, status, requests) if vm is None else ZERO,
         asks_room=vm is None and (meta.labels or {}).get(LABEL_MAKE_ROOM) == "true",
         traits=traits,
         has_runner=vm is None or any(each.name == RUNNER_CONTAINER for each in found.spec.containers),
@@ -273,30 +276,33 @@ def _runner(meta: PodMetadata, spec: PodSpec, status: PodStatus) -> RunnerReques
 
 
 def _resize_problem(meta: Metadata, status: PodStatus) -> str:
-    """What the kubelet says against the present requests; what it said of earlier ones does not count."""
-    for each in status.conditions or ():
-        if (each.type, each.status) == (RESIZE_PENDING, "True"):
-            is_current = not each.observedGeneration or each.observedGeneration >= meta.generation
-            return f"{each.reason}: {each.message or ''}" if is_current else ""
-    return ""
+    """What the kubelet says against the present requests."""
+    verdicts = (f"{each.reason}: {each.message or ''}" for each in _verdicts(meta, status) if each.status == "True")
+    return next(verdicts, "")
 
 
-def _deferred(spec: PodSpec, status: PodStatus, requests: Resources) -> Resources:
+def _deferred(found: Pod, status: PodStatus, requests: Resources) -> Resources:
     """How much of ``requests`` the kubelet gives only when others have left the node."""
-    if not _resize_is(DEFERRED, status):
+    if not _resize_is(DEFERRED, found.metadata, status):
         return ZERO
-    has, _ = _held(spec, status, is_feasible=False)
+    has, _ = _held(found.spec, status, is_feasible=False)
     return requests.minus_or_zero(has)
 
 
-def _resize_is(reason: str, status: PodStatus) -> bool:
-    pending = (each for each in status.conditions or () if each.type == RESIZE_PENDING)
-    return any(each.reason == reason for each in pending)
+def _resize_is(reason: str, meta: Metadata, status: PodStatus) -> bool:
+    return any(each.reason == reason for each in _verdicts(meta, status))
 
 
-def _counted(spec: PodSpec, status: PodStatus) -> tuple[Resources, Resources]:
+def _verdicts(meta: Metadata, status: PodStatus) -> Iterator[_Condition]:
+    """What the kubelet says of the present requests; what it said of earlier ones does not count."""
+    for each in status.conditions or ():
+        if each.type == RESIZE_PENDING and (not each.observedGeneration or each.observedGeneration >= meta.generation):
+            yield each
+
+
+def _counted(meta: Metadata, spec: PodSpec, status: PodStatus) -> tuple[Resources, Resources]:
     """What kube-scheduler counts for the pod, and how much of that lies around the container that runs a guest."""
-    return _held(spec, status, is_feasible=not _resize_is(INFEASIBLE, status))
+    return _held(spec, status, is_feasible=not _resize_is(INFEASIBLE, meta, status))
 
 
 def _held(spec: PodSpec, status: PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:

@@ -105,6 +105,11 @@ class RunnerRequests:
         return self.asked.minus_or_zero(self.by_us).at_least(first.at_most(self.asked))
 
     @property
+    def verdict(self) -> str:
+        """What the kubelet calls the problem: ``Deferred`` or ``Infeasible``; empty where there is none."""
+        return self.problem.partition(":")[0]
+
+    @property
     def secured(self) -> Resources:
         """What the pod holds on its node, whatever other schedulers and the kubelet do."""
         return self.asked if self.allocated is None else self.asked.at_most(self.allocated)

@@ -64,13 +64,15 @@ class PersistPermit:
 class ResizePod:
     """Write ``size`` as the requests of the guest's container of ``pod``, onto this ``version`` of it alone.
 
-    Report a certain refusal with ``requests_refused``; what else becomes of it is seen on the pod.
+    Report a certain refusal with ``requests_refused``; what else becomes of it is seen on the pod. ``withdraws`` is the
+    kubelet's verdict on a wish that is taken back by it (``Deferred``, ``Infeasible``); empty for other writes.
     """
 
     uid: str
     pod: ObjectName
     size: Resources
     version: str
+    withdraws: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,12 @@ class RequestMetrics:
             registry=registry,
             buckets=_SECONDS,
         )
+        self.withdrawn = Counter(
+            f"{_PREFIX}_withdrawn",
+            "Wishes taken back that a kubelet had put off (Deferred) or called impossible (Infeasible)",
+            ["verdict"],
+            registry=registry,
+        )
         self.followed = Gauge(f"{_PREFIX}_followed", "1 while requests of pods follow their VMs", registry=registry)
         self.short = Gauge(
             f"{_PREFIX}_short", "Pods that request less than is reserved for their VMs", registry=registry

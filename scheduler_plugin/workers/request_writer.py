@@ -45,6 +45,9 @@ AT_ONCE: Final = 256
 TRIES: Final = 2
 """How often a write is sent whose pod has changed meanwhile."""
 
+VERDICTS: Final = frozenset({"Deferred", "Infeasible"})
+"""What kubelets say of requests that they do not grant."""
+
 Found = tuple[ResizePod | None, tuple[Effect, ...]]
 
 
@@ -172,7 +175,15 @@ class RequestWriter:
         except ApiError as error:
             self._tell(order, error)
         self._context.telemetry.requests.writes.labels(outcome).inc()
+        if order.withdraws and outcome == "written":
+            self._note_withdrawn(order)
         return outcome
+
+    def _note_withdrawn(self, order: ResizePod) -> None:
+        verdict = order.withdraws if order.withdraws in VERDICTS else "other"
+        self._context.telemetry.requests.withdrawn.labels(verdict).inc()
+        what = {"pod": str(order.pod), "requests": str(order.size), "verdict": order.withdraws}
+        LOG.info("a wish that the kubelet does not grant is taken back", extra=what)
 
     async def _refused(self, order: ResizePod, error: ApiRefusedError) -> None:
         is_conflict = error.kind is RefusalKind.CONFLICT

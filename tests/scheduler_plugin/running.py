@@ -105,6 +105,12 @@ def usual_settings() -> SchedulerSettings:
     return parse_settings(SETTINGS)
 
 
+@cache
+def following_settings() -> SchedulerSettings:
+    """The same, and requests of pods follow their VMs (B.10)."""
+    return parse_settings(SETTINGS + "permits: {asPodRequests: true}\n")
+
+
 @asynccontextmanager
 async def running(
     cluster: FakeCluster, clock: FakeClock, settings: SchedulerSettings | None = None, identity: str = "us"

@@ -11,14 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from scheduler_plugin.settings.document import parse_settings
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.granted import with_permit
 from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm, vm_pod
-from tests.scheduler_plugin.running import SETTINGS, Running, running, usual_settings
-
-FOLLOWING = parse_settings(SETTINGS + "permits: {asPodRequests: true}\n")
+from tests.scheduler_plugin.running import Running, following_settings, running, usual_settings
 
 
 @pytest.fixture
@@ -50,7 +47,7 @@ def amounts(cpu: float, slots: int) -> Obj:
 
 @asynccontextmanager
 async def following(cluster: FakeCluster, clock: FakeClock) -> AsyncIterator[Running]:
-    async with running(cluster, clock, FOLLOWING) as scheduler:
+    async with running(cluster, clock, following_settings()) as scheduler:
         await clock.advance(60)
         cluster.calls.clear()
         yield scheduler
@@ -123,28 +120,32 @@ async def test_an_agent_whose_kubelet_is_slow_is_permitted_what_it_has_and_asks_
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
 
 
-async def test_what_the_kubelet_defers_is_explained_withdrawn_and_tried_again(
-    cluster: FakeCluster, clock: FakeClock
+@pytest.mark.parametrize("verdict", ["Deferred", "Infeasible"])
+async def test_what_the_kubelet_refuses_is_explained_told_counted_withdrawn_and_tried_again(
+    cluster: FakeCluster, clock: FakeClock, verdict: str
 ) -> None:
     cluster.put(PODS, sized(1, 4, allocated=(1, 4)))
     async with following(cluster, clock) as scheduler:
         asking = asyncio.create_task(scheduler.ask(sized(1, 4), 2, 8))
         await settle()
-        deferred = sized(2, 8, allocated=(1, 4))
-        why = {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": "not enough cpu"}
-        deferred["status"]["conditions"] = [why]
-        cluster.put(PODS, deferred)
+        refused = sized(2, 8, allocated=(1, 4))
+        why = {"type": "PodResizePending", "status": "True", "reason": verdict, "message": "not enough cpu"}
+        refused["status"]["conditions"] = [why]
+        cluster.put(PODS, refused)
         assert permit(await asking) == (1, 4)
-        said = "the kubelet does not give what the pod requests: Deferred: not enough cpu"
+        said = f"the kubelet does not give what the pod requests: {verdict}: not enough cpu"
         assert (await explained(scheduler))["requestsProblem"] == said
         assert cluster.notices[-1]["message"] == f"asked for 2 cpu, 8Gi, got 1 cpu, 4Gi: {said}"
         await clock.advance(2)
         assert requested(cluster) == {"cpu": "1", "memory": "4Gi"}
         cluster.put(PODS, sized(1, 4, allocated=(1, 4)))
         await settle()
+        assert scheduler.reserved("n1") == "1 cpu, 4Gi"
         assert (await explained(scheduler))["requestsProblem"] == (
-            "the pod's requests were not raised: Deferred: not enough cpu"
+            f"the pod's requests were not raised: {verdict}: not enough cpu"
         )
+        counted = f'autoscale_scheduler_pod_requests_withdrawn_total{{verdict="{verdict}"}} 1.0'
+        assert counted in (await scheduler.probe("metrics")).text
         await clock.advance(10)
         asking = asyncio.create_task(scheduler.ask(sized(1, 4), 2, 8))
         await settle()

@@ -150,7 +150,9 @@ class RequestOrders(LedgerPart):
             resizes.goal = size
         resizes.send(size, runner, now)
         self._state.change(claim)
-        return ResizePod(claim.pod.uid, claim.pod.name, size, runner.version), self._finish(outside=False)
+        withdraws = runner.verdict if not runner.asked.within(size) else ""
+        order = ResizePod(claim.pod.uid, claim.pod.name, size, runner.version, withdraws)
+        return order, self._finish(outside=False)
 
     def _possible(self, claim: Claim, size: Resources) -> Resources:
         """``size`` as far as the pod's node could have it if it were empty."""

@@ -9,7 +9,7 @@ import httpx
 
 from deploy.local.kubernetes.plan.image_names import BUSYBOX_IMAGE
 from protocol.units import MilliCpu, Resources
-from tests.conformance.cluster import STRATEGIC_PATCH, done
+from tests.conformance.cluster import MERGE_PATCH, STRATEGIC_PATCH, done
 from tests.kubernetes.real_kubernetes import RealKubernetes, busybox_pod, eventually
 from tests.kubernetes.requests.following import NODE, FollowingPrograms
 from tests.kubernetes.requests.grown import until_requested
@@ -45,6 +45,26 @@ class RealPod:
         """What CPU no pod on the node requests."""
         there = [each for each in self.cluster.get("pods", "--all-namespaces")["items"] if is_there(each)]
         return self.allocatable - Resources.sum(map(requests_of, there)).cpu
+
+    def overstate(self, cpu: MilliCpu) -> None:
+        """The node's object says that it has so much, until its kubelet puts that right within ten seconds.
+
+        So it is after a kubelet was started again with more kept back, and in versions whose API server does not look.
+        """
+        more = {"status": {"allocatable": {"cpu": cpu.quantity()}}}
+        headers = {"Content-Type": MERGE_PATCH}
+        done(self.stage.http.patch(f"/api/v1/nodes/{NODE}/status", json=more, headers=headers))
+
+    def told(self, reason: str) -> list[str]:
+        """What events of this reason say of the VM."""
+        events = done(self.stage.http.get(self.stage.path("events")))["items"]
+        return [each["message"] for each in events if each["reason"] == reason]
+
+    def withdrawn(self, verdict: str) -> float:
+        """How many wishes our service has taken back because the kubelet said so."""
+        _, said = self.stage.programs.get("/metrics")
+        start = f'autoscale_scheduler_pod_requests_withdrawn_total{{verdict="{verdict}"}} '
+        return sum(float(each.removeprefix(start)) for each in said.splitlines() if each.startswith(start))
 
     def beside(self, name: str, cpu: MilliCpu) -> None:
         """A pod of others on the node, which runs."""

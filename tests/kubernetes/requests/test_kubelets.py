@@ -8,7 +8,7 @@ import time
 import pytest
 
 from protocol.units import Bytes, MilliCpu, Resources
-from tests.kubernetes.real_kubernetes import eventually
+from tests.kubernetes.real_kubernetes import VERSION, eventually
 from tests.kubernetes.requests.grown import explained, requested, until_requested
 from tests.kubernetes.requests.real_pod import SMALL, RealPod
 
@@ -73,6 +73,28 @@ def test_a_wish_for_more_than_the_node_has_gets_nothing_and_holds_nothing_up(rea
     else:
         assert (answer.status_code, "enough allocatable resources" in answer.text) == (403, True), answer.text
     real.grows_to(of(SMALL.cpu + LITTLE))
+
+
+@pytest.mark.skipif(VERSION != "1.35", reason="from 1.36 on kubelets go by the node's object, as the API server does")
+def test_a_raise_that_the_kubelet_calls_infeasible_is_explained_told_counted_and_falls_back(real: RealPod) -> None:
+    """Our service believes the node's object, which says too much; the kubelet knows better."""
+    booked, there = real.reserved, real.allocatable
+    wanted, had = of(there + LITTLE), real.withdrawn("Infeasible")
+
+    def is_refused() -> bool:
+        real.overstate(there * 2)
+        assert real.agent.go_to(wanted)
+        assert real.agent.held == SMALL
+        return "Infeasible" in (explained(real.stage, "db")["requestsProblem"] or "")
+
+    eventually(is_refused, "the kubelet has called it infeasible", 60.0)
+    real.until_small()
+    assert real.withdrawn("Infeasible") == had + 1
+    eventually(lambda: any("Infeasible" in each for each in real.told("GrowthDenied")), "the VM hears of it", 30.0)
+    eventually(lambda: real.reserved == booked, "the book is what it was", 10.0)
+    eventually(lambda: real.allocatable == there, "the node's object is right again", 30.0)
+    real.grows_to(of(SMALL.cpu + LITTLE))
+    assert explained(real.stage, "db")["requestsProblem"] is None
 
 
 def test_room_that_a_pods_deferred_resize_waits_for_is_no_vms_until_the_wish_is_withdrawn(

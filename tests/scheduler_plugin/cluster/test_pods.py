@@ -64,6 +64,24 @@ def test_a_resize_that_is_infeasible_counts_what_the_container_has() -> None:
         assert counted(grows, {"conditions": [condition], "containerStatuses": [held]}) == expected
 
 
+def test_what_the_kubelet_called_infeasible_before_does_not_hide_the_present_wish() -> None:
+    pod = plain_pod("p")
+    pod["metadata"]["generation"] = 3
+    pod["spec"]["containers"] = [container("a", "4", "4Gi")]
+    held = {"name": "a", "allocatedResources": amounts("2", "2Gi")}
+    for observed, expected in ((2, "4 cpu, 4Gi"), (3, "2 cpu, 2Gi")):
+        condition = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
+        pod["status"] = {"conditions": [{**condition, "observedGeneration": observed}], "containerStatuses": [held]}
+        assert str(read_pod(pod).requests) == expected
+
+
+def test_a_pod_with_countless_conditions_is_not_read() -> None:
+    pod = plain_pod("p")
+    pod["status"]["conditions"] = [{"type": "PodResizePending"}] * 1001
+    with pytest.raises(ValueError, match=r"conditions"):
+        read_pod(pod)
+
+
 @pytest.mark.parametrize(
     ("reason", "labels", "expected"),
     [
