@@ -20,6 +20,7 @@ import msgspec
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page, read_page
 from protocol.kubernetes.refusals import classify
+from protocol.names import SCHEDULER_NAME
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, ApiUnknownError
 from tests.scheduler_plugin.objects import label_of
@@ -75,6 +76,8 @@ class FakeCluster:
         """The status of a review by the token's label (``objects.token_text``)."""
         self.is_away = False
         self.offers_resize = True
+        self.resized: Callable[[Obj], object] | None = None
+        """Hears of each pod whose requests were changed, as its kubelet does."""
         self.stamp: Callable[[], str] = lambda: "2026-01-01T00:00:00Z"
         self._news = asyncio.Event()
         self._cut = 0
@@ -298,7 +301,13 @@ class FakeCluster:
         changed = _copied(found)
         for each in changed["spec"]["containers"]:
             each["resources"] = {**each.get("resources", {}), **sized.get(each["name"], {})}
-        return found if changed == found else self.put(path, changed)
+        if changed == found:
+            return found
+        changed["metadata"]["managedFields"] = [_resized(each) for each in sized]
+        put = self.put(path, changed)
+        if self.resized is not None:
+            self.resized(put)
+        return put
 
     def _patch(self, path: str, found: Obj, body: Obj) -> Obj:
         wanted = body["metadata"]
@@ -310,6 +319,13 @@ class FakeCluster:
             if name != "metadata":
                 changed[name] = {**changed.get(name, {}), **value} if isinstance(value, dict) else value
         return self.put(path, changed)
+
+
+def _resized(container: str) -> Obj:
+    """The scheduler has written what the container requests."""
+    requests: Obj = {"f:resources": {"f:requests": {"f:cpu": {}, "f:memory": {}}}}
+    fields = {"f:spec": {"f:containers": {f'k:{{"name":"{container}"}}': requests}}}
+    return {"manager": SCHEDULER_NAME, "subresource": "resize", "fieldsV1": fields}
 
 
 def _guarded(found: Obj, wanted: Obj) -> None:

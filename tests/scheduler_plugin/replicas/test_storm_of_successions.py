@@ -19,9 +19,12 @@ from tests.examples import examples
 from tests.scheduler_plugin.fake_cluster import PODS, to
 from tests.scheduler_plugin.replicas.pair import Process, Replicas, replicas
 from tests.scheduler_plugin.replicas.stopped_process import Fate
-from tests.scheduler_plugin.test_storm import Agent, Doing, Storm
+from tests.scheduler_plugin.test_storm import RESIZES, Agent, Doing, Storm, played
 
 SEEDS: Final = [int(seed) for seed in os.environ.get("AUTOSCALE_STORM_SEEDS", "1,2,3").split(",")]
+FOLLOWED: Final = {3}
+"""In the quick suite requests follow in these and no others."""
+
 TOTAL: Final = Resources.parse("6", "24Gi")
 BINDING: Final = to("POST", "/binding")
 
@@ -32,7 +35,7 @@ class StormOfSuccessions(Storm):
     run: Replicas
 
     async def begin(self) -> None:
-        self.run = await self.stack.enter_async_context(replicas(self.cluster, self.clock))
+        self.run = await self.stack.enter_async_context(replicas(self.cluster, self.clock, settings=self.settings))
         self.sequence = 0
         for process in self.run.running:
             process.way.fate = self.fate
@@ -40,15 +43,19 @@ class StormOfSuccessions(Storm):
     def doings(self) -> tuple[tuple[Doing, int], ...]:
         calm = ((self.create, 3), (self.bind, 6), (self.grow, 12), (self.use, 5), (self.shrink, 8), (self.delete, 1))
         wild = ((self.kill, 1), (self.terminate, 1), (self.stop, 2), (self.cut, 1), (self.mend, 4), (self.news, 1))
-        return *calm, *wild
+        return *calm, *wild, *self.others()
 
     def fate(self, call: ApiCall) -> Fate:
-        """What becomes of a write. A binding lands while its sender leads or never; see decision 37."""
+        """What becomes of a write. A binding lands while its sender leads or never (decision 37), a resize of requests
+        within ten seconds or never (decision 45).
+        """
         if self.chance.random() < 0.85:
             return Fate()
         late = Seconds(self.chance.choice((0.5, 3.0, 10.0, 40.0)))
         if BINDING(call):
             late = Seconds(0.5)
+        if RESIZES(call):
+            late = Seconds(min(late, 3.0))
         return Fate(self.chance.choice((None, Seconds(0.0), late)), is_answered=False)
 
     # What happens to replicas -----------------------------------------------------------------------------------
@@ -113,9 +120,11 @@ class StormOfSuccessions(Storm):
     def check(self) -> None:
         self._note_bound()
         bound = [agent for agent in self.agents.values() if agent.is_bound]
-        for name in self.nodes:
+        for name in () if self.follows else self.nodes:
             used = Resources.sum(each.held.at_least(each.use) for each in bound if self.node_of(each) == name)
             assert used.within(TOTAL), (name, used)
+        if self.follows:
+            self.check_requests(bound)
         leader = self.run.leader
         if leader is None or not leader.way.goes.is_set():
             return
@@ -125,19 +134,22 @@ class StormOfSuccessions(Storm):
         assert violations(ledger, world) == []
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-async def test_no_permit_is_lost_or_granted_twice_in_a_storm_of_successions(seed: int) -> None:
-    storm = StormOfSuccessions(seed)
+@pytest.mark.parametrize(("seed", "follows"), played(SEEDS, FOLLOWED))
+async def test_no_permit_is_lost_or_granted_twice_in_a_storm_of_successions(seed: int, follows: bool) -> None:
+    storm = StormOfSuccessions(seed, follows=follows)
     await storm.begin()
     for _ in range(examples(60, 400)):
         await storm.step()
     await storm.mend()
-    await storm.clock.advance(120)
+    await storm.calm(120)
     storm.check()
     assert storm.run.leader is not None
     assert storm.run.leader is storm.run.served
-    claims = storm.run.leader.replica.context.ledger.claims
+    context = storm.run.leader.replica.context
+    claims = context.ledger.claims
     on_books = {uid for uid, claim in claims.items() if claim.state is not ClaimState.INCOMING}
     bound = {a.pod["metadata"]["uid"] for a in storm.agents.values() if storm.node_of(a) != "None"}
     assert on_books == bound, "every bound pod and nothing else is on the books"
+    if follows:
+        await storm.check_requests_in_the_end(context.ledger, context.feed.use)
     await storm.stack.aclose()
