@@ -48,6 +48,7 @@ nodeDefaults:
   cpu: {watermark: 0.9, system: 0}
   memory: {watermark: 0.9, system: 0}
 """
+FOLLOWING = f"{SETTINGS}permits: {{asPodRequests: true}}\n"
 DEADLINE = Seconds(5.0)
 
 
@@ -81,8 +82,8 @@ class Line(httpx.AsyncBaseTransport):
 class Scheduler:
     """The scheduler, which may be killed and started anew; it has nothing but the API."""
 
-    def __init__(self, api: InProcess, clock: OneClock) -> None:
-        self._api, self._clock = api, clock
+    def __init__(self, api: InProcess, clock: OneClock, settings: str) -> None:
+        self._api, self._clock, self._settings = api, clock, settings
         self.for_agents, self.for_pods = Line(), Line()
         self.parts: Parts | None = None
         self._life: asyncio.Task[None] | None = None
@@ -91,7 +92,7 @@ class Scheduler:
         way = HttpApi(DirectClient(self._api, "http://api"), lambda: "secret")
         telemetry = Telemetry(self._clock.now)
         ports = SchedulerPorts(way, TokenReviews(way), self._clock, telemetry, "scheduler")
-        self.parts = assemble(ports, parse_settings(SETTINGS))
+        self.parts = assemble(ports, parse_settings(self._settings))
         self.for_agents.far_end = httpx.ASGITransport(agents_app(self.parts.service))
         self.for_pods.far_end = httpx.ASGITransport(extender_app(self.parts.service))
         self._life = asyncio.ensure_future(self.parts.run(way))

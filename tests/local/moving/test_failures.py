@@ -21,9 +21,10 @@ STAYED = "the guest stays"
 AFRESH = "the VM starts afresh"
 
 
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with world_in(tmp_path) as opened:
+@pytest.fixture(params=(False, True) if THOROUGH else (False,), ids=["", "follows"][: 1 + THOROUGH])
+async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """In the thorough suite each story is also told with requests of pods that follow the VM (B.10)."""
+    async with world_in(tmp_path, follows=request.param) as opened:
         yield opened
 
 

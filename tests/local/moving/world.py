@@ -4,6 +4,8 @@ Rules that hold here:
 
 - Nothing but the guests, the network and the time is faked. After every step the invariant is checked: guest use <=
   permit of its agent <= reservation <= node, and never two guests at once.
+- With ``follows`` requests of pods follow their VMs (B.10): then no agent holds more than its pod requests, no node is
+  promised twice, and in the end the pod requests what is reserved.
 - ``assert_well`` is what must hold after every failure, all of it: one guest runs, each pod is reserved once and
   nothing else is, the VM grows and shrinks again within seconds, and events on the VM say what happened.
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -40,11 +42,12 @@ from protocol.kubernetes.objects import (
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_TARGET_NODE, LABEL_VM_NAME, VM_GROUP
-from protocol.units import Resources
+from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger import Ledger, VmTruth, overcommitted, violations
 from tests.examples import THOROUGH
 from tests.fake_clock import QUIET_ROUNDS, loop_is_quiet
-from tests.local.moving.parts import Agents, OneClock, Scheduler
+from tests.kubernetes.scheduling.books import requests_of
+from tests.local.moving.parts import FOLLOWING, SETTINGS, Agents, OneClock, Scheduler
 from tests.neonvm.fake_guests import FakeGuest, FakeGuests, PlainNetwork
 from tests.neonvm.in_process import InProcess
 from tests.neonvm.runtime_fixture import definition
@@ -53,24 +56,36 @@ from tests.plain_http import DirectClient
 
 DB = ObjectName("default", "db")
 FOREIGN = ObjectName("default", "foreign")
+FIRST: Final[Json] = {"cpu": "100m", "memory": "128Mi"}
+"""What the VM's pods are made with where requests follow."""
+
+ALLOCATABLE: Final = Resources.parse("8", "16Gi")
 SMALL, LARGE = Resources.parse("2", "2Gi"), Resources.parse("4", "4Gi")
 _SETTLE = 31.0
+"""After so many seconds the scheduler believes an agent that it uses less."""
+
+_LOWERED = 10.0
+"""And after so many more requests have followed."""
+
 STEP: Final = 0.5 if THOROUGH else 1.0
 """How much time passes at once where a test does not say."""
-"""After so many seconds the scheduler believes an agent that it uses less."""
 
 
 class World:
     """Nodes, one VM on the first, and the programs that look after them."""
 
-    def __init__(self, state: Path, nodes: tuple[str, ...], pod_requests: Json | None = None) -> None:
+    def __init__(
+        self, state: Path, nodes: tuple[str, ...], pod_requests: Json | None = None, *, follows: bool = False
+    ) -> None:
         self.nodes = nodes
-        self._pod_requests = pod_requests
+        self.follows = follows
+        self._pod_requests = FIRST if follows else pod_requests
+        self._starts: dict[str, Resources] = {}
         self.clock = OneClock()
         self.api = InProcess(ApiEnvironment(self.clock.date, lambda: str(uuid.uuid4()), random.choice))
         self.client = self.api.client()
         self.guests, self.network = FakeGuests(), PlainNetwork()
-        self.scheduler = Scheduler(self.api, self.clock)
+        self.scheduler = Scheduler(self.api, self.clock, FOLLOWING if follows else SETTINGS)
         self.agents = Agents(self.api, self.scheduler, self.guests, self.clock)
         self.source = ObjectName("default", "")
         self.target: FakeGuest
@@ -85,7 +100,7 @@ class World:
         for name in ("virtualmachines.yaml", "virtualmachinemigrations.yaml"):
             await self.client.create(CUSTOM_RESOURCE_DEFINITIONS, "", definition(name))
         for node in self.nodes:
-            await register_node(self.client, NodeSpec(node, Resources.parse("8", "16Gi")), self.clock)
+            await register_node(self.client, NodeSpec(node, ALLOCATABLE), self.clock)
         self.scheduler.start()
         for node in self.nodes[1:]:
             await self.cordon(node)
@@ -167,6 +182,22 @@ class World:
         if ledger is not None and ledger.is_ready:
             assert violations(ledger, self._truth(ledger)) == []
             assert self.is_forced or overcommitted(ledger) == {}
+            if self.follows:
+                self._check_requests(self._truth(ledger))
+
+    def _check_requests(self, truth: Mapping[str, VmTruth]) -> None:
+        """What agents hold is requested, but for what a VM started with: a start is never refused for that."""
+        pods = self.api.objects("pods")
+        for pod in pods:
+            if uid_of(pod) in truth:
+                held, asked = truth[uid_of(pod)].permit, requests_of(pod)
+                start = self._starts.setdefault(uid_of(pod), held)
+                if start.within(asked):
+                    start = self._starts[uid_of(pod)] = ZERO
+                assert held.within(asked.at_least(start)), (name_of(pod), held, asked, start)
+        for node in self.nodes:
+            promised = Resources.sum(requests_of(pod) for pod in pods if node_of(pod) == node and not is_over(pod))
+            assert self.is_forced or promised.within(ALLOCATABLE), (node, promised)
 
     def _truth(self, ledger: Ledger) -> dict[str, VmTruth]:
         truth = {}
@@ -315,7 +346,7 @@ class World:
         for cores, size in ((1.0, SMALL), (2.0, LARGE), (1.0, SMALL)):
             self.agents.demand.cores = cores
             await self._follows(size)
-        await self.passes(_SETTLE, step=5)
+        await self.passes(_SETTLE + (_LOWERED if self.follows else 0), step=5)
         await self._assert_books_are_true(SMALL)
 
     async def _follows(self, size: Resources) -> None:
@@ -340,6 +371,7 @@ class World:
         assert (name_of(own).name, is_leaving(own)) == (text(await self.status(), "podName"), False)
         assert {uid: claim.node for uid, claim in ledger.claims.items()} == {uid_of(e): node_of(e) for e in found}
         assert ledger.claims[uid_of(own)].reserved == size
+        assert not self.follows or requests_of(own) == size
         assert [each.name for each in ledger.migrations.values() if each.is_active] == []
         assert list(self.network.plugged) == [name_of(own)]
 
@@ -359,10 +391,10 @@ def _is_about_db(event: Json) -> bool:
 
 @asynccontextmanager
 async def world_in(
-    state: Path, nodes: tuple[str, ...] = ("n1", "n2"), pod_requests: Json | None = None
+    state: Path, nodes: tuple[str, ...] = ("n1", "n2"), pod_requests: Json | None = None, *, follows: bool = False
 ) -> AsyncIterator[World]:
-    """The VM runs on the first node, and the others are empty. Its pods request ``pod_requests``."""
-    world = World(state, nodes, pod_requests)
+    """The VM runs on the first node, and the others are empty. Its pods request ``pod_requests``, or follow it."""
+    world = World(state, nodes, pod_requests, follows=follows)
     await world.open()
     try:
         yield world
