@@ -16,6 +16,7 @@ from tests.scheduler_plugin.objects import Obj, node, plain_pod, token_of, vm, v
 ROOT: Final = Path(__file__).parents[2]
 
 TERM: Final[Obj] = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}]}
+RAISED: Final[Obj] = {'k:{"name":"neonvm-runner"}': {"f:resources": {"f:requests": {"f:cpu": {}, "f:memory": {}}}}}
 POD_TERM: Final[Obj] = {
     "labelSelector": {"matchLabels": {"app": "db"}, "matchExpressions": [{"key": "a", "operator": "Exists"}]},
     "topologyKey": "zone",
@@ -46,6 +47,14 @@ def whole_pod(name: str = "db") -> Obj:
             {"kind": "VirtualMachineMigration", "name": "m", "uid": "u-m", "controller": False},
         ],
         "annotations": {"vm.neon.tech/usage": '{"cpu":"1","memory":"4Gi"}'},
+        "generation": 3,
+        "managedFields": [
+            {
+                "manager": "autoscale-scheduler",
+                "subresource": "resize",
+                "fieldsV1": {"f:spec": {"f:containers": RAISED}},
+            }
+        ],
     }
     found["metadata"]["labels"]["autoscaling.neon.tech/enabled"] = "true"
     found["spec"] |= {
@@ -69,9 +78,27 @@ def whole_pod(name: str = "db") -> Obj:
     found["spec"]["containers"][0]["ports"] = [{"hostPort": 80, "containerPort": 80, "protocol": "TCP"}]
     found["status"] |= {
         "podIP": "10.0.0.7",
-        "containerStatuses": [{"name": "main", "allocatedResources": {"cpu": "1"}, "resources": {"requests": {}}}],
-        "conditions": [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}],
+        "qosClass": "Burstable",
+        "containerStatuses": [
+            {"name": "neonvm-runner", "allocatedResources": {"cpu": "1"}, "resources": {"requests": {}}}
+        ],
+        "conditions": [
+            {
+                "type": "PodResizePending",
+                "status": "True",
+                "reason": "Infeasible",
+                "message": "m",
+                "observedGeneration": 3,
+            }
+        ],
     }
+    return found
+
+
+def growing_pod(name: str = "db") -> Obj:
+    """The same, and its kubelet says nothing against what it requests."""
+    found = whole_pod(name)
+    found["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
     return found
 
 

@@ -4,7 +4,7 @@ Rules that hold here:
 
 - No request is answered with 5xx, other than 503 for a fact that has not arrived.
 - Whatever one VM's objects say, the reservations of all other VMs stay as they are, no invariant of the ledger breaks,
-  and a VM that cannot be read counts as the most that it may be.
+  a VM that cannot be read counts as the most that it may be, and no pod is asked to request more than its node has.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ from tests.local.apiserver.bad_input import bad_requests
 from tests.local.apiserver.test_bad_input import Served
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
 from tests.scheduler_plugin.objects import Obj, node, token_of, token_text, vm, vm_pod
-from tests.scheduler_plugin.running import Running, running
+from tests.scheduler_plugin.running import Running, following_settings, running, usual_settings
+
+SIZE: Final = ("40", "160Gi")
+"""Of every node."""
 
 NOT_YET: Final = 503
 PATIENCE: Final = 5.0
@@ -86,16 +89,16 @@ async def _api_requests(seed: int, count: int) -> list[str]:
 
 
 @asynccontextmanager
-async def scheduler() -> AsyncIterator[Running]:
-    """A scheduler with three VMs on one of two nodes."""
+async def scheduler(*, follows: bool = False) -> AsyncIterator[Running]:
+    """A scheduler with three VMs on one of two nodes. ``follows``: requests of pods follow their VMs."""
     cluster = FakeCluster()
     for name in ("n1", "n2"):
-        cluster.put(NODES, node(name, "40", "160Gi"))
+        cluster.put(NODES, node(name, *SIZE))
     for name in ("db", "other", "third"):
         cluster.put(VMS, samples.whole_vm(name) if name == "db" else vm(name))
         cluster.put(PODS, vm_pod(name, "n1"))
     cluster.tokens["t"] = token_of(vm_pod("db"))
-    async with running(cluster, FakeClock()) as found:
+    async with running(cluster, FakeClock(), following_settings() if follows else usual_settings()) as found:
         yield found
 
 
@@ -143,7 +146,7 @@ def _reserved(found: Running) -> dict[str, Resources]:
 
 async def _objects(seed: int, count: int) -> list[str]:
     wrong = []
-    async with scheduler() as found:
+    async with scheduler(follows=True) as found:
         healthy, feed = _reserved(found), found.parts.context.feed
         for number in range(count):
             version = 1000 + 2 * number
@@ -164,7 +167,8 @@ def _versioned(obj: Obj, version: int) -> Obj:
 
 def _line(random: Random, version: int) -> bytes:
     """A change of the VM or its pod, damaged anywhere but in what names it."""
-    kind, whole = random.choice((("vm", samples.whole_vm()), ("pod", samples.whole_pod())))
+    pods = [("pod", samples.whole_pod()), ("pod", samples.growing_pod())]
+    kind, whole = random.choice([("vm", samples.whole_vm()), *pods])
     changed = damaged(whole, random, random.choice((1, 1, 2, 4)))
     obj = changed if isinstance(changed, dict) else whole
     metadata = obj.get("metadata")
@@ -190,9 +194,23 @@ def _shown(found: Running, line: bytes, healthy: dict[str, Resources]) -> str | 
         return f"the reservations of others changed: {now}"
     if broken := violations(ledger):
         return f"{broken}"
-    if too_little := _less_than_it_may_be(_claims(found).get("db-pod"), feed.vms.facts.get(event.name)):
-        return too_little
+    too_little = _less_than_it_may_be(_claims(found).get("db-pod"), feed.vms.facts.get(event.name))
+    if misjudged := too_little or _larger_than_its_node(found):
+        return misjudged
     return f"cost {spent * 1000:.0f} ms" if spent > 2 * LIMIT else None
+
+
+def _larger_than_its_node(found: Running) -> str | None:
+    """Whether the pod is asked to request more than its node has."""
+    ledger, now = found.parts.context.ledger, found.clock.now()
+    if "pod-db" in ledger.claims:
+        ledger.claims["pod-db"].resizes = None  # what was refused of the object before is no reason to wait
+    order, _ = ledger.requests_due("pod-db", now)
+    if order is None:
+        return None
+    ledger.requests_refused(order, "", now)
+    broken = violations(ledger)
+    return f"{broken}" if broken else None if order.size.within(Resources.parse(*SIZE)) else f"asked for {order.size}"
 
 
 def _less_than_it_may_be(claim: Claim | None, vm: VirtualMachine | None) -> str | None:
