@@ -276,6 +276,18 @@ FAULTS = (
         settings_of("autoscaling-scheduler", "mine"),
     ),
     Fault("settings-valid", "has no config.yaml", in_list("config_maps", CONFIG[0], lambda each: each["data"].clear())),
+    Fault(
+        "pod-requests",
+        "permits.asPodRequests is on, and requests of pods stay as they were made",
+        edited(*CONFIG, "nodeDefaults:", "permits: {asPodRequests: true}\nnodeDefaults:"),
+        WARNING,
+    ),
+    Fault(
+        "pod-requests",
+        "permits.asPodRequests is off, and requests of pods follow",
+        metrics(autoscaling_scheduler_0=page(pod_requests_followed=1.0)),
+        WARNING,
+    ),
     Fault("settings-valid", "still refuses", metrics(autoscaling_scheduler_0=page(settings_refused=1.0))),
     Fault("extender-configured", "no extender leads to port 10298", edited(*KUBE_CONFIG, "10298", "9999")),
     Fault(

@@ -239,7 +239,8 @@ def page(*, leads: bool = True, **more: float) -> Seen[Sequence[Sample]]:
         Sample("autoscale_scheduler_extender_calls_total", {"verb": verb, "outcome": outcome}, count)
         for verb, outcome, count in (("filter", "done", 40.0), ("filter", "error", 1.0), ("bind", "done", 12.0))
     ]
-    found = {"ready": 1.0, "leading": float(leads), "settings_refused": 0.0, "rival_permit_writes_total": 0.0, **more}
+    found = {"ready": 1.0, "leading": float(leads), "settings_refused": 0.0, "rival_permit_writes_total": 0.0}
+    found |= {"pod_requests_followed": 0.0, **more}
     return Seen([*calls, *(Sample(f"autoscale_scheduler_{name}", {}, value) for name, value in found.items())])
 
 

@@ -56,6 +56,12 @@ def are_valid(facts: Facts) -> Found:
     return Found(", ".join(good), problems or _refused_by_programs(facts, named.get(SCHEDULER, SCHEDULER)))
 
 
+def config_map_of(facts: Facts, program: str) -> str:
+    """The name of the ConfigMap with an installed program's settings; empty where there is none."""
+    workload = installed(facts).get(program)
+    return "" if workload is None else _config_map(workload, program)
+
+
 def _config_map(workload: Json, program: str) -> str:
     """The name of the ConfigMap with the program's settings; empty where it has none."""
     volumes = items(workload, "spec", "template", "spec", "volumes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from scripts.autoscale.check.finding import Check, Section, When
-from scripts.autoscale.check.judges import extender_calls, settings_texts, workloads
+from scripts.autoscale.check.judges import extender_calls, pod_requests, settings_texts, workloads
 
 CHECKS: Final = (
     Check(
@@ -61,6 +61,16 @@ CHECKS: Final = (
         "The ConfigMaps were read by the programs' own parsers. What is refused changes nothing: the last good"
         " settings stay in force, and a pod that starts anew does not start.",
         "kubectl -n {namespace} edit configmap {subject}",
+    ),
+    Check(
+        "pod-requests",
+        Section.SETTINGS,
+        "what pods of VMs request is as set",
+        pod_requests.are_as_set,
+        "With `permits.asPodRequests` pods of VMs request what is reserved for their VMs, so that other schedulers,"
+        " quotas and cluster autoscalers see them grow. An API server without `pods/resize` (before 1.33) cannot do"
+        " that, and a ConfigMap takes a minute or two to reach the scheduler.",
+        "kubectl -n {namespace} logs deployment/{subject} -c service | grep pods/resize",
     ),
     Check(
         "extender-configured",
