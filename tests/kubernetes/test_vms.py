@@ -8,12 +8,16 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from protocol.names import MIGRATION_PLURAL
+from protocol.units import Resources
 from tests.conformance.cluster import client_of
 from tests.kubernetes.echo_client import SETTLED, echoing
 from tests.kubernetes.flat_client import flat_client
+from tests.kubernetes.neighbour_pod import NeighbourPod
 from tests.kubernetes.postgres_session import Session
 from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
 from tests.kubernetes.scheduling.books import overcommitted
@@ -26,6 +30,7 @@ from tests.kubernetes.vms import (
     VM,
     following,
     has,
+    movable,
     requested,
     room_of,
     runner_requests,
@@ -37,6 +42,8 @@ from tests.kubernetes.vms import (
 
 pytestmark = pytest.mark.kubernetes
 
+MINUTE = 60.0
+SMALL = Resources.parse(1, "384Mi")
 DEVICES = "autoscaling.neon.tech/guest-devices"
 
 
@@ -172,3 +179,35 @@ def test_the_target_pod_of_a_move_arrives_with_what_the_vm_holds(vm: RealKuberne
         eventually(lambda: has(vm, "1", 3) and requested(vm) == [size_of(vm)], "requests come back after it")
         until_books_agree(vm)
     eventually(lambda: requested(vm) == [FIRST], "switched off, they are what the pod was made with", 180.0)
+
+
+def test_a_guest_leaves_for_a_pod_whose_resize_is_deferred_within_a_minute(
+    vm: RealKubernetes, session: Session
+) -> None:
+    """B.14: from the kubelet's verdict to the resize that it makes. The guest's sessions go with it."""
+    node, backend = status(vm)["node"], session.ask("select pg_backend_pid()")
+    web = NeighbourPod(vm, node)
+    want(vm, "1", 3)
+    try:
+        with following(vm), movable(vm):
+            eventually(lambda: requested(vm) == [size_of(vm)] == [SMALL], "its pod requests what it has", 180.0)
+            web.start()
+            wanted = web.wish()
+            web.resize(wanted)
+            eventually(lambda: web.pending() == ["Deferred"], "the kubelet puts it off", 30.0)
+            began = time.monotonic()
+            eventually(lambda: web.granted() == wanted, "the kubelet has resized it")
+            took = time.monotonic() - began
+            print(f"from Deferred to resized, a guest moved between: {took:.1f} s")
+            assert (web.pending(), took < MINUTE) == ([], True), took
+            assert (status(vm)["node"] != node, session.ask("select pg_backend_pid()")) == (True, backend)
+            (move,) = (each for each in vm.get(MIGRATION_PLURAL)["items"] if is_for_room(each))
+            assert (move["spec"]["vmName"], move["status"]["phase"]) == ("db", "Succeeded")
+            until_books_agree(vm)
+    finally:
+        web.end()
+
+
+def is_for_room(migration: dict[str, Any]) -> bool:
+    why = migration["metadata"].get("annotations", {}).get("autoscaling.neon.tech/reason", "")
+    return "defers the resize of a pod" in why

@@ -142,6 +142,17 @@ def following(cluster: RealKubernetes) -> Iterator[None]:
         _set(cluster, follows=False)
 
 
+@contextmanager
+def movable(cluster: RealKubernetes) -> Iterator[None]:
+    """Our scheduler may move the VM by itself while this is entered."""
+    label = "autoscaling.neon.tech/auto-migration-enabled"
+    cluster.kubectl("label", "--overwrite", "neonvm/db", f"{label}=true")
+    try:
+        yield
+    finally:
+        cluster.kubectl("label", "--overwrite", "neonvm/db", f"{label}=false")
+
+
 def _set(cluster: RealKubernetes, *, follows: bool) -> None:
     name = ("configmap", "autoscaling-scheduler-config", "--namespace=kube-system")
     settings = plain_yaml.load(cluster.get(*name)["data"]["config.yaml"])
