@@ -47,8 +47,7 @@ class PluginResponseView:
     migrate: bool
 
 
-@dataclass(frozen=True, slots=True)
-class WireRequest:
+class WireRequest(msgspec.Struct, frozen=True, gc=False):
     """A request whose shape is right, and whose amounts still wait for the VM's slot size."""
 
     version: ProtocolVersion

@@ -6,8 +6,6 @@ only the VM's object knows: the codec takes it as an argument and no code past t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 from protocol.units import Bytes, ComputeUnit, Resources
@@ -26,8 +24,7 @@ class ObjectName(msgspec.Struct, frozen=True, order=True, gc=False):
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Metrics:
+class Metrics(msgspec.Struct, frozen=True, gc=False):
     """What a VM reports of its load. Load averages in vCPUs; a field is None where the version or agent lacks it."""
 
     load1: float
@@ -35,8 +32,7 @@ class Metrics:
     mem_used: Bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AgentRequest:
+class AgentRequest(msgspec.Struct, frozen=True, gc=False):
     """An agent's wish for its VM, absolute, and what it saw (S4.4).
 
     ``last_permit`` is an absolute floor that a restarted scheduler honours, never an increment. ``compute_unit`` is
@@ -53,8 +49,7 @@ class AgentRequest:
     sequence: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PluginResponse:
+class PluginResponse(msgspec.Struct, frozen=True, gc=False):
     """The scheduler's answer: what the VM may use, the node's compute unit, and whether the VM is to migrate."""
 
     permit: Resources

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Final, TypeVar
 
 from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of, number, text, texts, uid_of, version_of
@@ -47,13 +48,17 @@ class ClusterVm(VirtualMachine):
     first_requests: Resources | None = None
 
 
+_NAMES: Final = tuple(each.name for each in fields(VirtualMachine))
+_KNOWN: Final = attrgetter(*_NAMES)
+"""What is read of any VirtualMachine, in the order of ``_NAMES``."""
+
+
 def read_vm(obj: JsonObject) -> VirtualMachine:
     """A VirtualMachine. Raises ``ValueError``."""
     vm, spec = parse_virtual_machine(obj), child(obj, "spec")
     has_overlay = flag(spec, "extraNetwork", "enable") or bool(text(obj, "status", "extraNetIP"))
     booting = any(text(each, "reason") == BOOTING for each in items(obj, "status", "conditions"))
-    known = {each.name: getattr(vm, each.name) for each in fields(vm)}
-    first = _first_requests(spec)
+    known, first = dict(zip(_NAMES, _KNOWN(vm), strict=True)), _first_requests(spec)
     return ClusterVm(
         **known, constraints=pod_constraints(spec), has_overlay=has_overlay, is_booting=booting, first_requests=first
     )

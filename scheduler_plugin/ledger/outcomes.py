@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from protocol.messages import ObjectName
 from protocol.units import ComputeUnit, Resources
 from scheduler_plugin.ledger.moves import Move
@@ -103,8 +105,7 @@ class ReadMigration:
 Effect = RoomFreed | ReadPod | PersistPermit | RequestsSeen | CreateMigration | ReadMigration
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """The answer to one agent's request. ``persist`` is None where the API is known to hold the permit already."""
 
     permit: Resources

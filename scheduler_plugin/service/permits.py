@@ -11,8 +11,9 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from protocol.codec import MalformedRequestError, WireRequest
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
@@ -40,8 +41,7 @@ class RefusedError(Exception):
         self.retry_after = retry_after
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(msgspec.Struct, frozen=True, gc=False):
     """An answer for an agent, and the slot size in which older versions of the protocol count."""
 
     response: PluginResponse

@@ -6,8 +6,10 @@ outlive the agent that sent them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
+
+from msgspec.structs import replace
 
 from agent.core.actions import Action, AskScheduler, PatchVm
 from agent.core.advance import advance

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from agent.adapters.scheduler_answers import LARGEST
 from agent.adapters.scheduler_client import HttpScheduler
