@@ -13,6 +13,7 @@ from protocol.units import Bytes, QuantityError
 
 _MIB: Final = 1024**2
 _WARNINGS: Final = 3
+_LARGEST: Final = 1e15
 
 
 def story(vm: Json, agent: Json | None, scheduler: Json | None, events: Sequence[Json] = ()) -> Iterator[str]:
@@ -166,15 +167,21 @@ def _memory(quantity: str) -> str:
     return quantity if amount.value % _MIB == 0 or amount.value < _MIB else f"{amount.value / _MIB:.0f}Mi"
 
 
+def _real(value: object) -> float | None:
+    """A number; None where it is none, or none that a program of ours says."""
+    return float(value) if isinstance(value, (int, float)) and abs(value) < _LARGEST else None
+
+
 def _number(value: object) -> str:
-    return f"{value:.2f}" if isinstance(value, (int, float)) else "?"
+    found = _real(value)
+    return "?" if found is None else f"{found:.2f}"
 
 
 def _ago(source: Json, key: str) -> str:
-    found = source.get(key)
-    return f"{found:.0f} s" if isinstance(found, (int, float)) else "an unknown time"
+    found = _real(source.get(key))
+    return "an unknown time" if found is None else f"{found:.0f} s"
 
 
 def _share(source: Json, key: str) -> str:
-    found = source.get(key)
-    return f"{found:.0%}" if isinstance(found, (int, float)) else "?"
+    found = _real(source.get(key))
+    return "?" if found is None else f"{found:.0%}"

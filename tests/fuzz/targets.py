@@ -52,7 +52,7 @@ from scheduler_plugin.injector.admission.reviews import MalformedReviewError, an
 from scheduler_plugin.injector.settings import SettingsError as InjectorError
 from scheduler_plugin.injector.settings import parse_settings as parse_injector
 from scheduler_plugin.settings.document import SettingsError, parse_settings
-from tests.fuzz import group_objects, samples
+from tests.fuzz import group_objects, page_targets, samples
 from tests.fuzz.mutations import QUANTITIES, VALUES, damaged, damaged_text, encoded
 from tests.scheduler_plugin.groups.objects.sample_group import shop
 from tests.scheduler_plugin.objects import token_text
@@ -232,6 +232,9 @@ TARGETS: Final[tuple[Target, ...]] = (
     Target("scheduler's settings", texts(samples.SETTINGS), as_text(parse_settings), (SettingsError,), 2),
     Target("expander's settings", texts(samples.EXPANDER), as_text(parse_expander), (ExpanderError,), 3),
     Target("kubeconfig", texts(samples.KUBECONFIG), as_text(parse_kubeconfig), (KubeconfigError,), 2),
+    Target("agent's account", documents(page_targets.ACCOUNT), page_targets.account, (UnreadableAnswerError,), 4),
+    Target("scheduler's nodes", documents(page_targets.NODES), page_targets.nodes, (UnreadableAnswerError,), 4),
+    Target("row of the page", objects(VM, samples.MIGRATION), partial(_object, page_targets.rows), UNREADABLE[:1], 4),
     Target("agent's pod", objects(samples.whole_pod()), partial(_object, assignment_of), (UnreadableAnswerError,), 4),
     Target("machine of a VM", objects(VM), partial(_object, machine_of), UNREADABLE, 4),
     Target("ranking", documents(samples.RANKING), _ranking, (RankingConfigError, UnreadableAnswerError), 3),

@@ -10,7 +10,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import re
-from math import ceil, isfinite
+from math import ceil
 from typing import Final
 
 import msgspec
@@ -92,8 +92,7 @@ def _size(amounts: JsonObject) -> Size | None:
 
 
 def _cores(value: object) -> Amount | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not isinstance(value, (int, float)) or not isfinite(value) or not 0 <= value < _MOST_CORES:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < _MOST_CORES:
         return None
     return ceil(round(value * 1000, 6))
 

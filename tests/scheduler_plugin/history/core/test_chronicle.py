@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
+from scheduler_plugin.dashboard.story import story
 from scheduler_plugin.history.core.accounts import read_account
 from scheduler_plugin.history.core.chronicle import ACCOUNT_LASTS, Chronicle
 from scheduler_plugin.history.core.looks import machines_of, node_samples, size_at, standings
@@ -192,3 +195,15 @@ def test_agents_are_asked_in_turn() -> None:
             [each["metadata"]["name"] for each in chronicle.asks(seen, 2) if isinstance(each["metadata"], dict)]
         )
     assert turns == [["a", "b"], ["c", "a"], ["b", "a"]]
+
+
+@pytest.mark.parametrize("claimed", [10**400, -(10**400), float("inf"), float("nan"), 1e300])
+def test_no_number_that_an_agent_claims_ends_the_recorder_or_its_story(claimed: float) -> None:
+    answer: Json = {
+        "because": "idle",
+        "metrics": {"cores_busy": claimed, "age_seconds": claimed, "cpu_stall": claimed},
+        "denied": {"by": "scheduler", "since_seconds": claimed},
+    }
+    assert read_account(0, answer).used_cpu is None
+    told = "\n".join(story({"metadata": {"namespace": "shop", "name": "db"}}, answer, None))
+    assert "an unknown time ago: ? vCPU busy" in told
