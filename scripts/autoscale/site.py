@@ -20,6 +20,7 @@ import httpx
 import msgspec
 
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError, client_from_kubeconfig
+from deploy.kube.informer import Change, Informer
 from deploy.local.cluster.control import NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
 from protocol.kubernetes.objects import Json, labels_of, name_of, pod_phase, text
@@ -243,6 +244,25 @@ class PodIndex:
         by_name = {name_of(each).name: each for each in pods}
         agents = [each for each in by_name.values() if labels_of(each).get(NAME_LABEL) == "autoscaling-agent"]
         return cls(by_name, {text(each, "spec", "nodeName"): each for each in agents})
+
+
+class FollowedPods:
+    """The index of an informer's pods, made anew only after a pod has changed."""
+
+    def __init__(self, pods: Informer) -> None:
+        self._pods = pods
+        self._index: PodIndex | None = None
+        pods.listen(self._changed)
+
+    @property
+    def index(self) -> PodIndex:
+        """All pods as they are now."""
+        if self._index is None:
+            self._index = PodIndex.of(self._pods.objects.values())
+        return self._index
+
+    def _changed(self, _: Change) -> None:
+        self._index = None
 
 
 async def explanation(site: Site, vm: Json, pods: PodIndex) -> Json | None:

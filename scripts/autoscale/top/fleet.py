@@ -21,7 +21,7 @@ from protocol.runtime.clock import Clock
 from scripts.autoscale.demonstration.moves import ENDED
 from scripts.autoscale.explain import gathered, story_of
 from scripts.autoscale.migrate import is_under_way, keeps_connections, migration_of
-from scripts.autoscale.site import PodIndex, Site, explanation
+from scripts.autoscale.site import FollowedPods, Site, explanation
 from scripts.autoscale.top.columns import Row, printable
 from scripts.autoscale.top.rows import by_vm, node_line, vm_row
 
@@ -48,6 +48,7 @@ class Fleet:
         self._namespace = namespace
         self._vms = Informer(site.client, VIRTUAL_MACHINES, clock)
         self._pods = Informer(site.client, PODS, clock)
+        self._followed = FollowedPods(self._pods)
         self._migrations = Informer(site.client, MIGRATIONS, clock)
         self._agents: dict[ObjectName, Json] = {}
         self._nodes: list[Json] = []
@@ -110,7 +111,7 @@ class Fleet:
         return [each for each in taken if each in named and each not in asked]
 
     async def _ask_all(self, names: Sequence[ObjectName]) -> None:
-        pods = PodIndex.of(self._pods.objects.values())
+        pods = self._followed.index
         limit = asyncio.Semaphore(_AT_ONCE)
 
         async def ask(name: ObjectName) -> None:
