@@ -88,9 +88,9 @@ PYTHON: Final = Packages(
     "python",
     ("base-files", "ca-certificates", "libpython3.11-stdlib", "python3.11-minimal"),
     left_out=(
-        *(f"usr/lib/python3.11/{name}/*" for name in ("lib2to3", "distutils", "ensurepip", "pydoc_data", "sqlite3")),
+        *(f"usr/lib/python3.11/{name}/*" for name in ("lib2to3", "distutils", "ensurepip", "pydoc_data")),
         *(f"usr/lib/python3.11/{name}/*" for name in ("curses", "dbm")),
-        *(f"usr/lib/python3.11/lib-dynload/{name}.*" for name in ("_curses", "_curses_panel", "_dbm", "_sqlite3")),
+        *(f"usr/lib/python3.11/lib-dynload/{name}.*" for name in ("_curses", "_curses_panel", "_dbm")),
         *(f"usr/lib/python3.11/lib-dynload/{name}.*" for name in ("nis", "ossaudiodev", "readline", "_crypt")),
         *("usr/lib/python3.11/lib-dynload/_test*", "usr/lib/python3.11/lib-dynload/_ctypes_test*"),
         *("usr/share/base-files/*", "etc/update-motd.d/*", "usr/share/ca-certificates/*", "usr/sbin/*"),

@@ -126,7 +126,7 @@ export class FleetCanvas {
     pen.fillStyle = state === "calm" ? colours.used : colours[state];
     pen.fillRect(x, y, Math.max(0.5, Math.min(used, width) - line), bar);
     if (bar >= 30 && width > 54) {
-      pen.fillStyle = colours.onBlock;
+      pen.fillStyle = state === "calm" ? colours.onBlock : colours.ground; // what stands out is bright on dark ground and dark on bright
       pen.font = "11px ui-sans-serif, system-ui, sans-serif";
       pen.fillText(fitted(pen, block.vm.key.split("/")[1], width - 10), x + 5, y + bar / 2 + 4);
     }
@@ -152,7 +152,7 @@ function fitted(pen, text, room) {
   return low ? `${text.slice(0, low)}…` : "";
 }
 
-const NAMES = ["muted", "free", "other", "reserved", "used", "watermark", "pressed", "denied", "moving", "unhealthy", "focus"];
+const NAMES = ["muted", "free", "other", "reserved", "used", "watermark", "pressed", "denied", "moving", "unhealthy", "focus", "ground"];
 
 function palette() {
   const style = getComputedStyle(document.documentElement);

@@ -8,6 +8,7 @@ const SPANS = [["1 h", 3600], ["6 h", 21600], ["1 d", 86400], ["7 d", 604800], [
 const KINDS = ["namespace", "group", "node", "vm"];
 const HREFS = { vm: vmHref, node: nodeHref, group: (key) => groupHref(`VirtualMachineGroup/${key}`) };
 const NONE = "(none)";
+const AWAY = "The server does not answer.";
 const NO_HISTORY = "No history is kept here, or it cannot be read: what VMs cost is not known.";
 const kept = { by: "namespace", seconds: 86400 };
 
@@ -17,7 +18,7 @@ const prices = (found) => `Prices: ${found.prices}, per hour and in its currency
 
 export async function askCosts(seconds, by, only = "") {
   const query = new URLSearchParams({ seconds, by, ...(only ? { only } : {}) });
-  return fetch(`/api/costs?${query}`).then((answer) => answer.ok ? answer.json() : null).then((found) => found && found.kept ? found : null).catch(() => null);
+  return fetch(`/api/costs?${query}`).then((answer) => answer.ok ? answer.json() : null).then((found) => found && found.kept ? found : null).catch(() => undefined);
 }
 
 // The costs of one VM, node or group, as part of its view.
@@ -44,7 +45,7 @@ function spanWords(seconds) {
 }
 
 function figures(found) {
-  if (!found) return h("p", { class: "empty" }, NO_HISTORY);
+  if (!found) return h("p", { class: "empty" }, found === undefined ? AWAY : NO_HISTORY);
   const [line] = found.lines;
   if (!line) return h("p", { class: "empty" }, "Nothing was seen of it in that time.");
   const rows = [["Reserved", `${money(line.reserved_cost)} for ${hours(line.reserved_cpu_hours)} vCPU-h, ${hours(line.reserved_gib_hours)} GiB-h`],
@@ -75,7 +76,7 @@ export class CostsView {
     this.kinds.forEach((button, at) => button.setAttribute("aria-pressed", String(KINDS[at] === by)));
     this.spans.forEach((button, at) => button.setAttribute("aria-pressed", String(SPANS[at][1] === seconds)));
     const found = await askCosts(seconds, by);
-    if (kept.by === by && kept.seconds === seconds) fill(this.body, found ? billOf(found) : h("p", { class: "empty" }, NO_HISTORY));
+    if (kept.by === by && kept.seconds === seconds) fill(this.body, found ? billOf(found) : h("p", { class: "empty" }, found === undefined ? AWAY : NO_HISTORY));
   }
 
   update() {}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 
-from deploy.images.catalogue import IMAGES, NON_ROOT, Image, Packages, Sources, Wheels
+from deploy.images.catalogue import IMAGES, NON_ROOT, PYTHON, Image, Packages, Sources, Wheels
 from deploy.images.inputs.apt import Origin, installed
 from deploy.images.inputs.checkout import Checkout
 from deploy.images.inputs.wheelhouse import requirements_here
@@ -144,3 +145,16 @@ def test_a_package_comes_with_what_makes_its_parents_packages() -> None:
     paths = [file.path.rpartition("dist-packages/")[2] for file in Checkout().package_files("deploy.kube")]
     assert {"deploy/__init__.py", "deploy/kube/__init__.py", "deploy/kube/client.py"} <= set(paths)
     assert not any("__pycache__" in path or path.startswith("deploy/local") for path in paths)
+
+
+def test_no_module_of_python_is_left_out_that_a_program_imports() -> None:
+    folders = {name.replace(".", "/") for image in IMAGES.values() for name in sources_of(image)}
+    texts = (path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    imported = {name for text in texts for name in re.findall(r"^\s*(?:import|from) (\w+)", text, re.MULTILINE)}
+    left_out = {Path(each).parent.name for each in PYTHON.left_out if each.startswith("usr/lib/python3.11/")}
+    left_out |= {Path(each).stem.lstrip("_") for each in PYTHON.left_out if "lib-dynload" in each}
+    assert imported & left_out == set()
+
+
+def sources_of(image: Image) -> list[str]:
+    return [name for layer in image.layers if isinstance(layer, Sources) for name in layer.packages]
