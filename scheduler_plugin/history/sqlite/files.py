@@ -67,7 +67,8 @@ def only_recorder(path: Path) -> Iterator[None]:
 def open_to_write(path: Path) -> sqlite3.Connection:
     """The file with its tables. Raises ``sqlite3.Error`` and ``OSError``."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _OWN))
-    path.chmod(_OWN)
+    with suppress(PermissionError):  # a volume's group may write a file that another user made
+        path.chmod(_OWN)
     connection = sqlite3.connect(path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")

@@ -197,7 +197,7 @@ def test_agents_are_asked_in_turn() -> None:
     assert turns == [["a", "b"], ["c", "a"], ["b", "a"]]
 
 
-@pytest.mark.parametrize("claimed", [10**400, -(10**400), float("inf"), float("nan"), 1e300])
+@pytest.mark.parametrize("claimed", [10**400, -(10**400), float("inf"), float("nan"), 1e300], ids="abcde")
 def test_no_number_that_an_agent_claims_ends_the_recorder_or_its_story(claimed: float) -> None:
     answer: Json = {
         "because": "idle",
