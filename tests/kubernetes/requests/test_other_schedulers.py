@@ -9,8 +9,8 @@ import pytest
 from protocol.units import Resources
 from tests.conformance.cluster import STRATEGIC_PATCH, done
 from tests.kubernetes.real_kubernetes import eventually
-from tests.kubernetes.requests.grown import explained, requested, started
-from tests.kubernetes.scheduling.books import PODS
+from tests.kubernetes.requests.grown import explained, requested, started, until_requested
+from tests.kubernetes.scheduling.books import PODS, requests_of
 from tests.kubernetes.scheduling.stage import Stage
 
 pytestmark = pytest.mark.kubernetes
@@ -51,6 +51,28 @@ def test_a_vm_that_waits_requests_what_it_needs_and_displaces_a_pod_of_lower_pri
     stage.vm_pod(stage.vm("db", 2, 4), "db", priorityClassName=urgent)
     assert stage.until_placed("db") == {"db": node}
     assert (stage.pod_names(), requested(stage, "db")) == ({"db"}, Resources.parse(2, "4Gi"))
+
+
+def test_a_cluster_autoscaler_counts_a_node_as_full_as_our_book_and_a_vm_that_waits_as_large_as_it_is(
+    stage: Stage,
+) -> None:
+    """It goes by requests alone: those on a node say whether it may go, those of waiting pods which node would help."""
+    node = stage.node("n")
+    agents = [started(stage, name) for name in ("a", "b")]
+    stage.pod("other", "250m")
+    stage.until_placed("other")
+    for agent, cpu in zip(agents, (2, 1), strict=True):
+        assert agent.go_to(Resources.parse(cpu, "4Gi"))
+
+    def is_as_full() -> bool:
+        pods = done(stage.http.get(stage.path(PODS)))["items"]
+        there = Resources.sum(requests_of(each) for each in pods if each["spec"].get("nodeName") == node)
+        return there == stage.their_books()[node] and requested(stage, "a") == agents[0].held == Resources.parse(2, "4Gi")
+
+    eventually(is_as_full, "requests are what the book says", 20.0)
+    stage.vm_pod(stage.vm("late", 2, 4), "late")
+    stage.until_refused("late")
+    until_requested(stage, "late", Resources.parse(2, "4Gi"))
 
 
 def test_a_full_quota_holds_a_vm_back_and_is_named(stage: Stage) -> None:
