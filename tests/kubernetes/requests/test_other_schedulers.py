@@ -67,7 +67,9 @@ def test_a_cluster_autoscaler_counts_a_node_as_full_as_our_book_and_a_vm_that_wa
     def is_as_full() -> bool:
         pods = done(stage.http.get(stage.path(PODS)))["items"]
         there = Resources.sum(requests_of(each) for each in pods if each["spec"].get("nodeName") == node)
-        return there == stage.their_books()[node] and requested(stage, "a") == agents[0].held == Resources.parse(2, "4Gi")
+        return there == stage.their_books()[node] and requested(stage, "a") == agents[0].held == Resources.parse(
+            2, "4Gi"
+        )
 
     eventually(is_as_full, "requests are what the book says", 20.0)
     stage.vm_pod(stage.vm("late", 2, 4), "late")
