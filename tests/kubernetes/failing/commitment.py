@@ -12,6 +12,7 @@ from protocol.units import Resources
 from tests.kubernetes.failing.fleet import ZERO, Fleet, UnansweredError, over_committed, until
 from tests.kubernetes.failing.our_programs import Scheduler
 from tests.kubernetes.failing.permit_asker import Asker
+from tests.kubernetes.scheduling.books import requests_of
 
 
 @asynccontextmanager
@@ -32,6 +33,33 @@ async def _look(fleet: Fleet, found: list[str]) -> None:
         with suppress(httpx.TransportError, UnansweredError):
             found += over_committed(await fleet.claims())
         await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def always_requested(fleet: Fleet, askers: Sequence[Asker]) -> AsyncIterator[None]:
+    """The pod of every VM requests all that its agent was granted, as often as one looks; requests went up and down."""
+    short: list[str] = []
+    sizes: set[Resources] = set()
+    looking = asyncio.create_task(_look_at_requests(fleet, askers, short, sizes))
+    try:
+        yield
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+    assert short == []
+    assert len(sizes) > 2, sizes
+
+
+async def _look_at_requests(fleet: Fleet, askers: Sequence[Asker], short: list[str], sizes: set[Resources]) -> None:
+    while True:
+        for each in askers:
+            before = each.granted, each.sequence
+            with suppress(httpx.TransportError, UnansweredError):
+                asked = requests_of(await fleet.pod(each.vm))
+                sizes.add(asked)
+                if (each.granted, each.sequence) == before and not each.granted.within(asked):
+                    short.append(f"{each.vm.name}: granted {each.granted}, requested {asked}")
+        await asyncio.sleep(0.05)
 
 
 async def settled(ours: Scheduler, fleet: Fleet, askers: Sequence[Asker], seconds: float = 10.0) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import httpx
@@ -59,9 +59,10 @@ async def _so_far(look: Callable[[], Awaitable[object]]) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The cluster's objects, as an administrator sees them over ``http``."""
+    """The cluster's objects, as an administrator sees them over ``http``. Pods of VMs are made with ``requests``."""
 
     http: httpx.AsyncClient
+    requests: Mapping[str, str] = field(default_factory=dict)
 
     async def node(self) -> str:
         """A node of ``SIZE``; its name."""
@@ -81,7 +82,7 @@ class Fleet:
         made = await self.create(
             VMS, {**_vm(name), "metadata": {"name": name, "labels": labels}, "spec": {"guest": _guest(cpu, slots)}}
         )
-        pod = await self.create(PODS, _pod(made, node))
+        pod = await self.create(PODS, _pod(made, node, self.requests))
         await self.patch(f"{PODS}/{name}-pod/status", {"status": {"phase": "Running", "podIP": "10.244.1.9"}})
         used = {"cpus": cpu, "memorySize": f"{slots}Gi"}
         status = {"phase": "Running", "podName": f"{name}-pod", "node": node, **used}
@@ -187,7 +188,7 @@ def _guest(cpu: str | int, slots: int) -> Obj:
     }
 
 
-def _pod(vm: Obj, node: str) -> Obj:
+def _pod(vm: Obj, node: str, requests: Mapping[str, str]) -> Obj:
     name, uid = vm["metadata"]["name"], vm["metadata"]["uid"]
     owner = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine", "name": name, "uid": uid, "controller": True}
     labels = {"vm.neon.tech/name": name, "autoscaling.neon.tech/enabled": "true"}
@@ -195,7 +196,7 @@ def _pod(vm: Obj, node: str) -> Obj:
         "nodeName": node,
         "serviceAccountName": "vm-agent",
         "schedulerName": "autoscale-scheduler",
-        "containers": [{"name": "neonvm-runner", "image": "runner"}],
+        "containers": [{"name": "neonvm-runner", "image": "runner", "resources": {"requests": {**requests}}}],
     }
     return {"metadata": {"name": f"{name}-pod", "labels": labels, "ownerReferences": [owner]}, "spec": spec}
 

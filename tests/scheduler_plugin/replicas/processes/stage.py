@@ -24,6 +24,10 @@ from tests.local.apiserver.running import TOKEN, running_api_server
 from tests.plain_http import plain_client
 from tests.scheduler_plugin.replicas.processes.cutting_proxy import CuttingProxy, cutting_proxy
 
+FOLLOWING: Final = f"{SETTINGS}permits: {{asPodRequests: true}}\n"
+FIRST: Final = {"cpu": "1", "memory": "4Gi"}
+"""What pods of VMs are made with where requests follow: what their VMs have at first."""
+
 NAMESPACE: Final = "kube-system"
 NAME: Final = "autoscaling-scheduler"
 SLICE: Final = ENDPOINT_SLICES.path(NAMESPACE, NAME)
@@ -85,14 +89,14 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(folder: Path, count: int, seconds: int) -> AsyncIterator[Stage]:
-    """So many replicas, with a Lease of so many seconds."""
+async def stage(folder: Path, count: int, seconds: int, *, follows: bool = False) -> AsyncIterator[Stage]:
+    """So many replicas, with a Lease of so many seconds. ``follows``: requests of pods follow their VMs (B.10)."""
     agents_port, extender_port, probes_port = free_ports(3)
     async with AsyncExitStack() as stack:
         handle = await stack.enter_async_context(running_api_server(folder))
         headers = {"Authorization": f"Bearer {TOKEN}"}
         http = await stack.enter_async_context(plain_client(base_url=handle.url, headers=headers, timeout=10.0))
-        made = Stage(http, Fleet(http), agents_port, probes_port)
+        made = Stage(http, Fleet(http, FIRST if follows else {}), agents_port, probes_port)
         await _prepare(made)
         for number in range(count):
             proxy = await stack.enter_async_context(cutting_proxy(int(handle.url.rpartition(":")[2])))
@@ -101,7 +105,7 @@ async def stage(folder: Path, count: int, seconds: int) -> AsyncIterator[Stage]:
             listens = [f"--listen-{name}={address}:{port}" for name, port in ports.items()]
             lease = [f"--lease={NAMESPACE}/{NAME}", f"--lease-duration={seconds}"]
             leads = [f"--leader-endpoints={NAME}", f"--pod-ip={address}"]
-            files = _files(folder / address, proxy)
+            files = _files(folder / address, proxy, FOLLOWING if follows else SETTINGS)
             replica = ReplicaProcess(
                 address, proxy, folder / address, ["-m", "scheduler_plugin", *files, *listens, *lease, *leads]
             )
@@ -123,7 +127,7 @@ async def _prepare(made: Stage) -> None:
     await made.fleet.create(ENDPOINT_SLICES.path(NAMESPACE), body)
 
 
-def _files(folder: Path, proxy: CuttingProxy) -> list[str]:
+def _files(folder: Path, proxy: CuttingProxy, settings: str) -> list[str]:
     folder.mkdir()
     config = {
         "current-context": "it",
@@ -132,7 +136,7 @@ def _files(folder: Path, proxy: CuttingProxy) -> list[str]:
         "users": [{"name": "it", "user": {"token": TOKEN}}],
     }
     (folder / "kubeconfig").write_text(yaml.safe_dump(config))
-    (folder / "config.yaml").write_text(SETTINGS)
+    (folder / "config.yaml").write_text(settings)
     return [f"--kubeconfig={folder / 'kubeconfig'}", f"--config={folder / 'config.yaml'}"]
 
 

@@ -1,6 +1,7 @@
 """Fail-overs of real processes, one after the other, while agents ask: no permit is lost or granted twice (B.3).
 
-``AUTOSCALE_FAILOVERS`` says how many (200 take about ten minutes), ``AUTOSCALE_FAILOVER_FIGURES`` names a file for the
+``AUTOSCALE_FAILOVERS`` says how many (200 take about ten minutes); a quarter as many follow with requests of pods that
+follow their VMs (B.10). ``AUTOSCALE_FAILOVER_FIGURES`` names a file for the
 figures.
 """
 
@@ -14,6 +15,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Final
@@ -22,7 +24,7 @@ import httpx
 import pytest
 
 from protocol.units import Resources
-from tests.kubernetes.failing.commitment import never_over_committed
+from tests.kubernetes.failing.commitment import always_requested, never_over_committed
 from tests.kubernetes.failing.fleet import Fleet, until
 from tests.kubernetes.failing.permit_asker import SMALL, Asker, asking
 from tests.scheduler_plugin.replicas.processes.stage import ReplicaProcess, Stage, stage
@@ -105,19 +107,25 @@ def note(figures: dict[str, list[float]]) -> None:
     Path(FIGURES).write_text("\n".join(lines) + "\n")
 
 
-async def test_no_permit_is_lost_or_granted_twice_through_fail_overs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("count", "follows"), [(FAILOVERS, False), (max(4, FAILOVERS // 4), True)], ids=["", "follows"]
+)
+async def test_no_permit_is_lost_or_granted_twice_through_fail_overs(tmp_path: Path, count: int, follows: bool) -> None:
     figures: dict[str, list[float]] = defaultdict(list)
     with Slowness() as slow:
-        seen = await storm(tmp_path, figures)
+        seen = await storm(tmp_path, figures, count, follows=follows)
     print(f"programs ran {slow.factor:.1f} times slower than on an idle machine")
     assert seen.out_of_term() == []
-    assert seen.terms >= FAILOVERS
+    assert seen.terms >= count
     assert max(took for each in figures.values() for took in each) < MOST * slow.factor
 
 
-async def storm(folder: Path, figures: dict[str, list[float]]) -> TermsSeen:
-    """All fail-overs, in which no node is promised more than it has and no permit is lost; who led and wrote."""
-    async with stage(folder, REPLICAS, LEASE_SECONDS) as run:
+async def storm(folder: Path, figures: dict[str, list[float]], count: int, *, follows: bool) -> TermsSeen:
+    """All fail-overs, in which no node is promised more than it has and no permit is lost; who led and wrote.
+
+    Where requests of pods follow their VMs, each pod requests all that its agent was granted, at every look.
+    """
+    async with stage(folder, REPLICAS, LEASE_SECONDS, follows=follows) as run:
         node, other = await run.fleet.node(), await run.fleet.node()
         askers = [await asker_of(run.fleet, run.http, each) for each in (node, node, node)]
         measured = await asker_of(run.fleet, run.http, other)
@@ -125,8 +133,9 @@ async def storm(folder: Path, figures: dict[str, list[float]]) -> TermsSeen:
         for replica in run.replicas.values():
             await until(lambda replica=replica: run.is_ready(replica), "a replica is ready", 60.0)  # type: ignore[misc]
         await growth(run, measured)
-        async with terms_seen(run.http) as seen, never_over_committed(run.fleet), asking(askers):
-            for harm in islice(cycle(HARMS), FAILOVERS):
+        requested = always_requested(run.fleet, [*askers, measured]) if follows else nullcontext()
+        async with terms_seen(run.http) as seen, never_over_committed(run.fleet), requested, asking(askers):
+            for harm in islice(cycle(HARMS), count):
                 replica = await strike(run, harm)
                 figures[harm].append(await growth(run, measured, replica.address))
                 note(figures)
