@@ -12,14 +12,13 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from protocol.runtime.prompt_server import PromptServer
 from protocol.runtime.tls_files import FollowedTls, TlsFilesError, following
 from scheduler_plugin.web.hot_paths import HotPaths
 from scheduler_plugin.web.hot_protocol import HotProtocol
@@ -75,8 +74,8 @@ class Listener:
         return following(self.tls, ssl.PROTOCOL_TLS_SERVER)
 
 
-class Server(uvicorn.Server):
-    """uvicorn's server with bounded connections, and without hands on the process's signals."""
+class Server(PromptServer):
+    """A server with bounded connections."""
 
     def __init__(self, config: uvicorn.Config, listener: Listener, context: ssl.SSLContext | None) -> None:
         super().__init__(config)
@@ -88,11 +87,6 @@ class Server(uvicorn.Server):
     def sockets(self) -> list[socket.socket] | None:
         """The socket that is given, where one is."""
         return None if self.listener.sock is None else [self.listener.sock]
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leaves signals alone."""
-        yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begins to listen, at the address or on a socket that is given. Raises ``ListenError``."""
@@ -134,5 +128,5 @@ async def serve(listeners: list[Listener], stop: asyncio.Event) -> None:
         running = [tasks.create_task(server.serve(server.sockets)) for server in servers]
         await stop.wait()
         for server in servers:
-            server.should_exit = True
+            server.end()
         await asyncio.gather(*running)

@@ -71,7 +71,7 @@ class Served:
 
     async def stop(self) -> None:
         if self.server is not None and self.serving is not None:
-            self.server.should_exit = True
+            self.server.end()
             await self.serving
 
 

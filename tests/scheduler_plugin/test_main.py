@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from scheduler_plugin.__main__ import _until_told, main
 from scheduler_plugin.web.serving import Listener
+from tests.examples import THOROUGH
 from tests.plain_http import plain_client
 
 SETTINGS = "nodeDefaults: {computeUnit: {vCPUs: 1, mem: 1Gi}}"
@@ -43,7 +44,7 @@ def arguments(folder: Path) -> list[str]:
     return files + [f"--listen-{name}=127.0.0.1:{port}" for name, port in listens]
 
 
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT] if THOROUGH else [signal.SIGTERM])
 async def test_it_serves_without_its_api_and_ends_when_told(tmp_path: Path, ending: signal.Signals) -> None:
     given = arguments(tmp_path)
     program = await asyncio.create_subprocess_exec(

@@ -85,7 +85,7 @@ def _announce(url: str, arguments: argparse.Namespace, api_server: ApiServer) ->
 async def _run(servers: list[tuple[Server, list[socket.socket]]], api_server: ApiServer) -> None:
     def stop() -> None:
         for server, _ in servers:
-            server.stop()
+            server.end()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop)

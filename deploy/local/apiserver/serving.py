@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from protocol.runtime.prompt_server import PromptServer
 
-class Server(uvicorn.Server):
+
+class Server(PromptServer):
     """A uvicorn server that ends its long-lived answers when it is told to stop."""
 
     def __init__(self, app: ASGIApp, stop_streams: Callable[[], None], context: ssl.SSLContext | None) -> None:
@@ -31,15 +32,6 @@ class Server(uvicorn.Server):
             )
         )
         self._stop_streams = stop_streams
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leaves the process's signals to the caller; ``stop`` is what a signal should lead to."""
-        yield
-
-    def stop(self) -> None:
-        """Makes ``serve`` return soon."""
-        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stops: first the streams, then the connections."""

@@ -52,7 +52,7 @@ async def running_api_server(tmp_path: Path) -> AsyncIterator[ApiServerHandle]:
                 yield ApiServerHandle(f"http://127.0.0.1:{plain.getsockname()[1]}", TOKEN, kubeconfig, api_server)
             finally:
                 for server, _ in servers:
-                    server.stop()
+                    server.end()
                 await asyncio.wait(running)
     finally:
         api_server.close()

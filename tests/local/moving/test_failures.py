@@ -103,13 +103,16 @@ FAILURES: list[tuple[Doing, Doing, str, str]] = [
     (World.sending, target_node_is_deleted, "TargetLost", STAYED),
     (World.sending, runtime_is_restarted, "RuntimeRestarted", AFRESH),
 ]
+TWICE = {target_dies, source_dies, time_is_up, target_pod_is_deleted, source_pod_is_deleted, target_node_is_deleted}
+"""These end a migration alike whether it is prepared or under way: the quick suite has them happen while it sends."""
+TRIED = [each for each in FAILURES if THOROUGH or each[0] is World.sending or each[1] not in TWICE]
 
 
 def _name(each: object) -> str:
     return getattr(each, "__name__", str(each))
 
 
-@pytest.mark.parametrize(("point", "failure", "reason", "place"), FAILURES, ids=_name)
+@pytest.mark.parametrize(("point", "failure", "reason", "place"), TRIED, ids=_name)
 async def test_a_migration_that_fails_leaves_one_guest_true_books_a_vm_that_scales_and_an_event(
     world: World, point: Doing, failure: Doing, reason: str, place: str
 ) -> None:

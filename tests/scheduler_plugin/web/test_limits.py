@@ -120,13 +120,13 @@ async def test_a_request_that_comes_byte_by_byte_gains_no_time() -> None:
 
 
 async def test_a_request_in_pieces_that_arrives_in_time_is_served_and_so_is_the_next() -> None:
-    async with served(Limits(request=Seconds(0.5))) as listener:
+    async with served(Limits(request=Seconds(0.2))) as listener:
         client = await listener.client(HEAD)
         client.say(b"x" * 500)
         await asyncio.sleep(0)
         client.say(b"x" * 500)
         assert await client.status() == "200 OK"
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(0.25)
         client.say(GET)
         assert await client.status() == "200 OK"
         assert listener.bodies == [1000, 0]

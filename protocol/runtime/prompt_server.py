@@ -1,0 +1,85 @@
+"""uvicorn's server, which ends as soon as it is told and its clients are answered.
+
+uvicorn looks ten times a second whether it is to end, and as often whether its clients have gone: a program of several
+listeners would take 0.2 s to end, with or without clients. Signals belong to the program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import uvicorn
+
+LOG: Final = logging.getLogger("autoscale.serving")
+
+SECOND: Final = 1.0
+"""As often uvicorn renews the date in its answers."""
+LOOK: Final = 0.005
+"""Seconds between two looks whether all clients have gone, once the server ends."""
+
+TURNS: Final = 10
+"""Of the event loop, in which an accepted socket becomes a connection or a closed one is given back."""
+
+
+class PromptServer(uvicorn.Server):
+    """A server that is ended by ``end``; ``config.timeout_graceful_shutdown`` bounds how long open requests take."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._told = asyncio.Event()
+
+    def end(self) -> None:
+        """Makes ``serve`` return once open requests are answered."""
+        self.should_exit = True
+        self._told.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves the process's signals to the program."""
+        yield
+
+    async def main_loop(self) -> None:
+        """Returns when the server is told to end."""
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SECOND):
+                    await self._told.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stops listening, lets open requests be answered, and cancels those that take too long."""
+        for listening in (*self.servers, *(sockets or ())):
+            listening.close()
+        told = self._no_further_requests(set())
+        await _some_turns()
+        self._no_further_requests(told)
+        try:
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                await self._last_client()
+        except TimeoutError:
+            LOG.warning("open requests cancelled", extra={"requests": len(self.server_state.tasks)})
+            for task in self.server_state.tasks:
+                task.cancel()
+
+    def _no_further_requests(self, told: set[Any]) -> set[Any]:
+        """Has connections end with the answer that is under way; returns those that have been told now."""
+        fresh = self.server_state.connections - told
+        for connection in fresh:
+            connection.shutdown()
+        return fresh
+
+    async def _last_client(self) -> None:
+        while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110 - uvicorn tells of neither
+            await asyncio.sleep(LOOK)
+        await _some_turns()
+
+
+async def _some_turns() -> None:
+    """Lets what was accepted become a connection, and what is closed end: each takes the loop a few turns."""
+    await asyncio.sleep(LOOK)
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
