@@ -31,7 +31,7 @@ from tests.scheduler_plugin.running import Running, following_settings, running,
 
 STEPS = 280
 SEEDS = {5: 90, 19: 240, 20: 120, 21: 90} | ({0: 280, 8: 280, 26: 280} if THOROUGH else {})
-"""Seeds and their steps in the quick suite: 19, 20 and 26 notice when a permit is answered that is not persisted."""
+"""Seeds and their steps: 19, 20 and 26 notice when a permit is answered that is not persisted."""
 
 FOLLOWED = {5, 21}
 """In the quick suite requests follow in these and no others; in the thorough one each is played with and without."""

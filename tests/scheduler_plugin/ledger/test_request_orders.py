@@ -19,8 +19,8 @@ from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration,
 from tests.scheduler_plugin.ledger.requested import Requested
 
 
-def order(size: float, version: int) -> ResizePod:
-    return ResizePod("uid-a", name("a-pod"), amount(size), str(version))
+def order(size: float, version: int, withdraws: str = "") -> ResizePod:
+    return ResizePod("uid-a", name("a-pod"), amount(size), str(version), withdraws)
 
 
 def problem_of(at: Requested) -> str:
@@ -190,7 +190,7 @@ def test_what_the_kubelet_defers_is_not_permitted_and_is_withdrawn() -> None:
         "the kubelet does not give what the pod requests: Deferred: Node didn't have enough resource: cpu"
     )
     withdrawn = at.due()
-    assert withdrawn == order(1, at.version)
+    assert withdrawn == order(1, at.version, "Deferred")
     at.written(withdrawn)
     assert (at.fleet.reserved("a"), at.raising(amount(2))) == (amount(1), None)
     assert problem_of(at) == ("the pod's requests were not raised: Deferred: Node didn't have enough resource: cpu")
