@@ -16,7 +16,7 @@ PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/replay/test_wo
 	tests/scheduler_plugin tests/deploy/images
 QUICK := not vm and not cluster and not root and not kubernetes and not monitoring and not failovers and not browser and not terminal
 # An installation beside other things: installed, upgraded, attacked, checked. Suites with a target of their own.
-ADOPTION_TESTS := $(addprefix tests/kubernetes/,adoption attacks availability check injector neon)
+ADOPTION_TESTS := $(addprefix tests/kubernetes/,adoption attacks availability check injector neon page)
 # Nothing else may begin or end a cluster meanwhile.
 ALONE_TESTS := tests/kubernetes/alone
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run

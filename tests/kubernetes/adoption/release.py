@@ -43,6 +43,7 @@ _LOOKS: Final = (
     ("logs", "--namespace=autoscale-system", "autoscaling-answers"),
     ("logs", "--namespace=autoscale-system", "--selector=app.kubernetes.io/name=autoscaling-injector", "--tail=30"),
     ("logs", "--namespace=autoscale-system", "--selector=app.kubernetes.io/name=autoscaling-agent", "--tail=30"),
+    ("logs", "--namespace=autoscale-system", "--selector=app.kubernetes.io/name=autoscaling-dashboard", "--tail=30"),
 )
 
 
