@@ -1,8 +1,7 @@
 """Fail-overs of real processes, one after the other, while agents ask: no permit is lost or granted twice (B.3).
 
-``AUTOSCALE_FAILOVERS`` says how many (200 take about ten minutes); a quarter as many follow with requests of pods that
-follow their VMs (B.10). ``AUTOSCALE_FAILOVER_FIGURES`` names a file for the
-figures.
+``AUTOSCALE_FAILOVERS`` says how many (200 take about ten minutes); a quarter as many are played with requests of pods
+that follow their VMs (B.10). ``AUTOSCALE_FAILOVER_FIGURES`` names a file for the figures of those without.
 """
 
 from __future__ import annotations
@@ -138,7 +137,8 @@ async def storm(folder: Path, figures: dict[str, list[float]], count: int, *, fo
             for harm in islice(cycle(HARMS), count):
                 replica = await strike(run, harm)
                 figures[harm].append(await growth(run, measured, replica.address))
-                note(figures)
+                if not follows:
+                    note(figures)
                 await mend(run, replica, harm)
                 await asyncio.sleep(random.random() * 0.3)
         following.cancel()
