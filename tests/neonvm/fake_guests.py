@@ -116,6 +116,9 @@ class FakeGuest:
         assert isinstance(target, FakeGuest)
         if target.has.phase is not GuestPhase.RECEIVING:
             raise TransferError(TransferFault.TARGET_LOST, Survivor.SOURCE, "the other end is gone")
+        if self.over.is_set():
+            await target.stop()
+            raise TransferError(TransferFault.SOURCE_LOST, Survivor.NEITHER, "there is nothing to send")
         self.move = _Move(target, limits, progress)
         try:
             error = await self.move.end
