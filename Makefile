@@ -10,8 +10,8 @@ PYTHON ?= $(shell for each in /usr/bin/python3 python3; do \
 	done; echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
-# One worker more than there are cores, because some tests wait for processes that they started.
-WORKERS = -n $(shell expr $$(nproc) + 1) --maxprocesses 8 --dist worksteal
+# As many workers as there are cores: each of them collects all tests, and few tests wait for anything.
+WORKERS = -n $(shell nproc) --maxprocesses 8 --dist worksteal
 PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/replay/test_working_sets.py tests/scenarios \
 	tests/scheduler_plugin tests/deploy/images
 QUICK := not vm and not cluster and not root and not kubernetes and not monitoring and not failovers and not browser and not terminal
