@@ -9,6 +9,7 @@ from logging import Logger
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from protocol.kubernetes.pages import Unreadable
 from protocol.runtime.build_info import describe_process
 
 
@@ -32,6 +33,19 @@ class ProgramTelemetry:
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"{self._prefix}_{name}", text, labels, registry=self.registry)
+
+    def watch_heard(self, kind: str) -> None:
+        """See ``WatchReport``."""
+
+    def watch_missing(self, kind: str) -> None:
+        """See ``WatchReport``."""
+        self.missing.labels(kind).set(1)
+        self._log.info("the cluster lacks this kind, doing without until it is there", extra={"kind": kind})
+
+    def object_unreadable(self, kind: str, found: Unreadable) -> None:
+        """See ``WatchReport``."""
+        what = {"kind": kind, "object": str(found.name), "reason": found.reason}
+        self._log.error("object cannot be decoded, it stays as it was", extra=what)
 
     def watch_listed(self, kind: str, count: int) -> None:
         """See ``WatchReport``."""

@@ -7,7 +7,6 @@ from typing import Final
 
 from prometheus_client import generate_latest
 
-from protocol.kubernetes.pages import Unreadable
 from scheduler_plugin.program_telemetry import ProgramTelemetry
 
 LOG: Final = logging.getLogger("autoscale.dashboard")
@@ -25,16 +24,3 @@ class DashboardTelemetry(ProgramTelemetry):
     def page(self) -> bytes:
         """The metrics in Prometheus's text format."""
         return generate_latest(self.registry)
-
-    def watch_heard(self, kind: str) -> None:
-        """See ``WatchReport``."""
-
-    def watch_missing(self, kind: str) -> None:
-        """See ``WatchReport``."""
-        self.missing.labels(kind).set(1)
-        LOG.info("the cluster lacks this kind, doing without until it is there", extra={"kind": kind})
-
-    def object_unreadable(self, kind: str, found: Unreadable) -> None:
-        """See ``WatchReport``."""
-        what = {"kind": kind, "object": str(found.name), "reason": found.reason}
-        LOG.error("object cannot be decoded, it stays as it was", extra=what)

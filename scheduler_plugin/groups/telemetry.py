@@ -13,7 +13,6 @@ from typing import Final
 from prometheus_client import generate_latest
 
 from protocol.kubernetes.objects import JsonObject
-from protocol.kubernetes.pages import Unreadable
 from scheduler_plugin.groups.policies.notices import stopped_because
 from scheduler_plugin.program_telemetry import ProgramTelemetry
 
@@ -59,16 +58,3 @@ class GroupsTelemetry(ProgramTelemetry):
         """The cluster has been read for the first time."""
         self.ready.set(1)
         LOG.info("ready")
-
-    def watch_heard(self, kind: str) -> None:
-        """See ``WatchReport``."""
-
-    def watch_missing(self, kind: str) -> None:
-        """See ``WatchReport``."""
-        self.missing.labels(kind).set(1)
-        LOG.info("the cluster lacks this kind, doing without until it is there", extra={"kind": kind})
-
-    def object_unreadable(self, kind: str, found: Unreadable) -> None:
-        """See ``WatchReport``."""
-        what = {"kind": kind, "object": str(found.name), "reason": found.reason}
-        LOG.error("object cannot be decoded, it stays as it was", extra=what)
