@@ -234,6 +234,11 @@ def test_every_container_is_locked_down_and_says_what_it_needs(pod: Pod) -> None
         assert set(each["resources"]["requests"]) == {"cpu", "memory"}
 
 
+@pytest.mark.parametrize("pod", ALL_PODS, ids=lambda pod: pod.owner)
+def test_why_a_container_failed_stands_in_the_status_of_its_pod(pod: Pod) -> None:
+    assert {each.get("terminationMessagePolicy") for each in pod.containers} == {"FallbackToLogsOnError"}
+
+
 @pytest.mark.parametrize("kind", ["Service", "PodDisruptionBudget"])
 def test_a_selector_finds_the_pods_that_it_means(kind: str) -> None:
     for each in (each for each in documents() if each["kind"] == kind):

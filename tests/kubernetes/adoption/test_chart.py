@@ -209,7 +209,8 @@ def test_the_pages_history_is_where_the_values_say(
     assert said == ([argument] if argument else [])
     assert spec.get("volumes", []) == ([{"name": "history", **volume}] if volume else [])
     found = {named(each): each for each in objects(values)}
-    assert len([name for name in found if name[0] == "PersistentVolumeClaim"]) == claims
+    made = [each for name, each in found.items() if name[0] == "PersistentVolumeClaim"]
+    assert [each["metadata"]["annotations"] for each in made] == [{"helm.sh/resource-policy": "keep"}] * claims
     reads_nodes = "nodes" in json.dumps(found["ClusterRole", "autoscaling-dashboard"]["rules"])
     assert reads_nodes == (volume is not None)
     strategy = found["Deployment", "autoscaling-dashboard"]["spec"].get("strategy")

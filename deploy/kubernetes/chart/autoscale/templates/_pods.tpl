@@ -85,13 +85,15 @@ affinity:
 {{- end }}
 {{- end }}
 
-{{/* Image and pull policy of a container of ours: list $ COMPONENT */}}
-{{- define "autoscale.containerImage" -}}
+{{/* What every container of ours has: image and pull policy, and its last lines as the reason where it fails:
+     list $ COMPONENT */}}
+{{- define "autoscale.container" -}}
 {{- $root := index . 0 -}}
 image: {{ include "autoscale.image" (list $root (index . 1).image) }}
 {{- with $root.Values.image.pullPolicy }}
 imagePullPolicy: {{ . }}
 {{- end }}
+terminationMessagePolicy: FallbackToLogsOnError
 {{- end }}
 
 {{/* The security context of a pod that is not root. */}}
