@@ -4,6 +4,7 @@ Rules that hold here:
 
 - What readers may see differs, what is computed for them does not: each period is asked of the history once, and again
   only after many times as long as the answer took. More readers cost the history nothing.
+- A reader waits for the history's answer about their own period only.
 - Bills are made in a thread: ten thousand VMs take a second, and events go on meanwhile.
 """
 
@@ -40,7 +41,8 @@ class CostReports:
     clock: Clock
     _materials: dict[int, tuple[Instant, Material]] = field(default_factory=dict)
     _bills: OrderedDict[tuple[int, Instant, Sight, str, str], Json] = field(default_factory=OrderedDict)
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _asking: dict[int, asyncio.Lock] = field(default_factory=lambda: {span: asyncio.Lock() for span in SPANS})
+    _billing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def of(self, sight: Sight, seconds: int, by: str, only: str) -> Json | None:
         """The costs of the last ``seconds`` by ``by``, or of one name of that kind; None for another period or kind."""
@@ -48,12 +50,13 @@ class CostReports:
             return None
         if self.history is None:
             return NOT_KEPT
-        async with self._turn:
-            try:
+        try:
+            async with self._asking[seconds]:
                 until, material = await self._material(self.history, seconds)
-            except HistoryError:
-                return NOT_KEPT
-            key = seconds, until, sight, by, only
+        except HistoryError:
+            return NOT_KEPT
+        key = seconds, until, sight, by, only
+        async with self._billing:
             if key not in self._bills:
                 self._bills[key] = await asyncio.to_thread(costs, material, sight, by, only)
                 if len(self._bills) > MOST_BILLS:

@@ -75,7 +75,8 @@ class Doorman:
             return None
         secret = secrets.token_urlsafe(SECRET)
         kept = "" if self.judge is None else token
-        self.sessions.begin(secret, visitor.sight, self.clock.now(), kept, visitor.who)
+        now = self.clock.now()
+        self.sessions.begin(secret, visitor.sight, now, token=kept, who=visitor.who, asked_to=visitor.asked_to)
         return secret
 
     async def find(self, cookie: str) -> Session | None:
@@ -89,13 +90,14 @@ class Doorman:
         if found is None or self.judge is None or not found.is_due(self.clock.now()):
             return found
         try:
-            visitor = await self.judge.visitor(found.token, self.fleet.namespaces)
+            before = Visitor(found.who, found.sight, found.asked_to)
+            visitor = await self.judge.visitor(found.token, self.fleet.namespaces, before)
         except (ApiError, TimeoutError):
             visitor = None
         if visitor is None:
             self.sessions.end(found)
             return None
-        return self.sessions.checked(found, visitor.sight, self.clock.now())
+        return self.sessions.checked(found, visitor.sight, self.clock.now(), visitor.asked_to)
 
     async def _judged(self, token: str) -> Visitor | None:
         if not 0 < len(token) <= LONGEST_TOKEN or not token.isascii() or not token.isprintable():

@@ -27,7 +27,7 @@ MOST_OF_ONE: Final = 16
 @dataclass(frozen=True, slots=True)
 class Session:
     """One signed-in browser. ``who`` is the person's name to the API server, ``token`` what that is asked about again;
-    both are empty on one machine.
+    both are empty on one machine. ``asked_to`` is the namespace that was asked about last.
     """
 
     key: bytes
@@ -36,6 +36,7 @@ class Session:
     checked: Instant
     token: str = field(default="", repr=False)
     who: str = ""
+    asked_to: str = ""
 
     @property
     def person(self) -> bytes:
@@ -66,9 +67,11 @@ class Sessions:
             self._link = b""
         return matches
 
-    def begin(self, secret: str, sight: Sight, now: Instant, token: str = "", who: str = "") -> Session:
+    def begin(  # noqa: PLR0913 - what a session begins with
+        self, secret: str, sight: Sight, now: Instant, *, token: str = "", who: str = "", asked_to: str = ""
+    ) -> Session:
         """A new session, known by ``secret``."""
-        session = Session(hashed(secret), sight, now, now, token, who)
+        session = Session(hashed(secret), sight, now, now, token, who, asked_to)
         self._open[session.key] = session
         own = [key for key, each in self._open.items() if each.person == session.person]
         if len(own) > MOST_OF_ONE:
@@ -90,9 +93,9 @@ class Sessions:
         found = self._open.get(session.key)
         return found if found is not None and now - found.begun < LASTS else None
 
-    def checked(self, session: Session, sight: Sight, now: Instant) -> Session:
+    def checked(self, session: Session, sight: Sight, now: Instant, asked_to: str = "") -> Session:
         """The API server was asked again, and this is what it allows now."""
-        renewed = replace(session, sight=sight, checked=now)
+        renewed = replace(session, sight=sight, checked=now, asked_to=asked_to)
         if session.key in self._open:
             self._open[session.key] = renewed
         return renewed

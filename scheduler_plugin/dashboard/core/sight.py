@@ -57,3 +57,4 @@ class Sight:
 
 
 ALL: Final = Sight()
+NOTHING: Final = Sight(frozenset())

@@ -5,6 +5,7 @@ Rules that hold here:
 - Spans are fine for hours, five minutes long for days, an hour long for weeks; then they go.
 - Where the store is above its bounds horizons are halved until it is not: those of the fine spans first, so that a
   large fleet still has its weeks.
+- A VM whose agent says ever more costs the decisions of that VM, and no other's.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
 
     most_bytes: int = 1024**3
     most_rows: int = 5_000_000
+
+
+MOST_SAID: Final = 4 * 1024**2
+"""Bytes of one VM's decisions, the newest of them: some ten thousand."""
 
 
 class Fold(msgspec.Struct, frozen=True, gc=False):

@@ -3,7 +3,8 @@
 Rules that hold here:
 
 - A batch is one transaction. A full disk, a read-only folder and a locked file raise ``StoreError`` and lose the batch.
-- Damage sets the file aside and begins a new one, with a note; it never ends the program.
+- Damage sets the file aside and begins a new one, with a note; it never ends the program. Where that fails, it is
+  tried again with the next batch.
 - Every method may take long: call it off the event loop, from one thread at a time.
 """
 
@@ -19,7 +20,7 @@ import msgspec
 
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.batches import Batch
-from scheduler_plugin.history.core.retention import TIERS, Bounds, Fold, folds, next_halvings, oldest_kept
+from scheduler_plugin.history.core.retention import MOST_SAID, TIERS, Bounds, Fold, folds, next_halvings, oldest_kept
 from scheduler_plugin.history.core.samples import Millis, NodeFacts, VmFacts
 from scheduler_plugin.history.core.spans import Span
 from scheduler_plugin.history.sqlite.files import (
@@ -31,9 +32,11 @@ from scheduler_plugin.history.sqlite.files import (
 )
 from scheduler_plugin.history.sqlite.schema import (
     COUNTED,
+    FORGET_DECISIONS,
     FORGET_SUBJECTS,
     NODE_SPANS,
     SPAN_TABLES,
+    TALKATIVE,
     VM_SPANS,
     SpanTable,
 )
@@ -54,6 +57,7 @@ class SqliteStore:
         self.notes: list[str] = []
         self._path, self._wall, self._bounds = path, wall, bounds or Bounds()
         self._halvings = 0
+        self._is_closed = False
         self._subjects: dict[tuple[str, str, str], int] = {}
         self._facts: dict[VmFacts | NodeFacts, tuple[int, int]] = {}
         self._held = ExitStack()
@@ -109,14 +113,24 @@ class SqliteStore:
         return found
 
     def _guarded(self, work: Callable[[], T]) -> T:
+        if self._is_closed:
+            self._reopen(self._opened)
         try:
             return work()
         except sqlite3.Error as error:
             if is_damage(error):
+                damage = error
                 self._connection.close()
-                self._connection = self._anew(error)
-                raise StoreError(self.notes[-1]) from error
+                self._reopen(lambda: self._anew(damage))
             raise StoreError(f"the history {self._path} cannot be written: {error}") from error
+
+    def _reopen(self, opened: Callable[[], sqlite3.Connection]) -> None:
+        """Raises ``StoreError`` with the note of a file that was set aside, or where it is closed still."""
+        self._is_closed, told = True, len(self.notes)
+        self._connection = opened()
+        self._is_closed = False
+        if len(self.notes) > told:
+            raise StoreError(self.notes[-1])
 
     def _write(self, batch: Batch) -> None:
         known = len(self._subjects), len(self._facts)
@@ -198,6 +212,8 @@ class SqliteStore:
         with self._transaction() as connection:
             connection.execute("DELETE FROM decisions WHERE at < ?", (oldest,))
             connection.execute("DELETE FROM moves WHERE until < ?", (oldest,))
+            for subject in connection.execute(TALKATIVE, (MOST_SAID,)).fetchall():
+                connection.execute(FORGET_DECISIONS, (*subject, MOST_SAID))
             connection.execute(
                 "DELETE FROM facts WHERE id NOT IN (SELECT facts FROM vm_spans UNION SELECT facts FROM node_spans)"
             )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.core.own_costs import NOT_KEPT
 from scheduler_plugin.dashboard.cost_reports import KEPT, MOST_BILLS
-from scheduler_plugin.history.core.samples import VmFacts
+from scheduler_plugin.history.core.samples import DAY, VmFacts
+from scheduler_plugin.history.ports import Period, Usage
 from tests.fake_clock import settle
 from tests.scheduler_plugin.dashboard.made_up_history import MOST, MadeUpHistory
 from tests.scheduler_plugin.dashboard.page_cluster import Page, page, put_vm
@@ -67,3 +70,28 @@ async def test_without_a_history_that_can_be_read_nothing_is_known() -> None:
         assert await asked(run, "") == NOT_KEPT
         run.dashboard.accounts.reports.history = MadeUpHistory([], is_broken=True)
         assert await asked(run, "") == NOT_KEPT
+
+
+class SlowAboutWeeks(MadeUpHistory):
+    """Answers about more than a day once it is ``let``."""
+
+    let: asyncio.Event
+
+    async def usage(self, period: Period) -> Sequence[Usage]:
+        if period.until - period.since > DAY:
+            await self.let.wait()
+        return await super().usage(period)
+
+
+async def test_a_reader_waits_for_no_answer_about_another_period() -> None:
+    history = SlowAboutWeeks(a_history().facts)
+    history.let = asyncio.Event()
+    async with page() as run:
+        run.dashboard.accounts.reports.history = history
+        await run.sign_in(run.links[-1])
+        week = asyncio.create_task(asked(run, "seconds=604800"))
+        await settle()
+        assert (await asked(run, "seconds=3600"))["kept"]
+        assert not week.done()
+        history.let.set()
+        assert (await week)["kept"]

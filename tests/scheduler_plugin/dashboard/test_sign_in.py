@@ -95,6 +95,27 @@ async def test_on_a_cluster_a_token_shows_the_namespaces_that_its_bearer_may_lis
         assert "bank/b moves away" in (await run.http.get("/api/vms/shop/a")).text
 
 
+async def test_of_many_namespaces_each_is_asked_about_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two at a time: who may list the last ones comes in, sees the others soon, and none that is withdrawn."""
+    monkeypatch.setattr("scheduler_plugin.dashboard.reviews.AT_A_TIME", 2)
+    names = [f"n-{at}" for at in range(6)]
+    async with page(on_a_cluster=True) as run:
+        for each in names:
+            put_vm(run.cluster, "db", each)
+        await settle()
+        run.cluster.people = {"clerk": {"n-0", "n-2", "n-4", "n-5"}, "late": {"n-5"}, "guest": {"n-9"}}
+
+        async def seen() -> list[str]:
+            await run.clock.advance(CHECKED_FOR)
+            return [each for each in names if (await run.http.get(f"/api/vms/{each}/db")).status_code == 200]
+
+        assert [(await run.sign_in(each)).status_code for each in ("guest", "late", "clerk")] == [401, 200, 200]
+        assert await seen() == ["n-0", "n-2"]
+        assert [await seen() for _ in range(2)] == [["n-0", "n-2", "n-4", "n-5"]] * 2
+        run.cluster.people["clerk"] = {"n-5"}
+        assert [await seen() for _ in range(3)][-1] == ["n-5"]
+
+
 async def test_a_token_that_is_withdrawn_ends_its_session() -> None:
     async with page(on_a_cluster=True) as run:
         run.cluster.people = {"admin": {"*"}}
@@ -168,12 +189,12 @@ class SlowForStrangers:
         self.waiting = 0
         self._judge = judge
 
-    async def visitor(self, token: str, namespaces: Iterable[str]) -> Visitor | None:
+    async def visitor(self, token: str, namespaces: Iterable[str], before: Visitor | None = None) -> Visitor | None:
         if token.startswith("stranger"):
             self.waiting += 1
             await asyncio.Event().wait()
         assert self._judge is not None
-        return await self._judge.visitor(token, namespaces)
+        return await self._judge.visitor(token, namespaces, before)
 
 
 def test_every_part_of_the_schedulers_account_is_known_to_speak_of_others_or_not() -> None:

@@ -32,7 +32,7 @@ def test_a_session_ends_by_itself_and_when_told() -> None:
 
 def test_a_session_by_token_is_due_after_a_while_and_by_link_never() -> None:
     sessions = Sessions()
-    by_link, by_token = sessions.begin("one", ALL, BEGAN), sessions.begin("two", ALL, BEGAN, "token")
+    by_link, by_token = sessions.begin("one", ALL, BEGAN), sessions.begin("two", ALL, BEGAN, token="token")
     later = Instant(BEGAN + CHECKED_FOR)
     assert [by_link.is_due(later), by_token.is_due(BEGAN), by_token.is_due(later)] == [False, False, True]
     less = Sight(frozenset({"shop"}))
@@ -51,14 +51,14 @@ def test_the_oldest_of_too_many_sessions_goes() -> None:
 
 
 def test_nothing_of_a_token_is_told() -> None:
-    assert "hush" not in repr(Sessions().begin("cookie", ALL, BEGAN, "hush"))
+    assert "hush" not in repr(Sessions().begin("cookie", ALL, BEGAN, token="hush"))
 
 
 def test_a_person_who_signs_in_again_and_again_ends_only_sessions_of_their_own() -> None:
     sessions = Sessions(most=MOST_OF_ONE + 1)
-    of_bob = sessions.begin("bob's", ALL, BEGAN, "token", "bob")
+    of_bob = sessions.begin("bob's", ALL, BEGAN, token="token", who="bob")
     for number in range(MOST_OF_ONE + 5):
-        sessions.begin(f"anna's {number}", ALL, BEGAN, "token", "anna")
+        sessions.begin(f"anna's {number}", ALL, BEGAN, token="token", who="anna")
     assert sessions.find("bob's", BEGAN) == of_bob
     found = [sessions.find(f"anna's {number}", BEGAN) is not None for number in range(MOST_OF_ONE + 5)]
     assert found == [False] * 5 + [True] * MOST_OF_ONE

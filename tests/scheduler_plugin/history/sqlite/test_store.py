@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.batches import Batch
-from scheduler_plugin.history.core.retention import Bounds
+from scheduler_plugin.history.core.retention import MOST_SAID, Bounds
 from scheduler_plugin.history.core.samples import (
     DAY,
     HOUR,
@@ -175,6 +176,40 @@ def test_a_file_that_is_damaged_while_it_is_open_is_set_aside_too(path: Path) ->
     store.write(Batch(vms=minutes(1)))
     assert store.size()[1] == 1
     store.close()
+
+
+async def test_a_damaged_file_that_cannot_be_set_aside_yet_is_set_aside_later(path: Path, tmp_path: Path) -> None:
+    store = SqliteStore(path, lambda: NOW / 1000)
+    store._connection.close()
+    damage(path)
+    store._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    in_the_way = tmp_path / f"history.sqlite.damaged-{NOW // 1000}"
+    (in_the_way / "full").mkdir(parents=True)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="is damaged and cannot be set aside"):
+            store.write(Batch(vms=minutes(1)))
+    (in_the_way / "full").rmdir()
+    in_the_way.rmdir()
+    with pytest.raises(StoreError, match=r"was set aside as history\.sqlite\.damaged-1767225600; a new one begins"):
+        store.write(Batch(vms=minutes(1)))
+    store.write(Batch(vms=minutes(1)))
+    assert [each.facts.vm for each in await SqliteHistory(path).usage(EVER)] == [DB]
+    store.close()
+
+
+async def test_an_agent_that_says_ever_more_costs_its_own_vm_alone(path: Path, store: SqliteStore) -> None:
+    """The newest of its decisions are kept, and all of the others'."""
+    other = ObjectName("default", "other")
+    words = ("x" * 30_000,)
+    for hour in range(5):
+        said = [Decision(NOW + hour * HOUR + at, DB, "agent", words) for at in range(50)]
+        store.write(Batch(decisions=[*said, Decision(NOW + hour * HOUR, other, "agent", ("x",))]))
+    store.upkeep(NOW + 10 * HOUR)
+    history = SqliteHistory(path)
+    kept = [each.at - NOW for each in await history.decisions(DB, EVER)]
+    everything = [hour * HOUR + at for hour in reversed(range(5)) for at in reversed(range(50))]
+    assert kept == everything[: MOST_SAID // len(msgspec.json.encode(Decision(NOW, DB, "agent", words)))]
+    assert len(await history.decisions(other, EVER)) == 5
 
 
 def test_a_database_of_another_program_is_not_written_into(path: Path) -> None:
