@@ -16,27 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.runner import runtestprotocol
-from hypothesis import HealthCheck, settings
-from hypothesis.internal.conjecture import providers
 
 from tests.examples import EXPLORES, THOROUGH, examples
 
 if TYPE_CHECKING:
     from tests.kubernetes.real_kubernetes import RealKubernetes
-
-settings.register_profile(
-    "suite",
-    deadline=None,
-    derandomize=not EXPLORES,
-    max_examples=examples(12, 100),
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("suite")
-
-if not THOROUGH:
-    # Hypothesis also tries the constants of every file that is imported. Reading them takes a worker a second or more,
-    # and a change anywhere would change the examples everywhere: they are left to the runs with many examples.
-    providers._get_local_constants = lambda: providers._local_constants
 
 # Collected modules and tests live to the end: the garbage collector need not look for cycles among
 # them all the time (a fifteenth of the suite's CPU, for 40 MB more).
@@ -44,9 +28,31 @@ gc.set_threshold(200_000, 50, 100)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A worker that has told all ends at once: to take its modules apart would take more than half a second."""
+    """What runs tests prepares property tests; the process that only hands tests out to workers begins without."""
     if hasattr(config, "workerinput"):
+        # A worker that has told all ends at once: to take its modules apart would take more than half a second.
         atexit.register(os._exit, 0)
+    elif config.getoption("numprocesses", None):
+        return
+    _prepare_property_tests()
+
+
+def _prepare_property_tests() -> None:
+    from hypothesis import HealthCheck, settings  # noqa: PLC0415 - takes a second
+    from hypothesis.internal.conjecture import providers  # noqa: PLC0415
+
+    settings.register_profile(
+        "suite",
+        deadline=None,
+        derandomize=not EXPLORES,
+        max_examples=examples(12, 100),
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("suite")
+    if not THOROUGH:
+        # Hypothesis also tries the constants of every file that is imported. Reading them takes a worker a second or
+        # more, and a change anywhere would change the examples everywhere: the runs with many examples have them.
+        providers._get_local_constants = lambda: providers._local_constants
 
 
 @pytest.hookimpl(tryfirst=True)
