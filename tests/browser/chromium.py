@@ -33,7 +33,7 @@ FLAGS: Final = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PATIENCE: Final = 20_000
+PATIENCE: Final = 60_000
 """Milliseconds."""
 AXE: Final = Path(__file__).parent / "vendor" / "axe.min.js"
 
