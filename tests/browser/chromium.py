@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Request, async_playwright
+from playwright.async_api import Browser, BrowserContext, CDPSession, ConsoleMessage, Request, async_playwright
 from playwright.async_api import Page as Tab
 from starlette.types import Receive, Scope, Send
 
@@ -111,6 +111,7 @@ class Visit:
     context: BrowserContext
     origin: str
     complaints: list[str] = field(default_factory=list)
+    measured: CDPSession | None = None
 
     def heard(self, message: ConsoleMessage) -> None:
         if message.type in {"error", "warning"}:
@@ -124,6 +125,14 @@ class Visit:
     async def shows(self, text: str) -> None:
         """Returns once the page shows ``text``."""
         await self.tab.get_by_text(text).first.wait_for(timeout=PATIENCE)
+
+    async def worked(self) -> float:
+        """Seconds of CPU that the page's thread has taken since it was first asked, whatever else the machine does."""
+        if self.measured is None:
+            self.measured = await self.context.new_cdp_session(self.tab)
+            await self.measured.send("Performance.enable", {"timeDomain": "threadTicks"})
+        told = await self.measured.send("Performance.getMetrics")
+        return float({each["name"]: each["value"] for each in told["metrics"]}["TaskDuration"])
 
     async def violations(self) -> list[str]:
         """What axe finds wrong with what is shown."""

