@@ -42,8 +42,8 @@ LOOK_AGAIN: Final = Seconds(300.0)
 AT_ONCE: Final = 256
 """So many pods are looked at before others get their turn."""
 
-TRIES: Final = 2
-"""How often a write is sent whose pod has changed meanwhile."""
+TRIES: Final = 4
+"""Writes in a row for one pod: it may have changed meanwhile, and what is refused of CPU and memory is tried apart."""
 
 VERDICTS: Final = frozenset({"Deferred", "Infeasible"})
 """What kubelets say of requests that they do not grant."""
@@ -154,13 +154,13 @@ class RequestWriter:
                     await self._write(order)
 
     async def _carry_out(self, find: Callable[[Instant], Found]) -> bool:
-        """Writes what is found to be written, once more where the pod had changed; whether anything was sent."""
+        """Writes what is found to be written, again where it was refused; whether anything was sent."""
         for attempt in range(TRIES):
             order, effects = find(self._context.clock.now())
             self._context.order(effects)
             if order is None:
                 return bool(attempt)
-            if await self._write(order) != "conflict":
+            if await self._write(order) in {"written", "unknown"}:
                 break
         return True
 

@@ -36,11 +36,12 @@ def following_pod(name: str) -> Obj:
 
 @dataclass(slots=True)
 class FakeKubelets:
-    """The kubelets of nodes that all have ``size``."""
+    """The kubelets of nodes that all have ``size``. ``swap``: nodes where memory cannot be resized."""
 
     cluster: FakeCluster
     size: Resources
     nodes: tuple[str, ...]
+    swap: frozenset[str] = frozenset()
     made: int = 0
     starts: dict[str, Resources] = field(default_factory=dict)
 
@@ -56,12 +57,13 @@ class FakeKubelets:
         if node is None or held == asked:
             return True
         others = Resources.sum(allocated(each) or ZERO for each in self._on(node) if _name(each) != _name(pod))
-        if (others + asked).within(self.size):
+        is_fixed = held is not None and held.mem != asked.mem and node in self.swap
+        if (others + asked).within(self.size) and not is_fixed:
             self._say(pod, asked, [])
         elif held is None:
             return False
         else:
-            reason = "Deferred" if asked.within(self.size) else "Infeasible"
+            reason = "Deferred" if asked.within(self.size) and not is_fixed else "Infeasible"
             condition = {"type": "PodResizePending", "status": "True", "reason": reason, "message": "no room"}
             if pod["status"].get("conditions") != [condition]:
                 self._say(pod, held, [condition])

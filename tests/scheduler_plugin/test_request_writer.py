@@ -155,7 +155,7 @@ async def test_what_the_kubelet_refuses_is_explained_told_counted_withdrawn_and_
 
 async def test_a_quota_that_is_full_holds_the_permit_back_and_says_so(cluster: FakeCluster, clock: FakeClock) -> None:
     async with following(cluster, clock) as scheduler:
-        cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=403))
+        cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=403, times=3))
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (1, 4)
         assert scheduler.reserved("n1") == "1 cpu, 4Gi"
         said = "the pod's requests were not raised: 403: refused by a fault"
@@ -163,9 +163,18 @@ async def test_a_quota_that_is_full_holds_the_permit_back_and_says_so(cluster: F
         await settle()
         assert cluster.notices[-1]["message"] == f"asked for 2 cpu, 8Gi, got 1 cpu, 4Gi: {said}"
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (1, 4)
-        assert writes(cluster).count("resize") == 1
+        assert writes(cluster).count("resize") == 3
         await clock.advance(5)
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
+
+
+async def test_a_quota_of_memory_that_is_full_keeps_back_no_cpu(cluster: FakeCluster, clock: FakeClock) -> None:
+    async with following(cluster, clock) as scheduler:
+        resized = to("PATCH", "/resize")
+        cluster.faults.append(Fault(lambda call: resized(call) and "8Gi" in str(call.body), refuse=403, times=9))
+        assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 4)
+        assert requested(cluster) == {"cpu": "2", "memory": "4Gi"}
+        assert scheduler.reserved("n1") == "2 cpu, 4Gi"
 
 
 async def test_a_pod_that_changed_meanwhile_is_read_and_written_again(cluster: FakeCluster, clock: FakeClock) -> None:
@@ -221,7 +230,7 @@ async def test_a_vm_starts_though_its_requests_cannot_be_raised_and_they_are_lat
 ) -> None:
     cluster.put(PODS, sized(0.1, 1, on=None))
     async with following(cluster, clock) as scheduler:
-        cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=403))
+        cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=403, times=3))
         assert await scheduler.bind(sized(0.1, 1, on=None), "n1") == ""
         assert requested(cluster) == {"cpu": "100m", "memory": "1Gi"}
         await clock.advance(2)
@@ -298,7 +307,7 @@ async def test_where_the_settings_do_not_say_so_no_request_is_written(cluster: F
 
 async def test_switched_off_permits_wait_for_requests_no_more_at_once(cluster: FakeCluster, clock: FakeClock) -> None:
     async with following(cluster, clock) as scheduler:
-        cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=403))
+        cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=403, times=3))
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (1, 4)
         scheduler.parts.context.feed.use(usual_settings())
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)

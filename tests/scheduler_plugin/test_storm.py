@@ -69,7 +69,8 @@ class Storm:
         for name in self.nodes:
             self.cluster.put(NODES, node(name, "6", "24Gi"))
         self.agents: dict[str, Agent] = {}
-        self.kubelets = FakeKubelets(self.cluster, SIZE, self.nodes)
+        swap = frozenset({2: self.nodes, 3: self.nodes[1:]}.get(seed % 4, ()))
+        self.kubelets = FakeKubelets(self.cluster, SIZE, self.nodes, swap)
         self.cluster.resized = self.is_resized
         self.made = 0
         self.stack = AsyncExitStack()

@@ -5,6 +5,8 @@ Rules that hold here:
 - Requests are raised before what they are raised for is permitted; meanwhile the node's book holds the room.
 - They are lowered once the reservation has come down, which it does when the guest has really given back.
 - What the kubelet refuses is withdrawn as far as no reservation needs it, for it would hold up others on the node.
+- A refusal of CPU does not keep back memory, nor one of memory CPU. What a kubelet does not let go of is asked for
+  again: while it refuses one thing it looks at no other.
 - No pod is asked to have more than its node's allocatable.
 - Where requests do not follow any more, what we have raised goes back to what the pod was made with.
 - A pod that waits for a node requests exactly what its VM needs: so preemption and cluster autoscalers know.
@@ -16,7 +18,7 @@ from protocol.messages import AgentRequest
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger import binding
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
-from scheduler_plugin.ledger.accounts.pod_requests import HELD, PodRequests
+from scheduler_plugin.ledger.accounts.pod_requests import HELD, Parts, PodRequests
 from scheduler_plugin.ledger.facts import PodFacts, RunnerRequests
 from scheduler_plugin.ledger.outcomes import ResizePod
 from scheduler_plugin.ledger.parts.part import Effects, LedgerPart
@@ -84,9 +86,10 @@ class RequestOrders(LedgerPart):
         by_room = bounded(account, request.resources).at_most(ceiling(self._state, account, claim))
         size = runner.asked.at_least(self._possible(claim, by_room.at_least(account.reserved)))
         resizes.held_until = Instant(now + HELD)
-        if runner.problem or now < resizes.again_at or (size == runner.asked and not resizes.may_land):
+        possible = resizes.possible(runner.asked, size, now)
+        if runner.problem or (possible == runner.asked and (size != possible or not resizes.may_land)):
             return None, ()
-        return self._order(claim, runner, size, now)
+        return self._order(claim, runner, possible, now)
 
     def is_unheld(self, uid: str) -> bool:
         """Whether the pod's requests are less than its VM has reserved."""
@@ -111,7 +114,7 @@ class RequestOrders(LedgerPart):
         else:
             needed = _first(runner, account)
         if runner.problem:
-            _resizes(claim).refused(None, runner.problem, now)
+            _resizes(claim).refused_by_kubelet(runner, now)
         size = _due(claim, runner, needed, now)
         if size is None or size == runner.asked:
             return None, ()
@@ -139,7 +142,8 @@ class RequestOrders(LedgerPart):
         claim = self._state.claims.get(order.uid)
         if claim is None or claim.resizes is None:
             return ()
-        claim.resizes.refused(order.size, why, now)
+        asked = order.size if claim.pod.runner is None else claim.pod.runner.asked
+        claim.resizes.refused(order.size, Parts.of_rise(asked, order.size), why, now)
         claim.resizes.is_exempt = claim.resizes.is_exempt or is_final
         self._state.change(claim)
         return self._finish(outside=False)
@@ -191,8 +195,12 @@ def _resizes(claim: Claim) -> PodRequests:
 def _due(claim: Claim, runner: RunnerRequests, needed: Resources, now: Instant) -> Resources | None:
     """The requests that the pod should have now; None where they are left alone for a while."""
     resizes = _resizes(claim)
-    if runner.problem and not runner.asked.within(needed):
-        return needed.at_least(runner.secured)
+    if runner.problem:
+        less = runner.asked if runner.asked.within(needed) else needed.at_least(runner.secured)
+        held = runner.allocated or runner.asked
+        size = resizes.kept_up.of(held, less)
+        if size != runner.asked:
+            return size
     if not needed.within(runner.asked):
-        return None if now < resizes.again_at else runner.asked.at_least(needed)
-    return None if claim.is_migrating or now < resizes.held_until else needed
+        return resizes.possible(runner.asked, runner.asked.at_least(needed), now)
+    return None if claim.is_migrating or now < resizes.held_until else resizes.possible(runner.asked, needed, now)

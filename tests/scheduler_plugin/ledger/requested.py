@@ -89,12 +89,19 @@ class Requested:
     def refused(self, order: ResizePod, why: str, *, is_final: bool = False) -> None:
         self.fleet.did(self.ledger.requests_refused(order, why, self.now, is_final=is_final))
 
+    def refused_all(self, wanted: Resources, why: str) -> None:
+        """Whatever is tried for the agent is refused, until nothing more is tried."""
+        while (order := self.raising(wanted)) is not None:
+            self.refused(order, why)
+
     def kubelet_answers(self) -> None:
         """It sets aside what is asked for, or says why not."""
         if self.asked.within(self.room):
             self.allocated, self.problem = self.asked, ""
         else:
-            self.problem = "Deferred: Node didn't have enough resource: cpu"
+            rise = self.asked.minus_or_zero(self.room)
+            lacking = "cpu" if rise.cpu > ZERO.cpu else "memory"
+            self.problem = f"Deferred: Node didn't have enough resource: {lacking}"
         self.version += 1
 
     def written(self, order: ResizePod | None) -> None:

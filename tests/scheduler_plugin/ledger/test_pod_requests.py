@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger import RunnerRequests
-from scheduler_plugin.ledger.accounts.pod_requests import SETTLE, TOGETHER, PodRequests
+from scheduler_plugin.ledger.accounts.pod_requests import BOTH, SETTLE, TOGETHER, PodRequests
 from tests.scheduler_plugin.ledger.fleet import amount
 
 SIZES = st.builds(amount, st.integers(1, 9), st.integers(1, 9))
-WRITES = st.lists(st.tuples(SIZES, st.sampled_from([0.0, 0.3, 1.0, 4.0, 11.0]), st.booleans()), max_size=30)
+WRITES = st.lists(st.tuples(SIZES, st.sampled_from([0.0, 0.25, 1.0, 4.0, 11.0]), st.booleans()), max_size=30)
 POD = RunnerRequests(amount(5), amount(5), version="1")
 MANY = SETTLE / TOGETHER + 2
 
@@ -28,7 +28,7 @@ def test_what_may_land_is_counted_and_what_cannot_any_more_is_forgotten(
         requests.send(size, POD, now)
         open_writes.append((size, now))
         if is_refused:
-            requests.refused(size, "", now)
+            requests.refused(size, BOTH, "", now)
             open_writes.pop()
         between(requests, [each for each, at in open_writes if now - at < SETTLE])
         lately = [each for each, at in open_writes if now - at < SETTLE + TOGETHER]

@@ -132,15 +132,13 @@ def test_a_write_without_an_answer_counts_both_ways_until_another_version_is_see
 
 def test_a_refused_resize_frees_its_room_and_is_tried_again_later() -> None:
     at = Requested()
-    raised = at.raising(amount(4))
-    assert raised is not None
-    at.refused(raised, "403: exceeded quota: compute")
+    at.refused_all(amount(4), "403: exceeded quota: compute")
     assert (at.fleet.reserved("a"), at.raising(amount(4)), at.grant(amount(4))) == (amount(1), None, amount(1))
     assert problem_of(at) == "the pod's requests were not raised: 403: exceeded quota: compute"
     at.pass_time(5)
-    again = at.raising(amount(4))
-    assert again == raised
-    at.refused(raised, "403: exceeded quota: compute")
+    assert at.raising(amount(4)) == order(4, 1)
+    at.refused(order(4, 1), "403: exceeded quota: compute")
+    at.refused_all(amount(4), "403: exceeded quota: compute")
     at.pass_time(5)
     assert at.raising(amount(4)) is None
     at.pass_time(5)
@@ -183,8 +181,8 @@ def test_a_pod_that_can_never_be_resized_is_permitted_as_if_requests_did_not_fol
 
 
 def test_what_the_kubelet_defers_is_not_permitted_and_is_withdrawn() -> None:
-    at = Requested(room=amount(2))
-    at.written(at.raising(amount(4)))
+    at = Requested(room=Resources.parse(2, "1Gi"))
+    at.written(at.raising(Resources.parse(4, "1Gi")))
     assert (at.ledger.is_awaited("uid-a"), at.raising(amount(4)), at.grant(amount(4))) == (False, None, amount(1))
     assert problem_of(at) == (
         "the kubelet does not give what the pod requests: Deferred: Node didn't have enough resource: cpu"
@@ -192,11 +190,62 @@ def test_what_the_kubelet_defers_is_not_permitted_and_is_withdrawn() -> None:
     withdrawn = at.due()
     assert withdrawn == order(1, at.version, "Deferred")
     at.written(withdrawn)
-    assert (at.fleet.reserved("a"), at.raising(amount(2))) == (amount(1), None)
+    less = Resources.parse(2, "1Gi")
+    assert (at.fleet.reserved("a"), at.raising(less)) == (amount(1), None)
     assert problem_of(at) == ("the pod's requests were not raised: Deferred: Node didn't have enough resource: cpu")
     at.pass_time(10)
-    at.written(at.raising(amount(2)))
-    assert (at.grant(amount(2)), problem_of(at)) == (amount(2), "")
+    at.written(at.raising(less))
+    assert (at.grant(less), problem_of(at)) == (less, "")
+
+
+def sized(cpu: float, mem: float) -> Resources:
+    """CPUs and GiB."""
+    return Resources(amount(cpu).cpu, amount(mem).mem)
+
+
+@pytest.mark.parametrize(("room", "gets"), [((9, 1), (4, 1)), ((1, 9), (1, 4)), ((9, 2), (4, 1))])
+def test_what_a_kubelet_refuses_of_one_keeps_back_nothing_of_the_other(
+    room: tuple[float, float], gets: tuple[float, float]
+) -> None:
+    """The refusal names what the node lacks; the agent asks again and gets the other at once."""
+    at = Requested(room=sized(*room))
+    at.written(at.raising(amount(4)))
+    at.written(at.due())
+    at.written(at.raising(amount(4)))
+    assert (at.raising(amount(4)), at.grant(amount(4)), at.fleet.reserved("a")) == (None, sized(*gets), sized(*gets))
+    assert problem_of(at).startswith("the pod's requests were not raised: Deferred")
+    at.room = amount(9)
+    at.pass_time(5)
+    at.written(at.raising(amount(4)))
+    assert (at.grant(amount(4)), problem_of(at)) == (amount(4), "")
+
+
+@pytest.mark.parametrize(("can", "gets"), [("cpu", (4, 1)), ("mem", (1, 4)), ("neither", (1, 1))])
+def test_where_a_refusal_does_not_say_why_each_is_tried_by_itself(can: str, gets: tuple[float, float]) -> None:
+    at, tried = Requested(), []
+    while (raised := at.raising(amount(4))) is not None:
+        tried.append(raised.size)
+        if raised.size == {"cpu": sized(4, 1), "mem": sized(1, 4)}.get(can):
+            at.written(raised)
+        else:
+            at.refused(raised, "403: an operator's policy forbids it")
+    assert tried == [amount(4), sized(4, 1), sized(1, 4)][: 2 if can == "cpu" else 3]
+    assert at.grant(amount(4)) == sized(*gets)
+
+
+def test_what_is_kept_back_is_tried_after_longer_and_longer_pauses_though_the_other_is_given() -> None:
+    at, tried = Requested(room=sized(9, 1)), []
+    for second in range(40):
+        at.pass_time(1)
+        wanted = sized(2 + second / 8, 4)
+        raised = at.raising(wanted)
+        if raised is not None:
+            at.written(raised)
+        if raised is not None and raised.size.mem > amount(1).mem:
+            tried.append(second)
+            at.written(at.due())
+    assert tried == [0, 5, 15, 35]
+    assert at.grant(sized(7, 4)) == sized(6.875, 1)
 
 
 def test_a_deferred_resize_that_a_reservation_needs_is_kept() -> None:
@@ -210,8 +259,9 @@ def test_requests_below_the_reservation_are_raised_to_it() -> None:
     assert at.ledger.is_unheld("uid-a")
     raised = at.due()
     assert raised == order(1, 1)
-    at.refused(raised, "403: exceeded quota")
-    assert at.due() is None
+    while raised is not None:
+        at.refused(raised, "403: exceeded quota")
+        raised = at.due()
     at.pass_time(5)
     at.written(at.due())
     assert (at.ledger.is_unheld("uid-a"), at.due()) == (False, None)
