@@ -145,8 +145,7 @@ class PodRequests:
         """``size`` as far as what requests ``asked`` may be changed to it now."""
         if now >= self.again_at:
             return size
-        if self.kept_back != NEITHER:
-            size = self.kept_back.of(size.at_most(asked), size)
+        size = self.kept_back.of(size.at_most(asked), size)
         return self.kept_up.of(size.at_least(asked), size)
 
     def settle(self, now: Instant) -> None:
