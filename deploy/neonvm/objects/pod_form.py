@@ -169,6 +169,7 @@ def _disk_copier(vm: Json) -> Json:
         "imagePullPolicy": text(disk, "imagePullPolicy") or "IfNotPresent",
         "command": ["sh", "-c", "cp /disk.qcow2 /vm/images/rootdisk.qcow2"],
         "securityContext": _CONTAINER_SECURITY,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": _IMAGES, "mountPath": "/vm/images"}],
     }
 

@@ -134,6 +134,7 @@ def _agent(vm: str, runner: Json, template: AgentTemplate) -> Json:
         "livenessProbe": {"httpGet": {"path": "/healthz", "port": AGENT_PORT}, "initialDelaySeconds": 10},
         "resources": template.resources,
         "securityContext": _SECURITY,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": IDENTITY, "mountPath": IDENTITY_FOLDER, "readOnly": True},
             {"name": API_ACCESS, "mountPath": ACCOUNT_FOLDER, "readOnly": True},

@@ -75,6 +75,25 @@ def test_two_schedulers_answer_over_tls_and_so_does_the_webhook(release: Release
         taken_out(release)
 
 
+def test_the_recorded_history_outlives_the_release_and_the_next_one_goes_on_with_it(release: Release) -> None:
+    """Nothing gives the claim a volume here; whose it is does not depend on that."""
+    claim = ("persistentvolumeclaim/autoscaling-dashboard", f"--namespace={NAMESPACE}")
+    without = ",".join(f"{part}.enabled=false" for part in ("scheduler", "agent.node", "neonvm", "certificates"))
+    values = f"--set=dashboard.enabled=true,dashboard.history.persistent=true,{without}"
+    notes = release.helm("install", "--create-namespace", values)
+    assert "The page's history is on the claim autoscaling-dashboard" in notes
+    made = release.cluster.get(*claim)["metadata"]["uid"]
+    try:
+        for _ in ("kept", "taken over and kept again"):
+            assert "autoscaling-dashboard" in release.helm("uninstall", "--wait", "--timeout=2m")
+            assert release.cluster.get(*claim)["metadata"]["uid"] == made
+            release.helm("install", values)
+    finally:
+        release.helm("uninstall", "--wait", "--timeout=2m")
+        release.cluster.kubectl("delete", *claim, "--timeout=60s")
+    nothing_of_ours_is_left(release)
+
+
 def test_from_an_empty_cluster_to_growth_through_an_upgrade_and_out_again(release: Release) -> None:
     with telling(release.cluster):
         from_nothing_to_nothing(release)
@@ -189,6 +208,10 @@ def shrinks(cluster: RealKubernetes) -> None:
 def taken_out(release: Release) -> None:
     """Nothing of ours is left but the kinds, the VMs, and Leases that nothing holds."""
     release.helm("uninstall", "--wait", "--timeout=2m")
+    nothing_of_ours_is_left(release)
+
+
+def nothing_of_ours_is_left(release: Release) -> None:
     left = set[str]()
 
     def nothing_is_left() -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -20,8 +22,9 @@ from scripts.autoscale.check.gathering.forwarding import Kubectl
 from scripts.autoscale.check.gathering.gather import Gathering
 from scripts.autoscale.check.table import judged
 from tests.deploy.manifests import ROOT
-from tests.kubernetes.check.faults import FAULTS, Fault, Installation, Outcome
+from tests.kubernetes.check.faults import FAULTS, SYSTEM, Fault, Installation, Outcome
 from tests.kubernetes.real_kubernetes import NotYetError, eventually, kubectl_program
+from tests.kubernetes.vms import following
 
 pytestmark = pytest.mark.kubernetes
 
@@ -89,6 +92,27 @@ def test_a_kube_scheduler_that_is_too_new_is_named(installation: Installation, t
     installation.rolled_out("deployment/autoscaling-scheduler")
     assert found.wrong.keys() == {"kube-scheduler-version"}, found.wrong
     assert "must not be newer than the API server" in found.said
+
+
+def test_it_says_what_requests_of_pods_do_whether_or_not_that_was_just_set(installation: Installation) -> None:
+    with following(installation.cluster):
+        until_requests(installation, "requests of pods follow their VMs")
+    until_requests(installation, "requests of pods stay as they were made: others do not see VMs grow")
+
+
+def until_requests(installation: Installation, expected: str) -> None:
+    """The line comes to say so; until the scheduler has the setting it is the only one with anything to look at."""
+    cluster, selector = installation.cluster, "--selector=app.kubernetes.io/name=autoscaling-scheduler"
+    # A kubelet looks after a pod that has changed at once, and otherwise after a minute or two.
+    cluster.kubectl("annotate", "pods", f"--namespace={SYSTEM}", selector, "--overwrite", f"test={uuid4()}")
+
+    def said() -> bool:
+        outcome = installation.check()
+        assert outcome.wrong.keys() <= {"pod-requests"}, outcome.wrong
+        lines = {each["check"]: each["said"] for each in json.loads(outcome.said)["checks"]}
+        return bool(lines["pod-requests"] == expected)
+
+    eventually(said, expected, 2 * PATIENCE)
 
 
 async def test_a_clock_that_is_wrong_here_is_named_and_misleads_no_other_line(installation: Installation) -> None:

@@ -50,6 +50,12 @@ def test_nothing_in_the_pod_has_a_privilege_or_an_identity() -> None:
     assert [each["name"] for each in spec["volumes"] if "hostPath" in each] == ["flat"]
 
 
+def test_why_a_guest_or_the_copy_of_its_disk_failed_stands_in_the_status_of_its_pod() -> None:
+    spec = pod(vm())["spec"]
+    said = [each["terminationMessagePolicy"] for each in (*spec["initContainers"], *spec["containers"])]
+    assert said == ["FallbackToLogsOnError"] * 2
+
+
 def test_the_disk_is_copied_from_the_vms_own_image() -> None:
     spec = pod(vm())["spec"]
     (init,) = spec["initContainers"]

@@ -80,6 +80,10 @@ def test_the_agent_passes_pod_security_restricted() -> None:
     assert (security["capabilities"], security["seccompProfile"]) == ({"drop": ["ALL"]}, {"type": "RuntimeDefault"})
 
 
+def test_why_the_agent_failed_stands_in_the_status_of_its_pod() -> None:
+    assert agent_in(injected(original()))["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
 def test_a_pod_with_an_account_of_its_own_keeps_it() -> None:
     pod = original()
     pod["spec"]["serviceAccountName"] = "postgres"
