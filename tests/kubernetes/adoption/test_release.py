@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG
+from scripts.autoscale.check.finding import Level
 from tests.deploy.manifests import ROOT
 from tests.kubernetes.adoption.load import busy
 from tests.kubernetes.adoption.release import (
@@ -139,7 +140,17 @@ def answers(release: Release) -> None:
 
 def is_in_order(release: Release) -> None:
     """``autoscale check`` finds nothing wrong."""
-    eventually(lambda: Installation(release.cluster).check().wrong == {}, "everything is in order", 45.0)
+    said = dict[str, tuple[Level, str]]()
+
+    def nothing_is_wrong() -> bool:
+        said.clear()
+        said.update(Installation(release.cluster).check().wrong)
+        return not said
+
+    try:
+        eventually(nothing_is_wrong, "everything is in order", 45.0)
+    except NotYetError as error:
+        raise AssertionError(f"{error}: {said}") from None
 
 
 def upgraded_and_back(release: Release) -> None:
