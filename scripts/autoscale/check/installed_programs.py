@@ -107,6 +107,17 @@ def containers(pod: Json) -> Iterator[Json]:
     yield from items(pod, "spec", "containers")
 
 
+def is_told(pod: Json, argument: str) -> bool:
+    """Whether a container of a pod, or of a workload's template, is started with ``argument`` (``--name``).
+
+    >>> is_told({"spec": {"containers": [{"args": ["--lease=a/b"]}]}}, "--lease")
+    True
+    """
+    words = (each.get(key) for each in containers(pod) for key in ("command", "args"))
+    said = (word for each in words if isinstance(each, list) for word in each if isinstance(word, str))
+    return any(word.partition("=")[0] == argument for word in said)
+
+
 def agent_container(pod: Json) -> Json | None:
     """The container of a pod that is an agent."""
     return next((each for each in containers(pod) if text(each, "name") in AGENT_CONTAINERS), None)

@@ -26,7 +26,7 @@ from scripts.autoscale.check.looks import Look, Seen, Unseen
 from scripts.autoscale.check.table import judged
 from tests.fake_clock import FakeClock, SleepingClock
 from tests.scripts.check.changes import SIDECAR
-from tests.scripts.check.good_state import NAMESPACE, Obj, good, workloads
+from tests.scripts.check.good_state import NAMESPACE, Obj, good, pods, workloads
 
 Answer = Callable[[httpx.Request], httpx.Response]
 
@@ -167,6 +167,26 @@ def test_the_accounts_of_pods_that_are_there_are_asked_about() -> None:
     accounts = {each["spec"]["template"]["spec"].get("serviceAccountName") for each in workloads()}
     silent_ones = {name_of(each).name for each in shipped() if each.get("automountServiceAccountToken") is False}
     assert {name.partition(":")[2] for name in found} == (accounts - silent_ones) | {"vm-agent"}
+
+
+@pytest.mark.parametrize(
+    ("argument", "right"),
+    [
+        ("--agents-namespace", Right("list", "", "pods", NAMESPACE)),
+        ("--history", Right("watch", "", "nodes")),
+    ],
+)
+def test_a_program_is_asked_about_what_its_arguments_have_it_do(argument: str, right: Right) -> None:
+    """As the chart grants it: a page without agents on nodes, or without a history of its own, may not do that."""
+    every, account = wanted_by_accounts(good()), f"{NAMESPACE}:autoscaling-dashboard"
+    here = pods()
+    containers = (each for pod in here for each in pod["spec"]["containers"] if each["name"] == "dashboard")
+    for container in containers:
+        container["args"] = [each for each in container["args"] if not each.startswith(argument)]
+    fewer = wanted_by_accounts(replace(good(), pods=Seen(here)))
+    assert {each.resource for each in every[account] - fewer[account]} == {right.resource}
+    assert right in every[account]
+    assert {name for name in every if every[name] != fewer[name]} == {account}
 
 
 def test_foreign_lines_of_a_metrics_page_are_passed_over() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
@@ -32,7 +33,7 @@ from scripts.autoscale.check.gathering.forwarding import Kubectl
 from scripts.autoscale.check.gathering.looking import objects, why_not
 from scripts.autoscale.check.gathering.manifests import shipped
 from scripts.autoscale.check.installed_programs import SCHEDULER, agent_container, installed, leading_pod
-from scripts.autoscale.check.judges.access import command_rights, install_rights, needed_rights
+from scripts.autoscale.check.judges.access import command_rights, exercised, install_rights, needed_rights
 from scripts.autoscale.check.judges.certificate_ages import has_certificates
 from scripts.autoscale.check.looks import Look, Seen, Unseen
 
@@ -179,8 +180,14 @@ def wanted_by_accounts(facts: Facts) -> dict[str, frozenset[Right]]:
     """What the service accounts of the pods that there are must be allowed: programs, and VMs with a sidecar (pure)."""
     shipped_rights = needed_rights(shipped(), facts.namespace)
     pods = [] if isinstance(facts.pods, Unseen) else facts.pods.value
-    here = {f"{facts.namespace}:{text(pod, 'spec', 'serviceAccountName')}" for pod in pods}
-    found = {account: needed for account, needed in shipped_rights.items() if account in here}
+    here = defaultdict[str, list[Json]](list)
+    for pod in pods:
+        here[f"{facts.namespace}:{text(pod, 'spec', 'serviceAccountName')}"].append(pod)
+    found = {
+        account: exercised(account, granted, here[account])
+        for account, granted in shipped_rights.items()
+        if account in here
+    }
     of_agent = next(
         (each for account, each in shipped_rights.items() if account.endswith(f":{_VM_AGENT}")), frozenset()
     )

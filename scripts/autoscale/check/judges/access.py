@@ -6,13 +6,14 @@ call that it makes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text
 from protocol.names import MIGRATION_PLURAL, VM_GROUP, VM_PLURAL
 from scripts.autoscale.check.facts import Facts, Right
 from scripts.autoscale.check.finding import Found, Problem
+from scripts.autoscale.check.installed_programs import is_told
 from scripts.autoscale.check.looks import UnseenError
 
 SHIPPED_NAMESPACE: Final = "kube-system"
@@ -36,6 +37,12 @@ BORROWED: Final = {
     ),
 }
 """Of Kubernetes' own roles, which a cluster may have changed: what of each shows that it is bound."""
+
+_ONLY_WITH: Final = {
+    ("autoscaling-dashboard", "nodes"): "--history",
+    ("autoscaling-dashboard", "pods"): "--agents-namespace",
+}
+"""By account and kind, the argument without which a program does nothing with that kind: the chart grants no more."""
 
 
 def install_rights(namespace: str) -> list[Right]:
@@ -114,6 +121,13 @@ def needed_rights(documents: Iterable[Json], namespace: str) -> dict[str, frozen
             for account in _accounts(binding, namespace):
                 found.setdefault(account, set()).update(_granted(binding, roles, namespace))
     return {account: frozenset(rights) for account, rights in found.items()}
+
+
+def exercised(account: str, granted: Iterable[Right], pods: Sequence[Json]) -> frozenset[Right]:
+    """Of what shipped manifests grant to an account (``namespace:name``), what the program in its ``pods`` does."""
+    name = account.partition(":")[2]
+    needs = ((right, _ONLY_WITH.get((name, right.resource))) for right in granted)
+    return frozenset(right for right, told in needs if told is None or any(is_told(pod, told) for pod in pods))
 
 
 def _accounts(binding: Json, namespace: str) -> list[str]:

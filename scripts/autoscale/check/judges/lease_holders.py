@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.kubernetes.objects import Json, items, name_of, text, whole
+from protocol.kubernetes.objects import Json, child, items, name_of, text, whole
 from protocol.kubernetes.timestamps import parse_timestamp
 from scripts.autoscale.check.facts import Facts
 from scripts.autoscale.check.finding import Found, Problem
@@ -14,6 +14,7 @@ from scripts.autoscale.check.installed_programs import (
     SCHEDULER,
     Program,
     installed,
+    is_told,
     leads,
     pods_of,
     running_pods,
@@ -67,22 +68,13 @@ def _is_sought(facts: Facts, program: Program, lease: str, here: Objects, leases
 
     A scheduler that acts alone leads without one, and an old one that is left then is no matter.
     """
-    if program.name == SCHEDULER and program.name in here and not _asks_for_lease(here[program.name]):
+    template = child(here.get(SCHEDULER, {}), "spec", "template")
+    if program.name == SCHEDULER and program.name in here and not is_told(template, "--lease"):
         return False
     if program.name not in here or lease in leases or lease != program.leases[0]:
         return program.name in here and lease in leases
     told = [_says_leading(facts, name_of(pod).name) for pod in pods_of(facts, program.name)]
     return False in told and True not in told
-
-
-def _asks_for_lease(workload: Json) -> bool:
-    containers = items(workload, "spec", "template", "spec", "containers")
-    return any(word.partition("=")[0] == "--lease" for each in containers for word in _words(each))
-
-
-def _words(container: Json) -> list[str]:
-    found = (container.get(key) for key in ("command", "args"))
-    return [word for each in found if isinstance(each, list) for word in each if isinstance(word, str)]
 
 
 def _says_leading(facts: Facts, pod: str) -> bool | None:
