@@ -170,22 +170,35 @@ def test_the_accounts_of_pods_that_are_there_are_asked_about() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "right"),
+    ("program", "argument", "right"),
     [
-        ("--agents-namespace", Right("list", "", "pods", NAMESPACE)),
-        ("--history", Right("watch", "", "nodes")),
+        ("autoscaling-dashboard", "--agents-namespace", Right("list", "", "pods", NAMESPACE)),
+        ("autoscaling-dashboard", "--history", Right("watch", "", "nodes")),
+        (
+            "autoscaling-scheduler",
+            "--lease",
+            Right("get", "coordination.k8s.io", "leases", NAMESPACE, "autoscaling-scheduler"),
+        ),
+        (
+            "autoscaling-scheduler",
+            "--leader-endpoints",
+            Right("patch", "discovery.k8s.io", "endpointslices", NAMESPACE, "autoscaling-scheduler"),
+        ),
     ],
 )
-def test_a_program_is_asked_about_what_its_arguments_have_it_do(argument: str, right: Right) -> None:
-    """As the chart grants it: a page without agents on nodes, or without a history of its own, may not do that."""
-    every, account = wanted_by_accounts(good()), f"{NAMESPACE}:autoscaling-dashboard"
-    here = pods()
-    containers = (each for pod in here for each in pod["spec"]["containers"] if each["name"] == "dashboard")
-    for container in containers:
-        container["args"] = [each for each in container["args"] if not each.startswith(argument)]
-    fewer = wanted_by_accounts(replace(good(), pods=Seen(here)))
-    assert {each.resource for each in every[account] - fewer[account]} == {right.resource}
+def test_a_program_is_asked_about_what_its_arguments_have_it_do(program: str, argument: str, right: Right) -> None:
+    """As the chart grants it: a page without agents on nodes may not list pods, nor one scheduler hold a Lease."""
+
+    def wanted(*arguments: str) -> dict[str, frozenset[Right]]:
+        here = pods()
+        (first, *_) = (each["spec"]["containers"][0] for each in here if program in each["metadata"]["name"])
+        kept = [each for each in first["args"] if not each.startswith(argument)]
+        first["args"] = [*kept, *arguments]
+        return wanted_by_accounts(replace(good(), pods=Seen(here)))
+
+    account, every, fewer = f"{NAMESPACE}:{program}", wanted(f"{argument}=any"), wanted()
     assert right in every[account]
+    assert {each.resource for each in every[account] - fewer[account]} == {right.resource}
     assert {name for name in every if every[name] != fewer[name]} == {account}
 
 

@@ -17,7 +17,11 @@ _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @cache
 def shipped() -> tuple[Json, ...]:
-    """Every object of them. They are the project's own, so plain YAML is read."""
-    files = (_DEPLOY / "scheduler-deploy.yaml", *sorted((_DEPLOY / "kubernetes").glob("*.yaml")))
+    """Every object of them, with what two schedulers need beside the rights of one. They are the project's own, so
+    plain YAML is read.
+    """
+    folder = _DEPLOY / "kubernetes"
+    leader = folder / "with-certificates" / "scheduler-leader.yaml"
+    files = (_DEPLOY / "scheduler-deploy.yaml", *sorted(folder.glob("*.yaml")), leader)
     found = (each for path in files for each in yaml.load_all(path.read_text(), Loader=_LOADER))
     return tuple(each for each in found if isinstance(each, dict))

@@ -41,6 +41,8 @@ BORROWED: Final = {
 _ONLY_WITH: Final = {
     ("autoscaling-dashboard", "nodes"): "--history",
     ("autoscaling-dashboard", "pods"): "--agents-namespace",
+    ("autoscaling-scheduler", "endpointslices"): "--leader-endpoints",
+    ("autoscaling-scheduler", "leases"): "--lease",
 }
 """By account and kind, the argument without which a program does nothing with that kind: the chart grants no more."""
 

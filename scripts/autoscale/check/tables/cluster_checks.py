@@ -65,9 +65,10 @@ CHECKS: Final = (
         Section.RIGHTS,
         "the programs' service accounts may do their work",
         access.programs_may_act,
-        "Each program needs every right of its role in the manifests; the page lists pods only with"
-        " `--agents-namespace`, and nodes only with `--history`. Without `patch virtualmachines` no permit is stored"
-        " and nothing grows; without `create tokenreviews` agents are answered 503.",
+        "Each program needs every right of its role in the manifests. The page lists pods only with"
+        " `--agents-namespace`, and nodes only with `--history`; a scheduler needs its Lease only with `--lease`, and"
+        " its slices only with `--leader-endpoints`. Without `patch virtualmachines` no permit is stored and nothing"
+        " grows; without `create tokenreviews` agents are answered 503.",
         "kubectl auth can-i --list --as=system:serviceaccount:{subject}; apply the roles and bindings of the"
         " release again",
     ),
