@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import yaml
 
-from protocol.names import ANNOTATION_BOUNDS, VM_KIND
+from protocol.names import ANNOTATION_BOUNDS, MIGRATION_PLURAL, VM_KIND
 from protocol.units import ZERO, Resources
 from tests import plain_yaml
 from tests.kubernetes.real_kubernetes import NotYetError, RealKubernetes, eventually
@@ -144,8 +144,9 @@ def following(cluster: RealKubernetes) -> Iterator[None]:
 
 @contextmanager
 def movable(cluster: RealKubernetes) -> Iterator[None]:
-    """Our scheduler may move the VM by itself while this is entered."""
+    """Our scheduler may move the VM by itself while this is entered, as one that has not moved lately."""
     label = "autoscaling.neon.tech/auto-migration-enabled"
+    cluster.kubectl("delete", MIGRATION_PLURAL, "--all")
     cluster.kubectl("label", "--overwrite", "neonvm/db", f"{label}=true")
     try:
         yield
