@@ -133,6 +133,12 @@ class RealKubernetes:
         """Returns once the objects have the condition."""
         self.kubectl("wait", f"--for={condition}", f"--timeout={PATIENCE - 10:.0f}s", f"--namespace={namespace}", *what)
 
+    def look_anew(self, namespace: str, name: str) -> None:
+        """Has kubelets look at the pods of a program: what they mount they bring within a minute or two otherwise."""
+        selector = f"--selector=app.kubernetes.io/name={name}"
+        mark = f"autoscale.test/looked-at={time.time_ns()}"
+        self.kubectl("annotate", "pods", f"--namespace={namespace}", selector, "--overwrite", mark)
+
 
 def kubectl_program() -> Path:
     """The kubectl that was built."""

@@ -134,7 +134,7 @@ def room_of(cluster: RealKubernetes, node: str) -> Resources:
 
 @contextmanager
 def following(cluster: RealKubernetes) -> Iterator[None]:
-    """Requests of pods follow their VMs while this is entered: a kubelet brings the setting within a minute or two."""
+    """Requests of pods follow their VMs while this is entered."""
     _set(cluster, follows=True)
     try:
         yield
@@ -160,3 +160,14 @@ def _set(cluster: RealKubernetes, *, follows: bool) -> None:
     settings["permits"] = {**settings.get("permits", {}), "asPodRequests": follows}
     patch = json.dumps({"data": {"config.yaml": yaml.safe_dump(settings)}})
     cluster.kubectl("patch", *name, "--type=merge", f"--patch={patch}")
+    eventually(lambda: _follows(cluster) is follows, "the scheduler has the settings", 180.0)
+
+
+def _follows(cluster: RealKubernetes) -> bool:
+    """Whether the scheduler has been told that requests follow."""
+    cluster.look_anew("kube-system", "autoscaling-scheduler")
+    (pod,) = cluster.get("pods", "--namespace=kube-system", "--selector=app.kubernetes.io/name=autoscaling-scheduler")[
+        "items"
+    ]
+    path = f"/api/v1/namespaces/kube-system/pods/{pod['metadata']['name']}:10297/proxy/settings"
+    return bool(json.loads(cluster.kubectl("get", "--raw", path))["pod_requests"])
