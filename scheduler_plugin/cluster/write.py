@@ -31,6 +31,8 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 WRITE_TIMEOUT: Final = Seconds(3.0)
 """Longer than a healthy API ever needs, shorter than kube-scheduler and agents wait (5 s)."""
+_GIVEN_UP: Final = {"timeout": f"{WRITE_TIMEOUT:g}s"}
+"""The API server itself gives up what waits so long there, so that it does not land after everybody has gone on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class ClusterWriter:
             "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": uid},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        await self._write(ApiCall("POST", f"{pod_path(pod)}/binding", WRITE_TIMEOUT, body=body))
+        await self._write(_call("POST", f"{pod_path(pod)}/binding", body))
 
     async def resize_pod(self, order: ResizePod) -> JsonObject:
         """Writes what the guest's container requests onto this version of the pod, 409 where it has changed.
@@ -82,7 +84,7 @@ class ClusterWriter:
             "spec": {"containers": [{"name": RUNNER_CONTAINER, "resources": {"requests": requests}}]},
         }
         path = f"{pod_path(order.pod)}/resize"
-        return await self._write(ApiCall("PATCH", path, WRITE_TIMEOUT, body=body, content_type=STRATEGIC_PATCH))
+        return await self._write(_call("PATCH", path, body, STRATEGIC_PATCH))
 
     async def touch_node(self, node: str, stamp: str) -> None:
         """Wakes pods that wait for room: one that an extender rejected sleeps until something changes."""
@@ -91,12 +93,12 @@ class ClusterWriter:
 
     async def tell(self, event: EventRecord, stamp: str) -> None:
         """Records an Event; ``stamp`` (RFC 3339 with microseconds) makes its name its own."""
-        await self._write(ApiCall("POST", event.path, WRITE_TIMEOUT, body=event_body(event, stamp)))
+        await self._write(_call("POST", event.path, event_body(event, stamp)))
 
     async def create_migration(self, order: MigrationOrder) -> JsonObject:
         """Creates a VirtualMachineMigration, 409 where its name is taken; returns the object."""
         path = migrations_path(order.name.namespace)
-        return await self._write(ApiCall("POST", path, WRITE_TIMEOUT, body=migration_body(order)))
+        return await self._write(_call("POST", path, migration_body(order)))
 
     async def read_migration(self, name: ObjectName) -> JsonObject:
         """The VirtualMachineMigration as it is now."""
@@ -105,7 +107,7 @@ class ClusterWriter:
     async def delete_migration(self, name: ObjectName, uid: str) -> None:
         """Deletes this very migration: cancels one that has not ended, and clears away one that has."""
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
-        await self._write(ApiCall("DELETE", migration_path(name), WRITE_TIMEOUT, body=body))
+        await self._write(_call("DELETE", migration_path(name), body))
 
     async def _write(self, call: ApiCall) -> JsonObject:
         with self.writing(call) as limited:
@@ -113,4 +115,8 @@ class ClusterWriter:
 
 
 def _patch(path: str, metadata: JsonObject) -> ApiCall:
-    return ApiCall("PATCH", path, WRITE_TIMEOUT, body={"metadata": metadata}, content_type=MERGE_PATCH)
+    return _call("PATCH", path, {"metadata": metadata}, MERGE_PATCH)
+
+
+def _call(method: str, path: str, body: JsonObject, content_type: str = "application/json") -> ApiCall:
+    return ApiCall(method, path, WRITE_TIMEOUT, _GIVEN_UP, body, content_type)

@@ -19,6 +19,23 @@ def test_a_new_object_gets_its_identity_from_the_server(cluster: Cluster) -> Non
     assert cluster.get(cluster.path("configmaps", "a")) == made
 
 
+def test_a_caller_says_after_how_long_the_server_gives_it_up(cluster: Cluster) -> None:
+    """Who has asked so no longer fears that the write lands later."""
+    path = cluster.path("configmaps")
+    cluster.config_map("a")
+    answers = [
+        cluster.http.patch(
+            f"{path}/a",
+            params={"timeout": span},
+            content=b"{}",
+            headers={"Content-Type": "application/merge-patch+json"},
+        )
+        for span in ("3s", "1m500ms", "0s", "0", "soon", "3")
+    ]
+    assert [each.status_code for each in answers] == [200, 200, 200, 200, 400, 400]
+    assert refused(answers[-1]) == (400, "BadRequest")
+
+
 def test_generate_name_completes_the_name(cluster: Cluster) -> None:
     names = {
         cluster.create(cluster.path("configmaps"), {"metadata": {"generateName": "part-"}})["metadata"]["name"]

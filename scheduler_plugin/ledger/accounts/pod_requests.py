@@ -25,7 +25,7 @@ from scheduler_plugin.ledger.facts import RunnerRequests
 LONG_AGO: Final = Instant(float("-inf"))
 
 SETTLE: Final = Seconds(10.0)
-"""A write that was sent so long ago has landed or never will: no call takes longer than a few seconds."""
+"""A write that was sent so long ago has landed or never will: API servers are told to give it up within seconds."""
 
 AGAIN: Final = Backoff(Seconds(5.0), Seconds(60.0))
 """How long a resize that was refused is not tried again."""

@@ -14,11 +14,13 @@ from deploy.local.cluster.control_plane import EXTENDER_PORT
 from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
 from deploy.local.cluster.launch import launch
 from deploy.local.cluster.progress import Step, StepFailedError, StepState
+from deploy.local.cluster.settings import scheduler_settings
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.addressing import DAEMON_PORT
 from protocol.kubernetes.objects import Json, items, name_of, text, whole
-from protocol.kubernetes.resources import MIGRATIONS
+from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from protocol.names import RUNNER_CONTAINER
 from protocol.units import MilliCpu
 from tests.examples import THOROUGH
 from tests.local.cluster.group_story import a_primary_and_its_replica_stand_apart_and_a_move_ends_nothing
@@ -74,8 +76,29 @@ async def bind_without_token(folder: ClusterFolder, host: str) -> int:
         return (await http.post("/bind", json=body)).status_code
 
 
+def let_requests_follow(folder: ClusterFolder) -> None:
+    """The settings that a cluster which has yet to be made will find."""
+    folder.root.mkdir(parents=True)
+    folder.scheduler_config.write_text(f"{scheduler_settings()}permits: {{asPodRequests: true}}\n")
+
+
+async def begin_with(folder: ClusterFolder, requests: Json) -> None:
+    """The next pod of the VM requests so much; what requests nothing is never resized."""
+    async with client_from_kubeconfig(folder.kubeconfig) as client:
+        await client.merge_patch(VIRTUAL_MACHINES, VM, {"spec": {"podResources": {"requests": requests}}})
+
+
+async def requested(folder: ClusterFolder, vm: Json) -> MilliCpu:
+    """The CPUs that the VM's pod requests for its guest."""
+    async with client_from_kubeconfig(folder.kubeconfig) as client:
+        pod = await client.get(PODS, ObjectName(VM.namespace, text(vm, "status", "podName")))
+    (runner,) = (each for each in items(pod, "spec", "containers") if text(each, "name") == RUNNER_CONTAINER)
+    return MilliCpu.parse(text(runner, "resources", "requests", "cpu"))
+
+
 async def test_a_vm_follows_its_load_and_its_cluster_survives_what_is_killed(tmp_path: Path) -> None:
     folder = folder_in(tmp_path, "whole")
+    let_requests_follow(folder)
     async with cluster(folder, LIGHT):
         vm = await seen(folder, VM, runs)
         with pytest.raises(AlreadyRunsError):
@@ -87,11 +110,13 @@ async def test_a_vm_follows_its_load_and_its_cluster_survives_what_is_killed(tmp
         assert {"api-server", "scheduler"} < {part.name for part in answer.parts}
         assert await bind_without_token(folder, answer.host) == httpx.codes.UNAUTHORIZED
         os.kill(agent.pid, signal.SIGKILL)
+        await begin_with(folder, {"cpu": "100m", "memory": "64Mi"})
         await ask_to_move(folder, "away")
         moved = await seen(folder, VM, lambda now: runs(now) and place(now) != place(vm))
         assert text(moved, "status", "extraNetIP") == text(vm, "status", "extraNetIP")
         await press(folder, moved, 3.9)
         await seen(folder, VM, lambda now: cpus(now) == MilliCpu(4000))
+        assert await requested(folder, moved) == MilliCpu(4000)
         await ask_to_move(folder, "slowly", maxBandwidth="1Mi")
         await seen(folder, VM, lambda now: text(now, "status", "phase") == "Migrating")
         owner = folder.owner()

@@ -20,6 +20,7 @@ from deploy.local.apiserver.registry.watching import WatchOptions
 from deploy.local.apiserver.resources.catalog import Catalog
 from deploy.local.apiserver.routes.list_rules import check_together
 from deploy.local.apiserver.schema.shapes import check_shape
+from protocol.durations import DurationError, parse_duration
 from protocol.yaml_text import read_yaml
 
 _TRUE: Final = frozenset({"true", "1", "True", "TRUE", "t", "T"})
@@ -82,6 +83,19 @@ def form_of(accept: str) -> Form:
 def flag(query: Query, name: str) -> bool:
     """A parameter that is true or false; absent is false."""
     return query.get(name, "") in _TRUE
+
+
+def check_timeout(query: Query) -> None:
+    """Refuses a ``timeout`` that is no span of time. Calls are answered at once, so there is no more to do with it."""
+    text = query.get("timeout", "")
+    if not text or flag(query, "watch"):
+        return
+    try:
+        parse_duration(text)
+    except DurationError as error:
+        raise bad_request(f"timeout: {error}") from None
+    if text.isdecimal() and int(text):
+        raise bad_request(f"timeout: {text!r} has no unit")
 
 
 def _number(query: Query, name: str) -> int | None:

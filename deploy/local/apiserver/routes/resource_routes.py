@@ -26,6 +26,7 @@ from deploy.local.apiserver.routes.patches import applied, change_of
 from deploy.local.apiserver.routes.requests import (
     Body,
     Form,
+    check_timeout,
     delete_options,
     flag,
     form_of,
@@ -107,6 +108,7 @@ class ResourceRoutes:
         caller = self._authenticator.caller(request.headers.get("authorization", ""))
         if caller is None:
             raise unauthorized()
+        check_timeout(request.query_params)
         target = target_of(self._api.catalog, request.url.path)
         raw = b"" if request.method == "GET" else await request.body()
         body = Body.of(raw, request.headers.get("content-type", ""))

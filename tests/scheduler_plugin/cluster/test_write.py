@@ -1,0 +1,42 @@
+"""What the scheduler writes: each write is over within seconds, here and at the API server."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.resources import PODS
+from protocol.messages import ObjectName
+from protocol.units import Bytes, Resources, Seconds
+from scheduler_plugin.cluster.api import ApiCall
+from scheduler_plugin.cluster.events import EventRecord, EventSubject
+from scheduler_plugin.cluster.migrations import MigrationOrder
+from scheduler_plugin.cluster.virtual_machines import read_vm
+from scheduler_plugin.cluster.write import ClusterWriter
+from scheduler_plugin.ledger import ResizePod
+from tests.scheduler_plugin.fake_cluster import FakeCluster
+from tests.scheduler_plugin.objects import vm
+
+NAME = ObjectName("default", "db")
+SIZE = Resources.parse(1, "1Gi")
+
+
+class WillingApi(FakeCluster):
+    """Takes everything."""
+
+    async def call(self, call: ApiCall) -> JsonObject:
+        self.calls.append(call)
+        return {}
+
+
+async def test_the_api_server_gives_every_write_up_when_the_scheduler_does() -> None:
+    api = WillingApi()
+    writer = ClusterWriter(api, "scheduler-1", nullcontext)
+    await writer.store_permit(read_vm(vm("db")), SIZE)
+    await writer.bind(NAME, "uid", "node-1")
+    await writer.resize_pod(ResizePod("uid", NAME, SIZE, "7"))
+    await writer.touch_node("node-1", "now")
+    await writer.tell(EventRecord(EventSubject(PODS, NAME, "uid"), "Reason", "note"), "now")
+    await writer.create_migration(MigrationOrder(NAME, NAME, "node-1", "why", Seconds(60.0), Bytes(1)))
+    await writer.delete_migration(NAME, "uid")
+    assert [(each.timeout, each.query) for each in api.calls] == [(3.0, {"timeout": "3s"})] * 7
