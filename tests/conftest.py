@@ -72,15 +72,14 @@ def pytest_collection(session: pytest.Session) -> None:
                 import_module(".".join(name))
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Workers with ``--dist loadgroup``: one has all tests of the shared Kubernetes, which is started once.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Workers with ``--dist loadgroup``: tests of one control plane stay together."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from tests.kubernetes.work_units import SharedControlPlanes  # noqa: PLC0415 - the quick suite has no use for it
 
-    The other folders have a control plane each, and stay together for the same reason.
-    """
-    if item.get_closest_marker("kubernetes"):
-        fixtures = getattr(item, "fixturenames", ())
-        shared = "real_kubernetes" in fixtures or "kubeconfig" in fixtures
-        item.add_marker(pytest.mark.xdist_group("shared" if shared else item.path.parent.name))
+    return SharedControlPlanes(config, log)
 
 
 def pytest_collection_finish() -> None:

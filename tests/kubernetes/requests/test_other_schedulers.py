@@ -77,7 +77,7 @@ def test_a_cluster_autoscaler_counts_a_node_as_full_as_our_book_and_a_vm_that_wa
     until_requested(stage, "late", Resources.parse(2, "4Gi"))
 
 
-def test_a_full_quota_holds_a_vm_back_and_is_named(stage: Stage) -> None:
+def test_a_full_quota_of_cpu_holds_back_cpu_alone_and_is_named(stage: Stage) -> None:
     stage.node("n")
     agent = started(stage, "db")
     quota = {"metadata": {"name": "cpu"}, "spec": {"hard": {"requests.cpu": "2"}}}
@@ -88,7 +88,7 @@ def test_a_full_quota_holds_a_vm_back_and_is_named(stage: Stage) -> None:
 
     eventually(is_counted, "the quota has been counted", 30.0)
     assert agent.go_to(Resources.parse(3, "4Gi"))
-    assert (agent.held, requested(stage, "db")) == (Resources.parse(1, "2Gi"), Resources.parse(1, "2Gi"))
+    assert (agent.held, requested(stage, "db")) == (Resources.parse(1, "4Gi"), Resources.parse(1, "4Gi"))
     assert "exceeded quota: cpu" in explained(stage, "db")["requestsProblem"]
     assert agent.go_to(Resources.parse(2, "2Gi"))  # within the back-off it is not tried again
     assert agent.held == Resources.parse(1, "2Gi")

@@ -1,0 +1,53 @@
+"""Which tests one worker has together: those that share a control plane, which is started once.
+
+pytest-xdist has groups of its own, but finds none of them with this pytest (xdist 3.8 writes them where pytest 9.2 does
+not look).
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+HERE: Final = PurePosixPath("tests/kubernetes")
+SHARED: Final = "the cluster of two nodes"
+GUESTS: Final = "the cluster of two nodes with guests"
+_OTHERS: Final = ("failing", "scheduling", "requests")
+"""Folders with control planes of their own."""
+FIRST: Final = (GUESTS, SHARED, "failing")
+"""The units that take minutes are begun first, so that workers end together."""
+
+
+def unit_of(nodeid: str) -> str:
+    """The unit of the test.
+
+    >>> unit_of("tests/kubernetes/test_vms.py::test_a_vm_grows"), unit_of("tests/conformance/test_lists.py::t[real]")
+    ('the cluster of two nodes with guests', 'the cluster of two nodes')
+    >>> unit_of("tests/kubernetes/failing/test_watches.py::t"), unit_of("tests/deploy/images/test_real_images.py::t")
+    ('failing', 'tests/deploy/images/test_real_images.py')
+    """
+    path = PurePosixPath(nodeid.partition("::")[0])
+    if path.parent == HERE:
+        return GUESTS if path.name.startswith("test_vm") else SHARED
+    if path.parent.parent == HERE and path.parent.name in _OTHERS:
+        return path.parent.name
+    return str(path) if path.name == "test_real_images.py" else SHARED
+
+
+class SharedControlPlanes(LoadScopeScheduling):  # type: ignore[misc]
+    """Hands whole units to workers, the longest first."""
+
+    def __init__(self, config: pytest.Config, log: Any = None) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit_of(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        next_one = min(self.workqueue, key=lambda unit: FIRST.index(unit) if unit in FIRST else len(FIRST))
+        self.workqueue.move_to_end(next_one, last=False)
+        super()._assign_work_unit(node)
