@@ -51,7 +51,7 @@ class Fleet:
         self._followed = FollowedPods(self._pods)
         self._migrations = Informer(site.client, MIGRATIONS, clock)
         self._agents: dict[ObjectName, Json] = {}
-        self._nodes: list[Json] = []
+        self._nodes: list[tuple[Json, dict[str, Json]]] = []
         self._rows: dict[ObjectName, tuple[tuple[Json, Json, Json, Json | None], Row]] = {}
         self._turn: list[ObjectName] = []
 
@@ -88,9 +88,18 @@ class Fleet:
             self._api_trouble(), self._site.of_scheduler("/nodes"), self._ask_all(asked)
         )
         if scheduler is not None:
-            self._nodes = items(scheduler, "nodes")
+            self._learn(items(scheduler, "nodes"))
         troubles = (trouble, "" if scheduler is not None else "The scheduler does not answer.")
-        return Seen(self._vm_rows(), tuple(map(node_line, self._nodes)), tuple(each for each in troubles if each))
+        lines = tuple(node_line(node) for node, _ in self._nodes)
+        return Seen(self._vm_rows(), lines, tuple(each for each in troubles if each))
+
+    def _learn(self, nodes: Sequence[Json]) -> None:
+        """A node that is as before keeps its objects: the rows of its VMs are then known to be as before."""
+        before = {text(node, "name"): (node, pods) for node, pods in self._nodes}
+        self._nodes = []
+        for node in nodes:
+            known = before.get(text(node, "name"))
+            self._nodes.append(known if known is not None and known[0] == node else (node, by_vm(node)))
 
     async def _api_trouble(self) -> str:
         try:
@@ -123,7 +132,8 @@ class Fleet:
 
     def _vm_rows(self) -> tuple[Row, ...]:
         """A row is made anew only where something of it has changed."""
-        reserved, named = by_vm(self._nodes), self._named()
+        reserved = {vm: pod for _, pods in self._nodes for vm, pod in pods.items()}
+        named = self._named()
         moving = {
             ObjectName(name.namespace, text(each, "spec", "vmName")): each
             for name, each in self._migrations.objects.items()

@@ -69,9 +69,9 @@ def as_fields(columns: tuple[Column, ...], row: Row) -> Json:
     }
 
 
-def by_vm(nodes: list[Json]) -> dict[str, Json]:
-    """The scheduler's pods by the VM that is theirs."""
-    return {text(pod, "vm"): pod for node in nodes for pod in items(node, "pods") if text(pod, "vm")}
+def by_vm(node: Json) -> dict[str, Json]:
+    """The scheduler's pods on one node by the VM that is theirs."""
+    return {text(pod, "vm"): pod for pod in items(node, "pods") if text(pod, "vm")}
 
 
 def _shown(cells: tuple[str, ...]) -> tuple[str, ...]:

@@ -133,6 +133,25 @@ async def test_a_row_is_made_anew_only_where_its_vm_has_changed(place: Place) ->
     assert after["shop/orders"].cells[3] == "4"
 
 
+async def test_what_the_scheduler_says_of_one_vm_changes_the_row_of_that_vm_alone(place: Place) -> None:
+    def said(*denied: str) -> list[Json]:
+        pods = {"node-1": "shop/db", "node-2": "shop/orders"}
+        return [
+            {**node(name), "pods": [{"vm": vm, "denied": {"cpu": "1" if vm in denied else "0", "mem": "0"}}]}
+            for name, vm in pods.items()
+        ]
+
+    fleet = Fleet(place, FakeClock())
+    place.nodes = said()
+    before = await fleet.everything()
+    place.nodes = said("shop/orders")
+    after = await fleet.look([])
+    assert [row.name for row in before.vms if by_name(after.vms)[row.name] is not row] == ["shop/orders"]
+    assert by_name(after.vms)["shop/orders"].state == "denied"
+    place.nodes = said()[:1]
+    assert [row.state for row in (await fleet.look([])).vms] == ["Running"] * 3
+
+
 def _status(given: Json) -> Json:
     found = given["status"]
     assert isinstance(found, dict)
