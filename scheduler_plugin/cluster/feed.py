@@ -21,12 +21,13 @@ from protocol.ranking.prices import Needs, node_price
 from protocol.runtime.clock import Clock
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.api import KubernetesApi
-from scheduler_plugin.cluster.informer import Change, Informer, WatchReport
 from scheduler_plugin.cluster.migrations import MIGRATIONS, ClusterMigration
 from scheduler_plugin.cluster.pods import PodAddresses
 from scheduler_plugin.cluster.translate import NODES, PODS, VMS, ClusterNode
 from scheduler_plugin.cluster.virtual_machines import vm_facts
 from scheduler_plugin.cluster.volumes import CLAIMS, NAMESPACES, VOLUMES
+from scheduler_plugin.cluster.watches.informer import Informer
+from scheduler_plugin.cluster.watches.kinds import Change, WatchReport
 from scheduler_plugin.constraints import Labels, NodeTerm, Surroundings
 from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts
 from scheduler_plugin.settings.document import SchedulerSettings

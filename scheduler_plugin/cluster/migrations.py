@@ -29,7 +29,7 @@ from protocol.names import (
     VM_VERSION,
 )
 from protocol.units import Bytes, Seconds
-from scheduler_plugin.cluster.informer import Kind
+from scheduler_plugin.cluster.watches.kinds import Kind
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
 
 

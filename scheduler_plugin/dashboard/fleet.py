@@ -19,7 +19,8 @@ from protocol.kubernetes.resources import HVPAS, MIGRATIONS, TORTOISES, VIRTUAL_
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scheduler_plugin.cluster.api import KubernetesApi
-from scheduler_plugin.cluster.informer import Change, Informer, Kind
+from scheduler_plugin.cluster.watches.informer import Informer
+from scheduler_plugin.cluster.watches.kinds import Change, Kind
 from scheduler_plugin.dashboard.core.frames import GROUP, MOVE, NODE, STANDING, VM
 from scheduler_plugin.dashboard.core.journal import Journal
 from scheduler_plugin.dashboard.core.rows import (

@@ -28,8 +28,9 @@ from protocol.units import Bytes, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from scheduler_plugin import cluster
 from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError
-from scheduler_plugin.cluster.informer import Informer, Kind
 from scheduler_plugin.cluster.token_reviews import TokenReviews
+from scheduler_plugin.cluster.watches.informer import Informer
+from scheduler_plugin.cluster.watches.kinds import Kind
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.expander.cluster_size import ClusterSize, NodeApi
 from scheduler_plugin.telemetry import Telemetry

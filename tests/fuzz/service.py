@@ -22,7 +22,7 @@ from protocol.kubernetes.pages import UnreadableAnswerError, read_event
 from protocol.names import ANNOTATION_PERMIT
 from protocol.units import Resources
 from protocol.virtual_machine import VirtualMachine
-from scheduler_plugin.cluster.informer import Informer
+from scheduler_plugin.cluster.watches.informer import Informer
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.facts import WITHOUT_GUEST
 from scheduler_plugin.ledger.invariants import violations

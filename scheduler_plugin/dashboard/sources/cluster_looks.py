@@ -10,7 +10,8 @@ from protocol.kubernetes.objects import Json, JsonObject, child
 from protocol.kubernetes.resources import MIGRATIONS, NODES, VIRTUAL_MACHINES, Resource
 from protocol.runtime.clock import Clock
 from scheduler_plugin.cluster.api import KubernetesApi
-from scheduler_plugin.cluster.informer import Informer, Kind, WatchReport
+from scheduler_plugin.cluster.watches.informer import Informer
+from scheduler_plugin.cluster.watches.kinds import Kind, WatchReport
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.history.core.looks import Look, machines_of
 from scheduler_plugin.history.core.samples import SECOND

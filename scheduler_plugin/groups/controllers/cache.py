@@ -20,7 +20,8 @@ from protocol.kubernetes.resources import PODS, REPLICA_SETS, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from scheduler_plugin.cluster.api import KubernetesApi
-from scheduler_plugin.cluster.informer import Change, Informer, Kind, WatchReport
+from scheduler_plugin.cluster.watches.informer import Informer
+from scheduler_plugin.cluster.watches.kinds import Change, Kind, WatchReport
 from scheduler_plugin.groups.objects.target_pods import kept_pod
 from scheduler_plugin.groups.objects.targets import kept_by
 

@@ -15,7 +15,7 @@ from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, lab
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from protocol.units import Seconds
-from scheduler_plugin.cluster.informer import Change
+from scheduler_plugin.cluster.watches.kinds import Change
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.controllers.pod_index import PodIndex
 from scheduler_plugin.groups.controllers.references import Claimant, Key, References, key_of

@@ -36,7 +36,7 @@ from protocol.names import ANNOTATION_DRAINING
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiRefusedError
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
-from scheduler_plugin.cluster.informer import Change
+from scheduler_plugin.cluster.watches.kinds import Change
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
 from scheduler_plugin.groups.controllers.member_looks import SETTLED, SOON, MemberLooks
 from scheduler_plugin.groups.controllers.queued import GroupsContext, QueuedController

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from protocol.kubernetes.objects import JsonObject, uid_of
 from protocol.kubernetes.pages import Page, Unreadable, read_event
 from scheduler_plugin.cluster.api import ApiCall, ApiError
-from scheduler_plugin.cluster.informer import Change, Informer, Kind, Watched
+from scheduler_plugin.cluster.watches.informer import Informer
+from scheduler_plugin.cluster.watches.kinds import Change, Kind, Watched
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster
 from tests.scheduler_plugin.objects import node

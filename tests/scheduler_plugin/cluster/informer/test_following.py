@@ -6,7 +6,7 @@ import pytest
 
 from protocol.messages import ObjectName
 from protocol.units import Seconds
-from scheduler_plugin.cluster import informer as informer_module
+from scheduler_plugin.cluster.watches import informer as informer_module
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.cluster.informer.informed import informed
 from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster, Fault, to

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from protocol.messages import ObjectName
-from scheduler_plugin.cluster import informer as informer_module
 from scheduler_plugin.cluster.api import ApiCall
+from scheduler_plugin.cluster.watches import known as known_module
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.cluster.informer.informed import informed
 from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster, Fault
@@ -93,7 +93,7 @@ async def test_an_answer_about_an_object_that_a_list_no_longer_has_does_not_brin
 async def test_of_the_deleted_only_the_last_are_remembered(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(informer_module, "REMEMBERED_GONE", 1)
+    monkeypatch.setattr(known_module, "REMEMBERED_GONE", 1)
     async with informed(cluster, FakeClock()) as (informer, _):
         answers = [cluster.put(NODES, named(name, "2", f"u-{name}")) for name in ("b", "c")]
         for name in ("b", "c"):

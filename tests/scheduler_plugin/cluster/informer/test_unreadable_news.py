@@ -9,7 +9,8 @@ from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page, read_page
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster.api import ApiCall
-from scheduler_plugin.cluster.informer import Informer, Kind
+from scheduler_plugin.cluster.watches.informer import Informer
+from scheduler_plugin.cluster.watches.kinds import Kind
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.cluster.informer.informed import Pages, Story, cpu_of, informed
 from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster

@@ -1,0 +1,84 @@
+"""What there is to watch: kinds of objects, how one of them becomes a fact, and who is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.pages import Unreadable
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.messages import ObjectName
+from scheduler_plugin.cluster.api import ApiError
+
+F = TypeVar("F")
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[F]):
+    """One fact before and after: ``before`` None is new, ``after`` None is deleted."""
+
+    name: ObjectName
+    before: F | None
+    after: F | None
+
+
+@dataclass(frozen=True, slots=True)
+class Watched(Generic[F]):
+    """An object that appeared or changed, by a line of a watch."""
+
+    name: ObjectName
+    uid: str
+    version: str
+    fact: F
+
+
+class WatchReport(Protocol):
+    """Who is told how a watch is doing."""
+
+    def watch_heard(self, kind: str) -> None:
+        """A watch was opened or said something."""
+
+    def watch_listed(self, kind: str, count: int) -> None:
+        """A list was taken in whole."""
+
+    def watch_failed(self, kind: str, error: ApiError) -> None:
+        """A list or watch broke off; it will be tried again."""
+
+    def watch_missing(self, kind: str) -> None:
+        """The cluster lacks this kind, which it may; it will be looked for again."""
+
+    def watch_restored(self, kind: str) -> None:
+        """A list is older than what was known: the cluster's store was restored, and the list is believed."""
+
+    def object_unreadable(self, kind: str, found: Unreadable) -> None:
+        """This version of an object cannot be read."""
+
+    def unreadable_objects(self, kind: str, count: int) -> None:
+        """So many objects cannot be read now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[F]):
+    """What to watch: a collection's path, and how one of its objects becomes a fact (raises ``ValueError``).
+
+    A cluster may lack a kind that ``is_optional``, and may forbid one that ``may_be_forbidden``. ``at_most`` makes the
+    fact of an object that cannot be read: the most that it may be, from what is left of it (at least its ``metadata``)
+    and the reason. It never raises. ``read_line`` reads a usual line of a watch with less work, to the same fact; None
+    where it is any other line, or cannot be read: then it is taken apart.
+    """
+
+    name: str
+    path: str
+    read: Callable[[JsonObject], F]
+    is_optional: bool = False
+    may_be_forbidden: bool = False
+    at_most: Callable[[JsonObject, str], F] | None = None
+    read_line: Callable[[bytes], Watched[F] | None] | None = None
+
+    def can_do_without(self, refusal: RefusalKind) -> bool:
+        """Whether a list that is refused so counts as empty."""
+        if refusal is RefusalKind.FORBIDDEN:
+            return self.may_be_forbidden
+        return self.is_optional and refusal is RefusalKind.NOT_FOUND

@@ -1,0 +1,135 @@
+"""What is known of the objects of one kind: facts by name, each from the newest version that was seen.
+
+Rules that hold here:
+
+- Objects are turned into facts as they arrive, one by one, and only facts are kept. An object that cannot be read is
+  reported once per version and kept as the most that it may be (``Kind.at_most``); a kind without such a fact keeps
+  what was known before.
+- What was read on its own may be newer than what a watch or list says next: an older version of an object never
+  replaces a newer one, and one that is gone does not come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Final, Generic
+
+from protocol.kubernetes.objects import JsonObject, name_of, number, uid_of, version_of
+from protocol.kubernetes.pages import Unreadable
+from protocol.messages import ObjectName
+from scheduler_plugin.cluster.watches.kinds import Change, F, Kind, WatchReport
+
+REMEMBERED_GONE: Final = 2_000
+"""Of so many deleted objects it is remembered that they are gone: an answer about one may arrive late."""
+
+
+@dataclass(slots=True, eq=False)
+class KnownFacts(Generic[F]):
+    """The facts of one kind by name. ``on_change`` runs at once for each change and must not wait for anything.
+
+    ``unreadable`` has the objects that cannot be read, and why; ``newest`` is the newest version that was told, 0
+    before the first.
+    """
+
+    kind: Kind[F]
+    on_change: Callable[[Change[F]], None]
+    report: WatchReport
+    facts: dict[ObjectName, F] = field(default_factory=dict)
+    unreadable: dict[ObjectName, Unreadable] = field(default_factory=dict)
+    newest: int = 0
+    _versions: dict[ObjectName, int] = field(default_factory=dict)
+    _uids: dict[ObjectName, str] = field(default_factory=dict)
+    _gone: dict[str, int] = field(default_factory=dict)
+
+    def learn(self, obj: JsonObject) -> F | None:
+        """Takes an object that was read on its own, as if it had been watched.
+
+        Returns its fact; the most that it may be where it cannot be read, None where the kind has no such fact.
+        """
+        name = name_of(obj)
+        try:
+            fact = self.kind.read(obj)
+        except ValueError as error:
+            return self.learn_unreadable(Unreadable(name, uid_of(obj), version_of(obj), str(error)), obj)
+        self.learn_fact(name, uid_of(obj), version_of(obj), fact)
+        return fact
+
+    def at_version(self, name: ObjectName, version: str) -> F | None:
+        """The fact of this very version of an object that can be read; None where another one is known, or none."""
+        is_this = 0 < number(version) == self._versions.get(name) and name not in self.unreadable
+        return self.facts.get(name) if is_this else None
+
+    def learn_fact(self, name: ObjectName, uid: str, version: str, fact: F) -> None:
+        """As ``learn``, with an object that has been read already."""
+        if self._is_news(name, uid, version):
+            self._now_readable(name)
+            self._put(name, fact)
+
+    def forget(self, name: ObjectName, version: int = 0) -> None:
+        """Takes note that the object is gone, and what is no newer than ``version`` with it."""
+        known = self._versions.pop(name, 0)
+        uid = self._uids.pop(name, "")
+        if uid:
+            self._gone[uid] = max(known, version, self.newest)
+            if len(self._gone) > REMEMBERED_GONE:
+                del self._gone[next(iter(self._gone))]
+        self._now_readable(name)
+        before = self.facts.pop(name, None)
+        if before is not None:
+            self.on_change(Change(name, before, None))
+
+    def learn_unreadable(self, found: Unreadable, obj: JsonObject) -> F | None:
+        """As ``learn``, with an object that cannot be read; ``obj`` is what is left of it."""
+        at_most = self.kind.at_most
+        fact = None if at_most is None else at_most(obj, found.reason)
+        if self._is_news(found.name, found.uid, found.version):
+            before = self.unreadable.get(found.name)
+            self.unreadable[found.name] = found
+            if before is None or (before.uid, before.version) != (found.uid, found.version):
+                self.report.object_unreadable(self.kind.name, found)
+                self.report.unreadable_objects(self.kind.name, len(self.unreadable))
+            if fact is not None:
+                self._put(found.name, fact)
+        return fact
+
+    def _is_news(self, name: ObjectName, uid: str, version: str) -> bool:
+        """Whether nothing newer is known, the end of this very object included; remembers the version."""
+        age = number(version)
+        if age < self._versions.get(name, 0) or age <= self._gone.get(uid, -1):
+            return False
+        self._versions[name], self._uids[name] = age, uid
+        return True
+
+    def forget_all(self) -> None:
+        """The cluster lacks the kind."""
+        for name in self.facts.keys() | self.unreadable.keys():
+            self.forget(name)
+
+    def forget_unlisted(self, listed: AbstractSet[ObjectName], version: int) -> None:
+        """A list of that version has not these objects: they are gone, but for those that are younger than it."""
+        for name in (self.facts.keys() | self.unreadable.keys()) - listed:
+            self.forget_at(name, version)
+
+    def forget_at(self, name: ObjectName, version: int) -> None:
+        """The object was gone at that version; one that is younger stays."""
+        if self._versions.get(name, 0) <= version:
+            self.forget(name, version)
+
+    def go_back(self) -> None:
+        """The store was restored: versions start again, and what was deleted since may be back."""
+        self._versions.clear()
+        self._gone.clear()
+        self.newest = 0
+
+    def _now_readable(self, name: ObjectName) -> None:
+        if self.unreadable.pop(name, None) is not None:
+            self.report.unreadable_objects(self.kind.name, len(self.unreadable))
+
+    def _put(self, name: ObjectName, fact: F) -> None:
+        before = self.facts.get(name)
+        if fact == before:
+            return
+        self.facts[name] = fact
+        self.on_change(Change(name, before, fact))
