@@ -51,12 +51,8 @@ def costs(material: Material, sight: Sight, by: str, only: str = "", most: int =
     Raises ``KeyError`` for another ``by``.
     """
     key_of = KEYS[by]
-    seen = [
-        each
-        for each in material.usages
-        if sight.sees(each.facts.vm.namespace) and (not only or key_of(each.facts) == only)
-    ]
-    found = document(bill(seen, material.high, material.prices, key_of, material.period), by)
+    seen = [each for each in material.usages if sight.sees(each.facts.vm.namespace)]
+    found = document(bill(seen, material.high, material.prices, key_of, material.period, only=only), by)
     lines = items(found, "lines")
     others = max(0, len(lines) - most)
     return {**found, "kept": True, "lines": lines[:most], "others": others, "prices": material.prices_from}

@@ -13,7 +13,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from protocol.kubernetes.objects import Json, JsonObject, child, flag, items, labels_of, name_of, text, version_of
+from protocol.kubernetes.objects import (
+    Json,
+    JsonObject,
+    child,
+    flag,
+    items,
+    labels_of,
+    name_of,
+    text,
+    uid_of,
+    version_of,
+)
 from protocol.messages import ObjectName
 from protocol.names import LABEL_GROUP, LABEL_MACHINE, LABEL_MACHINE_OLD
 from protocol.units import QuantityError, Resources
@@ -128,7 +139,8 @@ class VmReader:
             return None
         labels = tuple((key, vm.labels[key][:_LONGEST_LABEL]) for key in self._labels if key in vm.labels)
         least, most = Size.of(vm.bounds.min), Size.of(vm.bounds.max)
-        facts = VmFacts(vm.name, vm.node or "", vm.labels.get(LABEL_GROUP, ""), least, most, labels)
+        group = vm.labels.get(LABEL_GROUP, "")
+        facts = VmFacts(vm.name, vm.node or "", group, least, most, labels, uid_of(obj))
         return facts, Size.of(vm.use)
 
 

@@ -95,7 +95,8 @@ class Size(msgspec.Struct, frozen=True, gc=False):
 class VmFacts(msgspec.Struct, frozen=True, gc=False):
     """Where a VM was and what it belonged to; ``node``, ``group`` and the bounds may be unknown (empty, None).
 
-    ``labels`` are those that were asked for, sorted by key.
+    ``labels`` are those that were asked for, sorted by key. ``uid`` is another one where the VM was made anew under its
+    name; empty where it is not known.
     """
 
     vm: ObjectName
@@ -104,6 +105,7 @@ class VmFacts(msgspec.Struct, frozen=True, gc=False):
     least: Size | None = None
     most: Size | None = None
     labels: tuple[tuple[str, str], ...] = ()
+    uid: str = ""
 
 
 class NodeFacts(msgspec.Struct, frozen=True, gc=False):

@@ -3,7 +3,9 @@
 Rules that hold here:
 
 - A fixed size is counted for the very time in which the reservation was known, so that the two can be compared.
-- Time within a VM's life in which its reservation was not seen is unknown: it costs nothing here, and is told.
+- A reservation whose fixed size is not known is on neither side of a comparison.
+- Time within a VM's life in which its reservation was not seen is unknown: it costs nothing here, and is told. A VM
+  that was made anew under its old name begins another life.
 - Each amount is priced on the node where the VM was.
 """
 
@@ -57,7 +59,8 @@ class Line:
 
     ``at_most`` is what they would have cost at their maximum, ``at_high`` at the need that each of them did not exceed
     in 99.5 % of the time. Hours: ``known``: in which the reservation was known; ``unknown``: in which it was not,
-    although the VM was there before and after; ``use_known``: in which the guest's use was known.
+    although the VM was there before and after; ``use_known``: in which the guest's use was known. ``without_most`` and
+    ``without_high``: the money of reservations that have no such fixed size.
     """
 
     reserved: Cost = Cost()
@@ -67,6 +70,8 @@ class Line:
     known: Fraction = NOTHING
     unknown: Fraction = NOTHING
     use_known: Fraction = NOTHING
+    without_most: Fraction = NOTHING
+    without_high: Fraction = NOTHING
 
     def __add__(self, other: Line) -> Line:
         return Line(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
@@ -74,12 +79,12 @@ class Line:
     @property
     def saved(self) -> Fraction:
         """What scaling saved against the maximum size."""
-        return self.at_most.money - self.reserved.money
+        return self.at_most.money - (self.reserved.money - self.without_most)
 
     @property
     def saved_of_high(self) -> Fraction:
         """What scaling saved against the size for 99.5 % of the time; below zero where it cost more."""
-        return self.at_high.money - self.reserved.money
+        return self.at_high.money - (self.reserved.money - self.without_high)
 
 
 KeyOf = Callable[[VmFacts], str]
@@ -96,21 +101,25 @@ class Bill:
     unpriced: tuple[str, ...]
 
 
-def bill(
+def bill(  # noqa: PLR0913 - what a bill is made of
     usages: Sequence[Usage],
     high: Mapping[ObjectName, Size],
     prices: PriceList,
     key_of: KeyOf,
     period: Period,
+    *,
+    only: str = "",
 ) -> Bill:
-    """The bill for what VMs had; ``high`` is each one's need for 99.5 % of the time."""
+    """The bill for what VMs had; ``high`` is each one's need for 99.5 % of the time. ``only``: that line alone."""
     lines: dict[str, Line] = defaultdict(Line)
-    for usage in usages:
+    billed = [usage for usage in usages if not only or key_of(usage.facts) == only]
+    for usage in billed:
         line = line_of(usage, high.get(usage.facts.vm), prices.on(usage.facts.node))
         lines[key_of(usage.facts)] += line
-    for facts, unknown in _unknown(usages):
-        lines[key_of(facts)] += Line(unknown=unknown)
-    nodes = {usage.facts.node for usage in usages} - {""}  # a VM has no node until it is placed
+    for facts, unknown in _unknown(usages):  # a VM's time in other lines is not unknown
+        if not only or key_of(facts) == only:
+            lines[key_of(facts)] += Line(unknown=unknown)
+    nodes = {usage.facts.node for usage in billed} - {""}  # a VM has no node until it is placed
     total = sum(lines.values(), Line())
     return Bill(period, dict(lines), total, tuple(sorted(node for node in nodes if node not in prices.by_node)))
 
@@ -121,13 +130,16 @@ def line_of(usage: Usage, high: Size | None, price: Price) -> Line:
     cpu, mem = PLACE["reserved_cpu"], PLACE["reserved_mem"]
     known = span.known[cpu], span.known[mem]
     used_cpu, used_mem = PLACE["used_cpu"], PLACE["used_mem"]
+    reserved = Cost.of(span.sums[cpu], span.sums[mem], price)
     return Line(
-        reserved=Cost.of(span.sums[cpu], span.sums[mem], price),
+        reserved=reserved,
         used=Cost.of(span.sums[used_cpu], span.sums[used_mem], price),
         at_most=_fixed(most, known, price),
         at_high=_fixed(high, known, price),
         known=Fraction(known[0], HOUR),
         use_known=Fraction(span.known[used_cpu], HOUR),
+        without_most=NOTHING if most is not None else reserved.money,
+        without_high=NOTHING if high is not None else reserved.money,
     )
 
 
@@ -136,11 +148,11 @@ def _fixed(size: Size | None, known: tuple[int, int], price: Price) -> Cost:
 
 
 def _unknown(usages: Iterable[Usage]) -> Iterable[tuple[VmFacts, Fraction]]:
-    """For each VM the hours between its first and its last moment in which its reservation was not known."""
-    of_vm: dict[ObjectName, list[Usage]] = defaultdict(list)
+    """For each life of a VM the hours between its first and last moment in which its reservation was not known."""
+    lives: dict[tuple[ObjectName, str], list[Usage]] = defaultdict(list)
     for usage in usages:
-        of_vm[usage.facts.vm].append(usage)
-    for parts in of_vm.values():
+        lives[usage.facts.vm, usage.facts.uid].append(usage)
+    for parts in lives.values():
         life = max(each.span.until for each in parts) - min(each.span.since for each in parts)
         known = sum(each.span.known[PLACE["reserved_cpu"]] for each in parts)
         if life > known:

@@ -150,10 +150,11 @@ def _high_needs(connection: sqlite3.Connection, period: Period, share: float) ->
     for place, column in enumerate(("need_cpu", "need_mem")):
         levels: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
         rows = connection.execute(
-            f"SELECT namespace, name, peak_{column}, SUM(known_{column}) FROM vm_spans "  # noqa: S608
-            f"JOIN subjects ON subjects.id = subject WHERE since >= ? AND since < ? AND known_{column} > 0 "
-            f"GROUP BY subject, peak_{column}",
-            (period.since, period.until),
+            f"SELECT namespace, name, peak_{column}, "  # noqa: S608
+            f"SUM(known_{column} * (MIN(until, ?2) - MAX(since, ?1)) / (until - since)) FROM vm_spans "
+            f"JOIN subjects ON subjects.id = subject WHERE since > ?3 AND since < ?2 AND until > ?1 "
+            f"AND known_{column} > 0 GROUP BY subject, peak_{column}",
+            (period.since, period.until, period.since - _LONGEST_SPAN),
         )
         for namespace, name, peak, known in rows:
             levels[namespace, name].append((peak, known))

@@ -24,7 +24,7 @@ from scheduler_plugin.history.core.spans import held
 from tests.scheduler_plugin.history.fleet_pictures import BEGAN, DB, account, look, node, pod, vm
 
 GIB = 1024**2
-FACTS = VmFacts(DB, "n1", "", Size(250, GIB), Size(8000, 16 * GIB))
+FACTS = VmFacts(DB, "n1", "", Size(250, GIB), Size(8000, 16 * GIB), uid="db")
 TWO = (2000, 4 * GIB, 2000, 4 * GIB, 2000, 4 * GIB, 2000, 4 * GIB, None, None)
 
 

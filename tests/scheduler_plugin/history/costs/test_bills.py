@@ -9,6 +9,7 @@ import io
 import pkgutil
 from fractions import Fraction
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -92,6 +93,36 @@ def test_time_that_was_not_seen_costs_nothing_and_is_told() -> None:
     assert found.total.at_most == Cost()
 
 
+def test_a_vm_that_is_made_anew_under_its_name_was_not_unseen_before() -> None:
+    lives = [usage(facts()), usage(msgspec.structs.replace(facts(), uid="another"), since=100 * HOUR)]
+    found = bill(lives, {}, PRICES, key_of("vm"), DAY_ONE)
+    assert (found.total.known, found.total.unknown) == (Fraction(2), Fraction(0))
+
+
+def test_what_has_no_fixed_size_to_compare_with_neither_saves_nor_wastes() -> None:
+    high = {ObjectName("default", "db"): Size(3000, 5 * GIB)}
+    pair = [usage(facts()), usage(facts("web", most=None))]
+    found = bill(pair, high, PRICES, key_of("vm"), DAY_ONE)
+    db, web = found.lines["default/db"], found.lines["default/web"]
+    assert (web.saved, web.saved_of_high) == (Fraction(0), Fraction(0))
+    assert (
+        (found.total.saved, found.total.saved_of_high)
+        == (db.saved, db.saved_of_high)
+        == (Fraction(72, 10), Fraction(11, 10))
+    )
+
+
+def test_one_line_is_that_of_the_whole_bill_though_a_vm_went_away_and_came_back() -> None:
+    stays = [usage(facts(node=node), since=at * HOUR) for at, node in enumerate(("n1", "n2", "n1"))]
+    whole = bill(stays, {}, PRICES, key_of("node"), DAY_ONE)
+    for node, line in whole.lines.items():
+        alone = bill(stays, {}, PRICES, key_of("node"), DAY_ONE, only=node)
+        assert (alone.lines, alone.total) == ({node: line}, line)
+    unseen = [*stays, usage(facts(node="n2"), since=9 * HOUR)]
+    assert bill(unseen, {}, PRICES, key_of("node"), DAY_ONE, only="n1").total.unknown == 0
+    assert bill(unseen, {}, PRICES, key_of("node"), DAY_ONE, only="n2").total.unknown == 6
+
+
 def test_nodes_cost_what_their_instance_type_costs() -> None:
     table = RankingConfig(node_prices={"m5": 0.5})
     total = held(0, HOUR, (4000, 16 * GIB, 0, 0, 0, 0, None, None))
@@ -126,6 +157,8 @@ def test_every_sum_of_parts_is_its_whole(seen: list[Usage], by: str) -> None:
     found, by_vm = (bill(seen, high, PRICES, key_of(each), DAY_ONE) for each in (by, "vm"))
     assert sum(found.lines.values(), Line()) == found.total == by_vm.total
     assert found.total.saved == found.total.at_most.money - found.total.reserved.money
+    for name, line in found.lines.items():
+        assert bill(seen, high, PRICES, key_of(by), DAY_ONE, only=name).lines == {name: line}
 
 
 @given(st.lists(st.tuples(st.integers(1, 15), amounts), min_size=2, max_size=40))

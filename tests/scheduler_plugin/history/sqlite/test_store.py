@@ -87,6 +87,19 @@ async def test_a_period_that_cuts_spans_counts_their_parts(path: Path, store: Sq
     assert sum(span.seen for span in await history.vm_series(DB, Period(NOW + 30_000, NOW + 90_000), HOUR)) == 60_000
 
 
+async def test_a_need_counts_for_the_part_of_its_span_that_a_period_has(path: Path, store: SqliteStore) -> None:
+    rows = [(at, HOUR, (*ROW[:2], need, need, *ROW[4:])) for at, need in ((0, 4000), (HOUR, 1000), (2 * HOUR, 3000))]
+    store.write(Batch(vms=[(FACTS, held(NOW + at, NOW + at + lasted, row)) for at, lasted, row in rows]))
+    history = SqliteHistory(path)
+    asked = {
+        "of one span's middle": Period(NOW + 10 * MINUTE, NOW + 20 * MINUTE),
+        "mostly of the first": Period(NOW + 10 * MINUTE, NOW + HOUR + MINUTE),
+        "hardly of the last": Period(NOW + HOUR, NOW + 2 * HOUR + MINUTE // 10),
+    }
+    needs = {name: (await history.high_needs(period, 0.99))[DB].cpu for name, period in asked.items()}
+    assert needs == {"of one span's middle": 4000, "mostly of the first": 4000, "hardly of the last": 1000}
+
+
 async def test_coarser_spans_have_the_same_integrals(path: Path, store: SqliteStore) -> None:
     store.write(Batch(vms=minutes(180)))
     history = SqliteHistory(path)
