@@ -10,11 +10,32 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from protocol.field_errors import field_message
+from scheduler_plugin.cluster.scheduling_shapes import (
+    Affinity,
+    Condition,
+    ConstrainingSpec,
+    NodeAffinity,
+    NodeTerms,
+    NodeTermShape,
+    Placed,
+    PlacedSpec,
+    PodAffinity,
+    PodTermShape,
+    PodToleration,
+    Port,
+    PreferringPod,
+    PreferringSpec,
+    RequirementShape,
+    Selector,
+    SpreadShape,
+    TaintShape,
+    VolumeAffinity,
+)
 from scheduler_plugin.constraints import (
     PLAIN_POD,
     UNCONSTRAINED,
@@ -45,172 +66,7 @@ EVERY_POD_TOLERATES: Final = frozenset({"node.kubernetes.io/not-ready", "node.ku
 CONSTRAINING: Final = ("affinity", "nodeSelector", "tolerations", "topologySpreadConstraints")
 
 
-class _Camel(msgspec.Struct, frozen=True, rename="camel"):
-    """Fields are spelled as in the API."""
-
-
-class _Requirement(_Camel, frozen=True):
-    key: str
-    operator: str
-    values: list[str] | None = None
-
-
-class _Selector(_Camel, frozen=True):
-    match_labels: dict[str, str] | None = None
-    match_expressions: list[_Requirement] | None = None
-
-
-class _NodeTerm(_Camel, frozen=True):
-    match_expressions: list[_Requirement] | None = None
-    match_fields: list[_Requirement] | None = None
-
-
-class _NodeTerms(_Camel, frozen=True):
-    node_selector_terms: list[_NodeTerm] | None = None
-
-
-class _PreferredNodes(_Camel, frozen=True):
-    weight: int
-    preference: _NodeTerm
-
-
-class _NodeAffinity(msgspec.Struct, frozen=True):
-    required: _NodeTerms | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
-    preferred: list[_PreferredNodes] | None = msgspec.field(
-        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
-    )
-
-
-class _PodTerm(_Camel, frozen=True):
-    topology_key: str
-    label_selector: _Selector | None = None
-    namespaces: list[str] | None = None
-    namespace_selector: _Selector | None = None
-    match_label_keys: list[str] | None = None
-    mismatch_label_keys: list[str] | None = None
-
-
-class _PreferredPods(_Camel, frozen=True):
-    weight: int
-    pod_affinity_term: _PodTerm
-
-
-class _PodAffinity(msgspec.Struct, frozen=True):
-    required: list[_PodTerm] | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
-    preferred: list[_PreferredPods] | None = msgspec.field(
-        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
-    )
-
-
-class Affinity(_Camel, frozen=True):
-    """``spec.affinity``."""
-
-    node_affinity: _NodeAffinity | None = None
-    pod_affinity: _PodAffinity | None = None
-    pod_anti_affinity: _PodAffinity | None = None
-
-
-class PodToleration(_Camel, frozen=True):
-    """One of ``spec.tolerations``."""
-
-    key: str | None = None
-    operator: str | None = None
-    value: str | None = None
-    effect: str | None = None
-
-
-class _Spread(_Camel, frozen=True):
-    topology_key: str
-    max_skew: int
-    when_unsatisfiable: str = "DoNotSchedule"
-    label_selector: _Selector | None = None
-    min_domains: int | None = None
-    node_affinity_policy: str | None = None
-    node_taints_policy: str | None = None
-    match_label_keys: list[str] | None = None
-
-
-class _Constraining(_Camel, frozen=True):
-    """What a pod's spec and a VirtualMachine's spec have in common."""
-
-    affinity: Affinity | None = None
-    node_selector: dict[str, str] | None = None
-    tolerations: list[PodToleration] | None = None
-    topology_spread_constraints: list[_Spread] | None = None
-
-
-class _Taint(_Camel, frozen=True):
-    key: str
-    effect: str
-    value: str | None = None
-
-
-class _Condition(_Camel, frozen=True):
-    type: str
-    status: str
-
-
-class Port(_Camel, frozen=True):
-    """A port of a container."""
-
-    host_port: int | None = None
-    protocol: str | None = None
-    host_ip: str | None = msgspec.field(default=None, name="hostIP")
-
-
-class _Container(_Camel, frozen=True):
-    ports: list[Port] | None = None
-
-
-class _Claim(_Camel, frozen=True):
-    claim_name: str
-
-
-class Volume(_Camel, frozen=True):
-    """One of ``spec.volumes``."""
-
-    persistent_volume_claim: _Claim | None = None
-
-
-class Placed(Protocol):
-    """What of a pod's spec other pods' constraints are judged by, beside the ports of its containers."""
-
-    @property
-    def volumes(self) -> list[Volume] | None:
-        """``spec.volumes``."""
-
-    @property
-    def tolerations(self) -> list[PodToleration] | None:
-        """``spec.tolerations``."""
-
-    @property
-    def affinity(self) -> Affinity | None:
-        """``spec.affinity``."""
-
-
-class _PlacedSpec(_Camel, frozen=True):
-    containers: list[_Container] | None = None
-    volumes: list[Volume] | None = None
-    tolerations: list[PodToleration] | None = None
-    affinity: Affinity | None = None
-
-
-class _VolumeAffinity(_Camel, frozen=True):
-    required: _NodeTerms | None = None
-
-
-class PreferringSpec(_Camel, frozen=True):
-    """What of a pod's spec may say which nodes it would rather have."""
-
-    affinity: Affinity | None = None
-    topology_spread_constraints: list[_Spread] | None = None
-
-
-class _Preferring(_Camel, frozen=True):
-    spec: PreferringSpec
-
-
-_PREFERRING: Final = msgspec.json.Decoder(_Preferring)
+_PREFERRING: Final = msgspec.json.Decoder(PreferringPod)
 
 S = TypeVar("S")
 
@@ -220,7 +76,7 @@ def pod_constraints(spec: Mapping[str, object]) -> PodConstraints:
     if not any(spec.get(key) for key in CONSTRAINING):
         return UNCONSTRAINED
     try:
-        return _constraints(msgspec.convert(spec, _Constraining))
+        return _constraints(msgspec.convert(spec, ConstrainingSpec))
     except (ValueError, RecursionError) as error:
         return PodConstraints(unreadable=f"spec: {field_message(error)}")
 
@@ -228,9 +84,9 @@ def pod_constraints(spec: Mapping[str, object]) -> PodConstraints:
 def pod_traits(labels: Mapping[str, str], spec: Mapping[str, object], *, is_leaving: bool) -> PodTraits:
     """A pod as other pods' constraints see it; what cannot be read is left out."""
     try:
-        found = msgspec.convert(spec, _PlacedSpec)
+        found = msgspec.convert(spec, PlacedSpec)
     except (ValueError, RecursionError):
-        found = _PlacedSpec()
+        found = PlacedSpec()
     ports = [port for container in found.containers or () for port in container.ports or ()]
     return placed_traits(labels, found, ports, is_leaving=is_leaving)
 
@@ -273,17 +129,17 @@ def prefers(spec: PreferringSpec) -> bool:
 
 def node_traits(labels: Mapping[str, str], taints: object, conditions: object) -> NodeTraits:
     """A node by its labels, ``spec.taints`` and ``status.conditions``; entries that cannot be read are left out."""
-    states = {each.type: each.status for each in _listed(conditions, _Condition)}
+    states = {each.type: each.status for each in _listed(conditions, Condition)}
     faults = ["not ready"] if states.get("Ready", "True") != "True" else []
     faults += [words for kind, words in FAULTS.items() if states.get(kind) == "True"]
-    found = tuple(Taint(each.key, each.value or "", each.effect) for each in _listed(taints, _Taint))
+    found = tuple(Taint(each.key, each.value or "", each.effect) for each in _listed(taints, TaintShape))
     return NodeTraits(labels, found, tuple(faults))
 
 
 def volume_terms(affinity: object) -> tuple[NodeTerm, ...]:
     """``spec.nodeAffinity`` of a PersistentVolume: alternatives; none where any node reaches it or it is unreadable."""
     try:
-        found = msgspec.convert(affinity or {}, _VolumeAffinity)
+        found = msgspec.convert(affinity or {}, VolumeAffinity)
     except (ValueError, RecursionError):
         return ()
     return _node_terms(found.required) or ()
@@ -299,10 +155,10 @@ def _listed(given: object, kind: type[S]) -> list[S]:
     return read
 
 
-def _constraints(found: _Constraining) -> PodConstraints:
+def _constraints(found: ConstrainingSpec) -> PodConstraints:
     affinity = found.affinity or Affinity()
-    nodes = affinity.node_affinity or _NodeAffinity()
-    towards, away = affinity.pod_affinity or _PodAffinity(), affinity.pod_anti_affinity or _PodAffinity()
+    nodes = affinity.node_affinity or NodeAffinity()
+    towards, away = affinity.pod_affinity or PodAffinity(), affinity.pod_anti_affinity or PodAffinity()
     return PodConstraints(
         tolerations=tuple(_toleration(each) for each in found.tolerations or ()),
         node_selector=tuple(
@@ -328,30 +184,30 @@ def _toleration(found: PodToleration) -> Toleration:
     return Toleration(found.key or "", found.operator or "Equal", found.value or "", found.effect or "")
 
 
-def _requirements(given: list[_Requirement] | None) -> tuple[Requirement, ...]:
+def _requirements(given: list[RequirementShape] | None) -> tuple[Requirement, ...]:
     return tuple(Requirement(each.key, each.operator, tuple(each.values or ())) for each in given or ())
 
 
-def _selector(found: _Selector | None) -> tuple[Requirement, ...] | None:
+def _selector(found: Selector | None) -> tuple[Requirement, ...] | None:
     if found is None:
         return None
     same = tuple(Requirement(key, "In", (value,)) for key, value in sorted((found.match_labels or {}).items()))
     return same + _requirements(found.match_expressions)
 
 
-def _node_terms(found: _NodeTerms | None) -> tuple[NodeTerm, ...] | None:
+def _node_terms(found: NodeTerms | None) -> tuple[NodeTerm, ...] | None:
     return None if found is None else tuple(_node_term(each) for each in found.node_selector_terms or ())
 
 
-def _node_term(found: _NodeTerm) -> NodeTerm:
+def _node_term(found: NodeTermShape) -> NodeTerm:
     return NodeTerm(_requirements(found.match_expressions), _requirements(found.match_fields))
 
 
-def _pod_terms(found: _PodAffinity | None) -> tuple[PodTerm, ...]:
+def _pod_terms(found: PodAffinity | None) -> tuple[PodTerm, ...]:
     return () if found is None else tuple(_pod_term(each) for each in found.required or ())
 
 
-def _pod_term(found: _PodTerm) -> PodTerm:
+def _pod_term(found: PodTermShape) -> PodTerm:
     return PodTerm(
         found.topology_key,
         _selector(found.label_selector),
@@ -362,7 +218,7 @@ def _pod_term(found: _PodTerm) -> PodTerm:
     )
 
 
-def _spread(found: _Spread) -> Spread:
+def _spread(found: SpreadShape) -> Spread:
     return Spread(
         found.topology_key,
         found.max_skew,

@@ -14,15 +14,8 @@ import msgspec
 from protocol.field_errors import field_message
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster.pods import MOST_PARTS, Container, Pod, PodMetadata, PodSpec, pod_facts
-from scheduler_plugin.cluster.scheduling_fields import (
-    Affinity,
-    PodToleration,
-    Port,
-    PreferringSpec,
-    Volume,
-    placed_traits,
-    prefers,
-)
+from scheduler_plugin.cluster.scheduling_fields import placed_traits, prefers
+from scheduler_plugin.cluster.scheduling_shapes import Affinity, PodToleration, Port, PreferringSpec, Volume
 from scheduler_plugin.cluster.watches.kinds import Watched
 from scheduler_plugin.ledger import PodFacts
 

@@ -1,0 +1,211 @@
+"""Pods, VirtualMachines, nodes and volumes of the Kubernetes API, as far as constraints are made of them.
+
+Fields are spelled as in the API, and all but those that give a constraint its sense may be absent.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+
+class _Camel(msgspec.Struct, frozen=True, rename="camel"):
+    """Fields are spelled as in the API."""
+
+
+class RequirementShape(_Camel, frozen=True):
+    """One of ``matchExpressions``."""
+
+    key: str
+    operator: str
+    values: list[str] | None = None
+
+
+class Selector(_Camel, frozen=True):
+    """A label selector."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[RequirementShape] | None = None
+
+
+class NodeTermShape(_Camel, frozen=True):
+    """One of ``nodeSelectorTerms``."""
+
+    match_expressions: list[RequirementShape] | None = None
+    match_fields: list[RequirementShape] | None = None
+
+
+class NodeTerms(_Camel, frozen=True):
+    """A node selector."""
+
+    node_selector_terms: list[NodeTermShape] | None = None
+
+
+class PreferredNodes(_Camel, frozen=True):
+    """A preferred node affinity."""
+
+    weight: int
+    preference: NodeTermShape
+
+
+class NodeAffinity(msgspec.Struct, frozen=True):
+    """``nodeAffinity``."""
+
+    required: NodeTerms | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+    preferred: list[PreferredNodes] | None = msgspec.field(
+        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class PodTermShape(_Camel, frozen=True):
+    """A term of pod (anti-)affinity."""
+
+    topology_key: str
+    label_selector: Selector | None = None
+    namespaces: list[str] | None = None
+    namespace_selector: Selector | None = None
+    match_label_keys: list[str] | None = None
+    mismatch_label_keys: list[str] | None = None
+
+
+class PreferredPods(_Camel, frozen=True):
+    """A preferred term of pod (anti-)affinity."""
+
+    weight: int
+    pod_affinity_term: PodTermShape
+
+
+class PodAffinity(msgspec.Struct, frozen=True):
+    """``podAffinity`` and ``podAntiAffinity``."""
+
+    required: list[PodTermShape] | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    preferred: list[PreferredPods] | None = msgspec.field(
+        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(_Camel, frozen=True):
+    """``spec.affinity``."""
+
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class PodToleration(_Camel, frozen=True):
+    """One of ``spec.tolerations``."""
+
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+
+class SpreadShape(_Camel, frozen=True):
+    """One of ``topologySpreadConstraints``."""
+
+    topology_key: str
+    max_skew: int
+    when_unsatisfiable: str = "DoNotSchedule"
+    label_selector: Selector | None = None
+    min_domains: int | None = None
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
+    match_label_keys: list[str] | None = None
+
+
+class ConstrainingSpec(_Camel, frozen=True):
+    """What a pod's spec and a VirtualMachine's spec have in common."""
+
+    affinity: Affinity | None = None
+    node_selector: dict[str, str] | None = None
+    tolerations: list[PodToleration] | None = None
+    topology_spread_constraints: list[SpreadShape] | None = None
+
+
+class TaintShape(_Camel, frozen=True):
+    """One of a node's ``spec.taints``."""
+
+    key: str
+    effect: str
+    value: str | None = None
+
+
+class Condition(_Camel, frozen=True):
+    """One of a node's ``status.conditions``."""
+
+    type: str
+    status: str
+
+
+class Port(_Camel, frozen=True):
+    """A port of a container."""
+
+    host_port: int | None = None
+    protocol: str | None = None
+    host_ip: str | None = msgspec.field(default=None, name="hostIP")
+
+
+class Container(_Camel, frozen=True):
+    """A container with its ports."""
+
+    ports: list[Port] | None = None
+
+
+class Claim(_Camel, frozen=True):
+    """The source of a volume that is a PersistentVolumeClaim."""
+
+    claim_name: str
+
+
+class Volume(_Camel, frozen=True):
+    """One of ``spec.volumes``."""
+
+    persistent_volume_claim: Claim | None = None
+
+
+class Placed(Protocol):
+    """What of a pod's spec other pods' constraints are judged by, beside the ports of its containers."""
+
+    @property
+    def volumes(self) -> list[Volume] | None:
+        """``spec.volumes``."""
+
+    @property
+    def tolerations(self) -> list[PodToleration] | None:
+        """``spec.tolerations``."""
+
+    @property
+    def affinity(self) -> Affinity | None:
+        """``spec.affinity``."""
+
+
+class PlacedSpec(_Camel, frozen=True):
+    """``Placed`` of an object that has been decoded."""
+
+    containers: list[Container] | None = None
+    volumes: list[Volume] | None = None
+    tolerations: list[PodToleration] | None = None
+    affinity: Affinity | None = None
+
+
+class VolumeAffinity(_Camel, frozen=True):
+    """``spec.nodeAffinity`` of a PersistentVolume."""
+
+    required: NodeTerms | None = None
+
+
+class PreferringSpec(_Camel, frozen=True):
+    """What of a pod's spec may say which nodes it would rather have."""
+
+    affinity: Affinity | None = None
+    topology_spread_constraints: list[SpreadShape] | None = None
+
+
+class PreferringPod(_Camel, frozen=True):
+    """A pod, as far as it says which nodes it would rather have."""
+
+    spec: PreferringSpec
