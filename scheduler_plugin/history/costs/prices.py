@@ -2,7 +2,8 @@
 
 Rules that hold here:
 
-- A node whose instance type has a price costs that price, split between CPU and memory as the reference prices are.
+- A node whose instance type has a price costs that price, split between CPU and memory as the reference prices are, or
+  as the published ones where a table has none of its own. Of several types under one name the latest counts.
 - All others cost the reference prices; a report says which those are.
 """
 
@@ -76,18 +77,18 @@ def priced(size: Size, machine: str, ranking: RankingConfig) -> Price | None:
     >>> priced(Size(2000, 8 * 1024**2), "other", table) is None
     True
     """
-    reference = reference_price(ranking)
-    whole = reference.of(size)
-    if machine not in ranking.node_prices or not whole:
+    own = reference_price(ranking)
+    split = own if own.of(size) else reference_price(RankingConfig())
+    if machine not in ranking.node_prices or not split.of(size):
         return None
-    times = exact(ranking.node_prices[machine]) / whole
-    return Price(reference.cpu * times, reference.mem * times)
+    times = exact(ranking.node_prices[machine]) / split.of(size)
+    return Price(split.cpu * times, split.mem * times)
 
 
 def price_list(nodes: Iterable[NodeUsage], ranking: RankingConfig) -> PriceList:
     """The prices of all nodes that were seen; a node is as large as the most that it had to reserve."""
     found: dict[str, Price] = {}
-    for each in nodes:
+    for each in sorted(nodes, key=lambda node: node.span.until):
         peaks = each.span.peaks
         price = priced(
             Size(peaks[NODE_PLACE["total_cpu"]], peaks[NODE_PLACE["total_mem"]]), each.facts.machine, ranking

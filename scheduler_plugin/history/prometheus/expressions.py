@@ -5,6 +5,8 @@ Rules that hold here:
 - Names of VMs stand in expressions as quoted strings only.
 - An agent does not know its VM's reservation: the most of its permit, its size and what was ordered stands for it.
 - Series are told apart by namespace and VM, and by the labels ``node`` and ``group`` where scraping adds them.
+- A sample that is no amount (NaN, infinite, below zero) is left out before anything is summed: one would spoil the sum
+  of all others.
 """
 
 from __future__ import annotations
@@ -38,6 +40,9 @@ _NODE_RESOURCES: Final = MappingProxyType({"cpu": "cpu", "mem": "memory"})
 SCALES: Final[Mapping[str, float]] = MappingProxyType({"cpu": 1000.0, "mem": 1 / 1024})
 """From what Prometheus has (vCPUs, bytes) to milli-vCPUs and KiB."""
 
+GREATEST: Final = 1e30
+"""Beyond any sum of bytes; what is more, is infinite or is no number is taken as not scraped."""
+
 BY_VM: Final = "namespace, vm, node, group"
 _RESOLUTIONS: Final = ((6 * HOUR, 15 * SECOND), (2 * DAY, MINUTE))
 _COARSE: Final = 5 * MINUTE
@@ -56,8 +61,8 @@ class Expressions(msgspec.Struct, frozen=True):
     def vm(self, column: str, vm: ObjectName | None = None, by: str = BY_VM) -> str:
         """A column of ``VM_COLUMNS``, or ``least_…`` and ``most_…``, of one VM or of all.
 
-        >>> Expressions(10_000).vm("used_cpu", ObjectName("d", "db"), "vm")
-        'max by (vm) (last_over_time(autoscale_agent_cpu_cores{kind=~"used",namespace="d",vm="db"}[9999ms]))'
+        >>> Expressions(10).vm("used_cpu", ObjectName("d", "db"), "vm")
+        'max by (vm) (last_over_time(autoscale_agent_cpu_cores{kind=~"used",namespace="d",vm="db"}[9ms]) >= 0 < 1e+30)'
         """
         kind, _, resource = column.partition("_")
         of_vm = "" if vm is None else f",namespace={quoted(vm.namespace)},vm={quoted(vm.name)}"
@@ -66,18 +71,19 @@ class Expressions(msgspec.Struct, frozen=True):
     def node(self, column: str, node: str | None = None) -> str:
         """A column of ``NODE_COLUMNS``, of one node or of all; the sizes of a node's VMs are those of its agents.
 
-        >>> Expressions(10_000).node("total_mem", "n1")
-        'max by (node) (last_over_time(autoscale_scheduler_node_reservable{resource="memory",node="n1"}[9999ms]))'
+        >>> Expressions(10).node("total_cpu", "n")
+        'max by (node) (last_over_time(autoscale_scheduler_node_reservable{resource="cpu",node="n"}[9ms]) >= 0 < 1e+30)'
         """
         kind, _, resource = column.partition("_")
         of_node = "" if node is None else f",node={quoted(node)}"
         if kind == "used":
-            return f"sum by (node) ({self._last(_METRICS[resource], f'kind={quoted(_ORDERED)}{of_node}')})"
+            ordered = self._last(_METRICS[resource], f"kind={quoted(_ORDERED)}{of_node}")
+            return f"sum by (node) (max by (namespace, vm, node) ({ordered}))"  # a VM that is scraped twice is one
         metric = f"autoscale_scheduler_node_{_NODE_METRICS[kind]}"
         return f"max by (node) ({self._last(metric, f'resource={quoted(_NODE_RESOURCES[resource])}{of_node}')})"
 
     def _last(self, metric: str, matchers: str) -> str:
-        return f"last_over_time({metric}{{{matchers}}}[{self.scrapes - 1}ms])"
+        return f"last_over_time({metric}{{{matchers}}}[{self.scrapes - 1}ms]) >= 0 < {GREATEST}"
 
 
 def quoted(text: str) -> str:

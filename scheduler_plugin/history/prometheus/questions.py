@@ -20,6 +20,7 @@ import msgspec
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.samples import (
     DAY,
+    MINUTE,
     NODE_COLUMNS,
     SECOND,
     VM_COLUMNS,
@@ -33,6 +34,7 @@ from scheduler_plugin.history.core.samples import (
 from scheduler_plugin.history.core.spans import Span, held, stepped
 from scheduler_plugin.history.ports import Extent, HistoryError, NodeUsage, Period, Usage
 from scheduler_plugin.history.prometheus.expressions import (
+    GREATEST,
     SCALES,
     Expressions,
     over,
@@ -50,8 +52,8 @@ Expression = Callable[[str], str]
 _TOGETHER: Final = 4
 _SCRAPES: Final = 15 * SECOND
 _LONGEST: Final = 35 * DAY
-_GREATEST: Final = 1e30
-"""Beyond any sum of bytes; what is more, is infinite or is no number is taken as not scraped."""
+_LONGEST_MOVE: Final = 5 * MINUTE
+"""A VM that was on no node for longer was stopped and started, not migrated."""
 _NOTE: Final = "This history is Prometheus's: decisions are changes of size, without the sentences of agents."
 
 
@@ -86,8 +88,9 @@ class PrometheusHistory:
 
     async def extent(self) -> Extent:
         """See ``History``."""
-        ever = f"timestamp(autoscale_agent_vms)[{_LONGEST}ms:1h]"
-        first, last = [await self._vector(f"{each}({each}_over_time({ever}))") for each in ("min", "max")]
+        seen, ever = "timestamp(autoscale_agent_vms)", f"[{_LONGEST}ms:"
+        first = await self._vector(f"min(min_over_time({seen}{ever}1h]))")
+        last = await self._vector(f"max({seen})") or await self._vector(f"max(max_over_time({seen}{ever}5m]))")
         if not first or not last:
             return Extent(None, None, (_NOTE,))
         return Extent(round(first[0][1] * SECOND), round(last[0][1] * SECOND), (_NOTE,))
@@ -124,12 +127,14 @@ class PrometheusHistory:
         step = range_step(period, self._scrapes)
         seen: dict[ObjectName, list[tuple[Millis, Millis, str]]] = defaultdict(list)
         for labels, values in await self._ranges(self._say.vm("size_cpu", vm, "namespace, vm, node"), period, step):
-            if labels.get("node") and values:
-                seen[_vm(labels)].append((values[0][0], values[-1][0], labels["node"]))
+            if labels.get("node"):
+                times = [at for at, _ in values]
+                seen[_vm(labels)] += [(came, left, labels["node"]) for came, left in _stays(times, step)]
         found = [
             MoveRecord(vm, vm, source, target, "Succeeded", min(left, came), max(left, came))
             for vm, stays in seen.items()
             for (_, left, source), (came, _, target) in pairwise(sorted(stays))
+            if source != target and came - left <= max(_LONGEST_MOVE, 2 * step)
         ]
         return sorted(found, key=lambda each: -each.since)[:most]
 
@@ -242,6 +247,16 @@ class PrometheusHistory:
         return answer.data.result
 
 
+def _stays(times: Sequence[Millis], step: Millis) -> list[tuple[Millis, Millis]]:
+    """The first and last of the times of each stretch without a gap.
+
+    >>> _stays([0, 15, 60, 75], 15)
+    [(0, 15), (60, 75)]
+    """
+    breaks = [at for at in range(1, len(times)) if times[at] - times[at - 1] > step]
+    return [(times[begin], times[end - 1]) for begin, end in pairwise((0, *breaks, len(times))) if end > begin]
+
+
 def _number(text: str) -> float:
     """Raises ``HistoryError``."""
     try:
@@ -252,7 +267,7 @@ def _number(text: str) -> float:
 
 def _is_amount(value: float) -> bool:
     """Whether it can be one; a rule or a relabelling may make anything of a metric."""
-    return 0 <= value < _GREATEST
+    return 0 <= value < GREATEST
 
 
 def _key(labels: Labels) -> Key:

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.accumulation import Accumulation, pace_for
 from scheduler_plugin.history.core.batches import Batch
-from scheduler_plugin.history.core.samples import HOUR, SECOND, VM_COLUMNS, NodeFacts, Row, Size, VmFacts
+from scheduler_plugin.history.core.samples import (
+    HOUR,
+    NODE_PLACE,
+    PLACE,
+    SECOND,
+    VM_COLUMNS,
+    NodeFacts,
+    Row,
+    Size,
+    VmFacts,
+)
 from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.ports import Period
 from scheduler_plugin.history.prometheus.questions import PrometheusHistory
@@ -38,30 +49,33 @@ def amounts(vm: ObjectName, at: int) -> Row:
     return (cpu, 4 * GIB, cpu - 100, 2 * GIB, cpu + 250, 4 * GIB, cpu + 250, 4 * GIB, cpu // 2, GIB)
 
 
-def samples() -> Iterator[tuple[int, VmFacts, Row]]:
-    """Each VM every 15 s; the first one moves after half the time, the second is not seen for ten minutes."""
+def samples(*stays: str) -> Iterator[tuple[int, VmFacts, Row]]:
+    """Each VM every 15 s; the first one is on each of these nodes in turn, the second is not seen for ten minutes."""
     for at in range(BEGIN, END + EVERY, EVERY):
         for vm in (DB, WEB):
             away = vm == WEB and BEGIN + 20 * 60 * SECOND <= at < BEGIN + 30 * 60 * SECOND
-            node = "n1" if vm == WEB or at < BEGIN + HOUR // 2 else "n2"
+            node = "n1" if vm == WEB else stays[min(len(stays) - 1, (at - BEGIN) * len(stays) // HOUR)]
             if not away:
                 yield at, VmFacts(vm, node, "", Size(250, GIB), Size(8000, 16 * GIB)), amounts(vm, at)
 
 
-def backfilled(folder: Path) -> None:
-    """The samples as Prometheus would have scraped them, stale where the VM was away."""
+def backfilled(
+    folder: Path, odd: Mapping[tuple[ObjectName, int], str] = MappingProxyType({}), stays: Sequence[str] = ("n1", "n2")
+) -> None:
+    """The samples as Prometheus would have scraped them, stale where the VM was away; ``odd`` are texts instead."""
     lines: dict[str, list[str]] = {"autoscale_agent_cpu_cores": [], "autoscale_agent_memory_bytes": []}
-    for at, facts, row in samples():
+    for at, facts, row in samples(*stays):
         values = dict(zip(VM_COLUMNS, row, strict=True))
         for resource, metric, scale in (
             ("cpu", "autoscale_agent_cpu_cores", 0.001),
             ("mem", "autoscale_agent_memory_bytes", 1024),
         ):
             bounds = {"least": getattr(facts.least, resource), "most": getattr(facts.most, resource)}
-            found = {said: values[f"{kind}_{resource}"] for kind, words in KINDS.items() for said in words} | bounds
+            found = {word: values[f"{kind}_{resource}"] for kind, words in KINDS.items() for word in words} | bounds
             for kind, value in found.items():
                 labels = f'namespace="{facts.vm.namespace}",vm="{facts.vm.name}",node="{facts.node}",kind="{kind}"'
-                lines[metric].append(f"{metric}{{{labels}}} {value * scale} {at / 1000}")
+                said = odd.get((facts.vm, at), str(value * scale))
+                lines[metric].append(f"{metric}{{{labels}}} {said} {at / 1000}")
     for at in range(BEGIN, END, EVERY):
         for what, value in (("cpu", 16), ("memory", 64 * 1024**3)):
             labels = f'node="n1",resource="{what}"'
@@ -78,7 +92,7 @@ def backfilled(folder: Path) -> None:
 def recorded(path: Path) -> None:
     store, spans = SqliteStore(path, time.time), Accumulation[VmFacts]()
     batch = Batch(nodes=[(NodeFacts("n1"), held(BEGIN, END, (16_000, 64 * GIB, *[None] * 6)))])
-    for at, facts, row in samples():
+    for at, facts, row in samples("n1", "n2"):
         closed = spans.take(facts.vm, at, facts, row, pace_for(2, EVERY))
         batch.vms += [] if closed is None else [closed]
     batch.vms += spans.end()
@@ -108,3 +122,24 @@ async def test_both_adapters_answer_alike(tmp_path: Path) -> None:
         (node,) = await other.node_usage(PERIOD)
         assert (node.facts.node, node.span.node_mean("total_cpu")) == ("n1", 16_000.0)
         assert (await other.extent()).since is not None
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-1"])
+async def test_a_sample_that_is_no_amount_costs_its_moment_alone(tmp_path: Path, value: str) -> None:
+    backfilled(tmp_path, {(DB, BEGIN + HOUR // 4): value})
+    async with prometheus(tmp_path, {}) as server:
+        found = PrometheusHistory(server.http, EVERY)
+        (db,) = [each for each in await found.usage(PERIOD) if (each.facts.vm, each.facts.node) == (DB, "n1")]
+        reserved = PLACE["reserved_cpu"]
+        assert db.span.known[reserved] == HOUR // 2 - EVERY
+        assert db.span.sums[reserved] / db.span.known[reserved] == pytest.approx(1875, rel=0.01)
+        assert await found.high_needs(PERIOD, 0.995) == {DB: Size(2400, 2 * GIB), WEB: Size(400, 2 * GIB)}
+        (node,) = await found.node_usage(PERIOD)
+        assert node.span.peaks[NODE_PLACE["used_cpu"]] == 2250
+
+
+async def test_a_vm_that_went_away_and_came_back_migrated_twice(tmp_path: Path) -> None:
+    backfilled(tmp_path, stays=("n1", "n2", "n1"))
+    async with prometheus(tmp_path, {}) as server:
+        moves = await PrometheusHistory(server.http, EVERY).moves(DB, PERIOD)
+    assert [(move.source, move.target) for move in moves] == [("n2", "n1"), ("n1", "n2")]

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.messages import ObjectName
-from protocol.ranking.config import RankingConfig
+from protocol.ranking.config import Prices, RankingConfig
 from scheduler_plugin.history import costs
 from scheduler_plugin.history.core.accumulation import Accumulation, Pace
 from scheduler_plugin.history.core.samples import HOUR, SECOND, NodeFacts, Row, Size, VmFacts
@@ -29,6 +29,7 @@ from scheduler_plugin.history.costs.rendering import as_csv, document, rounded
 from scheduler_plugin.history.ports import NodeUsage, Period, Usage
 
 GIB = 1024**2
+NODE = Size(4000, 16 * GIB)
 MOST = Size(8000, 16 * GIB)
 RESERVED = Size(2000, 4 * GIB)
 DAY_ONE = Period(0, 24 * HOUR)
@@ -130,6 +131,26 @@ def test_nodes_cost_what_their_instance_type_costs() -> None:
     found = price_list(nodes, table)
     assert (found.on("n1").of(Size(4000, 16 * GIB)), found.on("n2")) == (Fraction(1, 2), reference_price(table))
     assert price_list(nodes, RankingConfig(node_prices={"m5": 0.0})).on("n1").of(Size(1, 1)) == 0
+
+
+def test_a_table_without_prices_of_its_own_splits_a_nodes_price_as_the_published_ones_do() -> None:
+    free = RankingConfig(prices=Prices(cpu=0, mem_gib=0), node_prices={"m5": 0.5})
+    found = price_list([node_usage("m5", 0)], free)
+    assert (found.on("n1").of(Size(4000, 16 * GIB)), found.on("n2").of(Size(4000, 16 * GIB))) == (
+        Fraction(1, 2),
+        Fraction(0),
+    )
+    assert price_list([node_usage("m5", 0, Size(0, 0))], free).by_node == {}
+
+
+def test_a_node_that_was_replaced_under_its_name_costs_what_it_is_now() -> None:
+    table, size = RankingConfig(node_prices={"m5": 0.5, "m6": 0.7}), Size(4000, 16 * GIB)
+    for seen in ([node_usage("m5", HOUR), node_usage("m6", 0)], [node_usage("m6", 0), node_usage("m5", HOUR)]):
+        assert price_list(seen, table).on("n1").of(size) == Fraction(1, 2)
+
+
+def node_usage(machine: str, since: int, size: Size = NODE) -> NodeUsage:
+    return NodeUsage(NodeFacts("n1", machine), held(since, since + HOUR, (size.cpu, size.mem, 0, 0, 0, 0, None, None)))
 
 
 def test_what_one_may_not_group_by_is_said() -> None:

@@ -13,7 +13,7 @@ import pytest
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.samples import HOUR, MINUTE, SECOND
 from scheduler_plugin.history.ports import HistoryError, Period
-from scheduler_plugin.history.prometheus import expressions
+from scheduler_plugin.history.prometheus import expressions, questions
 from scheduler_plugin.history.prometheus.questions import PrometheusHistory
 
 NOW = 1_767_225_600_000
@@ -34,7 +34,7 @@ def result(*series: Any) -> httpx.Response:
 
 
 def test_examples_in_docstrings_hold() -> None:
-    assert doctest.testmod(expressions).failed == 0
+    assert [doctest.testmod(module).failed for module in (expressions, questions)] == [0, 0]
 
 
 async def test_a_name_cannot_leave_its_string() -> None:
@@ -94,3 +94,31 @@ async def test_what_is_no_amount_is_taken_as_not_scraped(value: str) -> None:
     (span,) = await found.vm_series(DB, PERIOD, 15 * SECOND)
     assert (span.since, span.peak("size_cpu")) == (PERIOD.since + 15 * SECOND, 2000)
     assert (await found.decisions(DB, PERIOD), await found.usage(PERIOD)) == ([], [])
+
+
+async def test_a_vm_that_was_stopped_for_long_did_not_migrate() -> None:
+    at = PERIOD.since / SECOND
+    pauses = {}
+    for pause in (60, 600):
+        stays = [(0, "n1"), (30 + pause, "n2")]
+        series = [
+            {
+                "metric": {"namespace": "d", "vm": "x", "node": node},
+                "values": [[at + begin + each, "1"] for each in (0, 15, 30)],
+            }
+            for begin, node in stays
+        ]
+        pauses[pause] = len(await history(lambda _, said=series: result(*said)).moves(None, PERIOD))  # type: ignore[misc]
+    assert pauses == {60: 1, 600: 0}
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+async def test_the_end_of_a_history_is_that_of_its_last_sample(is_live: bool) -> None:
+    asked: list[str] = []
+
+    def answer(query: str) -> httpx.Response:
+        asked.append(query)
+        return result({"value": [1, "5"]}) if is_live or "over_time" in query else result()
+
+    found = await history(answer).extent()
+    assert (found.since, found.until, len(asked)) == (5000, 5000, 2 if is_live else 3)
