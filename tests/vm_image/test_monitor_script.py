@@ -6,6 +6,7 @@ What only a kernel does (pressure triggers) is tested in a real guest: ``tests/v
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import socket
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
 
 from agent.adapters.guest_monitor import GuestMonitor
 from agent.ports import MonitorConnection, PortError
@@ -184,6 +187,53 @@ async def test_it_reports_a_burst_of_connections(guest: Guest) -> None:
             report = await talk.receive()
     assert isinstance(report, LoadReport)
     assert (report.cause, report.runnable, report.processes, report.new_processes) == ("connections", 3, 20, 12)
+
+
+async def test_a_message_may_come_in_parts_as_agents_of_neonvm_up_to_v0_48_send_it(guest: Guest) -> None:
+    """Their library ends every message with an empty part; a ping may come between two."""
+    async with connect(f"ws://127.0.0.1:{guest.port}/monitor", compression=None) as agent:
+        await agent.send(['{"min":1,"max":1}\n'])
+        assert await said(agent) == {"version": 1}
+        await agent.send(
+            ['{"content":{"target":{"cpu":0.25,', '"mem":1073741824}},"type":"Downscale', 'Request","id":2}']
+        )
+        assert await said(agent) == {"Ok": True, "Status": "there is room", "type": "DownscaleResult", "id": 2}
+
+        async def with_a_ping_between() -> AsyncIterator[str]:
+            yield '{"content":{},"type":"HealthCheck"'
+            async with asyncio.timeout(DEADLINE):
+                await (await agent.ping())
+            yield ',"id":4}'
+
+        await agent.send(with_a_ping_between())
+        assert await said(agent) == {"type": "HealthCheck", "id": 4}
+
+
+async def said(agent: ClientConnection) -> object:
+    async with asyncio.timeout(DEADLINE):
+        return json.loads(await agent.recv())
+
+
+@pytest.mark.parametrize(
+    ("frames", "code"),
+    [
+        pytest.param([(0x00, b"{}")], 1002, id="a part of nothing"),
+        pytest.param([(0x01, b"{"), (0x81, b"}")], 1002, id="a message within another"),
+        pytest.param([(0x09, b"?")], 1002, id="a ping in parts"),
+        pytest.param([(0x01, b" " * 2000), (0x00, b" " * 2000), (0x80, b" " * 2000)], 1009, id="too long as a whole"),
+    ],
+)
+async def test_parts_that_make_no_message_end_the_conversation(
+    guest: Guest, frames: list[tuple[int, bytes]], code: int
+) -> None:
+    async with connect(f"ws://127.0.0.1:{guest.port}/monitor", compression=None) as agent:
+        for first, text in frames:
+            length = bytes([0x80 | len(text)]) if len(text) < 126 else b"\xfe" + len(text).to_bytes(2, "big")
+            agent.transport.write(bytes([first]) + length + bytes(4) + text)
+        with pytest.raises(ConnectionClosed) as ended:
+            await said(agent)
+    assert ended.value.rcvd is not None
+    assert ended.value.rcvd.code == code
 
 
 async def test_the_newest_agent_is_served_and_the_one_before_is_not(guest: Guest) -> None:

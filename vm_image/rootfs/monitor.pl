@@ -271,20 +271,28 @@ sub frames {
     my ($from) = @_;
     while (!$from->{ending} && length $from->{in} >= 6) {
         my ($first, $second) = unpack 'CC', $from->{in};
-        my ($size, $at) = ($second & 0x7f, 2);
-        return finish($from, 1002) if !($second & 0x80) || !($first & 0x80);
+        my ($kind, $is_last, $size, $at) = ($first & 0x0f, $first & 0x80, $second & 0x7f, 2);
+        return finish($from, 1002) if !($second & 0x80) || $kind > 7 && !$is_last;
         ($size, $at) = (unpack('x2 n', $from->{in}), 4) if $size == 126;
         return finish($from, 1009) if $size == 127 || $size > $LONGEST_MESSAGE;
         return if length $from->{in} < $at + 4 + $size;
         my $mask = substr $from->{in}, $at, 4;
         my $text = substr($from->{in}, $at + 4, $size) ^ substr($mask x ($size / 4 + 1), 0, $size);
         substr $from->{in}, 0, $at + 4 + $size, '';
-        my $kind = $first & 0x0f;
-        if ($kind == 1) { received($from, $text) }
+        if ($kind < 2) { part($from, $kind, $is_last, $text) }
         elsif ($kind == 8) { return finish($from, 1000) }
         elsif ($kind == 9) { send_frame($from, 10, substr $text, 0, 125) }
         elsif ($kind != 10) { return finish($from, 1003) }
     }
+}
+
+# A message may come in parts: NeonVM's agents up to v0.48 end each with an empty one.
+sub part {
+    my ($from, $begins, $is_last, $text) = @_;
+    return finish($from, 1002) if $begins == defined $from->{begun};
+    $from->{begun} = ($from->{begun} // '') . $text;
+    return finish($from, 1009) if length $from->{begun} > $LONGEST_MESSAGE;
+    received($from, delete $from->{begun}) if $is_last;
 }
 
 # --- connections ---
