@@ -9,6 +9,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -26,6 +27,8 @@ LONGEST_HEEDED: Final = Seconds(10.0)
 
 LONGEST_WAIT: Final = 3600
 """A ``Retry-After`` of more seconds than this is not believed."""
+
+_INVALID: Final = re.compile(r'[\w.]+ "[^"]*" is invalid: ')
 
 
 class RefusalKind(StrEnum):
@@ -80,6 +83,19 @@ class Refusal:
     message: str = ""
     reason: str = ""
     retry_after: Seconds | None = None
+
+    @property
+    def is_by_validation(self) -> bool:
+        """Whether the server's own rules for such objects forbid it, and no policy, webhook or quota of this cluster.
+
+        Policies and webhooks may answer with the same status and reason; the server says before that who it was.
+
+        >>> Refusal(RefusalKind.INVALID, 422, 'Pod "db" is invalid: spec: Forbidden: no').is_by_validation
+        True
+        >>> Refusal(RefusalKind.INVALID, 422, 'pods "db" is forbidden: ValidatingAdmissionPolicy "p"').is_by_validation
+        False
+        """
+        return self.kind is RefusalKind.INVALID and bool(_INVALID.match(self.message))
 
     @property
     def is_unknown(self) -> bool:

@@ -94,20 +94,23 @@ def explain(
         journeys=tuple(_journey(each, account, now) for each in migrations if each.is_active),
         requests=None if runner is None else runner.asked,
         requests_secured=None if runner is None else runner.secured,
-        requests_problem=_requests_problem(claim) if follows_requests and account is not None else "",
+        requests_problem=_requests_problem(claim, account.reserved) if follows_requests and account is not None else "",
     )
 
 
-def _requests_problem(claim: Claim) -> str:
+def _requests_problem(claim: Claim, reserved: Resources) -> str:
     runner, resizes = claim.pod.runner, claim.resizes
     if runner is None:
         return "the pod's requests are left as they are: it has none, or its guest's container has limits"
-    if resizes is not None and resizes.is_exempt:
-        return f"the pod's requests cannot be changed, and permits do not wait for them: {resizes.why_not}"
+    if resizes is not None and resizes.exempt_because:
+        return f"the pod's requests cannot be changed, and permits do not wait for them: {resizes.exempt_because}"
     if runner.problem:
         return f"the kubelet does not give what the pod requests: {runner.problem}"
-    if resizes is not None and resizes.why_not:
-        return f"the pod's requests were not raised: {resizes.why_not}"
+    is_short = claim.unsecured.any or not reserved.within(runner.asked)
+    if resizes is not None and resizes.raising.parts.any and is_short:
+        return f"the pod's requests were not raised: {resizes.raising.why}"
+    if resizes is not None and resizes.lowering.parts.any and not runner.asked.within(reserved):
+        return f"the pod's requests were not lowered: {resizes.lowering.why}"
     return "" if runner.asked.within(runner.secured) else "the kubelet has not set aside yet what the pod requests"
 
 

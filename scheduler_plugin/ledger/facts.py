@@ -110,6 +110,11 @@ class RunnerRequests:
         return self.problem.partition(":")[0]
 
     @property
+    def held(self) -> Resources:
+        """What the kubelet has set aside; what is asked for where it says nothing."""
+        return self.asked if self.allocated is None else self.allocated
+
+    @property
     def secured(self) -> Resources:
         """What the pod holds on its node, whatever other schedulers and the kubelet do."""
         return self.asked if self.allocated is None else self.asked.at_most(self.allocated)

@@ -45,6 +45,7 @@ def decide(state: LedgerState, claim: Claim, request: AgentRequest, now: Instant
         by_room = wanted if wanted.within(account.reserved) else wanted.at_most(ceiling(state, account, claim))
         by_room = _held(claim, account, by_room)
         permit = _secured(state, claim, account, by_room)
+        claim.unsecured = by_room.minus_or_zero(permit)
         if account.is_unproven and request.last_permit is not None:
             outside = True
             permit = permit.at_least(wanted.at_most(request.last_permit))

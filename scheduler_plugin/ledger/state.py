@@ -101,7 +101,7 @@ class LedgerState:
     def _assign(self, claim: Claim, account: VmAccount | None) -> None:
         """The claim is of the VM of ``account`` from now on; None: of no VM."""
         before, claim.vm = claim.vm, account
-        claim.holds_still, claim.denied_since, claim.metrics = False, None, None
+        claim.holds_still, claim.denied_since, claim.metrics, claim.unsecured = False, None, None, ZERO
         if account is not None:
             account.claims.append(claim)
         self.change(claim, unmet=ZERO, is_migrating=False)
@@ -257,7 +257,7 @@ class LedgerState:
             if account.is_unproven and account.lapse(now):
                 self.settle_vm(account)
             for claim in account.claims:
-                if claim.resizes is not None and claim.resizes.may_land:
+                if claim.resizes is not None and claim.resizes.changes_with_time:
                     claim.resizes.settle(now)
                     self.change(claim)
         for account in [each for each in self.vms.values() if each.in_doubt and not (each.pending or each.claims)]:

@@ -45,6 +45,9 @@ AT_ONCE: Final = 256
 TRIES: Final = 4
 """Writes in a row for one pod: it may have changed meanwhile, and what is refused of CPU and memory is tried apart."""
 
+WHATEVER_SIZE: Final = frozenset({RefusalKind.UNAUTHORIZED, RefusalKind.NOT_FOUND, RefusalKind.TOO_MANY_REQUESTS})
+"""Refusals that smaller requests would meet as well."""
+
 VERDICTS: Final = frozenset({"Deferred", "Infeasible"})
 """What kubelets say of requests that they do not grant."""
 
@@ -187,11 +190,12 @@ class RequestWriter:
 
     async def _refused(self, order: ResizePod, error: ApiRefusedError) -> None:
         is_conflict = error.kind is RefusalKind.CONFLICT
-        is_final = error.kind is RefusalKind.INVALID
+        is_final, is_of_size = error.refusal.is_by_validation, error.kind not in WHATEVER_SIZE
         if not is_conflict:
             self._tell(order, error)
         why, now = "" if is_conflict else str(error), self._context.clock.now()
-        self._context.order(self._context.ledger.requests_refused(order, why, now, is_final=is_final))
+        refused = self._context.ledger.requests_refused(order, why, now, is_final=is_final, is_of_size=is_of_size)
+        self._context.order(refused)
         if error.kind is RefusalKind.NOT_FOUND:
             self._offered = None
         if is_conflict:

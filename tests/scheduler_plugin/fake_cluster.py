@@ -43,12 +43,13 @@ EVERY_PATH = (NODES, PODS, VMS, MIGRATIONS, NAMESPACES, CLAIMS, VOLUMES, LEASES,
 class Fault:
     """What goes wrong with the next calls that ``matches``, and how often (``times``).
 
-    ``refuse`` is a status that is answered; otherwise the call is lost, before it is applied or after
-    (``is_applied``). ``hold`` delays the call until it is set; with ``is_stale`` its answer is from before.
+    ``refuse`` is a status that is answered, in the words ``says``; otherwise the call is lost, before it is applied or
+    after (``is_applied``). ``hold`` delays the call until it is set; with ``is_stale`` its answer is from before.
     """
 
     matches: Callable[[ApiCall], bool]
     refuse: int | None = None
+    says: str = "refused by a fault"
     is_applied: bool = False
     hold: asyncio.Event | None = None
     is_stale: bool = False
@@ -163,7 +164,7 @@ class FakeCluster:
             if stale is not None:
                 return stale
             if fault.refuse is not None:
-                raise refused(fault.refuse, "refused by a fault", retry_after=fault.retry_after)
+                raise refused(fault.refuse, fault.says, retry_after=fault.retry_after)
             if fault.is_applied:
                 self._apply(call)
             if fault.hold is None:

@@ -289,12 +289,65 @@ async def test_an_api_that_loses_resizes_is_asked_anew(cluster: FakeCluster, clo
 
 
 async def test_a_pod_whose_node_cannot_resize_is_permitted_as_ever(cluster: FakeCluster, clock: FakeClock) -> None:
+    why = 'Pod "db-pod" is invalid: spec: Forbidden: Pod running on node without support for resize'
     async with following(cluster, clock) as scheduler:
-        cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=422))
+        cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=422, says=why, times=2))
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
-        assert (await explained(scheduler))["requestsProblem"] == (
-            "the pod's requests cannot be changed, and permits do not wait for them: 422: refused by a fault"
-        )
+        said = f"the pod's requests cannot be changed, and permits do not wait for them: 422: {why}"
+        assert (await explained(scheduler))["requestsProblem"] == said
+        await clock.advance(298)
+        assert writes(cluster).count("resize") == 1
+        await clock.advance(314)
+        assert (writes(cluster).count("resize"), requested(cluster)) == (3, {"cpu": "2", "memory": "8Gi"})
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (422, 'pods "db-pod" is forbidden: ValidatingAdmissionPolicy "p" with binding "p" denied request: is invalid'),
+        (400, 'admission webhook "sizes.example" denied the request: pod "db-pod" is invalid: too large'),
+        (403, 'pods "db-pod" is forbidden: User "scheduler" cannot patch resource "pods/resize"'),
+    ],
+)
+async def test_what_a_policy_refuses_is_not_permitted_whatever_status_it_answers_with(
+    cluster: FakeCluster, clock: FakeClock, status: int, why: str
+) -> None:
+    async with following(cluster, clock) as scheduler:
+        cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=status, says=why, times=9))
+        assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (1, 4)
+        said = f"the pod's requests were not raised: {status}: {why}"
+        assert (await explained(scheduler))["requestsProblem"] == said
+        cluster.faults.clear()
+        await clock.advance(5)
+        assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
+
+
+async def test_an_api_server_that_is_asked_too_much_is_asked_once(cluster: FakeCluster, clock: FakeClock) -> None:
+    async with following(cluster, clock) as scheduler:
+        cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=429))
+        assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (1, 4)
+        assert writes(cluster).count("resize") == 1
+        await clock.advance(5)
+        assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
+
+
+async def test_a_refused_lowering_is_tried_again_after_a_pause_and_keeps_back_no_growth(
+    cluster: FakeCluster, clock: FakeClock
+) -> None:
+    async with following(cluster, clock) as scheduler:
+        assert permit(await scheduler.ask(sized(1, 4), 1, 8, sequence=1)) == (1, 8)
+        await clock.advance(60)
+        why = "minimum memory usage per Container is 8Gi"
+        cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=403, says=why, times=2))
+        assert permit(await scheduler.ask(sized(1, 4), 1, 4, sequence=2)) == (1, 4)
+        cluster.calls.clear()
+        await clock.advance(10)
+        assert writes(cluster).count("resize") == 2
+        assert (await explained(scheduler))["requestsProblem"] == f"the pod's requests were not lowered: 403: {why}"
+        assert permit(await scheduler.ask(sized(1, 4), 2, 4, sequence=3)) == (2, 4)
+        await clock.advance(10)
+        assert requested(cluster) == {"cpu": "2", "memory": "4Gi"}
+        assert (await explained(scheduler))["requestsProblem"] is None
 
 
 async def test_where_the_settings_do_not_say_so_no_request_is_written(cluster: FakeCluster, clock: FakeClock) -> None:

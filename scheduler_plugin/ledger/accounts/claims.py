@@ -30,7 +30,8 @@ class ClaimState(Enum):
 class Claim:
     """What a pod reserves on ``node``.
 
-    ``reserved`` is the amount that the node's sum contains; ``unmet`` what its VM last asked for and did not get.
+    ``reserved`` is the amount that the node's sum contains; ``unmet`` what its VM last asked for and did not get,
+    ``unsecured`` what of the rest its pod's requests did not hold.
     ``attempts`` counts bind calls in flight. A claim that ``is_unmeasured`` may need anything: nothing is free beside
     it. ``is_migrating``: a migration is to take the VM away. ``holds_still``: its target pod has a node, so that the VM
     must not be resized any more. ``resizes`` are those of its pod's requests; None before the first.
@@ -43,6 +44,7 @@ class Claim:
     vm: VmAccount | None
     reserved: Resources = ZERO
     unmet: Resources = ZERO
+    unsecured: Resources = ZERO
     attempts: int = 0
     is_migrating: bool = False
     counts_as_unmeasured: bool = False
@@ -67,7 +69,7 @@ class Claim:
         Nothing is certain before the pod has been seen on its node.
         """
         runner = self.pod.runner
-        if self.vm is None or runner is None or (self.resizes is not None and self.resizes.is_exempt):
+        if self.vm is None or runner is None or (self.resizes is not None and self.resizes.exempt_because):
             return None
         if self.state is not ClaimState.BOUND:
             return ZERO

@@ -5,8 +5,9 @@ Rules that hold here:
 - Requests are raised before what they are raised for is permitted; meanwhile the node's book holds the room.
 - They are lowered once the reservation has come down, which it does when the guest has really given back.
 - What the kubelet refuses is withdrawn as far as no reservation needs it, for it would hold up others on the node.
-- A refusal of CPU does not keep back memory, nor one of memory CPU. What a kubelet does not let go of is asked for
-  again: while it refuses one thing it looks at no other.
+- A refusal of CPU does not keep back memory, nor one of memory CPU. While a kubelet refuses one thing of a pod it looks
+  at no other: what it refuses is taken back where there is another, and what it does not let go of is asked for again.
+- Where an admission rule refuses to go as low as the VM, requests go down to what the pod was made with.
 - No pod is asked to have more than its node's allocatable.
 - Where requests do not follow any more, what we have raised goes back to what the pod was made with.
 - A pod that waits for a node requests exactly what its VM needs: so preemption and cluster autoscalers know.
@@ -18,7 +19,7 @@ from protocol.messages import AgentRequest
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger import binding
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
-from scheduler_plugin.ledger.accounts.pod_requests import HELD, Parts, PodRequests
+from scheduler_plugin.ledger.accounts.pod_requests import HELD, PodRequests
 from scheduler_plugin.ledger.facts import PodFacts, RunnerRequests
 from scheduler_plugin.ledger.outcomes import ResizePod
 from scheduler_plugin.ledger.parts.part import Effects, LedgerPart
@@ -84,10 +85,13 @@ class RequestOrders(LedgerPart):
             return None, ()
         resizes = _resizes(claim)
         by_room = bounded(account, request.resources).at_most(ceiling(self._state, account, claim))
-        size = runner.asked.at_least(self._possible(claim, by_room.at_least(account.reserved)))
+        base = runner.asked
+        if runner.problem:
+            base = resizes.refused_by_kubelet(runner, now).of(runner.held, base)
+        size = base.at_least(self._possible(claim, by_room.at_least(account.reserved)))
         resizes.held_until = Instant(now + HELD)
-        possible = resizes.possible(runner.asked, size, now)
-        if runner.problem or (possible == runner.asked and (size != possible or not resizes.may_land)):
+        possible = resizes.possible(base, size, now)
+        if possible.within(runner.asked) and (runner.problem or size != possible or not resizes.may_land):
             return None, ()
         return self._order(claim, runner, possible, now)
 
@@ -107,15 +111,8 @@ class RequestOrders(LedgerPart):
         account, runner = claim.vm, claim.pod.runner
         if account is None or account.facts is None or runner is None:
             return None, ()
-        if self._state.follows_requests:
-            needed = self._possible(claim, account.reserved)
-        elif now < _resizes(claim).again_at:
-            return None, ()
-        else:
-            needed = _first(runner, account)
-        if runner.problem:
-            _resizes(claim).refused_by_kubelet(runner, now)
-        size = _due(claim, runner, needed, now)
+        needed = self._possible(claim, account.reserved) if self._state.follows_requests else _first(runner, account)
+        size = _due(claim, runner, needed, account.facts.first_requests, now)
         if size is None or size == runner.asked:
             return None, ()
         return self._order(claim, runner, size, now)
@@ -134,17 +131,21 @@ class RequestOrders(LedgerPart):
             return None
         return ResizePod(pod.uid, pod.name, account.reserved, pod.runner.version)
 
-    def requests_refused(self, order: ResizePod, why: str, now: Instant, *, is_final: bool = False) -> Effects:
+    def requests_refused(
+        self, order: ResizePod, why: str, now: Instant, *, is_final: bool = False, is_of_size: bool = True
+    ) -> Effects:
         """The API server certainly did not do it; without a reason because the pod had changed.
 
-        ``is_final``: it never will, so that permits do not depend on this pod's requests.
+        ``is_final``: it never will, so that permits do not depend on this pod's requests. ``is_of_size``: it might have
+        done something smaller.
         """
         claim = self._state.claims.get(order.uid)
         if claim is None or claim.resizes is None:
             return ()
         asked = order.size if claim.pod.runner is None else claim.pod.runner.asked
-        claim.resizes.refused(order.size, Parts.of_rise(asked, order.size), why, now)
-        claim.resizes.is_exempt = claim.resizes.is_exempt or is_final
+        claim.resizes.refused(order.size, asked, why, now, is_of_size=is_of_size)
+        if is_final:
+            claim.resizes.exempt(why, now)
         self._state.change(claim)
         return self._finish(outside=False)
 
@@ -192,15 +193,33 @@ def _resizes(claim: Claim) -> PodRequests:
     return claim.resizes
 
 
-def _due(claim: Claim, runner: RunnerRequests, needed: Resources, now: Instant) -> Resources | None:
-    """The requests that the pod should have now; None where they are left alone for a while."""
+def _due(
+    claim: Claim, runner: RunnerRequests, needed: Resources, first: Resources | None, now: Instant
+) -> Resources | None:
+    """The requests that the pod should have now; None where they are left alone for a while.
+
+    ``first`` is what the pod was made with, if that is known.
+    """
     resizes = _resizes(claim)
     if runner.problem:
-        less = runner.asked if runner.asked.within(needed) else needed.at_least(runner.secured)
-        held = runner.allocated or runner.asked
-        size = resizes.kept_up.of(held, less)
-        if size != runner.asked:
-            return size
+        return _due_where_refused(claim, runner, needed, now)
     if not needed.within(runner.asked):
         return resizes.possible(runner.asked, runner.asked.at_least(needed), now)
-    return None if claim.is_migrating or now < resizes.held_until else resizes.possible(runner.asked, needed, now)
+    return None if _is_kept_up(claim, now) else resizes.possible(runner.asked, needed, now, first)
+
+
+def _due_where_refused(claim: Claim, runner: RunnerRequests, needed: Resources, now: Instant) -> Resources:
+    """As ``_due`` while the kubelet refuses what is asked for, or a part of it."""
+    resizes = _resizes(claim)
+    refused = resizes.refused_by_kubelet(runner, now)
+    rest = needed.at_least(runner.secured) if _is_kept_up(claim, now) else needed
+    others = refused.of(runner.held, resizes.possible(runner.asked, rest, now))
+    if others != runner.held:
+        return others
+    less = runner.asked if runner.asked.within(needed) else needed.at_least(runner.secured)
+    return resizes.lowering.parts_at(now).of(runner.held, less)
+
+
+def _is_kept_up(claim: Claim, now: Instant) -> bool:
+    """Whether requests above the reservation stay for a while."""
+    return claim.is_migrating or now < _resizes(claim).held_until

@@ -86,12 +86,18 @@ class Requested:
         self.asked, self.by_us, self.problem = order.size, order.size, ""
         return True
 
-    def refused(self, order: ResizePod, why: str, *, is_final: bool = False) -> None:
-        self.fleet.did(self.ledger.requests_refused(order, why, self.now, is_final=is_final))
+    def refused(self, order: ResizePod, why: str, *, is_final: bool = False, is_of_size: bool = True) -> None:
+        refused = self.ledger.requests_refused(order, why, self.now, is_final=is_final, is_of_size=is_of_size)
+        self.fleet.did(refused)
 
     def refused_all(self, wanted: Resources, why: str) -> None:
         """Whatever is tried for the agent is refused, until nothing more is tried."""
         while (order := self.raising(wanted)) is not None:
+            self.refused(order, why)
+
+    def refused_all_due(self, why: str) -> None:
+        """Whatever is tried beside agents is refused, until nothing more is tried."""
+        while (order := self.due()) is not None:
             self.refused(order, why)
 
     def kubelet_answers(self) -> None:

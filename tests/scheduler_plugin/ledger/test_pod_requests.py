@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger import RunnerRequests
-from scheduler_plugin.ledger.accounts.pod_requests import BOTH, SETTLE, TOGETHER, PodRequests
+from scheduler_plugin.ledger.accounts.pod_requests import SETTLE, TOGETHER, PodRequests
 from tests.scheduler_plugin.ledger.fleet import amount
 
 SIZES = st.builds(amount, st.integers(1, 9), st.integers(1, 9))
@@ -28,7 +28,7 @@ def test_what_may_land_is_counted_and_what_cannot_any_more_is_forgotten(
         requests.send(size, POD, now)
         open_writes.append((size, now))
         if is_refused:
-            requests.refused(size, BOTH, "", now)
+            requests.refused(size, POD.asked, "", now, is_of_size=True)
             open_writes.pop()
         between(requests, [each for each, at in open_writes if now - at < SETTLE])
         lately = [each for each, at in open_writes if now - at < SETTLE + TOGETHER]

@@ -182,15 +182,15 @@ def test_a_pod_that_can_never_be_resized_is_permitted_as_if_requests_did_not_fol
 
 def test_what_the_kubelet_defers_is_not_permitted_and_is_withdrawn() -> None:
     at = Requested(room=Resources.parse(2, "1Gi"))
-    at.written(at.raising(Resources.parse(4, "1Gi")))
-    assert (at.ledger.is_awaited("uid-a"), at.raising(amount(4)), at.grant(amount(4))) == (False, None, amount(1))
+    wanted, less = Resources.parse(4, "1Gi"), Resources.parse(2, "1Gi")
+    at.written(at.raising(wanted))
+    assert (at.ledger.is_awaited("uid-a"), at.raising(wanted), at.grant(wanted)) == (False, None, amount(1))
     assert problem_of(at) == (
         "the kubelet does not give what the pod requests: Deferred: Node didn't have enough resource: cpu"
     )
     withdrawn = at.due()
     assert withdrawn == order(1, at.version, "Deferred")
     at.written(withdrawn)
-    less = Resources.parse(2, "1Gi")
     assert (at.fleet.reserved("a"), at.raising(less)) == (amount(1), None)
     assert problem_of(at) == ("the pod's requests were not raised: Deferred: Node didn't have enough resource: cpu")
     at.pass_time(10)
@@ -198,21 +198,16 @@ def test_what_the_kubelet_defers_is_not_permitted_and_is_withdrawn() -> None:
     assert (at.grant(less), problem_of(at)) == (less, "")
 
 
-def sized(cpu: float, mem: float) -> Resources:
-    """CPUs and GiB."""
-    return Resources(amount(cpu).cpu, amount(mem).mem)
-
-
 @pytest.mark.parametrize(("room", "gets"), [((9, 1), (4, 1)), ((1, 9), (1, 4)), ((9, 2), (4, 1))])
 def test_what_a_kubelet_refuses_of_one_keeps_back_nothing_of_the_other(
     room: tuple[float, float], gets: tuple[float, float]
 ) -> None:
     """The refusal names what the node lacks; the agent asks again and gets the other at once."""
-    at = Requested(room=sized(*room))
+    at = Requested(room=amount(*room))
     at.written(at.raising(amount(4)))
     at.written(at.due())
     at.written(at.raising(amount(4)))
-    assert (at.raising(amount(4)), at.grant(amount(4)), at.fleet.reserved("a")) == (None, sized(*gets), sized(*gets))
+    assert (at.raising(amount(4)), at.grant(amount(4)), at.fleet.reserved("a")) == (None, amount(*gets), amount(*gets))
     assert problem_of(at).startswith("the pod's requests were not raised: Deferred")
     at.room = amount(9)
     at.pass_time(5)
@@ -225,19 +220,19 @@ def test_where_a_refusal_does_not_say_why_each_is_tried_by_itself(can: str, gets
     at, tried = Requested(), []
     while (raised := at.raising(amount(4))) is not None:
         tried.append(raised.size)
-        if raised.size == {"cpu": sized(4, 1), "mem": sized(1, 4)}.get(can):
+        if raised.size == {"cpu": amount(4, 1), "mem": amount(1, 4)}.get(can):
             at.written(raised)
         else:
             at.refused(raised, "403: an operator's policy forbids it")
-    assert tried == [amount(4), sized(4, 1), sized(1, 4)][: 2 if can == "cpu" else 3]
-    assert at.grant(amount(4)) == sized(*gets)
+    assert tried == [amount(4), amount(4, 1), amount(1, 4)][: 2 if can == "cpu" else 3]
+    assert at.grant(amount(4)) == amount(*gets)
 
 
 def test_what_is_kept_back_is_tried_after_longer_and_longer_pauses_though_the_other_is_given() -> None:
-    at, tried = Requested(room=sized(9, 1)), []
+    at, tried = Requested(room=amount(9, 1)), []
     for second in range(40):
         at.pass_time(1)
-        wanted = sized(2 + second / 8, 4)
+        wanted = amount(2 + second / 8, 4)
         raised = at.raising(wanted)
         if raised is not None:
             at.written(raised)
@@ -245,13 +240,127 @@ def test_what_is_kept_back_is_tried_after_longer_and_longer_pauses_though_the_ot
             tried.append(second)
             at.written(at.due())
     assert tried == [0, 5, 15, 35]
-    assert at.grant(sized(7, 4)) == sized(6.875, 1)
+    assert at.grant(amount(7, 4)) == amount(6.875, 1)
 
 
 def test_a_deferred_resize_that_a_reservation_needs_is_kept() -> None:
-    at = Requested(asked=amount(0.1), allocated=amount(0.1), room=amount(0.5))
+    at = Requested(asked=amount(0.1, 1), allocated=amount(0.1, 1), room=amount(0.5, 9))
     at.written(at.due())
     assert (at.asked, at.due()) == (amount(1), None)
+    at.pass_time(120)
+    assert at.due() is None
+
+
+@pytest.mark.parametrize(("reserved", "other"), [(amount(4, 1), amount(1, 4)), (amount(1, 4), amount(4, 1))])
+def test_what_a_kubelet_refuses_though_a_reservation_needs_it_keeps_back_nothing_of_the_other(
+    reserved: Resources, other: Resources
+) -> None:
+    """Such as the memory of a VM that had grown before requests followed, on a node with swap."""
+    at = Requested(room=other, vm=vm("a", reserved, actual=reserved, permit=reserved))
+    at.written(at.due())
+    assert (at.asked, problem_of(at).partition(":")[0]) == (reserved, "the kubelet does not give what the pod requests")
+    assert at.grant(amount(4)) == reserved
+    at.written(at.raising(amount(4)))
+    assert (at.asked, at.grant(amount(4))) == (other, amount(4))
+    at.use(amount(4))
+    at.pass_time(60)
+    at.written(at.due())
+    assert (at.asked, at.due(), at.grant(reserved)) == (amount(4), None, reserved)
+    at.use(reserved)
+    at.written(at.due())
+    assert (at.asked, at.allocated) == (amount(1), amount(1))
+
+
+def test_a_wish_of_another_container_that_a_kubelet_refuses_keeps_no_request_up() -> None:
+    at = Requested(asked=amount(4), allocated=amount(4), problem="Infeasible: sidecar")
+    at.pass_time(10)
+    assert at.due() == order(1, 1, "Infeasible")
+
+
+def test_what_may_not_be_lowered_is_tried_after_longer_and_longer_pauses() -> None:
+    at, tried = Requested(), []
+    at.written(at.raising(amount(4)))
+    for second in range(200):
+        at.pass_time(1)
+        while (lowered := at.due()) is not None:
+            tried.append((second, lowered.size))
+            at.refused(lowered, "403: minimum cpu usage per Container is 2")
+            if lowered.size == amount(4, 1):
+                at.written(lowered)
+    assert tried == [(4, amount(1)), (4, amount(4, 1)), *((at, amount(1, 1)) for at in (9, 19, 39, 79, 139, 199))]
+    assert problem_of(at) == "the pod's requests were not lowered: 403: minimum cpu usage per Container is 2"
+
+
+@pytest.mark.parametrize(
+    ("least", "tried"),
+    [
+        (amount(2, 1), [amount(1), amount(2, 1)]),
+        (amount(1, 2), [amount(1), amount(1, 2)]),
+        (amount(2), [amount(1), amount(1, 2), amount(2, 1), amount(2)]),
+        (amount(3, 1), [amount(1), amount(2, 1), amount(4, 1)]),
+    ],
+)
+def test_what_may_not_be_as_low_as_the_vm_goes_down_to_what_its_pod_was_made_with(
+    least: Resources, tried: list[Resources]
+) -> None:
+    """A LimitRange that says how little a container may request."""
+    at, found = Requested(asked=amount(4), allocated=amount(4)), []
+    at.vm = replace(at.vm, first_requests=amount(2))
+    at.start()
+    at.pass_time(10)
+    while (lowered := at.due()) is not None:
+        found.append(lowered.size)
+        if least.within(lowered.size):
+            at.written(lowered)
+        else:
+            missing = least.minus_or_zero(lowered.size)
+            names = [name for name, part in (("cpu", missing.cpu), ("memory", missing.mem)) if part]
+            at.refused(lowered, "403: " + ", ".join(f"minimum {name} usage per Container is" for name in names))
+    assert found == tried
+
+
+def test_what_may_not_be_lowered_keeps_back_no_growth() -> None:
+    at = Requested()
+    at.written(at.raising(amount(1, 4)))
+    for _ in range(60):
+        at.pass_time(5)
+        at.refused_all_due("403: minimum memory usage per Container is 2Gi")
+        assert at.fleet.reserved("a") == amount(1, 4)
+    at.written(at.raising(amount(4, 1)))
+    assert (at.asked, at.grant(amount(4, 1))) == (amount(4), amount(4, 1))
+
+
+def test_a_refusal_that_any_size_would_meet_is_one_for_all() -> None:
+    at = Requested()
+    raised = at.raising(amount(4))
+    assert raised is not None
+    at.refused(raised, "429: too many requests", is_of_size=False)
+    assert at.raising(amount(4)) is None
+    at.pass_time(5)
+    assert at.raising(amount(4)) == raised
+
+
+def test_what_was_refused_long_ago_is_no_problem_once_nothing_is_missing() -> None:
+    at = Requested()
+    at.refused_all(amount(4), "403: exceeded quota: compute")
+    assert (at.grant(amount(4)), problem_of(at)) == (
+        amount(1),
+        "the pod's requests were not raised: 403: exceeded quota: compute",
+    )
+    assert (at.grant(amount(1)), problem_of(at)) == (amount(1), "")
+
+
+def test_a_pod_that_could_not_be_resized_is_tried_again_after_minutes() -> None:
+    at = Requested()
+    raised = at.raising(amount(4))
+    assert raised is not None
+    at.refused(raised, "422: Pod running on node without support for resize", is_final=True)
+    at.pass_time(299)
+    assert (at.grant(amount(4)), at.ledger.requests_astray()) == (amount(4), [])
+    at.pass_time(1)
+    assert (at.ledger.requests_astray(), at.grant(amount(5))) == (["uid-a"], amount(4))
+    at.written(at.raising(amount(5)))
+    assert at.grant(amount(5)) == amount(5)
 
 
 def test_requests_below_the_reservation_are_raised_to_it() -> None:
@@ -360,7 +469,7 @@ def test_switched_off_a_refusal_is_tried_again_later() -> None:
     at = switched_off(amount(1))
     lowered = at.due()
     assert lowered is not None
-    at.refused(lowered, "403: no")
+    at.refused_all_due("403: no")
     assert at.due() is None
     at.pass_time(5)
     assert at.due() == lowered
