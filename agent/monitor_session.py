@@ -132,7 +132,7 @@ class MonitorSession:
         """An answer counts where it has the number of the question; a late one changes nothing."""
         if message.id == self._asked:
             self._asked = None
-            self._take(MonitorAnswered(message if isinstance(message, DownscaleResult) else None))
+            self._take(MonitorAnswered(None if isinstance(message, InternalError | InvalidMessage) else message))
 
     async def _speak(self, connection: MonitorConnection) -> None:
         while True:

@@ -37,6 +37,7 @@ from agent.core.events import (
 )
 from agent.core.monitor.monitor_side import printable
 from agent.core.state import State
+from protocol.guest.monitor_messages import DownscaleResult
 from protocol.messages import ObjectName
 
 Field = str | int | float | bool | None
@@ -159,7 +160,7 @@ def _monitored(state: State, event: MonitorJoined | MonitorAnswered) -> Line | N
     """A refusal that lasts is one line."""
     if isinstance(event, MonitorJoined):
         return Level.INFO, "the guest's monitor answers", {"version": event.version}
-    if event.result is None or event.result.ok:
+    if not isinstance(event.result, DownscaleResult) or event.result.ok:
         return None
     reason, refusal = printable(event.result.status), state.monitor.refusal
     is_known = refusal is not None and refusal.status == reason

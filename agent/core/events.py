@@ -10,7 +10,7 @@ from agent.core.guest import GuestSample
 from agent.core.policy import Policy
 from agent.core.vm import Vm
 from protocol.codec import PluginResponseView
-from protocol.guest.monitor_messages import DownscaleResult, LoadReport, UpscaleRequest
+from protocol.guest.monitor_messages import DownscaleResult, LoadReport, UpscaleConfirmation, UpscaleRequest
 from protocol.messages import PluginResponse
 from protocol.units import Seconds
 
@@ -145,9 +145,9 @@ class MonitorSaid:
 
 @dataclass(frozen=True, slots=True)
 class MonitorAnswered:
-    """The monitor answered what it was asked: with ``result``, or None for what is no question, or went wrong."""
+    """The monitor answered what it was asked or told: with ``result``, or None where something went wrong in it."""
 
-    result: DownscaleResult | None
+    result: DownscaleResult | UpscaleConfirmation | None
 
 
 Event = (

@@ -75,11 +75,20 @@ async def test_questions_have_even_numbers_and_answers_count_by_them(monitor: Co
     assert monitor.events[1:] == [MonitorAnswered(result)], "neither a stranger's number nor the same twice"
 
 
-@pytest.mark.parametrize("answer", [UpscaleConfirmation(2), InternalError(2, "cgroup"), InvalidMessage(2, "what?")])
-async def test_every_other_answer_ends_the_question_without_a_result(monitor: Conversing, answer: FromMonitor) -> None:
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        (UpscaleConfirmation(2), UpscaleConfirmation(2)),
+        (InternalError(2, "cgroup"), None),
+        (InvalidMessage(2, "what?"), None),
+    ],
+)
+async def test_what_was_told_is_confirmed_or_went_wrong(
+    monitor: Conversing, answer: FromMonitor, result: UpscaleConfirmation | None
+) -> None:
     await monitor.asked(AskMonitor(TellGrown(cu(2))))
     await monitor.says(answer)
-    assert monitor.events[1:] == [MonitorAnswered(None)]
+    assert monitor.events[1:] == [MonitorAnswered(result)]
 
 
 async def test_what_is_not_of_the_version_is_said_to_be_not_understood(monitor: Conversing) -> None:

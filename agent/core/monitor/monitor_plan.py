@@ -50,7 +50,8 @@ def message_to(side: MonitorSide, vm: Vm, size: Resources, unasked: Resources, n
     if side.version is None or side.asking is not None:
         return None
     has = min(vm.actual.mem, vm.use.mem)
-    if side.told is None or min(has, size.mem) > side.told:
+    is_untold = side.untold is not None and now >= side.untold.retry_at
+    if side.told is None or is_untold or min(has, size.mem) > side.told:
         return AskMonitor(TellGrown(Resources(vm.actual.cpu, has)))
     refusal = side.refusal
     is_refused = refusal is not None and unasked.mem <= refusal.target and now < refusal.retry_at

@@ -4,7 +4,8 @@ Rules that hold here:
 
 - A guest is not trusted. A request counts for a while, and for no more than a step beyond what the VM has; so whatever
   a monitor says, it costs its own VM at most what that VM's bounds and the scheduler allow.
-- ``told`` is the memory that the monitor counts on: it falls when it agrees to a shrink, and rises when it is told.
+- ``told`` is the memory that the monitor counts on: it falls when it agrees to a shrink, and rises when it is told. A
+  monitor that fails then (its database is away) may still count on less, and is told again.
 - An alarm is a report for which the VM grows. Looks at the guest then prove it right or false, and that is counted.
 """
 
@@ -18,7 +19,7 @@ from agent.core.goal import cpu_demand
 from agent.core.guest import GuestSample, Rates
 from agent.core.policy import REFUSED_BACKOFF, CpuPolicy, MonitorPolicy
 from agent.core.vm import Vm
-from protocol.guest.monitor_messages import DownscaleResult, LoadReport, TellGrown
+from protocol.guest.monitor_messages import DownscaleResult, LoadReport, TellGrown, UpscaleConfirmation
 from protocol.units import Bytes, Instant, MilliCpu
 
 LONGEST_STATUS: Final = 200
@@ -31,6 +32,14 @@ class Refusal:
 
     target: Bytes
     status: str
+    count: int
+    retry_at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Untold:
+    """The monitor failed to take in what it was told, ``count`` times in a row; it is told again at ``retry_at``."""
+
     count: int
     retry_at: Instant
 
@@ -62,6 +71,7 @@ class MonitorSide:
     told: Bytes | None = None
     asking: AskMonitor | None = None
     refusal: Refusal | None = None
+    untold: Untold | None = None
     request: MemoryRequest | None = None
     alarm: Alarm | None = None
     right_alarms: int = 0
@@ -70,24 +80,27 @@ class MonitorSide:
     def join(self, version: int) -> None:
         """A monitor answers. It is told what the VM has before anything else."""
         self.version = version
-        self.told = self.asking = None
+        self.told = self.asking = self.untold = None
 
     def leave(self) -> None:
         """The monitor is gone, and what it wanted with it. What it refused is remembered: it may come back at once."""
-        self.version = self.told = self.asking = self.request = None
+        self.version = self.told = self.asking = self.untold = self.request = None
 
-    def answered(self, result: DownscaleResult | None, now: Instant, jitter: float) -> None:
-        """The message in flight was answered; ``result`` is None where it was confirmed, or something went wrong."""
+    def answered(self, result: DownscaleResult | UpscaleConfirmation | None, now: Instant, jitter: float) -> None:
+        """The message in flight was answered; ``result`` is None where something went wrong in the monitor."""
         asked, self.asking = self.asking, None
         if asked is None:
             return
         message = asked.message
         if isinstance(message, TellGrown):
             self.told = message.granted.mem
-        elif result is not None and result.ok:
-            self.told, self.refusal = message.target.mem, None
+            count = 1 if self.untold is None else self.untold.count + 1
+            retry_at = Instant(now + REFUSED_BACKOFF.delay(count, jitter))
+            self.untold = Untold(count, retry_at) if result is None else None
+        elif isinstance(result, DownscaleResult) and result.ok:
+            self.told, self.refusal, self.untold = message.target.mem, None, None
         else:
-            status = "it could not answer" if result is None else printable(result.status)
+            status = printable(result.status) if isinstance(result, DownscaleResult) else "it could not answer"
             count = 1 if self.refusal is None else self.refusal.count + 1
             retry_at = Instant(now + REFUSED_BACKOFF.delay(count, jitter))
             self.refusal = Refusal(message.target.mem, status, count, retry_at)

@@ -12,19 +12,29 @@ from agent.core.events import Fault, MonitorAnswered, MonitorJoined, MonitorLost
 from agent.core.explain import MonitorView, explain
 from agent.core.monitor.monitor_side import LONGEST_STATUS, printable
 from agent.core.policy import MonitorPolicy
-from protocol.guest.monitor_messages import AskToShrink, DownscaleResult, LoadReport, TellGrown, UpscaleRequest
+from protocol.guest.monitor_messages import (
+    AskToShrink,
+    DownscaleResult,
+    LoadReport,
+    TellGrown,
+    UpscaleConfirmation,
+    UpscaleRequest,
+)
 from protocol.units import Bytes, Resources
 from tests.agent.core.story import POLICY, Story, asks, cu, patches, settled, vm
 
 LOAD = LoadReport(id=1, cause="cpu", span=0.06, cpu_busy=0.25, cpu_stall=1.0, runnable=3)
+CONFIRMED = UpscaleConfirmation(2)
 
 
 def monitored(size: float = 1, *, version: int = 2) -> Story:
     """A settled agent whose monitor knows what the VM has."""
-    return speaks(settled(size).happens(MonitorJoined(version)), TellGrown(cu(size)), None)
+    return speaks(settled(size).happens(MonitorJoined(version)), TellGrown(cu(size)), CONFIRMED)
 
 
-def speaks(story: Story, message: AskToShrink | TellGrown, answer: DownscaleResult | None) -> Story:
+def speaks(
+    story: Story, message: AskToShrink | TellGrown, answer: DownscaleResult | UpscaleConfirmation | None
+) -> Story:
     """The agent says exactly ``message``, and is answered."""
     assert story.plans().message == AskMonitor(message)
     story.happens(Started(AskMonitor(message)))
@@ -106,8 +116,29 @@ def test_the_monitor_is_told_of_memory_when_it_is_there() -> None:
     story.happens(VmSeen(replace(seen, use=cu(2), version=2)))
     assert story.plans().message is None
     story.obeys()
-    speaks(story, TellGrown(cu(2)), None)
+    speaks(story, TellGrown(cu(2)), CONFIRMED)
     assert story.plans().message is None
+
+
+def failing() -> Story:
+    """A monitor that could not take in what it was told, at the beginning and five seconds later."""
+    story = speaks(settled(2).happens(MonitorJoined(1)), TellGrown(cu(2)), None)
+    began = story.now
+    assert idle(story, began + 4.0).plans().message is None
+    return speaks(idle(story, began + 5.0), TellGrown(cu(2)), None)
+
+
+def test_a_monitor_that_fails_to_take_memory_in_is_told_again_later_until_it_confirms() -> None:
+    """NeonVM's answers ``InternalError`` while its database is away, and would keep its file cache small for ever."""
+    story = failing()
+    speaks(idle(story, story.now + 10.0), TellGrown(cu(2)), CONFIRMED)
+    assert story.state.monitor.untold is None
+
+
+def test_meanwhile_all_else_goes_on_and_what_it_agrees_to_it_need_not_be_told_again() -> None:
+    story = failing()
+    speaks(idle(story, story.now + 9.0), AskToShrink(cu(1)), agrees())
+    assert story.state.monitor.untold is None
 
 
 def test_a_shrink_that_was_agreed_to_and_is_not_wanted_any_more_is_taken_back() -> None:
@@ -133,7 +164,7 @@ def test_a_request_for_memory_is_answered_at_once_with_one_step_and_ends_by_itse
     assert story.acts() == [asks(cu(2), cu(1), 2)]
     story.answers(cu(2)).acts()
     story.obeys()
-    speaks(story, TellGrown(cu(2)), None)
+    speaks(story, TellGrown(cu(2)), CONFIRMED)
     assert idle(story, 12.0).plans().because == "holding: the guest's monitor asks for memory"
     assert idle(story, 13.0).plans().because == "asking the guest's monitor before memory goes"
 
