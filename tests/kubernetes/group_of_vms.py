@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,12 +12,14 @@ import httpx
 from protocol.kubernetes.resources import (
     ENDPOINT_SLICES,
     HORIZONTAL_AUTOSCALERS,
+    PODS,
     VIRTUAL_MACHINES,
     VM_GROUPS,
     Resource,
 )
 from protocol.units import MilliCpu
 from tests.kubernetes.object_watch import Object, watched
+from tests.kubernetes.real_kubernetes import NotYetError
 
 NAME: Final = "shop"
 PRIMARY: Final = f"{NAME}-primary"
@@ -82,8 +85,12 @@ class GroupOfVms:
 
     def serves(self, *replicas: str, seconds: float) -> dict[str, str]:
         """The addresses of these replicas, once they and no others are whom the read endpoint offers to new clients."""
-        found = self._once(ENDPOINT_SLICES, READS, lambda it: set(offered(it)) == set(replicas), "who serves", seconds)
-        return offered(found)
+        try:
+            return offered(
+                self._once(ENDPOINT_SLICES, READS, lambda it: set(offered(it)) == set(replicas), "who serves", seconds)
+            )
+        except NotYetError as error:
+            raise NotYetError("\n".join((str(error), *self._how_it_is()))) from error
 
     def wants(self, replicas: int, what: str, seconds: float) -> None:
         """Returns once so many replicas are asked for."""
@@ -97,6 +104,14 @@ class GroupOfVms:
         """Returns once these VMs are no more."""
         for name in vms:
             self.vm(name, lambda it: not it, "its VM is gone")
+
+    def _how_it_is(self) -> Iterator[str]:
+        """The group, each of its VMs, and the last lines of their consoles."""
+        for kind in (VM_GROUPS, VIRTUAL_MACHINES):
+            for each in self.api.get(kind.path("default")).raise_for_status().json()["items"]:
+                yield f"{kind.kind} {each['metadata']['name']}: {json.dumps(each.get('status'))}"
+                if pod := each.get("status", {}).get("podName"):
+                    yield self.api.get(PODS.path("default", pod, "log"), params={"tailLines": 15}).text
 
     def _once(self, kind: Resource, name: str, holds: Callable[[Object], bool], what: str, seconds: float) -> Object:
         return watched(self.api, kind, name, holds, what, seconds)
