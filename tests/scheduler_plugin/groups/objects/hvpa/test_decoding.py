@@ -1,10 +1,9 @@
-"""Hvpas as people write them: every spelling gives the same spec, and a bad field is named in a sentence."""
+"""Hvpas as people write them: every spelling gives the same spec."""
 
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import replace
-from datetime import UTC, datetime, time
+from datetime import time
 from fractions import Fraction
 from typing import Any
 
@@ -20,7 +19,6 @@ from scheduler_plugin.groups.core.hvpa import (
     HvpaSpec,
     Interval,
     MaintenanceWindow,
-    Memory,
     Mixed,
     Mode,
     Preference,
@@ -29,33 +27,11 @@ from scheduler_plugin.groups.core.hvpa import (
     UpdateMode,
 )
 from scheduler_plugin.groups.core.hvpa.effective import DEFAULT_OVERLAP
-from scheduler_plugin.groups.core.hvpa.spec import PastReplicas, PastTarget, Shrinking
 from scheduler_plugin.groups.core.recommender.horizontal import MetricTarget
 from scheduler_plugin.groups.core.workload import Bounds, ReplicaBounds
-from scheduler_plugin.groups.objects.hvpa import HvpaError, decode, memory_json, memory_of
+from scheduler_plugin.groups.objects.hvpa import decode
 from tests.scheduler_plugin.groups.core.hvpa.stories import sized
-
-TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
-HPA = {"minReplicas": 2, "maxReplicas": 8}
-VPA = {"resourcePolicy": {"containerPolicies": [{"containerName": "app", "maxAllowed": {"cpu": 4}}]}}
-WEIGHT = [{"vpaWeight": 0.5}]
-MILLION = 1_000_000
-
-
-def hvpa(**spec: Any) -> dict[str, Any]:
-    """An Hvpa with a target, an HPA and a VPA; None leaves a field out."""
-    whole = {"targetRef": TARGET, "hpaTemplate": HPA, "vpaTemplate": VPA, **spec}
-    return {"spec": {key: value for key, value in whole.items() if value is not None}}
-
-
-def spec_of(**spec: Any) -> HvpaSpec:
-    return decode(hvpa(**spec)).spec
-
-
-def problem(**spec: Any) -> str:
-    with pytest.raises(HvpaError) as raised:
-        decode(hvpa(**spec))
-    return str(raised.value)
+from tests.scheduler_plugin.groups.objects.hvpa.hvpa_objects import HPA, MILLION, TARGET, VPA, WEIGHT, hvpa, spec_of
 
 
 @pytest.mark.parametrize(
@@ -266,160 +242,8 @@ def test_update_mode_says_how_sizes_reach_pods(mode: str, in_place: bool, horizo
     assert (found.in_place, found.spec.horizontal.up.mode) == (in_place, horizontal)
 
 
-BOTH = [{"resource": {"name": "cpu", "target": {"averageUtilization": 50}}}, {"type": "External"}]
-
-
-@pytest.mark.parametrize(
-    ("spec", "sentence"),
-    [
-        ({"targetRef": None}, "spec.targetRef.kind: expected the kind of what is scaled, got nothing"),
-        ({"targetRef": 7}, "spec.targetRef: expected an object, got 7"),
-        (
-            {"targetRef": {"kind": "Deployment"}},
-            "spec.targetRef.name: expected the name of what is scaled, got nothing",
-        ),
-        ({"targetRef": {"kind": 1, "name": "web"}}, "spec.targetRef.kind: expected a text, got 1"),
-        (
-            {"hpaTemplate": {"minReplicas": 3, "maxReplicas": 2}},
-            "spec.hpaTemplate.maxReplicas: expected a whole number from minReplicas (3) on, got 2",
-        ),
-        (
-            {"hpaTemplate": {}},
-            "spec.hpaTemplate.maxReplicas: expected a whole number from minReplicas (1) on, got nothing",
-        ),
-        (
-            {"hpaTemplate": {"minReplicas": 0, "maxReplicas": 2}},
-            "spec.hpaTemplate.minReplicas: expected a whole number from 1 to 10000, got 0",
-        ),
-        ({"hpaSpec": HPA}, "spec.hpaSpec: expected nothing beside hpaTemplate"),
-        (
-            {"HPATemplate": {"maxReplicas": 1}},
-            "spec.hpaTemplate: expected one spelling, got HPATemplate and hpaTemplate",
-        ),
-        ({"hpa": {"deploy": "no"}}, "spec.hpa.deploy: expected true or false, got 'no'"),
-        (
-            {"mode": "Both"},
-            "spec.mode: expected one of HpaPreferred, HpaBiased, VpaBiased, Mixed, WeightBased, EffectiveIntervals, "
-            "got 'Both'",
-        ),
-        (
-            {"mode": "HpaPreferred", "hpaTemplate": None},
-            "spec.hpaTemplate: expected an object with maxReplicas, which mode HpaPreferred needs, got nothing",
-        ),
-        (
-            {"hpaTemplate": {**HPA, "metrics": BOTH}},
-            "spec.hpaTemplate.metrics: expected utilization or other targets in mode EffectiveIntervals, got both",
-        ),
-        ({"hpaTemplate": {**HPA, "metrics": [3]}}, "spec.hpaTemplate.metrics: expected a list of objects, got [3]"),
-        (
-            {"scaleUpDelay": "soon"},
-            'spec.scaleUpDelay: expected seconds or a duration such as "90s", "5m" or "1h30m", got \'soon\'',
-        ),
-        (
-            {"minCpuChange": {"value": "much"}},
-            'spec.minCpuChange.value: expected a quantity such as 2, "250m" or "1Gi", got \'much\'',
-        ),
-        (
-            {"minMemChange": {"percentage": -1}},
-            "spec.minMemChange.percentage: expected a number from 0 to 10000, got -1",
-        ),
-        (
-            {"minMemChange": {"percentage": "most"}},
-            "spec.minMemChange.percentage: expected a number from 0 to 10000, got 'most'",
-        ),
-        (
-            {"weightBasedScalingIntervals": [{"vpaWeight": 101}]},
-            "spec.weightBasedScalingIntervals[0].vpaWeight: expected a number from 0 to 100, got 101",
-        ),
-        (
-            {"weightBasedScalingIntervals": [{"startReplicaCount": 7, "lastReplicaCount": 3}]},
-            "spec.weightBasedScalingIntervals[0].lastReplicaCount: expected at least startReplicaCount (7), got 3",
-        ),
-        (
-            {"weightBasedScalingIntervals": [{"lastReplicaCount": 5}, {"startReplicaCount": 4}]},
-            "spec.weightBasedScalingIntervals[1]: expected to share at most one end with "
-            "spec.weightBasedScalingIntervals[0], got 4 to 5 in both",
-        ),
-        (
-            {"weightBasedScalingIntervals": WEIGHT, "firstStageVpaWeight": 1},
-            "spec.weightBasedScalingIntervals: expected nothing beside stages",
-        ),
-        (
-            {"stageTwoStartReplicaCount": 5, "stageTwoStopReplicaCount": 3},
-            "spec.stageTwoStopReplicaCount: expected at least stageTwoStartReplicaCount (5), got 3",
-        ),
-        (
-            {"scaleUp": {"updatePolicy": {"updateMode": "MaintenanceWindow"}}},
-            "spec.maintenanceTimeWindow: expected begin and end, which updateMode MaintenanceWindow needs, got nothing",
-        ),
-        (
-            {"maintenanceTimeWindow": {"begin": "220000+0100", "end": "late"}},
-            "spec.maintenanceTimeWindow.end: expected a time of day with a zone such as \"220000+0100\", got 'late'",
-        ),
-        (
-            {
-                "vpaTemplate": {
-                    "resourcePolicy": {"containerPolicies": [{"minAllowed": {"cpu": 2}, "maxAllowed": {"cpu": 1}}]}
-                }
-            },
-            "spec.vpaTemplate.resourcePolicy.containerPolicies[0].maxAllowed: expected at least minAllowed.cpu (2), "
-            "got {'cpu': 1}",
-        ),
-        (
-            {"vpaTemplate": {"resourcePolicy": {"containerPolicies": [{"controlledResources": "cpu"}]}}},
-            "spec.vpaTemplate.resourcePolicy.containerPolicies[0].controlledResources: expected a list, got 'cpu'",
-        ),
-        (
-            {"targetRef": None, "scaleDownDelay": -1},
-            "spec.targetRef.kind: expected the kind of what is scaled, got nothing; "
-            "spec.scaleDownDelay: expected a duration of zero to ten years, got -1",
-        ),
-    ],
-)
-def test_a_bad_field_is_named_in_a_sentence(spec: dict[str, Any], sentence: str) -> None:
-    assert problem(**spec) == sentence
-
-
-@pytest.mark.parametrize("found", [{}, {"spec": None}, {"spec": "all"}])
-def test_an_object_without_a_spec_is_one_more_bad_field(found: dict[str, Any]) -> None:
-    with pytest.raises(HvpaError, match=r"spec\.targetRef\.kind: expected"):
-        decode(found)
-
-
 def test_reading_changes_nothing() -> None:
     given = hvpa(weightBasedScalingIntervals=WEIGHT)
     before = deepcopy(given)
     decode(given)
     assert given == before
-
-
-def test_memory_survives_a_restart() -> None:
-    at = datetime(2026, 1, 1, 12, 30, 15, 250_000, tzinfo=UTC)
-    memory = Memory(at, None, (PastTarget("app", "cpu", 500, 2),), (PastReplicas(at, 3), PastReplicas(at, 2)))
-    said = memory_json(memory)
-    assert said == {
-        "lastScaleUpTime": "2026-01-01T12:30:15.250000Z",
-        "lastScaleDownTime": None,
-        "pastTargets": [{"container": "app", "resource": "cpu", "target": 500, "replicas": 2}],
-        "pastReplicas": [
-            {"since": "2026-01-01T12:30:15.250000Z", "replicas": 3},
-            {"since": "2026-01-01T12:30:15.250000Z", "replicas": 2},
-        ],
-    }
-    assert memory_of(said) == memory
-    waits = replace(memory, shrinking=(Shrinking("app/cpu", at, 700), Shrinking("replicas", at, 3)))
-    assert memory_of(memory_json(waits)) == waits
-    assert memory_of(memory_json(Memory())) == Memory()
-
-
-@pytest.mark.parametrize(
-    "status",
-    [
-        {"lastScaleUpTime": "yesterday"},
-        {"pastTargets": [{"resource": "gpu", "replicas": 1}, {"resource": "cpu", "replicas": 0}]},
-        {"shrinking": [{"subject": "app/cpu", "highest": 3}, {"since": "2026-01-01T12:30:15Z", "highest": -1}]},
-        {"pastReplicas": [{"replicas": 2}, {"since": "2026-01-01T12:30:15Z"}]},
-    ],
-)
-def test_what_is_no_memory_was_never_remembered(status: dict[str, Any]) -> None:
-    assert memory_of(status) == Memory()

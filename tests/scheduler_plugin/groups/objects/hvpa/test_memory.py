@@ -1,0 +1,47 @@
+"""What an Hvpa remembers stands in its status, and is read back after a restart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from scheduler_plugin.groups.core.hvpa import (
+    Memory,
+)
+from scheduler_plugin.groups.core.hvpa.spec import PastReplicas, PastTarget, Shrinking
+from scheduler_plugin.groups.objects.hvpa import memory_json, memory_of
+
+
+def test_memory_survives_a_restart() -> None:
+    at = datetime(2026, 1, 1, 12, 30, 15, 250_000, tzinfo=UTC)
+    memory = Memory(at, None, (PastTarget("app", "cpu", 500, 2),), (PastReplicas(at, 3), PastReplicas(at, 2)))
+    said = memory_json(memory)
+    assert said == {
+        "lastScaleUpTime": "2026-01-01T12:30:15.250000Z",
+        "lastScaleDownTime": None,
+        "pastTargets": [{"container": "app", "resource": "cpu", "target": 500, "replicas": 2}],
+        "pastReplicas": [
+            {"since": "2026-01-01T12:30:15.250000Z", "replicas": 3},
+            {"since": "2026-01-01T12:30:15.250000Z", "replicas": 2},
+        ],
+    }
+    assert memory_of(said) == memory
+    waits = replace(memory, shrinking=(Shrinking("app/cpu", at, 700), Shrinking("replicas", at, 3)))
+    assert memory_of(memory_json(waits)) == waits
+    assert memory_of(memory_json(Memory())) == Memory()
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"lastScaleUpTime": "yesterday"},
+        {"pastTargets": [{"resource": "gpu", "replicas": 1}, {"resource": "cpu", "replicas": 0}]},
+        {"shrinking": [{"subject": "app/cpu", "highest": 3}, {"since": "2026-01-01T12:30:15Z", "highest": -1}]},
+        {"pastReplicas": [{"replicas": 2}, {"since": "2026-01-01T12:30:15Z"}]},
+    ],
+)
+def test_what_is_no_memory_was_never_remembered(status: dict[str, Any]) -> None:
+    assert memory_of(status) == Memory()
