@@ -21,7 +21,7 @@ from scheduler_plugin.dashboard.story import story, warnings_about
 from scheduler_plugin.history.ports import History, HistoryError, Period
 from scripts.autoscale.clusters import Context, Kubeconfig
 from scripts.autoscale.explain_group import find_group, group_account, group_name, group_story
-from scripts.autoscale.history.finding import history_path, opened_history
+from scripts.autoscale.history.finding import a_url, history_path, opened_history
 from scripts.autoscale.history.past import period_since, told_since
 from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
@@ -42,7 +42,7 @@ def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
     ],
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Say it again each second, until Ctrl-C.")] = False,
     since: Annotated[str, typer.Option(help="What was decided since then instead, such as 12h, as recorded.")] = "",
-    prometheus: Annotated[str, typer.Option(help="With --since: ask this Prometheus (its URL), not a file.")] = "",
+    prometheus: Annotated[str, typer.Option(help="With --since: this Prometheus, not a file.", callback=a_url)] = "",
     output: OutputFormat = Output.TEXT,
     name: Name = "local",
     kubeconfig: Kubeconfig = "",
@@ -54,6 +54,8 @@ def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
     Examples: autoscale explain db --watch · autoscale explain shop/db --since 12h
     """
     where = (name, kubeconfig, context)
+    if since and watch:
+        raise typer.BadParameter("what was is told once: leave out --watch or --since")
     if not since:
         run(_explain(what, namespace, where, output, watch=watch))
     try:

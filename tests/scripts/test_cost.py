@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.costs.consolidation import AdvisedMove, Emptied
 from scheduler_plugin.history.sqlite.store import SqliteStore
 from scripts.autoscale.costs import cost as command
-from scripts.autoscale.costs.cost_views import advice
+from scripts.autoscale.costs.cost_views import advice, advice_document
 from scripts.autoscale.costs.policy_replay import CPU, replayed
 from scripts.autoscale.costs.price_table import price_table
 from scripts.autoscale.history.finding import history_path
@@ -71,6 +73,44 @@ def test_the_table_says_what_was_saved_and_at_which_prices(cost: Cost) -> None:
     assert "the published reference prices" in said
     assert "At the reference price, because the table names no price for their instance type: n1." in said
     assert "The history begins 1.0 h after the time that was asked for." in said
+    assert "The history ends" not in said
+
+
+def test_all_hours_are_told_where_there_is_room(cost: Cost) -> None:
+    heading, *rows = [line.split() for line in cost("-o", "wide").splitlines()[1:4]]
+    assert " ".join(heading).endswith(
+        "unknown h used vCPU-h used GiB-h max vCPU-h max GiB-h P99.5 vCPU-h P99.5 GiB-h known h use known h"
+    )
+    assert rows[0][-8:] == ["0.99", "1.98", "15.87", "31.73", "3.97", "7.93", "1.98", "1.98"]
+    assert rows[1][:10] == web_line(cost())
+
+
+def test_what_is_not_known_of_a_vm_is_no_zero(cost: Cost, file: Path) -> None:
+    store, now = SqliteStore(file, time.time), round(time.time() * 1000)
+    row = (*[None] * 6, 1000, GIB, None, None)
+    store.write(Batch(vms=[(VmFacts(ObjectName("lab", "odd"), "n1"), held(now - HOUR, now, row))]))
+    store.close()
+    said = next(line.split() for line in cost().splitlines() if "lab/odd" in line)
+    assert said[4:] == ["-", "-", "-", "-", "-", "0.00"]
+    (odd,) = [each for each in json.loads(cost("-o", "json"))["lines"] if each["name"] == "lab/odd"]
+    assert (odd["used_cost"], odd["saved"], odd["use_known_hours"]) == (None, None, 0.0)
+
+
+def test_a_record_that_ended_long_ago_says_so_in_every_form(cost: Cost, file: Path) -> None:
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("UPDATE vm_spans SET since = since - ?1, until = until - ?1", (4 * HOUR,))
+    ended = "The history ends 4.0 h before now: nothing records since then."
+    assert ended in cost("--since", "9h")
+    assert json.loads(cost("--since", "9h", "-o", "json"))["notes"][-1] == ended
+    assert ended not in cost("--since", "9h", "-o", "csv")  # that is on the standard error
+
+
+def test_a_label_that_is_not_kept_is_told_from_one_that_vms_lack(cost: Cost) -> None:
+    assert "No VM has a recorded tier: what records keeps the labels that its --label names." in cost(
+        "--by", "label=tier"
+    )
+    assert "No VM has a recorded" not in cost("--by", "label=team")
+    assert "by label=[/]" in cost("--by", "label=[/]")
 
 
 def test_names_and_numbers_are_never_cut(cost: Cost, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,11 +172,15 @@ def test_what_cannot_be_done_is_said(cost: Cost, file: Path, tmp_path: Path) -> 
     assert "expected one of vm, namespace" in cost("--by", "pod", code=2)
     assert "expected a span of time above zero" in cost("--since", "0s", code=2)
     assert "Prometheus gives no usable answer" in cost("--prometheus", "http://127.0.0.1:1", code=1)
+    for bad in ("http://[::1", "127.0.0.1:9090", "nonsense", "ftp://here", "http://"):
+        assert "URL" in cost("--prometheus", bad, code=2)
+    assert "advice is text, wide, json or yaml" in cost("--consolidate", "-o", "csv", code=2)
     assert "neither one of" in cost("--policy", "/no/such/file", code=2)
     (tmp_path / "odd.yaml").write_text("prices: {cpu: -1}\n")
     assert "odd.yaml" in cost("--prices", str(tmp_path / "odd.yaml"), code=2)
     file.unlink()
     assert "there is no history at" in cost(code=1)
+    assert "neither one of" in cost("--policy", "/no/such/file", code=2)
     SqliteStore(file, time.time).close()
     assert "The history is empty so far." in cost()
 
@@ -144,14 +188,23 @@ def test_what_cannot_be_done_is_said(cost: Cost, file: Path, tmp_path: Path) -> 
 def test_a_gap_is_played_through_and_not_counted() -> None:
     row = (1000, GIB, 1000, GIB, *[None] * 6)
     spans = [held(at * MINUTE, (at + 1) * MINUTE, row) for at in (*range(60), *range(600, 660))]
-    found = replayed("db", spans, PLAYERS["fixed-peak"], Size(8000, GIB), CPU)
+    found = replayed("db", spans, PLAYERS["fixed-peak"], (None, Size(8000, GIB)), CPU)
     assert found is not None
     assert (found.recorded, found.played, found.needed) == (Fraction(2), Fraction(2), Fraction(2))
     assert found.missed_percent == 0.0
-    assert replayed("db", spans[:1], PLAYERS["fixed-peak"], None, CPU) is None
-    low = replayed("db", spans, PLAYERS["fixed-peak"], Size(500, GIB), CPU)
+    assert replayed("db", spans[:1], PLAYERS["fixed-peak"], (None, None), CPU) is None
+    low = replayed("db", spans, PLAYERS["fixed-peak"], (None, Size(500, GIB)), CPU)
     assert low is not None
     assert (low.played, low.missed_percent) == (Fraction(1), 50.0)
+
+
+def test_no_policy_saves_what_a_vm_has_at_least() -> None:
+    row = (1000, GIB, 100, GIB, *[None] * 6)
+    spans = [held(at * MINUTE, (at + 1) * MINUTE, row) for at in range(60)]
+    for bounds, played in (((None, None), Fraction(1, 4)), ((Size(1000, GIB), None), Fraction(1))):
+        found = replayed("db", spans, PLAYERS["fixed-peak"], bounds, CPU)
+        assert found is not None
+        assert (found.recorded, found.played) == (Fraction(1), played)
 
 
 def test_advice_names_the_moves() -> None:
@@ -163,6 +216,11 @@ def test_advice_names_the_moves() -> None:
     ]
     assert said[3] == "  It runs no VM."
     assert next(advice([])).startswith("No node could be emptied")
+    assert advice_document([Emptied("n1", Fraction(1, 2), moves, 3)]) == {
+        "nodes": [
+            {"node": "n1", "pricePerHour": 0.5, "moves": [{"vm": "default/db", "target": "n2"}], "otherPods": 3},
+        ]
+    }
 
 
 def test_prices_come_from_a_file_or_the_schedulers_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,3 +242,14 @@ def test_each_cluster_has_a_history_of_its_own(tmp_path: Path, monkeypatch: pyte
     assert history_path("local", "") == tmp_path / "clusters" / "local" / "history.sqlite"
     others = {history_path("local", str(tmp_path / "config"), context) for context in ("", "a", "b")}
     assert len(others) == 3
+
+
+@pytest.mark.parametrize(("every", "code"), [("10m", 1), ("11m", 2), ("100d", 2), ("soon", 2)])
+def test_a_recorder_looks_every_ten_minutes_at_least(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: str, code: int
+) -> None:
+    """No look holds for longer than a span may be."""
+    monkeypatch.setenv("AUTOSCALE_HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    found = CliRunner().invoke(app(["cost", "record"]), ["record", "--every", every])
+    assert found.exit_code == code, found.output

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.batches import Batch
 from scheduler_plugin.history.core.samples import HOUR, Decision, MoveRecord, Size
-from scheduler_plugin.history.ports import Extent
 from scheduler_plugin.history.sqlite.store import SqliteStore
+from scripts.autoscale.history import past
 from scripts.autoscale.history.past import lines_of
 from scripts.autoscale.main import app
 
@@ -26,13 +26,13 @@ MOVED = MoveRecord(
 
 
 def test_decisions_and_migrations_are_told_in_their_order() -> None:
-    assert list(lines_of(DB, [GROWN], [MOVED], Extent(0, 0, ("A note.",)))) == [
+    assert list(lines_of(DB, [GROWN], [MOVED], ("A note.",))) == [
         "2026-01-01T00:00:00Z agent (2 cpu, 1Gi): growing for [red]cpu[/red] Denied in part.",
         "  cpu needs 2",
         "2026-01-01T00:00:05Z migration from n1 to n2: Succeeded after 4 s, 80 ms stopped: n1 is full",
         "A note.",
     ]
-    assert list(lines_of(DB, [], [], Extent(0, 0))) == ["Nothing is recorded of default/db in that time."]
+    assert list(lines_of(DB, [], [], ())) == ["Nothing is recorded of default/db in that time."]
 
 
 @pytest.fixture
@@ -58,7 +58,26 @@ def test_a_recorded_decision_is_found_without_a_cluster(home: Path) -> None:
     assert [each["said"] for each in json.loads(told)["decisions"]] == [["it was 1 h ago"], ["it was 3 h ago"]]
 
 
+@pytest.mark.parametrize("told", [700, 60])
+def test_no_decision_is_left_out_in_silence(home: Path, monkeypatch: pytest.MonkeyPatch, told: int) -> None:
+    monkeypatch.setattr(past, "MOST", 650)
+    now = round(time.time() * 1000)
+    store = SqliteStore(home / "local" / "history.sqlite", time.time)
+    store.write(Batch(decisions=[Decision(now - at * 1000, DB, "agent", (f"no {at}.",)) for at in range(1, told + 1)]))
+    store.close()
+    lines = said("--since", "2h")[1].splitlines()
+    older = ["There are older decisions than these 650: ask for less time."] if told > 650 else []
+    assert [line.rpartition(" ")[2] for line in lines[: min(told, 650)]] == [
+        f"{at}." for at in range(min(told, 650), 0, -1)
+    ]
+    assert lines[min(told, 650) :] == older
+    assert json.loads(said("--since", "2h", "-o", "json")[1])["notes"] == older
+
+
 def test_what_cannot_be_told_is_said(home: Path) -> None:
+    for bad in (["--watch"], ["--prometheus", "http://[::1"], ["--prometheus", "nonsense"]):
+        code, told = said("--since", "2h", *bad)
+        assert (code, "Error" in told) == (2, True), told
     assert said("--since", "soon")[0] == 2
     code, told = said("--since", "2h")
     assert code == 1

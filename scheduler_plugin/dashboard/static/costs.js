@@ -12,8 +12,8 @@ const AWAY = "The server does not answer.";
 const NO_HISTORY = "No history is kept here, or it cannot be read: what VMs cost is not known.";
 const kept = { by: "namespace", seconds: 86400 };
 
-export const money = (value) => value.toFixed(Math.abs(value) >= 100 ? 2 : 4);
-const hours = (value) => value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+export const money = (value) => value === null ? "–" : value.toFixed(Math.abs(value) >= 100 ? 2 : 4);
+const hours = (value) => value === null ? "–" : value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
 const prices = (found) => `Prices: ${found.prices}, per hour and in its currency.`;
 
 export async function askCosts(seconds, by, only = "") {

@@ -4,21 +4,26 @@ Rules that hold here:
 
 - What is reserved is what a VM costs, as a request is there; use makes its efficiency.
 - What this project does not know (volumes, networks, GPUs) is zero, as there.
+- What has no value for what is asked by is ``__unallocated__``, and names of labels are Prometheus's, as there.
 """
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Final
 
 from scheduler_plugin.history.core.samples import HOUR, Millis
 from scheduler_plugin.history.costs.bills import Bill, Cost, Line
+from scheduler_plugin.history.costs.grouping import LABEL, NONE
 from scheduler_plugin.history.costs.rendering import ranked, rounded
 
 _GIB: Final = 1024**3
 _ZEROS: Final = (
     *("cpuCostAdjustment", "cpuCostIdle", "ramCostAdjustment", "ramCostIdle"),
+    *("gpuRequestAverage", "gpuUsageAverage"),
     *("gpuCount", "gpuHours", "gpuCost", "gpuCostAdjustment", "gpuCostIdle", "gpuEfficiency"),
     *("networkTransferBytes", "networkReceiveBytes", "networkCost", "networkCrossZoneCost"),
     *("networkCrossRegionCost", "networkInternetCost", "networkCostAdjustment"),
@@ -26,14 +31,17 @@ _ZEROS: Final = (
     *("pvBytes", "pvByteHours", "pvCost", "pvCostAdjustment", "externalCost", "sharedCost"),
 )
 
+_CONTROLLERS: Final = MappingProxyType({"vm": "virtualmachine", "group": "virtualmachinegroup"})
+_NO_NAME: Final = re.compile(r"[^a-zA-Z0-9_]")
+UNALLOCATED: Final = "__unallocated__"
 _NOTHING_OF: Final = ("pvs", "lbAllocations", "gpuAllocation")
 
 
 def allocations(found: Bill, by: str, cluster: str) -> dict[str, object]:
     """The answer of ``/allocation`` for one window, aggregated by ``by``."""
     window = {"start": _time(found.period.since), "end": _time(found.period.until)}
-    sets = {name: _allocation(name, line, by, cluster, found, window) for name, line in ranked(found)}
-    return {"code": 200, "data": [sets]}
+    named = ((UNALLOCATED if name == NONE else name, line) for name, line in ranked(found))
+    return {"code": 200, "data": [{name: _allocation(name, line, by, cluster, found, window) for name, line in named}]}
 
 
 def _allocation(  # noqa: PLR0913, PLR0917 - the parts of one record
@@ -86,16 +94,14 @@ def _ram(line: Line, hours: Fraction) -> dict[str, float]:
 
 def _properties(name: str, by: str, cluster: str) -> dict[str, object]:
     found: dict[str, object] = {"cluster": cluster}
-    if by == "vm":
-        namespace, _, vm = name.partition("/")
-        found |= {"namespace": namespace, "controllerKind": "virtualmachine", "controller": vm}
-    elif by in {"namespace", "node"}:
-        found[by] = name
-    elif by == "group":
-        found |= {"controllerKind": "virtualmachinegroup", "controller": name}
-    else:
-        found["labels"] = {by.partition("=")[2]: name}
-    return found
+    if name == UNALLOCATED:
+        return found
+    if by in _CONTROLLERS:
+        namespace, _, controller = name.partition("/")
+        return found | {"namespace": namespace, "controllerKind": _CONTROLLERS[by], "controller": controller}
+    if by.startswith(LABEL):
+        return found | {"labels": {_NO_NAME.sub("_", by.removeprefix(LABEL)): name}}
+    return found | {by: name}
 
 
 def _mean(amount: Fraction, hours: Fraction) -> float:

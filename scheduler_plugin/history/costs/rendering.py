@@ -3,6 +3,7 @@
 Rules that hold here:
 
 - Money has six decimals and hours have six in what machines read; people see fewer.
+- What is not known of any of a line's VMs is None, and no zero: an empty cell, or null.
 - A cell that a spreadsheet would take for a formula is text.
 """
 
@@ -35,17 +36,30 @@ COLUMNS: Final = (
     "unknown_hours",
     "use_known_hours",
 )
+UNKNOWN: Final = "-"
 _DECIMALS: Final = 6
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
-def figures(line: Line) -> dict[str, float]:
+def figures(line: Line) -> dict[str, float | None]:
     """The numbers of a line by their columns."""
-    costs = (line.reserved, line.used, line.at_most, line.at_high)
-    hours = [number for cost in costs for number in (cost.cpu_hours, cost.gib_hours)]
-    money = [cost.money for cost in costs]
-    others = [line.saved, line.saved_of_high, line.known, line.unknown, line.use_known]
-    return dict(zip(COLUMNS[1:], map(rounded, (*hours, *money, *others)), strict=True))
+    used, most, high = known_costs(line)
+    costs = (line.reserved, used, most, high)
+    hours = [part for each in costs for part in ((None, None) if each is None else (each.cpu_hours, each.gib_hours))]
+    money = [None if cost is None else cost.money for cost in costs]
+    saved = [None if most is None else line.saved, None if high is None else line.saved_of_high]
+    found = (*hours, *money, *saved, line.known, line.unknown, line.use_known)
+    return {name: None if number is None else rounded(number) for name, number in zip(COLUMNS[1:], found, strict=True)}
+
+
+def known_costs(line: Line) -> tuple[Cost | None, Cost | None, Cost | None]:
+    """What was used, and what the maximum and the size for 99.5 % of the time would have cost; None: not known."""
+    whole = line.reserved.money
+    return (
+        line.used if line.use_known or not line.known else None,
+        line.at_most if line.without_most < whole or not whole else None,
+        line.at_high if line.without_high < whole or not whole else None,
+    )
 
 
 def rounded(number: Fraction) -> float:
@@ -93,10 +107,12 @@ def plain(cell: str) -> str:
     return f"'{cell}" if cell.startswith(_FORMULA) else cell
 
 
-def hours_and_money(cost: Cost) -> tuple[str, str, str]:
-    """For people: vCPU-hours, GiB-hours and money.
+def hours_and_money(cost: Cost | None) -> tuple[str, str, str]:
+    """For people: vCPU-hours, GiB-hours and money; None: they are not known.
 
     >>> hours_and_money(Cost(Fraction(1, 3), Fraction(2), Fraction(1, 100), Fraction(0)))
     ('0.33', '2.00', '0.0100')
     """
+    if cost is None:
+        return UNKNOWN, UNKNOWN, UNKNOWN
     return f"{float(cost.cpu_hours):.2f}", f"{float(cost.gib_hours):.2f}", f"{float(cost.money):.4f}"

@@ -19,18 +19,19 @@ from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.smoothing.policy import PolicyError
 from scheduler_plugin.history.core.looks import machines_of, size_at
-from scheduler_plugin.history.costs.bills import bill, line_of
+from scheduler_plugin.history.core.samples import HOUR, MINUTE
+from scheduler_plugin.history.costs.bills import Bill, bill, line_of
 from scheduler_plugin.history.costs.consolidation import emptied, read_nodes
-from scheduler_plugin.history.costs.grouping import key_of
+from scheduler_plugin.history.costs.grouping import LABEL, NONE, key_of
 from scheduler_plugin.history.costs.prices import Price, PriceList, price_list, priced, reference_price
-from scheduler_plugin.history.ports import History, HistoryError, Period, Usage
+from scheduler_plugin.history.ports import Extent, History, HistoryError, Period, Usage
 from scripts.autoscale.clusters import Context, Kubeconfig
-from scripts.autoscale.costs.cost_views import Output, advice, show, written
+from scripts.autoscale.costs.cost_views import Output, advice, advice_document, serialised, show, written
 from scripts.autoscale.costs.policy_change import PolicyChange
-from scripts.autoscale.costs.policy_choice import chosen_policy
+from scripts.autoscale.costs.policy_choice import ChosenPolicy, chosen_policy
 from scripts.autoscale.costs.policy_replay import STEP
 from scripts.autoscale.costs.price_table import price_table
-from scripts.autoscale.history.finding import history_path, opened_history
+from scripts.autoscale.history.finding import a_url, history_path, opened_history
 from scripts.autoscale.history.past import period_since
 from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
@@ -41,6 +42,8 @@ HIGH: Final = 0.995
 """The share of the time that the second fixed size covers."""
 MOST_PLAYED: Final = 500
 """A policy is played on so many VMs at most, the dearest: a VM's week takes some hundredths of a second."""
+NOT_WRITTEN_YET: Final = 5 * MINUTE
+"""What was seen last is written down within so long."""
 
 Since = Annotated[str, typer.Option(help="How far back, such as 6h, 7d.")]
 
@@ -48,12 +51,12 @@ Since = Annotated[str, typer.Option(help="How far back, such as 6h, 7d.")]
 def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     since: Since = "7d",
     by: Annotated[str, typer.Option(help="vm, namespace, group, node, or label=KEY (of labels that are kept).")] = "vm",
-    output: Annotated[Output, typer.Option("--output", "-o", help="The form of what is printed.")] = Output.TABLE,
+    output: Annotated[Output, typer.Option("--output", "-o", help="The form of what is printed.")] = Output.TEXT,
     policy: Annotated[str, typer.Option(help="A policy (file or name): what it would have cost.")] = "",
     consolidate: Annotated[bool, typer.Option("--consolidate", help="Say which nodes could be emptied now.")] = False,
     prices: Annotated[Path | None, typer.Option(help="A price table, as the scheduler's section `ranking`.")] = None,
     file: Annotated[Path | None, typer.Option(help="A history's file, instead of the cluster's own.")] = None,
-    prometheus: Annotated[str, typer.Option(help="Ask this Prometheus (its URL) instead of a file.")] = "",
+    prometheus: Annotated[str, typer.Option(help="Ask this Prometheus instead of a file.", callback=a_url)] = "",
     name: Name = "local",
     kubeconfig: Kubeconfig = "",
     context: Context = "",
@@ -71,10 +74,19 @@ def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     if consolidate:
-        run(_consolidate(ranking, where))
+        if output in {Output.CSV, Output.OPENCOST}:
+            raise typer.BadParameter("advice is text, wide, json or yaml", param_hint="--output")
+        run(_consolidate(ranking, where, output))
     else:
         chosen = opened_history(file or history_path(*where), prometheus)
-        run(_cost(chosen, period, by, output, (ranking, said), policy, name))
+        run(_cost(chosen, period, by, output, (ranking, said), _chosen(policy), name))
+
+
+def _chosen(policy: str) -> ChosenPolicy | None:
+    try:
+        return chosen_policy(policy) if policy else None
+    except PolicyError as error:
+        raise typer.BadParameter(str(error), param_hint="--policy") from None
 
 
 async def _cost(  # noqa: PLR0913, PLR0917 - what was chosen
@@ -83,7 +95,7 @@ async def _cost(  # noqa: PLR0913, PLR0917 - what was chosen
     by: str,
     output: Output,
     prices: tuple[RankingConfig, str],
-    policy: str,
+    policy: ChosenPolicy | None,
     cluster: str,
 ) -> int:
     try:
@@ -95,39 +107,46 @@ async def _cost(  # noqa: PLR0913, PLR0917 - what was chosen
             changes = await _policy_lines(history, usages, period, policy, table) if policy else []
     except HistoryError as error:
         raise SiteError(str(error)) from error
-    except PolicyError as error:
-        raise typer.BadParameter(str(error), param_hint="--policy") from None
-    if output is Output.TABLE:
-        notes = (*_missing(extent.since, period), *extent.notes, *changes)
-        show(Console(), found, by, prices[1], notes)
+    notes = (*_missing(extent, period), *_unlabelled(found, by), *extent.notes, *changes)
+    if output in {Output.TEXT, Output.WIDE}:
+        show(Console(), found, by, prices[1], notes, is_wide=output is Output.WIDE)
     else:
-        sys.stdout.write(written(found, by, output, cluster))
-        print(*changes, sep="\n" if changes else "", end="\n" if changes else "", file=sys.stderr)
+        sys.stdout.write(written(found, by, output, cluster, notes))
+        if output in {Output.CSV, Output.OPENCOST}:
+            print_lines(Console(stderr=True), notes)
     return 0
 
 
-def _missing(since: int | None, period: Period) -> Sequence[str]:
-    if since is None:
-        return ["The history is empty so far."]
-    hours = (since - period.since) / 3_600_000
-    return [f"The history begins {hours:.1f} h after the time that was asked for."] if hours > 0 else []
+def _missing(extent: Extent, period: Period) -> Iterator[str]:
+    if extent.since is None or extent.until is None:
+        yield "The history is empty so far."
+        return
+    late, early = (extent.since - period.since) / HOUR, (period.until - extent.until) / HOUR
+    if late > 0:
+        yield f"The history begins {late:.1f} h after the time that was asked for."
+    if early * HOUR > NOT_WRITTEN_YET:
+        yield f"The history ends {early:.1f} h before now: nothing records since then."
+
+
+def _unlabelled(found: Bill, by: str) -> Iterator[str]:
+    if by.startswith(LABEL) and found.lines.keys() == {NONE}:
+        yield f"No VM has a recorded {by.removeprefix(LABEL)}: what records keeps the labels that its --label names."
 
 
 async def _policy_lines(
-    history: History, usages: Sequence[Usage], period: Period, policy: str, prices: PriceList
+    history: History, usages: Sequence[Usage], period: Period, policy: ChosenPolicy, prices: PriceList
 ) -> list[str]:
     """What the policy would have cost or saved, in sentences."""
-    chosen = chosen_policy(policy)
     latest: dict[ObjectName, Usage] = {}
     money: dict[ObjectName, Fraction] = defaultdict(Fraction)
     for each in sorted(usages, key=lambda each: each.span.until):
         latest[each.facts.vm] = each
         money[each.facts.vm] += line_of(each, None, prices.on(each.facts.node)).reserved.money
     dearest = sorted(latest, key=lambda vm: (-money[vm], vm))[:MOST_PLAYED]
-    change = PolicyChange(chosen)
+    change = PolicyChange(policy)
     for vm in dearest:
         spans = await history.vm_series(vm, period, STEP)
-        change.add(vm, spans, latest[vm].facts.most, prices.on(latest[vm].facts.node))
+        change.add(latest[vm].facts, spans, prices.on(latest[vm].facts.node))
     shares = sum(money[vm] for vm in dearest), sum(money.values())
     return [*change.sentences(), *_left_out(len(dearest), len(latest), shares)]
 
@@ -138,7 +157,7 @@ def _left_out(played: int, vms: int, shares: tuple[Fraction | int, Fraction | in
         yield f"It was played on the {played} dearest of {vms} VMs, which are {share:.0%} of what was reserved."
 
 
-async def _consolidate(ranking: RankingConfig, where: tuple[str, str, str]) -> int:
+async def _consolidate(ranking: RankingConfig, where: tuple[str, str, str], output: Output) -> int:
     async with open_site(*where) as site:
         answer = await site.of_scheduler("/nodes")
         if answer is None:
@@ -150,5 +169,9 @@ async def _consolidate(ranking: RankingConfig, where: tuple[str, str, str]) -> i
         price = None if size is None else priced(size, machines.get(label, ""), ranking)
         if price is not None:
             prices[label] = price
-    print_lines(Console(), advice(emptied(read_nodes(answer, prices, reference_price(ranking)))))
+    found = emptied(read_nodes(answer, prices, reference_price(ranking)))
+    if output in {Output.TEXT, Output.WIDE}:
+        print_lines(Console(), advice(found))
+    else:
+        sys.stdout.write(serialised(advice_document(found), output))
     return 0

@@ -17,44 +17,66 @@ from scheduler_plugin.history.core.samples import HOUR
 from scheduler_plugin.history.costs.bills import Bill, Line
 from scheduler_plugin.history.costs.consolidation import Emptied
 from scheduler_plugin.history.costs.opencost import allocations
-from scheduler_plugin.history.costs.rendering import as_csv, document, hours_and_money, ranked
+from scheduler_plugin.history.costs.rendering import (
+    UNKNOWN,
+    as_csv,
+    document,
+    hours_and_money,
+    known_costs,
+    ranked,
+    rounded,
+)
 from scripts.autoscale.terminal.printing import print_lines
 from scripts.autoscale.terminal.visible import visible
 
 _WIDEST: Final = 1000
+_HEADINGS: Final = ("vCPU-h", "GiB-h", "cost", "used", "at max", "saved", "at P99.5", "saved", "unknown h")
+_WIDE_HEADINGS: Final = (
+    *("used vCPU-h", "used GiB-h", "max vCPU-h", "max GiB-h", "P99.5 vCPU-h", "P99.5 GiB-h"),
+    *("known h", "use known h"),
+)
 
 
 class Output(StrEnum):
     """The form of what is printed."""
 
-    TABLE = "table"
+    TEXT = "text"
+    WIDE = "wide"
     JSON = "json"
     YAML = "yaml"
     CSV = "csv"
     OPENCOST = "opencost"
 
 
-def written(found: Bill, by: str, output: Output, cluster: str) -> str:
-    """The bill for machines."""
+def written(found: Bill, by: str, output: Output, cluster: str, notes: Sequence[str]) -> str:
+    """The bill for machines; ``notes`` are in JSON and YAML."""
     if output is Output.CSV:
         return as_csv(found)
-    answer = allocations(found, by, cluster) if output is Output.OPENCOST else document(found, by)
+    if output is Output.OPENCOST:
+        return serialised(allocations(found, by, cluster), output)
+    return serialised({**document(found, by), "notes": list(notes)}, output)
+
+
+def serialised(answer: object, output: Output) -> str:
+    """YAML where that is asked for, else JSON."""
     if output is Output.YAML:
         return yaml.safe_dump(answer, sort_keys=False, allow_unicode=True)
     return json.dumps(answer, indent=2) + "\n"
 
 
-def show(console: Console, found: Bill, by: str, prices: str, notes: Sequence[str]) -> None:
-    """The bill for people."""
-    hours = (found.period.until - found.period.since) / HOUR
-    table = Table(box=None, title=f"The last {hours:.1f} h, by {by}", title_justify="left")
-    table.add_column(by, no_wrap=True)
-    for heading in ("vCPU-h", "GiB-h", "cost", "used", "at max", "saved", "at P99.5", "saved", "unknown h"):
+def show(  # noqa: PLR0913 - what is told beside the bill
+    console: Console, found: Bill, by: str, prices: str, notes: Sequence[str], *, is_wide: bool = False
+) -> None:
+    """The bill for people; ``is_wide``: with the hours of everything."""
+    hours, cells = (found.period.until - found.period.since) / HOUR, _wide_cells if is_wide else _cells
+    table = Table(box=None, title=escape(visible(f"The last {hours:.1f} h, by {by}")), title_justify="left")
+    table.add_column(escape(visible(by)), no_wrap=True)
+    for heading in (*_HEADINGS, *(_WIDE_HEADINGS if is_wide else ())):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, line in ranked(found):
-        table.add_row(escape(visible(name)), *_cells(line))
+        table.add_row(escape(visible(name)), *cells(line))
     table.add_section()
-    table.add_row("total", *_cells(found.total), style="bold")
+    table.add_row("total", *cells(found.total), style="bold")
     # A terminal may break a line that is too long for it; a name or a number that is cut says nothing.
     wide = console.options.update(max_width=_WIDEST)
     console.width = max(console.width, Measurement.get(console, wide, table).maximum)
@@ -64,9 +86,15 @@ def show(console: Console, found: Bill, by: str, prices: str, notes: Sequence[st
 
 def _cells(line: Line) -> tuple[str, ...]:
     cpu, mem, money = hours_and_money(line.reserved)
-    used, most, high = (hours_and_money(cost)[2] for cost in (line.used, line.at_most, line.at_high))
-    saved, of_high = (f"{float(each):.4f}" for each in (line.saved, line.saved_of_high))
+    used, most, high = (hours_and_money(cost)[2] for cost in known_costs(line))
+    saved = UNKNOWN if most == UNKNOWN else f"{float(line.saved):.4f}"
+    of_high = UNKNOWN if high == UNKNOWN else f"{float(line.saved_of_high):.4f}"
     return cpu, mem, money, used, most, saved, high, of_high, f"{float(line.unknown):.2f}"
+
+
+def _wide_cells(line: Line) -> tuple[str, ...]:
+    hours = [cell for cost in known_costs(line) for cell in hours_and_money(cost)[:2]]
+    return *_cells(line), *hours, f"{float(line.known):.2f}", f"{float(line.use_known):.2f}"
 
 
 def _sentences(found: Bill, prices: str) -> Iterator[str]:
@@ -81,6 +109,21 @@ def _sentences(found: Bill, prices: str) -> Iterator[str]:
         yield f"{float(total.unknown):.2f} VM-hours are unknown: the VMs were not seen then, and cost nothing here."
     if total.known > total.use_known:
         yield f"What guests used is known for {float(total.use_known):.2f} of {float(total.known):.2f} VM-hours."
+
+
+def advice_document(found: Sequence[Emptied]) -> dict[str, object]:
+    """Consolidation advice as JSON."""
+    return {
+        "nodes": [
+            {
+                "node": each.node,
+                "pricePerHour": rounded(each.price),
+                "moves": [{"vm": move.vm, "target": move.target} for move in each.moves],
+                "otherPods": each.others,
+            }
+            for each in found
+        ]
+    }
 
 
 def advice(found: Sequence[Emptied]) -> Iterator[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from protocol.messages import ObjectName
-from scheduler_plugin.history.core.samples import Size
+from scheduler_plugin.history.core.samples import VmFacts
 from scheduler_plugin.history.core.spans import Span
 from scheduler_plugin.history.costs.prices import Price
 from scripts.autoscale.costs.policy_choice import ChosenPolicy
@@ -23,10 +22,10 @@ class PolicyChange:
         self._money = Fraction(0)
         self._skipped = 0
 
-    def add(self, vm: ObjectName, spans: Sequence[Span], most: Size | None, price: Price) -> None:
-        """Plays one VM, whose hours cost ``price``."""
+    def add(self, vm: VmFacts, spans: Sequence[Span], price: Price) -> None:
+        """Plays one VM within its bounds; its hours cost ``price``."""
         cpu, memory = (
-            _played(vm, spans, player, most, what)
+            _played(vm, spans, player, what)
             for player, what in ((self._chosen.cpu, CPU), (self._chosen.memory, MEMORY))
         )
         if cpu is None and memory is None:
@@ -63,7 +62,5 @@ class PolicyChange:
             yield f"{self._skipped} VMs have too little recorded need to be played."
 
 
-def _played(
-    vm: ObjectName, spans: Sequence[Span], player: Player | None, most: Size | None, what: Resource
-) -> Replayed | None:
-    return None if player is None else replayed(str(vm), spans, player, most, what)
+def _played(vm: VmFacts, spans: Sequence[Span], player: Player | None, what: Resource) -> Replayed | None:
+    return None if player is None else replayed(str(vm.vm), spans, player, (vm.least, vm.most), what)

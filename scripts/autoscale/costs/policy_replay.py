@@ -70,8 +70,12 @@ class Replayed:
         return float(100 * self.missed / self.needed) if self.needed else 0.0
 
 
-def replayed(name: str, spans: Sequence[Span], player: Player, most: Size | None, what: Resource) -> Replayed | None:
-    """One VM's need through a policy, within its maximum; None where too little of it is known."""
+Bounds = tuple[Size | None, Size | None]
+"""The least and the most that a VM may have, as far as they are known."""
+
+
+def replayed(name: str, spans: Sequence[Span], player: Player, bounds: Bounds, what: Resource) -> Replayed | None:
+    """One VM's need through a policy, within its bounds; None where too little of it is known."""
     known = [span for span in spans if span.known[what.need] and span.known[what.size]]
     if len(known) < _LEAST_MOMENTS or not any(span.sums[what.need] for span in known):
         return None
@@ -80,9 +84,8 @@ def replayed(name: str, spans: Sequence[Span], player: Player, most: Size | None
     ends = np.array([(span.until - begin) / 1000 for span in known])
     needs = np.array([span.sums[what.need] / span.known[what.need] / what.scale for span in known])
     line = _timeline(name, starts, ends, needs)
-    given = player(line)
-    if most is not None:
-        given = np.minimum(given, what.of(most) / what.scale)
+    least, most = (None if each is None else what.of(each) / what.scale for each in bounds)
+    given = np.clip(player(line), least, most) if bounds != (None, None) else player(line)
     instants = np.arange(len(line.demand)) * line.step
     counts = instants < ends[np.searchsorted(starts, instants + 1e-9, side="right") - 1] - 1e-9
     missed = np.maximum(0.0, line.demand - given)

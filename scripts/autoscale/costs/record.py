@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -16,10 +16,13 @@ from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
 from scripts.autoscale.site import open_site
 
+LONGEST_INTERVAL: Final = 600.0
+"""Seconds. A look holds for up to four intervals, and no span of a history is longer than three hours."""
+
 
 def record(
     label: Annotated[list[str] | None, typer.Option(help="Keep this label's value too; may be repeated.")] = None,
-    every: Annotated[str, typer.Option(help="Between two looks, such as 10s.")] = "10s",
+    every: Annotated[str, typer.Option(help="Between two looks, such as 10s; at most 10m.")] = "10s",
     name: Name = "local",
     kubeconfig: Kubeconfig = "",
     context: Context = "",
@@ -32,6 +35,8 @@ def record(
         interval = float(parse_duration(every))
     except DurationError as error:
         raise typer.BadParameter(str(error), param_hint="--every") from None
+    if interval > LONGEST_INTERVAL:
+        raise typer.BadParameter(f"expected at most 10m, got {every!r}", param_hint="--every")
     run(_record(label or [], max(1.0, interval), (name, kubeconfig, context)))
 
 

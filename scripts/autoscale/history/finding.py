@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import httpx
+import typer
 
 from deploy.local.cluster.folder import ClusterFolder, clusters_root
 from scheduler_plugin.history.ports import History
@@ -32,6 +33,17 @@ def history_path(name: str, kubeconfig: str, context: str = "") -> Path:
         return folder.root / FILE
     which = sha256(f"{chosen.resolve()}\0{context}".encode()).hexdigest()[:16]
     return clusters_root().parent / "autoscale-histories" / which / FILE
+
+
+def a_url(given: str) -> str:
+    """Refuses what is no address of a server (a callback of Typer; nothing is one). Raises ``typer.BadParameter``."""
+    try:
+        url = httpx.URL(given)
+    except httpx.InvalidURL as error:
+        raise typer.BadParameter(f"{given!r} is no URL: {error}") from None
+    if given and (url.scheme not in {"http", "https"} or not url.host):
+        raise typer.BadParameter(f"expected a URL such as http://127.0.0.1:9090, got {given!r}")
+    return given
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 
@@ -12,7 +13,10 @@ from protocol.kubernetes.objects import Json
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.samples import SECOND, Decision, Millis, MoveRecord
-from scheduler_plugin.history.ports import Extent, History, Period
+from scheduler_plugin.history.ports import History, Period
+
+MOST: Final = 10_000
+"""Decisions that are told at once: about as many as a history keeps of one VM."""
 
 
 def period_since(since: str) -> Period:
@@ -26,18 +30,21 @@ def period_since(since: str) -> Period:
 
 async def told_since(history: History, vm: ObjectName, period: Period) -> tuple[list[str], Json]:
     """The decisions and migrations of a VM as lines, and as fields. Raises ``HistoryError``."""
-    decisions = await history.decisions(vm, period)
-    moves = await history.moves(vm, period)
+    decisions = await history.decisions(vm, period, MOST + 1)
+    moves, extent = await history.moves(vm, period, MOST), await history.extent()
+    older = [f"There are older decisions than these {MOST}: ask for less time."] if len(decisions) > MOST else []
+    notes = (*older, *extent.notes)
     fields: Json = {
         "vm": str(vm),
-        "decisions": msgspec.to_builtins(decisions),
+        "decisions": msgspec.to_builtins(decisions[:MOST]),
         "migrations": msgspec.to_builtins(moves),
+        "notes": list(notes),
     }
-    return list(lines_of(vm, decisions, moves, await history.extent())), fields
+    return list(lines_of(vm, decisions[:MOST], moves, notes)), fields
 
 
 def lines_of(
-    vm: ObjectName, decisions: Sequence[Decision], moves: Sequence[MoveRecord], extent: Extent
+    vm: ObjectName, decisions: Sequence[Decision], moves: Sequence[MoveRecord], notes: Sequence[str]
 ) -> Iterator[str]:
     """The oldest first; texts of other programs are shown as they are (pure)."""
     events = [(each.at, list(_decided(each))) for each in decisions] + [(each.since, [_moved(each)]) for each in moves]
@@ -46,7 +53,7 @@ def lines_of(
     for at, (first, *rest) in sorted(events, key=lambda each: each[0]):
         yield f"{_time(at)} {first}"
         yield from (f"  {sentence}" for sentence in rest)
-    yield from extent.notes
+    yield from notes
 
 
 def _decided(found: Decision) -> Iterator[str]:

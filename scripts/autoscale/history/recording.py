@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,12 +16,12 @@ from scripts.autoscale.site import Site
 
 @asynccontextmanager
 async def recording(
-    site: Site, path: Path, labels: list[str] | None = None, interval: float = 10.0
+    site: Site, path: Path, labels: Sequence[str] = (), interval: float = 10.0
 ) -> AsyncIterator[Recorder]:
     """Records ``site`` into ``path`` within the context."""
     clock = SystemClock()
     async with site_source(site, clock) as source:
-        recorder = Recorder(path, source, clock, labels=labels or [], interval=Seconds(interval))
+        recorder = Recorder(path, source, clock, labels=labels, interval=Seconds(interval))
         task = asyncio.create_task(recorder.run())
         try:
             yield recorder

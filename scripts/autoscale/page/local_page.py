@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,19 +47,23 @@ Where = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class LocalPage:
-    """A page that can be served once: at ``sock``, which listens."""
+    """A page that can be served once: at ``sock``, which listens. ``labels`` are those that its history keeps."""
 
     site: Site
     where: Where
     sock: socket.socket
     console: Console
     interval: Seconds = USUAL
+    labels: Sequence[str] = ()
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Prints a link and serves until ``stop``. Raises ``CredentialsError`` and ``SiteError``."""
         path, port = history_path(*self.where), self.sock.getsockname()[1]
         with self.sock, quiet_logs(self.console):
-            async with _api(*self.where) as (api, clock), recording(self.site, path, interval=self.interval):
+            async with (
+                _api(*self.where) as (api, clock),
+                recording(self.site, path, self.labels, self.interval),
+            ):
                 sources = SiteSources(self.site)
                 dashboard = assemble(self.site.title, api, sources, clock, None, SqliteHistory(path))
                 show_links(self.console, dashboard, port)

@@ -17,15 +17,16 @@ from scripts.autoscale.site import open_site
 
 def web(
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port on this machine's loopback.")] = PORT,
+    label: Annotated[list[str] | None, typer.Option(help="Record this label's value too; may be repeated.")] = None,
     name: Name = "local",
     kubeconfig: Kubeconfig = "",
     context: Context = "",
 ) -> None:
     """Serve the live page of a cluster to browsers on this machine, and record its history, until Ctrl-C."""
-    run(_web(port, (name, kubeconfig, context)))
+    run(_web(port, (name, kubeconfig, context), label or []))
 
 
-async def _web(port: int, where: Where) -> int:
+async def _web(port: int, where: Where, labels: list[str]) -> int:
     async with open_site(*where) as site:
-        await LocalPage(site, where, listening(port), Console()).serve(stop_on_signals())
+        await LocalPage(site, where, listening(port), Console(), labels=labels).serve(stop_on_signals())
     return 0

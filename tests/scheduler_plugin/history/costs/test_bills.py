@@ -8,6 +8,7 @@ import importlib
 import io
 import pkgutil
 from fractions import Fraction
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,9 +24,9 @@ from scheduler_plugin.history.core.samples import HOUR, SECOND, NodeFacts, Row, 
 from scheduler_plugin.history.core.spans import held, joined
 from scheduler_plugin.history.costs.bills import Bill, Cost, Line, bill
 from scheduler_plugin.history.costs.grouping import key_of
-from scheduler_plugin.history.costs.opencost import allocations
+from scheduler_plugin.history.costs.opencost import UNALLOCATED, allocations
 from scheduler_plugin.history.costs.prices import Price, PriceList, price_list, reference_price
-from scheduler_plugin.history.costs.rendering import as_csv, document, rounded
+from scheduler_plugin.history.costs.rendering import as_csv, document, figures, rounded
 from scheduler_plugin.history.ports import NodeUsage, Period, Usage
 
 GIB = 1024**2
@@ -111,6 +112,18 @@ def test_what_has_no_fixed_size_to_compare_with_neither_saves_nor_wastes() -> No
         == (db.saved, db.saved_of_high)
         == (Fraction(72, 10), Fraction(11, 10))
     )
+
+
+def test_what_is_not_known_of_a_line_is_no_zero() -> None:
+    row = (None, None, None, None, None, None, 2000, 4 * GIB, None, None)
+    unseen = Usage(facts("web", most=None), held(0, HOUR, row))
+    found = bill([unseen, usage(facts())], {ObjectName("default", "db"): RESERVED}, PRICES, key_of("vm"), DAY_ONE)
+    web = figures(found.lines["default/web"])
+    unknown = {name for name, number in web.items() if number is None}
+    assert unknown == {name for name in web if name.startswith(("used_", "max_", "p99_5_", "saved"))}
+    assert None not in figures(found.total).values()
+    assert None not in figures(Line()).values()
+    assert "\ndefault/web,2.0,4.0,,,,,,,2.4,,,,,,1.0,0.0,0.0\n" in as_csv(found)
 
 
 def test_one_line_is_that_of_the_whole_bill_though_a_vm_went_away_and_came_back() -> None:
@@ -234,16 +247,25 @@ def test_opencost_reads_the_bill() -> None:
     [
         ("namespace", {"namespace": "default"}),
         ("node", {"node": "n1"}),
-        ("group", {"controllerKind": "virtualmachinegroup", "controller": "default/shop"}),
+        ("group", {"namespace": "default", "controllerKind": "virtualmachinegroup", "controller": "shop"}),
         ("label=team", {"labels": {"team": "a"}}),
+        ("label=a.b/team-of", {"labels": {"a_b_team_of": "a"}}),
     ],
 )
 def test_opencost_is_told_what_lines_are(by: str, properties: dict[str, object]) -> None:
-    found = bill([usage(facts(team="a"), reserved=Size(0, 0))], {}, PRICES, key_of(by), Period(0, 0))
+    of = msgspec.structs.replace(facts(), labels=(("a.b/team-of", "a"), ("team", "a")))
+    found = bill([usage(of, reserved=Size(0, 0))], {}, PRICES, key_of(by), Period(0, 0))
     (sets,) = [each for each in [allocations(found, by, "c")["data"]] if isinstance(each, list)]
     (line,) = sets[0].values()
     assert line["properties"] == {"cluster": "c", **properties}
     assert (line["cpuCores"], line["cpuEfficiency"]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("by", ["group", "node", "label=team"])
+def test_opencost_calls_what_is_of_nothing_as_it_does(by: str) -> None:
+    found: Any = allocations(bill([usage(facts("web", node=""))], {}, PRICES, key_of(by), DAY_ONE), by, "c")["data"]
+    ((name, line),) = found[0].items()
+    assert (name, line["name"], line["properties"]) == (UNALLOCATED, UNALLOCATED, {"cluster": "c"})
 
 
 def test_spans_of_nothing_are_no_bill() -> None:
