@@ -27,6 +27,12 @@ LABEL_ENABLED: Final = "autoscaling.neon.tech/enabled"
 ANNOTATION_USAGE: Final = "vm.neon.tech/usage"
 """On a VM's pod: ``{"cpu": quantity, "memory": quantity}`` that the VM has now."""
 
+ANNOTATION_RESOURCES: Final = "vm.neon.tech/resources"
+"""On a VM's pod, for the original's scheduler: ``cpus``, ``memorySlots`` and ``memorySlotSize`` of the VM's spec."""
+
+ANNOTATION_OVERCOMMIT: Final = "vm.neon.tech/overcommit"
+"""On a VM's pod, for the original's scheduler: ``overcommit`` of the VM's spec."""
+
 ANNOTATION_BOUNDS: Final = "autoscaling.neon.tech/bounds"
 """On a VirtualMachine: bounds that replace those of its spec for autoscaling."""
 
@@ -47,6 +53,15 @@ LABEL_MAKE_ROOM: Final = "autoscaling.neon.tech/make-room"
 
 ANNOTATION_APPROVED: Final = "internal.autoscaling.neon.tech/resources-approved"
 """On a VirtualMachine: what the original's scheduler has granted its agent, written as our permits are."""
+
+ANNOTATION_REQUESTED: Final = "internal.autoscaling.neon.tech/resources-requested"
+"""On a VirtualMachine: what its agent has asked the original's scheduler for."""
+
+ANNOTATION_SCALING_UNIT: Final = "autoscaling.neon.tech/scaling-unit"
+"""On a VirtualMachine: the steps in which its agent asked the original's scheduler."""
+
+LABEL_ALWAYS_MIGRATE: Final = "autoscaling.neon.tech/testing-only-always-migrate"
+"""On a VirtualMachine: ``"true"`` has the original's scheduler move it again and again."""
 
 AUTO_MIGRATION: Final = "autoscaling.neon.tech/auto-migration-enabled"
 """A label or annotation of a VirtualMachine: ``"false"`` keeps the scheduler from moving it by itself, ``"true"`` lets

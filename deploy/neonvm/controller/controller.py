@@ -18,6 +18,7 @@ from deploy.neonvm.objects.by_vm import ByVm
 from deploy.neonvm.objects.owners import is_owned_by, migration_of
 from deploy.neonvm.objects.phases import RUNNING, is_under_way
 from deploy.neonvm.objects.pods import runner_pod, usage_annotation
+from deploy.neonvm.objects.repeated import to_repeat
 from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
 from deploy.neonvm.ports import GuestError, GuestPhase
 from deploy.neonvm.runner.resizer import Resizer
@@ -178,7 +179,7 @@ class NeonVmController:
             guest.want(todo.want)
         await self._report(vm, todo.status)
         if facts.pod is not None and guest is not None and guest.state.phase is GuestPhase.RUNNING:
-            await self._annotate(facts.pod, guest)
+            await self._repeat(vm, facts.pod, guest)
         if todo.create_pod and facts.machine is not None:
             await self._create_pod(vm, facts.machine)
         if todo.delete_pod and facts.pod is not None:
@@ -210,11 +211,14 @@ class NeonVmController:
             why = next((text(each, "message") for each in items(dict(changed), "conditions")), "")
             await self._deps.events.record(vm, str(changed["phase"]), f"the VM has ended: {why}", WARNING)
 
-    async def _annotate(self, pod: Json, guest: Resizer) -> None:
+    async def _repeat(self, vm: Json, pod: Json, guest: Resizer) -> None:
+        """Has the pod say what the guest has, and what others read of the VM on it."""
+        metadata = to_repeat(vm, pod)
         usage = usage_annotation(Resources(guest.state.cpu, guest.state.mem))
         if annotations_of(pod).get(ANNOTATION_USAGE) != usage:
-            body: Json = {"metadata": {"annotations": {ANNOTATION_USAGE: usage}}}
-            await self._deps.client.merge_patch(PODS, name_of(pod), body)
+            metadata = {**metadata, "annotations": {**child(metadata, "annotations"), ANNOTATION_USAGE: usage}}
+        if metadata:
+            await self._deps.client.merge_patch(PODS, name_of(pod), {"metadata": metadata})
 
     async def _create_pod(self, vm: Json, machine: VirtualMachine) -> None:
         pod = self._deps.form(vm, runner_pod(vm, text(vm, "status", "podName"), machine.use, self._deps.sidecars))

@@ -6,6 +6,7 @@ import json
 from typing import Final
 
 from deploy.neonvm.objects.owners import owner_reference
+from deploy.neonvm.objects.repeated import present, repeated_annotations
 from protocol.kubernetes.objects import Json, annotations_of, child, items, labels_of, name_of, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.names import (
@@ -57,7 +58,7 @@ def runner_pod(vm: Json, pod_name: str, use: Resources, sidecar: bool) -> Json:
     spec = child(vm, "spec")
     labels: Json = {**labels_of(vm), LABEL_VM_NAME: vm_name.name}
     annotations: Json = {key: value for key, value in annotations_of(vm).items() if key in _COPIED_ANNOTATIONS}
-    annotations[ANNOTATION_USAGE] = usage_annotation(use)
+    annotations |= {ANNOTATION_USAGE: usage_annotation(use), **present(repeated_annotations(vm))}
     carried: Json = {key: spec[key] for key in ("nodeSelector", "affinity", "tolerations") if spec.get(key)}
     return {
         "apiVersion": "v1",

@@ -173,6 +173,24 @@ async def test_the_status_and_the_pods_usage_say_what_the_guest_has(site: Site) 
     assert annotations_of((await site.pods())[0])[ANNOTATION_USAGE] == '{"cpu": "1", "memory": "2Gi"}'
 
 
+async def test_a_pod_follows_what_the_originals_scheduler_writes_on_its_vm(site: Site) -> None:
+    """That scheduler waits for it before it answers an agent."""
+    await site.turn(3)
+    await site.run_pod()
+    await site.turn(2)
+    (before,) = await site.pods()
+    unit = {"autoscaling.neon.tech/scaling-unit": '{"vCPUs":"250m","mem":"1Gi"}'}
+    change: Json = {"metadata": {"annotations": unit}, "spec": {"guest": {"cpus": {"use": 3}}}}
+    await site.client.merge_patch(VIRTUAL_MACHINES, DB, change)
+    await site.turn(2)
+    (pod,) = await site.pods()
+    said = annotations_of(pod)["vm.neon.tech/resources"]
+    assert '"use":3}' in said
+    assert annotations_of(pod) == {**annotations_of(before), **unit, "vm.neon.tech/resources": said}
+    await site.turn(2)
+    assert (await site.pods()) == [pod], "and nothing is written where nothing has changed"
+
+
 async def test_a_guest_that_died_is_started_again_after_a_pause(site: Site) -> None:
     await site.turn(3)
     name = await site.run_pod()

@@ -1,0 +1,72 @@
+"""What the original's scheduler reads on the pods of VMs: it ends with a panic where their sizes are missing."""
+
+from __future__ import annotations
+
+import json
+
+from deploy.neonvm.objects.pods import runner_pod
+from deploy.neonvm.objects.repeated import to_repeat
+from deploy.neonvm.objects.vm_spec import machine_of
+from protocol.kubernetes.objects import Json, annotations_of, child
+from tests.neonvm.sample_objects import virtual_machine
+
+RESOURCES = "vm.neon.tech/resources"
+OVERCOMMIT = "vm.neon.tech/overcommit"
+GRANTS = {
+    "autoscaling.neon.tech/scaling-unit": '{"vCPUs":"250m","mem":"1Gi"}',
+    "internal.autoscaling.neon.tech/resources-requested": '{"vCPUs":3,"mem":"6Gi"}',
+    "internal.autoscaling.neon.tech/resources-approved": '{"vCPUs":"2500m","mem":"4Gi"}',
+}
+
+
+def vm(spec: Json | None = None, **metadata: object) -> Json:
+    made = virtual_machine(None, "Always", **metadata)
+    return {**made, "spec": {**child(made, "spec"), **(spec or {})}}
+
+
+def pod(of: Json) -> Json:
+    return runner_pod(of, "db-x", machine_of(of).use, sidecar=False)
+
+
+def test_a_pod_says_the_sizes_of_its_vms_spec_as_neonvms_controller_does() -> None:
+    assert annotations_of(pod(vm()))[RESOURCES] == (
+        '{"cpus":{"min":"500m","max":4,"use":2},"memorySlots":{"min":1,"max":8,"use":2},"memorySlotSize":"1Gi"}'
+    )
+
+
+def test_what_the_spec_leaves_out_is_said_too() -> None:
+    guest = {"cpus": {"min": "250m"}, "memorySlots": {"max": 4, "use": 2}}
+    assert json.loads(annotations_of(pod(vm({"guest": guest})))[RESOURCES]) == {
+        "cpus": {"min": "250m", "max": "250m", "use": "250m"},
+        "memorySlots": {"min": 1, "max": 4, "use": 2},
+        "memorySlotSize": "1Gi",
+    }
+
+
+def test_a_pod_has_what_its_schedulers_grants_and_the_spec_say_and_no_more() -> None:
+    said = {*annotations_of(pod(vm())), *GRANTS, OVERCOMMIT}
+    made = annotations_of(pod(vm({"overcommit": {"cpu": "1500m"}}, annotations={**GRANTS, "other": "x"})))
+    assert made.keys() == said
+    assert {name: made[name] for name in GRANTS} == GRANTS
+    assert made[OVERCOMMIT] == '{"cpu":"1500m"}'
+
+
+def test_a_pod_follows_its_vm_in_that_alone() -> None:
+    before = vm(labels={"autoscaling.neon.tech/enabled": "true", "team": "a"}, annotations=GRANTS)
+    running = pod(before)
+    assert to_repeat(before, running) == {}
+    guest = child(before, "spec", "guest")
+    cpus = {**child(guest, "cpus"), "use": "1250m"}
+    after = vm(
+        {"guest": {**guest, "cpus": cpus}, "overcommit": {"memory": 2}},
+        labels={"autoscaling.neon.tech/auto-migration-enabled": "true", "team": "b"},
+        annotations={"autoscaling.neon.tech/permit": "{}"},
+    )
+    assert to_repeat(after, running) == {
+        "labels": {"autoscaling.neon.tech/enabled": None, "autoscaling.neon.tech/auto-migration-enabled": "true"},
+        "annotations": {
+            **dict.fromkeys(GRANTS),
+            RESOURCES: annotations_of(running)[RESOURCES].replace('"use":2}', '"use":"1250m"}', 1),
+            OVERCOMMIT: '{"memory":2}',
+        },
+    }
