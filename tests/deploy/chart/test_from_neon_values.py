@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.settings import read_settings
+from agent.settings import AgentSettings, read_settings
 from protocol.units import Bytes, ComputeUnit, MilliCpu
 from protocol.versions import ProtocolVersion
 from scheduler_plugin.ledger import Level, NodePolicy
@@ -50,8 +50,18 @@ def test_the_settings_of_its_scheduler_mean_the_same_in_ours() -> None:
     assert (curve.empty, curve.peak, curve.full) == (0.5, 0.8, 0.0)
 
 
+def agent_settings(values: dict[str, Any]) -> AgentSettings:
+    variables = {each["name"]: each["value"] for each in values["agent"]["node"].get("env", [])}
+    return read_settings([], {"AGENT_MODE": "node", "NODE_NAME": "n1", **variables})
+
+
+@pytest.mark.parametrize("values", [FIRST, AGENTS_FIRST])
+def test_our_agents_talk_with_the_monitors_of_guests_as_the_originals_did(values: dict[str, Any]) -> None:
+    """Without that, a guest's database would keep a file cache for memory that its VM has no more."""
+    assert agent_settings(values).monitor_url == "ws://{pod_ip}:10301/monitor"
+
+
 def test_the_agent_speaks_the_version_of_the_originals_scheduler() -> None:
-    variables = {each["name"]: each["value"] for each in AGENTS_FIRST["agent"]["node"]["env"]}
-    found = read_settings([], {"AGENT_MODE": "node", "NODE_NAME": "n1", **variables})
+    found = agent_settings(AGENTS_FIRST)
     assert (found.protocol, found.scheduler_token) == (ProtocolVersion.V5_0, None)
     assert not AGENTS_FIRST["scheduler"]["enabled"], "two schedulers would serve the same pods"
