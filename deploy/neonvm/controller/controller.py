@@ -194,8 +194,11 @@ class NeonVmController:
             self._queue.add(name, Seconds(max(0.05, wait)))
 
     async def _report(self, vm: Json, wanted: Json) -> None:
-        """Writes the parts of the status that differ; conditions get their time when they turn."""
-        wanted = stamped(wanted, timestamp(self._deps.clock.wall()))
+        """Writes the parts of the status that differ; conditions that have turned and a new revision are dated."""
+        now = timestamp(self._deps.clock.wall())
+        wanted = stamped(wanted, now)
+        if revision := child(wanted, "currentRevision"):
+            wanted = {**wanted, "currentRevision": {**revision, "updatedAt": now}}
         status = child(vm, "status")
         changed = {key: value for key, value in wanted.items() if status.get(key) != value}
         if changed:

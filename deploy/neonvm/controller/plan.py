@@ -167,6 +167,8 @@ def _with_pod(facts: Facts, machine: VirtualMachine, pod: Json) -> Plan:
     place = _in_place(facts, pod, guest)
     said = [_serves(facts, guest), *_accelerated(facts)]
     status: Json = {"phase": SCALING if scaling else RUNNING, **place, "conditions": said}
+    if guest.phase is GuestPhase.RUNNING and not scaling:
+        status |= _revision(facts.vm)
     return Plan(status, want=machine.use)
 
 
@@ -192,6 +194,13 @@ def _in_place(facts: Facts, pod: Json, guest: GuestState) -> Json:
         "cpus": guest.cpu.quantity(),
         "memorySize": guest.mem.quantity(),
     }
+
+
+def _revision(vm: Json) -> Json:
+    """The revision of the spec that the guest has by now, where one was named; it is dated when it is written."""
+    named = child(vm, "spec", "targetRevision", "revision")
+    is_said = child(vm, "status", "currentRevision", "revision") == named
+    return {"currentRevision": {"revision": named}} if named and not is_said else {}
 
 
 def _serves(facts: Facts, guest: GuestState) -> Json:

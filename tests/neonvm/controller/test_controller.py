@@ -19,6 +19,7 @@ from deploy.neonvm.runner.resizer import Resizer
 from protocol.kubernetes.objects import Json, annotations_of, child, items, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, MIGRATIONS, PODS, VIRTUAL_MACHINES
+from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_USAGE
 from protocol.units import Bytes, MilliCpu, Resources
@@ -189,6 +190,18 @@ async def test_a_pod_follows_what_the_originals_scheduler_writes_on_its_vm(site:
     assert annotations_of(pod) == {**annotations_of(before), **unit, "vm.neon.tech/resources": said}
     await site.turn(2)
     assert (await site.pods()) == [pod], "and nothing is written where nothing has changed"
+
+
+async def test_a_revision_of_the_spec_is_confirmed_with_its_time_once_the_guest_has_it(site: Site) -> None:
+    await site.turn(3)
+    await site.run_pod()
+    named = {"revision": {"value": 7, "flags": 0}, "updatedAt": "2026-01-01T00:00:00Z"}
+    await site.client.merge_patch(VIRTUAL_MACHINES, DB, {"spec": {"targetRevision": named}})
+    now = timestamp(site.clock.wall())
+    vm = await site.turn(2)
+    assert child(vm, "status", "currentRevision") == {"revision": {"value": 7, "flags": 0}, "updatedAt": now}
+    await site.clock.advance(5.0)
+    assert (await site.turn(2)) == vm, "said once"
 
 
 async def test_a_guest_that_died_is_started_again_after_a_pause(site: Site) -> None:

@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 
 from deploy.neonvm.controller.plan import Facts, Plan, UnderWay, plan
-from deploy.neonvm.ports import GuestPhase
+from deploy.neonvm.ports import GuestPhase, GuestState
 from protocol.kubernetes.objects import Json, child, items
 from protocol.messages import ObjectName
 from tests.neonvm.sample_objects import WANTED, facts, has, runner, virtual_machine
 
 NO_GUEST = {"podIP": None, "node": None, "cpus": None, "memorySize": None}
 NAMED: Json = {"phase": "Pending", "podName": "db-x"}
+REVISION: Json = {"value": 7, "flags": 1}
 LEAVING: Json = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 
 
@@ -64,6 +65,36 @@ def test_a_guest_keeps_the_address_with_which_another_controller_started_it() ->
 def test_a_guest_that_is_not_yet_as_asked_is_scaling_and_its_real_size_is_reported(cpu: str, mem: str) -> None:
     made = plan(facts(virtual_machine(NAMED), runner(), has(cpu, mem)))
     assert (made.status["phase"], made.status["cpus"], made.status["memorySize"]) == ("Scaling", cpu, mem)
+
+
+@pytest.mark.parametrize(
+    ("guest", "before", "said"),
+    [
+        (has("2", "2Gi"), {}, {"currentRevision": {"revision": REVISION}}),
+        (
+            has("2", "2Gi"),
+            {"currentRevision": {"revision": {"value": 6, "flags": 1}}},
+            {"currentRevision": {"revision": REVISION}},
+        ),
+        (has("2", "2Gi"), {"currentRevision": {"revision": REVISION, "updatedAt": "earlier"}}, {}),
+        (has("1", "2Gi"), {}, {}),
+        (has("2", "2Gi", GuestPhase.BOOTING), {}, {}),
+    ],
+    ids=["at last", "anew", "already", "not yet", "booting"],
+)
+def test_who_named_a_revision_of_the_spec_hears_when_the_guest_has_all_of_it(
+    guest: GuestState, before: Json, said: Json
+) -> None:
+    """NeonVM's contract: ``spec.targetRevision`` comes back as ``status.currentRevision``."""
+    vm = virtual_machine({**NAMED, **before})
+    revision = {"targetRevision": {"revision": REVISION, "updatedAt": "2026-01-01T00:00:00Z"}}
+    made = plan(facts({**vm, "spec": {**child(vm, "spec"), **revision}}, runner(), guest))
+    assert {key: value for key, value in made.status.items() if key == "currentRevision"} == said
+
+
+def test_a_revision_that_is_no_longer_named_stays_as_it_was() -> None:
+    vm = virtual_machine({**NAMED, "currentRevision": {"revision": REVISION}})
+    assert "currentRevision" not in plan(facts(vm, runner(), has("2", "2Gi"))).status
 
 
 def test_a_refused_resize_is_said() -> None:
