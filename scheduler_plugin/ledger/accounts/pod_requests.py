@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from protocol.units import Instant, Resources, Seconds
+from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.refused_resizes import BOTH, LONG_AGO, NEITHER, Change, Parts, Pause
 from scheduler_plugin.ledger.facts import RunnerRequests
 
@@ -47,7 +47,8 @@ class Sent(NamedTuple):
 class PodRequests:
     """``newest`` is the last write that may yet land on ``version`` of the pod, ``earlier`` all before it.
 
-    ``goal`` is what requests are being raised to, ``held_until`` how long they stay raised without a permit.
+    ``goal`` is what requests are being raised to; ``wished`` is what they stay raised to without a permit, until
+    ``held_until``.
     ``raising`` and ``lowering`` are what of either was refused. ``exempt_because``: this pod's requests cannot be
     changed, so that permits do not depend on them until ``exempt_until``.
     """
@@ -56,6 +57,7 @@ class PodRequests:
     earlier: tuple[Sent, ...] = ()
     version: str = ""
     goal: Resources | None = None
+    wished: Resources = ZERO
     held_until: Instant = LONG_AGO
     raising: Pause = field(default_factory=Pause)
     lowering: Pause = field(default_factory=Pause)
@@ -102,6 +104,14 @@ class PodRequests:
             self.goal = None
             if self.raising.parts == NEITHER:
                 self.raising = Pause()
+
+    def hold(self, wished: Resources, now: Instant) -> None:
+        """An agent wants so much."""
+        self.wished, self.held_until = wished, Instant(now + HELD)
+
+    def kept(self, asked: Resources, needed: Resources, now: Instant) -> Resources:
+        """What of ``asked`` stays: what is ``needed``, and for a while what an agent wants."""
+        return needed if now >= self.held_until else needed.at_least(asked.at_most(self.wished))
 
     def possible(self, asked: Resources, size: Resources, now: Instant, least: Resources | None = None) -> Resources:
         """``size`` as far as what requests ``asked`` may be changed to it now.

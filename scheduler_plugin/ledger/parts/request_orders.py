@@ -19,7 +19,7 @@ from protocol.messages import AgentRequest
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger import binding
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
-from scheduler_plugin.ledger.accounts.pod_requests import HELD, PodRequests
+from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
 from scheduler_plugin.ledger.facts import PodFacts, RunnerRequests
 from scheduler_plugin.ledger.outcomes import ResizePod
 from scheduler_plugin.ledger.parts.part import Effects, LedgerPart
@@ -88,8 +88,9 @@ class RequestOrders(LedgerPart):
         base = runner.asked
         if runner.problem:
             base = resizes.refused_by_kubelet(runner, now).of(runner.held, base)
-        size = base.at_least(self._possible(claim, by_room.at_least(account.reserved)))
-        resizes.held_until = Instant(now + HELD)
+        wanted = self._possible(claim, by_room.at_least(account.reserved))
+        resizes.hold(wanted, now)
+        size = base.at_least(wanted)
         possible = resizes.possible(base, size, now)
         if possible.within(runner.asked) and (runner.problem or size != possible or not resizes.may_land):
             return None, ()
@@ -113,7 +114,7 @@ class RequestOrders(LedgerPart):
             return None, ()
         needed = self._possible(claim, account.reserved) if self._state.follows_requests else _first(runner, account)
         size = _due(claim, runner, needed, account.facts.first_requests, now)
-        if size is None or size == runner.asked:
+        if size == runner.asked:
             return None, ()
         return self._order(claim, runner, size, now)
 
@@ -193,33 +194,25 @@ def _resizes(claim: Claim) -> PodRequests:
     return claim.resizes
 
 
-def _due(
-    claim: Claim, runner: RunnerRequests, needed: Resources, first: Resources | None, now: Instant
-) -> Resources | None:
-    """The requests that the pod should have now; None where they are left alone for a while.
-
-    ``first`` is what the pod was made with, if that is known.
-    """
-    resizes = _resizes(claim)
+def _due(claim: Claim, runner: RunnerRequests, needed: Resources, first: Resources | None, now: Instant) -> Resources:
+    """The requests that the pod should have now. ``first`` is what it was made with, if that is known."""
     if runner.problem:
         return _due_where_refused(claim, runner, needed, now)
-    if not needed.within(runner.asked):
-        return resizes.possible(runner.asked, runner.asked.at_least(needed), now)
-    return None if _is_kept_up(claim, now) else resizes.possible(runner.asked, needed, now, first)
+    return _resizes(claim).possible(runner.asked, _kept(claim, runner.asked, needed, now), now, first)
 
 
 def _due_where_refused(claim: Claim, runner: RunnerRequests, needed: Resources, now: Instant) -> Resources:
     """As ``_due`` while the kubelet refuses what is asked for, or a part of it."""
     resizes = _resizes(claim)
     refused = resizes.refused_by_kubelet(runner, now)
-    rest = needed.at_least(runner.secured) if _is_kept_up(claim, now) else needed
-    others = refused.of(runner.held, resizes.possible(runner.asked, rest, now))
+    rest = resizes.possible(runner.asked, _kept(claim, runner.secured, needed, now), now)
+    others = refused.of(runner.held, rest)
     if others != runner.held:
         return others
     less = runner.asked if runner.asked.within(needed) else needed.at_least(runner.secured)
     return resizes.lowering.parts_at(now).of(runner.held, less)
 
 
-def _is_kept_up(claim: Claim, now: Instant) -> bool:
-    """Whether requests above the reservation stay for a while."""
-    return claim.is_migrating or now < _resizes(claim).held_until
+def _kept(claim: Claim, there: Resources, needed: Resources, now: Instant) -> Resources:
+    """What is ``needed``, and what of that which is ``there`` stays for a while: all of it where the VM moves."""
+    return there.at_least(needed) if claim.is_migrating else _resizes(claim).kept(there, needed, now)

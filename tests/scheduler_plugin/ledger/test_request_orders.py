@@ -115,6 +115,18 @@ def test_requests_that_were_raised_in_vain_stay_a_moment_for_an_agent_that_asks_
     assert at.due() == order(1, at.version)
 
 
+def test_an_agent_that_asks_for_memory_in_vain_keeps_no_cpu_up() -> None:
+    at = Requested()
+    at.written(at.raising(amount(4, 1)))
+    for _ in range(10):
+        at.pass_time(2)
+        at.refused_all(amount(1, 4), "403: exceeded quota: memory")
+        lowered = at.due()
+        if lowered is not None:
+            at.written(lowered)
+    assert (at.asked, at.fleet.reserved("a")) == (amount(1), amount(1))
+
+
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_write_without_an_answer_counts_both_ways_until_another_version_is_seen(is_known: bool) -> None:
     at = Requested()
@@ -374,6 +386,15 @@ def test_requests_below_the_reservation_are_raised_to_it() -> None:
     at.pass_time(5)
     at.written(at.due())
     assert (at.ledger.is_unheld("uid-a"), at.due()) == (False, None)
+
+
+def test_what_may_not_be_raised_to_the_reservation_keeps_the_other_not_up() -> None:
+    at = Requested(asked=amount(0.1, 4), allocated=amount(0.1, 4))
+    at.pass_time(10)
+    while (due := at.due()) is not None and due.size != amount(0.1, 1):
+        at.refused(due, "403: exceeded quota: cpu")
+    at.written(due)
+    assert (at.due(), problem_of(at)) == (None, "the pod's requests were not raised: 403: exceeded quota: cpu")
 
 
 def test_no_pod_is_asked_to_have_more_than_its_node() -> None:
