@@ -23,7 +23,6 @@ from deploy.kube.informer import Change, Informer
 from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
 from deploy.neonvm.network.sockets import connected, tcp_socket
 from deploy.neonvm.objects.owners import migration_of
-from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import (
     Acceleration,
     GuestError,
@@ -41,7 +40,7 @@ from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_thr
 from deploy.neonvm.remote.address_claims import AddressClaims
 from deploy.neonvm.remote.looks import Looks
 from deploy.neonvm.remote.pod_wire import SourceDecides, TlsWire
-from deploy.neonvm.remote.remote_guest import RemoteGuest
+from deploy.neonvm.remote.remote_guest import RemoteGuest, hardware_of
 from deploy.neonvm.remote.remote_machine import Connect, RemoteMachine
 from deploy.neonvm.remote.runner_client import RunnerClient
 from deploy.neonvm.runner.resizer import Pace, Resizer
@@ -212,7 +211,7 @@ class PodGuests:
         vm_name = ObjectName(name.namespace, labels_of(pod)[LABEL_VM_NAME])
         vm = self._deps.vms.get(vm_name)
         try:
-            machine = machine_of(vm or {})
+            hardware = hardware_of(vm or {})
         except InvalidObjectError:
             return  # looked at again when the pod changes; without a VM nothing is asked of the guest
         spec, address, uid = child(vm or {}, "spec"), text(pod, "status", "podIP"), uid_of(pod)
@@ -226,9 +225,9 @@ class PodGuests:
         def changed() -> None:
             self._deps.changed(vm_name)
 
-        guest = RemoteGuest(runner, opened, machine.bounds, self._deps.clock, changed)
+        guest = RemoteGuest(runner, opened, hardware, self._deps.clock, changed)
         phase = GuestPhase.RECEIVING if migration_of(pod) else GuestPhase.BOOTING
-        resizer = Resizer(guest, machine.bounds.min, self._deps.clock, changed, phase)
+        resizer = Resizer(guest, hardware.bounds.min, self._deps.clock, changed, phase)
         resizer.pace = PACE
         self._followed[name] = found = _Followed(uid, guest, resizer)
         found.task = tasks.create_task(resizer.run())

@@ -1,14 +1,17 @@
 """A guest in a runner pod behind the guest port: its size is asked and ordered through its runner.
 
-A runner of NeonVM's is understood as well: it says its CPU, and QEMU the memory.
+A runner of NeonVM's is understood as well: it says its CPU, and QEMU the memory. With ``QmpScaling`` it only notes the
+CPU, which QEMU plugs in and out (``plugged_cpus``).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
+from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import (
     Acceleration,
     Guest,
@@ -22,9 +25,11 @@ from deploy.neonvm.ports import (
     TransferLimits,
 )
 from deploy.neonvm.qemu.qemu_command import MEMORY_BLOCK, MEMORY_DEVICE
+from deploy.neonvm.remote.plugged_cpus import count_plugged, plug
 from deploy.neonvm.remote.remote_machine import RemoteMachine
 from deploy.neonvm.remote.runner_client import RunnerClient
 from deploy.neonvm.runner.pod_runner import RunnerStatus
+from protocol.kubernetes.objects import Json, text
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Instant, MilliCpu, Seconds
 from protocol.virtual_machine import Bounds
@@ -34,6 +39,19 @@ _MEMORY_PAUSE: Final = Seconds(0.1)
 _SIZE: Final = {"path": f"/machine/peripheral/{MEMORY_DEVICE}", "property": "size"}
 
 
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What a VM's spec says of its machine. ``plugs_cpus``: a runner of NeonVM's leaves its CPUs to QEMU."""
+
+    bounds: Bounds
+    plugs_cpus: bool
+
+
+def hardware_of(vm: Json) -> Hardware:
+    """The hardware that ``vm`` describes. Raises ``InvalidObjectError`` with the path of the field."""
+    return Hardware(machine_of(vm).bounds, text(vm, "spec", "cpuScalingMode") == "QmpScaling")
+
+
 class RemoteGuest:
     """One guest. ``machine`` opens its QEMU's monitor; ``looked`` is called when it has been looked at first."""
 
@@ -41,15 +59,16 @@ class RemoteGuest:
         self,
         runner: RunnerClient,
         machine: Callable[[], RemoteMachine],
-        bounds: Bounds,
+        hardware: Hardware,
         clock: Clock,
         looked: Callable[[], None],
     ) -> None:
         self.runner = runner
         self.machine = machine
-        self._bounds = bounds
+        self._hardware = hardware
         self._clock = clock
         self._looked = looked
+        self._is_neonvms = False
         self.is_known = False
         self.acceleration: Acceleration | None = None
 
@@ -71,6 +90,7 @@ class RemoteGuest:
     async def state(self) -> GuestState:
         """What the guest has now. Raises ``GuestError``."""
         status = await self.runner.status()
+        self._is_neonvms = status is None
         state = await self._of_neonvms_runner() if status is None else self._read(status)
         if not self.is_known:
             self.is_known = True
@@ -88,18 +108,25 @@ class RemoteGuest:
         phase = GuestPhase.RUNNING if await self.runner.is_ready() else GuestPhase.BOOTING
         async with self.machine() as machine:
             said = await machine.call("query-memory-size-summary")
+            plugged = await count_plugged(machine, self.runner.who) if self._hardware.plugs_cpus else None
         if not isinstance(said, dict):
             raise GuestError(f"{self.runner.who}: its QEMU cannot say its memory")
         sizes = [said.get(f"{kind}-memory") for kind in ("base", "plugged")]
-        return GuestState(phase, await self.runner.cpu(), Bytes(sum(each for each in sizes if isinstance(each, int))))
+        cpu = await self.runner.cpu()
+        if plugged is not None and plugged != cpu.whole_cpus:
+            cpu = MilliCpu(1000 * plugged)
+        return GuestState(phase, cpu, Bytes(sum(each for each in sizes if isinstance(each, int))))
 
     async def set_cpu(self, use: MilliCpu) -> None:
         """Gives the guest this much CPU. Raises ``GuestError``."""
+        if self._is_neonvms and self._hardware.plugs_cpus:
+            async with self.machine() as machine:
+                await plug(machine, self.runner.who, use.whole_cpus, self._clock)
         await self.runner.set_cpu(use)
 
     async def set_memory(self, use: Bytes) -> None:
         """Plugs or unplugs memory and waits up to three seconds for the guest to follow. Raises ``GuestError``."""
-        low, high = self._bounds.min.mem, self._bounds.max.mem
+        low, high = self._hardware.bounds.min.mem, self._hardware.bounds.max.mem
         if not low <= use <= high:
             raise GuestError(f"{self.runner.who}: memory must be between {low} and {high}, not {use}")
         wanted = (use - low).down_to(MEMORY_BLOCK).value

@@ -1,0 +1,63 @@
+"""CPUs that come and go in the slots of a QEMU, as runners of NeonVM's have it with ``cpuScalingMode: QmpScaling``.
+
+- Such a runner only notes the CPU that it is told; what the guest has are the slots that are filled.
+- CPUs are plugged in from the first slot on and out from the last, under NeonVM's own names, so that its controller
+  finds its way about when it is back. Those with which the machine booted stay.
+- A guest lets go of a CPU when it likes: that is waited for, and a fault where it does not.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import msgspec
+
+from deploy.neonvm.ports import GuestError
+from protocol.runtime.clock import Clock
+from protocol.units import Instant, Seconds
+
+_SECONDS: Final = Seconds(3.0)
+_PAUSE: Final = Seconds(0.1)
+_PLUGGED: Final = "/machine/peripheral/cpu"
+
+
+class _Machine(Protocol):
+    async def call(self, command: str, arguments: dict[str, object] | None = None) -> object: ...
+
+
+class _Slot(msgspec.Struct, frozen=True, rename="kebab"):
+    type: str
+    props: dict[str, int]
+    qom_path: str | None = None
+
+    @property
+    def core(self) -> int:
+        return self.props.get("core-id", 0)
+
+
+async def count_plugged(machine: _Machine, who: str) -> int:
+    """How many CPUs the guest of ``who`` has. Raises ``GuestError``."""
+    return sum(slot.qom_path is not None for slot in await _slots(machine, who))
+
+
+async def plug(machine: _Machine, who: str, wanted: int, clock: Clock) -> None:
+    """Gives the guest of ``who`` so many CPUs. Raises ``GuestError``."""
+    slots = sorted(await _slots(machine, who), key=lambda slot: slot.core)
+    plugged, empty = ([each for each in slots if (each.qom_path is None) is is_empty] for is_empty in (False, True))
+    for slot in empty[: max(0, wanted - len(plugged))]:
+        await machine.call("device_add", {"driver": slot.type, "id": f"cpu{slot.core}", **slot.props})
+    loose = [each.qom_path for each in reversed(plugged) if each.qom_path and each.qom_path.startswith(_PLUGGED)]
+    for path in loose[: max(0, len(plugged) - wanted)]:
+        await machine.call("device_del", {"id": path})
+    deadline = Instant(clock.now() + _SECONDS)
+    while (count := await count_plugged(machine, who)) != wanted:
+        if clock.now() >= deadline:
+            raise GuestError(f"{who}: {wanted} CPUs were to be plugged in, and {count} are")
+        await clock.sleep(_PAUSE)
+
+
+async def _slots(machine: _Machine, who: str) -> list[_Slot]:
+    try:
+        return msgspec.convert(await machine.call("query-hotpluggable-cpus"), list[_Slot])
+    except msgspec.ValidationError as error:
+        raise GuestError(f"{who}: its QEMU cannot say its CPUs: {error}") from error

@@ -1,0 +1,154 @@
+"""A guest in a runner pod of NeonVM's, which our controller took over: what it has, and how it gets another size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import httpx
+import msgspec
+import pytest
+
+from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
+from deploy.neonvm.remote.looks import Looks
+from deploy.neonvm.remote.remote_guest import RemoteGuest, hardware_of
+from deploy.neonvm.remote.remote_machine import RemoteMachine
+from deploy.neonvm.remote.runner_client import RunnerClient
+from protocol.kubernetes.objects import child
+from protocol.units import Bytes, MilliCpu, Seconds
+from tests.fake_clock import FakeClock
+from tests.neonvm.sample_objects import virtual_machine
+
+GI = 1024**3
+
+
+@dataclass
+class NeonRunner:
+    """Its HTTP API: with QmpScaling it notes the CPU that it is told, and says it again."""
+
+    noted: object = 1
+    orders: list[object] = field(default_factory=list)
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        match request.url.path:
+            case "/ready":
+                return httpx.Response(200)
+            case "/cpu_current":
+                return httpx.Response(200, json={"VCPUs": self.noted})
+            case "/cpu_change":
+                self.noted = msgspec.json.decode(request.content, type=dict[str, Any])["vcpus"]
+                self.orders.append(self.noted)
+                return httpx.Response(200)
+            case _:
+                return httpx.Response(404)
+
+
+@dataclass
+class NeonQemu:
+    """QEMU with slots for CPUs, the first of which boots with it. A ``lazy`` guest lets go of none."""
+
+    slots: int = 4
+    added: list[int] = field(default_factory=list)
+    lazy: bool = False
+    orders: list[tuple[str, str]] = field(default_factory=list)
+
+    async def __aenter__(self) -> NeonQemu:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
+        told = dict(arguments or {})
+        if command == "query-memory-size-summary":
+            return {"base-memory": GI, "plugged-memory": 0}
+        if command == "query-hotpluggable-cpus":
+            return [self._slot(core) for core in reversed(range(self.slots))]
+        self.orders.append((command, str(told["id"])))
+        if command == "device_add":
+            assert told == self._slot(told["core-id"])["props"] | {"driver": "max-x86_64-cpu", "id": told["id"]}
+            self.added.append(cast("int", told["core-id"]))
+        elif not self.lazy:
+            self.added.remove(int(str(told["id"]).removeprefix("/machine/peripheral/cpu")))
+        return {}
+
+    def _slot(self, core: object) -> dict[str, Any]:
+        props = {"core-id": core, "thread-id": 0, "socket-id": 0}
+        found: dict[str, Any] = {"props": props, "vcpus-count": 1, "type": "max-x86_64-cpu"}
+        if core == 0:
+            return found | {"qom-path": "/machine/unattached/device[0]"}
+        return found | ({"qom-path": f"/machine/peripheral/cpu{core}"} if core in self.added else {})
+
+
+class Hasty(FakeClock):
+    """A clock on which pauses are over at once."""
+
+    async def sleep(self, duration: Seconds) -> None:
+        self._now += duration
+
+
+def guest(runner: NeonRunner, qemu: NeonQemu, *, plugs: bool = True) -> RemoteGuest:
+    http = httpx.AsyncClient(transport=httpx.MockTransport(runner.answer))
+    client = RunnerClient(http, "default/db-x", "10.0.0.9", 25183, Looks())
+    vm = virtual_machine()
+    mode = "QmpScaling" if plugs else "SysfsScaling"
+    hardware = hardware_of({**vm, "spec": {**child(vm, "spec"), "cpuScalingMode": mode}})
+    return RemoteGuest(client, lambda: cast("RemoteMachine", qemu), hardware, Hasty(), lambda: None)
+
+
+def has(cpu: str) -> GuestState:
+    return GuestState(GuestPhase.RUNNING, MilliCpu.parse(cpu), Bytes(GI))
+
+
+async def test_cpus_are_plugged_before_its_runner_is_told_and_unplugged_too() -> None:
+    runner, qemu = NeonRunner(), NeonQemu()
+    found = guest(runner, qemu)
+    assert await found.state() == has("1")
+    await found.set_cpu(MilliCpu(2500))
+    assert await found.state() == has("2500m")
+    await found.set_cpu(MilliCpu(2000))
+    assert await found.state() == has("2")
+    assert qemu.orders == [
+        ("device_add", "cpu1"),
+        ("device_add", "cpu2"),
+        ("device_del", "/machine/peripheral/cpu2"),
+    ]
+    assert runner.orders == ["2500m", 2]
+
+
+async def test_what_its_runner_has_noted_counts_as_far_as_cpus_are_plugged() -> None:
+    assert await guest(NeonRunner(noted="3500m"), NeonQemu(added=[1])).state() == has("2"), (
+        "a growth that did not happen"
+    )
+    assert await guest(NeonRunner(noted="500m"), NeonQemu(added=[1])).state() == has("2"), "nor did a shrink"
+    assert await guest(NeonRunner(noted="1500m"), NeonQemu(added=[1])).state() == has("1500m")
+
+
+async def test_a_guest_that_keeps_its_cpu_or_has_no_slot_for_another_is_a_fault_and_has_what_it_has() -> None:
+    runner, qemu = NeonRunner(noted=2), NeonQemu(added=[1], lazy=True)
+    found = guest(runner, qemu)
+    assert await found.state() == has("2")
+    with pytest.raises(GuestError, match="1 CPUs were to be plugged in, and 2 are"):
+        await found.set_cpu(MilliCpu(1000))
+    assert await found.state() == has("2")
+    with pytest.raises(GuestError, match="5 CPUs were to be plugged in, and 4 are"):
+        await found.set_cpu(MilliCpu(5000))
+    assert runner.orders == []
+
+
+async def test_with_sysfs_scaling_its_runner_does_it_all() -> None:
+    runner, qemu = NeonRunner(noted=3), NeonQemu()
+    found = guest(runner, qemu, plugs=False)
+    assert await found.state() == has("3")
+    await found.set_cpu(MilliCpu(2000))
+    assert (await found.state(), qemu.orders) == (has("2"), [])
+
+
+async def test_a_qemu_that_says_nothing_of_its_cpus_is_a_fault() -> None:
+    class Silent(NeonQemu):
+        async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
+            return {} if command == "query-hotpluggable-cpus" else await super().call(command, arguments)
+
+    with pytest.raises(GuestError, match="its QEMU cannot say its CPUs"):
+        await guest(NeonRunner(), Silent()).state()
