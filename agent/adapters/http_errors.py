@@ -39,6 +39,6 @@ def reason_in(body: bytes) -> str:
     """What an error answer says: our services say ``error``, the API server ``message``, others anything."""
     try:
         found = _BODY.decode(body)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         found = _ErrorBody()
     return (found.error or found.message or body[:SHOWN].decode(errors="replace"))[:SHOWN]

@@ -181,5 +181,5 @@ async def _token_in(request: Request) -> str | None:
             return None
     try:
         return msgspec.json.decode(body, type=_SignIn).token.strip()
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return None

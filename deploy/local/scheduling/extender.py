@@ -90,5 +90,5 @@ class Extender:
             raise ExtenderError(f"extender {verb} answered HTTP {response.status_code}: {response.text[:200]}")
         try:
             return msgspec.json.decode(response.content, type=answer)
-        except msgspec.DecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ExtenderError(f"extender {verb} answered nonsense: {error}") from error

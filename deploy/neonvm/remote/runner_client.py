@@ -14,7 +14,7 @@ from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.remote.looks import Looks
 from deploy.neonvm.runner.pod_runner import RunnerStatus
 from deploy.neonvm.runner.runner_api import Certificate, CertificateRequest, CpuChange, Handover
-from protocol.units import MilliCpu, QuantityError, Seconds
+from protocol.units import MilliCpu, Seconds
 from protocol.wire.wire_quantities import cpu_to_wire
 
 PATIENCE: Final = Seconds(5.0)
@@ -42,7 +42,7 @@ class RunnerClient:
             return None
         try:
             return msgspec.json.decode(self._good(answer), type=RunnerStatus)
-        except msgspec.DecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise GuestError(f"{self.who}: its runner gave no usable answer: {error}") from error
 
     async def is_ready(self) -> bool:
@@ -53,7 +53,7 @@ class RunnerClient:
         """The CPU in NeonVM's words. Raises ``GuestError``."""
         try:
             return CpuChange.read(self._good(await self._ask("GET", "/cpu_current")))
-        except (msgspec.DecodeError, QuantityError) as error:
+        except (ValueError, RecursionError) as error:
             raise GuestError(f"{self.who}: its runner cannot say its CPU: {error}") from error
 
     async def set_cpu(self, use: MilliCpu) -> None:
@@ -65,7 +65,7 @@ class RunnerClient:
         answer = self._good(await self._ask("POST", "/handover", Handover(move, wanted)))
         try:
             return msgspec.json.decode(answer, type=Handover).decision
-        except msgspec.DecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise GuestError(f"{self.who}: its runner gave no usable answer: {error}") from error
 
     async def signing_request(self, move: str) -> bytes:

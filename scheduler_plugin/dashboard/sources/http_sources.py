@@ -78,7 +78,7 @@ class HttpSources:
             async with asyncio.timeout(PATIENCE), self._http.stream("GET", url, headers=_AS_IT_IS) as answer:
                 body = await _body(answer.raise_for_status(), longest)
             return None if body is None else msgspec.json.decode(body, type=Json)
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, msgspec.DecodeError, RecursionError):
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError, RecursionError):
             return None
 
 

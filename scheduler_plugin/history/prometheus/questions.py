@@ -240,7 +240,7 @@ class PrometheusHistory:
             async with self._limit:
                 response = await self._http.post(path, data=dict(asked))
             answer = _ANSWER.decode(response.content)
-        except (httpx.HTTPError, msgspec.MsgspecError, ValueError) as error:
+        except (httpx.HTTPError, ValueError, RecursionError) as error:
             raise HistoryError(f"Prometheus gives no usable answer: {error}") from error
         if answer.status != "success":
             raise HistoryError(f"Prometheus refuses ({response.status_code}): {answer.error or 'no reason'}")

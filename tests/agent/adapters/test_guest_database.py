@@ -39,6 +39,8 @@ async def test_a_standby_says_how_far_it_is_behind_and_who_uses_it() -> None:
         ),
         (saying(b"x" * (LARGEST + 1)), Fault.GUEST, "the guest's database says more than 4096 bytes"),
         (saying(b"it is starting\n", 503), Fault.GUEST, "the guest's database does not answer: it is starting"),
+        (saying(b'{"error": "\xff"}', 503), Fault.GUEST, "the guest's database does not answer: {"),
+        (saying(b'{"standby": "\xff"}'), Fault.GUEST, f"the guest's database at {URL}: "),
         (silent(), Fault.NETWORK, f"the guest's database at {URL} did not answer within 0.05 s"),
         (unreachable(), Fault.NETWORK, f"the guest's database at {URL} cannot be reached"),
     ],

@@ -53,6 +53,16 @@ async def test_an_answer_that_does_not_name_the_vm_is_not_taken(answer: object) 
     assert await Around(answer).sources().of_vm(a_vm("10.0.0.7")) is None
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"{", b"\xff", b'{"vm": "shop/db", "because": "\xff"}', b'{"vm": "shop/db", "deep": ' + b'{"a":' * 100_000],
+)
+async def test_an_answer_that_is_no_json_is_none(answer: bytes) -> None:
+    around = Around(answer)
+    assert await around.sources().of_vm(a_vm("10.0.0.7")) is None
+    assert await around.sources().of_scheduler("/nodes") is None
+
+
 async def test_an_agents_answer_that_is_too_long_is_not_taken() -> None:
     long = b'{"vm": "shop/db", "because": "' + b"x" * LONGEST_OF_AGENT + b'"}'
     assert await Around(long).sources().of_vm(a_vm("10.0.0.7")) is None

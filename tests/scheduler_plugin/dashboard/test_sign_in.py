@@ -67,6 +67,7 @@ async def test_two_pages_on_one_machine_keep_their_sessions_apart() -> None:
         ({"Content-Type": "text/plain"}, b'{"token": "a"}', 403),
         ({"Content-Type": "application/json", "Sec-Fetch-Site": "cross-site"}, b'{"token": "a"}', 403),
         ({"Content-Type": "application/json"}, b"no JSON", 400),
+        ({"Content-Type": "application/json"}, b'{"token": "\xff"}', 400),
         ({"Content-Type": "application/json"}, b" " * 20_000, 400),
         ({"Content-Type": "application/json"}, b'{"token": "' + b"a" * 16_500 + b'"}', 401),
         ({"Content-Type": "application/json"}, b'{"token": ""}', 401),

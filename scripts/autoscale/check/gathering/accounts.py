@@ -108,7 +108,7 @@ async def _account(client: ApiClient, path: str, limit: asyncio.Semaphore) -> Js
 async def _json(client: ApiClient, path: str) -> Json:
     try:
         return msgspec.json.decode(await client.raw_get(path), type=Json)
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:
         raise ApiUnavailableError(f"GET {path}: {error}") from error
 
 

@@ -89,7 +89,7 @@ class Gathering:
         took = self.clock.now() - began[0]
         try:
             version = text(msgspec.json.decode(body, type=Json), "gitVersion")
-        except msgspec.MsgspecError:
+        except (ValueError, RecursionError):
             version = ""
         if not version:
             return Unseen("what answers there is no API server of Kubernetes")

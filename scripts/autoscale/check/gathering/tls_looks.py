@@ -102,6 +102,6 @@ async def reviewed(port: int, name: str, path: str) -> Webhook:
         async with httpx.AsyncClient(verify=_trusting_all(), trust_env=False, timeout=_PATIENCE) as client:
             response = await client.post(url, json=REVIEW)
         answer = child(msgspec.json.decode(response.raise_for_status().content, type=Json), "response")
-    except (httpx.HTTPError, msgspec.MsgspecError) as error:
+    except (httpx.HTTPError, ValueError, RecursionError) as error:
         return Webhook(name, str(error) or type(error).__name__)
     return Webhook(name, "" if text(answer, "uid") == _UID else "its answer is not one to the review that was sent")

@@ -54,6 +54,7 @@ async def test_a_name_cannot_leave_its_string() -> None:
     [
         (httpx.Response(400, content=b'{"status":"error","error":"bad query"}'), r"refuses \(400\): bad query"),
         (httpx.Response(502, content=b"<html>"), "no usable answer"),
+        (httpx.Response(200, content=b'{"status":"\xff"}'), "no usable answer"),
         (httpx.Response(200, content=b'{"status":"success","data":{"result":[{"value":[1,"much"]}]}}'), "no usable"),
     ],
 )
