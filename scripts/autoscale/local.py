@@ -159,7 +159,7 @@ async def _recorded(folder: ClusterFolder, spec: ClusterSpec) -> AsyncIterator[N
     if spec.kubernetes:
         yield
         return
-    async with open_site(folder.name, "") as site, recording(site, history_path(folder.name, "")):
+    async with open_site(folder.name, "") as site, recording(site, history_path(folder.name, ""), Console()):
         yield
 
 

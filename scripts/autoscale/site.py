@@ -199,7 +199,7 @@ async def exposed_vm(folder: ClusterFolder, vm: Json, port: int) -> int:
 def _decoded(body: bytes) -> Json | None:
     try:
         return msgspec.json.decode(body, type=Json)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -233,15 +233,18 @@ async def _client(kubeconfig: Path, context: str = "") -> AsyncIterator[ApiClien
 
 @dataclass(frozen=True, slots=True)
 class PodIndex:
-    """Pods by their names, and those of agents that serve a node by its name."""
+    """Pods by their names, and those of agents that serve a node by its name.
 
-    by_name: Mapping[str, Json]
+    A VM's pod is in its namespace: one of the same name elsewhere may be anyone's.
+    """
+
+    by_name: Mapping[ObjectName, Json]
     agents: Mapping[str, Json]
 
     @classmethod
     def of(cls, pods: Iterable[Json]) -> PodIndex:
         """Of all pods that matter: those of VMs, and those of agents."""
-        by_name = {name_of(each).name: each for each in pods}
+        by_name = {name_of(each): each for each in pods}
         agents = [each for each in by_name.values() if labels_of(each).get(NAME_LABEL) == "autoscaling-agent"]
         return cls(by_name, {text(each, "spec", "nodeName"): each for each in agents})
 
@@ -267,7 +270,7 @@ class FollowedPods:
 
 async def explanation(site: Site, vm: Json, pods: PodIndex) -> Json | None:
     """The agent's own account of ``vm``: from its sidecar, or from the agent of its node."""
-    pod = pods.by_name.get(text(vm, "status", "podName"))
+    pod = pods.by_name.get(ObjectName(name_of(vm).namespace, text(vm, "status", "podName")))
     if pod is None:
         return None
     if found := await site.of_agent(pod, "/explain"):

@@ -13,6 +13,8 @@ import httpx
 import pytest
 from rich.console import Console
 
+from deploy.kube.client import ApiClient
+from scripts.autoscale.history.recording import recording, warnings_on
 from scripts.autoscale.page import local_page
 from scripts.autoscale.page.local_page import listening, page_beside, quiet_logs
 from scripts.autoscale.site import RemoteSite, SiteError
@@ -78,7 +80,31 @@ def test_a_port_that_is_asked_for_and_taken_is_told() -> None:
 
 
 def test_of_the_logs_a_person_sees_what_is_wrong_with_the_history(console: Console) -> None:
-    with quiet_logs(console):
+    with quiet_logs(), warnings_on(console):
         logging.getLogger("autoscale.dashboard").warning("watch broke off, trying again")
         logging.getLogger("autoscale.history").warning("history", extra={"note": "it was damaged: set aside"})
     assert console.export_text() == "history: it was damaged: set aside\n"
+
+
+async def test_a_recorder_that_cannot_write_says_why(tmp_path: Path, console: Console) -> None:
+    (tmp_path / "history.sqlite").mkdir()
+    async with recording(a_site(tmp_path), tmp_path / "history.sqlite", console):
+        assert (await said_on(console)).startswith(f"nothing is recorded until this ends: the history {tmp_path}")
+
+
+async def test_a_recorder_that_fails_is_told_and_the_command_goes_on(tmp_path: Path, console: Console) -> None:
+    path = tmp_path / "history.sqlite"
+    async with recording(Broken(), path, console):  # type: ignore[arg-type]  # a site that is none
+        assert (await said_on(console)).startswith("nothing is recorded any more: ")
+
+
+class Broken:
+    """An empty cluster, whose scheduler is asked in a way that none may be."""
+
+    def __init__(self) -> None:
+        empty = httpx.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": []})
+        transport = httpx.MockTransport(lambda _: empty)
+        self.client = ApiClient(httpx.AsyncClient(base_url="http://api", transport=transport))
+
+    async def of_scheduler(self, path: str) -> None:
+        raise ZeroDivisionError(path)

@@ -56,3 +56,10 @@ TWO = [pod("s-1"), pod("s-2"), pod("s-3", "Pending")]
 )
 async def test_the_replica_that_leads_is_asked(site: RemoteSite, said: Json | None) -> None:
     assert await site.of_scheduler("/nodes") == said
+
+
+@pytest.mark.parametrize("body", [b'{"a":' * 100_000 + b"1" + b"}" * 100_000, b'{"because": "\xff"}', b"<html>"])
+async def test_an_answer_that_is_no_json_is_none(body: bytes) -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, content=body))
+    site = RemoteSite(Path("none"), ApiClient(httpx.AsyncClient(base_url="http://api", transport=transport)))
+    assert await site.of_agent(pod("a-1"), "/explain") is None

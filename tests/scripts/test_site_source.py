@@ -37,16 +37,17 @@ class StillSite:
         return {"nodes": [node(pod())]} if path == "/nodes" else None
 
     async def of_agent(self, found: Json, path: str) -> Json | None:
-        return account() if path == "/explain" and name_of(found).name == "db-x" else None
+        asked = name_of(found)
+        return account(asked.namespace) if path == "/explain" and asked.name == "db-x" else None
 
 
-def source(*missing: Resource) -> SiteSource:
+def source(*missing: Resource, pods_in: tuple[str, ...] = ("default",)) -> SiteSource:
     machine: Json = {"metadata": {"name": "n1", "labels": {"node.kubernetes.io/instance-type": "m5"}}}
-    runner: Json = {"metadata": {"namespace": "default", "name": "db-x"}}
+    runners: list[Json] = [{"metadata": {"namespace": each, "name": "db-x"}} for each in pods_in]
     running = {**vm(), "status": {"podName": "db-x", "node": "n1"}}
     known: dict[Resource, list[Json]] = {
         VIRTUAL_MACHINES: [running],
-        PODS: [runner],
+        PODS: runners,
         NODES: [machine],
         MIGRATIONS: [],
     }
@@ -74,8 +75,18 @@ async def test_a_look_has_what_the_watches_and_the_scheduler_know() -> None:
 async def test_an_agent_is_asked_through_its_pod() -> None:
     found = source()
     (seen,) = (await found.look()).vms
-    assert await found.account(seen) == account()
+    assert await found.account(seen) == account("default")
     assert await found.account(vm("gone")) is None
+
+
+@pytest.mark.parametrize(
+    ("pods_in", "said"),
+    [(("default", "other"), account("default")), (("other", "default"), account("default")), (("other",), None)],
+)
+async def test_a_pod_of_the_same_name_elsewhere_explains_no_vm(pods_in: tuple[str, ...], said: Json | None) -> None:
+    found = source(pods_in=pods_in)
+    (seen,) = (await found.look()).vms
+    assert await found.account(seen) == said
 
 
 @pytest.mark.usefixtures("impatient")

@@ -110,7 +110,16 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     """The file for questions. Raises ``HistoryError`` where there is none, ``sqlite3.Error``."""
     if not path.is_file():
         raise HistoryError(f"there is no history at {path} yet: autoscale web or autoscale local up records one")
-    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=_BUSY, check_same_thread=False)
+    how = "mode=ro&immutable=1" if _is_laid_down(path) else "mode=ro"
+    return sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, timeout=_BUSY, check_same_thread=False)
+
+
+def _is_laid_down(path: Path) -> bool:
+    """Whether the file is a copy that was closed in order, where nothing may be written: SQLite would want a file
+    beside it even to read.
+    """
+    may_write = os.access(path.parent, os.W_OK, effective_ids=True)
+    return not may_write and not path.with_name(f"{path.name}-wal").exists()
 
 
 def set_aside(path: Path, wall: float) -> Path:

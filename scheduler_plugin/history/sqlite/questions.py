@@ -90,7 +90,7 @@ class SqliteHistory:
             with closing(open_to_read(self._path)) as connection:
                 connection.execute("BEGIN")
                 return question(connection)
-        except (sqlite3.Error, msgspec.MsgspecError) as error:
+        except (sqlite3.Error, ValueError, RecursionError) as error:
             raise HistoryError(f"the history {self._path} cannot be read: {error}") from error
 
 

@@ -41,8 +41,8 @@ def record(
 
 
 async def _record(labels: list[str], interval: float, where: tuple[str, str, str]) -> int:
-    path = history_path(*where)
-    async with open_site(*where) as site, recording(site, path, labels, interval):
-        Console().print(f"Recording {site.title} into {path}; Ctrl-C ends it.", soft_wrap=True)
+    path, console = history_path(*where), Console()
+    async with open_site(*where) as site, recording(site, path, console, labels, interval):
+        console.print(f"Recording {site.title} into {path}; Ctrl-C ends it.", soft_wrap=True, markup=False)
         await asyncio.Event().wait()
     return 0

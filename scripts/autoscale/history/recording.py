@@ -1,30 +1,63 @@
-"""Records a cluster while a command runs."""
+"""Records a cluster while a command runs, and tells a person what is wrong with it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import logging
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+
+from rich.console import Console
 
 from protocol.runtime.clock import SystemClock
 from protocol.units import Seconds
-from scheduler_plugin.history.recorder import Recorder
+from scheduler_plugin.history.recorder import LOG, Recorder
 from scripts.autoscale.history.site_source import site_source
 from scripts.autoscale.site import Site
+from scripts.autoscale.terminal.printing import print_lines
 
 
 @asynccontextmanager
 async def recording(
-    site: Site, path: Path, labels: Sequence[str] = (), interval: float = 10.0
+    site: Site, path: Path, console: Console, labels: Sequence[str] = (), interval: float = 10.0
 ) -> AsyncIterator[Recorder]:
-    """Records ``site`` into ``path`` within the context."""
+    """Records ``site`` into ``path`` within the context. A recorder that ends before it is told, and fails nothing."""
     clock = SystemClock()
-    async with site_source(site, clock) as source:
-        recorder = Recorder(path, source, clock, labels=labels, interval=Seconds(interval))
-        task = asyncio.create_task(recorder.run())
-        try:
-            yield recorder
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+    with warnings_on(console):
+        async with site_source(site, clock) as source:
+            recorder = Recorder(path, source, clock, labels=labels, interval=Seconds(interval))
+            task = asyncio.create_task(recorder.run())
+            task.add_done_callback(_say_ended)
+            try:
+                yield recorder
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+@contextmanager
+def warnings_on(console: Console) -> Iterator[None]:
+    """Within the context a person reads the warnings of a history, with what they are about."""
+    spoken = _Spoken(console)
+    LOG.addHandler(spoken)
+    try:
+        yield
+    finally:
+        LOG.removeHandler(spoken)
+
+
+class _Spoken(logging.Handler):
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.WARNING)
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        found = vars(record)
+        said = ": ".join(filter(None, (record.getMessage(), found.get("note", ""), found.get("reason", ""))))
+        print_lines(self._console, [said])
+
+
+def _say_ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        LOG.error("nothing is recorded any more", extra={"reason": repr(error)})

@@ -41,6 +41,8 @@ USUAL: Final = Seconds(10.0)
 OFTEN: Final = Seconds(2.0)
 """Between two looks of the recorder; a command that lasts minutes looks often."""
 
+_TALKATIVE: Final = ("autoscale", "uvicorn")
+
 Where = tuple[str, str, str]
 """A local cluster's name, a kubeconfig and a context, as ``open_site`` takes them."""
 
@@ -59,10 +61,10 @@ class LocalPage:
     async def serve(self, stop: asyncio.Event) -> None:
         """Prints a link and serves until ``stop``. Raises ``CredentialsError`` and ``SiteError``."""
         path, port = history_path(*self.where), self.sock.getsockname()[1]
-        with self.sock, quiet_logs(self.console):
+        with self.sock, quiet_logs():
             async with (
                 _api(*self.where) as (api, clock),
-                recording(self.site, path, self.labels, self.interval),
+                recording(self.site, path, self.console, self.labels, self.interval),
             ):
                 sources = SiteSources(self.site)
                 dashboard = assemble(self.site.title, api, sources, clock, None, SqliteHistory(path))
@@ -122,28 +124,16 @@ def show_links(console: Console, dashboard: Dashboard, port: int) -> None:
 
 
 @contextmanager
-def quiet_logs(console: Console) -> Iterator[None]:
-    """Within the context the programs' logs say nothing on a person's terminal, but for the warnings of a history."""
-    silent, spoken = logging.NullHandler(), _Spoken(console)
-    handlers: dict[str, logging.Handler] = {"autoscale": silent, "uvicorn": silent, "autoscale.history": spoken}
-    for name, handler in handlers.items():
-        logging.getLogger(name).addHandler(handler)
+def quiet_logs() -> Iterator[None]:
+    """Within the context the programs' logs say nothing on a person's terminal; a recorder's warnings are printed."""
+    silent = logging.NullHandler()
+    for name in _TALKATIVE:
+        logging.getLogger(name).addHandler(silent)
     try:
         yield
     finally:
-        for name, handler in handlers.items():
-            logging.getLogger(name).removeHandler(handler)
-
-
-class _Spoken(logging.Handler):
-    def __init__(self, console: Console) -> None:
-        super().__init__(logging.WARNING)
-        self._console = console
-
-    def emit(self, record: logging.LogRecord) -> None:
-        found = vars(record)
-        said = ": ".join(filter(None, (record.getMessage(), found.get("note", ""), found.get("reason", ""))))
-        print_lines(self._console, [said])
+        for name in _TALKATIVE:
+            logging.getLogger(name).removeHandler(silent)
 
 
 def _say_ended(console: Console, task: asyncio.Task[None]) -> None:

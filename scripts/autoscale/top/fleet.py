@@ -160,7 +160,8 @@ class Fleet:
         stays = "Its address and connections stay."
         breaks = "It has no overlay address: its connections break."
         kept = stays if keeps_connections(found) else breaks
-        return f"Migrate {vm} from {text(found, 'status', 'node') or 'its node'} to another node that has room? {kept}"
+        node = printable(text(found, "status", "node")) or "its node"
+        return f"Migrate {vm} from {node} to another node that has room? {kept}"
 
     async def move(self, vm: str) -> str:
         """Creates a migration as ``autoscale migrate`` does, and says so (S4.12)."""

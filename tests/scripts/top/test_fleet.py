@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from deploy.kube.client import ApiClient
-from protocol.kubernetes.objects import Json, text
+from protocol.kubernetes.objects import Json, name_of, text
 from scripts.autoscale.top.columns import Row
 from scripts.autoscale.top.fleet import Fleet
 from tests.fake_clock import FakeClock
@@ -45,7 +45,10 @@ class Place:
         if kind == "virtualmachinemigrations" and not self.knows_migrations:
             return httpx.Response(404, json={"kind": "Status", "reason": "NotFound", "code": 404})
         found = {"virtualmachines": self.vms, "virtualmachinemigrations": self.migrations}
-        pods = [{"metadata": {"namespace": "x", "name": text(each, "status", "podName")}} for each in self.vms]
+        pods = [
+            {"metadata": {"namespace": name_of(each).namespace, "name": text(each, "status", "podName")}}
+            for each in self.vms
+        ]
         return httpx.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": found.get(kind, pods)})
 
     async def of_scheduler(self, path: str) -> Json | None:
@@ -156,6 +159,13 @@ def _status(given: Json) -> Json:
     found = given["status"]
     assert isinstance(found, dict)
     return found
+
+
+async def test_a_question_does_what_no_text_of_a_cluster_orders(place: Place) -> None:
+    place.vms[0] = {**place.vms[0], "status": {**_status(place.vms[0]), "node": "n\x1b[2J"}}
+    fleet = Fleet(place, FakeClock())
+    await fleet.everything()
+    assert "\x1b" not in fleet.question("shop/db")
 
 
 async def test_a_migration_is_ordered_as_the_command_orders_it(place: Place) -> None:

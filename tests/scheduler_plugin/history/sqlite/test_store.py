@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -35,6 +37,7 @@ NOW: Millis = 1_767_225_600_000
 DB = ObjectName("default", "db")
 FACTS = VmFacts(DB, "n1", "shop", Size(250, 1024), Size(8000, 4096), (("team", "a"),))
 ROW = (2000, 4096, 1000, 2048, 2000, 4096, 2000, 4096, None, None)
+NOBODY = 65534
 EVER = Period(0, NOW + DAY)
 
 
@@ -264,6 +267,33 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "history.sqlite").mkdir()
     with pytest.raises(StoreError, match="cannot be written"):
         SqliteStore(tmp_path / "history.sqlite", lambda: 0.0)
+
+
+async def test_a_copy_is_read_where_nothing_may_be_written() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "history.sqlite"
+        store = SqliteStore(path, lambda: NOW / 1000)
+        store.write(Batch(vms=minutes(10)))
+        store.close()
+        path.chmod(0o444)
+        path.parent.chmod(0o555)
+        with as_a_plain_user():
+            (found,) = await SqliteHistory(path).usage(EVER)
+        assert found.span.seen == 10 * MINUTE
+        path.parent.chmod(0o700)
+
+
+@contextmanager
+def as_a_plain_user() -> Iterator[None]:
+    """Root may write anywhere."""
+    is_root = not os.geteuid()
+    if is_root:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
 
 
 async def test_what_lies_in_the_future_is_removed_when_the_clock_was_wrong(path: Path, store: SqliteStore) -> None:
