@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from protocol.units import ZERO, Instant, Resources, Seconds
-from scheduler_plugin.ledger.accounts.refused_resizes import BOTH, LONG_AGO, NEITHER, Change, Parts, Pause
+from scheduler_plugin.ledger.accounts.refused_resizes import BOTH, LONG_AGO, NEITHER, Change, Parts, Pause, named_in
 from scheduler_plugin.ledger.facts import RunnerRequests
 
 SETTLE: Final = Seconds(10.0)
@@ -152,7 +152,8 @@ class PodRequests:
             return
         change = Change.of(asked, size)
         fault = change.at_fault(why) if is_of_size else BOTH
-        self.raising.add(fault.among(change.raised), size, why, now)
+        is_named = is_of_size and fault.among(named_in(why)) == fault
+        self.raising.add(fault.among(change.raised), size if is_named else asked, why, now)
         self.lowering.add(fault.among(change.lowered), size, why, now)
 
     def exempt(self, why: str, now: Instant) -> None:

@@ -5,6 +5,7 @@ Rules that hold here:
 - Raises and lowerings are counted apart: what may not be lowered may still be raised, and the other way round.
 - Of CPU and memory only the one that a refusal names is left alone. Where it names none, memory is, until CPU by itself
   is refused as well.
+- Of what a refusal names as too much half is tried, and half of the rest again: a quota may have some of it.
 - The pauses grow with every refusal, and begin anew after as long without one as the longest lasts.
 """
 
@@ -12,10 +13,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from fractions import Fraction
+from typing import Final, NamedTuple, TypeVar
 
 from protocol.backoff import Backoff
-from protocol.units import ZERO, Instant, Resources, Seconds
+from protocol.units import ZERO, Amount, ComputeUnit, Instant, Resources, Seconds
+
+A = TypeVar("A", bound=Amount)
 
 LONG_AGO: Final = Instant(float("-inf"))
 
@@ -58,6 +62,16 @@ BOTH: Final = Parts(cpu=True, mem=True)
 _NAMES: Final = re.compile(r"(?i)\bcpu\b|\bmemory\b")
 
 
+def named_in(why: str) -> Parts:
+    """What a refusal speaks of.
+
+    >>> named_in("exceeded quota: q, requested: requests.cpu=2, used: requests.cpu=1, limited: requests.cpu=2")
+    Parts(cpu=True, mem=False, is_guess=False)
+    """
+    names = {name.lower() for name in _NAMES.findall(why)}
+    return Parts("cpu" in names, "memory" in names)
+
+
 class Change(NamedTuple):
     """What a resize has more of than the requests before it, and what less."""
 
@@ -82,8 +96,8 @@ class Change(NamedTuple):
         changed = self.raised.together(self.lowered)
         if changed != BOTH:
             return changed
-        named = {name.lower() for name in _NAMES.findall(why)}
-        return Parts("cpu" in named, "memory" in named) if len(named) == 1 else Parts(mem=True, is_guess=True)
+        named = named_in(why)
+        return Parts(mem=True, is_guess=True) if named in {NEITHER, BOTH} else named
 
 
 @dataclass(slots=True)
@@ -112,7 +126,16 @@ class Pause:
         """What is left alone now."""
         return NEITHER if now >= self.again_at else self.parts
 
+    def halfway(self, asked: Resources, size: Resources, unit: ComputeUnit, now: Instant) -> Resources:
+        """``size`` as far as it lies, in whole units, no nearer to what was refused than to what is ``asked``."""
+        middle = Resources(_middle(asked.cpu, self.size.cpu, unit.cpu), _middle(asked.mem, self.size.mem, unit.mem))
+        return self.parts_at(now).of(asked.at_least(size.at_most(middle)), asked)
+
     def tried(self, now: Instant) -> None:
         """A write is sent: after the pause, also of what was refused."""
         if now >= self.again_at:
             self.parts = NEITHER
+
+
+def _middle(less: A, more: A, unit: A) -> A:
+    return (less + more).scaled(Fraction(1, 2)).down_to(unit)

@@ -7,6 +7,7 @@ Rules that hold here:
 - What the kubelet refuses is withdrawn as far as no reservation needs it, for it would hold up others on the node.
 - A refusal of CPU does not keep back memory, nor one of memory CPU. While a kubelet refuses one thing of a pod it looks
   at no other: what it refuses is taken back where there is another, and what it does not let go of is asked for again.
+- Where a quota or an admission rule refuses to go as high as an agent asks, they go as high as it allows.
 - Where an admission rule refuses to go as low as the VM, requests go down to what the pod was made with.
 - No pod is asked to have more than its node's allocatable.
 - Where requests do not follow any more, what we have raised goes back to what the pod was made with.
@@ -80,8 +81,8 @@ class RequestOrders(LedgerPart):
         if not self.is_short(uid, request):
             return None, ()
         claim = self._claim(uid)
-        account, runner = claim.vm, claim.pod.runner
-        if account is None or runner is None or not _may_grow(account, claim):
+        account, runner, policy = claim.vm, claim.pod.runner, self._state.nodes[claim.node].policy
+        if account is None or runner is None or policy is None or not _may_grow(account, claim):
             return None, ()
         resizes = _resizes(claim)
         by_room = bounded(account, request.resources).at_most(ceiling(self._state, account, claim))
@@ -92,6 +93,8 @@ class RequestOrders(LedgerPart):
         resizes.hold(wanted, now)
         size = base.at_least(wanted)
         possible = resizes.possible(base, size, now)
+        if possible.within(runner.asked):
+            possible = resizes.raising.halfway(base, size, policy.compute_unit, now)
         if possible.within(runner.asked) and (runner.problem or size != possible or not resizes.may_land):
             return None, ()
         return self._order(claim, runner, possible, now)

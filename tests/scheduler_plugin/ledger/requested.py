@@ -139,3 +139,13 @@ class Requested:
         """The guest has that size, and its object says so."""
         self.vm = replace(self.vm, version=self.vm.version + 1, use=size, actual=size)
         self.fleet.did(self.ledger.see_vm(self.vm, self.now))
+
+
+def order(size: float, version: int, withdraws: str = "") -> ResizePod:
+    """To resize the pod of the VM ``a``."""
+    return ResizePod("uid-a", name("a-pod"), amount(size), str(version), withdraws)
+
+
+def problem_of(at: Requested) -> str:
+    """What stands between the pod's requests and its VM."""
+    return at.ledger.explain("uid-a", at.now).requests_problem

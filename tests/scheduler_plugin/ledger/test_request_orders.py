@@ -12,19 +12,10 @@ from scheduler_plugin.ledger import (
     NotReadyError,
     RequestsSeen,
     ResizePod,
-    RoomFreed,
     RunnerRequests,
 )
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
-from tests.scheduler_plugin.ledger.requested import Requested
-
-
-def order(size: float, version: int, withdraws: str = "") -> ResizePod:
-    return ResizePod("uid-a", name("a-pod"), amount(size), str(version), withdraws)
-
-
-def problem_of(at: Requested) -> str:
-    return at.ledger.explain("uid-a", at.now).requests_problem
+from tests.scheduler_plugin.ledger.requested import Requested, order, problem_of
 
 
 def test_nothing_is_permitted_before_the_requests_hold_it() -> None:
@@ -115,24 +106,14 @@ def test_requests_that_were_raised_in_vain_stay_a_moment_for_an_agent_that_asks_
     assert at.due() == order(1, at.version)
 
 
-def test_an_agent_that_asks_for_memory_in_vain_keeps_no_cpu_up() -> None:
-    at = Requested()
-    at.written(at.raising(amount(4, 1)))
-    for _ in range(10):
-        at.pass_time(2)
-        at.refused_all(amount(1, 4), "403: exceeded quota: memory")
-        lowered = at.due()
-        if lowered is not None:
-            at.written(lowered)
-    assert (at.asked, at.fleet.reserved("a")) == (amount(1), amount(1))
-
-
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_write_without_an_answer_counts_both_ways_until_another_version_is_seen(is_known: bool) -> None:
     at = Requested()
     raised = at.raising(amount(4))
     assert raised is not None
     assert (at.grant(amount(4)), at.fleet.reserved("a")) == (amount(1), amount(4))
+    at.look()
+    assert at.fleet.reserved("a") == amount(4)
     if is_known:
         at.version += 1
         at.look()
@@ -140,239 +121,6 @@ def test_a_write_without_an_answer_counts_both_ways_until_another_version_is_see
         at.pass_time(10)
     assert at.fleet.reserved("a") == amount(1)
     assert at.raising(amount(2)) == order(2, at.version)
-
-
-def test_a_refused_resize_frees_its_room_and_is_tried_again_later() -> None:
-    at = Requested()
-    at.refused_all(amount(4), "403: exceeded quota: compute")
-    assert (at.fleet.reserved("a"), at.raising(amount(4)), at.grant(amount(4))) == (amount(1), None, amount(1))
-    assert problem_of(at) == "the pod's requests were not raised: 403: exceeded quota: compute"
-    at.pass_time(5)
-    assert at.raising(amount(4)) == order(4, 1)
-    at.refused(order(4, 1), "403: exceeded quota: compute")
-    at.refused_all(amount(4), "403: exceeded quota: compute")
-    at.pass_time(5)
-    assert at.raising(amount(4)) is None
-    at.pass_time(5)
-    at.written(at.raising(amount(4)))
-    assert (at.grant(amount(4)), problem_of(at)) == (amount(4), "")
-
-
-def test_of_two_writes_in_doubt_a_refusal_ends_one() -> None:
-    at = Requested()
-    assert at.raising(amount(4)) == order(4, 1)
-    second = at.raising(amount(3))
-    assert second == order(3, 1)
-    at.refused(second, "")
-    assert at.fleet.reserved("a") == amount(4)
-    at.refused(second, "")
-    assert at.fleet.reserved("a") == amount(4)
-
-
-def test_a_conflict_may_be_tried_at_once() -> None:
-    at = Requested()
-    raised = at.raising(amount(4))
-    assert raised is not None
-    at.refused(raised, "")
-    at.version = 7
-    at.look()
-    assert at.raising(amount(4)) == order(4, 7)
-
-
-def test_a_pod_that_can_never_be_resized_is_permitted_as_if_requests_did_not_follow() -> None:
-    at = Requested()
-    raised = at.raising(amount(4))
-    assert raised is not None
-    at.refused(raised, "422: Pod running on node without support for resize", is_final=True)
-    assert at.grant(amount(4)) == amount(4)
-    assert (at.raising(amount(5)), at.due(), at.ledger.requests_astray()) == (None, None, [])
-    assert problem_of(at) == (
-        "the pod's requests cannot be changed, and permits do not wait for them: "
-        "422: Pod running on node without support for resize"
-    )
-
-
-def test_what_the_kubelet_defers_is_not_permitted_and_is_withdrawn() -> None:
-    at = Requested(room=Resources.parse(2, "1Gi"))
-    wanted, less = Resources.parse(4, "1Gi"), Resources.parse(2, "1Gi")
-    at.written(at.raising(wanted))
-    assert (at.ledger.is_awaited("uid-a"), at.raising(wanted), at.grant(wanted)) == (False, None, amount(1))
-    assert problem_of(at) == (
-        "the kubelet does not give what the pod requests: Deferred: Node didn't have enough resource: cpu"
-    )
-    withdrawn = at.due()
-    assert withdrawn == order(1, at.version, "Deferred")
-    at.written(withdrawn)
-    assert (at.fleet.reserved("a"), at.raising(less)) == (amount(1), None)
-    assert problem_of(at) == ("the pod's requests were not raised: Deferred: Node didn't have enough resource: cpu")
-    at.pass_time(10)
-    at.written(at.raising(less))
-    assert (at.grant(less), problem_of(at)) == (less, "")
-
-
-@pytest.mark.parametrize(("room", "gets"), [((9, 1), (4, 1)), ((1, 9), (1, 4)), ((9, 2), (4, 1))])
-def test_what_a_kubelet_refuses_of_one_keeps_back_nothing_of_the_other(
-    room: tuple[float, float], gets: tuple[float, float]
-) -> None:
-    """The refusal names what the node lacks; the agent asks again and gets the other at once."""
-    at = Requested(room=amount(*room))
-    at.written(at.raising(amount(4)))
-    at.written(at.due())
-    at.written(at.raising(amount(4)))
-    assert (at.raising(amount(4)), at.grant(amount(4)), at.fleet.reserved("a")) == (None, amount(*gets), amount(*gets))
-    assert problem_of(at).startswith("the pod's requests were not raised: Deferred")
-    at.room = amount(9)
-    at.pass_time(5)
-    at.written(at.raising(amount(4)))
-    assert (at.grant(amount(4)), problem_of(at)) == (amount(4), "")
-
-
-@pytest.mark.parametrize(("can", "gets"), [("cpu", (4, 1)), ("mem", (1, 4)), ("neither", (1, 1))])
-def test_where_a_refusal_does_not_say_why_each_is_tried_by_itself(can: str, gets: tuple[float, float]) -> None:
-    at, tried = Requested(), []
-    while (raised := at.raising(amount(4))) is not None:
-        tried.append(raised.size)
-        if raised.size == {"cpu": amount(4, 1), "mem": amount(1, 4)}.get(can):
-            at.written(raised)
-        else:
-            at.refused(raised, "403: an operator's policy forbids it")
-    assert tried == [amount(4), amount(4, 1), amount(1, 4)][: 2 if can == "cpu" else 3]
-    assert at.grant(amount(4)) == amount(*gets)
-
-
-def test_what_is_kept_back_is_tried_after_longer_and_longer_pauses_though_the_other_is_given() -> None:
-    at, tried = Requested(room=amount(9, 1)), []
-    for second in range(40):
-        at.pass_time(1)
-        wanted = amount(2 + second / 8, 4)
-        raised = at.raising(wanted)
-        if raised is not None:
-            at.written(raised)
-        if raised is not None and raised.size.mem > amount(1).mem:
-            tried.append(second)
-            at.written(at.due())
-    assert tried == [0, 5, 15, 35]
-    assert at.grant(amount(7, 4)) == amount(6.875, 1)
-
-
-def test_a_deferred_resize_that_a_reservation_needs_is_kept() -> None:
-    at = Requested(asked=amount(0.1, 1), allocated=amount(0.1, 1), room=amount(0.5, 9))
-    at.written(at.due())
-    assert (at.asked, at.due()) == (amount(1), None)
-    at.pass_time(120)
-    assert at.due() is None
-
-
-@pytest.mark.parametrize(("reserved", "other"), [(amount(4, 1), amount(1, 4)), (amount(1, 4), amount(4, 1))])
-def test_what_a_kubelet_refuses_though_a_reservation_needs_it_keeps_back_nothing_of_the_other(
-    reserved: Resources, other: Resources
-) -> None:
-    """Such as the memory of a VM that had grown before requests followed, on a node with swap."""
-    at = Requested(room=other, vm=vm("a", reserved, actual=reserved, permit=reserved))
-    at.written(at.due())
-    assert (at.asked, problem_of(at).partition(":")[0]) == (reserved, "the kubelet does not give what the pod requests")
-    assert at.grant(amount(4)) == reserved
-    at.written(at.raising(amount(4)))
-    assert (at.asked, at.grant(amount(4))) == (other, amount(4))
-    at.use(amount(4))
-    at.pass_time(60)
-    at.written(at.due())
-    assert (at.asked, at.due(), at.grant(reserved)) == (amount(4), None, reserved)
-    at.use(reserved)
-    at.written(at.due())
-    assert (at.asked, at.allocated) == (amount(1), amount(1))
-
-
-def test_a_wish_of_another_container_that_a_kubelet_refuses_keeps_no_request_up() -> None:
-    at = Requested(asked=amount(4), allocated=amount(4), problem="Infeasible: sidecar")
-    at.pass_time(10)
-    assert at.due() == order(1, 1, "Infeasible")
-
-
-def test_what_may_not_be_lowered_is_tried_after_longer_and_longer_pauses() -> None:
-    at, tried = Requested(), []
-    at.written(at.raising(amount(4)))
-    for second in range(200):
-        at.pass_time(1)
-        while (lowered := at.due()) is not None:
-            tried.append((second, lowered.size))
-            at.refused(lowered, "403: minimum cpu usage per Container is 2")
-            if lowered.size == amount(4, 1):
-                at.written(lowered)
-    assert tried == [(4, amount(1)), (4, amount(4, 1)), *((at, amount(1, 1)) for at in (9, 19, 39, 79, 139, 199))]
-    assert problem_of(at) == "the pod's requests were not lowered: 403: minimum cpu usage per Container is 2"
-
-
-@pytest.mark.parametrize(
-    ("least", "tried"),
-    [
-        (amount(2, 1), [amount(1), amount(2, 1)]),
-        (amount(1, 2), [amount(1), amount(1, 2)]),
-        (amount(2), [amount(1), amount(1, 2), amount(2, 1), amount(2)]),
-        (amount(3, 1), [amount(1), amount(2, 1), amount(4, 1)]),
-    ],
-)
-def test_what_may_not_be_as_low_as_the_vm_goes_down_to_what_its_pod_was_made_with(
-    least: Resources, tried: list[Resources]
-) -> None:
-    """A LimitRange that says how little a container may request."""
-    at, found = Requested(asked=amount(4), allocated=amount(4)), []
-    at.vm = replace(at.vm, first_requests=amount(2))
-    at.start()
-    at.pass_time(10)
-    while (lowered := at.due()) is not None:
-        found.append(lowered.size)
-        if least.within(lowered.size):
-            at.written(lowered)
-        else:
-            missing = least.minus_or_zero(lowered.size)
-            names = [name for name, part in (("cpu", missing.cpu), ("memory", missing.mem)) if part]
-            at.refused(lowered, "403: " + ", ".join(f"minimum {name} usage per Container is" for name in names))
-    assert found == tried
-
-
-def test_what_may_not_be_lowered_keeps_back_no_growth() -> None:
-    at = Requested()
-    at.written(at.raising(amount(1, 4)))
-    for _ in range(60):
-        at.pass_time(5)
-        at.refused_all_due("403: minimum memory usage per Container is 2Gi")
-        assert at.fleet.reserved("a") == amount(1, 4)
-    at.written(at.raising(amount(4, 1)))
-    assert (at.asked, at.grant(amount(4, 1))) == (amount(4), amount(4, 1))
-
-
-def test_a_refusal_that_any_size_would_meet_is_one_for_all() -> None:
-    at = Requested()
-    raised = at.raising(amount(4))
-    assert raised is not None
-    at.refused(raised, "429: too many requests", is_of_size=False)
-    assert at.raising(amount(4)) is None
-    at.pass_time(5)
-    assert at.raising(amount(4)) == raised
-
-
-def test_what_was_refused_long_ago_is_no_problem_once_nothing_is_missing() -> None:
-    at = Requested()
-    at.refused_all(amount(4), "403: exceeded quota: compute")
-    assert (at.grant(amount(4)), problem_of(at)) == (
-        amount(1),
-        "the pod's requests were not raised: 403: exceeded quota: compute",
-    )
-    assert (at.grant(amount(1)), problem_of(at)) == (amount(1), "")
-
-
-def test_a_pod_that_could_not_be_resized_is_tried_again_after_minutes() -> None:
-    at = Requested()
-    raised = at.raising(amount(4))
-    assert raised is not None
-    at.refused(raised, "422: Pod running on node without support for resize", is_final=True)
-    at.pass_time(299)
-    assert (at.grant(amount(4)), at.ledger.requests_astray()) == (amount(4), [])
-    at.pass_time(1)
-    assert (at.ledger.requests_astray(), at.grant(amount(5))) == (["uid-a"], amount(4))
-    at.written(at.raising(amount(5)))
-    assert at.grant(amount(5)) == amount(5)
 
 
 def test_requests_below_the_reservation_are_raised_to_it() -> None:
@@ -386,15 +134,6 @@ def test_requests_below_the_reservation_are_raised_to_it() -> None:
     at.pass_time(5)
     at.written(at.due())
     assert (at.ledger.is_unheld("uid-a"), at.due()) == (False, None)
-
-
-def test_what_may_not_be_raised_to_the_reservation_keeps_the_other_not_up() -> None:
-    at = Requested(asked=amount(0.1, 4), allocated=amount(0.1, 4))
-    at.pass_time(10)
-    while (due := at.due()) is not None and due.size != amount(0.1, 1):
-        at.refused(due, "403: exceeded quota: cpu")
-    at.written(due)
-    assert (at.due(), problem_of(at)) == (None, "the pod's requests were not raised: 403: exceeded quota: cpu")
 
 
 def test_no_pod_is_asked_to_have_more_than_its_node() -> None:
@@ -558,15 +297,6 @@ def test_requests_are_raised_before_a_bind_is_sent() -> None:
     fleet.did(ledger.see_pod(replace(pod, requests=amount(3), runner=RunnerRequests(amount(3), version="6"))))
     claim = ledger.claims["uid-a"]
     assert (claim.state, claim.reserved, ledger.is_unheld("uid-a")) == (ClaimState.TENTATIVE, amount(3), False)
-
-
-def test_room_that_a_refusal_frees_wakes_who_waits_for_it() -> None:
-    at = Requested()
-    raised = at.raising(amount(9))
-    assert raised is not None
-    waits = plain_pod("waits", amount(8))
-    assert at.ledger.filter(waits, ["n1"]).fits == []
-    assert at.ledger.requests_refused(raised, "403: exceeded quota", at.now) == (RoomFreed("n1"),)
 
 
 def test_before_a_pod_is_seen_on_its_node_nothing_above_the_reservation_is_permitted() -> None:
