@@ -159,7 +159,10 @@ async def _recorded(folder: ClusterFolder, spec: ClusterSpec) -> AsyncIterator[N
     if spec.kubernetes:
         yield
         return
-    async with open_site(folder.name, "") as site, recording(site, history_path(folder.name, ""), Console()):
+    async with (
+        open_site(folder.name, "") as site,
+        recording(site, history_path(folder.name, "", records=True), Console()),
+    ):
         yield
 
 

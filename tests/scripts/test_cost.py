@@ -25,7 +25,7 @@ from scripts.autoscale.costs import cost as command
 from scripts.autoscale.costs.cost_views import advice, advice_document
 from scripts.autoscale.costs.policy_replay import CPU, replayed
 from scripts.autoscale.costs.price_table import price_table
-from scripts.autoscale.history.finding import history_path
+from scripts.autoscale.history.finding import context_name, history_path
 from scripts.autoscale.main import app
 from scripts.autoscale.replay.peers import PLAYERS
 
@@ -236,12 +236,64 @@ def test_prices_come_from_a_file_or_the_schedulers_settings(tmp_path: Path, monk
             price_table(tmp_path / "odd.yaml", "local")
 
 
-def test_each_cluster_has_a_history_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOSCALE_HOME", str(tmp_path / "clusters"))
-    (tmp_path / "clusters" / "local").mkdir(parents=True)
-    assert history_path("local", "") == tmp_path / "clusters" / "local" / "history.sqlite"
-    others = {history_path("local", str(tmp_path / "config"), context) for context in ("", "a", "b")}
+def test_each_cluster_has_a_history_of_its_own(home: Path) -> None:
+    assert history_path("local", "") == home / "local" / "history.sqlite"
+    others = {history_path("local", str(home / "no-config"), context) for context in ("", "a", "b")}
     assert len(others) == 3
+
+
+def test_a_kubeconfig_that_means_another_cluster_by_now_has_another_history(home: Path) -> None:
+    config = str(kubeconfig(home / "config", current="a"))
+    of_a, of_b = (history_path("local", config, context) for context in "ab")
+    assert (history_path("local", config), of_a == of_b) == (of_a, False)
+    kubeconfig(home / "config", current="b")
+    assert history_path("local", config) == of_b
+    copied = str(kubeconfig(home / "copied", current="b"))
+    assert history_path("local", copied) == of_b
+
+
+def test_another_cluster_has_neither_the_prices_nor_the_name_of_the_local_one(file: Path, home: Path) -> None:
+    (home / "local" / "scheduler.yaml").write_text("ranking: {prices: {cpu: 1000, memGib: 0}}\n")
+    config = kubeconfig(home / "config", current="b")
+    clusters = {}
+    for flags in ((), ("--kubeconfig", str(config)), ("--kubeconfig", str(config), "--context", "a")):
+        arguments = ["cost", "--file", str(file), "--since", "3h", "-o", "opencost", *flags]
+        found = CliRunner().invoke(app(["cost", "record"]), arguments)
+        (db, _) = json.loads(found.stdout)["data"][0].values()
+        clusters[db["properties"]["cluster"]] = db["cpuCost"] > 1000
+    assert clusters == {"local": True, "b": False, "a": False}
+    (home / "odd").write_text("{")
+    assert context_name(str(home / "odd"), "") == str(home / "odd")
+
+
+def test_a_local_cluster_that_ended_keeps_its_history_and_no_other_clusters(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(home / "config", current="a")))
+    (home / "local" / "spec.json").write_text("{}")
+    local, of_kubectl = home / "local" / "history.sqlite", history_path("local", "", "a")
+    assert (history_path("local", ""), history_path("local", "", records=True)) == (local, of_kubectl)
+    of_kubectl.parent.mkdir(parents=True)
+    of_kubectl.write_bytes(b"")
+    assert history_path("local", "") == of_kubectl
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where local clusters are, and no kubeconfig."""
+    monkeypatch.setenv("AUTOSCALE_HOME", str(tmp_path / "clusters"))
+    monkeypatch.setenv("KUBECONFIG", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "clusters" / "local").mkdir(parents=True)
+    return tmp_path / "clusters"
+
+
+def kubeconfig(path: Path, current: str) -> Path:
+    """Two contexts of two clusters."""
+    named = [{"name": each, "context": {"cluster": each}} for each in "ab"]
+    clusters = [{"name": each, "cluster": {"server": f"https://{each}.example"}} for each in "ab"]
+    path.write_text(json.dumps({"current-context": current, "contexts": named, "clusters": clusters}))
+    return path
 
 
 @pytest.mark.parametrize(("every", "code"), [("10m", 1), ("11m", 2), ("100d", 2), ("soon", 2)])

@@ -31,7 +31,7 @@ from scripts.autoscale.costs.policy_change import PolicyChange
 from scripts.autoscale.costs.policy_choice import ChosenPolicy, chosen_policy
 from scripts.autoscale.costs.policy_replay import STEP
 from scripts.autoscale.costs.price_table import price_table
-from scripts.autoscale.history.finding import a_url, history_path, opened_history
+from scripts.autoscale.history.finding import a_url, context_name, history_path, is_local, opened_history
 from scripts.autoscale.history.past import period_since
 from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
@@ -67,7 +67,9 @@ def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     autoscale cost --policy calm.yaml · autoscale cost --consolidate
     """
     where = (name, kubeconfig, context)
-    ranking, said = price_table(prices, name)
+    path = history_path(*where)
+    local = name if is_local(path, name) else ""
+    ranking, said = price_table(prices, local)
     try:
         period = period_since(since)
         key_of(by)
@@ -78,8 +80,8 @@ def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
             raise typer.BadParameter("advice is text, wide, json or yaml", param_hint="--output")
         run(_consolidate(ranking, where, output))
     else:
-        chosen = opened_history(file or history_path(*where), prometheus)
-        run(_cost(chosen, period, by, output, (ranking, said), _chosen(policy), name))
+        chosen, cluster = opened_history(file or path, prometheus), local or context_name(kubeconfig, context)
+        run(_cost(chosen, period, by, output, (ranking, said), _chosen(policy), cluster))
 
 
 def _chosen(policy: str) -> ChosenPolicy | None:

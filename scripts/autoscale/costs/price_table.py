@@ -15,12 +15,13 @@ from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ran
 def price_table(given: Path | None, name: str) -> tuple[RankingConfig, str]:
     """The table and its source in words. ``given`` is a section ``ranking``, or a scheduler's settings with one.
 
-    Without it, the settings of the local cluster ``name`` count where there are some. Raises ``typer.BadParameter``.
+    Without it, the settings of the local cluster ``name`` (empty: another cluster is meant) count where there are
+    some. Raises ``typer.BadParameter``.
     """
     if given is not None:
         return _read(given), f"the price table {given}"
-    settings = ClusterFolder.of(name).scheduler_config
-    if settings.is_file() and "ranking" in (_document(settings) or {}):
+    settings = ClusterFolder.of(name).scheduler_config if name else None
+    if settings is not None and settings.is_file() and "ranking" in (_document(settings) or {}):
         return _read(settings), "the scheduler's price table"
     return RankingConfig(), "the published reference prices (give your own: --prices FILE)"
 

@@ -41,7 +41,7 @@ def record(
 
 
 async def _record(labels: list[str], interval: float, where: tuple[str, str, str]) -> int:
-    path, console = history_path(*where), Console()
+    path, console = history_path(*where, records=True), Console()
     async with open_site(*where) as site, recording(site, path, console, labels, interval):
         console.print(f"Recording {site.title} into {path}; Ctrl-C ends it.", soft_wrap=True, markup=False)
         await asyncio.Event().wait()

@@ -60,7 +60,7 @@ class LocalPage:
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Prints a link and serves until ``stop``. Raises ``CredentialsError`` and ``SiteError``."""
-        path, port = history_path(*self.where), self.sock.getsockname()[1]
+        path, port = history_path(*self.where, records=True), self.sock.getsockname()[1]
         with self.sock, quiet_logs():
             async with (
                 _api(*self.where) as (api, clock),
