@@ -193,6 +193,11 @@ def test_apply_to_an_older_state_is_a_conflict(cluster: Cluster) -> None:
         {"op": "test", "path": "/metadata/resourceVersion", "value": "1"},
         {"op": "remove", "path": "/data/absent"},
         {"op": "add", "path": "/absent/x", "value": "1"},
+        {"op": "replace", "path": "/absent/x", "value": "1"},
+        {"op": "replace", "path": "/metadata/managedFields/99", "value": {}},
+        {"op": "test", "path": "/data/absent", "value": "1"},
+        {"op": "test", "path": "/data/k", "value": None},
+        {"op": "test", "path": "/absent/x", "value": None},
     ],
 )
 def test_a_json_patch_that_does_not_fit_changes_nothing(cluster: Cluster, step: Json) -> None:
@@ -201,6 +206,19 @@ def test_a_json_patch_that_does_not_fit_changes_nothing(cluster: Cluster, step: 
     change = {"op": "replace", "path": "/data/k", "value": "w"}
     assert refused(cluster.patch(path, [change, step], JSON_PATCH)) == (422, "Invalid")
     assert cluster.get(path) == made
+
+
+def test_a_json_patch_replaces_what_is_not_there_and_finds_null_there(cluster: Cluster) -> None:
+    """Against RFC 6902. NeonVM's autoscaler, and others, write fields so that nobody has set."""
+    cluster.config_map("a", k="v")
+    steps = [
+        {"op": "test", "path": "/metadata/annotations", "value": None},
+        {"op": "add", "path": "/metadata/annotations", "value": {}},
+        {"op": "replace", "path": "/metadata/annotations/example.com~1x", "value": "y"},
+        {"op": "replace", "path": "/data/new", "value": "w"},
+    ]
+    patched = done(cluster.patch(cluster.path("configmaps", "a"), steps, JSON_PATCH))
+    assert (patched["data"], patched["metadata"]["annotations"]) == ({"k": "v", "new": "w"}, {"example.com/x": "y"})
 
 
 def test_apply_needs_a_manager(cluster: Cluster) -> None:

@@ -1,8 +1,12 @@
-"""JSON merge patch (RFC 7386) and JSON patch (RFC 6902)."""
+"""JSON merge patch (RFC 7386) and JSON patch (RFC 6902).
+
+Kubernetes' library departs from RFC 6902, and clients count on it: in an object, ``replace`` adds what is not there,
+and ``test`` finds null there.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import jsonpatch
 
@@ -28,7 +32,9 @@ def json_patch(body: JsonObject, operations: Any) -> JsonObject:
     if not isinstance(operations, list):
         raise bad_request(f"a JSON patch is a list of operations, got {type(operations).__name__}")
     try:
-        patched = jsonpatch.JsonPatch(operations).apply(deep_copy(body))
+        patched: Any = deep_copy(body)
+        for step in jsonpatch.JsonPatch(operations):
+            patched = _applied(patched, step)
     except jsonpatch.InvalidJsonPatch as error:
         raise bad_request(f"invalid JSON patch: {error}") from None
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, TypeError) as error:
@@ -37,3 +43,16 @@ def json_patch(body: JsonObject, operations: Any) -> JsonObject:
     if not isinstance(patched, dict):
         raise bad_request("the JSON patch leaves no object")
     return patched
+
+
+def _applied(document: Any, step: JsonObject) -> Any:
+    parent, key = jsonpatch.JsonPointer(step["path"]).to_last(document)
+    if isinstance(parent, dict) and key is not None and key not in parent:
+        if step["op"] == "replace":
+            step = {**step, "op": "add"}
+        elif step["op"] == "test" and step.get("value", _NOTHING) is None:
+            return document
+    return jsonpatch.JsonPatch([step]).apply(document, in_place=True)
+
+
+_NOTHING: Final = object()
