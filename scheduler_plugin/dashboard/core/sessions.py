@@ -93,11 +93,11 @@ class Sessions:
         found = self._open.get(session.key)
         return found if found is not None and now - found.begun < LASTS else None
 
-    def checked(self, session: Session, sight: Sight, now: Instant, asked_to: str = "") -> Session:
-        """The API server was asked again, and this is what it allows now."""
-        renewed = replace(session, sight=sight, checked=now, asked_to=asked_to)
-        if session.key in self._open:
-            self._open[session.key] = renewed
+    def checked(self, session: Session, sight: Sight, now: Instant, asked_to: str = "") -> Session | None:
+        """The API server was asked again, and this is what it allows now; None where the session ended meanwhile."""
+        if session.key not in self._open:
+            return None
+        renewed = self._open[session.key] = replace(session, sight=sight, checked=now, asked_to=asked_to)
         return renewed
 
     def end(self, session: Session) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from protocol.kubernetes.objects import JsonObject, name_of
+from protocol.kubernetes.objects import JsonObject, name_of, uid_of
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.accounts import Account, decision_of, read_account
 from scheduler_plugin.history.core.accumulation import Accumulation, Pace, pace_for
@@ -46,7 +46,7 @@ class Chronicle:
         self._accounts: dict[ObjectName, Account] = {}
         self._asked: dict[ObjectName, Millis] = {}
         self._standings: dict[ObjectName, Standing] = {}
-        self._moves: dict[ObjectName, MoveRecord] = {}
+        self._moves: dict[tuple[ObjectName, str], MoveRecord] = {}
         self._latest: Millis | None = None
         self._news: set[ObjectName] = set()
 
@@ -112,8 +112,9 @@ class Chronicle:
             batch.decisions += _of_scheduler(sample, before, standing)
 
     def _moved(self, look: Look, batch: Batch) -> None:
-        moves = {name_of(each): read_move(look.at, each, self._moves.get(name_of(each))) for each in look.migrations}
-        batch.moves += [move for name, move in moves.items() if self._moves.get(name) is not move]
+        named = {(name_of(each), uid_of(each)): each for each in look.migrations}
+        moves = {key: read_move(look.at, each, self._moves.get(key)) for key, each in named.items()}
+        batch.moves += [move for key, move in moves.items() if self._moves.get(key) is not move]
         self._moves = moves
 
     def _forget(self, known: Iterable[ObjectName]) -> None:

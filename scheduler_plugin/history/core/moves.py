@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
-from protocol.kubernetes.objects import JsonObject, annotations_of, child, name_of, text, whole
+from protocol.kubernetes.objects import JsonObject, annotations_of, child, items, name_of, text, whole
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_REASON, ANNOTATION_TARGET_NODE
-from scheduler_plugin.history.core.samples import Millis, MoveRecord
+from scheduler_plugin.history.core.samples import SECOND, Millis, MoveRecord
 
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 _LONGEST: Final = 300
@@ -26,17 +27,27 @@ def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> M
     name, phase = name_of(migration), text(migration, "status", "phase") or "Pending"
     if before is not None and before.phase in ENDED and before.phase == phase:
         return before
-    created = parse_timestamp(text(migration, "metadata", "creationTimestamp"))
-    began = at if created is None else min(at, int(created * 1000))
+    began = min([at, *_times([text(migration, "metadata", "creationTimestamp")])])
     annotations, downtime = annotations_of(migration), whole(migration, "status", "info", "downtimeMs")
+    since = began if before is None else before.since
     return MoveRecord(
         name=name,
         vm=ObjectName(name.namespace, text(migration, "spec", "vmName")),
         source=text(migration, "status", "sourceNode"),
         target=text(migration, "status", "targetNode") or annotations.get(ANNOTATION_TARGET_NODE, ""),
         phase=phase,
-        since=began if before is None else before.since,
-        until=at,
+        since=since,
+        until=_ended(migration, since, at) if phase in ENDED else at,
         reason=annotations.get(ANNOTATION_REASON, "")[:_LONGEST],
         downtime=downtime if "downtimeMs" in child(migration, "status", "info") else None,
     )
+
+
+def _ended(migration: JsonObject, since: Millis, seen: Millis) -> Millis:
+    """When its conditions changed last, as far as they say it: a recorder may see it only long after."""
+    changed = _times(text(each, "lastTransitionTime") for each in items(migration, "status", "conditions"))
+    return min(seen, max([since, *changed])) if changed else seen
+
+
+def _times(texts: Iterable[str]) -> list[Millis]:
+    return [int(found * SECOND) for found in map(parse_timestamp, texts) if found is not None]

@@ -21,7 +21,7 @@ import msgspec
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.batches import Batch
 from scheduler_plugin.history.core.retention import MOST_SAID, TIERS, Bounds, Fold, folds, next_halvings, oldest_kept
-from scheduler_plugin.history.core.samples import Millis, NodeFacts, VmFacts
+from scheduler_plugin.history.core.samples import Millis, MoveRecord, NodeFacts, VmFacts
 from scheduler_plugin.history.core.spans import Span
 from scheduler_plugin.history.sqlite.files import (
     StoreError,
@@ -145,10 +145,7 @@ class SqliteStore:
                 connection.executemany(
                     "INSERT OR REPLACE INTO moves (namespace, name, subject, since, until, json) "
                     "VALUES (?, ?, ?, ?, ?, ?)",
-                    [
-                        (each.name.namespace, each.name.name, self._vm(each.vm), each.since, each.until, _json(each))
-                        for each in batch.moves
-                    ],
+                    [(*_key(each), self._vm(each.vm), each.since, each.until, _json(each)) for each in batch.moves],
                 )
         except sqlite3.Error:
             if known != (len(self._subjects), len(self._facts)):  # their numbers were rolled back
@@ -250,6 +247,11 @@ class SqliteStore:
     def _count(self, table: str) -> int:
         row: Sequence[int] = self._connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()  # noqa: S608
         return row[0]
+
+
+def _key(move: MoveRecord) -> tuple[str, str]:
+    """A name may be used again once its migration is deleted; when it began tells which one it was."""
+    return move.name.namespace, f"{move.name.name}@{move.since}"
 
 
 def _json(value: msgspec.Struct) -> bytes:

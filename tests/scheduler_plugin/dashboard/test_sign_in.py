@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -127,6 +127,31 @@ async def test_a_token_that_is_withdrawn_ends_its_session() -> None:
         assert (await run.http.get("/api/session")).json()["signedIn"]
         await run.clock.advance(CHECKED_FOR)
         assert not (await run.http.get("/api/session")).json()["signedIn"]
+
+
+async def test_who_signs_out_while_the_api_server_is_asked_again_sees_nothing_more() -> None:
+    async with page(on_a_cluster=True) as run:
+        run.cluster.people = {"admin": {"*"}}
+        await run.sign_in("admin")
+        doorman = run.dashboard.doorman
+        (session,) = doorman.sessions._open.values()
+        doorman.judge = judge = Leaving(doorman.judge, lambda: doorman.sessions.end(session))
+        run.clock.jump(CHECKED_FOR)
+        assert (await doorman.renewed(session), judge.asked) == (None, 1)
+
+
+class Leaving:
+    """Something happens while the API server is asked."""
+
+    def __init__(self, judge: Judge | None, happens: Callable[[], None]) -> None:
+        self.asked = 0
+        self._judge, self._happens = judge, happens
+
+    async def visitor(self, token: str, namespaces: Iterable[str], before: Visitor | None = None) -> Visitor | None:
+        assert self._judge is not None
+        self.asked += 1
+        self._happens()
+        return await self._judge.visitor(token, namespaces, before)
 
 
 async def test_while_the_api_server_is_away_no_token_lets_in_and_sessions_end() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from protocol.kubernetes.objects import Json
+from protocol.kubernetes.objects import Json, child
 from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.story import story
 from scheduler_plugin.history.core.accounts import read_account
@@ -162,6 +162,28 @@ def test_a_migration_is_kept_until_it_has_ended() -> None:
         [MoveRecord(name, DB, "n1", "n3", "Succeeded", began, BEGAN + 10_000, "n1 is full", 120)],
         [],
     ]
+
+
+def test_a_recorder_that_comes_late_knows_when_a_migration_ended() -> None:
+    ended = "2026-01-01T00:00:20Z"
+    conditions = [
+        {"type": "a", "lastTransitionTime": "2026-01-01T00:00:10Z"},
+        {"type": "b", "lastTransitionTime": ended},
+    ]
+    late = Chronicle(10_000).take(look(7200, migrations=(migration("Failed", conditions=conditions),)), {})
+    early = Chronicle(10_000).take(look(15, migrations=(migration("Failed", conditions=conditions),)), {})
+    odd = [{"type": "a", "lastTransitionTime": "soon"}]
+    unknown = Chronicle(10_000).take(look(30, migrations=(migration("Failed", conditions=odd),)), {})
+    assert [batch.moves[0].until - BEGAN for batch in (late, early, unknown)] == [20_000, 15_000, 30_000]
+
+
+def test_a_migration_of_the_same_name_as_one_before_is_another_one() -> None:
+    chronicle, one = Chronicle(10_000), migration("Succeeded")
+    begun = {"uid": "other", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    other = {**one, "metadata": {**child(one, "metadata"), **begun}}
+    chronicle.take(look(0, migrations=(one,)), {})
+    (move,) = chronicle.take(look(10, migrations=(other,)), {}).moves
+    assert (move.since, move.until) == (BEGAN, BEGAN + 10_000)
 
 
 def test_when_the_clock_is_set_back_all_begins_anew() -> None:

@@ -143,6 +143,9 @@ async def test_decisions_and_moves_come_newest_first(path: Path, store: SqliteSt
     assert len(await history.decisions(None, EVER)) == 4
     assert await history.decisions(None, EVER, most=1) == [said[2]]
     assert await history.moves(DB, EVER) == await history.moves(None, EVER) == [ended]
+    again = MoveRecord(ObjectName("default", "m"), DB, "n2", "n1", "Pending", NOW + 20, NOW + 25)
+    store.write(Batch(moves=[again]))
+    assert await history.moves(DB, EVER) == [again, ended]
 
 
 @pytest.mark.parametrize(
