@@ -10,7 +10,9 @@ from protocol.names import ANNOTATION_APPROVED
 from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
 from scheduler_plugin.ledger.accounts.pressure import Pressure
+from scheduler_plugin.ledger.facts import RunnerRequests
 from scheduler_plugin.ledger.moves import Migration
 
 
@@ -94,24 +96,37 @@ def explain(
         journeys=tuple(_journey(each, account, now) for each in migrations if each.is_active),
         requests=None if runner is None else runner.asked,
         requests_secured=None if runner is None else runner.secured,
-        requests_problem=_requests_problem(claim, account.reserved) if follows_requests and account is not None else "",
+        requests_problem=_requests_problem(claim, account, node) if follows_requests and account is not None else "",
     )
 
 
-def _requests_problem(claim: Claim, reserved: Resources) -> str:
-    runner, resizes = claim.pod.runner, claim.resizes
+def _requests_problem(claim: Claim, account: VmAccount, node: NodeAccount) -> str:
+    runner, resizes = claim.pod.runner, claim.resizes or PodRequests()
     if runner is None:
         return "the pod's requests are left as they are: it has none, or its guest's container has limits"
-    if resizes is not None and resizes.exempt_because:
+    if resizes.exempt_because:
         return f"the pod's requests cannot be changed, and permits do not wait for them: {resizes.exempt_because}"
     if runner.problem:
         return f"the kubelet does not give what the pod requests: {runner.problem}"
-    is_short = claim.unsecured.any or not reserved.within(runner.asked)
-    if resizes is not None and resizes.raising.parts.any and is_short:
+    wanted = account.reserved.at_least((account.permit or ZERO) + claim.unsecured)
+    if not wanted.within(runner.asked) and resizes.raising.parts.any:
         return f"the pod's requests were not raised: {resizes.raising.why}"
-    if resizes is not None and resizes.lowering.parts.any and not runner.asked.within(reserved):
+    said = _not_done(runner, resizes, account)
+    if said or wanted.within(runner.asked):
+        return said
+    fits = node.facts is None or (wanted + claim.pod.around).within(node.facts.allocatable)
+    return "the pod requests less than its VM needs" + ("" if fits else ": its node has no more")
+
+
+def _not_done(runner: RunnerRequests, resizes: PodRequests, account: VmAccount) -> str:
+    """What of the pod's requests has been asked for, and is not known to be so."""
+    if resizes.no_answer:
+        return f"it is not known whether the pod's requests were changed: {resizes.no_answer}"
+    if not runner.asked.within(runner.secured):
+        return "the kubelet has not set aside yet what the pod requests"
+    if resizes.lowering.parts.any and not runner.asked.within(account.reserved):
         return f"the pod's requests were not lowered: {resizes.lowering.why}"
-    return "" if runner.asked.within(runner.secured) else "the kubelet has not set aside yet what the pod requests"
+    return ""
 
 
 def _journey(migration: Migration, account: VmAccount | None, now: Instant) -> Journey:

@@ -177,6 +177,7 @@ class RequestWriter:
             await self._refused(order, error)
         except ApiError as error:
             self._tell(order, error)
+            self._context.ledger.requests_unanswered(order, str(error))
         self._context.telemetry.requests.writes.labels(outcome).inc()
         if order.withdraws and outcome == "written":
             self._note_withdrawn(order)

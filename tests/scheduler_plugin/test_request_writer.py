@@ -202,6 +202,10 @@ async def test_a_write_without_an_answer_permits_nothing_and_keeps_its_room(
         asking = asyncio.create_task(scheduler.ask(sized(1, 4), 2, 8))
         await settle()
         assert (permit(await asking), scheduler.reserved("n1")) == ((1, 4), "2 cpu, 8Gi")
+        said = "it is not known whether the pod's requests were changed: lost by a fault"
+        assert (await explained(scheduler))["requestsProblem"] == said
+        await settle()
+        assert cluster.notices[-1]["message"] == f"asked for 2 cpu, 8Gi, got 1 cpu, 4Gi: {said}"
         await clock.advance(3)
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
 

@@ -49,7 +49,8 @@ class PodRequests:
 
     ``goal`` is what requests are being raised to; ``wished`` is what they stay raised to without a permit, until
     ``held_until``.
-    ``raising`` and ``lowering`` are what of either was refused. ``exempt_because``: this pod's requests cannot be
+    ``raising`` and ``lowering`` are what of either was refused, ``no_answer`` is why it is not known whether ``newest``
+    has landed. ``exempt_because``: this pod's requests cannot be
     changed, so that permits do not depend on them until ``exempt_until``.
     """
 
@@ -61,6 +62,7 @@ class PodRequests:
     held_until: Instant = LONG_AGO
     raising: Pause = field(default_factory=Pause)
     lowering: Pause = field(default_factory=Pause)
+    no_answer: str = ""
     exempt_because: str = ""
     exempt_until: Instant = LONG_AGO
 
@@ -99,7 +101,7 @@ class PodRequests:
     def seen(self, runner: RunnerRequests) -> None:
         """The pod as it is now."""
         if runner.version != self.version:
-            self.newest, self.earlier = None, ()
+            self.newest, self.earlier, self.no_answer = None, (), ""
         if self.goal is not None and self.goal.within(self.least(runner)):
             self.goal = None
             if self.raising.parts == NEITHER:
@@ -148,6 +150,7 @@ class PodRequests:
         """
         if self.newest is not None and self.newest.most == size:
             self.newest = None
+        self.no_answer = ""
         if not why:
             return
         change = Change.of(asked, size)

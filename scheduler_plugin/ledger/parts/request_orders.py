@@ -153,6 +153,12 @@ class RequestOrders(LedgerPart):
         self._state.change(claim)
         return self._finish(outside=False)
 
+    def requests_unanswered(self, order: ResizePod, why: str) -> None:
+        """It is not known what became of it, for this reason."""
+        claim = self._state.claims.get(order.uid)
+        if claim is not None and claim.resizes is not None:
+            claim.resizes.no_answer = why
+
     def _order(self, claim: Claim, runner: RunnerRequests, size: Resources, now: Instant) -> tuple[ResizePod, Effects]:
         resizes = _resizes(claim)
         if not size.within(runner.asked):

@@ -113,19 +113,23 @@ def test_a_write_without_an_answer_counts_both_ways_until_another_version_is_see
     assert raised is not None
     assert (at.grant(amount(4)), at.fleet.reserved("a")) == (amount(1), amount(4))
     at.look()
-    assert at.fleet.reserved("a") == amount(4)
+    at.ledger.requests_unanswered(raised, "failed calling webhook")
+    said = "it is not known whether the pod's requests were changed: failed calling webhook"
+    assert (at.fleet.reserved("a"), problem_of(at)) == (amount(4), said)
     if is_known:
         at.version += 1
         at.look()
+        assert problem_of(at) == "the pod requests less than its VM needs"
     else:
         at.pass_time(10)
+        assert problem_of(at) == said
     assert at.fleet.reserved("a") == amount(1)
     assert at.raising(amount(2)) == order(2, at.version)
 
 
 def test_requests_below_the_reservation_are_raised_to_it() -> None:
     at = Requested(asked=amount(0.1), allocated=amount(0.1))
-    assert at.ledger.is_unheld("uid-a")
+    assert (at.ledger.is_unheld("uid-a"), problem_of(at)) == (True, "the pod requests less than its VM needs")
     raised = at.due()
     assert raised == order(1, 1)
     while raised is not None:
@@ -142,6 +146,7 @@ def test_no_pod_is_asked_to_have_more_than_its_node() -> None:
     assert raised == order(10, 1)
     at.written(raised)
     assert (at.due(), at.ledger.is_unheld("uid-a")) == (None, False)
+    assert problem_of(at) == "the pod requests less than its VM needs: its node has no more"
 
 
 def test_a_node_that_is_gone_sets_no_limit() -> None:
@@ -249,6 +254,7 @@ def test_pods_that_do_not_follow_a_vm_are_left_alone() -> None:
         "the pod's requests are left as they are: it has none, or its guest's container has limits"
     )
     assert ledger.requests_refused(order(1, 1), "why", LATER) == ()
+    ledger.requests_unanswered(order(1, 1), "why")
     assert ledger.requests_refused(ResizePod("gone", name("x"), amount(1), ""), "why", LATER) == ()
 
 
