@@ -7,7 +7,8 @@ CPU, which QEMU plugs in and out (``plugged_cpus``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,6 +70,8 @@ class RemoteGuest:
         self._clock = clock
         self._looked = looked
         self._is_neonvms = False
+        self._machine: RemoteMachine | None = None
+        self._users = 0
         self.is_known = False
         self.acceleration: Acceleration | None = None
 
@@ -106,7 +109,7 @@ class RemoteGuest:
 
     async def _of_neonvms_runner(self) -> GuestState:
         phase = GuestPhase.RUNNING if await self.runner.is_ready() else GuestPhase.BOOTING
-        async with self.machine() as machine:
+        async with self._shared() as machine:
             said = await machine.call("query-memory-size-summary")
             plugged = await count_plugged(machine, self.runner.who) if self._hardware.plugs_cpus else None
         if not isinstance(said, dict):
@@ -120,7 +123,7 @@ class RemoteGuest:
     async def set_cpu(self, use: MilliCpu) -> None:
         """Gives the guest this much CPU. Raises ``GuestError``."""
         if self._is_neonvms and self._hardware.plugs_cpus:
-            async with self.machine() as machine:
+            async with self._shared() as machine:
                 await plug(machine, self.runner.who, use.whole_cpus, self._clock)
         await self.runner.set_cpu(use)
 
@@ -130,11 +133,26 @@ class RemoteGuest:
         if not low <= use <= high:
             raise GuestError(f"{self.runner.who}: memory must be between {low} and {high}, not {use}")
         wanted = (use - low).down_to(MEMORY_BLOCK).value
-        async with self.machine() as machine:
+        async with self._shared() as machine:
             await machine.call("qom-set", {**_SIZE, "property": "requested-size", "value": wanted})
             deadline = Instant(self._clock.now() + _MEMORY_SECONDS)
             while await machine.call("qom-get", _SIZE) != wanted and self._clock.now() < deadline:
                 await self._clock.sleep(_MEMORY_PAUSE)
+
+    @asynccontextmanager
+    async def _shared(self) -> AsyncIterator[RemoteMachine]:
+        """One connection for all that is asked at once: QEMU under a runner of NeonVM's serves one client at a time."""
+        if self._machine is None:
+            self._machine = self.machine()
+            await self._machine.__aenter__()
+        machine, self._users = self._machine, self._users + 1
+        try:
+            yield machine
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._machine = None
+                await machine.__aexit__()
 
     async def ended(self) -> str:
         """Never returns: the pod's end is what the API server says."""

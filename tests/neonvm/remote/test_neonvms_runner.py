@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -46,23 +47,31 @@ class NeonRunner:
 
 @dataclass
 class NeonQemu:
-    """QEMU with slots for CPUs, the first of which boots with it. A ``lazy`` guest lets go of none."""
+    """QEMU with slots for CPUs, the first of which boots with it. A ``lazy`` guest lets go of none.
+
+    It has one client at a time, and others wait: ``clients`` are those that are there now, and were at most.
+    """
 
     slots: int = 4
     added: list[int] = field(default_factory=list)
     lazy: bool = False
     orders: list[tuple[str, str]] = field(default_factory=list)
+    clients: tuple[int, int] = (0, 0)
 
     async def __aenter__(self) -> NeonQemu:
+        now = self.clients[0] + 1
+        self.clients = now, max(now, self.clients[1])
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        pass
+        self.clients = self.clients[0] - 1, self.clients[1]
 
     async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
         told = dict(arguments or {})
         if command == "query-memory-size-summary":
             return {"base-memory": GI, "plugged-memory": 0}
+        if command in {"qom-set", "qom-get"}:
+            return 0
         if command == "query-hotpluggable-cpus":
             return [self._slot(core) for core in reversed(range(self.slots))]
         self.orders.append((command, str(told["id"])))
@@ -86,6 +95,7 @@ class Hasty(FakeClock):
 
     async def sleep(self, duration: Seconds) -> None:
         self._now += duration
+        await asyncio.sleep(0)
 
 
 def guest(runner: NeonRunner, qemu: NeonQemu, *, plugs: bool = True) -> RemoteGuest:
@@ -135,6 +145,18 @@ async def test_a_guest_that_keeps_its_cpu_or_has_no_slot_for_another_is_a_fault_
     with pytest.raises(GuestError, match="5 CPUs were to be plugged in, and 4 are"):
         await found.set_cpu(MilliCpu(5000))
     assert runner.orders == []
+
+
+async def test_a_cpu_does_not_wait_for_memory_at_a_monitor_that_serves_one_client_at_a_time() -> None:
+    runner, qemu = NeonRunner(), NeonQemu()
+    found = guest(runner, qemu)
+    await found.state()
+    async with asyncio.TaskGroup() as tasks:
+        memory = tasks.create_task(found.set_memory(Bytes(2 * GI)))
+        await asyncio.sleep(0)
+        await found.set_cpu(MilliCpu(2000))
+        assert (runner.orders, memory.done()) == ([2], False)
+    assert qemu.clients == (0, 1)
 
 
 async def test_with_sysfs_scaling_its_runner_does_it_all() -> None:
