@@ -1,0 +1,65 @@
+"""Whatever was refused, lost and changed: what can be given is given in the end, and what is too much comes down."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.units import Resources
+from tests.examples import THOROUGH
+from tests.scheduler_plugin.ledger.refusing import FIRST, Refusing, Rules
+
+SEEDS = range(60 if THOROUGH else 8)
+LONG = 400
+"""Seconds in which the longest pause has passed several times."""
+
+
+def stormy(seed: int) -> Refusing:
+    world = Refusing(seed)
+    for _ in range(world.chance.randint(1, 25)):
+        world.change()
+        for _ in range(world.chance.randint(1, 40)):
+            world.second()
+    world.wish = world.some()
+    return world
+
+
+def ends(world: Refusing, rules: Rules) -> tuple[Resources, Resources, Resources | None]:
+    """What is held, asked for and set aside once nothing but ``rules`` has held for long, with few writes by then."""
+    world.rules = rules
+    for _ in range(LONG):
+        world.second()
+    assert sum(at > world.seconds - LONG / 2 for at in world.writes) <= LONG / 8
+    return world.held, world.at.asked, world.at.allocated
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_where_nothing_is_refused_any_more_requests_are_what_the_vm_needs(seed: int) -> None:
+    world = stormy(seed)
+    assert ends(world, Rules()) == (world.wish,) * 3
+    assert world.at.ledger.explain("uid-a", world.at.now).requests_problem == ""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_memory_that_cannot_be_resized_keeps_no_cpu_up_or_down(seed: int) -> None:
+    world = stormy(seed)
+    held, asked, allocated = ends(world, Rules(swap=True))
+    assert allocated is not None
+    assert {held.cpu, asked.cpu, allocated.cpu} == {world.wish.cpu}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_requests_come_down_to_what_a_limit_range_allows_or_the_pod_was_made_with(seed: int) -> None:
+    world = stormy(seed)
+    world.wish = world.wish.at_least(world.at.asked.at_most(FIRST))
+    held, asked, allocated = ends(world, Rules(least=FIRST.at_most(world.at.asked)))
+    assert (held, asked) == (world.wish, allocated)
+    assert asked.within(world.wish.at_least(FIRST))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_vm_gets_what_a_quota_or_its_kubelet_has_of_each(seed: int) -> None:
+    world = stormy(seed)
+    ends(world, Rules())
+    most, world.wish = world.some(least=4).at_least(world.wish), world.some()
+    held, asked, allocated = ends(world, Rules(most=most))
+    assert held == asked == allocated == world.wish.at_most(most)
