@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from protocol.kubernetes.objects import Json, child, items, text
-from protocol.units import Bytes, MilliCpu
+from protocol.units import Bytes, MilliCpu, QuantityError
 from scripts.autoscale.demonstration.bars import bar
 from scripts.autoscale.demonstration.moves import Move
 
@@ -54,8 +54,16 @@ def marked(picture: str, watermark: float, total: float) -> str:
 
 
 def _cores(quantity: str) -> float:
-    return MilliCpu.parse(quantity or 0).as_cores
+    return _amount(lambda: MilliCpu.parse(quantity).as_cores)
 
 
 def _gib(quantity: str) -> float:
-    return Bytes.parse(quantity or 0).as_gib
+    return _amount(lambda: Bytes.parse(quantity).as_gib)
+
+
+def _amount(read: Callable[[], float]) -> float:
+    """Nothing where nothing that can be read is said: a bar shows what is known."""
+    try:
+        return read()
+    except QuantityError:
+        return 0.0

@@ -161,6 +161,13 @@ def _status(given: Json) -> Json:
     return found
 
 
+@pytest.mark.parametrize("odd", ["", "-1", "\x00", "1e99", "much", None, {}])
+async def test_an_amount_that_cannot_be_read_ends_nothing(place: Place, odd: object) -> None:
+    place.nodes = [{**node("node-1"), "reserved": {"cpu": odd, "mem": odd}, "watermark": {"cpu": odd}}]
+    seen = await Fleet(place, FakeClock()).everything()
+    assert [each.name for each in seen.nodes] == ["node-1"]
+
+
 async def test_a_question_does_what_no_text_of_a_cluster_orders(place: Place) -> None:
     place.vms[0] = {**place.vms[0], "status": {**_status(place.vms[0]), "node": "n\x1b[2J"}}
     fleet = Fleet(place, FakeClock())
