@@ -14,6 +14,9 @@ import msgspec
 
 from protocol.field_errors import field_message
 
+DEAREST: Final = 1e12
+"""More per hour than any currency needs; sums of it over months stay numbers."""
+
 
 class RankingConfigError(ValueError):
     """A ranking section that cannot be used; the message begins with the path of the bad value."""
@@ -38,7 +41,7 @@ class Prices(Section, frozen=True):
 
     def __post_init__(self) -> None:
         prices = (self.cpu, self.mem_gib, self.gpu, self.storage_50gb)
-        _check(all(isfinite(price) and price >= 0 for price in prices), "finite prices of zero or more")
+        _check(all(0 <= price <= DEAREST for price in prices), "prices from 0 to 1e12")
 
 
 class Damper(Section, frozen=True):
@@ -99,7 +102,7 @@ class RankingConfig(Section, frozen=True):
         _check(0 < self.suppress_over < inf, "suppressOver above zero")
         _check(self.unwanted_gpu_unfitness >= 1, "unwantedGPUUnfitness of at least 1")
         _check(self.new_group_factor >= 1, "newGroupFactor of at least 1")
-        _check(all(isfinite(price) and price >= 0 for price in self.node_prices.values()), "nodePrices of zero or more")
+        _check(all(0 <= price <= DEAREST for price in self.node_prices.values()), "nodePrices from 0 to 1e12")
         bounds = [inf if size.nodes is None else size.nodes for size in self.preferred_sizes]
         rising = all(left < right for left, right in pairwise(bounds))
         _check(bool(bounds) and rising and bounds[-1] == inf, "preferredSizes with rising nodes, the last without")

@@ -41,13 +41,16 @@ def test_everything_can_be_written() -> None:
     ("document", "message"),
     [
         ({"price": {}}, "document: object contains unknown field price"),
-        ({"prices": {"cpu": -1}}, "prices: expected finite prices of zero or more"),
+        ({"prices": {"cpu": -1}}, "prices: expected prices from 0 to 1e12"),
+        ({"prices": {"cpu": 1e308}}, "prices: expected prices from 0 to 1e12"),
+        ({"prices": {"memGib": float("nan")}}, "prices: expected prices from 0 to 1e12"),
+        ({"nodePrices": {"big": 1e13}}, "document: expected nodePrices from 0 to 1e12"),
         ({"prices": {"cpu": "1"}}, "prices.cpu: expected float, got str"),
         ({"damper": {"cpu": -1}}, "damper: expected zero or more"),
         ({"suppressOver": 0}, "document: expected suppressOver above zero"),
         ({"unwantedGPUUnfitness": 0}, "document: expected unwantedGPUUnfitness of at least 1"),
         ({"newGroupFactor": 0}, "document: expected newGroupFactor of at least 1"),
-        ({"nodePrices": {"big": -1}}, "document: expected nodePrices of zero or more"),
+        ({"nodePrices": {"big": -1}}, "document: expected nodePrices from 0 to 1e12"),
         ({"preferredSizes": []}, "document: expected preferredSizes with rising nodes, the last without"),
         (
             {"preferredSizes": [{"nodes": 2, "vCPUs": 1}]},
