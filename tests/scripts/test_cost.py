@@ -97,9 +97,11 @@ def test_what_is_not_known_of_a_vm_is_no_zero(cost: Cost, file: Path) -> None:
 
 
 def test_a_record_that_ended_long_ago_says_so_in_every_form(cost: Cost, file: Path) -> None:
-    with closing(sqlite3.connect(file)) as connection, connection:
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("UPDATE vm_spans SET since = since - ?1, until = until - ?1", (4 * HOUR,))
-    ended = "The history ends 4.0 h before now: nothing records since then."
+        assert "The history ends" not in cost("--since", "9h")  # its nodes are seen still, and no VM is there
+        connection.execute("UPDATE node_spans SET since = since - ?1, until = until - ?1", (4 * HOUR,))
+    ended = "The history ends 4.0 h before now: nothing was recorded since then."
     assert ended in cost("--since", "9h")
     assert json.loads(cost("--since", "9h", "-o", "json"))["notes"][-1] == ended
     assert ended not in cost("--since", "9h", "-o", "csv")  # that is on the standard error

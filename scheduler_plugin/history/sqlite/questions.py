@@ -75,7 +75,8 @@ class SqliteHistory:
         return await self._ask(lambda connection: _high_needs(connection, period, share))
 
     def _extent(self, connection: sqlite3.Connection) -> Extent:
-        since, until = connection.execute("SELECT MIN(since), MAX(until) FROM vm_spans").fetchone()
+        both = "(SELECT since, until FROM vm_spans UNION ALL SELECT since, until FROM node_spans)"
+        since, until = connection.execute(f"SELECT MIN(since), MAX(until) FROM {both}").fetchone()  # noqa: S608
         notes = [
             f"A damaged history was set aside as {each.name}: what it held is missing here."
             for each in set_aside_files(self._path)

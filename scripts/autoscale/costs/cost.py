@@ -127,7 +127,7 @@ def _missing(extent: Extent, period: Period) -> Iterator[str]:
     if late > 0:
         yield f"The history begins {late:.1f} h after the time that was asked for."
     if early * HOUR > NOT_WRITTEN_YET:
-        yield f"The history ends {early:.1f} h before now: nothing records since then."
+        yield f"The history ends {early:.1f} h before now: nothing was recorded since then."
 
 
 def _unlabelled(found: Bill, by: str) -> Iterator[str]:
