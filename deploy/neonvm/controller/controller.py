@@ -178,7 +178,7 @@ class NeonVmController:
         if guest is not None and todo.want is not None:
             guest.want(todo.want)
         await self._report(vm, todo.status)
-        if facts.pod is not None and guest is not None and guest.state.phase is GuestPhase.RUNNING:
+        if facts.pod is not None and not is_over(facts.pod):
             await self._repeat(vm, facts.pod, guest)
         if todo.create_pod and facts.machine is not None:
             await self._create_pod(vm, facts.machine)
@@ -214,12 +214,13 @@ class NeonVmController:
             why = next((text(each, "message") for each in items(dict(changed), "conditions")), "")
             await self._deps.events.record(vm, str(changed["phase"]), f"the VM has ended: {why}", WARNING)
 
-    async def _repeat(self, vm: Json, pod: Json, guest: Resizer) -> None:
-        """Has the pod say what the guest has, and what others read of the VM on it."""
+    async def _repeat(self, vm: Json, pod: Json, guest: Resizer | None) -> None:
+        """Has the pod say what others read of the VM on it, and what its guest has once it runs."""
         metadata = to_repeat(vm, pod)
-        usage = usage_annotation(Resources(guest.state.cpu, guest.state.mem))
-        if annotations_of(pod).get(ANNOTATION_USAGE) != usage:
-            metadata = {**metadata, "annotations": {**child(metadata, "annotations"), ANNOTATION_USAGE: usage}}
+        if guest is not None and guest.state.phase is GuestPhase.RUNNING:
+            usage = usage_annotation(Resources(guest.state.cpu, guest.state.mem))
+            if annotations_of(pod).get(ANNOTATION_USAGE) != usage:
+                metadata = {**metadata, "annotations": {**child(metadata, "annotations"), ANNOTATION_USAGE: usage}}
         if metadata:
             await self._deps.client.merge_patch(PODS, name_of(pod), {"metadata": metadata})
 

@@ -174,11 +174,13 @@ async def test_the_status_and_the_pods_usage_say_what_the_guest_has(site: Site) 
     assert annotations_of((await site.pods())[0])[ANNOTATION_USAGE] == '{"cpu": "1", "memory": "2Gi"}'
 
 
-async def test_a_pod_follows_what_the_originals_scheduler_writes_on_its_vm(site: Site) -> None:
-    """That scheduler waits for it before it answers an agent."""
+@pytest.mark.parametrize("runs", [True, False])
+async def test_a_pod_follows_what_the_originals_scheduler_writes_on_its_vm(site: Site, *, runs: bool) -> None:
+    """That scheduler waits for it before it answers an agent, and writes again each second until then."""
     await site.turn(3)
-    await site.run_pod()
-    await site.turn(2)
+    if runs:
+        await site.run_pod()
+        await site.turn(2)
     (before,) = await site.pods()
     unit = {"autoscaling.neon.tech/scaling-unit": '{"vCPUs":"250m","mem":"1Gi"}'}
     change: Json = {"metadata": {"annotations": unit}, "spec": {"guest": {"cpus": {"use": 3}}}}
