@@ -2,7 +2,8 @@
 
 Rules that hold here:
 
-- Money has six decimals and hours have six in what machines read; people see fewer.
+- Money and hours have nine decimals in what machines read, so that a thousand lines add up to their total to the
+  sixth; people see fewer.
 - What is not known of any of a line's VMs is None, and no zero: an empty cell, or null.
 - A cell that a spreadsheet would take for a formula is text.
 """
@@ -37,7 +38,7 @@ COLUMNS: Final = (
     "use_known_hours",
 )
 UNKNOWN: Final = "-"
-_DECIMALS: Final = 6
+_DECIMALS: Final = 9
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -63,10 +64,10 @@ def known_costs(line: Line) -> tuple[Cost | None, Cost | None, Cost | None]:
 
 
 def rounded(number: Fraction) -> float:
-    """To six decimals.
+    """To nine decimals.
 
     >>> rounded(Fraction(1, 3))
-    0.333333
+    0.333333333
     """
     return float(round(number, _DECIMALS))
 

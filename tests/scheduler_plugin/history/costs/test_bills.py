@@ -227,6 +227,18 @@ def test_csv_and_json_have_the_same_numbers_the_dearest_first() -> None:
     assert "\n'=1+1,2.0,4.0" in as_csv(by_team)
 
 
+def test_a_thousand_lines_add_up_in_what_machines_read() -> None:
+    many = [usage(facts(f"vm-{at}"), hours=1 / 7 + at / 3000, reserved=Size(777, 3 * GIB // 7)) for at in range(1000)]
+    found = bill(many, {}, PRICES, key_of("vm"), DAY_ONE)
+    rows = list(csv.DictReader(io.StringIO(as_csv(found))))
+    (data,) = [each for each in [allocations(found, "vm", "c")["data"]] if isinstance(each, list)]
+    for column in ("reserved_cpu_hours", "reserved_gib_hours", "reserved_cost", "used_cost", "known_hours"):
+        *lines, total = (float(each[column]) for each in rows)
+        assert round(sum(lines), 6) == round(total, 6), column
+    costs = [each["totalCost"] for each in data[0].values()]
+    assert round(sum(costs), 6) == round(float(found.total.reserved.money), 6)
+
+
 def test_opencost_reads_the_bill() -> None:
     (data,) = [each for each in [allocations(two_lines(), "vm", "c")["data"]] if isinstance(each, list)]
     db = data[0]["default/db"]
