@@ -1,8 +1,9 @@
-"""Addresses that others say, on their way into a URL. Pure."""
+"""Addresses that others say, on their way into a URL, and URLs that people give. Pure."""
 
 from __future__ import annotations
 
 from ipaddress import IPv6Address, ip_address
+from urllib.parse import urlsplit
 
 
 def url_host(address: str) -> str:
@@ -17,3 +18,22 @@ def url_host(address: str) -> str:
     if found.scope_id is not None:
         raise ValueError(f"expected an address without a zone, got {address!r}")
     return f"[{found}]"
+
+
+def server_url(given: str) -> str:
+    """A URL of a server, as it was given. Raises ``ValueError`` for what no client could ask.
+
+    >>> server_url("http://127.0.0.1:9090")
+    'http://127.0.0.1:9090'
+    >>> server_url("127.0.0.1:9090")
+    Traceback (most recent call last):
+    ValueError: expected a URL such as http://127.0.0.1:9090, got '127.0.0.1:9090'
+    """
+    try:
+        found = urlsplit(given)
+        is_url = found.scheme in {"http", "https"} and bool(found.hostname) and found.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url or not given.isprintable() or " " in given:
+        raise ValueError(f"expected a URL such as http://127.0.0.1:9090, got {given!r}")
+    return given

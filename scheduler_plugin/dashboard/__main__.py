@@ -17,7 +17,7 @@ from protocol.runtime.tls_files import FollowedTls, server_tls
 from protocol.units import Seconds
 from scheduler_plugin.cluster.http_api import HttpApi, http_client
 from scheduler_plugin.dashboard.app import Dashboard, assemble
-from scheduler_plugin.dashboard.options import parser
+from scheduler_plugin.dashboard.options import parsed
 from scheduler_plugin.dashboard.reviews import ApiJudge
 from scheduler_plugin.dashboard.sources.cluster_looks import ClusterLooks
 from scheduler_plugin.dashboard.sources.http_sources import HttpSources
@@ -42,7 +42,7 @@ QUESTION: Final = 60.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs until SIGTERM or SIGINT; 0 then, 2 where it cannot start."""
-    options = parser().parse_args(arguments)
+    options = parsed(arguments)
     prepare(options.log_level)
     return run(NAME, _run(options))
 

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from protocol.runtime.url_hosts import server_url
 from scheduler_plugin.program_options import add_kubeconfig, add_log_level
 
 DESCRIPTION: Final = (
     "The page: a fleet as it is now, live in a browser. People sign in with a token of the cluster and see the VMs of "
     "the namespaces that they may list. It changes nothing."
 )
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The flags as they were given. Ends the program with 2 where they make no sense."""
+    found = parser()
+    options = found.parse_args(arguments)
+    if (options.certificate is None) != (options.key is None):
+        found.error("--certificate and --key go together: without both the page would be plain HTTP")
+    return options
+
+
+def _url(given: str) -> str:
+    try:
+        return given and server_url(given)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def parser() -> argparse.ArgumentParser:
@@ -23,15 +41,16 @@ def parser() -> argparse.ArgumentParser:
     probes = "where /metrics /healthz /readyz are (default: %(default)s)"
     found.add_argument("--metrics-listen", default="0.0.0.0:10289", metavar="HOST:PORT", help=probes)
     scheduler = "where the scheduler explains itself (default: %(default)s)"
-    found.add_argument("--scheduler", default="http://autoscaling-scheduler:10297", metavar="URL", help=scheduler)
+    usual = "http://autoscaling-scheduler:10297"
+    found.add_argument("--scheduler", default=usual, type=_url, metavar="URL", help=scheduler)
     groups = "where the groups' program explains itself (default: it is not asked)"
-    found.add_argument("--groups", default="", metavar="URL", help=groups)
+    found.add_argument("--groups", default="", type=_url, metavar="URL", help=groups)
     agents = "the namespace of the agents that run on each node (default: each VM's agent is in its pod)"
     found.add_argument("--agents-namespace", default="", metavar="NAMESPACE", help=agents)
     history = "where what was is kept: charts, decisions and costs (default: it is not)"
     found.add_argument("--history", type=Path, metavar="FILE", help=history)
     prometheus = "a Prometheus that has what was; nothing is recorded then"
-    found.add_argument("--prometheus", default="", metavar="URL", help=prometheus)
+    found.add_argument("--prometheus", default="", type=_url, metavar="URL", help=prometheus)
     found.add_argument("--title", default="", help="what the cluster is called on the page")
     for name, what in (("certificate", "certificate chain"), ("key", "key")):
         found.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"the {what} for HTTPS (default: HTTP)")

@@ -14,6 +14,7 @@ import typer
 from deploy.local.cluster.folder import ClusterFolder, clusters_root
 from protocol.kubernetes.kubeconfig import parse_kubeconfig
 from protocol.kubernetes.objects import text
+from protocol.runtime.url_hosts import server_url
 from protocol.yaml_text import YamlError, read_yaml
 from scheduler_plugin.history.ports import History
 from scheduler_plugin.history.prometheus.questions import PrometheusHistory
@@ -70,12 +71,9 @@ def _identity(kubeconfig: Path, context: str) -> str:
 def a_url(given: str) -> str:
     """Refuses what is no address of a server (a callback of Typer; nothing is one). Raises ``typer.BadParameter``."""
     try:
-        url = httpx.URL(given)
-    except httpx.InvalidURL as error:
-        raise typer.BadParameter(f"{given!r} is no URL: {error}") from None
-    if given and (url.scheme not in {"http", "https"} or not url.host):
-        raise typer.BadParameter(f"expected a URL such as http://127.0.0.1:9090, got {given!r}")
-    return given
+        return given and server_url(given)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 @asynccontextmanager

@@ -1,0 +1,38 @@
+"""The command line of the page's program: what makes no sense is refused before anything is served."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+
+from protocol.runtime import url_hosts
+from scheduler_plugin.dashboard.options import parsed
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--certificate", "page.crt"], "go together: without both the page would be plain HTTP"),
+        (["--key", "page.key"], "go together"),
+        (["--prometheus", "http://[::1"], "argument --prometheus: expected a URL"),
+        (["--prometheus", "prometheus:9090"], "argument --prometheus: expected a URL"),
+        (["--scheduler", "http://:1"], "argument --scheduler: expected a URL"),
+        (["--groups", "http://a:99999"], "argument --groups: expected a URL"),
+        (["--groups", "http://a b"], "argument --groups: expected a URL"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parsed(given)
+    assert said in capsys.readouterr().err
+
+
+def test_what_makes_sense_is_taken_as_it_is() -> None:
+    options = parsed(["--groups", "", "--prometheus", "https://p.example/of/us", "--key", "k", "--certificate", "c"])
+    assert (options.groups, options.prometheus, options.key.name) == ("", "https://p.example/of/us", "k")
+    assert parsed([]).scheduler == "http://autoscaling-scheduler:10297"
+
+
+def test_examples_in_docstrings_hold() -> None:
+    assert doctest.testmod(url_hosts).failed == 0
