@@ -96,11 +96,13 @@ def explain(
         journeys=tuple(_journey(each, account, now) for each in migrations if each.is_active),
         requests=None if runner is None else runner.asked,
         requests_secured=None if runner is None else runner.secured,
-        requests_problem=_requests_problem(claim, account, node) if follows_requests and account is not None else "",
+        requests_problem=_requests_problem(claim, account, node, now)
+        if follows_requests and account is not None
+        else "",
     )
 
 
-def _requests_problem(claim: Claim, account: VmAccount, node: NodeAccount) -> str:
+def _requests_problem(claim: Claim, account: VmAccount, node: NodeAccount, now: Instant) -> str:
     runner, resizes = claim.pod.runner, claim.resizes or PodRequests()
     if runner is None:
         return "the pod's requests are left as they are: it has none, or its guest's container has limits"
@@ -109,7 +111,7 @@ def _requests_problem(claim: Claim, account: VmAccount, node: NodeAccount) -> st
     if runner.problem:
         return f"the kubelet does not give what the pod requests: {runner.problem}"
     wanted = account.reserved.at_least((account.permit or ZERO) + claim.unsecured)
-    if not wanted.within(runner.asked) and resizes.raising.parts.any:
+    if resizes.raising.parts_at(now).any or (resizes.raising.parts.any and not wanted.within(runner.asked)):
         return f"the pod's requests were not raised: {resizes.raising.why}"
     said = _not_done(runner, resizes, account)
     if said or wanted.within(runner.asked):

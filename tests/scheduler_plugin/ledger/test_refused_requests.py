@@ -270,13 +270,12 @@ def test_a_refusal_that_any_size_would_meet_is_one_for_all() -> None:
 
 
 def test_what_was_refused_long_ago_is_no_problem_once_nothing_is_missing() -> None:
-    at = Requested()
+    at, said = Requested(), "the pod's requests were not raised: 403: exceeded quota: compute"
     at.refused_all(amount(4), "403: exceeded quota: compute")
-    assert (at.grant(amount(4)), problem_of(at)) == (
-        amount(1),
-        "the pod's requests were not raised: 403: exceeded quota: compute",
-    )
-    assert (at.grant(amount(1)), problem_of(at)) == (amount(1), "")
+    assert (at.grant(amount(4)), problem_of(at)) == (amount(1), said)
+    assert (at.grant(amount(1)), problem_of(at)) == (amount(1), said)
+    at.pass_time(5)
+    assert problem_of(at) == ""
 
 
 def test_a_pod_that_could_not_be_resized_is_tried_again_after_minutes() -> None:
