@@ -217,6 +217,13 @@ def test_the_pages_history_is_where_the_values_say(
     assert strategy == ({"type": "Recreate"} if volume and "emptyDir" not in volume else None)
 
 
+@pytest.mark.parametrize("title", ["production: eu", "eu # 1", '"eu"', "- [eu]", "{{ eu }}"])
+def test_whatever_a_cluster_is_called_its_page_says_so(title: str) -> None:
+    values = {"dashboard": {"enabled": True, "title": title, "history": {"prometheus": "http://p/?a=b: c # d"}}}
+    said = workload(values, "autoscaling-dashboard")["spec"]["containers"][0]["args"]
+    assert said[-2:] == ["--prometheus=http://p/?a=b: c # d", f"--title={title}"]
+
+
 def test_settings_of_the_operators_own_are_referred_to_and_not_made() -> None:
     values = {"scheduler": {"existingConfigMap": "mine"}}
     assert not [each for each in objects(values) if each["metadata"]["name"] == "autoscaling-scheduler-config"]
