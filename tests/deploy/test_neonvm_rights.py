@@ -11,8 +11,16 @@ from deploy.kube.client import ApiClient, ApiError
 from deploy.kube.informer import Informer
 from deploy.neonvm.overlay.node_network import NodeNetwork, NodeNetworkDependencies
 from deploy.neonvm.overlay.node_plan import NodePlace
-from protocol.kubernetes.objects import text
+from protocol.kubernetes.objects import Json, text, texts
 from protocol.kubernetes.resources import NODES, VIRTUAL_MACHINES
+from protocol.names import (
+    ANNOTATION_APPROVED,
+    ANNOTATION_REQUESTED,
+    ANNOTATION_SCALING_UNIT,
+    AUTO_MIGRATION,
+    LABEL_ALWAYS_MIGRATE,
+    LABEL_ENABLED,
+)
 from tests.deploy.manifests import documents
 from tests.deploy.policies.admission import is_judged, refusal, write_by
 from tests.deploy.test_rights import Right, granted, right
@@ -22,8 +30,20 @@ from tests.neonvm.remote.pods_world import DB, world
 ACCOUNT = "system:serviceaccount:kube-system:neonvm-controller"
 POLICIES = [each for each in documents() if each["kind"] == "ValidatingAdmissionPolicy"]
 JUDGED = ["ipaddresses", "leases", "pods", "virtualmachinemigrations", "virtualmachines"]
+SAID: dict[str, dict[str, str]] = {
+    "labels": dict.fromkeys((LABEL_ENABLED, AUTO_MIGRATION, LABEL_ALWAYS_MIGRATE), "true"),
+    "annotations": dict.fromkeys((ANNOTATION_SCALING_UNIT, ANNOTATION_REQUESTED, ANNOTATION_APPROVED), "{}"),
+}
+"""What is said on a VM for its pod."""
+
 SPARED = {("networking.k8s.io", "ipaddresses", "get"), ("", "events", "patch")}
 """Where the creation of a claim was not answered, and where an event is repeated."""
+
+
+def says_it(pod: Json) -> bool | None:
+    """Whether a pod repeats all of ``SAID``, or nothing of it; None for a part."""
+    kept = [value == texts(pod, "metadata", kind).get(name) for kind in SAID for name, value in SAID[kind].items()]
+    return all(kept) if all(kept) or not any(kept) else None
 
 
 async def test_the_controller_may_do_what_it_does(tmp_path: Path) -> None:
@@ -32,6 +52,11 @@ async def test_the_controller_may_do_what_it_does(tmp_path: Path) -> None:
         way.keeps = True
         await made.create_vm(extraNetwork={"enable": True})
         await made.until(made.runs_well)
+        await made.client.merge_patch(VIRTUAL_MACHINES, DB, {"metadata": SAID, "spec": {"overcommit": {"cpu": 2}}})
+        await made.until(lambda: says_it(made.api.objects("pods")[0]))
+        unsaid = {kind: dict.fromkeys(SAID[kind]) for kind in SAID}
+        await made.client.merge_patch(VIRTUAL_MACHINES, DB, {"metadata": unsaid})
+        await made.until(lambda: says_it(made.api.objects("pods")[0]) is False)
         first = text(made.status, "podName")
         made.pods[first].qemu.end_with("its kernel panicked")
         await made.until(lambda: made.runs_well() and made.status["podName"] != first)

@@ -56,6 +56,8 @@ BY_CONTROLLER: Final = (
     Attempt(CONTROLLER, "deletes another's pod", _RUNNERS, "delete", PODS, "web-2"),
     *patches(PODS, "theirs-1", CONTROLLER, {
         "says what a VM has": (noted("vm.neon.tech/usage"), ""),
+        "notes something else on a VM's pod": (noted("example.com/note"), _RUNNERS),
+        "lets a VM be resized on its pod": ({"metadata": {"labels": {"autoscaling.neon.tech/enabled": "true"}}}, ""),
         "labels a VM's pod": ({"metadata": {"labels": {"app": "bank"}}}, _RUNNERS),
     }),
     *patches(VIRTUAL_MACHINES, "theirs", CONTROLLER, {
