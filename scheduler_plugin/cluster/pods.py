@@ -151,6 +151,7 @@ class PodStatus(msgspec.Struct, frozen=True):
     initContainerStatuses: Statuses | None = None  # noqa: N815 - the name in the API
     allocatedResources: Amounts | None = None  # noqa: N815 - the name in the API
     resources: _Requests | None = None
+    observedGeneration: int = 0  # noqa: N815 - the name in the API
 
 
 class Pod(msgspec.Struct, frozen=True):
@@ -272,6 +273,7 @@ def _runner(meta: PodMetadata, spec: PodSpec, status: PodStatus) -> RunnerReques
         problem=_resize_problem(meta, status),
         version=meta.resourceVersion,
         by_us=_amounts("requests by us", {name: amount for name, amount in asked.items() if name in written}),
+        is_seen=not 0 < status.observedGeneration < meta.generation,
     )
 
 

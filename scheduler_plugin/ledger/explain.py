@@ -95,7 +95,7 @@ def explain(
         node_pressure=node.pressure,
         journeys=tuple(_journey(each, account, now) for each in migrations if each.is_active),
         requests=None if runner is None else runner.asked,
-        requests_secured=None if runner is None else runner.secured,
+        requests_secured=None if runner is None else (claim.resizes or PodRequests()).least(runner),
         requests_problem=_requests_problem(claim, account, node, now)
         if follows_requests and account is not None
         else "",
@@ -124,7 +124,7 @@ def _not_done(runner: RunnerRequests, resizes: PodRequests, account: VmAccount) 
     """What of the pod's requests has been asked for, and is not known to be so."""
     if resizes.no_answer:
         return f"it is not known whether the pod's requests were changed: {resizes.no_answer}"
-    if not runner.asked.within(runner.secured):
+    if not runner.asked.within(resizes.least(runner)):
         return "the kubelet has not set aside yet what the pod requests"
     if resizes.lowering.parts.any and not runner.asked.within(account.reserved):
         return f"the pod's requests were not lowered: {resizes.lowering.why}"

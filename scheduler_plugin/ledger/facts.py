@@ -90,8 +90,8 @@ class RunnerRequests:
 
     ``asked`` is what its spec says, ``allocated`` what the kubelet has set aside for it (None while it says nothing).
     ``problem`` is what the kubelet says against what is asked, beginning with ``Deferred`` or ``Infeasible``; empty
-    where it says nothing. ``version`` is the pod's resourceVersion, ``by_us`` the part of ``asked`` that a scheduler of
-    ours wrote last.
+    where it says nothing. ``is_seen``: it does not say that it has yet to look at what is asked. ``version`` is the
+    pod's resourceVersion, ``by_us`` the part of ``asked`` that a scheduler of ours wrote last.
     """
 
     asked: Resources
@@ -99,6 +99,7 @@ class RunnerRequests:
     problem: str = ""
     version: str = ""
     by_us: Resources = ZERO
+    is_seen: bool = True
 
     def given_back(self, first: Resources) -> Resources:
         """What is asked without what was raised by us: that goes down to what the pod was made with."""

@@ -4,7 +4,8 @@ Rules that hold here:
 
 - A write fits one version of the pod. While the pod has that version the write may still land, answered or not; once
   another version is seen, it has landed or never will. After ``SETTLE`` it has, too.
-- A permit may rely on the least that the requests may be; the node's book holds the most.
+- A permit may rely on the least that the requests may be; the node's book holds the most. That least counts what was
+  asked for since the kubelet looked last: it may be setting aside less just now, and say what it had before.
 - Of writes without an answer that were sent soon after one another only the least and the most are kept: so it is a
   handful, however many there are.
 - What was refused, by the API server or the kubelet, is tried again after longer and longer pauses; see
@@ -47,6 +48,7 @@ class Sent(NamedTuple):
 class PodRequests:
     """``newest`` is the last write that may yet land on ``version`` of the pod, ``earlier`` all before it.
 
+    ``unseen`` is the least that was asked for since the kubelet looked last (None: it has seen the newest).
     ``goal`` is what requests are being raised to; ``wished`` is what they stay raised to without a permit, until
     ``held_until``.
     ``raising`` and ``lowering`` are what of either was refused, ``no_answer`` is why it is not known whether ``newest``
@@ -57,6 +59,7 @@ class PodRequests:
     newest: Sent | None = None
     earlier: tuple[Sent, ...] = ()
     version: str = ""
+    unseen: Resources | None = None
     goal: Resources | None = None
     wished: Resources = ZERO
     held_until: Instant = LONG_AGO
@@ -73,7 +76,7 @@ class PodRequests:
 
     def least(self, runner: RunnerRequests) -> Resources:
         """What the pod has for its guest in any case."""
-        least = runner.secured
+        least = runner.secured if self.unseen is None else runner.secured.at_most(self.unseen)
         for each in self.may_land:
             least = least.at_most(each.least)
         return least
@@ -102,6 +105,10 @@ class PodRequests:
         """The pod as it is now."""
         if runner.version != self.version:
             self.newest, self.earlier, self.no_answer = None, (), ""
+        if runner.is_seen:
+            self.unseen = None
+        else:
+            self.unseen = runner.asked if self.unseen is None else runner.asked.at_most(self.unseen)
         if self.goal is not None and self.goal.within(self.least(runner)):
             self.goal = None
             if self.raising.parts == NEITHER:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -166,6 +167,15 @@ def test_what_the_kubelet_says_against_the_present_requests_is_known(observed: O
 def test_what_the_kubelet_said_of_earlier_requests_is_over() -> None:
     pending = {"type": "PodResizePending", "status": "True", "reason": "Infeasible", "observedGeneration": 2}
     assert runner_of({"conditions": [pending]}) == asks("100m", "128Mi")
+
+
+@pytest.mark.parametrize(("observed", "is_seen"), [(None, True), (3, True), (2, False)])
+def test_whether_the_kubelet_has_looked_at_the_present_requests_is_known(
+    observed: int | None, *, is_seen: bool
+) -> None:
+    """Kubelets before 1.34 do not say."""
+    found = runner_of({"observedGeneration": observed} if observed else {})
+    assert found == replace(asks("100m", "128Mi"), is_seen=is_seen)
 
 
 def managed(manager: str, *names: str, subresource: str = "resize", container: str = "neonvm-runner") -> Obj:

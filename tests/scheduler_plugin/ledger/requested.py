@@ -16,13 +16,15 @@ MANY = amount(100)
 class Requested:
     """The pod of the VM ``a`` on a node of 10 CPUs and GiB, of which 9 may be reserved.
 
-    ``room`` is what the kubelet gives the pod at most, ``by_us`` what of its requests the scheduler wrote.
+    ``room`` is what the kubelet gives the pod at most, ``by_us`` what of its requests the scheduler wrote. ``is_seen``:
+    it has looked at what is asked.
     """
 
     asked: Resources = field(default_factory=lambda: amount(1))
     allocated: Resources | None = field(default_factory=lambda: amount(1))
     problem: str = ""
     by_us: Resources = ZERO
+    is_seen: bool = True
     version: int = 1
     room: Resources = MANY
     now: Instant = LATER
@@ -48,7 +50,7 @@ class Requested:
 
     @property
     def pod(self) -> PodFacts:
-        runner = RunnerRequests(self.asked, self.allocated, self.problem, str(self.version), self.by_us)
+        runner = RunnerRequests(self.asked, self.allocated, self.problem, str(self.version), self.by_us, self.is_seen)
         requests = self.asked.at_least(self.allocated or self.asked)
         return replace(vm_pod("a", "n1"), requests=requests, runner=runner)
 

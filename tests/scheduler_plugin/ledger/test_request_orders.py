@@ -98,6 +98,29 @@ def test_a_permit_does_not_rely_on_requests_that_are_being_lowered() -> None:
     assert at.raising(amount(3)) == replace(lowered, size=amount(4))
 
 
+def test_a_growth_that_crosses_a_shrink_waits_until_the_kubelet_has_looked_again() -> None:
+    """It may have let go of what it still says that it has set aside, and given it to another pod."""
+    at = Requested(asked=amount(4), allocated=amount(4))
+    at.pass_time(10)
+    lowered = at.due()
+    assert lowered is not None
+    at.is_seen = False
+    assert at.lands(lowered)
+    at.look()
+    raised = at.raising(amount(4))
+    assert raised is not None
+    assert at.lands(raised)
+    at.look()
+    assert (at.asked, at.allocated, at.ledger.is_awaited("uid-a")) == (amount(4), amount(4), True)
+    assert at.grant(amount(4)) == amount(1)
+    assert problem_of(at) == "the kubelet has not set aside yet what the pod requests"
+    assert at.ledger.explain("uid-a", at.now).requests_secured == amount(1)
+    at.is_seen = True
+    at.kubelet_answers()
+    at.look()
+    assert (at.ledger.is_awaited("uid-a"), at.grant(amount(4)), problem_of(at)) == (False, amount(4), "")
+
+
 def test_requests_that_were_raised_in_vain_stay_a_moment_for_an_agent_that_asks_again() -> None:
     at = Requested()
     at.written(at.raising(amount(4)))
