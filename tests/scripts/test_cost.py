@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 
+import httpx
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from deploy.kube.client import ApiClient
+from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from scheduler_plugin.history.core.batches import Batch
@@ -28,6 +31,7 @@ from scripts.autoscale.costs.price_table import price_table
 from scripts.autoscale.history.finding import context_name, history_path
 from scripts.autoscale.main import app
 from scripts.autoscale.replay.peers import PLAYERS
+from tests.scheduler_plugin.history.fleet_pictures import node, pod
 
 GIB = 1024**2
 Cost = Callable[..., str]
@@ -97,7 +101,7 @@ def test_what_is_not_known_of_a_vm_is_no_zero(cost: Cost, file: Path) -> None:
 
 
 def test_a_record_that_ended_long_ago_says_so_in_every_form(cost: Cost, file: Path) -> None:
-    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("UPDATE vm_spans SET since = since - ?1, until = until - ?1", (4 * HOUR,))
         assert "The history ends" not in cost("--since", "9h")  # its nodes are seen still, and no VM is there
         connection.execute("UPDATE node_spans SET since = since - ?1, until = until - ?1", (4 * HOUR,))
@@ -223,6 +227,28 @@ def test_advice_names_the_moves() -> None:
             {"node": "n1", "pricePerHour": 0.5, "moves": [{"vm": "default/db", "target": "n2"}], "otherPods": 3},
         ]
     }
+
+
+@pytest.mark.parametrize("role", ["", "node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"])
+def test_no_advice_empties_the_control_plane(cost: Cost, monkeypatch: pytest.MonkeyPatch, role: str) -> None:
+    monkeypatch.setattr(command, "open_site", lambda *_: contextlib.nullcontext(TwoNodes(role)))
+    found = json.loads(cost("--consolidate", "-o", "json"))
+    assert [each["node"] for each in found["nodes"]] == ([] if role else ["n2"])
+    assert ("Node n2 could be emptied" in cost("--consolidate")) == (not role)
+
+
+class TwoNodes:
+    """A cluster of a node with a VM, and one with none."""
+
+    def __init__(self, role: str) -> None:
+        labels = {"n1": {}, "n2": {role: ""} if role else {}}
+        objects = [{"metadata": {"name": name, "labels": given}} for name, given in labels.items()]
+        page = {"metadata": {"resourceVersion": "1"}, "items": objects}
+        transport = httpx.MockTransport(lambda _: httpx.Response(200, json=page))
+        self.client = ApiClient(httpx.AsyncClient(base_url="http://api", transport=transport))
+
+    async def of_scheduler(self, path: str) -> Json:
+        return {"nodes": [{**node(pod()), "open": True}, {**node(name="n2"), "open": False}]}
 
 
 def test_prices_come_from_a_file_or_the_schedulers_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,15 @@ Rules that hold here:
 
 - The node with the highest price for each compute unit that its VMs use is tried first; one that is emptied takes none.
 - A VM goes to the fullest open node that stays below its watermark with it: so few nodes stay, and none is pressed.
-- This is advice from amounts alone: constraints of pods are kube-scheduler's, and pods without a VM are counted only.
+- Pods that run no VM need room elsewhere too, as far as they reserve any; where each goes is not said.
+- This is advice from amounts alone: constraints of pods are kube-scheduler's. Who asks leaves out nodes that have to
+  stay, such as those of the control plane.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import inf
@@ -21,6 +23,8 @@ from scheduler_plugin.history.core.samples import Size
 from scheduler_plugin.history.costs.prices import Price
 
 _NO_SIZE = Size(0, 0)
+_OTHER = ""
+"""The name of what runs no VM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class PlacedVm:
 
 @dataclass(frozen=True, slots=True)
 class PlacedNode:
-    """A node as it is now; ``price`` is of the whole node per hour, ``others`` its pods that run no VM."""
+    """A node as it is now; ``price`` is of it per hour, ``others`` what each of its pods reserves that runs no VM."""
 
     name: str
     price: Fraction
@@ -42,7 +46,7 @@ class PlacedNode:
     watermark: Size
     reserved: Size
     vms: tuple[PlacedVm, ...]
-    others: int
+    others: tuple[Size, ...]
     is_open: bool = True
 
     @property
@@ -71,9 +75,12 @@ class Emptied:
     others: int
 
 
-def read_nodes(answer: JsonObject, prices: dict[str, Price], reference: Price) -> list[PlacedNode]:
-    """The nodes in the scheduler's answer at ``/nodes``; one that cannot be read is left out."""
-    found = (_node(node, prices.get(text(node, "name"), reference)) for node in items(answer, "nodes"))
+def read_nodes(
+    answer: JsonObject, prices: Mapping[str, Price], reference: Price, staying: Collection[str] = ()
+) -> list[PlacedNode]:
+    """The nodes in the scheduler's answer at ``/nodes``, but for ``staying``; one that cannot be read is left out."""
+    asked = (node for node in items(answer, "nodes") if text(node, "name") not in staying)
+    found = (_node(node, prices.get(text(node, "name"), reference)) for node in asked)
     return [node for node in found if node is not None]
 
 
@@ -88,9 +95,9 @@ def _node(node: Json, price: Price) -> PlacedNode | None:
         if text(pod, "vm")
     ]
     unit = size_at(node, "computeUnit") or Size(1000, 4 * 1024**2)
-    others = len(pods) - len(vms)
+    others = [size_at(pod, "reserved") or _NO_SIZE for pod in pods if not text(pod, "vm")]
     is_open = flag(node, "open")
-    return PlacedNode(text(node, "name"), price.of(total), unit, mark, reserved, tuple(vms), others, is_open)
+    return PlacedNode(text(node, "name"), price.of(total), unit, mark, reserved, tuple(vms), tuple(others), is_open)
 
 
 def emptied(nodes: Iterable[PlacedNode]) -> list[Emptied]:
@@ -100,15 +107,16 @@ def emptied(nodes: Iterable[PlacedNode]) -> list[Emptied]:
     for node in sorted(left.values(), key=lambda each: (-each.price_per_unit, each.name)):
         here = left[node.name]  # VMs of nodes before it may have come here
         others = [each for each in left.values() if each.name != node.name and each.is_open]
-        moves = _moves(here.vms, others)
-        if moves is None or not others:
+        pieces = _largest_first([*here.vms, *(PlacedVm(_OTHER, each) for each in here.others)])
+        targets = _targets(pieces, others)
+        if targets is None or not others:
             continue
         del left[node.name]
-        for vm, target in zip(_largest_first(here.vms), moves, strict=True):
-            left[target] = _with(left[target], vm)
-        ordered = zip(_largest_first(here.vms), moves, strict=True)
-        advised = tuple(AdvisedMove(vm.name, target) for vm, target in ordered)
-        found.append(Emptied(node.name, node.price, advised, node.others))
+        moves = list(zip(pieces, targets, strict=True))
+        for piece, target in moves:
+            left[target] = _with(left[target], piece)
+        advised = tuple(AdvisedMove(vm.name, target) for vm, target in moves if vm.name != _OTHER)
+        found.append(Emptied(node.name, node.price, advised, len(here.others)))
     return found
 
 
@@ -116,13 +124,13 @@ _Room = tuple[float, str, Size, Size]
 """A node that may take VMs: how full it is (a share of its watermark), its name, what is reserved, its watermark."""
 
 
-def _moves(vms: Sequence[PlacedVm], others: Sequence[PlacedNode]) -> list[str] | None:
-    """Where each VM would go, the largest first; None where not all of them can."""
+def _targets(vms: Sequence[PlacedVm], others: Sequence[PlacedNode]) -> list[str] | None:
+    """Where each would go; None where not all of them can."""
     if not all(vm.moves for vm in vms):
         return None
     rooms = sorted(_room(node.name, node.reserved, node.watermark) for node in others)
     targets = []
-    for vm in _largest_first(vms):
+    for vm in vms:
         place = next((place for place in reversed(range(len(rooms))) if _fits(rooms[place], vm)), None)
         if place is None:
             return None
@@ -146,7 +154,10 @@ def _fits(room: _Room, vm: PlacedVm) -> bool:
 
 
 def _with(node: PlacedNode, vm: PlacedVm) -> PlacedNode:
-    return replace(node, reserved=_sum(node.reserved, vm.reserved), vms=(*node.vms, vm))
+    reserved = _sum(node.reserved, vm.reserved)
+    if vm.name == _OTHER:
+        return replace(node, reserved=reserved, others=(*node.others, vm.reserved))
+    return replace(node, reserved=reserved, vms=(*node.vms, vm))
 
 
 def _sum(one: Size, other: Size) -> Size:

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from protocol.kubernetes.objects import items, text
+from protocol.kubernetes.objects import items, labels_of, name_of, text
 from protocol.kubernetes.resources import NODES
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
@@ -42,6 +42,7 @@ HIGH: Final = 0.995
 """The share of the time that the second fixed size covers."""
 MOST_PLAYED: Final = 500
 """A policy is played on so many VMs at most, the dearest: a VM's week takes some hundredths of a second."""
+_OF_THE_CONTROL_PLANE: Final = frozenset({"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"})
 NOT_WRITTEN_YET: Final = 5 * MINUTE
 """What was seen last is written down within so long."""
 
@@ -164,14 +165,16 @@ async def _consolidate(ranking: RankingConfig, where: tuple[str, str, str], outp
         answer = await site.of_scheduler("/nodes")
         if answer is None:
             raise SiteError("the scheduler does not answer: see autoscale check")
-        machines = machines_of((await site.client.list(NODES)).objects)
+        listed = (await site.client.list(NODES)).objects
+    machines = machines_of(listed)
+    staying = {name_of(node).name for node in listed if labels_of(node).keys() & _OF_THE_CONTROL_PLANE}
     prices: dict[str, Price] = {}
     for node in items(answer, "nodes"):
         size, label = size_at(node, "total"), text(node, "name")
         price = None if size is None else priced(size, machines.get(label, ""), ranking)
         if price is not None:
             prices[label] = price
-    found = emptied(read_nodes(answer, prices, reference_price(ranking)))
+    found = emptied(read_nodes(answer, prices, reference_price(ranking), staying))
     if output in {Output.TEXT, Output.WIDE}:
         print_lines(Console(), advice(found))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 from hypothesis import given
@@ -16,9 +17,13 @@ GIB = 1024**2
 UNIT = Size(1000, 4 * GIB)
 
 
-def placed(name: str, price: int, *vms: PlacedVm, mark: int = 8, others: int = 0, is_open: bool = True) -> PlacedNode:
-    reserved = Size(sum(vm.reserved.cpu for vm in vms), sum(vm.reserved.mem for vm in vms))
-    return PlacedNode(name, Fraction(price), UNIT, Size(mark * 1000, mark * 4 * GIB), reserved, vms, others, is_open)
+def placed(
+    name: str, price: int, *vms: PlacedVm, mark: int = 8, others: Sequence[int] = (), is_open: bool = True
+) -> PlacedNode:
+    units = sum(vm.reserved.cpu for vm in vms) // 1000 + sum(others)
+    sizes = tuple(Size(each * 1000, each * 4 * GIB) for each in others)
+    mark_at = Size(mark * 1000, mark * 4 * GIB)
+    return PlacedNode(name, Fraction(price), UNIT, mark_at, Size(units * 1000, units * 4 * GIB), vms, sizes, is_open)
 
 
 def a_vm(name: str, units: int, moves: bool = True) -> PlacedVm:
@@ -28,7 +33,7 @@ def a_vm(name: str, units: int, moves: bool = True) -> PlacedVm:
 def test_the_node_with_the_highest_price_for_what_it_does_goes_first() -> None:
     fleet = [
         placed("busy", 4, a_vm("d/a", 5)),
-        placed("dear", 4, a_vm("d/b", 1), a_vm("d/c", 2), others=2),
+        placed("dear", 4, a_vm("d/b", 1), a_vm("d/c", 2), others=[0, 0]),
         placed("idle", 1),
     ]
     assert emptied(fleet) == [
@@ -54,6 +59,13 @@ def test_nothing_is_advised_that_presses_a_node_or_moves_what_is_on_its_way() ->
     assert emptied([placed("a", 2)]) == []
 
 
+def test_pods_that_run_no_vm_need_room_too() -> None:
+    full = [placed("a", 9, a_vm("d/a", 2), others=[3, 1]), placed("b", 8, a_vm("d/b", 3), others=[1])]
+    assert emptied(full) == []
+    roomy = [full[0], placed("b", 8, a_vm("d/b", 2)), placed("c", 1, a_vm("d/c", 1), others=[5])]
+    assert emptied(roomy) == [Emptied("a", Fraction(9), (AdvisedMove("d/a", "c"),), 2)]
+
+
 vms = st.lists(st.integers(0, 8), max_size=4)
 
 
@@ -67,6 +79,7 @@ def test_every_vm_has_a_place_below_a_watermark(shapes: list[tuple[int, list[int
     before = {each.name: each.reserved.cpu for each in fleet}
     gone = set()
     for each in emptied(fleet):
+        assert each.others == 0
         assert sorted(move.vm for move in each.moves) == sorted(vm for vm, (on, _) in where.items() if on == each.node)
         where |= {move.vm: (move.target, where[move.vm][1]) for move in each.moves}
         gone.add(each.node)
@@ -89,7 +102,8 @@ def test_nodes_are_read_from_the_schedulers_answer() -> None:
         PlacedNode(
             *("n1", Fraction(16), UNIT, mark, size),
             (PlacedVm("default/db", size), PlacedVm("default/b", size, moves=False)),
-            1,
+            (Size(0, 0),),
         ),
-        PlacedNode("n2", Fraction(64), UNIT, mark, size, (), 0, is_open=False),
+        PlacedNode("n2", Fraction(64), UNIT, mark, size, (), (), is_open=False),
     ]
+    assert [each.name for each in read_nodes(answer, prices, Price(Fraction(0), Fraction(1)), {"n1"})] == ["n2"]
