@@ -56,6 +56,8 @@ def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
     where = (name, kubeconfig, context)
     if since and watch:
         raise typer.BadParameter("what was is told once: leave out --watch or --since")
+    if prometheus and not since:
+        raise typer.BadParameter("only --since asks a Prometheus", param_hint="--prometheus")
     if not since:
         run(_explain(what, namespace, where, output, watch=watch))
     try:
