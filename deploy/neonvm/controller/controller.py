@@ -24,7 +24,18 @@ from deploy.neonvm.ports import GuestError, GuestPhase
 from deploy.neonvm.runner.resizer import Resizer
 from protocol.backoff import Backoff
 from protocol.kubernetes.conditions import stamped
-from protocol.kubernetes.objects import Json, annotations_of, child, is_over, items, labels_of, name_of, text, uid_of
+from protocol.kubernetes.objects import (
+    Json,
+    annotations_of,
+    child,
+    is_leaving,
+    is_over,
+    items,
+    labels_of,
+    name_of,
+    text,
+    uid_of,
+)
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import timestamp
@@ -178,8 +189,6 @@ class NeonVmController:
         if guest is not None and todo.want is not None:
             guest.want(todo.want)
         await self._report(vm, todo.status)
-        if facts.pod is not None and not is_over(facts.pod):
-            await self._repeat(vm, facts.pod, guest)
         if todo.create_pod and facts.machine is not None:
             await self._create_pod(vm, facts.machine)
         if todo.delete_pod and facts.pod is not None:
@@ -192,6 +201,8 @@ class NeonVmController:
         if todo.wait_for_restart:
             wait = self._restarts[uid_of(vm)].not_before - self._deps.clock.now()
             self._queue.add(name, Seconds(max(0.05, wait)))
+        if facts.pod is not None and not todo.delete_pod and not is_over(facts.pod) and not is_leaving(facts.pod):
+            await self._repeat(vm, facts.pod, guest)  # last: an older admission policy that refuses it holds up nothing
 
     async def _report(self, vm: Json, wanted: Json) -> None:
         """Writes the parts of the status that differ; conditions that have turned and a new revision are dated."""

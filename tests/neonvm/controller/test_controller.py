@@ -69,11 +69,27 @@ class FakeGuestHost:
         self.released.append(str(vm))
 
 
+class Fence(httpx.ASGITransport):
+    """The way to the API server, where an admission policy of before may refuse what pods are to say."""
+
+    refuses = False
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if (
+            self.refuses
+            and request.method == "PATCH"
+            and request.url.path.startswith("/api/v1/namespaces/default/pods/")
+        ):
+            said = {"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "no"}
+            return httpx.Response(403, json=said)
+        return await super().handle_async_request(request)
+
+
 class Site:
     """An API server in this process, a controller, and watches that a test drives by hand."""
 
-    def __init__(self, client: ApiClient) -> None:
-        self.client, self.clock = client, FakeClock()
+    def __init__(self, client: ApiClient, fence: Fence) -> None:
+        self.client, self.clock, self.fence = client, FakeClock(), fence
         self.host = FakeGuestHost(self.clock)
         self._vms = Informer(client, VIRTUAL_MACHINES, self.clock)
         self._pods = Informer(client, PODS, self.clock)
@@ -126,15 +142,14 @@ class Site:
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
     server = build(None, admin_tokens("secret"), system_environment(), ApiServerSettings())
-    http = httpx.AsyncClient(
-        transport=httpx.ASGITransport(server.app), base_url="http://api", headers={"Authorization": "Bearer secret"}
-    )
+    fence = Fence(server.app)
+    http = httpx.AsyncClient(transport=fence, base_url="http://api", headers={"Authorization": "Bearer secret"})
     async with ApiClient(http) as client:
         for name in ("virtualmachines.yaml", "virtualmachinemigrations.yaml"):
             await client.create(CUSTOM_RESOURCE_DEFINITIONS, "", definition(name))
         made = virtual_machine()
         await client.create(VIRTUAL_MACHINES, "default", {**made, "metadata": {"name": "db", "labels": {"a": "b"}}})
-        yield Site(client)
+        yield Site(client, fence)
     server.close()
 
 
@@ -192,6 +207,20 @@ async def test_a_pod_follows_what_the_originals_scheduler_writes_on_its_vm(site:
     assert annotations_of(pod) == {**annotations_of(before), **unit, "vm.neon.tech/resources": said}
     await site.turn(2)
     assert (await site.pods()) == [pod], "and nothing is written where nothing has changed"
+
+
+async def test_a_fence_that_refuses_what_a_pod_is_to_say_holds_up_nothing_else(site: Site) -> None:
+    await site.turn(3)
+    await site.run_pod()
+    await site.turn(2)
+    site.fence.refuses = True
+    await site.client.merge_patch(VIRTUAL_MACHINES, DB, {"spec": {"guest": {"cpus": {"use": 3}}}})
+    with pytest.raises(ApiError, match="no"):
+        await site.turn(1)
+    assert text(await site.vm(), "status", "phase") == "Scaling"
+    await site.client.delete(VIRTUAL_MACHINES, DB)
+    await site.turn(1)
+    assert await site.pods() == []
 
 
 async def test_a_revision_of_the_spec_is_confirmed_with_its_time_once_the_guest_has_it(site: Site) -> None:
