@@ -48,6 +48,7 @@ RESIZE_PENDING: Final = "PodResizePending"
 INFEASIBLE: Final = "Infeasible"
 BURSTABLE: Final = "Burstable"
 DEFERRED: Final = "Deferred"
+RESTART: Final = "RestartContainer"
 
 MOST_PARTS: Final = 1000
 """An object with more containers, or amounts, than this is not read: it would hold the event loop for long."""
@@ -92,11 +93,16 @@ class _Resources(msgspec.Struct, frozen=True):
     limits: Amounts | None = None
 
 
+class _ResizePolicy(msgspec.Struct, frozen=True):
+    restartPolicy: str = ""  # noqa: N815 - the name in the API
+
+
 class Container(msgspec.Struct, frozen=True):
     """What is needed of a container."""
 
     name: str = ""
     resources: _Resources | None = None
+    resizePolicy: Annotated[list[_ResizePolicy], msgspec.Meta(max_length=MOST_PARTS)] | None = None  # noqa: N815 - the name in the API
     restartPolicy: str | None = None  # noqa: N815 - the name in the API
 
 
@@ -256,13 +262,16 @@ def _runner(meta: PodMetadata, spec: PodSpec, status: PodStatus) -> RunnerReques
     """What the guest's container requests, where that may be changed in place (B.10).
 
     A pod keeps its class of service, so one without any request cannot be given some, and one whose requests are its
-    limits would need both changed. Limits are the operator's: a container that has some is left as it is.
+    limits would need both changed. Limits are the operator's: a container that has some is left as it is. So is one
+    that its kubelet would restart: that ends the guest.
     """
     found = next((each for each in spec.containers if each.name == RUNNER_CONTAINER), None)
     if found is None or status.qosClass != BURSTABLE or spec.resources is not None:
         return None
     resources = found.resources or _Resources()
     if (resources.limits or {}).keys() & {"cpu", "memory"}:
+        return None
+    if any(each.restartPolicy == RESTART for each in found.resizePolicy or ()):
         return None
     held = next((each for each in status.containerStatuses or () if each.name == found.name), _Held())
     allocated, asked = held.allocatedResources, resources.requests or {}

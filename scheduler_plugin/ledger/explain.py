@@ -105,7 +105,7 @@ def explain(
 def _requests_problem(claim: Claim, account: VmAccount, node: NodeAccount, now: Instant) -> str:
     runner, resizes = claim.pod.runner, claim.resizes or PodRequests()
     if runner is None:
-        return "the pod's requests are left as they are: it has none, or its guest's container has limits"
+        return "the pod's requests are left as they are: it has none, or its guest's container has limits or restarts"
     if resizes.exempt_because:
         return f"the pod's requests cannot be changed, and permits do not wait for them: {resizes.exempt_because}"
     if runner.problem:

@@ -141,6 +141,12 @@ def runner_of(status: Obj, spec: Obj | None = None, **resources: Any) -> RunnerR
     return read_pod(pod).runner
 
 
+def restarted(policy: str) -> Obj:
+    """A guest's container, and whether a resize of its memory restarts it."""
+    policies = [{"resourceName": "memory", "restartPolicy": policy}]
+    return {"name": "neonvm-runner", "resources": {"requests": amounts("1", "1Gi")}, "resizePolicy": policies}
+
+
 def asks(cpu: str, memory: str, allocated: Resources | None = None, problem: str = "") -> RunnerRequests:
     return RunnerRequests(Resources.parse(cpu, memory), allocated, problem, "7")
 
@@ -148,6 +154,7 @@ def asks(cpu: str, memory: str, allocated: Resources | None = None, problem: str
 def test_what_the_guests_container_requests_is_known_beside_what_its_kubelet_has_set_aside() -> None:
     assert runner_of({}) == asks("100m", "128Mi")
     assert runner_of({}, limits={"neonvm/kvm": "1"}) == asks("0", "0")
+    assert runner_of({}, spec={"containers": [restarted("NotRequired")]}) == asks("1", "1Gi")
     held = [{"name": "sidecar"}, {"name": "neonvm-runner", "allocatedResources": amounts("50m", "64Mi")}]
     found = runner_of({"containerStatuses": held})
     assert found == asks("100m", "128Mi", Resources.parse("50m", "64Mi"))
@@ -210,6 +217,7 @@ def test_what_of_the_requests_a_scheduler_of_ours_wrote_last_is_known(entries: l
         runner_of({}, requests=amounts("1", "1Gi"), limits={"memory": "2Gi"}),
         runner_of({}, spec={"resources": {"requests": amounts("1", "1Gi")}}),
         runner_of({}, spec={"containers": [container("sidecar", "1", "1Gi")]}),
+        runner_of({}, spec={"containers": [restarted("RestartContainer")]}),
         read_pod(plain_pod("p") | {"status": {"qosClass": "Burstable"}}).runner,
     ],
 )

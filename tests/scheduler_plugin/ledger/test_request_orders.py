@@ -274,7 +274,7 @@ def test_pods_that_do_not_follow_a_vm_are_left_alone() -> None:
         assert (ledger.is_unheld(uid), ledger.is_awaited(uid)) == (False, False)
     assert fleet.grant("a", amount(2), number=1) == amount(2)
     assert ledger.explain("uid-a", LATER).requests_problem == (
-        "the pod's requests are left as they are: it has none, or its guest's container has limits"
+        "the pod's requests are left as they are: it has none, or its guest's container has limits or restarts"
     )
     assert ledger.requests_refused(order(1, 1), "why", LATER) == ()
     ledger.requests_unanswered(order(1, 1), "why")
