@@ -197,7 +197,7 @@ class RequestWriter:
         why, now = "" if is_conflict else str(error), self._context.clock.now()
         refused = self._context.ledger.requests_refused(order, why, now, is_final=is_final, is_of_size=is_of_size)
         self._context.order(refused)
-        if error.kind is RefusalKind.NOT_FOUND:
+        if error.kind is RefusalKind.NOT_FOUND and self._offered:
             self._offered = None
         if is_conflict:
             with suppress(ApiError):

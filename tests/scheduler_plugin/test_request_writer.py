@@ -384,18 +384,37 @@ async def test_two_requests_of_one_pod_at_once_both_hear_from_the_kubelet(
         assert [permit(await each) for each in asking] == [(2, 8), (2, 8)]
 
 
+def raised_by_us(cpu: float, slots: int) -> Obj:
+    """The pod of the VM, whose requests a scheduler of ours has raised to so much."""
+    raised: Obj = {"f:resources": {"f:requests": {"f:cpu": {}, "f:memory": {}}}}
+    fields = {"f:spec": {"f:containers": {'k:{"name":"neonvm-runner"}': raised}}}
+    pod = sized(cpu, slots)
+    entry = {"manager": "autoscale-scheduler", "subresource": "resize", "fieldsV1": fields}
+    pod["metadata"]["managedFields"] = [entry]
+    return pod
+
+
 async def test_switched_off_what_was_raised_goes_back_to_what_the_pod_was_made_with(
     cluster: FakeCluster, clock: FakeClock
 ) -> None:
     async with following(cluster, clock) as scheduler:
-        raised: Obj = {"f:resources": {"f:requests": {"f:cpu": {}, "f:memory": {}}}}
-        fields = {"f:spec": {"f:containers": {'k:{"name":"neonvm-runner"}': raised}}}
-        pod = sized(1, 4)
-        entry = {"manager": "autoscale-scheduler", "subresource": "resize", "fieldsV1": fields}
-        pod["metadata"]["managedFields"] = [entry]
-        cluster.put(PODS, pod)
+        cluster.put(PODS, raised_by_us(1, 4))
         await settle()
         scheduler.parts.context.feed.use(usual_settings())
         await clock.advance(4)
         assert requested(cluster) == {"cpu": "0", "memory": "0"}
         assert scheduler.reserved("n1") == "1 cpu, 4Gi"
+
+
+async def test_an_api_that_has_lost_resizes_is_mentioned_once_though_requests_are_left_raised(
+    cluster: FakeCluster, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.offers_resize = False
+    cluster.put(PODS, raised_by_us(1, 4))
+    with caplog.at_level(logging.WARNING, "autoscale.scheduler"):
+        async with following(cluster, clock):
+            await clock.advance(240)
+            assert [each.message for each in caplog.records if "pods/resize" in each.message] == [
+                "the API server has no pods/resize: requests of pods do not follow their VMs"
+            ]
+            assert len([call for call in cluster.calls if call.path == "/api/v1"]) <= 1
