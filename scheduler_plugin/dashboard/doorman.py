@@ -3,7 +3,8 @@
 Rules that hold here:
 
 - Without a session there is nothing but the page's own files.
-- A session by token is judged again every half minute; while the API server does not answer, it ends.
+- A session by token is judged again every half minute, once for all its pages; while the API server does not answer, it
+  ends.
 - Sign-ins are judged ``SIGNING`` at a time, so that a flood of them does not hold up the sessions that there are.
 """
 
@@ -14,6 +15,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
+from weakref import WeakValueDictionary
 
 from protocol.runtime.clock import Clock
 from scheduler_plugin.cluster.api import ApiError
@@ -54,6 +56,7 @@ class Doorman:
     on_link: Callable[[str], None] = lambda _: None
     sessions: Sessions = field(default_factory=Sessions)
     _signing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SIGNING))
+    _renewing: WeakValueDictionary[bytes, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     @property
     def way(self) -> str:
@@ -86,12 +89,22 @@ class Doorman:
 
     async def renewed(self, session: Session) -> Session | None:
         """The session as it is now; None where it has ended."""
-        found = self.sessions.still(session, self.clock.now())
+        found = self._still(session)
         if found is None or self.judge is None or not found.is_due(self.clock.now()):
             return found
+        async with self._renewing.setdefault(found.key, asyncio.Lock()):
+            found = self._still(session)  # another page of it may have asked
+            if found is None or not found.is_due(self.clock.now()):
+                return found
+            return await self._judged_again(found, self.judge)
+
+    def _still(self, session: Session) -> Session | None:
+        return self.sessions.still(session, self.clock.now())
+
+    async def _judged_again(self, found: Session, judge: Judge) -> Session | None:
         try:
             before = Visitor(found.who, found.sight, found.asked_to)
-            visitor = await self.judge.visitor(found.token, self.fleet.namespaces, before)
+            visitor = await judge.visitor(found.token, self.fleet.namespaces, before)
         except (ApiError, TimeoutError):
             visitor = None
         if visitor is None:

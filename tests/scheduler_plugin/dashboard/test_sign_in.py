@@ -140,6 +140,23 @@ async def test_who_signs_out_while_the_api_server_is_asked_again_sees_nothing_mo
         assert (await doorman.renewed(session), judge.asked) == (None, 1)
 
 
+async def test_a_session_is_judged_once_for_all_its_pages() -> None:
+    async with page(on_a_cluster=True) as run:
+        run.cluster.people = {"admin": {"*"}}
+        await run.sign_in("admin")
+        doorman = run.dashboard.doorman
+        (session,) = doorman.sessions._open.values()
+        doorman.judge = judge = Leaving(doorman.judge, lambda: None)
+        for at in (1, 2):
+            run.clock.jump(CHECKED_FOR)
+            found = await asyncio.gather(*(doorman.renewed(session) for _ in range(16)))
+            assert (len({each.checked for each in found if each}), judge.asked) == (1, at)
+        run.cluster.people.clear()
+        run.clock.jump(CHECKED_FOR)
+        assert await asyncio.gather(*(doorman.renewed(session) for _ in range(16))) == [None] * 16
+        assert (judge.asked, len(doorman._renewing)) == (3, 0)
+
+
 class Leaving:
     """Something happens while the API server is asked."""
 
