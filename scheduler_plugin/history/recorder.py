@@ -97,6 +97,7 @@ class Recorder:
         try:
             store = self._store or await self._opened()
             look = await self._source.look()
+            store = await self._there(store)
             if self._chronicle.was_set_back(look.at):
                 LOG.warning("the clock was set back: what the history has of later times is removed")
                 await self._in_thread(lambda: store.forget_after(look.at))
@@ -127,6 +128,15 @@ class Recorder:
         self._store = store
         await self._in_thread(lambda: store.forget_after(latest))
         return store
+
+    async def _there(self, store: SqliteStore) -> SqliteStore:
+        """The store, begun anew where its file was removed."""
+        if not await self._in_thread(store.is_gone):
+            return store
+        LOG.warning("the history's file was removed: a new one begins")
+        self._store = None
+        await self._in_thread(store.close)
+        return await self._opened()
 
     async def _answers(self, look: Look) -> dict[ObjectName, Json]:
         limit = asyncio.Semaphore(_TOGETHER)

@@ -90,6 +90,19 @@ def open_to_write(path: Path) -> sqlite3.Connection:
     return connection
 
 
+FileNumber = tuple[int, int]
+"""What a file system knows a file by, whatever it is called."""
+
+
+def file_number(path: Path) -> FileNumber | None:
+    """That of the file at ``path``; None where none can be seen."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 class DamagedFileError(sqlite3.DatabaseError):
     """SQLite's check found damage; the message says what."""
 

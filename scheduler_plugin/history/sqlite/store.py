@@ -24,7 +24,9 @@ from scheduler_plugin.history.core.retention import MOST_SAID, TIERS, Bounds, Fo
 from scheduler_plugin.history.core.samples import Millis, MoveRecord, NodeFacts, VmFacts
 from scheduler_plugin.history.core.spans import Span
 from scheduler_plugin.history.sqlite.files import (
+    FileNumber,
     StoreError,
+    file_number,
     is_damage,
     only_recorder,
     open_to_write,
@@ -58,6 +60,7 @@ class SqliteStore:
         self._path, self._wall, self._bounds = path, wall, bounds or Bounds()
         self._halvings = 0
         self._is_closed = False
+        self._number: FileNumber | None = None
         self._subjects: dict[tuple[str, str, str], int] = {}
         self._facts: dict[VmFacts | NodeFacts, tuple[int, int]] = {}
         self._held = ExitStack()
@@ -70,6 +73,10 @@ class SqliteStore:
         """Ends writing; what was written is kept."""
         self._connection.close()
         self._held.close()
+
+    def is_gone(self) -> bool:
+        """Whether the file is not at its path any more, so that what is written is lost."""
+        return not self._is_closed and file_number(self._path) != self._number
 
     def write(self, batch: Batch) -> None:
         """Writes all of the batch or nothing. Raises ``StoreError``."""
@@ -92,13 +99,15 @@ class SqliteStore:
 
     def _opened(self) -> sqlite3.Connection:
         try:
-            return open_to_write(self._path)
+            found = open_to_write(self._path)
+            self._number = file_number(self._path)
         except sqlite3.Error as error:
             if not is_damage(error):
                 raise StoreError(f"the history {self._path} cannot be written: {error}") from error
             return self._anew(error)
         except OSError as error:
             raise StoreError(f"the history {self._path} cannot be written: {error.strerror}") from error
+        return found
 
     def _anew(self, error: sqlite3.Error) -> sqlite3.Connection:
         """A new file, the damaged one set aside."""
@@ -107,6 +116,7 @@ class SqliteStore:
             self._subjects.clear()
             self._facts.clear()
             found = open_to_write(self._path)
+            self._number = file_number(self._path)
         except (OSError, sqlite3.Error) as again:
             raise StoreError(f"the history {self._path} is damaged and cannot be set aside: {again}") from again
         self.notes.append(f"The history was damaged ({error}) and was set aside as {aside.name}; a new one begins.")

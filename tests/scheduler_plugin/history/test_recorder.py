@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -84,6 +85,35 @@ async def test_what_fails_is_said_once_and_tried_again(tmp_path: Path, caplog: p
     said = [getattr(each, "reason", each.message) for each in caplog.records if each.name == "autoscale.history"]
     assert said == [f"another recorder writes {path}", "no answer", "recording again"]
     assert recorder.trouble == ""
+    recorder._close()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_a_file_that_is_removed_is_begun_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_replaced: bool
+) -> None:
+    folder = tmp_path / "folder"
+    recorder = Recorder(folder / "history.sqlite", PlayedSource(*map(seen, range(0, 200, 10))), FakeClock())
+    for _ in range(10):
+        await recorder.record()
+    shutil.rmtree(folder)
+    if is_replaced:
+        SqliteStore(folder / "history.sqlite", lambda: 0.0).close()
+    for _ in range(10):
+        await recorder.record()
+    recorder._close()
+    (usage,) = await SqliteHistory(folder / "history.sqlite").usage(EVER)
+    assert usage.span.until == BEGAN + 190 * SECOND
+    assert [each.message for each in caplog.records].count("the history's file was removed: a new one begins") == 1
+
+
+async def test_while_nothing_is_seen_no_file_is_made_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    recorder = Recorder(folder / "history.sqlite", PlayedSource(seen(0), LookError("gone")), FakeClock())
+    await recorder.record()
+    shutil.rmtree(folder)
+    await recorder.record()
+    assert not folder.exists()
     recorder._close()
 
 
