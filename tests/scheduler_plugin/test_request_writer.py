@@ -397,12 +397,15 @@ def raised_by_us(cpu: float, slots: int) -> Obj:
 async def test_switched_off_what_was_raised_goes_back_to_what_the_pod_was_made_with(
     cluster: FakeCluster, clock: FakeClock
 ) -> None:
+    made_with = with_permit(vm("db"), "1", "4Gi")
+    made_with["spec"]["podResources"] = {"requests": {"cpu": "100m", "memory": "1Gi"}}
+    cluster.put(VMS, made_with)
     async with following(cluster, clock) as scheduler:
         cluster.put(PODS, raised_by_us(1, 4))
         await settle()
         scheduler.parts.context.feed.use(usual_settings())
         await clock.advance(4)
-        assert requested(cluster) == {"cpu": "0", "memory": "0"}
+        assert requested(cluster) == {"cpu": "100m", "memory": "1Gi"}
         assert scheduler.reserved("n1") == "1 cpu, 4Gi"
 
 

@@ -170,9 +170,15 @@ class RequestOrders(LedgerPart):
         return order, self._finish(outside=False)
 
     def _possible(self, claim: Claim, size: Resources) -> Resources:
-        """``size`` as far as the pod's node could have it if it were empty."""
-        facts = self._state.nodes[claim.node].facts
-        return size if facts is None else size.at_most(facts.allocatable.minus_or_zero(claim.pod.around))
+        """``size`` as far as the pod's node could have it if it were empty; of what it has none, what is asked already.
+
+        A pod that asks for nothing would have another class of service.
+        """
+        facts, runner = self._state.nodes[claim.node].facts, claim.pod.runner
+        if facts is None or runner is None:
+            return size
+        room = facts.allocatable.minus_or_zero(claim.pod.around)
+        return size.at_most(Resources(room.cpu or runner.asked.cpu, room.mem or runner.asked.mem))
 
 
 def _is_followed(claim: Claim) -> bool:
@@ -188,7 +194,7 @@ def _is_left_raised(claim: Claim, account: VmAccount) -> bool:
 def _first(runner: RunnerRequests, account: VmAccount) -> Resources:
     """What the pod requests without us; what it does where that is not known."""
     first = None if account.facts is None else account.facts.first_requests
-    return runner.asked if first is None else runner.given_back(first)
+    return runner.asked if first is None or not first.any else runner.given_back(first)
 
 
 def _may_grow(account: VmAccount, claim: Claim) -> bool:

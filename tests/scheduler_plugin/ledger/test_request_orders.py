@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.units import ZERO, Resources
+from protocol.units import ZERO
 from scheduler_plugin.ledger import (
     ClaimState,
     NotReadyError,
@@ -172,10 +172,28 @@ def test_no_pod_is_asked_to_have_more_than_its_node() -> None:
     assert problem_of(at) == "the pod requests less than its VM needs: its node has no more"
 
 
+def test_where_a_node_has_nothing_to_give_requests_stay() -> None:
+    """A pod that requests nothing would have another class of service."""
+    at = Requested(vm=vm("a", amount(12), actual=amount(12)))
+    at.fleet.did(at.ledger.see_node(node(total=0)))
+    assert at.due() is None
+
+
 def test_a_node_that_is_gone_sets_no_limit() -> None:
     at = Requested(vm=vm("a", amount(12), actual=amount(12)))
     at.fleet.did(at.ledger.lose_node("n1"))
     assert at.due() == order(12, 1)
+
+
+def test_requests_go_down_with_a_node_that_shrinks_and_up_with_it_again() -> None:
+    at = Requested(asked=amount(4), allocated=amount(4), vm=vm("a", amount(4), actual=amount(4), permit=amount(4)))
+    at.fleet.did(at.ledger.see_node(node(total=3)))
+    at.written(at.due())
+    assert (at.asked, at.grant(amount(4)), at.grant(amount(5))) == (amount(3), amount(4), amount(4))
+    at.fleet.did(at.ledger.see_node(node()))
+    at.written(at.due())
+    at.written(at.raising(amount(5)))
+    assert at.grant(amount(5)) == amount(5)
 
 
 def test_a_restarted_scheduler_does_not_rely_on_requests_that_a_write_may_yet_lower() -> None:
@@ -201,66 +219,6 @@ def test_where_requests_do_not_follow_nothing_is_written_and_permits_are_as_ever
     assert (at.raising(amount(4)), at.due(), at.grant(amount(4))) == (None, None, amount(4))
     assert (at.ledger.requests_astray(), at.ledger.is_unheld("uid-a")) == ([], False)
     assert at.ledger.explain("uid-a", at.now).requests is None
-
-
-def switched_off(first: Resources | None) -> Requested:
-    """A VM of 4 whose pod was made with ``first`` and has been raised; the setting is off, and the process new."""
-    at = Requested(vm=vm("a", amount(4), actual=amount(4), permit=amount(4)))
-    at.vm = replace(at.vm, first_requests=first)
-    at.start()
-    at.written(at.due())
-    at.start()
-    at.ledger.follow_requests(False)
-    at.pass_time(10)
-    return at
-
-
-def test_switched_off_again_requests_go_back_to_what_the_pod_was_made_with() -> None:
-    at = switched_off(amount(0.5, 1))
-    assert at.ledger.requests_astray() == ["uid-a"]
-    lowered = at.due()
-    assert lowered == ResizePod("uid-a", name("a-pod"), amount(0.5, 1), "3")
-    at.written(lowered)
-    assert (at.due(), at.ledger.requests_astray(), at.fleet.reserved("a")) == (None, [], amount(4))
-
-
-def test_switched_on_while_requests_go_back_nothing_relies_on_what_they_were() -> None:
-    at = Requested(asked=amount(4), allocated=amount(4), by_us=amount(4))
-    at.vm = replace(at.vm, first_requests=amount(0.5))
-    at.start()
-    at.ledger.follow_requests(False)
-    at.pass_time(10)
-    assert at.due() == order(0.5, 1)
-    at.ledger.follow_requests(True)
-    assert at.grant(amount(3)) == amount(1)
-
-
-@pytest.mark.parametrize("first", [None, amount(4), amount(9)])
-def test_switched_off_requests_stay_where_the_pod_was_made_with_them_or_that_is_not_known(
-    first: Resources | None,
-) -> None:
-    at = switched_off(first)
-    assert (at.ledger.requests_astray(), at.due()) == ([], None)
-
-
-def test_switched_off_what_an_operator_has_written_stays() -> None:
-    at = switched_off(amount(1))
-    at.by_us, at.version = amount(4, 0), 9
-    at.look()
-    assert at.due() == ResizePod("uid-a", name("a-pod"), amount(1, 4), "9")
-    at.asked, at.by_us, at.version = amount(4), ZERO, 10
-    at.look()
-    assert (at.ledger.requests_astray(), at.due()) == ([], None)
-
-
-def test_switched_off_a_refusal_is_tried_again_later() -> None:
-    at = switched_off(amount(1))
-    lowered = at.due()
-    assert lowered is not None
-    at.refused_all_due("403: no")
-    assert at.due() is None
-    at.pass_time(5)
-    assert at.due() == lowered
 
 
 def test_pods_that_do_not_follow_a_vm_are_left_alone() -> None:

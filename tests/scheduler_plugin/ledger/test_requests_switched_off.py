@@ -1,0 +1,73 @@
+"""Once requests do not follow VMs any more, what was raised goes back to what each pod was made with (B.10)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from protocol.units import ZERO, Resources
+from scheduler_plugin.ledger import ResizePod
+from tests.scheduler_plugin.ledger.fleet import amount, name, vm
+from tests.scheduler_plugin.ledger.requested import Requested, order
+
+
+def switched_off(first: Resources | None) -> Requested:
+    """A VM of 4 whose pod was made with ``first`` and has been raised; the setting is off, and the process new."""
+    at = Requested(vm=vm("a", amount(4), actual=amount(4), permit=amount(4)))
+    at.vm = replace(at.vm, first_requests=first)
+    at.start()
+    at.written(at.due())
+    at.start()
+    at.ledger.follow_requests(False)
+    at.pass_time(10)
+    return at
+
+
+def test_switched_off_again_requests_go_back_to_what_the_pod_was_made_with() -> None:
+    at = switched_off(amount(0.5, 1))
+    assert at.ledger.requests_astray() == ["uid-a"]
+    lowered = at.due()
+    assert lowered == ResizePod("uid-a", name("a-pod"), amount(0.5, 1), "3")
+    at.written(lowered)
+    assert (at.due(), at.ledger.requests_astray(), at.fleet.reserved("a")) == (None, [], amount(4))
+
+
+def test_switched_on_while_requests_go_back_nothing_relies_on_what_they_were() -> None:
+    at = Requested(asked=amount(4), allocated=amount(4), by_us=amount(4))
+    at.vm = replace(at.vm, first_requests=amount(0.5))
+    at.start()
+    at.ledger.follow_requests(False)
+    at.pass_time(10)
+    assert at.due() == order(0.5, 1)
+    at.ledger.follow_requests(True)
+    assert at.grant(amount(3)) == amount(1)
+
+
+@pytest.mark.parametrize("first", [None, ZERO, amount(4), amount(9)])
+def test_switched_off_requests_stay_where_the_pod_was_made_with_them_or_that_is_not_known(
+    first: Resources | None,
+) -> None:
+    """A pod that was made with none would have another class of service, so the VM says something else by now."""
+    at = switched_off(first)
+    assert (at.ledger.requests_astray(), at.due()) == ([], None)
+
+
+def test_switched_off_what_an_operator_has_written_stays() -> None:
+    at = switched_off(amount(1))
+    at.by_us, at.version = amount(4, 0), 9
+    at.look()
+    assert at.due() == ResizePod("uid-a", name("a-pod"), amount(1, 4), "9")
+    at.asked, at.by_us, at.version = amount(4), ZERO, 10
+    at.look()
+    assert (at.ledger.requests_astray(), at.due()) == ([], None)
+
+
+def test_switched_off_a_refusal_is_tried_again_later() -> None:
+    at = switched_off(amount(1))
+    lowered = at.due()
+    assert lowered is not None
+    at.refused_all_due("403: no")
+    assert at.due() is None
+    at.pass_time(5)
+    assert at.due() == lowered
