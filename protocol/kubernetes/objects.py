@@ -51,6 +51,15 @@ def text(source: JsonObject, *path: str) -> str:
     return found if isinstance(found, str) else ""
 
 
+def shortened(found: str, most: int = 300) -> str:
+    """At most so many characters of a text: a field of an object may have a million, and each is shown to everyone.
+
+    >>> shortened("phase", 5), shortened("phases", 5)
+    ('phase', 'phas…')
+    """
+    return found if len(found) <= most else f"{found[: most - 1]}…"
+
+
 def texts(source: JsonObject, *path: str) -> dict[str, str]:
     """The mapping of texts at ``path`` (labels, annotations, selectors).
 

@@ -4,7 +4,7 @@ Rules that hold here:
 
 - CPU is in milli-vCPUs and memory in MiB, rounded up; -1 is an amount that is not known.
 - An object that cannot be read still has a row, which says so: nothing that exists is left out.
-- Every text comes from the cluster as it is. The page shows it as text and never as markup.
+- Every text comes from the cluster as it is, cut where it is long. The page shows it as text and never as markup.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Final
 
 import msgspec
 
-from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of, text, whole
+from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of, shortened, text, whole
 from protocol.names import ANNOTATION_REASON, BOOTING, LABEL_GROUP
 from protocol.units import QuantityError, Resources
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine, parse_virtual_machine
 
 UNKNOWN: Final = -1
 _MIB: Final = 1024**2
+_EXPLANATION: Final = 1000
 
 Pair = tuple[int, int]
 """Milli-vCPUs and MiB."""
@@ -147,7 +148,7 @@ def vm_row(obj: JsonObject) -> VmRow:
     try:
         vm = parse_virtual_machine(obj)
     except InvalidObjectError as error:
-        return VmRow(str(name), name.namespace, text(obj, "status", "node"), problem=str(error))
+        return VmRow(str(name), name.namespace, _said(obj, "status", "node"), problem=shortened(str(error)))
     return _vm_row(vm, obj)
 
 
@@ -155,9 +156,9 @@ def _vm_row(vm: VirtualMachine, obj: JsonObject) -> VmRow:
     return VmRow(
         str(vm.name),
         vm.name.namespace,
-        node=vm.node or "",
+        node=shortened(vm.node or ""),
         group=vm.labels.get(LABEL_GROUP, ""),
-        phase=vm.phase or "Pending",
+        phase=shortened(vm.phase or "Pending"),
         use=pair(vm.use),
         least=pair(vm.bounds.min),
         most=pair(vm.bounds.max),
@@ -165,8 +166,12 @@ def _vm_row(vm: VirtualMachine, obj: JsonObject) -> VmRow:
         permit=pair(vm.permit),
         enabled=vm.enabled,
         booting=any(text(each, "reason") == BOOTING for each in items(obj, "status", "conditions")),
-        problem="; ".join(vm.problems),
+        problem=shortened("; ".join(vm.problems)),
     )
+
+
+def _said(source: JsonObject, *path: str) -> str:
+    return shortened(text(source, *path))
 
 
 def move_row(obj: JsonObject) -> MoveRow:
@@ -175,11 +180,11 @@ def move_row(obj: JsonObject) -> MoveRow:
     return MoveRow(
         str(name),
         name.namespace,
-        vm=f"{name.namespace}/{text(obj, 'spec', 'vmName')}",
-        phase=text(status, "phase") or "Pending",
-        source=text(status, "sourceNode"),
-        target=text(status, "targetNode"),
-        reason=text(obj, "metadata", "annotations", ANNOTATION_REASON),
+        vm=f"{name.namespace}/{_said(obj, 'spec', 'vmName')}",
+        phase=_said(status, "phase") or "Pending",
+        source=_said(status, "sourceNode"),
+        target=_said(status, "targetNode"),
+        reason=_said(obj, "metadata", "annotations", ANNOTATION_REASON),
         progress=_progress(child(status, "info", "ram")),
         started=text(obj, "metadata", "creationTimestamp"),
     )
@@ -205,7 +210,7 @@ def group_row(kind: str, obj: JsonObject) -> GroupRow:
         replicas=_whole(status, "replicas"),
         desired=_whole(child(obj, "spec"), "replicas"),
         healthy=not bad,
-        because=text(bad[0], "message") if bad else because,
+        because=shortened(text(bad[0], "message") if bad else because, _EXPLANATION),
     )
 
 

@@ -21,6 +21,7 @@ from protocol.kubernetes.objects import (
     items,
     labels_of,
     name_of,
+    shortened,
     text,
     uid_of,
     version_of,
@@ -140,7 +141,7 @@ class VmReader:
         labels = tuple((key, vm.labels[key][:_LONGEST_LABEL]) for key in self._labels if key in vm.labels)
         least, most = Size.of(vm.bounds.min), Size.of(vm.bounds.max)
         group = vm.labels.get(LABEL_GROUP, "")
-        facts = VmFacts(vm.name, vm.node or "", group, least, most, labels, uid_of(obj))
+        facts = VmFacts(vm.name, shortened(vm.node or ""), group, least, most, labels, uid_of(obj))
         return facts, Size.of(vm.use)
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from protocol.kubernetes.objects import JsonObject, annotations_of, child, items, name_of, text, whole
+from protocol.kubernetes.objects import JsonObject, annotations_of, child, items, name_of, shortened, text, whole
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_REASON, ANNOTATION_TARGET_NODE
 from scheduler_plugin.history.core.samples import SECOND, Millis, MoveRecord
 
 ENDED: Final = frozenset({"Succeeded", "Failed"})
-_LONGEST: Final = 300
-"""Characters of a reason; an annotation may have a quarter of a million."""
 
 
 def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> MoveRecord:
@@ -24,7 +22,7 @@ def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> M
     >>> str(move.vm), move.phase, move.since, read_move(9, seen, move).until
     ('d/db', 'Running', 5, 9)
     """
-    name, phase = name_of(migration), text(migration, "status", "phase") or "Pending"
+    name, phase = name_of(migration), _said(migration, "status", "phase") or "Pending"
     if before is not None and before.phase in ENDED and before.phase == phase:
         return before
     began = min([at, *_times([text(migration, "metadata", "creationTimestamp")])])
@@ -32,15 +30,19 @@ def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> M
     since = began if before is None else before.since
     return MoveRecord(
         name=name,
-        vm=ObjectName(name.namespace, text(migration, "spec", "vmName")),
-        source=text(migration, "status", "sourceNode"),
-        target=text(migration, "status", "targetNode") or annotations.get(ANNOTATION_TARGET_NODE, ""),
+        vm=ObjectName(name.namespace, _said(migration, "spec", "vmName")),
+        source=_said(migration, "status", "sourceNode"),
+        target=_said(migration, "status", "targetNode") or shortened(annotations.get(ANNOTATION_TARGET_NODE, "")),
         phase=phase,
         since=since,
         until=_ended(migration, since, at) if phase in ENDED else at,
-        reason=annotations.get(ANNOTATION_REASON, "")[:_LONGEST],
+        reason=shortened(annotations.get(ANNOTATION_REASON, "")),
         downtime=downtime if "downtimeMs" in child(migration, "status", "info") else None,
     )
+
+
+def _said(migration: JsonObject, *path: str) -> str:
+    return shortened(text(migration, *path))
 
 
 def _ended(migration: JsonObject, since: Millis, seen: Millis) -> Millis:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 from msgspec.structs import replace
 
 from protocol.kubernetes.objects import Json
@@ -62,6 +63,22 @@ def test_a_migration_shows_how_far_it_is() -> None:
     assert move_row({"metadata": {"namespace": "default", "name": "m"}, "spec": {"vmName": "db"}}) == MoveRow(
         "default/m", "default", "default/db", "Pending"
     )
+
+
+def test_no_object_can_make_the_page_long() -> None:
+    long = "x" * 1_000_000
+    about: Json = {"namespace": "default", "name": "m", "annotations": {"autoscaling.neon.tech/reason": long}}
+    status: Json = {"phase": long, "sourceNode": long, "targetNode": long, "node": long}
+    group: Json = {"metadata": about, "status": {"explanation": [long] * 9}}
+    bad: Json = {"metadata": about, "status": {"conditions": [{"status": "False", "message": long}]}}
+    rows = (
+        move_row({"metadata": about, "spec": {"vmName": long}, "status": status}),
+        vm_row({"metadata": about, "spec": {"guest": {"cpus": {"min": long}}}, "status": status}),
+        vm_row({**vm("db", 1), "status": status}),
+        group_row("Hvpa", group),
+        group_row("Hvpa", bad),
+    )
+    assert max(len(msgspec.json.encode(row)) for row in rows) < 2500
 
 
 def test_a_group_says_why_and_what_is_wrong_first() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from protocol.kubernetes.objects import Json, child
@@ -175,6 +176,18 @@ def test_a_recorder_that_comes_late_knows_when_a_migration_ended() -> None:
     odd = [{"type": "a", "lastTransitionTime": "soon"}]
     unknown = Chronicle(10_000).take(look(30, migrations=(migration("Failed", conditions=odd),)), {})
     assert [batch.moves[0].until - BEGAN for batch in (late, early, unknown)] == [20_000, 15_000, 30_000]
+
+
+def test_no_migration_can_make_the_history_long() -> None:
+    long = "x" * 1_000_000
+    notes = {"autoscaling.neon.tech/reason": long, "autoscaling.neon.tech/target-node": long}
+    each = {**migration(long), "spec": {"vmName": long}}
+    each["metadata"] = {**child(each, "metadata"), "annotations": notes}
+    placed = {**vm(), "status": {"node": long}}
+    chronicle = Chronicle(10_000)
+    batch = chronicle.take(look(0, placed, migrations=(each,)), {})
+    chronicle.take(look(10, placed), {})
+    assert len(msgspec.json.encode((batch.moves, chronicle.end().vms))) < 3000
 
 
 def test_a_migration_of_the_same_name_as_one_before_is_another_one() -> None:
