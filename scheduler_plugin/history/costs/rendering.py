@@ -113,6 +113,8 @@ def hours_and_money(cost: Cost | None) -> tuple[str, str, str]:
 
     >>> hours_and_money(Cost(Fraction(1, 3), Fraction(2), Fraction(1, 100), Fraction(0)))
     ('0.33', '2.00', '0.0100')
+    >>> hours_and_money(None)
+    ('-', '-', '-')
     """
     if cost is None:
         return UNKNOWN, UNKNOWN, UNKNOWN
