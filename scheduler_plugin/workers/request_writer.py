@@ -170,8 +170,9 @@ class RequestWriter:
     async def _write(self, order: ResizePod) -> str:
         outcome = "unknown"
         try:
-            self._context.feed.pods.learn(await self._context.writer.resize_pod(order))
+            found = self._context.feed.pods.learn(await self._context.writer.resize_pod(order))
             outcome = "written"
+            self._note_changed(order, found)
         except ApiRefusedError as error:
             outcome = "conflict" if error.kind is RefusalKind.CONFLICT else "refused"
             await self._refused(order, error)
@@ -182,6 +183,13 @@ class RequestWriter:
         if order.withdraws and outcome == "written":
             self._note_withdrawn(order)
         return outcome
+
+    def _note_changed(self, order: ResizePod, found: PodFacts | None) -> None:
+        """What a webhook has made of the write is what there is: the rest was refused."""
+        runner = None if found is None else found.runner
+        if runner is not None and runner.asked != order.size:
+            why, now = f"the API server has made them {runner.asked}", self._context.clock.now()
+            self._context.order(self._context.ledger.requests_refused(order, why, now))
 
     def _note_withdrawn(self, order: ResizePod) -> None:
         verdict = order.withdraws if order.withdraws in VERDICTS else "other"

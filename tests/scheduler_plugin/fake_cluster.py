@@ -77,6 +77,8 @@ class FakeCluster:
         """The status of a review by the token's label (``objects.token_text``)."""
         self.is_away = False
         self.offers_resize = True
+        self.admitted: Callable[[Obj], object] | None = None
+        """Changes each pod whose requests are about to be changed, as a webhook may."""
         self.resized: Callable[[Obj], object] | None = None
         """Hears of each pod whose requests were changed, as its kubelet does."""
         self.stamp: Callable[[], str] = lambda: "2026-01-01T00:00:00Z"
@@ -302,6 +304,8 @@ class FakeCluster:
         changed = _copied(found)
         for each in changed["spec"]["containers"]:
             each["resources"] = {**each.get("resources", {}), **sized.get(each["name"], {})}
+        if self.admitted is not None:
+            self.admitted(changed)
         if changed == found:
             return found
         changed["metadata"]["managedFields"] = [_resized(each) for each in sized]

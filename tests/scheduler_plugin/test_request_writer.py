@@ -326,6 +326,26 @@ async def test_what_a_policy_refuses_is_not_permitted_whatever_status_it_answers
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
 
 
+async def test_requests_that_a_webhook_changes_count_as_refused_and_hold_no_room(
+    cluster: FakeCluster, clock: FakeClock
+) -> None:
+    def at_most_three_cpus(pod: Obj) -> None:
+        requests = pod["spec"]["containers"][0]["resources"]["requests"]
+        requests["cpu"] = min(requests["cpu"], "3")
+
+    cluster.admitted = at_most_three_cpus
+    async with following(cluster, clock) as scheduler:
+        assert permit(await scheduler.ask(sized(1, 4), 5, 8)) == (3, 8)
+        assert (requested(cluster), scheduler.reserved("n1")) == ({"cpu": "3", "memory": "8Gi"}, "3 cpu, 8Gi")
+        said = "the pod's requests were not raised: the API server has made them 3 cpu, 8Gi"
+        assert (await explained(scheduler))["requestsProblem"] == said
+        cluster.calls.clear()
+        for _ in range(2):
+            await clock.advance(1)
+            assert permit(await scheduler.ask(sized(1, 4), 5, 8)) == (3, 8)
+        assert (scheduler.reserved("n1"), writes(cluster).count("resize") <= 6) == ("3 cpu, 8Gi", True)
+
+
 async def test_an_api_server_that_is_asked_too_much_is_asked_once(cluster: FakeCluster, clock: FakeClock) -> None:
     async with following(cluster, clock) as scheduler:
         cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=429))
