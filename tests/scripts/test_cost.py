@@ -294,6 +294,13 @@ def test_another_cluster_has_neither_the_prices_nor_the_name_of_the_local_one(fi
     assert context_name(str(home / "odd"), "") == str(home / "odd")
 
 
+def test_a_local_cluster_is_the_same_by_its_kubeconfig(home: Path) -> None:
+    """As kubectl's plugin means it."""
+    config = kubeconfig(home / "local" / "kubeconfig", current="a")
+    assert history_path("local", str(config)) == home / "local" / "history.sqlite"
+    assert history_path("other", str(config)) != home / "other" / "history.sqlite"
+
+
 def test_a_local_cluster_that_ended_keeps_its_history_and_no_other_clusters(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,8 @@ def history_path(name: str, kubeconfig: str, context: str = "", *, records: bool
     """
     folder, is_named = ClusterFolder.of(name), bool(kubeconfig or context)
     chosen = Path(kubeconfig) if kubeconfig else usual_kubeconfig()
-    if chosen is None or (not is_named and folder.runs()):
+    is_meant = chosen is not None and not context and chosen.resolve() == folder.kubeconfig.resolve()
+    if chosen is None or is_meant or (not is_named and folder.runs()):
         return folder.root / FILE
     which = sha256(_identity(chosen, context).encode()).hexdigest()[:16]
     path = clusters_root().parent / "autoscale-histories" / which / FILE
