@@ -51,7 +51,7 @@ class LedgerState:
         self.vms = self.accounts.named
         self.strained: set[str] = set()
         self.scheduler = SCHEDULER_NAME
-        self.follows_requests = False
+        self.follows_requests, self.returns_requests = False, True
         self.orders: list[PersistPermit | RequestsSeen] = []
         self._changed_vms: dict[VmAccount, None] = {}
         self._revision = 0

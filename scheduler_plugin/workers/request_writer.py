@@ -131,9 +131,8 @@ class RequestWriter:
                 if not found and self._offered is not False:
                     LOG.warning("the API server has no pods/resize: requests of pods do not follow their VMs")
                 self._offered = found
-        follows = is_wanted and self._offered is not False
-        context.ledger.follow_requests(follows)
-        context.telemetry.requests.followed.set(follows)
+        context.ledger.follow_requests(is_wanted, can=self._offered is not False)
+        context.telemetry.requests.followed.set(context.ledger.follows_requests)
 
     async def _round(self) -> None:
         ledger, short = self._context.ledger, 0

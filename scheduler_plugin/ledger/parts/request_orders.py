@@ -30,20 +30,29 @@ from scheduler_plugin.ledger.permit_rule import bounded, ceiling
 class RequestOrders(LedgerPart):
     """Says which pod's requests to write next, and hears what was refused."""
 
-    def follow_requests(self, follows: bool) -> None:
-        """Whether the requests of pods follow reservations from now on: the settings say so, and the API can."""
-        self._state.follows_requests = follows
+    def follow_requests(self, follows: bool, *, can: bool = True) -> None:
+        """Whether the requests of pods follow reservations from now on: the settings say so, and the API server can.
+
+        Where it cannot, what was raised stays.
+        """
+        self._state.follows_requests, self._state.returns_requests = follows and can, not follows
 
     @property
     def follows_requests(self) -> bool:
         """Whether permits wait for the requests of pods."""
         return self._state.follows_requests
 
+    @property
+    def _writes(self) -> bool:
+        return self._state.follows_requests or self._state.returns_requests
+
     def requests_astray(self) -> list[str]:
         """The UIDs of all pods that request other than they should.
 
         That is what their VMs have reserved, and where requests do not follow, what they were made with.
         """
+        if not self._writes:
+            return []
         is_astray = self._is_astray if self._state.follows_requests else _is_left_raised
         return [
             claim.pod.uid for account in self._state.accounts for claim in account.claims if is_astray(claim, account)
@@ -110,7 +119,7 @@ class RequestOrders(LedgerPart):
     def requests_due(self, uid: str, now: Instant) -> tuple[ResizePod | None, Effects]:
         """What to write so that the pod requests what it should (``requests_astray``); None where not, or not now."""
         claim = self._state.claims.get(uid)
-        if claim is None or not _is_followed(claim):
+        if claim is None or not self._writes or not _is_followed(claim):
             return None, ()
         account, runner = claim.vm, claim.pod.runner
         if account is None or account.facts is None or runner is None:

@@ -71,3 +71,9 @@ def test_switched_off_a_refusal_is_tried_again_later() -> None:
     assert at.due() is None
     at.pass_time(5)
     assert at.due() == lowered
+
+
+def test_where_the_api_server_cannot_resize_what_was_raised_stays() -> None:
+    at = switched_off(amount(0.5, 1))
+    at.ledger.follow_requests(True, can=False)
+    assert (at.ledger.follows_requests, at.ledger.requests_astray(), at.due()) == (False, [], None)
