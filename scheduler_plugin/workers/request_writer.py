@@ -151,9 +151,9 @@ class RequestWriter:
             seen = await self._context.queues.waiting_requests.take()
             pod = self._context.feed.pod(seen.name, seen.uid) or seen
             with suppress(LedgerError):
-                order = self._context.ledger.requests_of_waiting(pod)
-                if order is not None:
-                    await self._write(order)
+                for order in self._context.ledger.requests_of_waiting(pod):
+                    if await self._write(order) != "refused":
+                        break
 
     async def _carry_out(self, find: Callable[[Instant], Found]) -> bool:
         """Writes what is found to be written, again where it was refused; whether anything was sent."""

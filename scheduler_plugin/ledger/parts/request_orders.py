@@ -130,19 +130,21 @@ class RequestOrders(LedgerPart):
             return None, ()
         return self._order(claim, runner, size, now)
 
-    def requests_of_waiting(self, pod: PodFacts) -> ResizePod | None:
-        """What to write onto a pod that waits for a node; None where it requests what its VM needs.
+    def requests_of_waiting(self, pod: PodFacts) -> tuple[ResizePod, ...]:
+        """What to write onto a pod that waits for a node, each where the one before is refused: what its VM needs, and
+        without what would be lowered for that. Empty where it requests that.
 
         Raises ``NotReadyError`` while its VM is not known.
         """
-        state = self._state
-        if not state.follows_requests or pod.runner is None or pod.node is not None or pod.uid in state.claims:
-            return None
+        state, runner = self._state, pod.runner
+        if not state.follows_requests or runner is None or pod.node is not None or pod.uid in state.claims:
+            return ()
         binding.claim_of(state, pod)
         account = state.accounts.of(pod) if state.accounts.is_run_by(pod) else None
-        if account is None or account.reserved == pod.runner.asked:
-            return None
-        return ResizePod(pod.uid, pod.name, account.reserved, pod.runner.version)
+        if account is None or account.reserved == runner.asked:
+            return ()
+        sizes = dict.fromkeys((account.reserved, account.reserved.at_least(runner.asked)))
+        return tuple(ResizePod(pod.uid, pod.name, each, runner.version) for each in sizes if each != runner.asked)
 
     def requests_refused(
         self, order: ResizePod, why: str, now: Instant, *, is_final: bool = False, is_of_size: bool = True

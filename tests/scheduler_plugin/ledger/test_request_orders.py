@@ -261,12 +261,15 @@ def waiting(asked: float = 0.1) -> tuple[Fleet, RunnerRequests]:
 def test_a_pod_that_waits_requests_what_its_vm_needs() -> None:
     fleet, runner = waiting()
     pod = replace(vm_pod("a"), runner=runner)
-    assert fleet.ledger.requests_of_waiting(pod) == order(3, 5)
+    assert fleet.ledger.requests_of_waiting(pod) == (order(3, 5),)
+    mixed = replace(pod, runner=RunnerRequests(amount(0.1, 4), version="5"))
+    assert [each.size for each in fleet.ledger.requests_of_waiting(mixed)] == [amount(3), amount(3, 4)]
     fleet.did(fleet.ledger.see_vm(vm("a", amount(2), version=2), LATER))
-    assert fleet.ledger.requests_of_waiting(replace(pod, runner=RunnerRequests(amount(3)))) is not None
-    assert fleet.ledger.requests_of_waiting(replace(pod, runner=RunnerRequests(amount(2)))) is None
-    assert fleet.ledger.requests_of_waiting(vm_pod("a")) is None
-    assert fleet.ledger.requests_of_waiting(replace(pod, vm=None)) is None
+    larger = fleet.ledger.requests_of_waiting(replace(pod, runner=RunnerRequests(amount(3))))
+    assert [each.size for each in larger] == [amount(2)]
+    assert fleet.ledger.requests_of_waiting(replace(pod, runner=RunnerRequests(amount(2)))) == ()
+    assert fleet.ledger.requests_of_waiting(vm_pod("a")) == ()
+    assert fleet.ledger.requests_of_waiting(replace(pod, vm=None)) == ()
     with pytest.raises(NotReadyError):
         fleet.ledger.requests_of_waiting(replace(pod, vm=name("unknown")))
 

@@ -17,11 +17,11 @@ from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.settings.document import parse_settings
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
+from tests.scheduler_plugin.followed_pod import sized
 from tests.scheduler_plugin.granted import POD, granted, with_permit
 from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm
 from tests.scheduler_plugin.replicas.pair import Process, Replicas, replicas
 from tests.scheduler_plugin.running import SETTINGS, agent_request
-from tests.scheduler_plugin.test_request_writer import sized
 
 REVIEW, PERMIT, BINDING = to("POST", "/tokenreviews"), to("PATCH", "/virtualmachines/"), to("POST", "/binding")
 MOMENTS = range(0, 24, 2)
