@@ -159,7 +159,7 @@ class RequestOrders(LedgerPart):
             return ()
         asked = order.size if claim.pod.runner is None else claim.pod.runner.asked
         claim.resizes.refused(order.size, asked, why, now, is_of_size=is_of_size)
-        if is_final:
+        if is_final and claim.state is ClaimState.BOUND:
             claim.resizes.exempt(why, now)
         self._state.change(claim)
         return self._finish(outside=False)

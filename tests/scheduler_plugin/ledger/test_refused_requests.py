@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from protocol.units import Resources
-from scheduler_plugin.ledger import RoomFreed
-from tests.scheduler_plugin.ledger.fleet import amount, plain_pod, vm
+from scheduler_plugin.ledger import RoomFreed, RunnerRequests
+from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.ledger.requested import Requested, order, problem_of
 
 
@@ -307,3 +307,17 @@ def test_room_that_a_refusal_frees_wakes_who_waits_for_it() -> None:
     waits = plain_pod("waits", amount(8))
     assert at.ledger.filter(waits, ["n1"]).fits == []
     assert at.ledger.requests_refused(raised, "403: exceeded quota", at.now) == (RoomFreed("n1"),)
+
+
+def test_what_cannot_be_resized_before_it_is_on_its_node_may_be_later() -> None:
+    fleet = Fleet(node(), vm("a", amount(3)))
+    ledger = fleet.ledger
+    ledger.follow_requests(True)
+    pod = replace(vm_pod("a"), runner=RunnerRequests(amount(0.1), version="5"))
+    ledger.reserve(pod, "n1")
+    raised, effects = ledger.requests_due("uid-a", LATER)
+    assert raised is not None
+    fleet.did(effects)
+    fleet.did(ledger.requests_refused(raised, "422: it has no node", LATER, is_final=True))
+    fleet.did(ledger.see_pod(replace(pod, node="n1", runner=RunnerRequests(amount(0.1), version="6"))))
+    assert (fleet.grant("a", amount(4), number=1), ledger.requests_astray()) == (amount(3), ["uid-a"])
