@@ -13,7 +13,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -37,9 +37,13 @@ class StoreBusyError(StoreError):
     """Another recorder writes this store."""
 
 
-def is_damage(error: sqlite3.Error) -> bool:
+FAULTS: Final = (sqlite3.Error, UnicodeDecodeError)
+"""What SQLite raises: the second where its message would have a piece of the damage in it."""
+
+
+def is_damage(error: Exception) -> bool:
     """Whether the file itself is broken, or is none of ours."""
-    if isinstance(error, DamagedFileError | ForeignFileError):
+    if isinstance(error, DamagedFileError | ForeignFileError | UnicodeDecodeError):
         return True
     code = getattr(error, "sqlite_errorcode", None)
     return isinstance(code, int) and code & _PRIMARY_CODE in DAMAGE
@@ -65,11 +69,12 @@ def only_recorder(path: Path) -> Iterator[None]:
 
 
 def open_to_write(path: Path) -> sqlite3.Connection:
-    """The file with its tables. Raises ``sqlite3.Error`` and ``OSError``."""
+    """The file with its tables. Raises ``FAULTS`` and ``OSError``."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _OWN))
     with suppress(PermissionError):  # a volume's group may write a file that another user made
         path.chmod(_OWN)
     connection = sqlite3.connect(path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+    connection.text_factory = _text
     try:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
@@ -80,12 +85,13 @@ def open_to_write(path: Path) -> sqlite3.Connection:
         _own(connection)
         with connection:
             connection.execute("BEGIN IMMEDIATE")
-            for statement in CREATE:
-                connection.execute(statement)
+            _make(connection)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {VERSION}")
-    except BaseException:
+    except BaseException as error:
         connection.close()
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:  # we ask nothing that is wrong
+            raise DamagedFileError(str(error)) from error
         raise
     return connection
 
@@ -111,6 +117,21 @@ class ForeignFileError(sqlite3.DatabaseError):
     """The file is a database, but no history of this version."""
 
 
+def _make(connection: sqlite3.Connection) -> None:
+    """The tables where there are none. Raises ``DamagedFileError`` where there are others: SQLite's check takes any."""
+    for statement in CREATE:
+        connection.execute(statement)
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        for statement in CREATE:
+            fresh.execute(statement)
+        if not _schema(fresh) <= _schema(connection):
+            raise DamagedFileError("its tables are not as they were made")
+
+
+def _schema(connection: sqlite3.Connection) -> set[tuple[str, ...]]:
+    return set(connection.execute("SELECT type, name, tbl_name, IFNULL(sql, '') FROM sqlite_schema"))
+
+
 def _own(connection: sqlite3.Connection) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -124,7 +145,15 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     if not path.is_file():
         raise HistoryError(f"there is no history at {path} yet: autoscale web or autoscale local up records one")
     how = "mode=ro&immutable=1" if _is_laid_down(path) else "mode=ro"
-    return sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, timeout=_BUSY, check_same_thread=False)
+    uri = f"file:{quote(str(path))}?{how}"
+    connection = sqlite3.connect(uri, uri=True, timeout=_BUSY, check_same_thread=False)
+    connection.text_factory = _text
+    return connection
+
+
+def _text(raw: bytes) -> str:
+    """Damage makes texts that are no UTF-8, also in what SQLite says of it."""
+    return raw.decode(errors="replace")
 
 
 def _is_laid_down(path: Path) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -53,21 +53,21 @@ class SqliteHistory:
     async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[Decision]:
         """See ``History``."""
         rows = await self._ask(lambda connection: _events(connection, "decisions", "at", "at", vm, period, most))
-        return [_DECISION.decode(row) for row in rows]
+        return _readable(_DECISION, rows)
 
     async def moves(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[MoveRecord]:
         """See ``History``."""
         rows = await self._ask(lambda connection: _events(connection, "moves", "since", "until", vm, period, most))
-        return [_MOVE.decode(row) for row in rows]
+        return _readable(_MOVE, rows)
 
     async def usage(self, period: Period) -> Sequence[Usage]:
         """See ``History``."""
-        found = await self._ask(lambda connection: _totals(connection, VM_SPANS, _VM_FACTS.decode, period))
+        found = await self._ask(lambda connection: _totals(connection, VM_SPANS, _vm_facts, period))
         return [Usage(facts, span) for facts, span in found]
 
     async def node_usage(self, period: Period) -> Sequence[NodeUsage]:
         """See ``History``."""
-        found = await self._ask(lambda connection: _totals(connection, NODE_SPANS, _NODE_FACTS.decode, period))
+        found = await self._ask(lambda connection: _totals(connection, NODE_SPANS, _node_facts, period))
         return [NodeUsage(facts, span) for facts, span in found]
 
     async def high_needs(self, period: Period, share: float) -> Mapping[ObjectName, Size]:
@@ -91,7 +91,7 @@ class SqliteHistory:
             with closing(open_to_read(self._path)) as connection:
                 connection.execute("BEGIN")
                 return question(connection)
-        except (sqlite3.Error, ValueError, RecursionError) as error:
+        except (sqlite3.Error, ValueError, TypeError, LookupError) as error:  # damage makes rows of anything
             raise HistoryError(f"the history {self._path} cannot be read: {error}") from error
 
 
@@ -112,8 +112,32 @@ def _parts(spans: Iterable[Span], period: Period) -> Iterable[Span]:
     return (part for part in parts if part is not None)
 
 
+def _vm_facts(namespace: str, name: str, said: bytes) -> VmFacts:
+    """What cannot be read any more is still that VM's."""
+    try:
+        return _VM_FACTS.decode(said)
+    except ValueError:
+        return VmFacts(ObjectName(namespace, name))
+
+
+def _node_facts(_: str, name: str, said: bytes) -> NodeFacts:
+    try:
+        return _NODE_FACTS.decode(said)
+    except ValueError:
+        return NodeFacts(name)
+
+
+def _readable(decoder: msgspec.json.Decoder[T], rows: Iterable[bytes]) -> list[T]:
+    """What damage has left of them."""
+    found = []
+    for row in rows:
+        with suppress(ValueError, TypeError):
+            found.append(decoder.decode(row))
+    return found
+
+
 def _totals(
-    connection: sqlite3.Connection, table: SpanTable, decode: Callable[[bytes], F], period: Period
+    connection: sqlite3.Connection, table: SpanTable, decode: Callable[[str, str, bytes], F], period: Period
 ) -> list[tuple[F, Span]]:
     """What lies within the period is summed by SQLite; what crosses its ends is cut here."""
     found: dict[int, list[Span]] = defaultdict(list)
@@ -130,8 +154,9 @@ def _totals(
             is_twice = end == period.until and span.since < period.since
             if part is not None and not is_twice:
                 found[number].append(part)
-    texts = dict(connection.execute("SELECT id, json FROM facts"))
-    return [(decode(texts[number]), joined(spans)) for number, spans in sorted(found.items())]
+    known = "SELECT facts.id, namespace, name, json FROM facts JOIN subjects ON subjects.id = facts.subject"
+    facts = {number: said for number, *said in connection.execute(known)}
+    return [(decode(*facts[number]), joined(spans)) for number, spans in sorted(found.items())]
 
 
 def _events(  # noqa: PLR0913, PLR0917 - the parts of one statement

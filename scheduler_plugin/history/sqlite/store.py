@@ -24,6 +24,7 @@ from scheduler_plugin.history.core.retention import MOST_SAID, TIERS, Bounds, Fo
 from scheduler_plugin.history.core.samples import Millis, MoveRecord, NodeFacts, VmFacts
 from scheduler_plugin.history.core.spans import Span
 from scheduler_plugin.history.sqlite.files import (
+    FAULTS,
     FileNumber,
     StoreError,
     file_number,
@@ -101,7 +102,7 @@ class SqliteStore:
         try:
             found = open_to_write(self._path)
             self._number = file_number(self._path)
-        except sqlite3.Error as error:
+        except FAULTS as error:
             if not is_damage(error):
                 raise StoreError(f"the history {self._path} cannot be written: {error}") from error
             return self._anew(error)
@@ -109,7 +110,7 @@ class SqliteStore:
             raise StoreError(f"the history {self._path} cannot be written: {error.strerror}") from error
         return found
 
-    def _anew(self, error: sqlite3.Error) -> sqlite3.Connection:
+    def _anew(self, error: Exception) -> sqlite3.Connection:
         """A new file, the damaged one set aside."""
         try:
             aside = set_aside(self._path, self._wall())
@@ -117,7 +118,7 @@ class SqliteStore:
             self._facts.clear()
             found = open_to_write(self._path)
             self._number = file_number(self._path)
-        except (OSError, sqlite3.Error) as again:
+        except (OSError, *FAULTS) as again:
             raise StoreError(f"the history {self._path} is damaged and cannot be set aside: {again}") from again
         self.notes.append(f"The history was damaged ({error}) and was set aside as {aside.name}; a new one begins.")
         return found
@@ -127,7 +128,7 @@ class SqliteStore:
             self._reopen(self._opened)
         try:
             return work()
-        except sqlite3.Error as error:
+        except FAULTS as error:
             if is_damage(error):
                 damage = error
                 self._connection.close()
