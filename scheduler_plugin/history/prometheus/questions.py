@@ -140,7 +140,7 @@ class PrometheusHistory:
 
     async def usage(self, period: Period) -> Sequence[Usage]:
         """See ``History``."""
-        spans = await self._totals(self._say.vm, VM_COLUMNS, period)
+        spans = await self._totals(self._say.vm, VM_COLUMNS, period, "reserved_cpu")  # has all that an agent knows
         least, most = [await self._sizes(kind, period) for kind in ("least", "most")]
         found = []
         for labels, span in spans.items():
@@ -152,7 +152,7 @@ class PrometheusHistory:
     async def node_usage(self, period: Period) -> Sequence[NodeUsage]:
         """See ``History``."""
         machines = await self._machines(period)
-        spans = await self._totals(self._say.node, NODE_COLUMNS, period)
+        spans = await self._totals(self._say.node, NODE_COLUMNS, period, "total_cpu")
         nodes = {dict(labels).get("node", ""): span for labels, span in spans.items()}
         return [NodeUsage(NodeFacts(node, machines.get(node, "")), span) for node, span in sorted(nodes.items())]
 
@@ -180,8 +180,10 @@ class PrometheusHistory:
                 found[_key(labels)][resource] = _scaled(value, resource)
         return {key: Size(**each) for key, each in found.items() if len(each) == len(SCALES)}
 
-    async def _totals(self, expression: Expression, columns: Sequence[str], period: Period) -> dict[Key, Span]:
-        """One span for each set of labels: sums and counts of samples times the step."""
+    async def _totals(
+        self, expression: Expression, columns: Sequence[str], period: Period, seen: str
+    ) -> dict[Key, Span]:
+        """One span for each set of labels: sums and counts of samples times the step, for as long as ``seen`` was."""
         step = resolution(period, self._scrapes)
 
         async def ask(function: str, asked: str) -> dict[Key, float]:
@@ -192,14 +194,14 @@ class PrometheusHistory:
             await asyncio.gather(*(ask(function, expression(column)) for column in columns))
             for function in ("sum", "count", "max")
         ]
-        first, last = [await ask(end, f"timestamp({expression(columns[0])})") for end in ("min", "max")]
+        first, last = [await ask(end, f"timestamp({expression(seen)})") for end in ("min", "max")]
         found = {}
         for key, begin in first.items():
             known = tuple(round(each.get(key, 0.0) * step) for each in counts)
             found[key] = Span(
                 since=round(begin * SECOND),
-                until=round(last[key] * SECOND) + step,
-                seen=known[0],
+                until=round(last.get(key, begin) * SECOND) + step,
+                seen=known[columns.index(seen)],
                 known=known,
                 sums=_scaled_all([each.get(key, 0.0) * step for each in sums], columns),
                 peaks=_scaled_all([each.get(key, 0.0) for each in peaks], columns),
@@ -225,7 +227,7 @@ class PrometheusHistory:
         """Series over time. Raises ``HistoryError``."""
         asked = {"start": period.since / SECOND, "end": (period.until - 1) / SECOND, "step": step / SECOND}
         found = await self._ask("/api/v1/query_range", {"query": expression, **asked})
-        ranges = [(each.metric, [(round(at * SECOND), _number(value)) for at, value in each.values]) for each in found]
+        ranges = [(each.metric, [(_moment(at), _number(value)) for at, value in each.values]) for each in found]
         return [(labels, [point for point in values if _is_amount(point[1])]) for labels, values in ranges]
 
     async def _vector(self, expression: str, at: Millis | None = None) -> list[tuple[Labels, float]]:
@@ -263,6 +265,13 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         raise HistoryError(f"Prometheus gives no usable answer: a value is {text[:40]!r}") from None
+
+
+def _moment(at: float) -> Millis:
+    """Raises ``HistoryError``."""
+    if not 0 <= at < GREATEST:
+        raise HistoryError(f"Prometheus gives no usable answer: a time is {at}")
+    return round(at * SECOND)
 
 
 def _is_amount(value: float) -> bool:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.samples import HOUR, MINUTE, SECOND
+from scheduler_plugin.history.core.samples import HOUR, MINUTE, SECOND, VM_COLUMNS
 from scheduler_plugin.history.ports import HistoryError, Period
 from scheduler_plugin.history.prometheus import expressions, questions
 from scheduler_plugin.history.prometheus.questions import PrometheusHistory
@@ -123,3 +123,25 @@ async def test_the_end_of_a_history_is_that_of_its_last_sample(is_live: bool) ->
 
     found = await history(answer).extent()
     assert (found.since, found.until, len(asked)) == (5000, 5000, 2 if is_live else 3)
+
+
+@pytest.mark.parametrize("at", ["1e999", "-1", "1e300"])
+async def test_a_time_that_is_none_is_an_error(at: str) -> None:
+    body = f'{{"status":"success","data":{{"result":[{{"metric":{{}},"values":[[{at},"1"]]}}]}}}}'
+    with pytest.raises(HistoryError, match="no usable answer"):
+        await history(lambda _: httpx.Response(200, content=body)).vm_series(DB, PERIOD, MINUTE)
+
+
+async def test_a_series_that_is_missing_from_one_answer_has_what_the_others_say() -> None:
+    series = {"metric": {"namespace": "d", "vm": "x"}, "value": [1, "60"]}
+    (usage,) = await history(lambda query: result() if "max_over_time((timestamp" in query else result(series)).usage(
+        PERIOD
+    )
+    assert (usage.span.since, usage.span.until) == (60_000, 75_000)
+
+
+async def test_a_vm_whose_agent_knows_its_permit_alone_costs_what_is_permitted() -> None:
+    series = {"metric": {"namespace": "d", "vm": "x"}, "value": [1, "60"]}
+    (usage,) = await history(lambda query: result(series) if "permit" in query else result()).usage(PERIOD)
+    known = dict(zip(VM_COLUMNS, usage.span.known, strict=True))
+    assert (usage.span.seen, known["size_cpu"], known["reserved_cpu"]) == (60 * 15_000, 0, 60 * 15_000)
