@@ -44,6 +44,10 @@ GREATEST: Final = 1e30
 """Beyond any sum of bytes; what is more, is infinite or is no number is taken as not scraped."""
 
 BY_VM: Final = "namespace, vm, node, group"
+SCRAPED: Final = "max(count_over_time(autoscale_agent_vms[10m]) and (autoscale_agent_vms offset 10m))"
+"""How many samples ten minutes of an agent have that was there before them."""
+
+_INTERVALS: Final = tuple(each * SECOND for each in (5, 10, 15, 20, 30, 60, 120, 300))
 _RESOLUTIONS: Final = ((6 * HOUR, 15 * SECOND), (2 * DAY, MINUTE))
 _COARSE: Final = 5 * MINUTE
 _MOST_POINTS: Final = 10_000
@@ -84,6 +88,16 @@ class Expressions(msgspec.Struct, frozen=True):
 
     def _last(self, metric: str, matchers: str) -> str:
         return f"last_over_time({metric}{{{matchers}}}[{self.scrapes - 1}ms]) >= 0 < {GREATEST}"
+
+
+def interval_of(samples: float) -> Millis:
+    """How far apart so many samples of ten minutes are: of what people configure, what is nearest.
+
+    >>> interval_of(40), interval_of(41), interval_of(9), interval_of(600), interval_of(0)
+    (15000, 15000, 60000, 5000, 300000)
+    """
+    apart = 10 * MINUTE / max(1.0, samples)
+    return min(_INTERVALS, key=lambda each: max(each / apart, apart / each))
 
 
 def quoted(text: str) -> str:

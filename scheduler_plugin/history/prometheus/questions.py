@@ -36,7 +36,9 @@ from scheduler_plugin.history.ports import Extent, HistoryError, NodeUsage, Peri
 from scheduler_plugin.history.prometheus.expressions import (
     GREATEST,
     SCALES,
+    SCRAPED,
     Expressions,
+    interval_of,
     over,
     range_step,
     resolution,
@@ -78,12 +80,13 @@ _ANSWER: Final = msgspec.json.Decoder(_Answer)
 
 class PrometheusHistory:
     """See ``History``. ``http`` has the server's address as its base, and what signs in; agents are scraped every
-    ``scrapes`` (ms).
+    ``scrapes`` (ms), or as the server's samples say.
     """
 
-    def __init__(self, http: httpx.AsyncClient, scrapes: Millis = _SCRAPES) -> None:
-        self._http, self._scrapes = http, scrapes
-        self._say = Expressions(scrapes)
+    def __init__(self, http: httpx.AsyncClient, scrapes: Millis | None = None) -> None:
+        self._http, self._is_learnt = http, scrapes is not None
+        self._scrapes = scrapes or _SCRAPES
+        self._say = Expressions(self._scrapes)
         self._limit = asyncio.Semaphore(_TOGETHER)
 
     async def extent(self) -> Extent:
@@ -97,16 +100,19 @@ class PrometheusHistory:
 
     async def vm_series(self, vm: ObjectName, period: Period, step: Millis) -> Sequence[Span]:
         """See ``History``."""
+        await self._learn(period)
         return await self._spans(
             [self._say.vm(each, vm, "namespace, vm") for each in VM_COLUMNS], VM_COLUMNS, period, step
         )
 
     async def node_series(self, node: str, period: Period, step: Millis) -> Sequence[Span]:
         """See ``History``."""
+        await self._learn(period)
         return await self._spans([self._say.node(each, node) for each in NODE_COLUMNS], NODE_COLUMNS, period, step)
 
     async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[Decision]:
         """See ``History``."""
+        await self._learn(period)
         step = range_step(period, self._scrapes)
         cpu, mem = [
             await self._ranges(self._say.vm(f"size_{each}", vm, "namespace, vm"), period, step) for each in SCALES
@@ -124,6 +130,7 @@ class PrometheusHistory:
 
     async def moves(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[MoveRecord]:
         """See ``History``."""
+        await self._learn(period)
         step = range_step(period, self._scrapes)
         seen: dict[ObjectName, list[tuple[Millis, Millis, str]]] = defaultdict(list)
         for labels, values in await self._ranges(self._say.vm("size_cpu", vm, "namespace, vm, node"), period, step):
@@ -140,6 +147,7 @@ class PrometheusHistory:
 
     async def usage(self, period: Period) -> Sequence[Usage]:
         """See ``History``."""
+        await self._learn(period)
         spans = await self._totals(self._say.vm, VM_COLUMNS, period, "reserved_cpu")  # has all that an agent knows
         least, most = [await self._sizes(kind, period) for kind in ("least", "most")]
         found = []
@@ -151,6 +159,7 @@ class PrometheusHistory:
 
     async def node_usage(self, period: Period) -> Sequence[NodeUsage]:
         """See ``History``."""
+        await self._learn(period)
         machines = await self._machines(period)
         spans = await self._totals(self._say.node, NODE_COLUMNS, period, "total_cpu")
         nodes = {dict(labels).get("node", ""): span for labels, span in spans.items()}
@@ -158,6 +167,7 @@ class PrometheusHistory:
 
     async def high_needs(self, period: Period, share: float) -> Mapping[ObjectName, Size]:
         """See ``History``."""
+        await self._learn(period)
         step, found = resolution(period, self._scrapes), dict[ObjectName, dict[str, int]]()
         for resource in SCALES:
             expression = self._say.vm(f"need_{resource}", by="namespace, vm")
@@ -165,6 +175,12 @@ class PrometheusHistory:
             for labels, value in await self._vector(asked, period.until - 1):
                 found.setdefault(_vm(labels), {})[resource] = _scaled(value, resource)
         return {vm: Size(each.get("cpu", 0), each.get("mem", 0)) for vm, each in found.items()}
+
+    async def _learn(self, period: Period) -> None:
+        """How often agents are scraped, once it can be told."""
+        if not self._is_learnt and (found := await self._vector(SCRAPED, period.until - 1)):
+            self._scrapes, self._is_learnt = interval_of(found[0][1]), True
+            self._say = Expressions(self._scrapes)
 
     async def _machines(self, period: Period) -> dict[str, str]:
         """The instance types of nodes, where kube-state-metrics tells them."""

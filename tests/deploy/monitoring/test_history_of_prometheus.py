@@ -60,11 +60,16 @@ def samples(*stays: str) -> Iterator[tuple[int, VmFacts, Row]]:
 
 
 def backfilled(
-    folder: Path, odd: Mapping[tuple[ObjectName, int], str] = MappingProxyType({}), stays: Sequence[str] = ("n1", "n2")
+    folder: Path,
+    odd: Mapping[tuple[ObjectName, int], str] = MappingProxyType({}),
+    stays: Sequence[str] = ("n1", "n2"),
+    every: int = EVERY,
 ) -> None:
     """The samples as Prometheus would have scraped them, stale where the VM was away; ``odd`` are texts instead."""
     lines: dict[str, list[str]] = {"autoscale_agent_cpu_cores": [], "autoscale_agent_memory_bytes": []}
     for at, facts, row in samples(*stays):
+        if (at - BEGIN) % every:
+            continue
         values = dict(zip(VM_COLUMNS, row, strict=True))
         for resource, metric, scale in (
             ("cpu", "autoscale_agent_cpu_cores", 0.001),
@@ -82,7 +87,7 @@ def backfilled(
             lines.setdefault("autoscale_scheduler_node_reservable", []).append(
                 f"autoscale_scheduler_node_reservable{{{labels}}} {value} {at / 1000}"
             )
-    lines["autoscale_agent_vms"] = [f"autoscale_agent_vms 1 {at / 1000}" for at in range(BEGIN, END, EVERY)]
+    lines["autoscale_agent_vms"] = [f"autoscale_agent_vms 1 {at / 1000}" for at in range(BEGIN, END, every)]
     text = "".join(f"# TYPE {metric} gauge\n" + "".join(f"{line}\n" for line in lines[metric]) for metric in lines)
     (folder / "fleet.om").write_text(text + "# EOF\n")
     command = ("promtool", "tsdb", "create-blocks-from", "openmetrics", str(folder / "fleet.om"), str(folder / "data"))
@@ -143,3 +148,14 @@ async def test_a_vm_that_went_away_and_came_back_migrated_twice(tmp_path: Path) 
     async with prometheus(tmp_path, {}) as server:
         moves = await PrometheusHistory(server.http, EVERY).moves(DB, PERIOD)
     assert [(move.source, move.target) for move in moves] == [("n2", "n1"), ("n1", "n2")]
+
+
+@pytest.mark.parametrize("every", [15, 30, 60])
+async def test_costs_are_the_same_however_often_agents_are_scraped(tmp_path: Path, every: int) -> None:
+    backfilled(tmp_path, every=every * SECOND)
+    async with prometheus(tmp_path, {}) as server:
+        usages = await PrometheusHistory(server.http).usage(PERIOD)
+    of_db = [each.span for each in usages if each.facts.vm == DB]
+    reserved = PLACE["reserved_cpu"]
+    assert sum(each.known[reserved] for each in of_db) == HOUR
+    assert sum(each.sums[reserved] for each in of_db) / HOUR == pytest.approx(1250 + 250 * 31 / 12, rel=0.001)

@@ -14,6 +14,7 @@ from protocol.messages import ObjectName
 from scheduler_plugin.history.core.samples import HOUR, MINUTE, SECOND, VM_COLUMNS
 from scheduler_plugin.history.ports import HistoryError, Period
 from scheduler_plugin.history.prometheus import expressions, questions
+from scheduler_plugin.history.prometheus.expressions import SCRAPED
 from scheduler_plugin.history.prometheus.questions import PrometheusHistory
 
 NOW = 1_767_225_600_000
@@ -145,3 +146,20 @@ async def test_a_vm_whose_agent_knows_its_permit_alone_costs_what_is_permitted()
     (usage,) = await history(lambda query: result(series) if "permit" in query else result()).usage(PERIOD)
     known = dict(zip(VM_COLUMNS, usage.span.known, strict=True))
     assert (usage.span.seen, known["size_cpu"], known["reserved_cpu"]) == (60 * 15_000, 0, 60 * 15_000)
+
+
+@pytest.mark.parametrize(("samples", "window"), [("20", "29999ms"), ("40", "14999ms"), (None, "14999ms")])
+async def test_how_often_agents_are_scraped_is_asked_until_it_is_known(samples: str | None, window: str) -> None:
+    asked: list[str] = []
+
+    def reply(request: httpx.Request) -> httpx.Response:
+        query = httpx.QueryParams(request.content.decode())["query"]
+        asked.append(query)
+        is_known = samples is not None and query == SCRAPED
+        return result({"metric": {}, "value": [1, samples]}) if is_known else result()
+
+    found = PrometheusHistory(httpx.AsyncClient(transport=httpx.MockTransport(reply), base_url="http://prometheus"))
+    for _ in range(2):
+        await found.decisions(DB, PERIOD)
+    assert asked.count(SCRAPED) == (1 if samples else 2)
+    assert all(f"[{window}]" in query for query in asked if query != SCRAPED)
