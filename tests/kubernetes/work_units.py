@@ -15,9 +15,11 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 HERE: Final = PurePosixPath("tests/kubernetes")
 SHARED: Final = "the cluster of two nodes"
 GUESTS: Final = "the cluster of two nodes with guests"
-_OTHERS: Final = ("failing", "scheduling", "requests")
-"""Folders with control planes of their own."""
-FIRST: Final = (GUESTS, SHARED, "failing")
+"""Last of it, in the order of names, come the VMs: what they need is installed until the run ends, and has a service
+that keeps books, a kube-scheduler and a controller. No other unit may have stories that bring their own."""
+FAILING: Final = "failing"
+"""The folder whose stories have a control plane of their own."""
+FIRST: Final = (GUESTS, SHARED, FAILING)
 """The units that take minutes are begun first, so that workers end together."""
 
 
@@ -28,13 +30,16 @@ def unit_of(nodeid: str) -> str:
     ('the cluster of two nodes with guests', 'the cluster of two nodes')
     >>> unit_of("tests/kubernetes/failing/test_watches.py::t"), unit_of("tests/deploy/images/test_real_images.py::t")
     ('failing', 'tests/deploy/images/test_real_images.py')
+    >>> unit_of("tests/kubernetes/requests/test_kubelets.py::t"), unit_of("tests/kubernetes/scheduling/test_x.py::t")
+    ('the cluster of two nodes with guests', 'the cluster of two nodes')
     """
     path = PurePosixPath(nodeid.partition("::")[0])
-    if path.parent == HERE:
-        return GUESTS if path.name.startswith("test_vm") else SHARED
-    if path.parent.parent == HERE and path.parent.name in _OTHERS:
-        return path.parent.name
-    return str(path) if path.name == "test_real_images.py" else SHARED
+    if path.name == "test_real_images.py":
+        return str(path)
+    if path.is_relative_to(HERE / FAILING):
+        return FAILING
+    with_guests = path.is_relative_to(HERE / "requests") or (path.parent == HERE and path.name.startswith("test_vm"))
+    return GUESTS if with_guests else SHARED
 
 
 class SharedControlPlanes(LoadScopeScheduling):  # type: ignore[misc]
