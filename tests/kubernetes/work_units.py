@@ -17,9 +17,9 @@ SHARED: Final = "the cluster of two nodes"
 GUESTS: Final = "the cluster of two nodes with guests"
 """Last of it, in the order of names, come the VMs: what they need is installed until the run ends, and has a service
 that keeps books, a kube-scheduler and a controller. No other unit may have stories that bring their own."""
-FAILING: Final = "failing"
-"""The folder whose stories have a control plane of their own."""
-FIRST: Final = (GUESTS, SHARED, FAILING)
+_APART: Final = (PurePosixPath("tests/deploy/images/test_real_images.py"), HERE / "failing")
+"""Files that need no cluster, and the folder whose stories are about a control plane alone, which is up in seconds."""
+FIRST: Final = (GUESTS, SHARED)
 """The units that take minutes are begun first, so that workers end together."""
 
 
@@ -29,15 +29,13 @@ def unit_of(nodeid: str) -> str:
     >>> unit_of("tests/kubernetes/test_vms.py::test_a_vm_grows"), unit_of("tests/conformance/test_lists.py::t[real]")
     ('the cluster of two nodes with guests', 'the cluster of two nodes')
     >>> unit_of("tests/kubernetes/failing/test_watches.py::t"), unit_of("tests/deploy/images/test_real_images.py::t")
-    ('failing', 'tests/deploy/images/test_real_images.py')
+    ('tests/kubernetes/failing/test_watches.py', 'tests/deploy/images/test_real_images.py')
     >>> unit_of("tests/kubernetes/requests/test_kubelets.py::t"), unit_of("tests/kubernetes/scheduling/test_x.py::t")
     ('the cluster of two nodes with guests', 'the cluster of two nodes')
     """
     path = PurePosixPath(nodeid.partition("::")[0])
-    if path.name == "test_real_images.py":
+    if any(path.is_relative_to(each) for each in _APART):
         return str(path)
-    if path.is_relative_to(HERE / FAILING):
-        return FAILING
     with_guests = path.is_relative_to(HERE / "requests") or (path.parent == HERE and path.name.startswith("test_vm"))
     return GUESTS if with_guests else SHARED
 
