@@ -61,7 +61,7 @@ test-kubernetes: env ## Images, and a real Kubernetes on this machine, as root: 
 	$(if $(TEST_ARGS),,$(BIN)/pytest -m kubernetes -rs $(ALONE_TESTS))
 
 test-adoption: env ## On the same Kubernetes: the chart installed, upgraded and removed, attacks, two schedulers, `autoscale check`, the injector, the original beside it
-	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench
+	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench browser
 	$(BIN)/pytest -m kubernetes -rs $(or $(TEST_ARGS),$(ADOPTION_TESTS))
 
 test-failovers: env ## 200 fail-overs of real schedulers: killed, ended, paused, cut off (10 minutes)
