@@ -164,7 +164,7 @@ def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
     floors = {source: amount + around for source, amount in guest.items() if amount.any}
     floors["requests of the pod"] = claim.pod.requests
     if claim.resizes is not None and claim.pod.runner is not None and claim.resizes.may_land:
-        floors["a resize of the pod that is on its way"] = claim.resizes.most(claim.pod.runner) + around
+        floors["a resize of the pod that is on its way"] = claim.resizes.most + around
     return {source: amount for source, amount in floors.items() if amount.any}
 
 

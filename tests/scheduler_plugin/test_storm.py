@@ -120,8 +120,7 @@ class Storm:
     async def grow(self) -> None:
         for name, agent in self._some():
             wanted = agent.use + Resources.parse(self.chance.randint(0, 3), f"{self.chance.randint(0, 4)}Gi")
-            if self.follows:  # to ask for less is to give up the rest; requests follow at once
-                agent.held = agent.held.at_most(wanted)
+            agent.held = agent.held.at_most(wanted)  # to ask for less is to give up the rest, answered or not
             permit = await self.ask(agent, wanted)
             if permit is not None:
                 agent.held = permit

@@ -57,10 +57,10 @@ class Claim:
     @property
     def size(self) -> Resources:
         """What the claim must reserve by what is known now; see ``claim_size``. A resize on its way counts as done."""
-        size, runner = claim_size(self.pod, self.vm), self.pod.runner
-        if self.resizes is None or runner is None or not self.resizes.may_land:
+        size = claim_size(self.pod, self.vm)
+        if self.resizes is None or self.pod.runner is None or not self.resizes.may_land:
             return size
-        return size.at_least(self.resizes.most(runner) + self.pod.around)
+        return size.at_least(self.resizes.most + self.pod.around)
 
     @property
     def secured(self) -> Resources | None:

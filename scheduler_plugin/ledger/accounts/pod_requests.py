@@ -81,12 +81,10 @@ class PodRequests:
             least = least.at_most(each.least)
         return least
 
-    def most(self, runner: RunnerRequests) -> Resources:
-        """What the pod may come to have for its guest."""
-        most = runner.asked
-        for each in self.may_land:
-            most = most.at_least(each.most)
-        return most
+    @property
+    def most(self) -> Resources:
+        """The most of what may land. ``PodFacts.requests`` has what is asked for by now, where it may be granted."""
+        return Resources.most(each.most for each in self.may_land)
 
     @property
     def changes_with_time(self) -> bool:

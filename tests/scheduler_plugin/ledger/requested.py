@@ -51,7 +51,8 @@ class Requested:
     @property
     def pod(self) -> PodFacts:
         runner = RunnerRequests(self.asked, self.allocated, self.problem, str(self.version), self.by_us, self.is_seen)
-        requests = self.asked.at_least(self.allocated or self.asked)
+        counts = ZERO if runner.verdict == "Infeasible" else self.asked
+        requests = counts.at_least(self.allocated or self.asked)
         return replace(vm_pod("a", "n1"), requests=requests, runner=runner)
 
     def start(self) -> None:
@@ -111,6 +112,12 @@ class Requested:
             lacking = "cpu" if rise.cpu > ZERO.cpu else "memory"
             self.problem = f"Deferred: Node didn't have enough resource: {lacking}"
         self.version += 1
+
+    def kubelet_refuses(self) -> None:
+        """It says that it never sets aside what is asked for, and the watch shows that."""
+        self.problem = "Infeasible: Node didn't have enough capacity"
+        self.version += 1
+        self.look()
 
     def written(self, order: ResizePod | None) -> None:
         """The whole way of a write: it lands, the kubelet answers, the watch shows both."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import reduce
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.units import Instant, Resources
+from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger import RunnerRequests
 from scheduler_plugin.ledger.accounts.pod_requests import SETTLE, TOGETHER, PodRequests
 from tests.scheduler_plugin.ledger.fleet import amount
@@ -32,25 +35,21 @@ def test_what_may_land_is_counted_and_what_cannot_any_more_is_forgotten(
             open_writes.pop()
         between(requests, [each for each, at in open_writes if now - at < SETTLE])
         lately = [each for each, at in open_writes if now - at < SETTLE + TOGETHER]
-        assert bounds(lately)[0].within(requests.least(POD))
-        assert requests.most(POD).within(bounds(lately)[1])
+        assert least_of(lately).within(requests.least(POD))
+        assert requests.most.within(Resources.most(lately))
         assert len(requests.may_land) <= MANY
     requests.settle(Instant(now + SETTLE))
-    assert (requests.may_land, requests.least(POD), requests.most(POD)) == ((), amount(5), amount(5))
+    assert (requests.may_land, requests.least(POD), requests.most) == ((), amount(5), ZERO)
 
 
-def bounds(sizes: list[Resources]) -> tuple[Resources, Resources]:
-    """The least and the most of the pod as it is and these sizes."""
-    least = most = POD.asked
-    for size in sizes:
-        least, most = least.at_most(size), most.at_least(size)
-    return least, most
+def least_of(sizes: Iterable[Resources]) -> Resources:
+    """The least of the pod as it is and these sizes."""
+    return reduce(Resources.at_most, sizes, POD.asked)
 
 
 def between(requests: PodRequests, sizes: list[Resources]) -> None:
-    least, most = bounds(sizes)
-    assert requests.least(POD).within(least)
-    assert most.within(requests.most(POD))
+    assert requests.least(POD).within(least_of(sizes))
+    assert Resources.most(sizes).within(requests.most)
 
 
 def test_a_thousand_writes_without_an_answer_are_kept_in_a_handful() -> None:
@@ -58,6 +57,6 @@ def test_a_thousand_writes_without_an_answer_are_kept_in_a_handful() -> None:
     for each in range(1000):
         requests.send(amount(1 + each % 7), POD, Instant(100.0 + each / 100))
     assert len(requests.may_land) <= MANY
-    assert (requests.least(POD), requests.most(POD)) == (amount(1), amount(7))
+    assert (requests.least(POD), requests.most) == (amount(1), amount(7))
     requests.seen(RunnerRequests(amount(5), amount(5), version="2"))
     assert requests.may_land == ()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.units import Resources
+from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger import RoomFreed, RunnerRequests
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.ledger.requested import Requested, order, problem_of
@@ -38,6 +38,19 @@ def test_a_refused_resize_frees_its_room_and_is_tried_again_later() -> None:
     at.pass_time(5)
     at.written(at.raising(amount(4)))
     assert (at.grant(amount(4)), problem_of(at)) == (amount(4), "")
+
+
+def test_taking_back_what_a_kubelet_never_grants_reserves_nothing_again() -> None:
+    """Another pod may have been placed there meanwhile: the node would be granted above its total."""
+    at = Requested()
+    raised = at.raising(amount(4))
+    assert raised is not None
+    assert at.lands(raised)
+    at.kubelet_refuses()
+    at.fleet.did(at.ledger.see_pod(plain_pod("other", amount(8), "n1")))
+    at.pass_time(5)
+    assert at.due() == order(1, at.version, withdraws="Infeasible")
+    assert (at.fleet.reserved("a"), at.ledger.nodes["n1"].over) == (amount(1), ZERO)
 
 
 def test_of_two_writes_in_doubt_a_refusal_ends_one() -> None:

@@ -18,7 +18,7 @@ from scheduler_plugin.ledger.invariants import VmTruth, violations
 from tests.examples import examples
 from tests.scheduler_plugin.fake_cluster import PODS, to
 from tests.scheduler_plugin.replicas.pair import Process, Replicas, replicas
-from tests.scheduler_plugin.replicas.stopped_process import Fate
+from tests.scheduler_plugin.replicas.stopped_process import Fate, as_usual
 from tests.scheduler_plugin.test_storm import RESIZES, Agent, Doing, Storm, played
 
 SEEDS: Final = [int(seed) for seed in os.environ.get("AUTOSCALE_STORM_SEEDS", "1,2,3").split(",")]
@@ -91,6 +91,11 @@ class StormOfSuccessions(Storm):
         for process in self.run.running:
             process.resume()
             process.way.is_cut = False
+
+    async def calm(self, seconds: float) -> None:
+        for process in self.run.running:
+            process.way.fate = as_usual
+        await super().calm(seconds)
 
     # What happens to VMs ----------------------------------------------------------------------------------------
 
