@@ -120,7 +120,7 @@ top-picture: env ## Draw docs/top.svg, the terminal application with a made-up f
 
 docs: env ## The documents as a site in build/site
 	@test -x $(VENV)/docs/bin/mkdocs || $(PYTHON) -m venv $(VENV)/docs
-	@$(VENV)/docs/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.txt
+	@$(VENV)/docs/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-docs.txt
 	$(BIN)/python -m scripts.documents
 	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict --quiet
 	@echo "build/site/index.html"
@@ -131,7 +131,7 @@ $(STAMP): requirements.txt pyproject.toml
 	@scripts/install-packages.sh python
 	@echo "Making the Python environment in $(VENV) (about half a minute)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
 	@$(BIN)/python -m compileall -q -j 0 agent deploy protocol scheduler_plugin scripts vm_image
 	@rm -f $(VENV)/.installed-*

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+from deploy.images.inputs.wheelhouse import requirements_here
 from deploy.images.rules.lock import LockError, Pin, closure, read_lock
 from deploy.images.rules.platforms import PLATFORMS, platform_of
 
+ROOT = Path(__file__).parents[3]
 AMD64, ARM64 = PLATFORMS["linux/amd64"], PLATFORMS["linux/arm64"]
 LOCK_TEXT = "\n".join(
     f"{name}==1.{number} \\\n    --hash=sha256:{number:064x} \\\n    --hash=sha256:{number + 9:064x}"
@@ -72,3 +75,16 @@ def test_this_machines_platform_is_found_by_the_kernels_name() -> None:
     assert platform_of("aarch64") is ARM64
     with pytest.raises(KeyError):
         platform_of("riscv64")
+
+
+def test_the_lock_has_all_that_any_part_of_the_project_requires() -> None:
+    lock = read_lock((ROOT / "requirements.txt").read_text())
+    parts = ("cli", "dev", "expander", "injector", "local", "neonvm", "replay", "scheduler")
+    assert {pin.name for pin in closure("autoscaling", parts, requirements_here(), lock, AMD64)} <= set(lock)
+
+
+def test_pip_installs_the_locks_as_they_are_and_looks_for_nothing_newer() -> None:
+    recipes = (ROOT / "Makefile", ROOT / "deploy/images/Dockerfile")
+    installs = [line for each in recipes for line in each.read_text().splitlines() if "-r requirements" in line]
+    assert len(installs) == 3
+    assert all("--require-hashes --no-deps -r" in line for line in installs), installs
