@@ -22,7 +22,7 @@ from protocol.runtime.clock import Clock
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.migrations import MIGRATIONS, ClusterMigration
-from scheduler_plugin.cluster.pods import PodAddresses
+from scheduler_plugin.cluster.pods.addresses import PodAddresses
 from scheduler_plugin.cluster.translate import NODES, PODS, VMS, ClusterNode
 from scheduler_plugin.cluster.virtual_machines import vm_facts
 from scheduler_plugin.cluster.volumes import CLAIMS, NAMESPACES, VOLUMES

@@ -28,9 +28,10 @@ from protocol.names import (
 from protocol.units import ZERO, Resources
 from protocol.virtual_machine import VirtualMachine
 from protocol.wire.wire_quantities import cpu_from_wire, mem_from_wire
-from scheduler_plugin.cluster.pods import Amounts, pod_at_most, read_pod
+from scheduler_plugin.cluster.pods.reading import pod_at_most, read_pod
+from scheduler_plugin.cluster.pods.shapes import Amounts
+from scheduler_plugin.cluster.pods.texts import watched_pod
 from scheduler_plugin.cluster.scheduling_fields import node_traits
-from scheduler_plugin.cluster.texts.pod_texts import watched_pod
 from scheduler_plugin.cluster.virtual_machines import read_vm, vm_at_most
 from scheduler_plugin.cluster.watches.kinds import Kind
 from scheduler_plugin.constraints import PLAIN_NODE, NodeTraits

@@ -19,7 +19,7 @@ from protocol.messages import ObjectName
 from scheduler_plugin.auth.authenticator import TokenAuthenticator
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
 from scheduler_plugin.cluster.feed import node_facts
-from scheduler_plugin.cluster.texts.pod_texts import AskedPod
+from scheduler_plugin.cluster.pods.texts import AskedPod
 from scheduler_plugin.cluster.translate import ClusterNode
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import LedgerError, NotReadyError, PodFacts, UnknownPodError

@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 
 from protocol.messages import ObjectName
+from scheduler_plugin.cluster.pods.texts import asked_pod, decode_pod
 from scheduler_plugin.cluster.scheduling_fields import has_preferences
-from scheduler_plugin.cluster.texts.pod_texts import asked_pod, decode_pod
 from scheduler_plugin.cluster.translate import decode_node
 from scheduler_plugin.ledger import LedgerError, PodFacts
 from scheduler_plugin.ledger.preemption import Candidate

@@ -1,7 +1,10 @@
-"""Typer callbacks that check output files before a command starts its work."""
+"""What a command that plays files says of those it is given: checks before its work, and errors in one line."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -22,3 +25,16 @@ def a_picture(path: Path | None) -> Path | None:
     if path is not None and path.suffix not in _PICTURES:
         raise typer.BadParameter(f"{path.name!r} does not end in {', '.join(_PICTURES)}")
     return a_file(path)
+
+
+@contextmanager
+def bad_input_said(command: str, *errors: type[ValueError]) -> Iterator[None]:
+    """Ends ``command`` with exit code 2 and one line where a file fails, or with one of ``errors``."""
+    try:
+        yield
+    except OSError as error:
+        print(f"{command}: {f'{error.filename}: ' if error.filename else ''}{error.strerror}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    except errors as error:
+        print(f"{command}: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None

@@ -40,7 +40,7 @@ from protocol.wire.wire_batches import BatchAnswer, MalformedBatchError, decode_
 from scheduler_plugin.auth.identity import identity_in
 from scheduler_plugin.auth.token_shape import is_plausible
 from scheduler_plugin.cluster.migrations import read_migration
-from scheduler_plugin.cluster.pods import pod_at_most, read_pod
+from scheduler_plugin.cluster.pods.reading import pod_at_most, read_pod
 from scheduler_plugin.cluster.scheduling_fields import pod_constraints, pod_traits, volume_terms
 from scheduler_plugin.cluster.translate import read_node
 from scheduler_plugin.cluster.virtual_machines import vm_at_most, vm_facts

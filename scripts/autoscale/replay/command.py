@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from scripts.autoscale.outputs import a_picture
+from scripts.autoscale.outputs import a_picture, bad_input_said
 from scripts.autoscale.replay.generate import SHAPES, generate
 from scripts.autoscale.replay.groups.group_command import choose_group_players, show_groups
 from scripts.autoscale.replay.groups.group_policies import GROUP_PLAYERS
@@ -64,7 +64,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     save: Annotated[Path | None, typer.Option(help="Also write the recordings played into this folder.")] = None,
 ) -> None:
     """Play recorded workloads through scaling policies side by side, and score what each cost and what it missed."""
-    try:
+    with bad_input_said("autoscale replay", ValueError):
         if working_set:
             _print_working_sets(played_scenarios(working_set), as_json=as_json_)
             return
@@ -81,12 +81,6 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
         played = play(recordings, players, speed)
         if plot is not None:
             _draw(played, plot, speed)
-    except OSError as error:
-        print(f"autoscale replay: {error.filename}: {error.strerror}", file=sys.stderr)
-        raise typer.Exit(2) from None
-    except ValueError as error:
-        print(f"autoscale replay: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
     if as_json_:
         sys.stdout.buffer.write(as_json(played, speed) + b"\n")
     else:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from protocol.units import Bytes, QuantityError, Seconds
-from scripts.autoscale.outputs import a_picture
+from scripts.autoscale.outputs import a_picture, bad_input_said
 from scripts.autoscale.replay.recording import RecordingError
 from scripts.autoscale.running import INTERRUPTED
 from scripts.autoscale.simulate.fleet import Fleet, SimulationSettings, SimulationSettingsError, make_fleet
@@ -66,7 +66,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     half a minute with --nodes 50 --vms 1000. Ctrl-C prints what is known so far. Exits 0 only if nothing was ever
     over-committed.
     """
-    try:
+    with bad_input_said("autoscale simulate", RecordingError, SimulationSettingsError):
         orders = _orders(order or list(ORDERS))
         _check_numbers(hours=hours, step=step, watermark=watermark, fill=fill, spread=spread, speed=speed)
         settings = SimulationSettings(
@@ -88,12 +88,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
         _show(fleet, outcomes, as_json_=as_json_, finished=finished)
         if plot is not None:
             _draw(fleet, outcomes, plot)
-    except (RecordingError, SimulationSettingsError, OSError) as error:
-        print(f"autoscale simulate: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
-    if not finished:
-        raise typer.Exit(INTERRUPTED)
-    raise typer.Exit(1 if any(each.problems for each in outcomes) else 0)
+    raise typer.Exit(int(any(each.problems for each in outcomes)) if finished else INTERRUPTED)
 
 
 def _orders(names: list[str]) -> list[str]:

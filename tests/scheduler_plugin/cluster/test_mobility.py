@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.kubernetes.objects import Json
-from scheduler_plugin.cluster.pods import read_pod
+from scheduler_plugin.cluster.pods.reading import read_pod
 from scheduler_plugin.cluster.translate import read_node
 from scheduler_plugin.cluster.virtual_machines import read_vm, vm_facts
 from scheduler_plugin.constraints import NodeTraits, PodConstraints, PodTraits, Requirement, Taint

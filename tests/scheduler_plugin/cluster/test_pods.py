@@ -12,8 +12,8 @@ from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.names import LABEL_MAKE_ROOM
 from protocol.units import ZERO, Resources
-from scheduler_plugin.cluster.pods import pod_at_most, read_pod
-from scheduler_plugin.cluster.texts.pod_texts import decode_pod
+from scheduler_plugin.cluster.pods.reading import pod_at_most, read_pod
+from scheduler_plugin.cluster.pods.texts import decode_pod
 from scheduler_plugin.ledger import RunnerRequests
 from tests.scheduler_plugin.objects import Obj, owner_of, plain_pod, vm_pod
 

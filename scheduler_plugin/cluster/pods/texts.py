@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- What comes out is what ``cluster.pods.read_pod`` makes of the same object. What cannot be read so is left to it.
+- What comes out is what ``reading.read_pod`` makes of the same object. What cannot be read so is left to it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import msgspec
 
 from protocol.field_errors import field_message
 from protocol.messages import ObjectName
-from scheduler_plugin.cluster.pods import MOST_PARTS, Container, Pod, PodMetadata, PodSpec, pod_facts
+from scheduler_plugin.cluster.pods.reading import pod_facts
+from scheduler_plugin.cluster.pods.shapes import MOST_PARTS, Container, Pod, PodMetadata, PodSpec
 from scheduler_plugin.cluster.scheduling_fields import placed_traits, prefers
 from scheduler_plugin.cluster.scheduling_shapes import Affinity, PodToleration, Port, PreferringSpec, Volume
 from scheduler_plugin.cluster.watches.kinds import Watched

@@ -1,0 +1,114 @@
+"""Pods of the Kubernetes API into facts for the ledger. Nothing else looks inside a pod.
+
+Rules that hold here:
+
+- A pod runs a VM only where the VM, or a migration as its controller, owns it by UID. Labels alone prove nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from protocol.field_errors import field_message
+from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of, text, texts, uid_of
+from protocol.messages import ObjectName
+from protocol.names import LABEL_MAKE_ROOM, LABEL_VM_NAME, MIGRATION_KIND, RUNNER_CONTAINER, VM_GROUP, VM_KIND
+from protocol.units import ZERO
+from scheduler_plugin.cluster.pods.requests import counted, deferred, runner_requests
+from scheduler_plugin.cluster.pods.shapes import Metadata, Owner, Pod, PodMetadata, PodSpec, PodStatus
+from scheduler_plugin.cluster.scheduling_fields import pod_traits
+from scheduler_plugin.constraints import PLAIN_POD, PodTraits
+from scheduler_plugin.ledger import PodFacts
+
+TERMINAL: Final = frozenset({"Succeeded", "Failed"})
+"""Phases after which a pod needs nothing."""
+
+
+def read_pod(obj: JsonObject) -> PodFacts:
+    """A Pod. Raises ``ValueError``."""
+    try:
+        facts = pod_facts(msgspec.convert(obj, Pod))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(field_message(error)) from None
+    is_leaving = bool(text(obj, "metadata", "deletionTimestamp"))
+    traits = pod_traits(texts(obj, "metadata", "labels"), child(obj, "spec"), is_leaving=is_leaving)
+    return facts if traits is PLAIN_POD else replace(facts, traits=traits)
+
+
+def pod_at_most(obj: JsonObject, reason: str) -> PodFacts:
+    """A Pod that cannot be read for ``reason``, as far as it can: what it needs is not known. Never raises."""
+    name = name_of(obj)
+    owners = [_owner_at_most(each) for each in items(obj, "metadata", "ownerReferences")]
+    meta = PodMetadata(name.name, name.namespace, uid_of(obj), texts(obj, "metadata", "labels"), owners)
+    spec = PodSpec(nodeName=text(obj, "spec", "nodeName"), schedulerName=text(obj, "spec", "schedulerName"))
+    known = pod_facts(Pod(meta, spec, PodStatus(text(obj, "status", "phase"))))
+    return replace(known, unreadable=reason, has_runner=True)
+
+
+def _owner_at_most(obj: JsonObject) -> Owner:
+    kind, name, uid, version = (text(obj, key) for key in ("kind", "name", "uid", "apiVersion"))
+    return Owner(kind, name, uid, version, flag(obj, "controller"))
+
+
+def pod_facts(found: Pod, traits: PodTraits = PLAIN_POD) -> PodFacts:
+    """The facts about a pod. Raises ``ValueError``."""
+    meta, status = found.metadata, found.status or PodStatus()
+    vm, vm_uid, migration, migration_uid = _run_by(meta)
+    requests, around = counted(meta, found.spec, status)
+    return PodFacts(
+        uid=meta.uid,
+        name=ObjectName(meta.namespace, meta.name),
+        requests=requests,
+        vm=vm,
+        node=found.spec.nodeName or None,
+        finished=status.phase in TERMINAL,
+        migration=migration,
+        scheduler=found.spec.schedulerName or "",
+        vm_uid=vm_uid,
+        migration_uid=migration_uid,
+        around=ZERO if vm is None else around,
+        unschedulable="" if migration is None else _unschedulable(status),
+        deferred=deferred(found, status, requests) if vm is None else ZERO,
+        asks_room=vm is None and (meta.labels or {}).get(LABEL_MAKE_ROOM) == "true",
+        traits=traits,
+        has_runner=vm is None or any(each.name == RUNNER_CONTAINER for each in found.spec.containers),
+        runner=None if vm is None else runner_requests(meta, found.spec, status),
+        addresses=() if found.spec.hostNetwork else _addresses(status),
+    )
+
+
+def _addresses(status: PodStatus) -> tuple[str, ...]:
+    """One for each family; the API says the first of them twice."""
+    if status.phase in TERMINAL:
+        return ()
+    said = (status.podIP, *(each.ip for each in status.podIPs or ()))
+    return tuple(dict.fromkeys(address for address in said if address))
+
+
+def _unschedulable(status: PodStatus) -> str:
+    """What kube-scheduler says of a pod that it finds no node for."""
+    for condition in status.conditions or ():
+        if (condition.type, condition.status, condition.reason) == ("PodScheduled", "False", "Unschedulable"):
+            return condition.message or "kube-scheduler finds no node for it"
+    return ""
+
+
+def _run_by(meta: Metadata) -> tuple[ObjectName | None, str, ObjectName | None, str]:
+    """The VM that the pod runs and the migration that it is the target of, each with its UID.
+
+    A target is the migration's until that has succeeded, and then the VM's; until then its label says which VM. The
+    source of a migration has it as an owner too, but not as its controller.
+    """
+    owners = [each for each in meta.ownerReferences or () if each.apiVersion.partition("/")[0] in ("", VM_GROUP)]
+    for owner in owners:
+        if owner.kind == MIGRATION_KIND and owner.controller:
+            vm = (meta.labels or {}).get(LABEL_VM_NAME)
+            migration = ObjectName(meta.namespace, owner.name)
+            return ObjectName(meta.namespace, vm) if vm else None, "", migration, owner.uid
+    for owner in owners:
+        if owner.kind == VM_KIND:
+            return ObjectName(meta.namespace, owner.name), owner.uid, None, ""
+    return None, "", None, ""

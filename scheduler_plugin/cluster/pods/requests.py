@@ -1,0 +1,167 @@
+"""What the containers of a pod come to, and what of it may be changed in place.
+
+Rules that hold here:
+
+- A pod's requests are counted as kube-scheduler counts them: the larger of all containers together (sidecars, that is
+  init containers that restart always, included) and of each init container with the sidecars started before it; plus
+  the overhead. A request on the pod itself replaces the sum of its containers. Missing requests count as nothing.
+- A container that is resized in place counts with the largest of what it asks for, what the kubelet has allocated and
+  what it actually has; what it asks for is left out once the kubelet has said that it is infeasible. What the kubelet
+  said of an earlier wish does not count.
+  What the kubelet has deferred is counted, and told apart in a pod without a VM.
+- The guest's container is the one named ``neonvm-runner``; in a VM's pod without one the first counts as it.
+- An amount is read as Kubernetes reads it; one that cannot be read raises ``ValueError`` with the path of the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from protocol.kubernetes.managed_fields import resized_by
+from protocol.names import RUNNER_CONTAINER, SCHEDULER_NAME
+from protocol.units import ZERO, Resources
+from protocol.wire.wire_quantities import cpu_from_wire, mem_from_wire
+from scheduler_plugin.cluster.pods.shapes import (
+    Amounts,
+    Condition,
+    Container,
+    ContainerResources,
+    Held,
+    Metadata,
+    Pod,
+    PodMetadata,
+    PodSpec,
+    PodStatus,
+    Requests,
+)
+from scheduler_plugin.ledger import RunnerRequests
+
+RESIZE_PENDING: Final = "PodResizePending"
+INFEASIBLE: Final = "Infeasible"
+BURSTABLE: Final = "Burstable"
+DEFERRED: Final = "Deferred"
+RESTART: Final = "RestartContainer"
+
+
+def runner_requests(meta: PodMetadata, spec: PodSpec, status: PodStatus) -> RunnerRequests | None:
+    """What the guest's container requests, where that may be changed in place (B.10).
+
+    A pod keeps its class of service, so one without any request cannot be given some, and one whose requests are its
+    limits would need both changed. Limits are the operator's: a container that has some is left as it is. So is one
+    that its kubelet would restart: that ends the guest.
+    """
+    found = next((each for each in spec.containers if each.name == RUNNER_CONTAINER), None)
+    if found is None or status.qosClass != BURSTABLE or spec.resources is not None:
+        return None
+    resources = found.resources or ContainerResources()
+    if (resources.limits or {}).keys() & {"cpu", "memory"}:
+        return None
+    if any(each.restartPolicy == RESTART for each in found.resizePolicy or ()):
+        return None
+    held = next((each for each in status.containerStatuses or () if each.name == found.name), Held())
+    allocated, asked = held.allocatedResources, resources.requests or {}
+    written = resized_by(SCHEDULER_NAME, meta.managedFields or ())
+    return RunnerRequests(
+        asked=_amounts("requests of the guest's container", asked),
+        allocated=None if allocated is None else _amounts("status: allocatedResources", allocated),
+        problem=_resize_problem(meta, status),
+        version=meta.resourceVersion,
+        by_us=_amounts("requests by us", {name: amount for name, amount in asked.items() if name in written}),
+        is_seen=not 0 < status.observedGeneration < meta.generation,
+    )
+
+
+def _resize_problem(meta: Metadata, status: PodStatus) -> str:
+    """What the kubelet says against the present requests."""
+    verdicts = (f"{each.reason}: {each.message or ''}" for each in _verdicts(meta, status) if each.status == "True")
+    return next(verdicts, "")
+
+
+def deferred(found: Pod, status: PodStatus, requests: Resources) -> Resources:
+    """How much of ``requests`` the kubelet gives only when others have left the node."""
+    if not _resize_is(DEFERRED, found.metadata, status):
+        return ZERO
+    has, _ = _held(found.spec, status, is_feasible=False)
+    return requests.minus_or_zero(has)
+
+
+def _resize_is(reason: str, meta: Metadata, status: PodStatus) -> bool:
+    return any(each.reason == reason for each in _verdicts(meta, status))
+
+
+def _verdicts(meta: Metadata, status: PodStatus) -> Iterator[Condition]:
+    """What the kubelet says of the present requests; what it said of earlier ones does not count."""
+    for each in status.conditions or ():
+        if each.type == RESIZE_PENDING and (not each.observedGeneration or each.observedGeneration >= meta.generation):
+            yield each
+
+
+def counted(meta: Metadata, spec: PodSpec, status: PodStatus) -> tuple[Resources, Resources]:
+    """What kube-scheduler counts for the pod, and how much of that lies around the container that runs a guest."""
+    return _held(spec, status, is_feasible=not _resize_is(INFEASIBLE, meta, status))
+
+
+def _held(spec: PodSpec, status: PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
+    """As ``counted``, with or without what is asked for beyond what each container has."""
+    held = {each.name: each for each in status.containerStatuses or ()}
+    sizes = [
+        _size(f"spec.containers[{index}]", each, held.get(each.name), is_feasible=is_feasible)
+        for index, each in enumerate(spec.containers)
+    ]
+    sidecars, starting = _init_sizes(spec, status, is_feasible=is_feasible)
+    counted = (Resources.sum(sizes) + sidecars).at_least(starting)
+    counted = _pod_level(spec, status, counted, is_feasible=is_feasible)
+    overhead = _amounts("spec.overhead", spec.overhead)
+    runner = next((index for index, each in enumerate(spec.containers) if each.name == RUNNER_CONTAINER), 0)
+    beside = Resources.sum(size for index, size in enumerate(sizes) if index != runner)
+    return counted + overhead, beside + sidecars + overhead
+
+
+def _init_sizes(spec: PodSpec, status: PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
+    """What all sidecars need together, and the most that any moment of starting needs."""
+    held = {each.name: each for each in status.initContainerStatuses or ()}
+    sidecars, starting = ZERO, ZERO
+    for index, init in enumerate(spec.initContainers or ()):
+        is_sidecar = init.restartPolicy == "Always"
+        kept = held.get(init.name) if is_sidecar else None
+        size = _size(f"spec.initContainers[{index}]", init, kept, is_feasible=is_feasible)
+        starting = starting.at_least(sidecars + size)
+        if is_sidecar:
+            sidecars = sidecars + size
+    return sidecars, starting
+
+
+def _size(path: str, container: Container, held: Held | None, *, is_feasible: bool) -> Resources:
+    asked = (
+        ZERO if container.resources is None else _amounts(f"{path}.resources.requests", container.resources.requests)
+    )
+    if held is None or (held.resources is None and not held.allocatedResources):
+        return asked
+    has = _has(f"status of {container.name}", held.allocatedResources, held.resources)
+    return asked.at_least(has) if is_feasible else has
+
+
+def _has(path: str, allocated: Amounts | None, actual: Requests | None) -> Resources:
+    has = _amounts(f"{path}: allocatedResources", allocated)
+    return has if actual is None else has.at_least(_amounts(f"{path}: resources.requests", actual.requests))
+
+
+def _pod_level(spec: PodSpec, status: PodStatus, counted: Resources, *, is_feasible: bool) -> Resources:
+    """A request on the pod itself replaces what its containers come to."""
+    if spec.resources is None or not spec.resources.requests:
+        return counted
+    given = spec.resources.requests
+    said = _amounts("spec.resources.requests", given)
+    if status.resources is not None or status.allocatedResources:
+        has = _has("status", status.allocatedResources, status.resources)
+        said = said.at_least(has) if is_feasible else has
+    return Resources(said.cpu if "cpu" in given else counted.cpu, said.mem if "memory" in given else counted.mem)
+
+
+def _amounts(path: str, given: Amounts | None) -> Resources:
+    if not given:
+        return ZERO
+    return Resources(
+        cpu_from_wire(f"{path}.cpu", given.get("cpu", 0)), mem_from_wire(f"{path}.memory", given.get("memory", 0))
+    )
