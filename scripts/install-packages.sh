@@ -39,6 +39,10 @@ missing_of() {
   for pair in ${GROUPS_OF[$1]}; do
     present "${pair%%:*}" || echo "${pair##*:}"
   done
+  # Guests and images have nothing that a busybox with libraries could run with.
+  if [[ "${GROUPS_OF[$1]}" == *busybox-static* ]] && present busybox && ldd "$(command -v busybox)" >/dev/null 2>&1; then
+    echo busybox-static
+  fi
   if [ "$1" = python ] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then echo python3-venv; fi
   # Without a font Chromium shows boxes for letters.
   if [ "$1" = browser ] && [ ! -d /usr/share/fonts/truetype/dejavu ]; then echo fonts-dejavu-core; fi

@@ -44,8 +44,8 @@ def image_store() -> Store:
 
 def cached_image() -> GuestImage | None:
     """The image of the present recipe, where it has been built."""
-    folder = image_store().path(recipe.image_key())
-    return GuestImage.at(folder) if folder.is_dir() else None
+    folder = image_store().kept(recipe.image_key())
+    return None if folder is None else GuestImage.at(folder)
 
 
 def ensure_image(report: Report) -> GuestImage:

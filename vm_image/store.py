@@ -1,6 +1,7 @@
 """Where finished images are kept.
 
-- A folder under its final name is complete: it is renamed to that name last.
+- A folder under its final name is complete: it is renamed to that name last, after its files have reached the disk.
+- A folder whose files have other sizes than they were written with is damaged, and made anew.
 - One build of a name runs at a time; others wait for it and take its result.
 - What an interrupted build leaves is removed by the next one.
 """
@@ -14,6 +15,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
+
+_SIZES: Final = ".sizes"
 
 Report = Callable[[str], None]
 """Takes one line that tells a person what is going on."""
@@ -35,16 +39,25 @@ class Store:
         """Where the folder of ``key`` is or will be."""
         return self._root / key
 
+    def kept(self, key: str) -> Path | None:
+        """The folder of ``key``, where it has been made."""
+        final = self.path(key)
+        return final if _is_whole(final) else None
+
     def get(self, key: str, make: Callable[[Path], None], report: Report) -> Path:
         """The folder of ``key``; where it is missing, ``make`` fills an empty one that then takes its place."""
         final = self.path(key)
-        if final.is_dir():
+        if _is_whole(final):
             return final
         self._root.mkdir(parents=True, exist_ok=True)
         with self._alone(key, report):
-            if not final.is_dir():
+            if not _is_whole(final):
+                if final.is_dir():
+                    report(f"{final} is damaged; making it anew")
+                    shutil.rmtree(final)
                 with self._workspace(key) as work:
                     make(work)
+                    _seal(work)
                     work.rename(final)
         return final
 
@@ -75,3 +88,34 @@ class Store:
             yield work
         finally:
             shutil.rmtree(work, ignore_errors=True)
+
+
+def _seal(folder: Path) -> None:
+    """Has the files of ``folder`` on the disk, and their sizes among them."""
+    sizes = "".join(f"{size} {name}\n" for name, size in _sizes(folder).items())
+    (folder / _SIZES).write_text(sizes)
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            with path.open("rb") as written:
+                os.fsync(written.fileno())
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether ``folder`` is there with all that was written into it. One without a list is older than lists."""
+    try:
+        listed = (folder / _SIZES).read_text().splitlines()
+    except FileNotFoundError:
+        return folder.is_dir()
+    sizes = _sizes(folder)
+    return bool(listed) and all(
+        sizes.get(name) == int(size) for size, _, name in (line.partition(" ") for line in listed)
+    )
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """The files below ``folder``, each with its size in bytes. A link counts as itself."""
+    return {
+        str(path.relative_to(folder)): path.lstat().st_size
+        for path in sorted(folder.rglob("*"))
+        if not path.is_dir() and path.name != _SIZES
+    }

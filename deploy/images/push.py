@@ -14,7 +14,7 @@ import httpx
 
 from deploy.images.building.oci_archive import blob_path
 from deploy.images.formats import oci
-from deploy.images.formats.registry_login import Login, login_for, read_challenge, token_of
+from deploy.images.formats.registry_login import Challenge, Login, login_for, read_challenge, token_of
 from vm_image.store import Report
 
 _LOOPBACK: Final = ("localhost", "127.", "[::1]")
@@ -23,6 +23,10 @@ _TIMEOUT: Final = httpx.Timeout(30, write=300, read=300)
 
 class PushError(Exception):
     """The registry does not take the image; the message says which request and what it answered."""
+
+
+class _SendAgainError(Exception):
+    """The token ended while something was streamed, of which nothing is left. There is another one now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,39 +49,60 @@ class Target:
         return f"{self.registry}/{self.name}:{self.tag}"
 
     @property
+    def repository(self) -> str:
+        """The image within the registry."""
+        path = self.registry.partition("/")[2]
+        return f"{path}/{self.name}" if path else self.name
+
+    @property
     def base(self) -> str:
         """The address of the API for this image. Loopback registries speak plain HTTP."""
         scheme = "http" if self.plain_http or self.host.startswith(_LOOPBACK) else "https"
-        path = self.registry.partition("/")[2]
-        return f"{scheme}://{self.host}/v2/{f'{path}/' if path else ''}{self.name}/"
+        return f"{scheme}://{self.host}/v2/{self.repository}/"
 
 
 class _Auth(httpx.Auth):
-    """Answers the registry's first challenge, and gives the same answer with all later requests."""
+    """Answers challenges of the registry, each request's once, and gives the last answer with all later requests.
+
+    A registry names the rights that the refused request needs, which for the first one are those to read; a token is
+    asked for with those to write as well. No other host is shown anything.
+    """
 
     requires_response_body = True
 
-    def __init__(self, login: Login) -> None:
+    def __init__(self, login: Login, target: Target) -> None:
         self._login = login
+        self._registry = httpx.URL(target.base)
+        self._scope = f"repository:{target.repository}:pull,push"
         self._header = ""
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        if request.url.netloc != self._registry.netloc or request.url.scheme != self._registry.scheme:
+            yield request
+            return
         if self._header:
             request.headers["Authorization"] = self._header
+        is_streamed = not isinstance(request.stream, httpx.ByteStream)
         answer = yield request
-        if answer.status_code != httpx.codes.UNAUTHORIZED or self._header:
+        if answer.status_code != httpx.codes.UNAUTHORIZED:
             return
         challenge = read_challenge(answer.headers.get("WWW-Authenticate", ""))
-        self._header = self._login.header
+        header = self._login.header
         if challenge.scheme != "basic":
-            asked = {"Authorization": self._login.header} if self._login.header else {}
-            granted = yield httpx.Request("GET", challenge.token_url, headers=asked)
-            if granted.is_error:
-                raise PushError(f"the token service refused: {granted.status_code} {granted.text[:300]}")
-            self._header = f"Bearer {token_of(granted.text)}"
-        if self._header:
-            request.headers["Authorization"] = self._header
-            yield request
+            header = f"Bearer {token_of((yield from self._granted(challenge)))}"
+        if not header or header == self._header:
+            raise PushError(f"the registry refused {request.method} {request.url}: 401 {answer.text[:300]}")
+        self._header = request.headers["Authorization"] = header
+        if is_streamed:
+            raise _SendAgainError
+        yield request
+
+    def _granted(self, challenge: Challenge) -> Generator[httpx.Request, httpx.Response, str]:
+        asked = {"Authorization": self._login.header} if self._login.header else {}
+        granted = yield httpx.Request("GET", challenge.with_scope(self._scope).token_url, headers=asked)
+        if granted.is_error:
+            raise PushError(f"the token service refused: {granted.status_code} {granted.text[:300]}")
+        return granted.text
 
 
 def push(
@@ -87,7 +112,7 @@ def push(
 
     One archive becomes an image, several become an index over images. Raises ``PushError`` and ``LoginError``.
     """
-    auth = _Auth(login_for(target.host, _docker_config()))
+    auth = _Auth(login_for(target.host, _docker_config()), target)
     with httpx.Client(auth=auth, timeout=_TIMEOUT, transport=transport, follow_redirects=True) as client:
         pushed = {}
         for architecture, path in sorted(archives.items()):
@@ -117,10 +142,17 @@ def _push_one(client: httpx.Client, archive: tarfile.TarFile, target: Target, ta
 def _push_blob(client: httpx.Client, target: Target, blob: oci.Descriptor, content: Callable[[str], IO[bytes]]) -> None:
     if _send(client, "HEAD", f"{target.base}blobs/{blob.digest}", allowed=(404,)).is_success:
         return
+    try:
+        _upload(client, target, blob, content(blob.digest))
+    except _SendAgainError:
+        _upload(client, target, blob, content(blob.digest))
+
+
+def _upload(client: httpx.Client, target: Target, blob: oci.Descriptor, content: IO[bytes]) -> None:
     started = _send(client, "POST", f"{target.base}blobs/uploads/")
     place = started.url.join(started.headers["Location"]).copy_merge_params({"digest": blob.digest})
     headers = {"Content-Type": "application/octet-stream", "Content-Length": str(blob.size)}
-    _send(client, "PUT", str(place), content=content(blob.digest), headers=headers)
+    _send(client, "PUT", str(place), content=content, headers=headers)
 
 
 def _put_manifest(client: httpx.Client, target: Target, reference: str, media_type: str, document: bytes) -> None:

@@ -5,6 +5,8 @@ Rules that hold here:
 - A child ends with the thread that started it (``deploy.owned_process``), so children are started from the main thread.
 - A child has a session of its own: Ctrl-C reaches the owner alone, which then ends its children in order.
 - Ending is polite first (SIGTERM), and final after a few seconds.
+- Settings that others made for their own programs do not reach a child: a proxy leads out of a network that has no way
+  out, and etcd ends where a variable repeats one of its flags.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ _PATIENCE: Final = Seconds(4.0)
 _BACKOFF: Final = Backoff(Seconds(1.0), Seconds(15.0))
 _STEADY: Final = Seconds(30.0)
 _CANNOT_START: Final = 127
+_STRANGE: Final = ("CONTAINERD_", "ETCD_", "ETCDCTL_", "KUBECONFIG", "KUBERNETES_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,15 @@ class Program:
         return owned(self.command, self.enter)
 
 
+def without_strange_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """``environment`` without what would lead programs of a cluster astray."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.lower().endswith("_proxy") and not name.startswith(_STRANGE)
+    }
+
+
 async def start(program: Program) -> asyncio.subprocess.Process:
     """Starts ``program`` once. Raises ``OSError``."""
     program.log.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +69,7 @@ async def start(program: Program) -> asyncio.subprocess.Process:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, **program.environment},
+            env={**without_strange_settings(os.environ), **program.environment},
             pass_fds=tuple(program.inherit),
             start_new_session=True,
         )

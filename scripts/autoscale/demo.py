@@ -15,7 +15,7 @@ from rich.console import Console
 
 from deploy.kube.client import ApiError, ApiUnavailableError
 from deploy.local.cluster.control import NoAnswerError
-from deploy.local.cluster.folder import AlreadyRunsError
+from deploy.local.cluster.lock import AlreadyRunsError
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.programs.versions import SUPPORTED
@@ -119,8 +119,8 @@ async def _demo(options: _Options) -> int:
             page_beside(stage.site, NAME, console) if options.web else nullcontext(),
         ):
             await _play(stage, options, seen, console, began)
-    except* AlreadyRunsError:
-        seen.load_problem = "a demonstration runs already; end it with: autoscale local down --name demo"
+    except* AlreadyRunsError as errors:
+        seen.load_problem = f"{_innermost(errors)}; `autoscale local down --name {NAME}` ends it"
     except* StepFailedError as failures:
         failure = _innermost(failures)
         seen.load_problem = str(failure)

@@ -15,8 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from deploy.local.cluster.control import START_KUBELET, STOP_KUBELET, ControlResponse, NoAnswerError, ask_cluster
-from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder, clusters_root
+from deploy.local.cluster.folder import ClusterFolder, clusters_root
 from deploy.local.cluster.launch import launch, stop
+from deploy.local.cluster.lock import AlreadyRunsError
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec, usual_node_cpu
 from deploy.local.kubernetes.machine.image_loading import LoadError, load_image
@@ -130,8 +131,9 @@ async def _up(folder: ClusterFolder, spec: ClusterSpec, *, detach: bool) -> int:
     console = Console()
     try:
         cluster = await launch(folder, spec, attached=not detach)
-    except AlreadyRunsError:
-        console.print(f"The cluster {folder.name!r} runs already. See it: autoscale local status --name {folder.name}")
+    except AlreadyRunsError as error:
+        told = "" if error.elsewhere else f"; see it: autoscale local status --name {folder.name}"
+        console.print(f"autoscale: {error}{told}", soft_wrap=True, markup=False)
         return 1
     keep = False
     try:
@@ -188,8 +190,11 @@ async def _down(folder: ClusterFolder) -> int:
     if not folder.exists():
         console.print(f"There is no cluster {folder.name!r} in {clusters_root()}.", soft_wrap=True)
         return 0
-    ran = await stop(folder, SystemClock())
-    folder.remove()
+    try:
+        ran = await stop(folder, SystemClock())
+    except AlreadyRunsError as error:
+        console.print(f"autoscale: {error}", soft_wrap=True, markup=False)
+        return 1
     console.print(f"The cluster {folder.name!r} {'has ended' if ran else 'did not run; its remains are removed'}.")
     return 0
 
@@ -206,7 +211,7 @@ def kubelet(
     node: Annotated[str, typer.Argument(help="Such as node-1.", autocompletion=complete_node)],
     name: Name = "local",
 ) -> None:
-    """Stop a node's kubelet, as if its machine hung (NotReady after 40 s; guests run on), or start it again."""
+    """Stop a node's kubelet, as if its machine hung (NotReady in under a minute; guests run on), or start it again."""
     run(order_kubelet(ClusterFolder.of(name), action, node))
 
 
@@ -214,7 +219,11 @@ async def order_kubelet(folder: ClusterFolder, action: KubeletAction, node: str)
     """Has the cluster do it, and says what follows. Raises ``NoAnswerError``."""
     stops = action is KubeletAction.STOP
     await ask_cluster(folder, STOP_KUBELET if stops else START_KUBELET, node)
-    then = "its node is NotReady in 40 s, and its guests run on" if stops else "its node is Ready in a few seconds"
+    then = (
+        "its node is NotReady in under a minute, and its guests run on"
+        if stops
+        else "its node is Ready in a few seconds"
+    )
     Console().print(f"The kubelet of {node} {'has stopped' if stops else 'runs'}: {then}.", soft_wrap=True)
     return 0
 

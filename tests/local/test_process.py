@@ -4,7 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from deploy.local.process import ProcessSupervisor, Program, end, start
+from deploy.local.process import ProcessSupervisor, Program, end, start, without_strange_settings
 from tests.fake_clock import FakeClock, settle
 
 
@@ -21,6 +21,11 @@ async def test_a_program_gets_its_environment_and_its_output_goes_to_its_log(tmp
     process = await start(python("import os; print(os.environ['GREETING'])", log))
     assert await process.wait() == 0
     assert log.read_text() == "hello\n"
+
+
+def test_a_program_of_a_cluster_gets_no_proxy_and_no_setting_of_another_store() -> None:
+    given = {"PATH": "/bin", "HTTPS_PROXY": "http://p:1", "no_proxy": "x", "ETCD_NAME": "other", "KUBECONFIG": "/x"}
+    assert without_strange_settings(given) == {"PATH": "/bin"}
 
 
 def test_the_order_to_die_comes_first_and_again_behind_what_may_fork(tmp_path: Path) -> None:

@@ -96,22 +96,20 @@ async def test_a_vm_of_a_real_kubernetes_is_reached_at_its_own_address_which_it_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AUTOSCALE_HOME", str(tmp_path))
-    folder, network = ClusterFolder.of("demo"), Exposing()
+    name = f"demo-{os.getpid()}"
+    folder, network = ClusterFolder.of(name), Exposing()
     folder.write_spec(ClusterSpec(kubernetes="1.36"))
     folder.kubeconfig.write_text(control_kubeconfig("http://127.0.0.1:1", "token"))
-    lock = folder.lock()
     services = ServiceForwards(InProcess().client(), lambda host, port: connected(tcp_socket(), host, port))
-    try:
+    with folder.locked():
         async with (
             control_endpoint(folder, Ways(network, services), ControlResponse, {}),
-            open_site("demo", "") as site,
+            open_site(name, "") as site,
         ):
             vm: Json = {"status": {"extraNetIP": "10.111.0.9", "podIP": "10.244.1.2"}}
             async with site.into_vm(vm, 5432) as place:
                 assert (place, network.asked) == (("127.0.0.1", 7), ("10.111.0.9", 5432))
-            assert (type(site), site.title) == (KubernetesSite, "local cluster 'demo'")
-    finally:
-        os.close(lock)
+            assert (type(site), site.title) == (KubernetesSite, f"local cluster {name!r}")
 
 
 def test_a_real_kubernetes_has_two_nodes_of_the_same_size_as_the_embedded_cluster() -> None:

@@ -92,3 +92,25 @@ def test_the_cache_is_where_the_user_says_or_where_caches_are(monkeypatch: pytes
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/me")
     assert cache_root() == Path("/home/me/.cache/autoscale")
+
+
+def test_a_folder_that_lost_content_with_the_power_is_made_anew(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    said: list[str] = []
+    made = store.get("abc", fill, quiet)
+    (made / "disk").write_text("")
+    assert store.kept("abc") is None
+    assert (store.get("abc", fill, said.append) / "disk").read_text() == "whole"
+    assert said == [f"{made} is damaged; making it anew"]
+    assert store.get("abc", refuse, quiet) == store.kept("abc") == made
+
+
+def test_what_is_added_to_a_folder_later_is_no_damage(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    (store.get("abc", fill, quiet) / "remembered").write_text("later")
+    assert store.get("abc", refuse, quiet) == store.path("abc")
+
+
+def test_a_folder_from_before_sizes_were_kept_is_taken_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "abc").mkdir()
+    assert Store(tmp_path).get("abc", refuse, quiet) == tmp_path / "abc"

@@ -68,6 +68,11 @@ class Challenge:
         asked = {name: value for name in ("service", "scope") if (value := self.parameters.get(name))}
         return f"{self.parameters['realm']}?{urlencode(asked)}" if asked else self.parameters["realm"]
 
+    def with_scope(self, scope: str) -> Challenge:
+        """The same with the rights of ``scope`` beside those that were asked for."""
+        scopes = dict.fromkeys((*self.parameters.get("scope", "").split(), scope))
+        return Challenge(self.scheme, {**self.parameters, "scope": " ".join(scopes)})
+
 
 def read_challenge(header: str) -> Challenge:
     """The ``WWW-Authenticate`` header of a refused request."""

@@ -108,6 +108,7 @@ def _fetch(work: Path, packages: Sequence[str], platform: Platform, origin: Orig
 def _options(work: Path, platform: Platform) -> list[str]:
     settings = {
         "APT::Architecture": platform.debian,
+        "APT::Default-Release": "",
         "APT::Architectures": platform.debian,
         "APT::Sandbox::User": "root",
         "Acquire::Languages": "none",

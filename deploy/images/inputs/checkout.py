@@ -57,8 +57,8 @@ class Checkout:
 
     @cached_property
     def revision(self) -> str:
-        """The commit, with ``+changed`` where files differ from it; empty without git."""
-        changed = self._git("status", "--porcelain", "--untracked-files=no")
+        """The commit, with ``+changed`` where files differ from it or are not in it; empty without git."""
+        changed = self._git("status", "--porcelain", "--untracked-files=all")
         commit = self._git("rev-parse", "HEAD")
         return f"{commit}+changed" if commit and changed else commit
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
 
 from deploy.local.cluster.cluster import Cluster
-from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
+from deploy.local.cluster.folder import ClusterFolder
+from deploy.local.cluster.lock import INHERITED, AlreadyRunsError, ClusterLock
 from deploy.local.cluster.progress import Progress, StepFailedError
 from deploy.local.cluster.real_cluster import RealCluster
 from protocol.runtime.garbage import collect_seldom
@@ -35,18 +37,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     collect_seldom()
     failure: StepFailedError | None = None
     try:
-        folder.lock()
+        _take_lock(folder)
         asyncio.run(_run(folder, progress))
-    except* AlreadyRunsError:
-        failure = StepFailedError(f"the cluster {name!r} runs already")
+    except* AlreadyRunsError as errors:
+        failure = StepFailedError(str(_innermost(errors)))
     except* StepFailedError as errors:
         failure = _first(errors)
+        _log.error("the cluster failed", extra={"reason": str(failure)})
     except* Exception as errors:  # noqa: BLE001 - the last owner of any error: it is told, and ends the process
         _log.exception("the cluster broke")
         failure = StepFailedError(f"the cluster broke: {_innermost(errors)!r}", str(folder.log("cluster")))
     if failure is not None:
         progress.failed(failure)
     return FAILED if failure is not None else 0
+
+
+def _take_lock(folder: ClusterFolder) -> None:
+    """Holds the cluster's lock until this process ends. Raises ``AlreadyRunsError``."""
+    if passed_on := os.environ.pop(INHERITED, ""):
+        ClusterLock.inherited(folder.root, passed_on)
+    else:
+        ClusterLock.take(folder.name, folder.root)
 
 
 def _first(errors: BaseExceptionGroup[StepFailedError]) -> StepFailedError:
@@ -59,7 +70,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 async def _run(folder: ClusterFolder, progress: Progress) -> None:
-    """Brings the cluster up and keeps it; a signal ends it at whatever step it is."""
+    """Brings the cluster up and keeps it; a signal ends it at whatever step it is, but its end at none."""
     stop = asyncio.Event()
     spec = folder.read_spec()
     kind = RealCluster if spec.kubernetes else Cluster

@@ -74,8 +74,11 @@ class Cluster:
         """
         try:
             async with AsyncExitStack() as stack:
-                await self._bring_up(stack)
-                await stop.wait()
+                try:
+                    await self._bring_up(stack)
+                    await stop.wait()
+                finally:
+                    stop.set()  # a signal may not cut off what follows
         except (NetworkError, GuestError, SpecError) as error:
             raise StepFailedError(str(error), str(self._folder.log("cluster"))) from error
 

@@ -1,29 +1,23 @@
-"""A cluster's folder: where everything of it is kept, and the lock that says whether it runs.
+"""A cluster's folder: where everything of it is kept, and the lock that says whether it runs (``lock``).
 
-Rules that hold here:
-
-- The lock is held by the cluster's process alone, for all its life; the kernel gives it back when that
-  process ends, however it ends. So there is no stale pid to be mistaken for a running cluster.
-- The folder is private to its owner: it holds tokens.
+The folder is private to its owner: it holds tokens.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from deploy.local.cluster.lock import ClusterLock, is_held, owner_of
 from deploy.local.cluster.settings import EXTENDER_TOKEN
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.private_file import write_private
-
-
-class AlreadyRunsError(Exception):
-    """The cluster of this folder runs."""
 
 
 def clusters_root() -> Path:
@@ -116,37 +110,30 @@ class ClusterFolder:
         """Whether there is anything of this cluster."""
         return (self.root / "spec.json").exists()
 
-    def lock(self) -> int:
-        """Takes the lock until this process ends; returns its descriptor. Raises ``AlreadyRunsError``."""
-        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    @contextmanager
+    def locked(self) -> Iterator[ClusterLock]:
+        """Holds the lock; what was passed on of it stays held. Raises ``AlreadyRunsError``."""
+        lock = ClusterLock.take(self.name, self.root)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            raise AlreadyRunsError(self.name) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        return descriptor
+            yield lock
+        finally:
+            lock.release()
 
     def owner(self) -> int | None:
         """The process that holds the lock; None where the cluster does not run."""
-        try:
-            written = (self.root / "lock").read_text() if self.runs() else ""
-        except OSError:
-            return None
-        return int(written) if written.isdecimal() else None
+        return owner_of(self.root)
 
     def runs(self) -> bool:
-        """Whether the cluster's process lives."""
-        if not (self.root / "lock").exists():
-            return False
-        with (self.root / "lock").open("rb") as probe:
-            try:
-                fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                return True
-        return False
+        """Whether the cluster's process lives, or a command starts or removes it."""
+        return is_held(self.root)
+
+    def clear(self) -> None:
+        """Removes everything but the lock, which must be held."""
+        for each in self.root.iterdir():
+            if each.is_dir() and not each.is_symlink():
+                shutil.rmtree(each, ignore_errors=True)
+            elif each.name != "lock":
+                each.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Removes everything. Only for a cluster that does not run."""

@@ -4,6 +4,7 @@ Rules that hold here:
 
 - A launch that is cancelled ends what it launched before it returns.
 - A cluster that was killed leaves no process (the kernel sees to that); what else it may leave is removed here.
+- What another cluster of that name needs is neither made nor removed: the lock is held meanwhile.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 
-from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
+from deploy.local.cluster.folder import ClusterFolder
+from deploy.local.cluster.lock import AlreadyRunsError, ClusterLock
 from deploy.local.cluster.progress import Step, StepFailedError, StepState
 from deploy.local.cluster.spec import ClusterSpec, SpecError
 from deploy.local.kubernetes.machine.control_groups import remove_group
@@ -71,46 +74,62 @@ class LaunchedCluster:
         except TimeoutError:
             self._process.kill()
             await self._process.wait()
+        with suppress(AlreadyRunsError), self._folder.locked():
             await remove_remains(self._folder)
 
 
-async def launch(folder: ClusterFolder, spec: ClusterSpec, *, attached: bool) -> LaunchedCluster:
-    """Starts the cluster of ``folder``; ``attached`` ones end with this process, however it ends.
+async def launch(folder: ClusterFolder, spec: ClusterSpec, *, attached: bool, anew: bool = False) -> LaunchedCluster:
+    """Starts the cluster of ``folder``; ``attached`` ones end with this process, however it ends. ``anew`` forgets an
+    earlier cluster of that name first.
 
     Raises ``AlreadyRunsError``, and ``SpecError`` where there can be no such cluster; then there is no folder of it.
     """
     if folder.runs():
         raise AlreadyRunsError(folder.name)
     spec.check()
-    if spec.kubernetes and (lacks := missing(await survey(folder.root.parent))):
+    if spec.kubernetes and (lacks := missing(await survey(folder.root.parent), len(spec.node_specs))):
         raise SpecError(f"a real Kubernetes cannot run here: {'; '.join(lacks)}")
-    await remove_remains(folder)
-    folder.write_spec(spec)
-    folder.logs.mkdir(parents=True, exist_ok=True)
+    with folder.locked() as lock:
+        await remove_remains(folder)
+        if anew:
+            folder.clear()
+        folder.write_spec(spec)
+        folder.logs.mkdir(parents=True, exist_ok=True)
+        return LaunchedCluster(folder, await _started(folder, lock, attached=attached))
+
+
+async def _started(folder: ClusterFolder, lock: ClusterLock, *, attached: bool) -> asyncio.subprocess.Process:
+    """The cluster's process, which has the lock from now on."""
     command = [sys.executable, "-m", "deploy.local.cluster", folder.name]
     fate = ["setpriv", "--pdeathsig", "TERM", "--"] if attached else []
     with folder.log("cluster").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
+        return await asyncio.create_subprocess_exec(
             *fate,
             *command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
-            env={**os.environ, "AUTOSCALE_HOME": str(folder.root.parent)},
+            env={**os.environ, "AUTOSCALE_HOME": str(folder.root.parent), **lock.passed_on},
+            pass_fds=lock.descriptors,
             start_new_session=True,
         )
-    return LaunchedCluster(folder, process)
 
 
 async def stop(folder: ClusterFolder, clock: Clock) -> bool:
-    """Ends the running cluster of ``folder``; returns whether there was one. Nothing of it is left afterwards."""
+    """Ends the running cluster of ``folder``; returns whether there was one. Nothing of it is left afterwards.
+
+    Raises ``AlreadyRunsError`` where another command starts or removes it at the same time.
+    """
     owner = folder.owner()
     if owner is not None:
         for number, patience in ((signal.SIGTERM, _PATIENCE), (signal.SIGKILL, _LAST_PATIENCE)):
-            os.kill(owner, number)
+            with suppress(ProcessLookupError):
+                os.kill(owner, number)
             if await _ended(folder, clock, patience):
                 break
-    await remove_remains(folder)
+    with folder.locked():
+        await remove_remains(folder)
+        folder.remove()
     return owner is not None
 
 

@@ -90,8 +90,11 @@ class RealCluster:
         """
         try:
             async with AsyncExitStack() as stack:
-                await self._bring_up(stack)
-                await stop.wait()
+                try:
+                    await self._bring_up(stack)
+                    await stop.wait()
+                finally:
+                    stop.set()  # a signal may not cut off what follows
         except* NodeError as errors:
             raise _failure(errors) from errors
         except* (NetworkError, NoProgramsError, OSError) as errors:
@@ -137,8 +140,10 @@ class RealCluster:
             self._progress.done(self._network.description)
             yield
         finally:
-            await self._network.down()
-            await asyncio.to_thread(remove_group, self._plan.cgroup)
+            try:
+                await self._network.down()
+            finally:
+                await asyncio.to_thread(remove_group, self._plan.cgroup)
 
     def _node(self, node: NodePlan, programs: Programs, pki: Pki) -> Node:
         """The node, with its settings in its folder."""
@@ -208,9 +213,15 @@ class RealCluster:
         by_name = {node.plan.name: node for node in nodes}
         services = ServiceForwards(client, lambda host, port: self._network.connect(None, host, port))
         stack.push_async_callback(services.close)
+
+        def named(name: str) -> Node:
+            if name not in by_name:
+                raise LookupError(f"there is no node {name!r}; there are {', '.join(by_name)}")
+            return by_name[name]
+
         actions = {
-            STOP_KUBELET: lambda node: by_name[node].stop(KUBELET),
-            START_KUBELET: lambda node: by_name[node].start(KUBELET),
+            STOP_KUBELET: lambda node: named(node).stop(KUBELET),
+            START_KUBELET: lambda node: named(node).start(KUBELET),
         }
         exposed = ExposedCluster(self._network, self._plan.nodes[0].name)
         stack.push_async_callback(exposed.close)

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 from rich.console import Console
 
-from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
-from deploy.local.cluster.launch import LaunchedCluster, launch, remove_remains
+from deploy.local.cluster.folder import ClusterFolder
+from deploy.local.cluster.launch import LaunchedCluster, launch
 from deploy.local.cluster.spec import ClusterSpec
 from scripts.autoscale.site import Site, SiteError, open_site
 from scripts.autoscale.steps import StepView
@@ -32,12 +32,7 @@ async def fresh_cluster(name: str, spec: ClusterSpec, console: Console) -> Async
 @asynccontextmanager
 async def launched(name: str, spec: ClusterSpec) -> AsyncIterator[LaunchedCluster]:
     """A cluster that begins to come up, in place of an earlier one of that name. Raises ``AlreadyRunsError``."""
-    folder = ClusterFolder.of(name)
-    if folder.runs():
-        raise AlreadyRunsError(name)
-    await remove_remains(folder)
-    folder.remove()
-    cluster = await launch(folder, spec, attached=True)
+    cluster = await launch(ClusterFolder.of(name), spec, attached=True, anew=True)
     try:
         yield cluster
     finally:

@@ -22,9 +22,15 @@ API = "/v2/team/agent/"
 
 @dataclass
 class Registry:
-    """Keeps what is pushed to it, by the distribution API. With ``password`` it wants a token first."""
+    """Keeps what is pushed to it, by the distribution API. With ``password`` it wants a token first, as its reference
+    implementation does: one with the rights that the request needs. The ``ended``-th upload ends all tokens.
+    """
 
     password: str = ""
+    ended: int = 0
+    tokens: list[str] = field(default_factory=list)
+    strangers: list[str] = field(default_factory=list)
+    uploads_at: str = ""
     blobs: dict[str, bytes] = field(default_factory=dict)
     manifests: dict[str, bytes] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
@@ -32,18 +38,30 @@ class Registry:
     def __call__(self, request: httpx.Request) -> httpx.Response:
         if request.url.host == "token.test":
             return self._token(request)
-        if self.password and request.headers.get("Authorization") != f"Bearer for-{self.password}":
-            challenge = 'Bearer realm="https://token.test/t",service="r",scope="repository:team/agent:pull,push"'
+        if request.url.host == "uploads.test":
+            self.strangers.append(request.headers.get("Authorization", ""))
+            return self._store(request)
+        needs = "pull" if request.method == "HEAD" else "pull,push"
+        if self.password and not self._lets_in(request, needs):
+            challenge = f'Bearer realm="https://token.test/t",service="r",scope="repository:team/agent:{needs}"'
             return httpx.Response(401, headers={"WWW-Authenticate": challenge})
         self.asked.append(f"{request.method} {request.url.path.removeprefix(API)[:13]}")
         return self._answer(request)
+
+    def _lets_in(self, request: httpx.Request, needs: str) -> bool:
+        shown = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if request.method == "PUT" and "uploads" in request.url.path:
+            self.ended -= 1
+            self.tokens = self.tokens if self.ended else []
+        return shown in self.tokens and f"repository:team/agent:{needs}" in shown.split()
 
     def _token(self, request: httpx.Request) -> httpx.Response:
         pair = base64.b64encode(f"me:{self.password}".encode()).decode()
         if request.headers.get("Authorization") != f"Basic {pair}":
             return httpx.Response(401, text="wrong password")
-        assert dict(request.url.params) == {"service": "r", "scope": "repository:team/agent:pull,push"}
-        return httpx.Response(200, json={"token": f"for-{self.password}"})
+        assert request.url.params["service"] == "r"
+        self.tokens.append(f"{self.ended} {request.url.params['scope']}")
+        return httpx.Response(200, json={"token": self.tokens[-1]})
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         kind, _, name = request.url.path.removeprefix(API).partition("/")
@@ -51,7 +69,7 @@ class Registry:
             case "HEAD", "blobs":
                 return httpx.Response(200 if name in self.blobs else 404)
             case "POST", "blobs":
-                return httpx.Response(202, headers={"Location": f"{API}uploads/1?state=x"})
+                return httpx.Response(202, headers={"Location": f"{self.uploads_at}{API}uploads/1?state=x"})
             case "PUT", "uploads":
                 return self._store(request)
             case "PUT", "manifests":
@@ -118,12 +136,34 @@ def test_several_platforms_become_one_name(tmp_path: Path) -> None:
     assert {each["digest"] for each in index["manifests"]} == registry.manifests.keys() - {"v1"}
 
 
-def test_a_token_is_fetched_once_with_the_login_of_docker(tmp_path: Path, logins: Path) -> None:
+@pytest.fixture
+def login(logins: Path) -> Registry:
+    """A registry that wants a token, and docker's login for it."""
     pair = base64.b64encode(b"me:secret").decode()
     (logins / "config.json").write_text(json.dumps({"auths": {"registry.test": {"auth": pair}}}))
-    registry = Registry(password="secret")
-    pushed({"amd64": archive(tmp_path)}, registry)
-    assert registry.manifests.keys() == {"v1"}
+    return Registry(password="secret")
+
+
+def test_one_token_with_all_rights_is_fetched_with_the_login_of_docker(tmp_path: Path, login: Registry) -> None:
+    pushed({"amd64": archive(tmp_path)}, login)
+    assert login.manifests.keys() == {"v1"}
+    assert login.tokens == ["0 repository:team/agent:pull repository:team/agent:pull,push"]
+
+
+def test_a_blob_whose_token_ends_while_it_is_sent_is_sent_again(tmp_path: Path, login: Registry) -> None:
+    login.ended = 2
+    pushed({"amd64": archive(tmp_path)}, login)
+    assert login.manifests.keys() == {"v1"}
+    assert len(login.blobs) == 2
+    assert login.asked.count("POST blobs/uploads") == 3
+    assert login.tokens == ["0 repository:team/agent:pull,push"]
+
+
+def test_a_host_that_uploads_are_sent_to_learns_no_token(tmp_path: Path, login: Registry) -> None:
+    login.uploads_at = "https://uploads.test"
+    pushed({"amd64": archive(tmp_path)}, login)
+    assert login.strangers == ["", ""]
+    assert len(login.blobs) == 2
 
 
 def test_a_refused_login_is_said(tmp_path: Path) -> None:

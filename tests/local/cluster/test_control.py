@@ -61,7 +61,9 @@ async def test_the_command_says_what_follows_of_a_kubelet_that_stopped_or_runs(
     for action in KubeletAction:
         assert await order_kubelet(folder, action, "node-1") == 0
     stopped, runs = capsys.readouterr().out.splitlines()
-    assert stopped == "The kubelet of node-1 has stopped: its node is NotReady in 40 s, and its guests run on."
+    assert (
+        stopped == "The kubelet of node-1 has stopped: its node is NotReady in under a minute, and its guests run on."
+    )
     assert runs == "The kubelet of node-1 runs: its node is Ready in a few seconds."
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from deploy.local.kubernetes.machine.control_groups import controllers, is_unified, make_group, remove_group
+from deploy.local.kubernetes.machine.control_groups import controllers, is_unified, make_group, remove_group, trial
 
 GROUP = "autoscale.shop/node-1"
 
@@ -61,3 +62,40 @@ def test_a_group_that_cannot_be_removed_is_named(first: Path) -> None:
     with pytest.raises(OSError, match=r"control groups stay behind: .*memory/autoscale\.shop/node-1"):
         remove_group("autoscale.shop", first, waited.append)
     assert len(waited) == 100
+
+
+def second(root: Path, passed_on: str) -> Path:
+    """Version 2, where a group gets of the root's controllers what is ``passed_on``."""
+    (root / "cgroup.controllers").write_text("cpuset cpu memory pids\n")
+
+    class Group(type(root)):  # type: ignore[misc]  # the path class of this platform
+        """A folder in which the kernel lists a group's controllers once it is made."""
+
+        def mkdir(self, *args: object, **more: object) -> None:
+            super().mkdir(*args, **more)
+            self.joinpath("cgroup.controllers").write_text(passed_on)
+
+        def rmdir(self) -> None:
+            self.joinpath("cgroup.controllers").unlink(missing_ok=True)
+            self.joinpath("cgroup.subtree_control").unlink(missing_ok=True)
+            super().rmdir()
+
+    return Group(root)
+
+
+def test_a_trial_finds_nothing_wrong_where_groups_get_their_controllers(tmp_path: Path, first: Path) -> None:
+    (first / "cpuset" / "cpuset.cpus").unlink()
+    assert trial(first) == ""
+
+
+def test_a_trial_says_that_a_root_with_processes_passes_nothing_on(tmp_path: Path) -> None:
+    said = trial(second(tmp_path, "pids\n"), lambda _: None)
+    assert said.startswith("control groups below /sys/fs/cgroup get no cpu, memory: processes are in it")
+    assert said.endswith("start that with --cgroupns=host")
+
+
+def test_a_trial_says_that_groups_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "memory").write_text("a file")
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / f"autoscale-trial-{os.getpid()}").write_text("in the way")
+    assert "control groups cannot be made" in trial(tmp_path)

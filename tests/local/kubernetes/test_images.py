@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tarfile
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from deploy.local.kubernetes.plan.image_names import BUSYBOX_IMAGE, PAUSE_IMAGE
 from deploy.local.kubernetes.programs.build import Builder, Counted
-from deploy.local.kubernetes.programs.images import Image, write_image
+from deploy.local.kubernetes.programs.images import Image, stands_alone, write_image
 from deploy.local.kubernetes.programs.toolchain import Toolchain
 from deploy.local.kubernetes.programs.versions import ETCD, PAUSE
 from vm_image.store import Store
@@ -75,3 +76,9 @@ def test_a_build_tells_of_every_tenth_of_its_packages() -> None:
     for _ in range(9):
         counted.built()
     assert said == ["etcd: 4 packages of 40 at most", "etcd: 8 packages of 40 at most"]
+
+
+def test_a_busybox_that_needs_libraries_is_no_program_for_an_image(tmp_path: Path) -> None:
+    assert not stands_alone(Path(sys.executable).resolve())
+    assert not stands_alone(program(tmp_path, "script"))
+    assert not stands_alone(tmp_path / "missing")

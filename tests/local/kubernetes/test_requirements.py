@@ -50,11 +50,19 @@ def test_without_root_nothing_else_is_asked_for() -> None:
             {"unified_cgroups": True, "controllers": ("memory", "pids")},
             "control groups (version 2) lack cpu, cpuset",
         ),
+        ({"without_groups": "control groups get no cpu"}, "control groups get no cpu"),
         ({"kmsg": False}, "there is no /dev/kmsg, which kubelets read"),
     ],
 )
 def test_what_is_missing_is_said_with_the_remedy(lack: dict[str, Any], clause: str) -> None:
     assert missing(replace(ABLE, **lack)) == [clause]
+
+
+def test_many_nodes_need_more_inotify_instances_than_a_user_has_by_default() -> None:
+    assert missing(replace(ABLE, inotify_instances=128), nodes=14) == []
+    assert missing(replace(ABLE, inotify_instances=128), nodes=15) == [
+        "15 nodes watch files in 135 places, and 128 are allowed: sysctl -w fs.inotify.max_user_instances=270"
+    ]
 
 
 def test_all_that_is_missing_is_said_at_once() -> None:

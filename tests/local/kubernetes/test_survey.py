@@ -52,7 +52,12 @@ def test_what_is_built_does_not_depend_on_the_users_settings(tmp_path: Path, mon
     for name, value in (("GOOS", "plan9"), ("GOFLAGS", "-race"), ("CGO_ENABLED", "1"), ("GOPROXY", "file:///mirror")):
         monkeypatch.setenv(name, value)
     used = find_go().environment()
-    assert ("GOOS" in used, used["GOFLAGS"], used["CGO_ENABLED"], used["GOPROXY"]) == (False, "", "0", "file:///mirror")
+    assert ("GOOS" in used, used["GOFLAGS"], used["CGO_ENABLED"], used["GOPROXY"]) == (
+        False,
+        "-mod=readonly",
+        "0",
+        "file:///mirror",
+    )
 
 
 def test_the_memory_of_the_machine_is_what_the_kernel_says(tmp_path: Path) -> None:

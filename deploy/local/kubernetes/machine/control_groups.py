@@ -67,6 +67,31 @@ def _pass_on(place: Path) -> None:
             (place / "cgroup.subtree_control").write_text(f"+{name}")
 
 
+def trial(root: Path = ROOT, sleep: Callable[[float], None] = time.sleep) -> str:
+    """What keeps groups from being made here, found by making one; empty where nothing does."""
+    group = f"autoscale-trial-{os.getpid()}"
+    try:
+        make_group(f"{group}/node", root)
+        return _lacking(root / group / "node") if is_unified(root) else ""
+    except OSError as error:
+        return f"control groups cannot be made in {root}: {error.strerror}"
+    finally:
+        with suppress(OSError):
+            remove_group(group, root, sleep)
+
+
+def _lacking(place: Path) -> str:
+    """A group that has processes can pass nothing on, unless it is the machine's own root."""
+    has = (place / "cgroup.controllers").read_text().split()
+    lacks = [name for name in NEEDED if name not in has]
+    if not lacks:
+        return ""
+    return (
+        f"control groups below {ROOT} get no {', '.join(lacks)}: processes are in it, as in a container with a control "
+        "group namespace of its own; start that with --cgroupns=host"
+    )
+
+
 def remove_group(group: str, root: Path = ROOT, sleep: Callable[[float], None] = time.sleep) -> None:
     """Kills what is in ``group`` or below it, and removes it from every hierarchy. Raises ``OSError`` if one stays."""
     for _ in range(_TRIES):

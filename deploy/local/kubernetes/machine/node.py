@@ -4,12 +4,14 @@ Rules that hold here:
 
 - The node's first process makes its view of the files and holds its processes; with it ends all that runs on the node,
   and all that was mounted there. The kernel ends it with this process.
-- A node whose first process ends is booted again, as a machine would be: its disk stays, its pods start anew.
+- A node whose first process ends is booted again, as a machine would be: its disk stays, its pods start anew. One that
+  does not come up again is tried again after a pause; it costs no other node anything.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,15 +21,20 @@ from typing import Final
 from deploy.local.kubernetes.plan import arguments
 from deploy.local.kubernetes.plan.cluster_plan import BOOTED, CONTAINERD_SOCKET, IMAGES, PROGRAMS, NodePlan
 from deploy.local.process import ProcessSupervisor, Program, end, start
+from protocol.backoff import Backoff, Retries
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 _BOOT_SCRIPT: Final = Path(__file__).with_name("boot-node.sh")
 _PATIENCE: Final = Seconds(60.0)
 _PAUSE: Final = Seconds(0.05)
+_BACKOFF: Final = Backoff(Seconds(1.0), Seconds(30.0))
+_STEADY: Final = Seconds(120.0)
 _PATH: Final = (
     f"{PROGRAMS}/kubernetes:{PROGRAMS}/containerd:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
+_log: Final = logging.getLogger("nodes")
+
 CONTAINERD: Final = "containerd"
 KUBELET: Final = "kubelet"
 KUBE_PROXY: Final = "kube-proxy"
@@ -75,30 +82,45 @@ class Node:
         self._clock = clock
         self._first = 0
         self._running: dict[str, tuple[ProcessSupervisor, asyncio.Task[None]]] = {}
+        self._came_up = False
         self.boots = 0
 
     async def run(self, api_server: asyncio.Event) -> None:
         """Boots the node, and again whenever its first process ends, until cancelled. Its kubelet starts once
-        ``api_server`` is set. Raises ``NodeError`` where the node does not boot.
+        ``api_server`` is set. Raises ``NodeError`` where the node does not boot the first time.
         """
+        retries = Retries(_BACKOFF, _STEADY)
         while True:
-            process = await start(self._first_process())
+            began = self._clock.now()
             try:
-                self._first = await self._holder(process)
-                self._place.pid_file.write_text(f"{self._first}\n")
-                self.boots += 1
-                self.start(CONTAINERD)
-                await self._containerd_answers()
-                await self.import_images(f"{IMAGES}/*.tar")
-                await api_server.wait()
-                for part in (KUBELET, KUBE_PROXY):
-                    self.start(part)
-                await process.wait()
-            finally:
-                self._place.pid_file.unlink(missing_ok=True)
-                for part in tuple(self._running):
-                    self.stop(part)
-                await asyncio.shield(self._power_off(process))
+                await self._lived(api_server)
+            except NodeError as error:
+                if not self._came_up:
+                    raise
+                pause = retries.failed(self._clock.jitter(), Seconds(self._clock.now() - began))
+                _log.warning("a node does not boot; trying again", extra={"node": self.plan.name, "error": str(error)})
+                await self._clock.sleep(pause)
+
+    async def _lived(self, api_server: asyncio.Event) -> None:
+        """Boots the node; returns when its first process has ended. Raises ``NodeError``."""
+        process = await start(self._first_process())
+        try:
+            self._first = await self._holder(process)
+            self._place.pid_file.write_text(f"{self._first}\n")
+            self.boots += 1
+            self.start(CONTAINERD)
+            await self._containerd_answers()
+            await self.import_images(f"{IMAGES}/*.tar")
+            self._came_up = True
+            await api_server.wait()
+            for part in (KUBELET, KUBE_PROXY):
+                self.start(part)
+            await process.wait()
+        finally:
+            self._place.pid_file.unlink(missing_ok=True)
+            for part in tuple(self._running):
+                self.stop(part)
+            await asyncio.shield(self._power_off(process))
 
     async def _power_off(self, process: asyncio.subprocess.Process) -> None:
         """Ends all that runs on the node at once; returns when it is gone."""

@@ -18,6 +18,7 @@ from protocol.units import Bytes, MilliCpu, Resources
 
 _PLACES: Final = os.pathsep.join((*os.get_exec_path(), "/usr/sbin", "/sbin", "/usr/lib/cni", "/opt/cni/bin"))
 _KMSG: Final = Path("/dev/kmsg")
+_INOTIFY: Final = Path("/proc/sys/fs/inotify/max_user_instances")
 _NAMESPACES: Final = ("unshare", "--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc", "--")
 _OVERLAY: Final = 'cd "$1" && mkdir a b c d && exec mount -t overlay overlay -o lowerdir=a,upperdir=b,workdir=c d'
 _NFTABLES: Final = "table ip t {\nchain c {\ntype nat hook prerouting priority -100;\n}\n}\n"
@@ -38,6 +39,8 @@ async def survey(state: Path) -> Machine:
         unified_cgroups=control_groups.is_unified(),
         controllers=control_groups.controllers(),
         kmsg=_KMSG.exists(),
+        without_groups=await asyncio.to_thread(control_groups.trial) if root else "",
+        inotify_instances=int(_INOTIFY.read_text()) if _INOTIFY.exists() else 0,
     )
 
 

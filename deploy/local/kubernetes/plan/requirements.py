@@ -17,6 +17,9 @@ PACKAGES: Final = {
 }
 """Program → the Debian package that has it."""
 
+WATCHES_OF_A_NODE: Final = 9
+"""The inotify instances that containerd, the kubelet and its pods take."""
+
 _CONTROLLERS_OF_1: Final = ("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "pids")
 _CONTROLLERS_OF_2: Final = ("cpu", "cpuset", "memory", "pids")
 
@@ -34,11 +37,13 @@ class Machine:
     unified_cgroups: bool
     controllers: Collection[str]
     kmsg: bool = True
+    without_groups: str = ""
+    inotify_instances: int = 1 << 31
 
 
-def missing(machine: Machine) -> list[str]:
-    """What is missing, each as a clause of one line; nothing where a cluster can run. What only root can find out is
-    not asked of others.
+def missing(machine: Machine, nodes: int = 1) -> list[str]:
+    """What is missing for so many ``nodes``, each as a clause of one line; nothing where a cluster can run. What only
+    root can find out is not asked of others.
     """
     if not machine.root:
         return ["it needs root, for namespaces, mounts and control groups"]
@@ -53,6 +58,18 @@ def missing(machine: Machine) -> list[str]:
         machine.without_overlay,
         machine.without_nftables if not packages else "",
         f"control groups (version {version}) lack {', '.join(controllers)}" if controllers else "",
+        machine.without_groups if not controllers else "",
+        _few_watches(machine.inotify_instances, nodes),
         "" if machine.kmsg else "there is no /dev/kmsg, which kubelets read",
     )
     return [clause for clause in clauses if clause]
+
+
+def _few_watches(instances: int, nodes: int) -> str:
+    needed = nodes * WATCHES_OF_A_NODE
+    if instances >= needed:
+        return ""
+    setting = "fs.inotify.max_user_instances"
+    return (
+        f"{nodes} nodes watch files in {needed} places, and {instances} are allowed: sysctl -w {setting}={2 * needed}"
+    )

@@ -14,6 +14,7 @@ from deploy.local.kubernetes.programs.build import Builder, BuildFailedError
 from deploy.local.kubernetes.programs.images import image_set
 from deploy.local.kubernetes.programs.toolchain import NoGoError, find_go
 from deploy.local.kubernetes.programs.versions import module_sets
+from vm_image.host import BuildError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         builder = Builder.usual(find_go())
         folders = {modules.name: str(builder.ensure(modules, report)) for modules in module_sets(minor, add_ons)}
         images = image_set(builder, add_ons, report)
-    except (BuildFailedError, NoGoError, OSError) as error:
+    except (BuildError, BuildFailedError, NoGoError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     report(json.dumps({**folders, "images": str(images)}))

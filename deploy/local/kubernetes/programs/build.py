@@ -56,8 +56,7 @@ class Builder:
 
     def kept(self, modules: ModuleSet) -> Path | None:
         """The folder of the set's programs, where they have been built."""
-        folder = self.store.path(self.key(modules))
-        return folder if folder.is_dir() else None
+        return self.store.kept(self.key(modules))
 
     def ensure(self, modules: ModuleSet, report: Report) -> Path:
         """The folder of the set's programs, built where they are missing. Raises ``BuildFailedError``."""

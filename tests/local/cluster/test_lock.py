@@ -1,0 +1,91 @@
+"""The lock of a cluster: who has it, how it is passed on, and whom it keeps out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local.cluster import lock as locks
+from deploy.local.cluster.folder import ClusterFolder
+from deploy.local.cluster.lock import INHERITED, AlreadyRunsError, ClusterLock, is_held, owner_of
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the machine's locks are, for a user who is root."""
+    place = tmp_path / "run"
+    place.mkdir()
+    monkeypatch.setattr(locks, "_MACHINE", place)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    return place
+
+
+@pytest.fixture
+def child(tmp_path: Path, machine: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that was given the lock of the cluster ``shop``, and lives until its input is closed."""
+    held = ClusterLock.take("shop", tmp_path / "shop")
+    code = (
+        "import os, sys; from pathlib import Path; from deploy.local.cluster.lock import ClusterLock\n"
+        f"ClusterLock.inherited(Path({str(tmp_path / 'shop')!r}), os.environ[{INHERITED!r}])\n"
+        "print('has it', flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **held.passed_on},
+        pass_fds=held.descriptors,
+    )
+    held.release()
+    assert process.stdout is not None
+    assert process.stdout.readline() == "has it\n"
+    yield process
+    process.communicate()
+
+
+def test_a_lock_that_was_passed_on_is_held_until_its_new_owner_ends(
+    tmp_path: Path, child: subprocess.Popen[str]
+) -> None:
+    folder = tmp_path / "shop"
+    assert (is_held(folder), owner_of(folder)) == (True, child.pid)
+    with pytest.raises(AlreadyRunsError, match=r"the cluster 'shop' runs already$"):
+        ClusterLock.take("shop", folder)
+    child.communicate()
+    assert (is_held(folder), owner_of(folder)) == (False, None)
+    ClusterLock.take("shop", folder).release()
+
+
+def test_a_cluster_of_that_name_in_another_folder_is_kept_out_too(tmp_path: Path, machine: Path) -> None:
+    """Its namespaces and control groups would have the same names."""
+    held = ClusterLock.take("shop", tmp_path / "here")
+    with pytest.raises(AlreadyRunsError, match=f"on this machine, in {tmp_path / 'here'}: end it there"):
+        ClusterLock.take("shop", tmp_path / "there")
+    assert not is_held(tmp_path / "there")
+    ClusterLock.take("other", tmp_path / "other").release()
+    held.release()
+    ClusterLock.take("shop", tmp_path / "there").release()
+
+
+def test_a_lock_whose_file_was_removed_locks_nothing(tmp_path: Path, machine: Path) -> None:
+    folder = ClusterFolder("shop", tmp_path / "shop")
+    with folder.locked():
+        folder.remove()
+        (machine / "autoscale-shop.lock").unlink()
+        with folder.locked():
+            assert folder.runs()
+
+
+def test_what_a_folder_has_is_forgotten_and_its_lock_stays(tmp_path: Path, machine: Path) -> None:
+    folder = ClusterFolder("shop", tmp_path / "shop")
+    with folder.locked():
+        folder.logs.mkdir()
+        folder.log("cluster").write_text("old")
+        (folder.root / "spec.json").write_text("{}")
+        folder.clear()
+        assert ([each.name for each in folder.root.iterdir()], folder.runs()) == (["lock"], True)
