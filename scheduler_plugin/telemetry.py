@@ -5,6 +5,7 @@ Rules that hold here:
 - Only shells report here; the ledger returns explanations instead.
 - Labels are nodes, resources and small fixed sets of words: never pods, VMs or peers.
 - What can be read from the ledger is read when it is scraped: a node that is gone leaves no series behind.
+- Gauges that what acts sets are the leader's (``LeaderGauges``): a replica that is deposed shows them no more.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+from scheduler_plugin.metrics.leader_gauges import LeaderGauges
 from scheduler_plugin.metrics.migration_metrics import MigrationMetrics
 from scheduler_plugin.metrics.request_metrics import RequestMetrics
 from scheduler_plugin.program_telemetry import ProgramTelemetry
@@ -63,8 +65,9 @@ class Telemetry(ProgramTelemetry):
         )
         self.takeover = self._gauge("takeover_seconds", "From winning the Lease to answering, when last it was won")
         self.terms = self._counter("terms", "How often this process has begun to lead")
-        self.migrations = MigrationMetrics(self.registry)
-        self.requests = RequestMetrics(self.registry)
+        self._of_leader = LeaderGauges(self.registry)
+        self.migrations = MigrationMetrics(self.registry, self._of_leader)
+        self.requests = RequestMetrics(self.registry, self._of_leader)
         for counter, known in (
             (self.permits, ("whole", "partly", "migrate")),
             (self.refusals, ("400", "401", "403", "404", "413", "503")),
@@ -125,6 +128,7 @@ class Telemetry(ProgramTelemetry):
 
     def leads(self, leads: bool, took: Seconds = Seconds(0.0)) -> None:
         """This process begins to decide, ``took`` after it won the Lease, or decides no more."""
+        self._of_leader.leads(leads)
         self.leading.set(leads)
         if leads:
             self.takeover.set(took)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from scheduler_plugin.metrics.leader_gauges import LeaderGauges
 
 TOTAL: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 DOWNTIME: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
@@ -14,9 +16,9 @@ DOWNTIME: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 class MigrationMetrics:
     """Orders, endings and what is on its way."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
-        histogram = partial(Histogram, registry=registry)
+    def __init__(self, registry: CollectorRegistry, of_leader: LeaderGauges) -> None:
+        counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
+        gauge = of_leader.gauge
         orders = "Migrations that were to be created, by what came of it"
         self.orders = counter("autoscale_scheduler_migration_orders", orders, ("outcome",))
         causes = "Moves for which room was reserved, by what they are for"
@@ -25,7 +27,7 @@ class MigrationMetrics:
         self.unrelieved = gauge("autoscale_scheduler_unrelieved_denial_seconds", refusing)
         self.ended = counter("autoscale_scheduler_migrations", "Migrations that have ended, by how", ("outcome",))
         active = "Migrations that have not ended, by phase"
-        self.active = gauge("autoscale_scheduler_migrations_active", active, ("phase",))
+        self.active = gauge("autoscale_scheduler_migrations_active", active, "phase")
         self.enabled = gauge("autoscale_scheduler_migrations_enabled", "1 while VMs may be moved")
         stuck = "Nodes that VMs should leave and none can"
         self.stuck = gauge("autoscale_scheduler_migration_stuck_nodes", stuck)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from scheduler_plugin.metrics.leader_gauges import LeaderGauges
 
 _PREFIX: Final = "autoscale_scheduler_pod_requests"
 _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -13,7 +15,7 @@ _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 class RequestMetrics:
     """The metrics of one process: how writes end, how long agents wait for them, and how many pods are behind."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, of_leader: LeaderGauges) -> None:
         self.writes = Counter(f"{_PREFIX}_writes", "Requests of VMs' pods written", ["outcome"], registry=registry)
         self.waited = Histogram(
             f"{_PREFIX}_wait_seconds",
@@ -27,7 +29,5 @@ class RequestMetrics:
             ["verdict"],
             registry=registry,
         )
-        self.followed = Gauge(f"{_PREFIX}_followed", "1 while requests of pods follow their VMs", registry=registry)
-        self.short = Gauge(
-            f"{_PREFIX}_short", "Pods that request less than is reserved for their VMs", registry=registry
-        )
+        self.followed = of_leader.gauge(f"{_PREFIX}_followed", "1 while requests of pods follow their VMs")
+        self.short = of_leader.gauge(f"{_PREFIX}_short", "Pods that request less than is reserved for their VMs")

@@ -48,10 +48,12 @@ def registries() -> dict[str, CollectorRegistry]:
         OwnVm(ASSIGNMENT), lambda _assignment, _policy: fixture.runner, POLICY, Dependencies(fixture.clock, Lines())
     )
     supervisor.runners[ASSIGNMENT] = fixture.runner
+    scheduler = SchedulerTelemetry(lambda: Instant(0.0))
+    scheduler.leads(True)
     vms: Any = Informer(None, VIRTUAL_MACHINES, fixture.clock)  # type: ignore[arg-type]  # it is never run
     found = {
         "autoscaler-agent": registry_of(supervisor, fixture.clock, {"alone": 0, "together": 0}),
-        "autoscale-scheduler": SchedulerTelemetry(lambda: Instant(0.0)).registry,
+        "autoscale-scheduler": scheduler.registry,
         "autoscale-groups": GroupsTelemetry().registry,
         "autoscale-dashboard": DashboardTelemetry().registry,
         "autoscale-expander": ExpanderTelemetry().registry,
