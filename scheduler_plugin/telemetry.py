@@ -68,6 +68,8 @@ class Telemetry(ProgramTelemetry):
         self._of_leader = LeaderGauges(self.registry)
         self.migrations = MigrationMetrics(self.registry, self._of_leader)
         self.requests = RequestMetrics(self.registry, self._of_leader)
+        scaled = "VMs whose size an agent decides, by whether the agent has asked within a minute"
+        self._scaled = self._of_leader.gauge("autoscale_scheduler_scaled_vms", scaled, "agent")
         for counter, known in (
             (self.permits, ("whole", "partly", "migrate")),
             (self.refusals, ("400", "401", "403", "404", "413", "503")),
@@ -87,6 +89,8 @@ class Telemetry(ProgramTelemetry):
     async def page(self, ledger: Ledger) -> bytes:
         """The metrics in Prometheus's text format. Thousands of nodes are long to write down: a thread does that."""
         self._sums.take(ledger, self._watch_ages())
+        for agent, count in zip(("heard", "silent"), ledger.scaled_vms(self._now()), strict=True):
+            self._scaled.labels(agent).set(count)
         return await asyncio.to_thread(generate_latest, self.registry)
 
     def _watch_ages(self) -> dict[str, float]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from typing import Final
 
 from protocol.messages import ObjectName
-from protocol.units import Instant
+from protocol.units import Instant, Seconds
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.explain import Explanation, explain
+from scheduler_plugin.ledger.facts import WITHOUT_GUEST
 from scheduler_plugin.ledger.moves import Migration
 from scheduler_plugin.ledger.parts.part import LedgerPart
 from scheduler_plugin.placement import Room
+
+LATELY: Final = Seconds(60.0)
+"""An agent asks once in 15 s."""
 
 
 class LedgerViews(LedgerPart):
@@ -55,6 +60,17 @@ class LedgerViews(LedgerPart):
     def waiting(self) -> int:
         """How many pods wait for room."""
         return len(self._state.waiting)
+
+    def scaled_vms(self, now: Instant) -> tuple[int, int]:
+        """How many VMs with a guest an agent is to size: those whose agent was heard lately, and the others."""
+        heard = [now - vm.heard_at <= LATELY for vm in self._state.vms.values() if self._is_scaled(vm)]
+        return heard.count(True), heard.count(False)
+
+    def _is_scaled(self, vm: VmAccount) -> bool:
+        """Pods of another scheduler run VMs that may be its agents' to size."""
+        if vm.facts is None or not vm.facts.has_agent or vm.facts.phase in WITHOUT_GUEST:
+            return False
+        return any(claim.pod.scheduler == self._state.scheduler for claim in vm.claims)
 
     def explain(self, uid: str, now: Instant) -> Explanation:
         """Everything known of one pod. Raises ``UnknownPodError``."""

@@ -38,6 +38,8 @@ OF_EACH_REPLICA = {
 """Gauges that a standby tells of itself, or from the ledger that it keeps; a deposed leader goes on to do so."""
 
 STUCK = {
+    "scaled_vms heard": 0.0,
+    "scaled_vms silent": 1.0,
     "migrations_active pending": 0.0,
     "migrations_active running": 0.0,
     "migrations_enabled": 1.0,
@@ -105,4 +107,4 @@ async def test_a_new_term_begins_without_what_was_seen_in_an_earlier_one(pair: R
     new.way.is_cut = True
     while not old.leads:
         await pair.clock.advance(0.1)
-    assert await of_leader(old) == dict.fromkeys(STUCK, 0.0) | {"pod_requests_followed": 1.0}
+    assert await of_leader(old) == dict.fromkeys(STUCK, 0.0) | {"pod_requests_followed": 1.0, "scaled_vms silent": 1.0}

@@ -1,0 +1,53 @@
+"""Which VMs agents are to size, and whether these are heard: agents that are gone tell Prometheus nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from protocol.units import Instant
+from scheduler_plugin.ledger import VmFacts
+from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, node, vm, vm_pod
+
+RUNS = vm("a", amount(1))
+
+
+def counted(fleet: Fleet, at: float) -> dict[str, int]:
+    return dict(zip(("heard", "silent"), fleet.ledger.scaled_vms(Instant(at)), strict=True))
+
+
+def test_a_vm_is_silent_until_its_agent_asks_and_again_a_minute_after_it_asked_last() -> None:
+    fleet = Fleet(node(), RUNS, vm_pod("a", "n1"))
+    assert counted(fleet, LATER) == {"heard": 0, "silent": 1}
+    fleet.grant("a", amount(2), now=LATER)
+    assert counted(fleet, LATER + 60) == {"heard": 1, "silent": 0}
+    assert counted(fleet, LATER + 61) == {"heard": 0, "silent": 1}
+
+
+def test_each_vm_counts_once() -> None:
+    others = [each for of in ("b", "c") for each in (vm(of, amount(1)), vm_pod(of, "n1"))]
+    fleet = Fleet(node(), RUNS, vm_pod("a", "n1"), *others)
+    fleet.grant("b", amount(1), now=LATER)
+    assert counted(fleet, LATER) == {"heard": 1, "silent": 2}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [replace(RUNS, has_agent=False), replace(RUNS, phase="Pending"), replace(RUNS, phase="Succeeded")],
+    ids=["not autoscaled", "has no guest yet", "has no guest any more"],
+)
+def test_a_vm_that_needs_no_agent_does_not_count(other: VmFacts) -> None:
+    assert counted(Fleet(node(), other, vm_pod("a", "n1")), NOW) == {"heard": 0, "silent": 0}
+
+
+def test_a_vm_in_the_pod_of_another_scheduler_or_in_none_does_not_count() -> None:
+    elsewhere = replace(vm_pod("a", "n1"), scheduler="theirs")
+    assert counted(Fleet(node(), RUNS, elsewhere), NOW) == {"heard": 0, "silent": 0}
+    assert counted(Fleet(node(), RUNS), NOW) == {"heard": 0, "silent": 0}
+
+
+def test_the_name_of_our_scheduler_is_that_of_the_settings() -> None:
+    fleet = Fleet(node(), RUNS, replace(vm_pod("a", "n1"), scheduler="ours"))
+    fleet.ledger.serve("ours", 100)
+    assert counted(fleet, NOW) == {"heard": 0, "silent": 1}
