@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,8 +78,9 @@ def program_of(pod: Json) -> str:
 
 
 def pods_of(facts: Facts, program: str) -> list[Json]:
-    """The pods of a program that are not about to end. Raises ``UnseenError``."""
-    return [each for each in facts.pods.value if program_of(each) == program and not is_leaving(each)]
+    """The pods of a program that have not ended and are not about to. Raises ``UnseenError``."""
+    found = [each for each in facts.pods.value if program_of(each) == program]
+    return [each for each in found if not is_leaving(each) and not is_over(each)]
 
 
 def leads(facts: Facts, pod: str) -> bool:
@@ -94,11 +95,6 @@ def leading_pod(facts: Facts, program: str) -> Json | None:
         return None
     running = [each for each in pods_of(facts, program) if pod_phase(each) == "Running"]
     return next((each for each in running if leads(facts, name_of(each).name)), running[0] if running else None)
-
-
-def running_pods(pods: Sequence[Json]) -> set[str]:
-    """The names of those that may still work."""
-    return {name_of(each).name for each in pods if not is_over(each)}
 
 
 def containers(pod: Json) -> Iterator[Json]:
@@ -116,6 +112,11 @@ def is_told(pod: Json, argument: str) -> bool:
     words = (each.get(key) for each in containers(pod) for key in ("command", "args"))
     said = (word for each in words if isinstance(each, list) for word in each if isinstance(word, str))
     return any(word.partition("=")[0] == argument for word in said)
+
+
+def sidecar_pods(facts: Facts) -> list[Json]:
+    """Pods of VMs that have an agent in them and have not ended. Raises ``UnseenError``."""
+    return [each for each in facts.vm_pods.value if agent_container(each) is not None and not is_over(each)]
 
 
 def agent_container(pod: Json) -> Json | None:

@@ -25,6 +25,8 @@ from tests.scripts.check.good_state import (
     stamp,
 )
 
+STARTED_LONG_AGO = {"running": {"startedAt": stamp(9000.0)}}
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -119,6 +121,28 @@ def agents_image(tag: str) -> Callable[[Facts], Facts]:
         pod["spec"]["containers"][0]["image"] = f"r/autoscaler-agent:{tag}"
 
     return in_list("pods", "autoscaling-agent-0", change)
+
+
+def evicted(program: str) -> Callable[[Facts], Facts]:
+    """A pod of an old release, evicted while its images were pulled, is left over beside those that replaced it."""
+
+    def change(facts: Facts) -> Facts:
+        old = {**named(facts.pods.value, f"{program}-0")}
+        old["metadata"] = {**old["metadata"], "name": f"{program}-9"}
+        images = [{**each, "image": f"r/{each['name']}:0.0.9"} for each in old["spec"]["containers"]]
+        old["spec"] = {**old["spec"], "containers": images}
+        pulls = [{"name": each["name"], "state": {"waiting": {"reason": "ImagePullBackOff"}}} for each in images]
+        unplaced = [{"type": "PodScheduled", "status": "False"}]
+        old["status"] = {
+            "phase": "Failed",
+            "reason": "Evicted",
+            "containerStatuses": [*pulls[1:], {"name": "kube-scheduler", "state": STARTED_LONG_AGO}],
+            "initContainerStatuses": pulls[:1],
+            "conditions": unplaced,
+        }
+        return added("pods", old)(facts)
+
+    return change
 
 
 def workload(kind: str, namespace: str, name: str) -> Obj:

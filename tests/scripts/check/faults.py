@@ -215,8 +215,11 @@ FAULTS = (
     ),
     Fault(
         "programs-run",
-        "it has failed: Evicted",
-        in_list("pods", "neonvm-devices-0", lambda pod: pod["status"].update(phase="Failed", reason="Evicted")),
+        "neonvm-controller has 1 of 2 pods ready pod neonvm-controller-1: it has failed: Evicted",
+        both(
+            in_list("pods", "neonvm-controller-1", lambda pod: pod["status"].update(phase="Failed", reason="Evicted")),
+            in_list("deployments", "neonvm-controller", lambda each: each["status"].update(readyReplicas=1)),
+        ),
     ),
     Fault(
         "programs-run",

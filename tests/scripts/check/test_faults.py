@@ -13,11 +13,13 @@ from scripts.autoscale.check.finding import Finding, Level
 from scripts.autoscale.check.looks import Seen, Unseen
 from scripts.autoscale.check.table import CHECKS, judged
 from tests.scripts.check.changes import (
+    SIDECAR,
     Fault,
     added,
     both,
     certificates,
     changed,
+    evicted,
     held_idly,
     in_list,
     no_answer,
@@ -102,6 +104,18 @@ def test_an_intermediate_leads_from_the_leaf_to_its_authority() -> None:
         return list(wrong(both(certificates(kept), changed(served={}))(good())))
 
     assert (found(own, middle.certificate), found(own)) == ([], ["certificates-signed"])
+
+
+@pytest.mark.parametrize("program", ["autoscaling-scheduler", "autoscaling-agent", "neonvm-controller"])
+def test_a_pod_that_was_evicted_and_replaced_is_no_matter_whatever_it_was(program: str) -> None:
+    assert wrong(evicted(program)(good())) == {}
+
+
+def test_the_pod_of_a_guest_that_has_ended_has_no_agent_to_be_compared_or_counted() -> None:
+    ended_guest = {**SIDECAR, "status": {"phase": "Succeeded"}}
+    assert wrong(added("vm_pods", ended_guest)(good())) == {}
+    without_agents = both(without("pods", "autoscaling-agent-0", "autoscaling-agent-1"), added("vm_pods", ended_guest))
+    assert list(wrong(without_agents(good()))) == ["vms-agents"]
 
 
 def test_what_cert_manager_makes_for_the_expander_is_ours() -> None:

@@ -17,7 +17,6 @@ from scripts.autoscale.check.installed_programs import (
     is_told,
     leads,
     pods_of,
-    running_pods,
 )
 from scripts.autoscale.check.looks import Seen, UnseenError
 
@@ -46,7 +45,7 @@ def holders_lead(facts: Facts) -> Found:
         if not program.leases or program.name not in here or program.leases[0] not in leases:
             continue
         lease = leases[program.leases[0]]
-        holder = next((pod for pod in running_pods(pods_of(facts, program.name)) if _is_holder(lease, pod)), None)
+        holder = next((pod for pod in _replicas(facts, program) if _is_holder(lease, pod)), None)
         said = None if holder is None else _says_leading(facts, holder)
         asked += [] if said is None or holder is None else [holder]
         if said is False and _held_for(lease) > SPARE:
@@ -73,8 +72,12 @@ def _is_sought(facts: Facts, program: Program, lease: str, here: Objects, leases
         return False
     if program.name not in here or lease in leases or lease != program.leases[0]:
         return program.name in here and lease in leases
-    told = [_says_leading(facts, name_of(pod).name) for pod in pods_of(facts, program.name)]
+    told = [_says_leading(facts, pod) for pod in _replicas(facts, program)]
     return False in told and True not in told
+
+
+def _replicas(facts: Facts, program: Program) -> list[str]:
+    return [name_of(pod).name for pod in pods_of(facts, program.name)]
 
 
 def _says_leading(facts: Facts, pod: str) -> bool | None:
@@ -99,8 +102,7 @@ def _wrong(facts: Facts, program: Program, name: str, lease: Json | None) -> Pro
     holder, told = _holder(lease), f"the Lease {name}"
     if not holder:
         return Problem(name, f"{told} has no holder: no replica of {program.name} leads")
-    running = running_pods(pods_of(facts, program.name))
-    if not any(_is_holder(lease, pod) for pod in running):
+    if not any(_is_holder(lease, pod) for pod in _replicas(facts, program)):
         return Problem(name, f"{told} is held by {holder}, which is no running pod of {program.name}")
     age = _age(facts, lease)
     limit = max(whole(lease, "spec", "leaseDurationSeconds"), 1) + SPARE
@@ -124,7 +126,7 @@ def one_leads(facts: Facts) -> Found:
     for program in PROGRAMS:
         if not program.leases or program.name not in here:
             continue
-        leaders = sorted(name for pod in pods_of(facts, program.name) if leads(facts, name := name_of(pod).name))
+        leaders = sorted(pod for pod in _replicas(facts, program) if leads(facts, pod))
         led += leaders
         if len(leaders) > 1:
             said = f"{' and '.join(leaders)} of {program.name} both say that they lead"

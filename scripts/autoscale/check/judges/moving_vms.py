@@ -10,7 +10,7 @@ from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine, parse_virtual_machine
 from scripts.autoscale.check.facts import Facts
 from scripts.autoscale.check.finding import Found, Level, Problem
-from scripts.autoscale.check.installed_programs import AGENT, agent_container, pods_of
+from scripts.autoscale.check.installed_programs import AGENT, pods_of, sidecar_pods
 from scripts.autoscale.check.looks import Seen, UnseenError
 
 LATELY: Final = 60.0
@@ -36,11 +36,7 @@ def _runs(vm: Json) -> bool:
 
 def have_agents(facts: Facts) -> Found:
     """Whether each VM that should be sized has exactly one agent: a sidecar, or its node's."""
-    sidecars = {
-        (name_of(pod).namespace, labels_of(pod).get(LABEL_VM_NAME, ""))
-        for pod in facts.vm_pods.value
-        if agent_container(pod) is not None
-    }
+    sidecars = {(name_of(pod).namespace, labels_of(pod).get(LABEL_VM_NAME, "")) for pod in sidecar_pods(facts)}
     nodes = {node_of(pod) for pod in pods_of(facts, AGENT)}
     problems = list[Problem]()
     for vm in _enabled(facts):

@@ -7,7 +7,7 @@ from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
-from protocol.kubernetes.objects import Json, child, is_leaving, items, labels_of, name_of, text, whole
+from protocol.kubernetes.objects import Json, child, items, labels_of, name_of, pod_phase, text, whole
 from scripts.autoscale.check.facts import Facts
 from scripts.autoscale.check.finding import Found, Level, Problem
 from scripts.autoscale.check.installed_programs import (
@@ -17,12 +17,12 @@ from scripts.autoscale.check.installed_programs import (
     PROGRAMS,
     SCHEDULER,
     VERSION_LABEL,
-    agent_container,
     containers,
     image_tag,
     installed,
     pods_of,
     program_of,
+    sidecar_pods,
 )
 from scripts.autoscale.check.looks import Unseen, UnseenError
 
@@ -44,7 +44,8 @@ def images_are_there(facts: Facts) -> Found:
     """Whether every container of ours has its image."""
     problems = [
         Problem(name_of(pod).name, f"container {text(each, 'name')} of pod {name_of(pod).name} has no image {image}")
-        for pod in _ours(facts)
+        for program in PROGRAMS
+        for pod in pods_of(facts, program.name)
         for each in _states(pod)
         if text(each, "state", "waiting", "reason") in _PULLS
         for image in [f"{text(each, 'image')}: {_waiting(each)}"]
@@ -53,22 +54,27 @@ def images_are_there(facts: Facts) -> Found:
 
 
 def programs_run(facts: Facts) -> Found:
-    """Whether every program has as many ready pods as it should, and why not; a missing image is told elsewhere."""
+    """Whether every program has as many ready pods as it should, and why not; a missing image is told elsewhere.
+
+    A pod that has failed stays for weeks: it is told of only where its program lacks pods.
+    """
     problems, told = list[Problem](), set[str]()
-    for pod in _ours(facts):
-        program, reasons = program_of(pod), list(_troubles(pod))
+    for pod in (each for program in PROGRAMS for each in pods_of(facts, program.name)):
+        reasons = list(_troubles(pod))
         if reasons or _lacks_image(pod):
-            told.add(program)
+            told.add(program_of(pod))
         problems += [Problem(name_of(pod).name, f"pod {name_of(pod).name}: {reason}") for reason in reasons]
     for name, workload in installed(facts).items():
         if name not in told:
-            problems += _unfinished(name, workload)
+            problems += _unfinished(facts, name, workload)
     return Found("", problems)
 
 
-def _ours(facts: Facts) -> list[Json]:
-    known = {each.name for each in PROGRAMS}
-    return [each for each in facts.pods.value if program_of(each) in known and not is_leaving(each)]
+def _failed(facts: Facts, program: str) -> list[Problem]:
+    """Why pods of the program have ended."""
+    failed = [each for each in facts.pods.value if program_of(each) == program and pod_phase(each) == "Failed"]
+    said = {name_of(each).name: text(each, "status", "message") or text(each, "status", "reason") for each in failed}
+    return [Problem(pod, f"pod {pod}: it has failed: {why}") for pod, why in said.items()]
 
 
 def _states(pod: Json) -> Iterator[Json]:
@@ -96,8 +102,6 @@ def _troubles(pod: Json) -> Iterator[str]:
     for condition in items(pod, "status", "conditions"):
         if text(condition, "type") == "PodScheduled" and text(condition, "status") == "False":
             yield f"it has no node: {text(condition, 'message') or text(condition, 'reason')}"
-    if text(pod, "status", "phase") == "Failed":
-        yield f"it has failed: {text(pod, 'status', 'message') or text(pod, 'status', 'reason')}"
 
 
 def _end(state: Json) -> str:
@@ -106,7 +110,7 @@ def _end(state: Json) -> str:
     return said[-1] if said else f"{text(ended, 'reason') or 'unknown'}, exit code {whole(ended, 'exitCode')}"
 
 
-def _unfinished(name: str, workload: Json) -> list[Problem]:
+def _unfinished(facts: Facts, name: str, workload: Json) -> list[Problem]:
     status = child(workload, "status")
     if "desiredNumberScheduled" in status:
         wanted, ready = whole(status, "desiredNumberScheduled"), whole(status, "numberReady")
@@ -116,14 +120,16 @@ def _unfinished(name: str, workload: Json) -> list[Problem]:
             return [Problem(name, f"{name} is scaled to 0 replicas")]
     why = [text(each, "message") for each in items(status, "conditions") if text(each, "type") == "ReplicaFailure"]
     if ready < wanted or why:
-        return [Problem(name, f"{name} has {ready} of {wanted} pods ready" + "".join(f": {each}" for each in why))]
+        said = f"{name} has {ready} of {wanted} pods ready" + "".join(f": {each}" for each in why)
+        return [Problem(name, said), *_failed(facts, name)]
     return []
 
 
 def versions_fit(facts: Facts) -> Found:
     """Whether agents are as old as the scheduler or one minor release behind it, and never ahead."""
     scheduler, agents = _newest(facts, SCHEDULER), dict[str, Version]()
-    for pod in (*pods_of(facts, AGENT), *_sidecar_pods(facts)):
+    beside = [] if isinstance(facts.vm_pods, Unseen) else sidecar_pods(facts)
+    for pod in (*pods_of(facts, AGENT), *beside):
         if (found := _version(pod, AGENT_CONTAINERS)) is not None:
             agents[str(name_of(pod))] = found
     problems = [
@@ -135,10 +141,6 @@ def versions_fit(facts: Facts) -> Found:
     if own is not None and (why := _far(own, scheduler)):
         problems.append(Problem("autoscale", f"this command is {own}, the scheduler {scheduler}: {why}", Level.WARNING))
     return Found(f"scheduler {scheduler}" + (f", {len(agents)} agents fit" if agents else ""), problems)
-
-
-def _sidecar_pods(facts: Facts) -> list[Json]:
-    return [] if isinstance(facts.vm_pods, Unseen) else [each for each in facts.vm_pods.value if agent_container(each)]
 
 
 def _newest(facts: Facts, program: str) -> Version:
