@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocol.kubernetes.objects import Json
-from scripts.autoscale.check.looks import Look, Unseen
+from scripts.autoscale.check.looks import Look, Seen, Unseen
 
 NOT_LOOKED: Unseen = Unseen("it was not looked at")
 Objects = Look[Sequence[Json]]
@@ -104,3 +104,9 @@ class Facts:
     agents: Look[Mapping[str, Json | None]] = NOT_LOOKED
     served: Mapping[str, Look[Served]] = field(default_factory=dict)
     answers: Mapping[str, Look[Webhook]] = field(default_factory=dict)
+
+    @property
+    def server_now(self) -> float:
+        """The moment of the look by the API server's calendar, where that is known: ages of its objects are by it."""
+        ahead = self.server.value.ahead if isinstance(self.server, Seen) else None
+        return self.now - (ahead or 0.0)

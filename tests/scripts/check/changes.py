@@ -207,8 +207,8 @@ def migration(**more: object) -> Obj:
     }
 
 
-def waiting(*conditions: Obj) -> Obj:
-    meta = {"namespace": "default", "name": "p", "creationTimestamp": stamp(100.0)}
+def waiting(*conditions: Obj, age: float = 100.0) -> Obj:
+    meta = {"namespace": "default", "name": "p", "creationTimestamp": stamp(age)}
     return {"metadata": meta, "status": {"conditions": list(conditions)}}
 
 

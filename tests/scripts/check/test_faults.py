@@ -23,7 +23,9 @@ from tests.scripts.check.changes import (
     held_idly,
     in_list,
     no_answer,
+    server,
     settings_of,
+    waiting,
     without,
 )
 from tests.scripts.check.faults import FAULTS
@@ -116,6 +118,14 @@ def test_the_pod_of_a_guest_that_has_ended_has_no_agent_to_be_compared_or_counte
     assert wrong(added("vm_pods", ended_guest)(good())) == {}
     without_agents = both(without("pods", "autoscaling-agent-0", "autoscaling-agent-1"), added("vm_pods", ended_guest))
     assert list(wrong(without_agents(good()))) == ["vms-agents"]
+
+
+@pytest.mark.parametrize(("ahead", "age", "found"), [(90.0, 5.0, False), (-90.0, 100.0, True), (0.0, 20.0, False)])
+def test_how_long_a_pod_has_waited_is_counted_by_the_calendar_of_the_server(
+    ahead: float, age: float, found: bool
+) -> None:
+    facts = both(added("waiting_pods", waiting(age=age)), server(ahead=ahead))(good())
+    assert ("extender-asked" in wrong(facts)) is found
 
 
 def test_what_cert_manager_makes_for_the_expander_is_ours() -> None:

@@ -93,9 +93,7 @@ def _named(certificate: x509.Certificate) -> str:
 
 
 def _moment(facts: Facts) -> datetime:
-    """Now, by the API server's calendar where it is known."""
-    server = facts.server.value
-    return datetime.fromtimestamp(facts.now - (server.ahead or 0.0), UTC)
+    return datetime.fromtimestamp(facts.server_now, UTC)
 
 
 def _age_problem(what: str, subject: str, certificate: x509.Certificate, now: datetime) -> Problem | None:

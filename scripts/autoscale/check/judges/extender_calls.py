@@ -130,7 +130,7 @@ def is_ready(facts: Facts) -> Found:
 def is_asked(facts: Facts) -> Found:
     """Whether kube-scheduler has called the extender, and none of our pods waits unseen."""
     pages = _pages(facts)
-    unseen = [] if isinstance(facts.waiting_pods, Unseen) else _never_tried(facts.waiting_pods.value, facts.now)
+    unseen = [] if isinstance(facts.waiting_pods, Unseen) else _never_tried(facts.waiting_pods.value, facts.server_now)
     calls = {verb: sum(_total(page, CALLS, verb=verb) for page in pages.values()) for verb in ("filter", "bind")}
     if unseen:
         said = f"pod {unseen[0]} and {len(unseen) - 1} more wait" if len(unseen) > 1 else f"pod {unseen[0]} waits"

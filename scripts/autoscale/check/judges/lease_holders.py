@@ -116,8 +116,7 @@ def _age(facts: Facts, lease: Json) -> float | None:
     stamps = (parse_timestamp(text(each, "time")) for each in items(lease, "metadata", "managedFields"))
     written = [each for each in stamps if each is not None]
     at = max(written) if written else parse_timestamp(text(lease, "spec", "renewTime"))
-    ahead = facts.server.value.ahead or 0.0
-    return None if at is None else facts.now - ahead - at
+    return None if at is None else facts.server_now - at
 
 
 def one_leads(facts: Facts) -> Found:

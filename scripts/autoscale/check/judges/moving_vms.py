@@ -99,7 +99,7 @@ def _beyond(vm: VirtualMachine) -> list[str]:
 
 def moves_end(facts: Facts) -> Found:
     """Whether no migration hangs, and none of a node's VMs should leave and cannot."""
-    now = facts.now - (facts.server.value.ahead or 0.0)
+    now = facts.server_now
     active = [each for each in facts.migrations.value if text(each, "status", "phase") not in _ENDED]
     problems = [
         Problem(f"-n {name_of(each).namespace} {name_of(each).name}", why)
