@@ -5,8 +5,8 @@ Instants are seconds since 1970 by this machine's calendar unless they say other
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 from protocol.kubernetes.objects import Json
 from scripts.autoscale.check.looks import Look, Seen, Unseen
@@ -110,3 +110,12 @@ class Facts:
         """The moment of the look by the API server's calendar, where that is known: ages of its objects are by it."""
         ahead = self.server.value.ahead if isinstance(self.server, Seen) else None
         return self.now - (ahead or 0.0)
+
+    @property
+    def failed_looks(self) -> Iterator[Unseen]:
+        """Every look that failed: see ``Unseen``."""
+        for each in fields(self):
+            found = getattr(self, each.name)
+            for look in found.values() if isinstance(found, Mapping) else (found,):
+                if isinstance(look, Unseen) and look.has_failed:
+                    yield look

@@ -97,6 +97,12 @@ def leading_pod(facts: Facts, program: str) -> Json | None:
     return next((each for each in running if leads(facts, name_of(each).name)), running[0] if running else None)
 
 
+def is_ready(pod: Json) -> bool:
+    """Whether the pod is ready, as its kubelet says."""
+    conditions = items(pod, "status", "conditions")
+    return any(text(each, "type") == "Ready" and text(each, "status") == "True" for each in conditions)
+
+
 def containers(pod: Json) -> Iterator[Json]:
     """All containers of a pod's spec, native sidecars included."""
     yield from items(pod, "spec", "initContainers")

@@ -28,10 +28,13 @@ class Seen(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """Nothing was seen; ``why`` is one line for people. ``is_absent``: because there is no such thing."""
+    """Nothing was seen; ``why`` is one line for people.
+
+    ``has_failed``: neither because one may not look, nor because there is no such thing. Another look may succeed.
+    """
 
     why: str
-    is_absent: bool = False
+    has_failed: bool = False
 
     @property
     def value(self) -> NoReturn:

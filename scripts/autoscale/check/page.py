@@ -29,7 +29,7 @@ autoscale check -o json                   # everything, for programs
 | Mark | Level | Means |
 |---|---|---|
 | ✓ | `ok` | in order |
-| - | `skipped` | not installed, or you may not look: the line says which right is missing |
+| - | `skipped` | not installed, not seen, or you may not look: the line says which right is missing |
 | ! | `warning` | works, and should be looked at |
 | × | `failure` | does not work, or will not when something is started anew |
 
@@ -39,9 +39,9 @@ warnings, and causes before what may follow from them. `-o short` has that order
 
 It reads, and changes nothing: rights are asked by access reviews, pods and reviews are tried as dry runs, metrics and
 explanations come through the API server's proxy, and TLS ports through `kubectl port-forward`. What you may not look
-at is skipped. The installation is found by itself where there is one in the cluster; `--namespace` names it.
-`--context` and `--kubeconfig` are kubectl's; without either, a local cluster that runs is meant (`autoscale local up
---kubernetes`), else that of `$KUBECONFIG`.
+at is skipped; a look that fails for another reason is a warning ([api-looks](#api-looks)). The installation is found
+by itself where there is one in the cluster; `--namespace` names it. `--context` and `--kubeconfig` are kubectl's;
+without either, a local cluster that runs is meant (`autoscale local up --kubernetes`), else that of `$KUBECONFIG`.
 """
 
 

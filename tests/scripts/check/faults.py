@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scripts.autoscale.check.facts import Right, Webhook
 from scripts.autoscale.check.finding import Level
-from scripts.autoscale.check.looks import Seen
+from scripts.autoscale.check.looks import Seen, Unseen
 from tests.scripts.check.changes import (
     EMULATED,
     SIDECAR,
@@ -69,6 +69,7 @@ WARNING = Level.WARNING
 
 FAULTS = (
     Fault("api-answers", "cannot be reached", no_answer),
+    Fault("api-looks", "list secrets: slow", changed(secrets=Unseen("list secrets: slow", has_failed=True)), WARNING),
     Fault("api-version", "1.30 is too old: 1.31", both(kube_scheduler("v1.30.0"), server("v1.30.9"))),
     Fault("api-version", "neonvm-controller needs Kubernetes 1.33", both(kube_scheduler("v1.32.0"), server("v1.32.9"))),
     Fault("api-version", "1.99 is newer than", both(kube_scheduler("v1.99.0"), server("v1.99.0+k3s1")), WARNING),

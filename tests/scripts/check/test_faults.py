@@ -152,7 +152,7 @@ def test_nothing_is_asked_after_a_line_without_which_nothing_can_be() -> None:
 def test_what_could_not_be_looked_at_is_skipped_with_its_reason() -> None:
     assert good().now == NOW
     found = list(judged(Facts(NAMESPACE, NOW, Seen(Server("v1.36.2")), "0.2.0"), before=False))
-    assert {each.level for each in found[2:]} == {Level.SKIPPED}
+    assert {each.level for each in found[3:]} == {Level.SKIPPED}
     refused_look = Unseen("you may not list secrets in autoscale-system")
     skipped = {each.check: each.said for each in judged(replace(good(), secrets=refused_look), before=False)}
     assert skipped["certificates-current"] == "you may not list secrets in autoscale-system"

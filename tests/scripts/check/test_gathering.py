@@ -16,7 +16,7 @@ from protocol.units import Seconds
 from scripts.autoscale.check.command import look
 from scripts.autoscale.check.facts import Right
 from scripts.autoscale.check.finding import Finding, Level
-from scripts.autoscale.check.gathering import trials
+from scripts.autoscale.check.gathering import accounts, trials
 from scripts.autoscale.check.gathering.accounts import samples
 from scripts.autoscale.check.gathering.forwarding import Kubectl, NoForwardError
 from scripts.autoscale.check.gathering.gather import Gathering, namespace_of, wanted_by_accounts
@@ -79,20 +79,53 @@ async def test_an_api_server_that_does_not_answer_is_said_in_words(answer: Answe
     assert (only.check, only.level, only.said) == ("api-answers", Level.FAILURE, said)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [lambda: status(403, "Forbidden"), lambda: status(500, "InternalError"), lambda: httpx.Response(200, text="{")],
-)
-@pytest.mark.parametrize("before", [False, True])
-async def test_what_may_not_be_looked_at_is_skipped_line_by_line(
-    answer: Callable[[], httpx.Response], before: bool
-) -> None:
-    def version_alone(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, json={"gitVersion": "v1.36.0"}) if request.url.path == "/version" else answer()
+def version_alone(answer: Answer) -> Answer:
+    """An API server that says its version, and answers all else so."""
+    version = httpx.Response(200, json={"gitVersion": "v1.36.0"})
+    return lambda request: version if request.url.path == "/version" else answer(request)
 
-    found = await findings(version_alone, before=before)
+
+@pytest.mark.parametrize("code", [403, 404])
+@pytest.mark.parametrize("before", [False, True])
+async def test_what_may_not_be_looked_at_or_is_not_there_is_skipped_line_by_line(code: int, before: bool) -> None:
+    found = await findings(version_alone(lambda _: status(code, "Reason")), before=before)
     assert [each.check for each in found if each.level > Level.SKIPPED] == []
     assert len(found) > 10
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [lambda _: status(500, "InternalError"), lambda _: status(429, "TooManyRequests"), silent],
+    ids=["error", "too many requests", "time-out"],
+)
+@pytest.mark.parametrize("before", [False, True])
+async def test_a_look_that_fails_is_a_warning_and_told_by_one_line(answer: Answer, before: bool) -> None:
+    found = await findings(version_alone(answer), before=before)
+    assert [(each.check, each.level) for each in found if each.level > Level.SKIPPED] == [("api-looks", Level.WARNING)]
+    assert len(found) > 10
+
+
+async def test_the_line_of_failed_looks_says_which_and_why() -> None:
+    def no_secrets(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/secrets"):
+            raise httpx.ReadTimeout("")
+        return httpx.Response(200, json={"kind": "List", "metadata": {}, "items": []})
+
+    facts = await gathering(version_alone(no_secrets)).facts(before=False)
+    assert [each.why for each in facts.failed_looks] == ["list secrets in kube-system: it does not answer in time"]
+    said = {each.check: each.said for each in judged(facts, before=False)}
+    assert (
+        said["api-looks"] == said["certificates-current"] == "list secrets in kube-system: it does not answer in time"
+    )
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+async def test_why_a_program_says_nothing_is_another_lines_matter_where_its_pod_is_not_ready(is_ready: bool) -> None:
+    (pod,) = (each for each in pods() if name_of(each).name == "autoscaling-scheduler-0")
+    pod["status"]["conditions"] = [{"type": "Ready", "status": str(is_ready)}]
+    ((name, look),) = (await accounts.pages(client(silent), [pod])).items()
+    why = f"pod {name}: get pods/proxy: it does not answer in time"
+    assert (name, look) == ("autoscaling-scheduler-0", Unseen(why, has_failed=is_ready))
 
 
 async def test_who_may_not_look_reads_which_right_is_missing() -> None:
@@ -244,7 +277,7 @@ async def test_a_kubectl_that_is_slow_says_nothing_of_the_webhook(
     slow = Kubectl(Path("none"), patience=Seconds(0.01))
     _, answers = await tls_ports(slow, replace(good(), pods=Unseen("not looked at")))
     assert list(answers.values()) == [
-        Unseen("kubectl port-forward service/autoscaling-injector gave no port within 0.01 s")
+        Unseen("kubectl port-forward service/autoscaling-injector gave no port within 0.01 s", has_failed=True)
     ]
 
 

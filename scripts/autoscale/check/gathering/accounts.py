@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,7 +15,7 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
 from scripts.autoscale.check.facts import Sample
 from scripts.autoscale.check.gathering.looking import looked
-from scripts.autoscale.check.installed_programs import AGENT, PROGRAMS, SCHEDULER, agent_container, program_of
+from scripts.autoscale.check.installed_programs import AGENT, PROGRAMS, SCHEDULER, agent_container, is_ready, program_of
 from scripts.autoscale.check.looks import Look, Seen, Unseen
 
 MOST_AGENTS: Final = 100
@@ -28,6 +28,8 @@ _METRICS: Final = {each.name: each.metrics for each in PROGRAMS if each.leases}
 
 _PREFIX: Final = "autoscale_"
 
+T = TypeVar("T")
+
 
 async def pages(client: ApiClient, pods: Sequence[Json]) -> dict[str, Look[Sequence[Sample]]]:
     """The metrics of each replica that runs, by pod."""
@@ -37,14 +39,21 @@ async def pages(client: ApiClient, pods: Sequence[Json]) -> dict[str, Look[Seque
 
 
 async def _page(client: ApiClient, pod: Json) -> Look[Sequence[Sample]]:
-    path = _proxied(pod, _METRICS[program_of(pod)], "/metrics")
-    page = await looked(client.raw_get(path), "get pods/proxy")
+    page = await _told(client.raw_get(_proxied(pod, _METRICS[program_of(pod)], "/metrics")), pod)
     if isinstance(page, Unseen):
         return page
     try:
         return Seen(samples(page.value.decode()))
     except ValueError as error:
-        return Unseen(f"the metrics of pod {name_of(pod).name} cannot be read: {error}")
+        return Unseen(f"the metrics of pod {name_of(pod).name} cannot be read: {error}", has_failed=True)
+
+
+async def _told(asked: Awaitable[T], pod: Json) -> Look[T]:
+    """What the pod says of itself. Why one that is not ready says nothing is a matter of its program's line."""
+    look = await looked(asked, "get pods/proxy")
+    if isinstance(look, Unseen) and look.has_failed:
+        return Unseen(f"pod {name_of(pod).name}: {look.why}", has_failed=is_ready(pod))
+    return look
 
 
 def samples(page: str) -> list[Sample]:
@@ -62,7 +71,7 @@ async def ledger(client: ApiClient, pod: Json | None) -> Look[Json]:
     """Every node as the scheduler in ``pod`` has it."""
     if pod is None:
         return Unseen("no scheduler runs")
-    return await looked(_json(client, _proxied(pod, _METRICS[SCHEDULER], "/nodes")), "get pods/proxy")
+    return await _told(_json(client, _proxied(pod, _METRICS[SCHEDULER], "/nodes")), pod)
 
 
 async def explanations(

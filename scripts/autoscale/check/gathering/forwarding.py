@@ -25,7 +25,11 @@ class NoForwardError(Exception):
 
 
 class CannotForwardError(NoForwardError):
-    """It is the way that fails: there is no kubectl, no right to it, or it is too slow. Of the pod nothing is known."""
+    """It is the way that fails: there is no kubectl, no right to it, or it ``is_slow``. Of the pod nothing is known."""
+
+    def __init__(self, why: str, *, is_slow: bool = False) -> None:
+        super().__init__(why)
+        self.is_slow = is_slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ class Kubectl:
             return await asyncio.wait_for(_ports(process, ports), self.patience)
         except TimeoutError:
             why = f"kubectl port-forward {target} gave no port within {self.patience:g} s"
-            raise CannotForwardError(why) from None
+            raise CannotForwardError(why, is_slow=True) from None
 
 
 async def _ports(process: asyncio.subprocess.Process, ports: Sequence[int]) -> dict[int, int]:

@@ -27,10 +27,10 @@ async def looked(asked: Awaitable[T], what: str) -> Look[T]:
         if error.kind is RefusalKind.FORBIDDEN:
             return Unseen(f"you may not {what}")
         if error.kind is RefusalKind.NOT_FOUND:
-            return Unseen(f"the cluster has nothing to {what}", is_absent=True)
-        return Unseen(f"{what}: {error}")
+            return Unseen(f"the cluster has nothing to {what}")
+        return Unseen(f"{what}: {error}", has_failed=True)
     except ApiUnavailableError as error:
-        return Unseen(f"{what}: {why_not(error)}")
+        return Unseen(f"{what}: {why_not(error)}", has_failed=True)
 
 
 async def objects(

@@ -13,7 +13,7 @@ from protocol.kubernetes.objects import Json, child, name_of, text, whole
 from scripts.autoscale.check.facts import Facts, Served, Webhook
 from scripts.autoscale.check.gathering.forwarding import CannotForwardError, Kubectl, NoForwardError
 from scripts.autoscale.check.gathering.tls_looks import reviewed, shown
-from scripts.autoscale.check.installed_programs import PROGRAMS, Program, leading_pod
+from scripts.autoscale.check.installed_programs import PROGRAMS, Program, is_ready, leading_pod
 from scripts.autoscale.check.judges.certificate_ages import our_webhooks
 from scripts.autoscale.check.looks import Look, Seen, Unseen, UnseenError
 
@@ -77,8 +77,10 @@ async def _of_pod(kubectl: Kubectl, program: Program, pod: Json, hooks: Sequence
     try:
         async with kubectl.forward(name.namespace, f"pod/{name.name}", program.tls) as ports:
             return {titles[port]: await shown(here, vouching) for port, here in ports.items()}
+    except CannotForwardError as error:
+        return dict.fromkeys(titles.values(), Unseen(str(error), has_failed=error.is_slow))
     except NoForwardError as error:
-        return {title: Unseen(str(error)) for title in titles.values()}
+        return dict.fromkeys(titles.values(), Unseen(str(error), has_failed=is_ready(pod)))
 
 
 async def _of_hook(kubectl: Kubectl, hook: _Hook) -> Look[Webhook]:
@@ -86,6 +88,6 @@ async def _of_hook(kubectl: Kubectl, hook: _Hook) -> Look[Webhook]:
         async with kubectl.forward(hook.namespace, f"service/{hook.service}", [hook.port]) as ports:
             return Seen(await reviewed(ports[hook.port], hook.name, hook.path))
     except CannotForwardError as error:
-        return Unseen(str(error))
+        return Unseen(str(error), has_failed=error.is_slow)
     except NoForwardError as error:
         return Seen(Webhook(hook.name, str(error)))

@@ -49,5 +49,5 @@ async def _tried(client: ApiClient, namespace: str, pod: Json) -> Look[str]:
             return Unseen(f"a webhook takes no dry runs: {said}")
         return Seen(said.partition(" is forbidden: ")[2] or said)
     except ApiUnavailableError as error:
-        return Unseen(f"create pods in {namespace} as a dry run: {why_not(error)}")
+        return Unseen(f"create pods in {namespace} as a dry run: {why_not(error)}", has_failed=True)
     return Seen("")

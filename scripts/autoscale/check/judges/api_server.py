@@ -50,6 +50,11 @@ def answers(facts: Facts) -> Found:
     return Found(f"Kubernetes {facts.server.value.version}")
 
 
+def looks_succeed(facts: Facts) -> Found:
+    """Whether all could be looked at that there is and that one may look at."""
+    return Found("", [Problem("", why, Level.WARNING) for why in sorted({each.why for each in facts.failed_looks})])
+
+
 def is_supported(facts: Facts) -> Found:
     """Whether this Kubernetes is one that we work with, and one that is tested."""
     version = facts.server.value.version

@@ -21,6 +21,16 @@ CHECKS: Final = (
         is_fatal=True,
     ),
     Check(
+        "api-looks",
+        Section.API,
+        "every look succeeds",
+        api_server.looks_succeed,
+        "Something was not seen, though you may look at it and it is there: the API server or a program did not answer"
+        " in time, or answered with an error. Lines that need it are skipped, or know less.",
+        "look again; kubectl get --raw '/readyz?verbose'",
+        When.ALWAYS,
+    ),
+    Check(
         "api-version",
         Section.API,
         "its version is supported",
