@@ -57,7 +57,7 @@ def check(  # noqa: PLR0913, PLR0917 - each is a flag
     kubeconfig: Kubeconfig = "",
     context: Context = "",
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Where it is installed; found by itself where there is one.")
+        str, typer.Option("--namespace", "-n", help="Where it is installed, or will be; found by itself if it is.")
     ] = "",
 ) -> None:
     """Check the installation of a cluster, and say what to do about each thing that is wrong.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from protocol.kubernetes.objects import Json
+from protocol.kubernetes.objects import Json, name_of
 from scripts.autoscale.check.looks import Look, Seen, Unseen
 
 NOT_LOOKED: Unseen = Unseen("it was not looked at")
@@ -74,7 +74,7 @@ class Facts:
 
     Lists are whole objects of the API: ``pods``, ``config_maps``, ``secrets`` and ``leases`` those of the namespace,
     ``vm_pods`` those of VMs, ``waiting_pods`` those that wait for our scheduler. ``metrics`` and ``served`` are by pod.
-    ``admission`` has a refusal, or nothing, by the program whose pod was tried (as a dry run).
+    ``admission`` has a refusal, or nothing, by the program whose pod was tried (as a dry run): in ``tried_in``.
     """
 
     namespace: str
@@ -99,11 +99,18 @@ class Facts:
     own_rights: Look[Mapping[Right, bool]] = NOT_LOOKED
     account_rights: Look[Mapping[str, Mapping[Right, bool]]] = NOT_LOOKED
     admission: Mapping[str, Look[str]] = field(default_factory=dict)
+    tried_in: str = ""
     metrics: Mapping[str, Look[Sequence[Sample]]] = field(default_factory=dict)
     ledger: Look[Json] = NOT_LOOKED
     agents: Look[Mapping[str, Json | None]] = NOT_LOOKED
     served: Mapping[str, Look[Served]] = field(default_factory=dict)
     answers: Mapping[str, Look[Webhook]] = field(default_factory=dict)
+
+    @property
+    def lacks_namespace(self) -> bool:
+        """Whether the installation's namespace is known not to be there."""
+        known = self.namespaces
+        return isinstance(known, Seen) and all(name_of(each).name != self.namespace for each in known.value)
 
     @property
     def server_now(self) -> float:

@@ -40,8 +40,9 @@ warnings, and causes before what may follow from them. `-o short` has that order
 It reads, and changes nothing: rights are asked by access reviews, pods and reviews are tried as dry runs, metrics and
 explanations come through the API server's proxy, and TLS ports through `kubectl port-forward`. What you may not look
 at is skipped; a look that fails for another reason is a warning ([api-looks](#api-looks)). The installation is found
-by itself where there is one in the cluster; `--namespace` names it. `--context` and `--kubeconfig` are kubectl's;
-without either, a local cluster that runs is meant (`autoscale local up --kubernetes`), else that of `$KUBECONFIG`.
+by itself where there is one in the cluster; `--namespace` names it, and before installing it is `autoscale-system`.
+`--context` and `--kubeconfig` are kubectl's; without either, a local cluster that runs is meant (`autoscale local up
+--kubernetes`), else that of `$KUBECONFIG`.
 """
 
 

@@ -12,6 +12,7 @@ from scripts.autoscale.check.finding import Level
 from scripts.autoscale.check.looks import Seen, Unseen
 from tests.scripts.check.good_state import (
     HOOK,
+    NAMESPACE,
     NOW,
     Authority,
     Obj,
@@ -243,6 +244,13 @@ def nothing(facts: Facts) -> Facts:
     kinds = ("deployments", "daemon_sets", "pods", "config_maps", "secrets", "leases", "webhooks", "vms", "vm_pods")
     bare = put(facts, **dict.fromkeys(kinds, none), admission={}, metrics={}, served={}, answers={})
     return replace(bare, account_rights=Seen({}), agents=Seen({}))
+
+
+def yet_to_come(facts: Facts) -> Facts:
+    """What a cluster has before the chart has made the namespace: pods were tried in another."""
+    bare = without("namespaces", NAMESPACE)(nothing(facts))
+    elsewhere: Obj = {"metadata": {"name": "default"}}
+    return replace(bare, namespaces=Seen([elsewhere]), admission=facts.admission, tried_in="default")
 
 
 def errors(facts: Facts) -> Facts:

@@ -48,6 +48,7 @@ from tests.scripts.check.changes import (
     waiting,
     without,
     workload,
+    yet_to_come,
 )
 from tests.scripts.check.good_state import (
     HOOK,
@@ -87,6 +88,18 @@ FAULTS = (
         "rights-install",
         "you may not create validatingadmissionpolicies.admissionregistration.k8s.io",
         own(Right("create", "admissionregistration.k8s.io", "validatingadmissionpolicies")),
+        before=True,
+    ),
+    Fault(
+        "rights-install",
+        "you may not create namespaces",
+        both(yet_to_come, own(Right("create", "", "namespaces"))),
+        before=True,
+    ),
+    Fault(
+        "rights-install",
+        "you may not patch rolebindings.rbac.authorization.k8s.io in kube-system",
+        own(Right("patch", "rbac.authorization.k8s.io", "rolebindings", "kube-system")),
         before=True,
     ),
     Fault("rights-commands", "you may not get pods/proxy", own(Right("get", "", "pods/proxy"))),
@@ -136,13 +149,6 @@ FAULTS = (
     Fault("namespace-exists", f"no namespace {NAMESPACE}", without("namespaces", NAMESPACE)),
     Fault(
         "namespace-exists",
-        f"there is no namespace {NAMESPACE}",
-        both(nothing, without("namespaces", NAMESPACE)),
-        WARNING,
-        before=True,
-    ),
-    Fault(
-        "namespace-exists",
         "is being deleted",
         in_list("namespaces", NAMESPACE, lambda each: each["metadata"].update(deletionTimestamp=stamp(1.0))),
     ),
@@ -150,6 +156,12 @@ FAULTS = (
         "namespace-pod-security",
         'neonvm-network is refused: violates PodSecurity "restricted:latest"',
         refused("neonvm-network", 'violates PodSecurity "restricted:latest": host namespaces'),
+    ),
+    Fault(
+        "namespace-pod-security",
+        f"neonvm-devices in default, as {NAMESPACE} is not there yet, is refused: violates PodSecurity",
+        both(yet_to_come, refused("neonvm-devices", 'violates PodSecurity "baseline:latest": hostPath volumes')),
+        before=True,
     ),
     Fault(
         "namespace-quota", "exceeded quota: few", refused("autoscaling-scheduler", "exceeded quota: few, used: pods=1")

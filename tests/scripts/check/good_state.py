@@ -268,7 +268,7 @@ def secrets() -> list[Obj]:
 def good() -> Facts:
     """Everything in order; made anew, so that a test may change what it is given."""
     every = workloads()
-    own = [*install_rights(NAMESPACE), *command_rights(NAMESPACE)]
+    own = [*install_rights(NAMESPACE, makes_namespace=False), *command_rights(NAMESPACE)]
     return Facts(
         NAMESPACE,
         NOW,
@@ -292,6 +292,7 @@ def good() -> Facts:
         own_rights=Seen(dict.fromkeys(own, True)),
         account_rights=Seen(accounts()),
         admission={each["metadata"]["name"]: Seen("") for each in every},
+        tried_in=NAMESPACE,
         metrics={"autoscaling-scheduler-0": page()},
         ledger=Seen({"ready": True, "nodes": [], "unreadable": []}),
         agents=Seen({"default/db": {"scheduler_answered_seconds": 3.0}}),

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 from cryptography import x509
 
-from protocol.kubernetes.objects import name_of
+from protocol.kubernetes.objects import name_of, text
 from scripts.autoscale.check.facts import Facts, Served, Server
 from scripts.autoscale.check.finding import Finding, Level
+from scripts.autoscale.check.gathering.manifests import shipped
+from scripts.autoscale.check.judges.access import install_rights
 from scripts.autoscale.check.looks import Seen, Unseen
 from scripts.autoscale.check.table import CHECKS, judged
 from tests.scripts.check.changes import (
@@ -23,10 +25,12 @@ from tests.scripts.check.changes import (
     held_idly,
     in_list,
     no_answer,
+    refused,
     server,
     settings_of,
     waiting,
     without,
+    yet_to_come,
 )
 from tests.scripts.check.faults import FAULTS
 from tests.scripts.check.good_state import (
@@ -67,6 +71,61 @@ def test_a_fault_is_named_by_its_line_and_no_other(fault: Fault) -> None:
         True,
     ), finding
     assert "{" not in finding.remedy.replace("{}", "")
+
+
+def test_a_namespace_that_installing_will_make_is_in_order_and_told_with_where_pods_were_tried() -> None:
+    found = {each.check: (each.level, each.said) for each in judged(yet_to_come(good()), before=True)}
+    assert {name: each for name, each in found.items() if name.startswith("namespace-")} == {
+        "namespace-exists": (
+            Level.OK,
+            f"{NAMESPACE} is not there yet; helm install --create-namespace makes it",
+        ),
+        "namespace-pod-security": (Level.OK, "9 pods were tried in default"),
+        "namespace-quota": (Level.SKIPPED, f"there is no namespace {NAMESPACE} yet, and so no quota in it"),
+        "namespace-admission": (Level.OK, "9 pods were tried in default"),
+    }
+    assert wrong(yet_to_come(good()), before=True) == {}
+
+
+def test_what_a_quota_of_the_other_namespace_refuses_says_nothing_of_one_that_is_yet_to_come() -> None:
+    full = refused("autoscaling-agent", "exceeded quota: few, used: pods=1")
+    assert wrong(both(yet_to_come, full)(good()), before=True) == {}
+
+
+def test_pod_security_that_the_other_namespace_chose_for_itself_says_nothing_of_one_that_is_yet_to_come() -> None:
+    own = {"metadata": {"name": "default", "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    refuses = refused("neonvm-devices", 'violates PodSecurity "restricted:latest"')
+    facts = both(both(yet_to_come, refuses), changed(namespaces=Seen([own])))(good())
+    found = {each.check: (each.level, each.said) for each in judged(facts, before=True)}
+    assert found["namespace-pod-security"] == (
+        Level.SKIPPED,
+        f"there is no namespace {NAMESPACE} yet, and default has its own pod-security.kubernetes.io/enforce",
+    )
+
+
+def test_pod_security_of_a_namespace_that_is_yet_to_come_is_put_right_with_a_namespace_that_has_the_label() -> None:
+    facts = both(yet_to_come, refused("neonvm-devices", 'violates PodSecurity "baseline:latest"'))(good())
+    assert wrong(facts, before=True)["namespace-pod-security"].remedy == (
+        f"kubectl create namespace {NAMESPACE}; "
+        f"kubectl label namespace {NAMESPACE} pod-security.kubernetes.io/enforce=privileged"
+    )
+
+
+def test_who_installs_is_asked_for_the_right_to_make_each_kind_that_is_shipped() -> None:
+    foreign = {"Certificate", "Issuer", "Cluster"}  # cert-manager's, and what kind reads
+    made = {
+        (text(each, "apiVersion").rpartition("/")[0], plural(text(each, "kind")))
+        for each in shipped()
+        if text(each, "kind") not in foreign
+    }
+    rights = install_rights(NAMESPACE, makes_namespace=True)
+    for verb in ("create", "patch"):
+        assert made - {(each.group, each.resource) for each in rights if each.verb == verb} == set()
+
+
+def plural(kind: str) -> str:
+    name = kind.lower()
+    return f"{name[:-1]}ies" if name.endswith("y") else f"{name}s"
 
 
 def test_a_scheduler_that_acts_alone_needs_no_lease() -> None:

@@ -185,7 +185,35 @@ def test_the_installation_is_found_where_there_is_one() -> None:
         return Seen([{"metadata": {"namespace": each, "name": "autoscaling-scheduler"}} for each in namespaces])
 
     found = [namespace_of(look) for look in (at("a"), at("a", "b"), at(), Unseen("no"))]
-    assert found == ["a", "kube-system", "kube-system", "kube-system"]
+    assert found == ["a", "", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("before", "given", "there", "expected"),
+    [
+        (True, "", (), ("autoscale-system", "default")),
+        (True, "", ("autoscale-system",), ("autoscale-system", "autoscale-system")),
+        (True, "mine", (), ("mine", "default")),
+        (True, "mine", ("mine",), ("mine", "mine")),
+        (False, "", (), ("kube-system", "kube-system")),
+        (False, "mine", (), ("mine", "mine")),
+    ],
+)
+async def test_pods_are_tried_where_they_will_be_and_in_another_namespace_until_that_one_is_there(
+    before: bool, given: str, there: tuple[str, ...], expected: tuple[str, str]
+) -> None:
+    tried = set[str]()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.query == b"dryRun=All":
+            tried.add(request.url.path.split("/")[4])
+        names = there if request.url.path == "/api/v1/namespaces" else ()
+        return httpx.Response(200, json={"metadata": {}, "items": [{"metadata": {"name": each}} for each in names]})
+
+    facts = await replace(gathering(version_alone(answer)), namespace=given).facts(before=before)
+    assert ((facts.namespace, facts.tried_in), tried) == (expected, {expected[1]} if before else set())
+    asks = isinstance(facts.own_rights, Seen) and Right("create", "", "namespaces") in facts.own_rights.value
+    assert asks is (before and expected[0] != expected[1])
 
 
 def test_the_accounts_of_pods_that_are_there_are_asked_about() -> None:

@@ -48,7 +48,15 @@ WEBHOOKS: Final = Resource(
     namespaced=False,
 )
 NODE_LEASES: Final = "kube-node-lease"
-USUAL_NAMESPACE: Final = "kube-system"
+PLAIN_NAMESPACE: Final = "kube-system"
+"""Where the plain manifests go."""
+
+NEW_NAMESPACE: Final = "autoscale-system"
+"""Where the documents have the chart installed."""
+
+STAND_IN: Final = "default"
+"""Pods are tried there while the installation's namespace is not there yet."""
+
 _VM_AGENT: Final = "vm-agent"
 
 
@@ -64,11 +72,11 @@ class Gathering:
 
     async def facts(self, *, before: bool) -> Facts:
         """Everything that can be seen now. Never raises for what cannot."""
-        server = await self._server()
+        usual, server = NEW_NAMESPACE if before else PLAIN_NAMESPACE, await self._server()
         if isinstance(server, Unseen):
-            return Facts(self.namespace or USUAL_NAMESPACE, self.clock.wall(), server, self.release)
+            return Facts(self.namespace or usual, self.clock.wall(), server, self.release)
         deployments, daemon_sets = await asyncio.gather(self._all(DEPLOYMENTS), self._all(DAEMON_SETS))
-        namespace = self.namespace or namespace_of(deployments)
+        namespace = self.namespace or namespace_of(deployments) or usual
         facts = Facts(namespace, self.clock.wall(), server, self.release)
         facts = replace(facts, deployments=deployments, daemon_sets=daemon_sets)
         facts = await self._listed(facts, before=before)
@@ -142,14 +150,15 @@ class Gathering:
     async def _tried(self, facts: Facts, *, before: bool) -> Facts:
         """Rights, and whether pods are admitted."""
         namespace = facts.namespace
-        wanted = install_rights(namespace) if before else command_rights(namespace)
-        own = await rights.own_rights(self.client, wanted)
+        to_install = install_rights(namespace, makes_namespace=facts.lacks_namespace)
+        own = await rights.own_rights(self.client, to_install if before else command_rights(namespace))
         workloads = [each for each in shipped() if text(each, "kind") in ("Deployment", "DaemonSet")]
         if not before:
             known = not isinstance(facts.deployments, Unseen) and not isinstance(facts.daemon_sets, Unseen)
             workloads = list(installed(facts).values()) if known else []
-        admission = await trials.admission(self.client, namespace, workloads, is_installed=not before)
-        return replace(facts, own_rights=own, admission=admission)
+        tried_in = STAND_IN if before and facts.lacks_namespace else namespace
+        admission = await trials.admission(self.client, tried_in, workloads, is_installed=not before)
+        return replace(facts, own_rights=own, admission=admission, tried_in=tried_in)
 
     async def _told(self, facts: Facts) -> Facts:
         """What programs say of themselves, and what their ports show."""
@@ -170,10 +179,10 @@ class Gathering:
 
 
 def namespace_of(deployments: Objects) -> str:
-    """Where the scheduler is installed, if that is one namespace; else the usual one (pure)."""
+    """Where the scheduler is installed, if that is one namespace; else empty (pure)."""
     found = [] if isinstance(deployments, Unseen) else deployments.value
     where = {name_of(each).namespace for each in found if name_of(each).name == SCHEDULER}
-    return where.pop() if len(where) == 1 else USUAL_NAMESPACE
+    return where.pop() if len(where) == 1 else ""
 
 
 def wanted_by_accounts(facts: Facts) -> dict[str, frozenset[Right]]:

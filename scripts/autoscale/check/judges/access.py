@@ -19,6 +19,9 @@ from scripts.autoscale.check.looks import UnseenError
 SHIPPED_NAMESPACE: Final = "kube-system"
 """What the shipped manifests call the namespace of an installation."""
 
+BORROWED_IN: Final = "kube-system"
+"""Where ``extension-apiserver-authentication-reader`` is, whatever the namespace of an installation."""
+
 _RBAC: Final = "rbac.authorization.k8s.io"
 _ADMISSION: Final = "admissionregistration.k8s.io"
 
@@ -33,7 +36,7 @@ BORROWED: Final = {
         Right("list", "storage.k8s.io", "storageclasses"),
     ),
     "extension-apiserver-authentication-reader": (
-        Right("get", "", "configmaps", SHIPPED_NAMESPACE, "extension-apiserver-authentication"),
+        Right("get", "", "configmaps", BORROWED_IN, "extension-apiserver-authentication"),
     ),
 }
 """Of Kubernetes' own roles, which a cluster may have changed: what of each shows that it is bound."""
@@ -47,8 +50,8 @@ _ONLY_WITH: Final = {
 """By account and kind, the argument without which a program does nothing with that kind: the chart grants no more."""
 
 
-def install_rights(namespace: str) -> list[Right]:
-    """What who installs must be allowed."""
+def install_rights(namespace: str, *, makes_namespace: bool) -> list[Right]:
+    """What who installs must be allowed. A role of Kubernetes is bound where it is."""
     inside = (
         ("", "serviceaccounts"), ("", "configmaps"), ("", "secrets"), ("", "services"), ("apps", "deployments"),
         ("apps", "daemonsets"), ("policy", "poddisruptionbudgets"), (_RBAC, "roles"), (_RBAC, "rolebindings"),
@@ -61,7 +64,10 @@ def install_rights(namespace: str) -> list[Right]:
     )  # fmt: skip
     found = [Right(verb, group, what, namespace) for group, what in inside for verb in ("create", "patch")]
     found += [Right(verb, group, what) for group, what in outside for verb in ("create", "patch")]
-    return [*found, Right("escalate", _RBAC, "clusterroles"), Right("bind", _RBAC, "clusterroles")]
+    found += [Right(verb, _RBAC, "rolebindings", BORROWED_IN) for verb in ("create", "patch")]
+    found += [Right("create", "", "namespaces")] if makes_namespace else []
+    found += [Right("escalate", _RBAC, "clusterroles"), Right("bind", _RBAC, "clusterroles")]
+    return list(dict.fromkeys(found))
 
 
 def command_rights(namespace: str) -> list[Right]:
@@ -83,7 +89,7 @@ def command_rights(namespace: str) -> list[Right]:
 
 def may_install(facts: Facts) -> Found:
     """Whether the person who asks may install."""
-    return _own(facts, install_rights(facts.namespace))
+    return _own(facts, install_rights(facts.namespace, makes_namespace=facts.lacks_namespace))
 
 
 def may_use_commands(facts: Facts) -> Found:

@@ -5,38 +5,55 @@ Each program's pod was sent to the API server as a dry run, so the words are the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
-from protocol.kubernetes.objects import is_leaving, name_of
+from protocol.kubernetes.objects import is_leaving, labels_of, name_of
 from scripts.autoscale.check.facts import Facts
-from scripts.autoscale.check.finding import Found, Level, Problem
+from scripts.autoscale.check.finding import Found, Problem
 from scripts.autoscale.check.installed_programs import SCHEDULER, installed
 from scripts.autoscale.check.looks import Seen, UnseenError
 
+_ENFORCE: Final = "pod-security.kubernetes.io/enforce"
 _POD_SECURITY: Final = ("violates PodSecurity",)
 _QUOTA: Final = ("exceeded quota", "failed quota")
 _LIMITS: Final = ("usage per Container", "usage per Pod", "limit to request ratio", "LimitRange")
 
 
 def exists(facts: Facts) -> Found:
-    """Whether the namespace is there and is not about to go. Installing may make it."""
+    """Whether the namespace is there and is not about to go. Installing makes it."""
     found = next((each for each in facts.namespaces.value if name_of(each).name == facts.namespace), None)
+    if found is None and SCHEDULER in installed(facts):
+        return Found(problems=[Problem(facts.namespace, f"there is no namespace {facts.namespace}")])
     if found is None:
-        level = Level.FAILURE if SCHEDULER in installed(facts) else Level.WARNING
-        return Found(problems=[Problem(facts.namespace, f"there is no namespace {facts.namespace}", level)])
+        return Found(f"{facts.namespace} is not there yet; helm install --create-namespace makes it")
     if is_leaving(found):
         return Found(problems=[Problem(facts.namespace, f"the namespace {facts.namespace} is being deleted")])
     return Found(facts.namespace)
 
 
 def pod_security(facts: Facts) -> Found:
-    """Whether the namespace's Pod Security admits our pods."""
-    return _refused(facts, lambda said: _has(said, _POD_SECURITY))
+    """Whether the namespace's Pod Security admits our pods. One that is not there yet will have no label of its own."""
+    if facts.tried_in != facts.namespace and _ENFORCE in _labels(facts, facts.tried_in):
+        raise UnseenError(f"there is no namespace {facts.namespace} yet, and {facts.tried_in} has its own {_ENFORCE}")
+    found = _refused(facts, lambda said: _has(said, _POD_SECURITY))
+    if facts.tried_in == facts.namespace:
+        return found
+    makes = (
+        f"kubectl create namespace {facts.namespace}; kubectl label namespace {facts.namespace} {_ENFORCE}=privileged"
+    )
+    return replace(found, problems=[replace(each, remedy=makes) for each in found.problems])
+
+
+def _labels(facts: Facts, namespace: str) -> Mapping[str, str]:
+    return next((labels_of(each) for each in facts.namespaces.value if name_of(each).name == namespace), {})
 
 
 def quota(facts: Facts) -> Found:
     """Whether quotas and limits of the namespace leave room for a pod of each program."""
+    if facts.tried_in != facts.namespace:
+        raise UnseenError(f"there is no namespace {facts.namespace} yet, and so no quota in it")
     return _refused(facts, lambda said: _has(said, (*_QUOTA, *_LIMITS)))
 
 
@@ -55,9 +72,10 @@ def _refused(facts: Facts, is_meant: Callable[[str], bool]) -> Found:
         raise UnseenError("there is no pod to try")
     if not any(isinstance(each, Seen) for each in facts.admission.values()):
         next(iter(facts.admission.values())).value  # noqa: B018 - raises with the reason
+    where = "" if facts.tried_in == facts.namespace else f" in {facts.tried_in}, as {facts.namespace} is not there yet,"
     problems = [
-        Problem(name, f"a pod of {name} is refused: {look.value}")
+        Problem(name, f"a pod of {name}{where} is refused: {look.value}")
         for name, look in facts.admission.items()
         if isinstance(look, Seen) and look.value and is_meant(look.value)
     ]
-    return Found(f"{len(facts.admission)} pods were tried", problems)
+    return Found(f"{len(facts.admission)} pods were tried in {facts.tried_in}", problems)

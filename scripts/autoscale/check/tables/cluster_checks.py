@@ -55,8 +55,8 @@ CHECKS: Final = (
         Section.RIGHTS,
         "you may install",
         access.may_install,
-        "Installing makes definitions, roles and their bindings, accounts, workloads and settings. Who grants rights"
-        " must have them, or may `escalate` and `bind`.",
+        "Installing makes the namespace, definitions, roles and their bindings (one of them in `kube-system`),"
+        " accounts, workloads and settings. Who grants rights must have them, or may `escalate` and `bind`.",
         "kubectl auth can-i --list -n {namespace}; ask for the ClusterRole cluster-admin",
         When.BEFORE,
     ),
@@ -114,7 +114,8 @@ CHECKS: Final = (
         Section.NAMESPACE,
         "the namespace is there",
         admission_refusals.exists,
-        "The installation's namespace: `--namespace`, else the one in which `autoscaling-scheduler` is found.",
+        "The installation's namespace: `--namespace`, else the one in which `autoscaling-scheduler` is found. Before"
+        " installing that is `autoscale-system`, which need not be there.",
         "kubectl create namespace {namespace}",
         When.ALWAYS,
     ),
@@ -125,7 +126,8 @@ CHECKS: Final = (
         admission_refusals.pod_security,
         "A pod of each program was sent to the API server as a dry run, and its label"
         " `pod-security.kubernetes.io/enforce` refused one. Most programs are `restricted`; `neonvm-devices` and"
-        " `neonvm-network` need `privileged`. Pods that run stay, and the next one is not made.",
+        " `neonvm-network` need `privileged`. Pods that run stay, and the next one is not made. Before there is a"
+        " namespace, `default` stands for it, which has no such label either in most clusters.",
         "kubectl label --overwrite namespace {namespace} pod-security.kubernetes.io/enforce=privileged",
         When.ALWAYS,
     ),
