@@ -74,15 +74,19 @@ def _delta(gates: Gates, workload: Workload, wish: Wish) -> VerticalDelta:
 
 
 def by_weight(gates: Gates, workload: Workload, horizontal: Wish | None, vertical: VerticalWishes) -> list[Answer]:
-    """Weight-based scaling: each wish goes the part of its way that the weight at this number of replicas gives it."""
-    spec, current = gates.spec, workload.replicas
-    desired = current if horizontal is None else horizontal.wanted
-    weight = vpa_weight(spec.intervals, spec.replicas, current, desired)
-    answers = [_weighted_size(gates, wish, weight, current) for wish in vertical.wishes]
+    """Weight-based scaling: each wish goes the part of its way that the weight at this number of replicas gives it.
+
+    A wish for other replicas borrows the neighbour's weight only when it is written: one that waits starves no size.
+    """
+    current = workload.replicas
+    weight = vpa_weight(gates.spec.intervals, gates.spec.replicas, current, current)
     if horizontal is None:
-        return answers
-    trapped = weight == VERTICAL_ONLY and vertical.exhausted(horizontal.grows)
-    return [_weighted_count(gates, horizontal, HORIZONTAL_ONLY if trapped else weight), *answers]
+        return [_weighted_size(gates, wish, weight, current) for wish in vertical.wishes]
+    freed = vpa_weight(gates.spec.intervals, gates.spec.replicas, current, horizontal.wanted)
+    trapped = freed == VERTICAL_ONLY and vertical.exhausted(horizontal.grows)
+    count = _weighted_count(gates, horizontal, HORIZONTAL_ONLY if trapped else freed)
+    applied = weight if count.rule else freed
+    return [count, *(_weighted_size(gates, wish, applied, current) for wish in vertical.wishes)]
 
 
 def _weighted_count(gates: Gates, wish: Wish, vpa: Fraction) -> Answer:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from fractions import Fraction
 
 import pytest
 
-from scheduler_plugin.groups.core.hvpa import Interval, Mode, stages
+from protocol.units import Seconds
+from scheduler_plugin.groups.core.hvpa import AxisRules, DirectionRules, Interval, Memory, Mode, UpdateMode, stages
 from scheduler_plugin.groups.core.hvpa.weights import (
     effective_weight,
     vpa_weight,
@@ -15,6 +17,7 @@ from scheduler_plugin.groups.core.hvpa.weights import (
 )
 from scheduler_plugin.groups.core.workload import NOTHING, Bounds, Container, Kept, ReplicaBounds, Rule, Workload
 from tests.scheduler_plugin.groups.core.hvpa.stories import (
+    NOON,
     ONE_TO_TEN,
     decided,
     out_of_memory,
@@ -133,6 +136,27 @@ def test_a_size_at_max_allowed_frees_replicas_from_weight_1() -> None:
     against = decided(spec, running(4, sized(2000)), wanted(2, sized(2000), uncapped=sized(3000)))
     assert (up.replicas, down.replicas, against.replicas) == (8, 2, None)
     assert [kept.rule for kept in up.kept] == [Rule.BOUNDS]
+
+
+@pytest.mark.parametrize(
+    ("rules", "rule"),
+    [
+        (DirectionRules(UpdateMode.OFF), Rule.UPDATE_MODE),
+        (DirectionRules(UpdateMode.MAINTENANCE_WINDOW), Rule.MAINTENANCE_WINDOW),
+        (DirectionRules(delay=Seconds(86_400.0)), Rule.DELAY),
+    ],
+)
+def test_a_wish_for_replicas_that_must_wait_does_not_starve_the_sizes(rules: DirectionRules, rule: Rule) -> None:
+    """It would swap weight 1 for its neighbour's 0: while it waits, sizes keep their own."""
+    only_sizes_at_four = replace(spec_for(Mode.WEIGHT_BASED), intervals=intervals((0, 1, 3), (1, 4, 6), (0, 7, 10)))
+    held = replace(only_sizes_at_four, horizontal=AxisRules(rules, rules))
+    an_hour_ago = Memory(NOON - timedelta(hours=1), NOON - timedelta(hours=1))
+    for desired in (3, 7):
+        decision = decided(held, running(4, sized(1000)), wanted(desired, sized(3000)), an_hour_ago)
+        assert (decision.replicas, requests(decision)) == (None, sized(3000))
+        assert [(kept.subject, kept.rule) for kept in decision.kept] == [("replicas", rule)]
+        goes = decided(only_sizes_at_four, running(4, sized(1000)), wanted(desired, sized(3000)), an_hour_ago)
+        assert (goes.replicas, requests(goes)) == (desired, NOTHING)
 
 
 def test_at_max_replicas_delays_and_least_changes_still_hold() -> None:
