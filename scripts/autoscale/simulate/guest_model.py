@@ -20,7 +20,7 @@ SWAPPING: Final = 0.5
 
 
 def observe_guest(cores: float, mem: float, size: Resources) -> tuple[GuestSample, Rates]:
-    """The metrics of a guest of ``size`` under a steady demand of ``cores`` (> 0) vCPUs and ``mem`` bytes."""
+    """The metrics of a guest of ``size`` under a steady demand of ``cores`` (>= 0) vCPUs and ``mem`` bytes."""
     has, total = size.cpu.as_cores, size.mem.value
     sample = GuestSample(
         runnable=ceil(cores) + OBSERVER,
@@ -29,5 +29,5 @@ def observe_guest(cores: float, mem: float, size: Resources) -> tuple[GuestSampl
         mem_total=size.mem,
         mem_available=Bytes(max(0, total - int(mem))),
     )
-    waits = max(0.0, 1.0 - has / cores)
+    waits = 1.0 - has / cores if cores > has else 0.0
     return sample, Rates(busy=min(cores, has), steal=0.0, cpu_stall=waits, mem_stall=SWAPPING if mem > total else 0.0)

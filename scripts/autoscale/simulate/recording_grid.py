@@ -95,7 +95,7 @@ def _means(seconds: Floats, values: Floats, step: Seconds) -> Floats:
 
 def _shares(values: Floats) -> Floats:
     """``values`` divided by their peak; rounded, so that equal demand is an equal number."""
-    peak = float(np.percentile(values, PEAK)) or float(values.max())
+    peak = float(np.percentile(values, PEAK)) or float(values.max()) or 1.0  # the last, partial step had all there is
     return np.asarray(np.round(values / peak, 5))
 
 

@@ -37,6 +37,13 @@ def test_orders_are_compared_side_by_side_and_each_is_played_once(trace: str) ->
     assert out.count("random") == out.count("none") == 1
 
 
+def test_a_recording_that_is_idle_at_times_is_played(tmp_path: Path) -> None:
+    path = tmp_path / "idle.csv"
+    path.write_text("seconds,cpu_cores\n0,2\n60,0\n120,1e-9\n180,2\n240,0\n")
+    status, out, complaints = simulate(*TINY, "none", "--traces", str(path), "--json")
+    assert (status, complaints, json.loads(out)["finished"]) == (0, "", True)
+
+
 def test_json_is_one_document_and_the_picture_is_written_beside_it(trace: str, tmp_path: Path) -> None:
     picture = tmp_path / "day.svg"
     status, out, _ = simulate(*TINY, "none", "--traces", trace, "--json", "--plot", str(picture))

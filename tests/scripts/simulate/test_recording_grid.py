@@ -33,6 +33,10 @@ def test_a_value_stands_until_the_next_and_only_changes_count_as_new() -> None:
     assert grid.is_new.tolist() == [True, False, True, False, False, False]
 
 
+def test_a_recording_whose_only_demand_is_in_its_last_partial_step_is_idle() -> None:
+    assert lay_on_grid([recording([0] * 6 + [1], every=10.0)], [1.0], Seconds(60.0), 1.0).cores.tolist() == [0.0]
+
+
 def test_played_faster_a_recording_is_shorter() -> None:
     assert lay_on_grid([recording([1.0] * 8)], [1.0], Seconds(60.0), 4.0).length.tolist() == [2]
     assert (steps_of_a_day(Seconds(15.0), 1.0), steps_of_a_day(Seconds(15.0), 2.0)) == (5760, 2880)

@@ -107,6 +107,11 @@ def test_a_guest_serves_what_it_can_and_the_rest_waits() -> None:
     assert sample.mem_used == UNIT.mem * 4
 
 
+def test_a_guest_without_demand_has_nothing_that_waits() -> None:
+    sample, over = observe_guest(0.0, 1.0 * GIB, UNIT * 4)
+    assert (over.busy, over.cpu_stall, over.mem_stall, sample.load1) == (0.0, 0.0, 0.0, 0.0)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_shortened_look_decides_what_the_real_agent_decides_step_by_step(seed: int) -> None:
     vm, real, cluster = a_vm(), StepByStep(4), Generous()
