@@ -49,6 +49,7 @@ KUBERNETES: Final[Mapping[str, Fields]] = {
         ("containers", 2, "many Container"),
         ("initContainers", 20, "many Container"),
         ("overhead", 32, "map Quantity"),
+        ("resources", 40, "Requirements"),
     ),
     "Container": (("resources", 8, "Requirements"), ("restartPolicy", 24, "string")),
     "Requirements": (("requests", 2, "map Quantity"),),

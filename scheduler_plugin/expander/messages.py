@@ -46,7 +46,7 @@ class QuantityMessage(Protocol):
 
 
 class RequirementsMessage(Protocol):
-    """What a container asks for."""
+    """What a container, or a pod as a whole, asks for."""
 
     requests: Mapping[str, QuantityMessage]
 
@@ -64,6 +64,7 @@ class PodSpecMessage(Protocol):
     containers: Sequence[ContainerMessage]
     initContainers: Sequence[ContainerMessage]
     overhead: Mapping[str, QuantityMessage]
+    resources: RequirementsMessage
 
 
 class MetaMessage(Protocol):

@@ -10,7 +10,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 
@@ -28,6 +28,10 @@ from scheduler_plugin.expander.messages import (
     ResponseMessage,
 )
 from scheduler_plugin.expander.scaleup import NodeShape, PodNeeds, ScaleUp, ScaleUpOption
+
+LOCAL_STORAGE: Final = "ephemeral-storage"
+GB: Final = 1_000_000_000
+NOTHING: Final = Needs(ZERO)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -76,7 +80,7 @@ class _Reader:
         self.problems: dict[str, str] = {}
         self._pods: _Known[bytes, PodNeeds] = _Known(self._pod)
         self._cpu: _Known[str, MilliCpu] = _Known(MilliCpu.parse)
-        self._mem: _Known[str, Bytes] = _Known(Bytes.parse)
+        self._bytes: _Known[str, Bytes] = _Known(Bytes.parse)
 
     def option(self, option: OptionMessage) -> ScaleUpOption:
         pods: tuple[PodNeeds, ...] = ()
@@ -98,16 +102,19 @@ class _Reader:
     def _shape(self, node: NodeMessage) -> NodeShape:
         labels = node.metadata.labels
         machine = labels.get(LABEL_MACHINE) or labels.get(LABEL_MACHINE_OLD) or ""
-        return NodeShape(machine, Needs(*self._amounts(node.status.capacity or node.status.allocatable)))
+        return NodeShape(machine, self._amounts(node.status.capacity or node.status.allocatable))
 
     def _pod(self, body: bytes) -> PodNeeds:
         pod = cast("PodMessage", _parse("Pod", body))
         meta = pod.metadata
-        return PodNeeds(meta.uid or f"{meta.namespace}/{meta.name}", Needs(*self._needs(pod.spec)))
+        return PodNeeds(meta.uid or f"{meta.namespace}/{meta.name}", self._needs(pod.spec))
 
-    def _needs(self, spec: PodSpecMessage) -> tuple[Resources, int]:
-        """What kube-scheduler counts: everything that runs together at the pod's greatest moment, and overhead."""
-        sidecars, starting = (ZERO, 0), (ZERO, 0)
+    def _needs(self, spec: PodSpecMessage) -> Needs:
+        """What kube-scheduler counts: everything that runs together at the pod's greatest moment, and overhead.
+
+        A request on the pod itself replaces what its containers come to.
+        """
+        sidecars, starting = NOTHING, NOTHING
         for container in spec.initContainers:
             needs = _plus(sidecars, self._amounts(container.resources.requests))
             starting = _greater(starting, needs)
@@ -116,27 +123,42 @@ class _Reader:
         running = sidecars
         for container in spec.containers:
             running = _plus(running, self._amounts(container.resources.requests))
-        return _plus(_greater(running, starting), self._amounts(spec.overhead))
+        counted = self._pod_level(spec.resources.requests, _greater(running, starting))
+        return _plus(counted, self._amounts(spec.overhead))
 
-    def _amounts(self, amounts: Mapping[str, QuantityMessage]) -> tuple[Resources, int]:
+    def _pod_level(self, given: Mapping[str, QuantityMessage], counted: Needs) -> Needs:
+        if not given:
+            return counted
+        said, resources = self._amounts(given).resources, counted.resources
+        cpu = said.cpu if "cpu" in given else resources.cpu
+        mem = said.mem if "memory" in given else resources.mem
+        return Needs(Resources(cpu, mem), counted.gpus, counted.storage_gb)
+
+    def _amounts(self, amounts: Mapping[str, QuantityMessage]) -> Needs:
         # Looking up is much quicker than items(), which protobuf's maps inherit from an abstract class.
-        cpu, mem, gpus = ZERO.cpu, ZERO.mem, 0
+        cpu, mem, gpus, storage = ZERO.cpu, ZERO.mem, 0, ZERO.mem
         for name in amounts:
             if name == "cpu":
                 cpu = self._cpu[amounts[name].string]
             elif name == "memory":
-                mem = self._mem[amounts[name].string]
+                mem = self._bytes[amounts[name].string]
+            elif name == LOCAL_STORAGE:
+                storage = self._bytes[amounts[name].string]
             elif name.endswith(GPU_SUFFIX):
-                gpus += Bytes.parse(amounts[name].string).value
-        return Resources(cpu, mem), gpus
+                gpus += self._bytes[amounts[name].string].value
+        return Needs(Resources(cpu, mem), gpus, storage.value / GB)
 
 
-def _plus(left: tuple[Resources, int], right: tuple[Resources, int]) -> tuple[Resources, int]:
-    return left[0] + right[0], left[1] + right[1]
+def _plus(left: Needs, right: Needs) -> Needs:
+    return Needs(left.resources + right.resources, left.gpus + right.gpus, left.storage_gb + right.storage_gb)
 
 
-def _greater(left: tuple[Resources, int], right: tuple[Resources, int]) -> tuple[Resources, int]:
-    return left[0].at_least(right[0]), max(left[1], right[1])
+def _greater(left: Needs, right: Needs) -> Needs:
+    return Needs(
+        left.resources.at_least(right.resources),
+        max(left.gpus, right.gpus),
+        max(left.storage_gb, right.storage_gb),
+    )
 
 
 def _parse(kind: str, body: bytes) -> Message:

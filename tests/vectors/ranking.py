@@ -20,7 +20,7 @@ from protocol.ranking.rank import (
 )
 from protocol.units import Bytes, MilliCpu, Resources
 from scheduler_plugin.expander.scaleup import ScaleUp
-from scheduler_plugin.expander.wire import decode_scale_up, encode_groups
+from scheduler_plugin.expander.wire import GB, LOCAL_STORAGE, decode_scale_up, encode_groups
 from tests.vectors.case import Case
 from tests.vectors.registry import Check, Declined, Family
 
@@ -32,8 +32,8 @@ _UPSTREAM_SIZES: Final = ((2, 1), (6, 2), (20, 4), (60, 8), (200, 16), (inf, 32)
 """The original's preferred vCPUs by the number of nodes in the cluster."""
 
 
-def needs(cpu: float, mem_gib: float = 0.0, gpus: int = 0) -> Needs:
-    return Needs(Resources(MilliCpu.parse(cpu), Bytes(round(mem_gib * 1024 * MIB))), gpus)
+def needs(cpu: float, mem_gib: float = 0.0, gpus: int = 0, storage_gb: float = 0.0) -> Needs:
+    return Needs(Resources(MilliCpu.parse(cpu), Bytes(round(mem_gib * 1024 * MIB))), gpus, storage_gb)
 
 
 def pod_price(case: Case) -> float:
@@ -43,9 +43,11 @@ def pod_price(case: Case) -> float:
             cpu=given.get("cpu_price", prices.cpu),
             mem_gib=given.get("mem_price", prices.mem_gib),
             gpu=given.get("gpu_price", prices.gpu),
+            storage_50gb=given.get("storage_price", prices.storage_50gb),
         )
     )
-    return perfect_price(needs(given["cpu"], given.get("mem_gib", 0.0), int(given.get("gpu", 0))), config)
+    gpus, storage = int(given.get("gpu", 0)), given.get("storage_gb", 0.0)
+    return perfect_price(needs(given["cpu"], given.get("mem_gib", 0.0), gpus, storage), config)
 
 
 def rank_of(case: Case) -> float | None:
@@ -135,15 +137,16 @@ def expected_request(case: Case) -> dict[str, Any]:
     }
 
 
-def _amounts(found: Needs) -> list[int]:
-    return [found.resources.cpu.value, found.resources.mem.value, found.gpus]
+def _amounts(found: Needs) -> list[float]:
+    return [found.resources.cpu.value, found.resources.mem.value, found.gpus, found.storage_gb]
 
 
-def _parsed(thing: Mapping[str, Any]) -> list[int]:
+def _parsed(thing: Mapping[str, Any]) -> list[float]:
     """The amounts of a pod or node, as ``_amounts``."""
     amounts = thing.get("requests") or thing.get("capacity") or thing.get("allocatable") or {}
     resources = Resources.parse(amounts.get("cpu", 0), amounts.get("memory", 0))
-    return _amounts(Needs(resources, sum(int(amounts[name]) for name in amounts if name.endswith(GPU_SUFFIX))))
+    gpus = sum(int(amounts[name]) for name in amounts if name.endswith(GPU_SUFFIX))
+    return _amounts(Needs(resources, gpus, Bytes.parse(amounts.get(LOCAL_STORAGE, 0)).value / GB))
 
 
 _NOT_FOR_A_DECISION: Final = {

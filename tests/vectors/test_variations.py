@@ -103,6 +103,8 @@ def options(*groups: str, **given: Any) -> dict[str, Any]:
         ),
         ("ranking", "rank_options", options("a", pod_prices={}), {"winner": None, "scores": {}}),
         ("ranking", "pod_price", {"cpu": 1, "mem_gib": 0, "gpu": 2, "gpu_price": 0.5, "cpu_price": 1}, 2.0),
+        ("ranking", "pod_price", {"cpu": 0, "storage_gb": 75, "storage_price": 0.02}, 0.03),
+        ("ranking", "pod_price", {"cpu": 0, "storage_gb": 50}, 0.01),
         (
             "neon",
             "seed_plugin_request",

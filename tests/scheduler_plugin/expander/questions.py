@@ -31,8 +31,9 @@ def quantities(number: int, amounts: Mapping[str, str]) -> bytes:
 
 
 def container(*, always: bool = False, **requests: str) -> bytes:
-    """A container with these requests; ``gpu`` stands for ``nvidia.com/gpu``."""
-    named = {"nvidia.com/gpu" if name == "gpu" else name: text for name, text in requests.items()}
+    """A container with these requests; ``gpu`` stands for ``nvidia.com/gpu``, ``storage`` for local storage."""
+    names = {"gpu": "nvidia.com/gpu", "storage": "ephemeral-storage"}
+    named = {names.get(name, name): text for name, text in requests.items()}
     return field(8, quantities(2, named)) + (field(24, "Always") if always else b"")
 
 
@@ -41,12 +42,14 @@ def pod(
     *containers: bytes,
     initial: Iterable[bytes] = (),
     overhead: Mapping[str, str] | None = None,
+    resources: Mapping[str, str] | None = None,
     uid: str = "",
 ) -> bytes:
-    """A Pod in namespace ``default``."""
+    """A Pod in namespace ``default``; ``resources`` are requests of the pod as a whole."""
     meta = field(1, name) + field(3, "default") + (field(5, uid) if uid else b"")
     spec = b"".join(field(2, body) for body in containers) + b"".join(field(20, body) for body in initial)
-    return field(1, meta) + field(2, spec + quantities(32, overhead or {})) + field(3, field(1, "Pending"))
+    spec += quantities(32, overhead or {}) + (field(40, quantities(2, resources)) if resources else b"")
+    return field(1, meta) + field(2, spec) + field(3, field(1, "Pending"))
 
 
 def node(name: str, labels: Mapping[str, str], capacity: Mapping[str, str], allocatable: Mapping[str, str]) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from protocol.ranking.config import Damper, RankingConfig
 from protocol.ranking.prices import Needs
 from protocol.units import Resources
@@ -34,6 +36,29 @@ def test_while_the_size_is_not_known_only_the_price_decides() -> None:
 def test_a_price_of_the_group_comes_before_that_of_its_machine() -> None:
     config = RankingConfig(node_prices={**PRICES, "spot": 0.01})
     assert ranked(4, config, a=SMALL, spot=SMALL) == ["spot", "a"]
+
+
+def test_local_storage_has_its_price_in_pods_and_in_nodes_without_one() -> None:
+    config = RankingConfig(node_prices={"small": 0.1})
+    scratch = PodNeeds("s", Needs(Resources.parse("1500m", "1Gi"), storage_gb=500.0))
+    shapes = {"a": SMALL, "b": NodeShape("", Needs(Resources.parse(2, "8Gi"), storage_gb=500.0))}
+    judged = {
+        pod.key: judge(
+            config, lambda: 6, ScaleUp(tuple(ScaleUpOption(group, 1, (pod,)) for group in shapes), shapes, {})
+        )
+        for pod in (POD, scratch)
+    }
+    damper, pod, node = 0.018757898, 0.054207, 0.101916
+    assert judged == {
+        "p": {
+            "a": pytest.approx((0.1 + damper) / (pod + damper)),
+            "b": pytest.approx((node + 0.1 + damper) / (pod + damper)),
+        },
+        "s": {
+            "a": pytest.approx((0.1 + damper) / (pod + 0.1 + damper)),
+            "b": pytest.approx((node + 0.1 + damper) / (pod + 0.1 + damper)),
+        },
+    }
 
 
 def test_whoever_cannot_be_ranked_is_told_why() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.ranking.prices import Needs
-from protocol.units import Resources
+from protocol.units import ZERO, Resources
 from scheduler_plugin.expander.scaleup import NodeShape, PodNeeds, ScaleUp, ScaleUpOption
 from scheduler_plugin.expander.wire import MalformedScaleUpError, decode_scale_up, encode_groups
 from tests.scheduler_plugin.expander.questions import (
@@ -65,12 +65,25 @@ def test_a_release_between_the_generations_sends_both_and_the_newer_counts() -> 
         (pod("p", SMALL, initial=[container(always=True, cpu="1", gpu="1")]), ("1500m", "1Gi", 1)),
         (pod("p", SMALL, initial=[container(always=True, cpu="1"), container(cpu="3")]), ("4", "1Gi", 0)),
         (pod("p", SMALL, initial=[container(cpu="3"), container(always=True, cpu="1")]), ("3", "1Gi", 0)),
+        (pod("p", SMALL, resources={"cpu": "2", "memory": "3Gi"}, overhead={"cpu": "250m"}), ("2250m", "3Gi", 0)),
+        (pod("p", SMALL, resources={"memory": "512Mi"}), ("500m", "512Mi", 0)),
+        (pod("p", resources={"cpu": "2"}, initial=[container(cpu="3", gpu="1")]), ("2", "0", 1)),
     ],
 )
 def test_a_pod_needs_what_kube_scheduler_counts(body: bytes, needs: tuple[str, str, int]) -> None:
     (found,) = decode_scale_up(question([option("a", 1, [body])], {})).options[0].pods
     cpu, mem, gpus = needs
     assert found.needs == Needs(Resources.parse(cpu, mem), gpus)
+
+
+def test_local_storage_is_read_of_pods_and_nodes_in_gigabytes() -> None:
+    storage = {"ephemeral-storage": "30G"}
+    body = pod("p", container(storage="50G"), container(storage="25G"), initial=[container(storage="80G")])
+    asked = decode_scale_up(
+        question([option("a", 1, [body, pod("q", overhead=storage)])], {"a": node("n", {}, storage, {})})
+    )
+    assert [each.needs for each in asked.options[0].pods] == [Needs(ZERO, 0, 80.0), Needs(ZERO, 0, 30.0)]
+    assert asked.shapes == {"a": NodeShape("", Needs(ZERO, 0, 30.0))}
 
 
 def test_a_node_may_say_its_machine_in_an_older_label_or_not_at_all() -> None:
