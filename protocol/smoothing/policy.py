@@ -17,7 +17,7 @@ from typing import Final, Literal, TypeGuard
 import msgspec
 
 from protocol.smoothing.spec import READERS, SPECS, Spec
-from protocol.smoothing.stage import Sample, Stage, StageExplanation
+from protocol.smoothing.stage import LARGEST, Sample, Stage, StageExplanation
 from protocol.units import Instant
 
 Resource = Literal["cpu", "memory"]
@@ -56,9 +56,9 @@ class Pipeline:
 
     def target(self, now: Instant, sample: Sample) -> float:
         """What the resource should be; ``now`` never goes back. The fast form of ``update``."""
-        value, values = sample.value, self._values
+        value, values = min(LARGEST, sample.value), self._values
         for index, step in enumerate(self._steps):
-            values[index] = value = step(now, value, sample)
+            values[index] = value = min(LARGEST, step(now, value, sample))
         self._last = sample
         return max(value, sample.value) if self._at_once else value
 

@@ -24,10 +24,12 @@ from protocol.smoothing.hold import Hold
 from protocol.smoothing.hysteresis import Hysteresis
 from protocol.smoothing.percentile import ENOUGH, MAX_SAMPLES, Percentile, Thresholds
 from protocol.smoothing.quantize import Quantize
-from protocol.smoothing.stage import Curve, Stage
+from protocol.smoothing.stage import LARGEST, Curve, Stage
 from protocol.units import QuantityError, Seconds, parse_quantity
 
 _LONGEST_SPAN: Final = 366 * 86400.0
+_MOST_TIMES: Final = 1000.0
+"""A factor beyond this is a slip of the pen."""
 
 
 class Level(float):
@@ -147,7 +149,7 @@ class HysteresisSpec(Spec, frozen=True):
 
         def curve(value: float) -> float:
             for stage in curves:
-                value = stage.at(value)
+                value = min(LARGEST, stage.at(min(LARGEST, value)))
             return value
 
         return Hysteresis.by_inputs(curve, self.inputs, patience)
@@ -199,7 +201,7 @@ class HistogramSpec(Spec, frozen=True):
 
     def __post_init__(self) -> None:
         check(0 <= self.percentile <= 1, "percentile of 0 to 1")
-        check(0 < self.margin < inf, "margin above zero")
+        check(0 < self.margin <= _MOST_TIMES, f"margin above zero and at most {_MOST_TIMES:g}")
         check(self.smallest > 0, "smallest above zero")
 
     def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
@@ -217,7 +219,7 @@ class QuantizeSpec(Spec, frozen=True):
     segments: list[SegmentSpec] | None = None
 
     def __post_init__(self) -> None:
-        check(1 <= self.ratio < inf, "ratio of at least 1")
+        check(1 <= self.ratio <= _MOST_TIMES, f"ratio of 1 to {_MOST_TIMES:g}")
         check(self.max_step > 0, "maxStep above zero")
         check(bool(self.base or self.step) != bool(self.segments), "either base or step, or segments")
 
@@ -245,7 +247,7 @@ class SurgeSpec(Spec, frozen=True):
     window: Span = Span(20)
 
     def __post_init__(self) -> None:
-        check(1 <= self.factor < inf, "factor of at least 1")
+        check(1 <= self.factor <= _MOST_TIMES, f"factor of 1 to {_MOST_TIMES:g}")
 
     def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
         """The surge."""

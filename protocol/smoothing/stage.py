@@ -4,6 +4,7 @@ Rules that hold here:
 
 - A stage turns the value that reaches it into the value it passes on. It is told ``now``; it never asks a clock.
 - Values have the unit of the policy's resource: vCPUs for CPU, bytes for memory. Times are in seconds.
+- Values are zero or more and at most ``LARGEST``: a stage is never given more, and what it passes on is cut to that.
 - A step costs O(log n) or less and a stage's memory is bounded, however many samples come.
 - Explanations are returned, never logged, and made only on request.
 """
@@ -11,11 +12,14 @@ Rules that hold here:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 import msgspec
 
 from protocol.units import Instant
+
+LARGEST: Final = 1e30
+"""More vCPUs or bytes than anything has, and so few that no stage's arithmetic leaves what a float can say."""
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
