@@ -93,6 +93,16 @@ def test_without_a_trace_the_projects_own_recordings_are_played_and_can_be_kept(
     assert "overall, 5 recordings at speed 100" in out
 
 
+def test_recordings_of_one_name_are_kept_side_by_side(trace: str, tmp_path: Path) -> None:
+    other = tmp_path / "other" / "short.csv"
+    other.parent.mkdir()
+    other.write_text("seconds,cpu_cores\n0,1\n60,2\n")
+    kept = str(tmp_path / "kept")
+    assert run("--trace", trace, str(other), trace, "--policy", "fixed-peak", "--save", kept)[0] == 0
+    files = [tmp_path / "kept" / name for name in ("short.csv", "short-2.csv", "short-3.csv")]
+    assert [path.read_text() for path in files] == [Path(path).read_text() for path in (trace, other, trace)]
+
+
 def test_a_picture_is_drawn_for_one_policy_and_for_several(trace: str, tmp_path: Path) -> None:
     for policies in (["--policy", "default"], ["--policy", "default", "--policy", "hpa-load"]):
         picture = tmp_path / f"picture{len(policies)}.png"

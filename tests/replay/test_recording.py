@@ -11,6 +11,7 @@ from scripts.autoscale.replay.generate import SHAPES, generate
 from scripts.autoscale.replay.recording import (
     Recording,
     RecordingError,
+    files_of,
     read_recording,
     round_up,
     round_up_all,
@@ -44,14 +45,17 @@ def test_a_recording_is_read_from_its_own_zero_with_or_without_memory(tmp_path: 
         ("", "expected the columns"),
         ("time,cpu\n1,2\n", "expected the columns"),
         ("seconds,cpu_cores\n0,1\n1,x\n", r":3: expected numbers, got '1,x'"),
-        ("seconds,cpu_cores\n0,1\n1\n", ":3: expected 2 finite numbers of zero or more, got '1'"),
-        ("seconds,cpu_cores\n0,1\n1,-1\n", ":3: expected 2 finite numbers"),
-        ("seconds,cpu_cores\n0,1\n1,nan\n", ":3: expected 2 finite numbers"),
+        ("seconds,cpu_cores\n0,1\n1\n", r":3: expected 2 numbers from 0 to 1e\+18, got '1'"),
+        ("seconds,cpu_cores\n0,1\n1,-1\n", ":3: expected 2 numbers"),
+        ("seconds,cpu_cores\n0,1\n1,nan\n", ":3: expected 2 numbers"),
         ("seconds,cpu_cores\n0,1\n", "two rows or more"),
         ("seconds,cpu_cores\n0,0\n1,0\n", "a demand above zero somewhere"),
         ("seconds,cpu_cores\n0,1\n5,1\n5,2\n", ":4: time does not advance after 5 s"),
         ("seconds,cpu_cores\n\n0,1\n5,1\n\n4,2\n", ":6: time does not advance after 5 s"),
         ("seconds,cpu_cores\n0,\x00\n", ":2: expected numbers"),
+        ("seconds,cpu_cores\n0,1\n300,1e308\n", ":3: expected 2 numbers"),
+        ("seconds,cpu_cores,seconds\n0,1,2\n", "expected the columns"),
+        ("seconds,mem_bytes\n0,1\n", "expected the columns"),
     ],
 )
 def test_a_bad_recording_is_refused_with_the_place(text: str, problem: str, tmp_path: Path) -> None:
@@ -61,9 +65,38 @@ def test_a_bad_recording_is_refused_with_the_place(text: str, problem: str, tmp_
         read_recording(path)
 
 
+def test_columns_are_read_in_any_order_and_case_and_blank_lines_count_for_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    path.write_text("Mem_Bytes, CPU_CORES,Seconds\n10,1,0\n \n,,\n20,2,60\n \n")
+    found = read_recording(path)
+    assert found.mem_bytes is not None
+    assert (found.seconds.tolist(), found.cores.tolist(), found.mem_bytes.tolist()) == ([0, 60], [1, 2], [10, 20])
+
+
+def test_a_folder_gives_its_recordings_however_their_ending_is_written(tmp_path: Path) -> None:
+    for name in ("b.csv", "a.CSV", "notes.txt"):
+        (tmp_path / name).touch()
+    assert [path.name for path in files_of([tmp_path])] == ["a.CSV", "b.csv"]
+
+
 def test_a_value_holds_until_the_next_on_a_grid_of_five_seconds() -> None:
     line = timeline(recording([0, 7, 60, 67], [1, 2, 3, 1]))
-    assert (line.step, line.demand.tolist()) == (5.0, [1, 1] + [2] * 10 + [3, 3])
+    assert (line.step, line.demand.tolist()) == (5.0, pytest.approx([1, 1.6] + [2] * 10 + [3, 1.8]))
+
+
+def test_a_step_of_a_finer_recording_is_the_mean_over_it_and_nothing_of_the_demand_is_lost() -> None:
+    seconds = [0.25 * at for at in range(4000)]
+    line = timeline(recording(seconds, [1.0, 8.0, 8.0, 8.0] * 1000))
+    assert (line.step, set(line.demand.tolist())) == (1.0, {6.25})
+    faster = timeline(recording([float(at) for at in range(4000)], [1.0, 8.0, 8.0, 8.0] * 1000), speed=20)
+    assert (len(line.demand), faster.demand.tolist()) == (1000, pytest.approx([6.25] * 200, rel=1e-12))
+
+
+@pytest.mark.parametrize("speed", [1, 3, 7, 20])
+def test_where_one_value_holds_for_a_whole_step_it_is_played_to_the_last_digit(speed: int) -> None:
+    cores = [0.1 + at % 7 / 3 for at in range(50_000)]
+    line = timeline(recording([at * 5.0 * speed for at in range(50_000)], cores), speed)
+    assert line.demand.tolist() == cores
 
 
 def test_the_unscored_span_is_a_day_or_ten_minutes_and_shrinks_with_speed() -> None:
@@ -93,7 +126,20 @@ def test_a_seed_makes_the_same_recording_again_and_another_seed_another(shape: s
     assert not np.array_equal(first.cores, other.cores)
     assert 0 < first.cores.min() <= first.cores.max() <= 8
     write_recording(first, tmp_path / "r.csv")
-    assert read_recording(tmp_path / "r.csv").cores == pytest.approx(first.cores, rel=1e-4)
+    assert np.array_equal(read_recording(tmp_path / "r.csv").cores, first.cores)
+
+
+def test_what_was_written_is_read_again_to_the_last_digit_however_late_and_large(tmp_path: Path) -> None:
+    late = np.array([0.0, 1_000_000.0, 1_000_001.0, 1_000_002.25])
+    written = Recording("r", late, np.array([0.1, 1 / 3, 2.0, 1e-9]), np.array([3_447_423_795.0, 1, 2, 2**53]))
+    write_recording(written, tmp_path / "r.csv")
+    found = read_recording(tmp_path / "r.csv")
+    assert found.mem_bytes is not None
+    assert written.mem_bytes is not None
+    assert np.array_equal(
+        np.column_stack((found.seconds, found.cores, found.mem_bytes)),
+        np.column_stack((written.seconds, written.cores, written.mem_bytes)),
+    )
 
 
 def test_memory_is_written_where_there_is_some(tmp_path: Path) -> None:

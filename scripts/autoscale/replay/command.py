@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated
 
@@ -105,9 +106,14 @@ def _print_working_sets(outcomes: Sequence[Outcome], *, as_json: bool) -> None:
 
 
 def _save(recordings: Sequence[Recording], folder: Path) -> None:
+    """Each in a file of its name; of equal names the later ones are numbered."""
     folder.mkdir(parents=True, exist_ok=True)
+    taken: set[str] = set()
     for recording in recordings:
-        write_recording(recording, folder / f"{recording.name}.csv")
+        numbered = (f"{recording.name}-{number}" for number in count(2))
+        name = next(each for each in chain([recording.name], numbered) if each not in taken)
+        taken.add(name)
+        write_recording(recording, folder / f"{name}.csv")
 
 
 def _draw(played: Sequence[Played], path: Path, speed: float) -> None:

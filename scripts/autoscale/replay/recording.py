@@ -2,7 +2,8 @@
 
 Rules that hold here:
 
-- A value holds until the next one. The grid is 5 s, or 1 s where the recording itself is finer than 5 s.
+- A value holds until the next one. The grid is 5 s, or 1 s where the recording itself is finer than 5 s; a step's
+  demand is the mean over the step.
 - The first 24 h are not scored (10 min on recordings finer than 5 s); played X times faster, that span shrinks with
   the recording. Of a recording that is no longer than that, the first tenth is not scored.
 - A policy may allocate whole units of 0.25 vCPU, at least one and at most peak / 0.9 rounded up.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, floor
 from pathlib import Path
 from typing import Final
 
@@ -30,10 +31,16 @@ FINE_STEP: Final = 1.0
 COARSE_WARM_UP: Final = 86_400.0
 FINE_WARM_UP: Final = 600.0
 CAP_UTILISATION: Final = 0.9
+MOST: Final = 1e18
+"""More seconds, vCPUs or bytes than any recording has."""
+
 MOST_STEPS: Final = 20_000_000
 """Three years every 5 s, or eight months every second."""
 
-_HEADERS: Final = (["seconds", "cpu_cores"], ["seconds", "cpu_cores", "mem_bytes"])
+_NEAR: Final = 1e-6
+"""The part of a step by which a value may miss a step's beginning and still begin with it: the noise of divisions."""
+
+_COLUMNS: Final = ("seconds", "cpu_cores", "mem_bytes")
 
 
 class RecordingError(ValueError):
@@ -75,7 +82,7 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
     """The files among ``paths`` and every CSV file of the folders among them. Raises ``RecordingError``."""
     files: list[Path] = []
     for path in paths:
-        found = sorted(path.glob("*.csv")) if path.is_dir() else [path]
+        found = sorted(each for each in path.glob("*") if each.suffix.lower() == ".csv") if path.is_dir() else [path]
         if not found:
             raise RecordingError(f"{path}: no CSV file in this folder")
         files.extend(found)
@@ -83,7 +90,7 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_recording(path: Path) -> Recording:
-    """Reads a recording. Raises ``RecordingError``."""
+    """Reads a recording, its columns in any order and case, without its blank lines. Raises ``RecordingError``."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.reader(file))
@@ -91,14 +98,15 @@ def read_recording(path: Path) -> Recording:
         raise RecordingError(f"{path}: cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise RecordingError(f"{path}: not a CSV file: {error}") from None
-    header = [column.strip() for column in rows[0]] if rows else []
-    if header not in _HEADERS:
+    header = [column.strip().lower() for column in rows[0]] if rows else []
+    if sorted(header) not in (sorted(_COLUMNS), sorted(_COLUMNS[:2])):
         raise RecordingError(
             f'{path}:1: expected the columns "seconds,cpu_cores[,mem_bytes]", got {",".join(header)[:80]!r}'
         )
-    lines = [line for line, row in enumerate(rows[1:], start=2) if row]
+    lines = [line for line, row in enumerate(rows[1:], start=2) if any(cell.strip() for cell in row)]
     values = [_numbers(rows[line - 1], len(header), f"{path}:{line}") for line in lines]
-    table = np.array(values, dtype=np.float64).reshape(-1, len(header))
+    order = [header.index(column) for column in _COLUMNS if column in header]
+    table = np.array(values, dtype=np.float64).reshape(-1, len(header))[:, order]
     if len(table) < 2 or table[:, 1].max() <= 0:
         raise RecordingError(f"{path}: expected two rows or more and a demand above zero somewhere")
     back = np.flatnonzero(np.diff(table[:, 0]) <= 0)
@@ -112,18 +120,22 @@ def _numbers(row: list[str], columns: int, place: str) -> list[float]:
         numbers = [float(cell) for cell in row]
     except ValueError:
         raise RecordingError(f"{place}: expected numbers, got {','.join(row)!r}") from None
-    if len(numbers) != columns or not all(0 <= number < float("inf") for number in numbers):
-        raise RecordingError(f"{place}: expected {columns} finite numbers of zero or more, got {','.join(row)!r}")
+    if len(numbers) != columns or not all(0 <= number <= MOST for number in numbers):
+        raise RecordingError(f"{place}: expected {columns} numbers from 0 to {MOST:g}, got {','.join(row)!r}")
     return numbers
 
 
 def write_recording(recording: Recording, path: Path) -> None:
-    """Writes ``seconds,cpu_cores``, with memory where there is some."""
-    columns = [recording.seconds, recording.cores]
-    header = "seconds,cpu_cores"
-    if recording.mem_bytes is not None:
-        columns, header = [*columns, recording.mem_bytes], header + ",mem_bytes"
-    np.savetxt(path, np.column_stack(columns), delimiter=",", header=header, comments="", fmt="%.6g")
+    """Writes ``seconds,cpu_cores``, with memory where there is some, so that reading it gives the same numbers."""
+    columns = [recording.seconds, recording.cores, *([] if recording.mem_bytes is None else [recording.mem_bytes])]
+    rows = (",".join(map(_text, row)) for row in np.column_stack(columns).tolist())
+    header = ",".join(_COLUMNS[: len(columns)])
+    path.write_text("\n".join((header, *rows, "")), encoding="utf-8")
+
+
+def _text(number: float) -> str:
+    """The shortest text that is read as this number."""
+    return str(int(number)) if number.is_integer() else repr(number)
 
 
 def timeline(recording: Recording, speed: float = 1.0) -> Timeline:
@@ -132,12 +144,29 @@ def timeline(recording: Recording, speed: float = 1.0) -> Timeline:
     seconds = recording.seconds / speed
     if seconds[-1] / step > MOST_STEPS:
         raise RecordingError(f"{recording.name}: {seconds[-1] / 86400:g} days at this speed are too long to play")
-    instants = np.arange(0.0, seconds[-1] + step / 2, step)
-    demand = recording.cores[np.searchsorted(seconds, instants + 1e-9, side="right") - 1]
+    demand = step_means(seconds, recording.cores, step, floor(seconds[-1] / step + _NEAR) + 1)
     warm_up = round(unscored / speed / step)
     if warm_up >= len(demand):
         warm_up = len(demand) // 10
     return Timeline(recording.name, step, demand, warm_up, round_up(float(demand.max()) / CAP_UTILISATION))
+
+
+def step_means(seconds: Floats, values: Floats, step: float, steps: int) -> Floats:
+    """The mean over each of ``steps`` steps from 0 on. ``seconds`` rise from 0; the last value holds for ever.
+
+    Where one value holds for a whole step, that is its mean to the last digit.
+
+    >>> step_means(np.array([0.0, 2.5, 10.0]), np.array([1.0, 3.0, 2.0]), 5.0, 3).tolist()
+    [2.0, 3.0, 2.0]
+    """
+    at = seconds / step
+    whole = np.rint(at)
+    at = np.where(np.abs(at - whole) < _NEAR, whole, at)
+    edges = np.arange(steps + 1, dtype=np.float64)
+    points = np.union1d(edges, at[at < steps])
+    held = values[np.searchsorted(at, points[:-1], side="right") - 1]
+    begins = np.searchsorted(points, edges[:-1])
+    return np.asarray(np.add.reduceat(held * np.diff(points), begins), dtype=np.float64)
 
 
 def round_up(cores: float) -> float:

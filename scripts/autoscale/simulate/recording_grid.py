@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from protocol.units import Seconds
 from scripts.autoscale.replay.generate import DAY, generate
-from scripts.autoscale.replay.recording import Floats, Recording, files_of, read_recording
+from scripts.autoscale.replay.recording import Floats, Recording, files_of, read_recording, step_means
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -86,11 +86,8 @@ def _lay_one(recording: Recording, step: Seconds, speed: float) -> tuple[Floats,
 
 def _means(seconds: Floats, values: Floats, step: Seconds) -> Floats:
     """The mean over every whole step of ``values``, each of which holds until the next."""
-    every = float(np.median(np.diff(seconds)))
-    edges = np.append(seconds, seconds[-1] + every)
-    amounts = np.append(0.0, np.cumsum(values * np.diff(edges)))
-    steps = max(1, int(edges[-1] // step))
-    return np.asarray(np.diff(np.interp(np.arange(steps + 1) * step, edges, amounts)) / step)
+    end = float(seconds[-1] + np.median(np.diff(seconds)))
+    return step_means(seconds, values, step, max(1, int(end // step)))
 
 
 def _shares(values: Floats) -> Floats:
