@@ -4,7 +4,7 @@ Rules that hold here:
 
 - A curve has no state and never falls where its input rises.
 - Rounding is always up. Only an input within a thousandth of a step above a multiple counts as that multiple: so much
-  is the noise of summing many nodes' sizes.
+  is the noise of summing many nodes' sizes. Outputs have no such slack, see ``quantize``.
 """
 
 from __future__ import annotations
@@ -54,13 +54,17 @@ class Segments(Curve):
         self._starts = [at for at, _ in ordered]
         self._steps = [every for _, every in ordered]
 
+    def noise(self, value: float, every: float) -> float:  # noqa: ARG002 - that of an output depends on the value
+        """By how much ``value`` may exceed a multiple of ``every`` and still be that multiple."""
+        return INPUT_SLACK * every
+
     def at(self, value: float) -> float:
         """The input rounded up as its segment says."""
         index = bisect_right(self._starts, value) - 1
         if index < 0:
             return value
         every = self._steps[index]
-        rounded = ceil(value / every - INPUT_SLACK) * every
+        rounded = ceil((value - self.noise(value, every)) / every) * every
         following = self._starts[index + 1] if index + 1 < len(self._starts) else inf
         return min(rounded, max(following, value))
 

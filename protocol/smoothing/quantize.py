@@ -2,6 +2,9 @@
 
 A ladder has rungs ``base``, ``base + step``, then steps that grow by ``ratio`` up to ``largest``; below ``base`` there
 is nothing. The same may be written as segments ``{at, every}``, as for inputs. A base alone is also the step.
+
+Always up, but for the last digits of a float: they are noise, and where numbers are so large that these digits count
+whole bytes, no part of them is as much as one.
 """
 
 from __future__ import annotations
@@ -10,13 +13,23 @@ from bisect import bisect_left
 from math import ceil, inf
 from typing import ClassVar, Final
 
+from protocol.smoothing.curves import Segments
 from protocol.smoothing.stage import Curve
 
 MAX_RUNGS: Final = 512
 """How many growing steps a ladder lists; from there on its last step repeats."""
 
-NOISE: Final = 1e-9
+NOISE: Final = 1e-12
 """The relative error of sums of floats: a value so little above a rung is that rung."""
+
+
+def without_noise(value: float) -> float:
+    """``value`` less what is noise: always less than a whole unit.
+
+    >>> without_noise(2.0**40 + 1) > 2.0**40
+    True
+    """
+    return value - min(value * NOISE, 0.5)
 
 
 class Quantize(Curve):
@@ -34,7 +47,7 @@ class Quantize(Curve):
 
     def at(self, value: float) -> float:
         """The least rung that is not below ``value``."""
-        exact = value * (1 - NOISE)
+        exact = without_noise(value)
         if exact <= self._base:
             return self._base
         if not self._last_step:
@@ -49,6 +62,16 @@ class Quantize(Curve):
         shown = [f"{rung:g}" for rung in self._rungs[:4]]
         more = f", then every {self._last_step:g}" if len(self._rungs) <= len(shown) else ", ..."
         return f"rounded up to {', '.join(shown)}{more}"
+
+
+class OutputSegments(Segments):
+    """Segments of an output: rounded up without the slack of inputs."""
+
+    __slots__ = ()
+
+    def noise(self, value: float, every: float) -> float:  # noqa: ARG002 - that of an input depends on the step
+        """The last digits of ``value``."""
+        return value - without_noise(value)
 
 
 def _ladder(base: float, step: float, ratio: float, largest: float) -> tuple[list[float], float]:

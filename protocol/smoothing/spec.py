@@ -23,7 +23,7 @@ from protocol.smoothing.histogram import HistogramStage
 from protocol.smoothing.hold import Hold
 from protocol.smoothing.hysteresis import Hysteresis
 from protocol.smoothing.percentile import ENOUGH, MAX_SAMPLES, Percentile, Thresholds
-from protocol.smoothing.quantize import Quantize
+from protocol.smoothing.quantize import OutputSegments, Quantize
 from protocol.smoothing.stage import LARGEST, Curve, Stage
 from protocol.units import QuantityError, Seconds, parse_quantity
 
@@ -226,7 +226,7 @@ class QuantizeSpec(Spec, frozen=True):
     def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
         """The ladder or the segments."""
         if self.segments:
-            return Segments([(step.at, step.every) for step in self.segments])
+            return OutputSegments([(step.at, step.every) for step in self.segments])
         return Quantize(self.base, self.step, self.ratio, self.max_step)
 
 

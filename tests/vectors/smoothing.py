@@ -14,7 +14,7 @@ from protocol.smoothing.curves import INPUT_SLACK, Model, Segments
 from protocol.smoothing.hold import Hold
 from protocol.smoothing.hysteresis import Hysteresis
 from protocol.smoothing.percentile import Percentile, Thresholds, percentile_index
-from protocol.smoothing.quantize import Quantize
+from protocol.smoothing.quantize import OutputSegments, Quantize
 from protocol.smoothing.stage import Sample
 from protocol.units import Instant, Seconds
 from tests.vectors.case import Case
@@ -116,7 +116,7 @@ def percentile_smoothing(case: Case) -> list[Any]:
 def quantize_up(case: Case) -> float:
     given = case.input
     if "segments" in given:
-        return Segments([(step["at"], step["every"]) for step in given["segments"]]).at(given["value"])
+        return OutputSegments([(step["at"], step["every"]) for step in given["segments"]]).at(given["value"])
     ladder = Quantize(given.get("base"), given.get("step"), given.get("ratio", 1.0), given.get("maxstep", inf))
     if (
         case.semantics == "upstream"

@@ -76,6 +76,8 @@ def options(*groups: str, **given: Any) -> dict[str, Any]:
         ),
         ("smoothing", "percentile_smoothing", {"observations": [5, 6, 7, 8], "current": 1, "target": 0.5}, ["up", 7]),
         ("smoothing", "quantize_up", {"value": 17, "segments": [{"at": 16, "every": 4}]}, 20),
+        ("smoothing", "quantize_up", {"value": 16.003, "segments": [{"at": 0, "every": 4}]}, 20),
+        ("smoothing", "quantize_up", {"value": 2**30 + 1, "step": 2**30}, 2**31),
         (
             "smoothing",
             "delay_scale_down_window",

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from protocol.smoothing.curves import INPUT_SLACK, Model, Segments
 from protocol.smoothing.hysteresis import Hysteresis
-from protocol.smoothing.quantize import MAX_RUNGS, Quantize
+from protocol.smoothing.policy import parse_policy
+from protocol.smoothing.quantize import MAX_RUNGS, NOISE, OutputSegments, Quantize
 from protocol.smoothing.stage import Sample
 from protocol.units import Instant, Seconds
 
@@ -63,8 +64,43 @@ def test_quantization_never_rounds_down_and_never_falls(
     base: float, step: float, ratio: float, left: float, right: float
 ) -> None:
     ladder, low, high = Quantize(base, step, ratio), min(left, right), max(left, right)
-    assert ladder.at(low) >= low * (1 - 1e-8)
+    assert ladder.at(low) >= low * (1 - 2 * NOISE)
     assert ladder.at(low) <= ladder.at(high)
+
+
+GI = 2**30
+
+
+@pytest.mark.parametrize(
+    ("steps", "value", "expected"),
+    [
+        ([(0, 4)], 16.003, 20),
+        ([(0, 4)], 16.0, 16),
+        ([(0, 0.25)], 0.1 + 0.2 - 0.05, 0.25),
+        ([(0, 0.1)], sum([0.1] * 10_000), 1000),
+        ([(0, GI)], GI + 1, 2 * GI),
+        ([(0, 1024 * GI)], 1024 * GI + 1, 2048 * GI),
+        ([(0, 1), (16, 4)], 15.9999, 16),
+    ],
+)
+def test_outputs_are_rounded_up_without_the_slack_of_inputs(
+    steps: list[tuple[float, float]], value: float, expected: float
+) -> None:
+    written = [{"at": at, "every": every} for at, every in steps]
+    pipelines = [parse_policy([{"quantize": {"segments": written}}]).start()]
+    if len(steps) == 1:
+        pipelines.append(parse_policy([{"quantize": {"base": steps[0][1]}}]).start())
+    assert [each.target(NOW, Sample(value)) for each in pipelines] == pytest.approx(
+        [expected] * len(pipelines), rel=1e-12
+    )
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(1, 30)), min_size=1, max_size=5), levels, levels)
+def test_segments_of_an_output_never_round_down_and_never_fall(
+    steps: list[tuple[int, int]], left: float, right: float
+) -> None:
+    segments, low, high = OutputSegments(steps), min(left, right), max(left, right)
+    assert low * (1 - 2 * NOISE) <= segments.at(low) <= segments.at(high)
 
 
 def test_a_ladder_that_grows_slowly_for_ever_ends_in_equal_steps() -> None:
