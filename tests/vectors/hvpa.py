@@ -206,12 +206,11 @@ def scale_down_boundary(case: Case) -> float:
 
 
 def hpa_resource_replicas(case: Case) -> list[int] | None:
-    """Replicas that are missing have requests but no level, and stand last."""
+    """Replicas that are missing have requests but no level, and stand last. Levels without a replica count nothing."""
     given = case.input
-    levels, unready = given["levels"], list(given.get("unready", ()))
-    missing = given.get("missing", 0)
-    requests = list(given["reqs"])
-    used = [*levels, *[None] * missing]
+    requests, unready = list(given["reqs"]), list(given.get("unready", ()))
+    levels = list(given["levels"])[: len(requests)]
+    used = [*levels, *[None] * given.get("missing", len(requests) - len(levels))]
     replicas = [
         ReplicaUse(level, request, number not in unready)
         for number, (level, request) in enumerate(zip(used, requests, strict=True))

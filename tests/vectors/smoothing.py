@@ -83,17 +83,20 @@ def direction(current: float | None, new: float) -> str:
 
 def delay_scale_down_window(case: Case) -> list[Any]:
     """Every observation is a step of the stage. The window begins with a need of nothing, which proves nothing."""
-    given, current, last = case.input, case.input["current"], case.input["last_scale_down"]
-    hold = Hold(Seconds(given["delay_s"]), pause=Seconds(given["delay_s"]))
-    needs = [(given["window_start"], 0.0), *((at, need) for at, need in given["observations"])]
-    moments = {at: need for at, need in needs if at <= given["now"]}
+    given, current, last = case.input, case.input["current"], case.input.get("last_scale_down")
+    now, start, delay = given["now"], given["window_start"], Seconds(given["delay_s"])
+    observed = {at: need for at, need in given["observations"] if at <= now}
+    if not observed:  # nothing is known, so nothing moves
+        return ["hold", current]
+    moments = {start: 0.0, **observed}
     latest = moments[max(moments)]
-    if last is not None and last > given["window_start"]:
+    if last is not None and last > start:
         moments.setdefault(last, max((at, need) for at, need in moments.items() if at <= last)[1])
+    hold = Hold(delay, pause=delay)
     for at in sorted(moments):
         had = current if last is None or at >= last or current is None else current + 1
         hold.step(Instant(float(at)), moments[at], Sample(moments[at], had))
-    new = hold.step(Instant(float(given["now"])), latest, Sample(latest, current))
+    new = hold.step(Instant(float(now)), latest, Sample(latest, current))
     return [direction(current, new), new]
 
 
@@ -108,7 +111,7 @@ def percentile_smoothing(case: Case) -> list[Any]:
     stage, new = Percentile(Seconds(max(300.0, len(observations))), thresholds, least), current
     for at, value in enumerate(observations):
         new = stage.step(Instant(float(at)), value, Sample(value, current))
-    if len(observations) < least and current is not None:
+    if not observations or (len(observations) < least and current is not None):
         return ["insufficient", new]
     return [direction(current, new), new]
 

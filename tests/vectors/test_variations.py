@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.vectors.case import Case
-from tests.vectors.families import families
-from tests.vectors.registry import Outcome, run_case
+from tests.vectors.one_case import run
 
 CURVE = {"base_m": 100, "slope_m": 10, "segments": [{"at": 0, "every": 1}, {"at": 16, "every": 4}]}
 OPTION = {"cpu": 2, "count": 1, "pods": ["p1"]}
@@ -27,12 +25,6 @@ REQUESTS_ONLY = {
     "controlled_values": "RequestsOnly",
 }
 EMPTY_BUFFER = {"reserved": 3, "pressure": 0, "accounted": 0}
-
-
-def run(family: str, group: str, given: Any, expected: Any, text: str = "", **more: Any) -> Outcome:
-    semantics = more.pop("semantics", "both")
-    content = {"input": given, "expected": expected, **more}
-    return run_case(Case(family, group, f"{group}/1", content, text, semantics=semantics), families([family]))
 
 
 def options(*groups: str, **given: Any) -> dict[str, Any]:
@@ -76,8 +68,6 @@ def options(*groups: str, **given: Any) -> dict[str, Any]:
         ),
         ("smoothing", "percentile_smoothing", {"observations": [5, 6, 7, 8], "current": 1, "target": 0.5}, ["up", 7]),
         ("smoothing", "quantize_up", {"value": 17, "segments": [{"at": 16, "every": 4}]}, 20),
-        ("smoothing", "quantize_up", {"value": 16.003, "segments": [{"at": 0, "every": 4}]}, 20),
-        ("smoothing", "quantize_up", {"value": 2**30 + 1, "step": 2**30}, 2**31),
         (
             "smoothing",
             "delay_scale_down_window",
@@ -105,8 +95,6 @@ def options(*groups: str, **given: Any) -> dict[str, Any]:
         ),
         ("ranking", "rank_options", options("a", pod_prices={}), {"winner": None, "scores": {}}),
         ("ranking", "pod_price", {"cpu": 1, "mem_gib": 0, "gpu": 2, "gpu_price": 0.5, "cpu_price": 1}, 2.0),
-        ("ranking", "pod_price", {"cpu": 0, "storage_gb": 75, "storage_price": 0.02}, 0.03),
-        ("ranking", "pod_price", {"cpu": 0, "storage_gb": 50}, 0.01),
         (
             "neon",
             "seed_plugin_request",

@@ -1,0 +1,36 @@
+"""Cases at the edges of their form: keys left out, lists that are empty or longer than others, values out of range."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.vectors.one_case import run
+
+DELAY = {"current": 1000, "now": 700, "window_start": 0, "delay_s": 600}
+
+
+@pytest.mark.parametrize(
+    ("family", "group", "given", "expected"),
+    [
+        ("smoothing", "delay_scale_down_window", {**DELAY, "observations": [[0, 800], [650, 900]]}, ["down", 900]),
+        ("smoothing", "delay_scale_down_window", {**DELAY, "observations": []}, ["hold", 1000]),
+        ("smoothing", "percentile_smoothing", {"observations": [], "current": None}, ["insufficient", None]),
+        ("smoothing", "percentile_smoothing", {"observations": [5], "current": None}, ["set", 5]),
+        ("smoothing", "quantize_up", {"value": 16.003, "segments": [{"at": 0, "every": 4}]}, 20),
+        ("smoothing", "quantize_up", {"value": 2**30 + 1, "step": 2**30}, 2**31),
+        ("ranking", "pod_price", {"cpu": 0, "storage_gb": 75, "storage_price": 0.02}, 0.03),
+        ("ranking", "pod_price", {"cpu": 0, "storage_gb": 50}, 0.01),
+        ("hvpa", "hpa_resource_replicas", {"cur": 2, "levels": [600], "reqs": [1000] * 2, "target": 100}, [2, 60]),
+        (
+            "hvpa",
+            "hpa_resource_replicas",
+            {"cur": 4, "levels": [4000, 9500, 3000, 7000, 3200, 2000], "reqs": [1000] * 4, "target": 100},
+            [24, 587],
+        ),
+    ],
+)
+def test_an_odd_case_is_answered_as_its_rule_says(family: str, group: str, given: Any, expected: Any) -> None:
+    outcome = run(family, group, given, expected)
+    assert (outcome.failure, outcome.declined) == (None, None)
