@@ -1,18 +1,27 @@
-"""The family neon: versions, quantities and VirtualMachine objects, against ``protocol``."""
+"""The family neon: versions, quantities and VirtualMachine objects, against ``protocol`` and guests made of them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
+from deploy.neonvm.ports import GuestSpec, PodNetwork
+from deploy.neonvm.qemu.accelerator import Accelerator
+from deploy.neonvm.qemu.qemu_command import qemu_command
+from deploy.neonvm.runner.guest_of_vm import guest_of_vm
 from protocol.codec import MalformedRequestError, decode_request
 from protocol.units import Bytes, MilliCpu
 from protocol.versions import VersionRange
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from protocol.wire.wire_quantities import cpu_from_wire, cpu_to_wire, mem_from_wire, mem_to_wire
 from tests.vectors.case import Case
-from tests.vectors.registry import Answer, Check
+from tests.vectors.phrases import Phrases, told, understood
+from tests.vectors.reading import plain
+from tests.vectors.registry import Answer, Check, Declined
+from vm_image.build import GuestImage
 
 
 def protocol_version(case: Case) -> object:
@@ -57,17 +66,61 @@ def _quantity_expected(case: Case) -> Any:
 
 
 def vm_mapping(case: Case) -> object:
-    """Whether a VirtualMachine with this slot size is one."""
-    guest = {"memorySlotSize": case.input["slot"]}
+    """Whether a VirtualMachine with this slot size is one; where parts of its guest are expected, those."""
+    guest = _guest_fields(case.input)
     try:
-        parse_virtual_machine({"metadata": {"namespace": "default", "name": "pg"}, "spec": {"guest": guest}})
+        vm = parse_virtual_machine({"metadata": {"namespace": "default", "name": "pg"}, "spec": {"guest": guest}})
     except InvalidObjectError:
         return "rejected"
-    return "accepted"
+    if not isinstance(case.expected, Mapping):
+        return "accepted"
+    spec = guest_of_vm(vm, vm.name, _NETWORK, Path("pg"), address="", kernel_arguments="")
+    return {name: understood(_PARTS, name, "part of a guest")[1](spec) for name in case.expected}
+
+
+def _guest_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A guest of ``use_milli`` CPU and ``slots`` (min, use and max), each of ``slot`` bytes."""
+    fields: dict[str, Any] = {"memorySlotSize": given["slot"]} if "slot" in given else {}
+    if "use_milli" in given:
+        cpus = dict.fromkeys(("min", "use", "max"), f"{given['use_milli']}m")
+        fields["cpus"] = cpus | {name: f"{given[f'{name}_milli']}m" for name in cpus if f"{name}_milli" in given}
+    return fields | ({"memorySlots": plain(given["slots"])} if "slots" in given else {})
+
+
+_NETWORK: Final = PodNetwork("10.100.1.0", (), "http://10.100.1.0:9100/metrics", "10.100.0.1", ())
+_IMAGE: Final = GuestImage(Path("vmlinuz"), Path("initrd"), Path("rootfs"))
+_ACCELERATOR: Final = Accelerator("tcg", (), "", "no matter which")
+
+
+def _of_command(pattern: str) -> Callable[[GuestSpec], int]:
+    """The number that ``pattern`` finds in the guest's command line."""
+
+    def number(spec: GuestSpec) -> int:
+        found = re.search(pattern, " ".join(qemu_command(spec, _IMAGE, _ACCELERATOR, monitor_fd=3)))
+        if found is None:
+            raise ValueError(f"{pattern} is not in the command")
+        return int(found[1])
+
+    return number
+
+
+def _cgroup_limit(_: GuestSpec) -> int:
+    raise Declined("four times the quota is the cgroup of the original's runner: our guests have one quota, inside")
+
+
+_PARTS: Final[Phrases[Callable[[GuestSpec], int]]] = (
+    (told(r"cgroup|limit"), _cgroup_limit),
+    (told(r"quota"), _of_command(r"autoscale\.cpu=(\d+)")),
+    (told(r"plugged|cpus"), _of_command(r" maxcpus=(\d+)")),
+    (told(r"virtio|requested"), _of_command(r"requested-size=(\d+)B")),
+    (told(r"boot|min"), _of_command(r" -m (\d+)B")),
+    (told(r"max"), _of_command(r",maxmem=(\d+)B")),
+)
+"""Names of parts of a guest, and the number in thousandths of a vCPU, CPUs or bytes; the first that matches is used."""
 
 
 def _first_word(case: Case) -> Any:
-    return str(case.expected).split(maxsplit=1)[0]
+    return case.expected if isinstance(case.expected, Mapping) else str(case.expected).split(maxsplit=1)[0]
 
 
 GROUPS: Final[Mapping[str, Check | Answer]] = {

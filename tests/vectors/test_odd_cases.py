@@ -29,8 +29,28 @@ DELAY = {"current": 1000, "now": 700, "window_start": 0, "delay_s": 600}
             {"cur": 4, "levels": [4000, 9500, 3000, 7000, 3200, 2000], "reqs": [1000] * 4, "target": 100},
             [24, 587],
         ),
+        (
+            "neon",
+            "vm_cpu_mem_mapping",
+            {"use_milli": 1250, "slot": 2**30, "slots": {"min": 1, "use": 3, "max": 8}},
+            {
+                "cpus_plugged": 2,
+                "quota_milli": 1250,
+                "virtio_mem_bytes": 2 * 2**30,
+                "boot_bytes": 2**30,
+                "max_bytes": 8 * 2**30,
+            },
+        ),
+        ("neon", "vm_cpu_mem_mapping", {"slot": 2**23}, "accepted"),
     ],
 )
 def test_an_odd_case_is_answered_as_its_rule_says(family: str, group: str, given: Any, expected: Any) -> None:
     outcome = run(family, group, given, expected)
     assert (outcome.failure, outcome.declined) == (None, None)
+
+
+def test_the_cgroup_of_the_originals_runner_is_declined() -> None:
+    outcome = run("neon", "vm_cpu_mem_mapping", {"use_milli": 250}, {"plugged": 1, "cgroup_limit_milli": 1000})
+    assert outcome.declined == (
+        "four times the quota is the cgroup of the original's runner: our guests have one quota, inside"
+    )
