@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Final
 
+from agent.core.actions import AskScheduler
 from agent.core.advance import advance
-from agent.core.events import Answered, Started, VmSeen
+from agent.core.events import Answered, MonitorAnswered, MonitorJoined, Started, VmSeen
 from agent.core.goal import goal
 from agent.core.guest import NO_RATES, GuestSample
 from agent.core.invariants import violations
 from agent.core.permits import objection
 from agent.core.plan import plan
-from agent.core.policy import DENIED_BACKOFF, SCHEDULER_BACKOFF, VM_API_BACKOFF, MemoryPolicy, Policy, Timing
+from agent.core.policy import (
+    DENIED_BACKOFF,
+    REFUSED_BACKOFF,
+    SCHEDULER_BACKOFF,
+    VM_API_BACKOFF,
+    MemoryPolicy,
+    Policy,
+    Timing,
+)
 from agent.core.state import begin
 from agent.core.vm import Vm
+from protocol.guest.monitor_messages import AskToShrink, DownscaleResult, TellGrown, UpscaleConfirmation
 from protocol.messages import ObjectName, PluginResponse
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import Bounds
+from tests.agent.core.story import Story, cu, settled
 from tests.scenarios.world import World
 from tests.vectors.case import Case
 from tests.vectors.ledger_fixture import LedgerFixture
@@ -85,9 +96,15 @@ def _holds_in_a_storm(_: re.Match[str]) -> object:
 
 def _waits(told: re.Match[str]) -> object:
     """Every wait that the rule names in seconds, against ours; then the storm, which checks that waits are kept."""
-    ours = {"scheduler": SCHEDULER_BACKOFF.first, "vm api": VM_API_BACKOFF.first, "denied grow": DENIED_BACKOFF.first}
+    ours = {
+        "scheduler": SCHEDULER_BACKOFF.first,
+        "vm api": VM_API_BACKOFF.first,
+        "monitor": REFUSED_BACKOFF.first,
+        "denied grow": DENIED_BACKOFF.first,
+        "denied shrink": REFUSED_BACKOFF.first,
+    }
     for peer, seconds in _WAIT.findall(told.string):
-        if peer.lower() in ours and ours[peer.lower()] < float(seconds):
+        if ours[peer.lower()] < float(seconds):
             return f"{peer} is asked again after {ours[peer.lower()]:g} s"
     return _storm()
 
@@ -121,15 +138,58 @@ def _asks_every_tick(told: re.Match[str]) -> object:
     return None if len(asked) == 10 and max(pauses) <= tick else f"asked at {asked}"
 
 
-def _no_monitor(_: re.Match[str]) -> object:
-    raise Declined("there is no monitor in the guest yet: a VM shrinks to what its metrics prove to be enough (B.8)")
+def _approved(told: re.Match[str]) -> object:
+    """Idle VMs shrink by what their monitors agree to, and by no more; some refuse, and some give no answer."""
+    for verdicts in product((True, False, None), repeat=3):
+        if broken := _shrunk_against(verdicts):
+            return broken
+    if _WITHOUT.search(told.string):
+        raise Declined(
+            "a VM without a monitor shrinks to what its metrics prove to be enough; with one this holds (B.8)"
+        )
+    return None
 
 
+def _shrunk_against(verdicts: Sequence[bool | None]) -> str | None:
+    """An idle VM of six units, whose monitor answers each question with the next verdict, and then hears no more."""
+    story, approved, left = settled(6).happens(MonitorJoined(2)), cu(6).mem, list(verdicts)
+    for _ in range(60):
+        story.at(story.now + 1.0).looks()
+        message = story.plans().message
+        if message is not None and (left or isinstance(message.message, TellGrown)):
+            story.happens(Started(message))
+            approved = _answered(story, message.message, approved, left)
+        for action in story.acts():
+            if isinstance(action, AskScheduler):
+                story.answers(action.request.resources)
+                continue
+            if action.target.mem < approved:
+                return f"{action.target.mem} where {approved} was approved, after {verdicts}"
+            story.obeys()
+    return None
+
+
+def _answered(story: Story, message: AskToShrink | TellGrown, approved: Bytes, left: list[bool | None]) -> Bytes:
+    """The monitor answers ``message``; the memory that it approves of from then on."""
+    if isinstance(message, TellGrown):
+        story.happens(MonitorAnswered(UpscaleConfirmation(1)))
+        return message.granted.mem
+    verdict = left.pop(0)
+    story.happens(MonitorAnswered(None if verdict is None else DownscaleResult(1, ok=verdict, status="")))
+    return message.target.mem if verdict else approved
+
+
+def _one_unit_at_a_time(_: re.Match[str]) -> object:
+    raise Declined("a monitor is asked for all that may go at once; what it refuses is asked again later (B.8)")
+
+
+_WITHOUT: Final = told(r"\b(no|without a) monitor\b")
 _WAIT: Final = told(r"(scheduler|VM API|monitor|denied grow|denied shrink) (\d+(?:\.\d+)?) s")
 
 _RULES: Final[Phrases[Callable[[re.Match[str]], object]]] = (
     (told(r"retry wait|wait after a failure"), _waits),
-    (told(r"\bmonitor\b"), _no_monitor),
+    (told(r"\bmonitor\b.*\b(1|one) (CU|compute unit)\b"), _one_unit_at_a_time),
+    (told(r"\bmonitor\b"), _approved),
     (told(r"\btick\b.*?(?P<tick>\d+(?:\.\d+)?) s"), _asks_every_tick),
     (told(r"idempotent|same request.*same permit"), _idempotent),
     (told(r"\bpatch\b.*\b(above|beyond|exceed)\b.*\bpermit\b"), _holds_in_a_storm),

@@ -54,3 +54,28 @@ def test_the_cgroup_of_the_originals_runner_is_declined() -> None:
     assert outcome.declined == (
         "four times the quota is the cgroup of the original's runner: our guests have one quota, inside"
     )
+
+
+APPROVED = "never patch the VM below what the monitor approved"
+
+
+@pytest.mark.parametrize(
+    ("text", "declined"),
+    [
+        (APPROVED, None),
+        ("no request within the retry wait (monitor 3 s); denied shrink 5 s", None),
+        (
+            f"{APPROVED}; without a monitor never shrink",
+            "a VM without a monitor shrinks to what its metrics prove to be enough; with one this holds (B.8)",
+        ),
+        (
+            "the monitor is asked for at most one CU less",
+            "a monitor is asked for all that may go at once; what it refuses is asked again later (B.8)",
+        ),
+    ],
+)
+def test_rules_about_the_monitor_are_checked_or_declined_for_what_is_not_followed(
+    text: str, declined: str | None
+) -> None:
+    outcome = run("neon", "ordering_invariants", None, None, text)
+    assert (outcome.failure, outcome.declined) == (None, declined)
