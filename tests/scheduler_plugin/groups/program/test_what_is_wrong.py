@@ -167,6 +167,18 @@ async def test_intervals_that_overlap_are_allowed_and_said() -> None:
         assert overlap == ("True", "FirstMatchWins", said)
 
 
+async def test_intervals_that_overlap_by_several_replicas_are_scaled_by_the_one_that_is_listed_first() -> None:
+    listed = [{"vpaWeight": 0, "lastReplicaCount": 6}, {"vpaWeight": 1, "startReplicaCount": 2}]
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(HVPAS, changed(INTERVALS, scaleUpDelay="0s", weightBasedScalingIntervals=listed))
+        await run.start()
+        await run.recommend("hvpa-sample", 4)
+        said = "at replicas in both 1-6 and 2-10 the interval that is listed first holds"
+        overlap = condition_of(await run.cluster.get(HVPAS, "hvpa-sample"), "IntervalsOverlap")
+        assert ((await run.size())[0], overlap) == (4, ("True", "FirstMatchWins", said))
+
+
 async def test_a_cluster_without_vpas_has_its_replicas_scaled_and_says_that_nothing_recommends_sizes() -> None:
     async with world() as run:
         run.cluster.undefine("verticalpodautoscalers.autoscaling.k8s.io")

@@ -86,11 +86,6 @@ BOTH = [{"resource": {"name": "cpu", "target": {"averageUtilization": 50}}}, {"t
             "spec.weightBasedScalingIntervals[0].lastReplicaCount: expected at least startReplicaCount (7), got 3",
         ),
         (
-            {"weightBasedScalingIntervals": [{"lastReplicaCount": 5}, {"startReplicaCount": 4}]},
-            "spec.weightBasedScalingIntervals[1]: expected to share at most one end with "
-            "spec.weightBasedScalingIntervals[0], got 4 to 5 in both",
-        ),
-        (
             {"weightBasedScalingIntervals": WEIGHT, "firstStageVpaWeight": 1},
             "spec.weightBasedScalingIntervals: expected nothing beside stages",
         ),

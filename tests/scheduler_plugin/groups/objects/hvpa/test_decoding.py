@@ -147,6 +147,19 @@ def test_weights_above_1_are_percentages() -> None:
     )
 
 
+def test_intervals_may_overlap_and_stay_in_their_order() -> None:
+    listed = [
+        {"vpaWeight": 0.6, "lastReplicaCount": 5},
+        {"vpaWeight": 0, "startReplicaCount": 2, "lastReplicaCount": 8},
+        {"vpaWeight": 1},
+    ]
+    assert spec_of(weightBasedScalingIntervals=listed).intervals == (
+        Interval(Fraction("0.6"), None, 5),
+        Interval(Fraction(0), 2, 8),
+        Interval(Fraction(1)),
+    )
+
+
 def test_the_strongest_rule_of_each_direction_counts() -> None:
     minutes = DirectionRules(delay=120.0)  # type: ignore[arg-type]  # Seconds are floats
     spec = spec_of(
