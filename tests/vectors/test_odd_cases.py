@@ -42,6 +42,9 @@ DELAY = {"current": 1000, "now": 700, "window_start": 0, "delay_s": 600}
             },
         ),
         ("neon", "vm_cpu_mem_mapping", {"slot": 2**23}, "accepted"),
+        ("tortoise", "slot_count", {"range_hours": 1, "period": "monthly"}, "invalid"),
+        ("tortoise", "slot_count", {"range_hours": 1.5, "period": "daily"}, "invalid"),
+        ("tortoise", "slot_count", {"range_hours": 12, "period": "weekly"}, 14),
     ],
 )
 def test_an_odd_case_is_answered_as_its_rule_says(family: str, group: str, given: Any, expected: Any) -> None:

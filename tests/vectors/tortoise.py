@@ -40,7 +40,7 @@ from scheduler_plugin.groups.core.tortoise.slots import Slot, SlotLayout, slot_o
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory
 from scheduler_plugin.groups.core.tortoise.utilisation import target_utilisation, towards
 from scheduler_plugin.groups.core.workload import Container, ReplicaBounds, ResourceList, Workload
-from scheduler_plugin.groups.objects.tortoise.global_configuration import write_configuration
+from scheduler_plugin.groups.objects.tortoise.global_configuration import read_configuration, write_configuration
 from tests.vectors.case import Case
 from tests.vectors.registry import Declined, Family
 
@@ -84,8 +84,12 @@ def learned(old: int, at: datetime, value: int, decay: Fraction) -> int | None:
 
 
 def slot_count(case: Case) -> object:
+    hours, period = case.input["range_hours"], case.input["period"]
     try:
-        return len(SlotLayout(case.input["range_hours"], case.input["period"], UTC_ZONE).slots())
+        found = read_configuration(
+            {"RangeOfMinMaxReplicasRecommendationHours": hours, "GatheringDataPeriodType": period}
+        )
+        return len(found.layout.slots())
     except ValueError:
         return "invalid"
 

@@ -111,7 +111,9 @@ def _fewest(facts: SizeFacts, numbers: Numbers) -> Found:
 
 
 def _under_used(facts: SizeFacts, numbers: Numbers) -> Found:
-    if not facts.several or facts.target is None or numbers.replicas == numbers.least:
+    if numbers.least is not None and numbers.replicas <= numbers.least:
+        return None  # no other container drives the number there
+    if not facts.several or facts.target is None:
         return None
     if facts.recommended * 100 >= UNDER_USED * facts.target * facts.request:
         return None

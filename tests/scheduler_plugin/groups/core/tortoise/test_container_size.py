@@ -73,6 +73,13 @@ FREE = Ratios(buffer=Fraction(0), down=Fraction(0))
             1000,
             "the number of replicas follows the need",
         ),
+        (
+            Scaling.HORIZONTAL,
+            replace(FACTS, several=True),
+            replace(SOME, replicas=5, least=6),  # its least was just raised
+            1000,
+            "the number of replicas follows the need",
+        ),
         (Scaling.VERTICAL, FACTS, SOME, 600, "the recommendation is far below the request"),
         (Scaling.VERTICAL, replace(FACTS, recommended=1100), SOME, 1100, "the recommendation is above the request"),
         (Scaling.VERTICAL, replace(FACTS, recommended=1000), SOME, 1000, "the recommendation is close to the request"),
