@@ -158,7 +158,7 @@ class HysteresisSpec(Spec, frozen=True):
 class HoldSpec(Spec, frozen=True):
     """``hold``: shrink to ``keep`` of the most of a whole window, and ``extra``; with ``pause`` between shrinks."""
 
-    window: Span
+    window: Span = Span(300)
     pause: Span | None = None
     keep: float = 1.0
     extra: Level = Level(0)
@@ -233,7 +233,7 @@ class QuantizeSpec(Spec, frozen=True):
 class SustainSpec(Spec, frozen=True):
     """``sustain``: weigh a need by how long it stood."""
 
-    over: Span
+    over: Span = Span(2.25)
 
     def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
         """The mean."""

@@ -58,8 +58,3 @@ class WindowMax:
     def is_full(self, now: Instant) -> bool:
         """Whether more than ``span`` has passed since the first value: only then is ``max`` a proof."""
         return self._since is not None and now - self._since > self._span
-
-    def clear(self) -> None:
-        """Forgets everything: after a gap in what was seen there is no proof yet."""
-        self._since = None
-        self._entries.clear()

@@ -137,7 +137,7 @@ def test_a_policy_file_is_played_under_its_name(tmp_path: Path) -> None:
     [
         (None, "nor a readable file"),
         ("stages: [", "not YAML"),
-        ("stages:\n- hold: {}\n", r"stages\[0\].hold: Object missing required field `window`"),
+        ("stages:\n- segments: {}\n", r"stages\[0\].segments: Object missing required field `steps`"),
     ],
 )
 def test_a_bad_policy_file_is_refused_with_file_and_path(text: str | None, problem: str, tmp_path: Path) -> None:

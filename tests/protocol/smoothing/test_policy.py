@@ -60,7 +60,11 @@ def test_the_seeds_kube_dns_policy_gives_300m_at_18_cores_and_keeps_it_at_10() -
         (["hold"], "cpu", "[0]: expected a mapping of one stage's name to its fields"),
         ([{"hold": {}, "surge": {}}], "cpu", "[0]: expected a mapping of one stage's name to its fields"),
         ([{"wait": {}}], "cpu", f"[0]: unknown stage 'wait'; expected one of {', '.join(SPECS)}"),
-        ([{"surge": {}}, {"hold": {}}], "cpu", "[1].hold: Object missing required field `window`"),
+        (
+            [{"surge": {}}, {"quantize": {"segments": [{}]}}],
+            "cpu",
+            "[1].quantize.segments[0]: Object missing required field `every`",
+        ),
         (
             [{"hold": {"window": "soon"}}],
             "cpu",
@@ -127,10 +131,26 @@ def test_a_bad_policy_is_refused_with_the_path_of_the_bad_value(document: object
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize(
+    ("stage", "meant"),
+    [
+        ("hold", {"window": "5m", "keep": 1, "extra": 0}),
+        ("sustain", {"over": 2.25}),
+        ("percentile", {"window": "5m", "target": 0.8, "lowThreshold": 0.6, "highThreshold": 0.95, "minSamples": 3}),
+        ("surge", {"factor": 1.5, "window": 20}),
+        ("model", {"base": 0, "slope": 1, "per": 1}),
+        ("hysteresis", {"outputs": 0, "ratio": 0}),
+        ("histogram", {"percentile": 0.9, "margin": 1.15, "halfLife": "24h", "smallest": "10m", "use": "floor"}),
+    ],
+)
+def test_a_stage_without_fields_has_sensible_ones(stage: str, meant: dict[str, object]) -> None:
+    assert parse_policy([{stage: None}]) == parse_policy([{stage: {}}]) == parse_policy([{stage: meant}])
+
+
 def test_the_path_begins_where_the_policy_stands_in_a_larger_document() -> None:
     with pytest.raises(PolicyError) as caught:
-        parse_policy({"stages": [{"hold": {}}]}, path="scaling.cpu")
-    assert caught.value.path == "scaling.cpu.stages[0].hold"
+        parse_policy({"stages": [{"hold": {"window": 0}}]}, path="scaling.cpu")
+    assert caught.value.path == "scaling.cpu.stages[0].hold.window"
 
 
 def test_a_spec_that_builds_nothing_says_so() -> None:

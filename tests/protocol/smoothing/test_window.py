@@ -48,13 +48,6 @@ def test_a_value_counts_until_the_next_one_however_long_ago_it_came() -> None:
     assert window.max() == 1.0
 
 
-def test_after_clear_nothing_is_known() -> None:
-    window = WindowMax(Seconds(10.0))
-    window.add(7.0, Instant(0.0))
-    window.clear()
-    assert (window.max(), window.is_full(Instant(100.0))) == (None, False)
-
-
 def test_memory_is_bounded_and_a_burst_of_samples_never_hides_a_peak() -> None:
     window, count = WindowMax(Seconds(10.0)), 20 * RESOLUTION
     for step in range(count):
