@@ -125,10 +125,10 @@ class NeonVmController:
             pod=pod,
             guest=guest.state if guest else None,
             guest_fault=guest.fault if guest else "",
-            vm_address=await self._address(vm),
+            vm_address="" if is_leaving(vm) else await self._address(vm),
             restart_due=under_way is None and self._restart_due(vm, pod, guest),
             new_pod_name=lambda: f"{name_of(vm).name}-{self._deps.suffix()}",
-            others=tuple(each for each in self._pods.of(name_of(vm)) if pod is None or name_of(each) != name_of(pod)),
+            others=tuple(each for each in self._runners_of(vm) if pod is None or name_of(each) != name_of(pod)),
             under_way=under_way,
             is_known=pod is None or self._deps.guest_host.is_known(name_of(pod), uid_of(pod)),
             acceleration=self._deps.guest_host.acceleration(name_of(pod), uid_of(pod)) if pod is not None else None,
@@ -144,7 +144,11 @@ class NeonVmController:
     def _pod_of(self, vm: Json) -> Json | None:
         name = text(vm, "status", "podName")
         pod = self._deps.pods.get(ObjectName(name_of(vm).namespace, name)) if name else None
-        return pod if pod is not None and (is_owned_by(pod, vm) or migration_of(pod)) else None
+        return pod if pod is not None and _is_run_for(pod, vm) else None
+
+    def _runners_of(self, vm: Json) -> list[Json]:
+        """The VM's pods; a label alone makes no pod one of them."""
+        return [each for each in self._pods.of(name_of(vm)) if _is_run_for(each, vm)]
 
     def _under_way(self, vm: ObjectName) -> UnderWay | None:
         found = next((each for each in self._migrations.of(vm) if is_under_way(each)), None)
@@ -266,6 +270,10 @@ class NeonVmController:
         version = text(vm, "metadata", "resourceVersion")
         body: Json = {"metadata": {"finalizers": finalizers, "resourceVersion": version}}
         await self._deps.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body)
+
+
+def _is_run_for(pod: Json, vm: Json) -> bool:
+    return is_owned_by(pod, vm) or bool(migration_of(pod))
 
 
 def _has_failed(pod: Json | None, restarts: _Restarts) -> bool:

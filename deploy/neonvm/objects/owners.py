@@ -1,6 +1,7 @@
 """Owner references of pods and migrations (pure).
 
-An object is deleted with its owners. The target pod of a migration passes from the migration to the VM.
+An object is deleted with its owners. The target pod of a migration passes from the migration to the VM. No owner waits
+for what it owns: finalizers see to that, and clusters that ask for the right to block an owner's deletion need not.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ def owner_reference(kind: Resource, owner: Json, *, controller: bool = True) -> 
         "name": name_of(owner).name,
         "uid": uid_of(owner),
         "controller": controller,
-        "blockOwnerDeletion": True,
+        "blockOwnerDeletion": False,
     }
 
 

@@ -3,11 +3,14 @@
 - The VM's own image copies its disk into a volume of the pod; the runner's image has QEMU and the guest's kernel.
 - Nothing in the pod has a privilege. The guest's devices come from the node: ``guest_resource`` brings ``/dev/kvm``
   where a guest boots on it, and the node's network program hands over the tap, through a folder of this pod alone.
+- A VM's own init containers have as little: no privilege, and none of the volumes that the pod has for its runner and
+  its agent. One of these is the folder of every tap on the node.
 - A pod of a node that is lost goes after half a minute, not after Kubernetes' five.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,7 +35,8 @@ class RunnerForm:
     """``image`` is the runner's. ``guest_resource`` is what pods ask of the node's device plugin, empty for nothing.
 
     ``sidecar`` is the part of a pod (``containers``, ``volumes``) with which a VM that lets itself be resized runs its
-    agent. It becomes a native sidecar, which does not keep the pod running once the guest has ended.
+    agent. It becomes a native sidecar, which does not keep the pod running once the guest has ended. A VM that names an
+    account of its own has none: the agent's rights are its own account's.
     """
 
     image: str
@@ -43,6 +47,9 @@ class RunnerForm:
         """The pod of ``vm``, made from the plain one."""
         spec = child(pod, "spec")
         agents = self._agents(vm)
+        volumes = [*_volumes(vm), *(self._agent_volumes() if agents else [])]
+        reserved = {text(each, "name") for each in volumes} - {_IMAGES}
+        own = [_init_container(each, reserved) for each in items(vm, "spec", "extraInitContainers")]
         made: Json = {
             **spec,
             "automountServiceAccountToken": False,
@@ -50,21 +57,26 @@ class RunnerForm:
             "tolerations": [*items(spec, "tolerations"), *_TOLERATIONS],
             "terminationGracePeriodSeconds": _grace(vm) or spec.get("terminationGracePeriodSeconds"),
             "securityContext": _POD_SECURITY,
-            "initContainers": [_disk_copier(vm), *items(vm, "spec", "extraInitContainers"), *agents],
+            "initContainers": [_disk_copier(vm), *own, *agents],
             "containers": [
                 self._runner(vm, pod, each) if is_runner(each) else each for each in items(spec, "containers")
             ],
-            "volumes": [*_volumes(vm), *(self._agent_volumes() if agents else [])],
+            "volumes": volumes,
         }
-        account = text(self.sidecar or {}, "serviceAccountName") if agents else ""
-        if name := text(vm, "spec", "serviceAccountName") or account:
+        if name := text(vm, "spec", "serviceAccountName") or (self._account if agents else ""):
             made["serviceAccountName"] = name
         if secrets := items(vm, "spec", "imagePullSecrets"):
             made["imagePullSecrets"] = secrets
         return {**pod, "spec": made}
 
+    @property
+    def _account(self) -> str:
+        return text(self.sidecar or {}, "serviceAccountName")
+
     def _agents(self, vm: Json) -> list[Json]:
         if self.sidecar is None or labels_of(vm).get(LABEL_ENABLED) != "true":
+            return []
+        if text(vm, "spec", "serviceAccountName") not in {"", self._account}:
             return []
         return [_agent(each) for each in items(self.sidecar, "containers")]
 
@@ -124,6 +136,7 @@ _POD_SECURITY: Final[Json] = {
     "fsGroup": USER,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+_NO_PRIVILEGE: Final[Json] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "privileged": False}
 _CONTAINER_SECURITY: Final[Json] = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -155,6 +168,13 @@ def _agent(plain: Json) -> Json:
         "env": [*kept, *({"name": name, "value": value} for name, value in _GUEST_AT.items())],
         "volumeMounts": [*items(plain, "volumeMounts"), mount],
     }
+
+
+def _init_container(plain: Json, reserved: Collection[str]) -> Json:
+    """One of the VM's own init containers, without what is not the VM's."""
+    mounts = [each for each in items(plain, "volumeMounts") if text(each, "name") not in reserved]
+    security = {**child(plain, "securityContext"), **_NO_PRIVILEGE}
+    return {**plain, "securityContext": security, "volumeMounts": mounts}
 
 
 def _grace(vm: Json) -> int:

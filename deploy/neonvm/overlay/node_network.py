@@ -101,19 +101,30 @@ class NodeNetwork:
             if self.is_up and (uids := await asyncio.to_thread(waiting, self._deps.root)):
                 try:
                     await self.serve(uids)
-                except (ApiError, ApiUnavailableError, NetworkError, OSError) as error:
-                    LOG.warning("a pod could not be plugged in yet", extra={"reason": str(error)})
+                except (ApiError, ApiUnavailableError, OSError) as error:
+                    LOG.warning("the pods of this node cannot be listed", extra={"reason": str(error)})
             await self._deps.clock.sleep(_LOOK)
 
     async def serve(self, uids: list[str]) -> None:
-        """Plugs in the pods that wait. Raises ``ApiError``, ``ApiUnavailableError``, ``NetworkError``, ``OSError``."""
+        """Plugs in the pods that wait, each whatever becomes of the others.
+
+        Raises ``ApiError``, ``ApiUnavailableError`` and ``OSError`` where none can be looked at.
+        """
         here = await self._deps.client.list(PODS, field_selector=f"spec.nodeName={self._place.name}")
         pods = {uid_of(each): each for each in here.objects}
         await asyncio.to_thread(forget, self._deps.root, pods.keys(), self._deps.clock.wall() - _LEFT_FOR)
         for uid in uids:
-            if (pod := pods.get(uid)) is not None and (address := await self._address(pod)):
+            if (pod := pods.get(uid)) is not None:
+                await self._serve_one(uid, pod)
+
+    async def _serve_one(self, uid: str, pod: Json) -> None:
+        name = text(pod, "metadata", "name")
+        try:
+            if address := await self._address(pod):
                 await self._plug_in(uid, address)
-                LOG.info("a pod was plugged in", extra={"pod": text(pod, "metadata", "name"), "address": address})
+                LOG.info("a pod was plugged in", extra={"pod": name, "address": address})
+        except (ApiError, ApiUnavailableError, NetworkError, OSError) as error:
+            LOG.warning("a pod could not be plugged in yet", extra={"pod": name, "reason": str(error)})
 
     async def _address(self, pod: Json) -> str:
         name = ObjectName(text(pod, "metadata", "namespace"), labels_of(pod).get(LABEL_VM_NAME, ""))

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import socket
 import stat
 import struct
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -53,17 +55,20 @@ def open_folders(root: Path) -> None:
     It makes them with the rights of ``root``, and mounts each into one pod alone.
     """
     root.mkdir(parents=True, exist_ok=True)
-    for each in (root, *root.iterdir()):
+    for each in (root, *(child for child in root.iterdir() if child.is_dir() and not child.is_symlink())):
         if stat.S_IMODE(each.stat().st_mode) != _FOR_ALL:
             each.chmod(_FOR_ALL)
 
 
 def forget(root: Path, present: Collection[str], before: float) -> None:
-    """Removes what pods have left that are gone, and not newer than ``before``. Raises ``OSError``."""
+    """Removes what pods have left that are gone, and not newer than ``before``: whatever they put there, too.
+
+    What cannot be removed now stays for the next time.
+    """
     for each in root.iterdir():
-        if each.name not in present and each.stat().st_mtime < before:
-            (each / SOCKET).unlink(missing_ok=True)
-            each.rmdir()
+        with suppress(OSError):
+            if each.name not in present and each.lstat().st_mtime < before:
+                shutil.rmtree(each)
 
 
 def waiting(root: Path) -> list[str]:

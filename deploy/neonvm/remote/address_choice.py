@@ -1,8 +1,10 @@
 """Which address of the flat network a VM gets (pure).
 
 - A claim is an object whose name is the address, so the API server itself never lets two VMs have one.
-- A VM keeps the address in its status as long as the claim is its own. Of several claims, which two controllers may
-  have made at once, the oldest is the VM's; the others go with the VM.
+- A VM keeps the address in its status as long as no other has a claim of it: its guest may use it without one, from
+  before claims were made. For the same reason no VM gets an address that stands in the status of another.
+- Of several claims of one VM, which two controllers may have made at once, the oldest is the VM's if its status has
+  none of them; the others go with the VM.
 - Where a VM begins to look is scattered, so that an address that was given back is not soon another VM's.
 """
 
@@ -58,13 +60,33 @@ def own_address(vm: Json, claims: Iterable[Json]) -> str:
     return name_of(own[0]).name if own else ""
 
 
-def free_addresses(vm: Json, within: AddressRange, taken: Collection[str]) -> Iterator[str]:
-    """The addresses that no claim is known for, in the order in which the VM tries them."""
+def free_addresses(
+    vm: Json, within: AddressRange, claimed: Collection[str], used: Collection[str] = ()
+) -> Iterator[str]:
+    """The addresses that the VM may have, in the order in which it tries them: the one that it has, and then those that
+    are neither ``claimed`` nor ``used`` by another VM.
+    """
+    if (said := _address_of(vm)) and said not in claimed:
+        yield said
+    taken = {*claimed, *used, said}
     start = zlib.crc32(uid_of(vm).encode()) % within.size
     for step in range(within.size):
         address = str(within.first + (start + step) % within.size)
         if address not in taken:
             yield address
+
+
+def used_addresses(vms: Iterable[Json]) -> set[str]:
+    """The addresses in the status of ``vms``."""
+    return {found for each in vms if (found := _address_of(each))}
+
+
+def _address_of(vm: Json) -> str:
+    said = text(vm, "status", "extraNetIP")
+    try:
+        return str(IPv4Address(said))
+    except ValueError:
+        return ""
 
 
 def claim(vm: Json, address: str) -> Json:

@@ -6,14 +6,22 @@ left is swept after a look at the API itself.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, Never
 
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
-from deploy.kube.informer import Informer
+from deploy.kube.informer import Change, Informer
 from deploy.neonvm.objects.pod_form import is_on_flat_network
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.remote.address_choice import AddressRange, claim, free_addresses, own_address, owner_of
+from deploy.neonvm.remote.address_choice import (
+    AddressRange,
+    claim,
+    free_addresses,
+    own_address,
+    owner_of,
+    used_addresses,
+)
 from protocol.kubernetes.objects import Json, name_of, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import IP_ADDRESSES, VIRTUAL_MACHINES
@@ -33,6 +41,8 @@ class AddressClaims:
         self._vms = vms
         self._within = within
         self._made: dict[str, str] = {}  # by the VM's uid: claims that the cache may not have yet
+        self._by_vm: dict[str, dict[ObjectName, Json]] = {}
+        claims.listen(self._changed)
 
     async def take(self, vm: Json) -> str:
         """The VM's address, the same for all its life; empty where it is not on the flat network.
@@ -42,12 +52,24 @@ class AddressClaims:
         if not is_on_flat_network(vm):
             return ""
         await self._claims.synced.wait()
-        known = own_address(vm, self._claims.objects.values()) or self._made.get(uid_of(vm), "")
+        known = own_address(vm, self._of(uid_of(vm)).values()) or self._made.get(uid_of(vm), "")
         return known or await self._claimed(vm)
 
+    def _of(self, uid: str) -> Mapping[ObjectName, Json]:
+        return self._by_vm.get(uid, {})
+
+    def _changed(self, change: Change) -> None:
+        if change.old is not None and (uid := owner_of(change.old)[1]):
+            self._by_vm.get(uid, {}).pop(change.name, None)
+            if not self._of(uid):
+                self._by_vm.pop(uid, None)
+        if change.new is not None and (uid := owner_of(change.new)[1]):
+            self._by_vm.setdefault(uid, {})[change.name] = change.new
+
     async def _claimed(self, vm: Json) -> str:
-        taken = {name.name for name in self._claims.objects} | set(self._made.values())
-        for address in free_addresses(vm, self._within, taken):
+        claimed = {name.name for name in self._claims.objects} | set(self._made.values())
+        used = used_addresses(self._vms.objects.values())
+        for address in free_addresses(vm, self._within, claimed, used):
             try:
                 await self._client.create(IP_ADDRESSES, "", claim(vm, address))
             except ApiError as error:
@@ -72,7 +94,7 @@ class AddressClaims:
     async def release(self, vm: ObjectName, uid: str) -> None:
         """Gives back all that the VM has. Raises ``ApiError`` and ``ApiUnavailableError``."""
         await self._claims.synced.wait()
-        own = {name.name for name, each in self._claims.objects.items() if owner_of(each) == (vm, uid)}
+        own = {name.name for name, each in self._of(uid).items() if owner_of(each)[0] == vm}
         if uid in self._made:
             own.add(self._made[uid])
         for address in sorted(own):

@@ -7,6 +7,7 @@ from typing import Final
 from protocol.kubernetes.resources import IP_ADDRESSES, NODES, PODS, VIRTUAL_MACHINES
 from tests.kubernetes.attacks.attempt import RBAC, Attempt, changed, noted, patches, resources, use
 from tests.kubernetes.attacks.world import (
+    CLOSED,
     CONTROLLER,
     EXPANDER,
     GUEST,
@@ -37,6 +38,26 @@ def _privileged(name: str) -> Obj:
     return made
 
 
+def _with_volume(name: str, source: Obj, **spec: object) -> Obj:
+    return _evil(name, {"volumes": [*runner(MINE, name)["spec"]["volumes"], {"name": "more", **source}], **spec})
+
+
+def _reading(name: str, part: Obj) -> Obj:
+    made = runner(MINE, name)
+    made["spec"]["containers"][0] |= part
+    return made
+
+
+def _flat_for_all(name: str) -> Obj:
+    """Another container with the folder of all taps."""
+    made = runner(changed(MINE, {"spec": {"extraNetwork": {"enable": True}}}), name)
+    made["spec"]["initContainers"][0]["volumeMounts"].append({"name": "flat", "mountPath": "/all"})
+    return made
+
+
+_TOKEN: Final[Obj] = {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
+_SECRET: Final[Obj] = {"projected": {"sources": [{"secret": {"name": "root"}}]}}
+
 BY_CONTROLLER: Final = (
     Attempt(CONTROLLER, "makes a VM's pod", "", "create", PODS, "mine-2", runner(MINE, "mine-2")),
     Attempt(CONTROLLER, "makes a privileged pod", _RUNNERS, "create", PODS, "x", _privileged("x")),
@@ -51,6 +72,38 @@ BY_CONTROLLER: Final = (
     Attempt(
         CONTROLLER, "makes a pod beside the cluster's own", _RUNNERS, "create", PODS, "x",
         changed(runner(MINE, "x"), {"metadata": {"namespace": SYSTEM}}), namespace=SYSTEM,
+    ),
+    Attempt(
+        CONTROLLER, "makes a pod in a namespace that is closed to us", _RUNNERS, "create", PODS, "x",
+        changed(runner(MINE, "x"), {"metadata": {"namespace": CLOSED}}), namespace=CLOSED,
+    ),
+    Attempt(
+        CONTROLLER, "makes a VM's pod on the flat network", "", "create", PODS, "mine-3",
+        runner(changed(MINE, {"spec": {"extraNetwork": {"enable": True}}}), "mine-3"),
+    ),
+    Attempt(
+        CONTROLLER, "makes a VM's pod with its agent's token", "", "create", PODS, "mine-4",
+        _with_volume("mine-4", _TOKEN, serviceAccountName="vm-agent"),
+    ),
+    Attempt(
+        CONTROLLER, "makes a pod with the token of another account", _RUNNERS, "create", PODS, "x",
+        _with_volume("x", _TOKEN, serviceAccountName="admin"),
+    ),
+    Attempt(
+        CONTROLLER, "mounts a Secret into a pod", _RUNNERS, "create", PODS, "x",
+        _with_volume("x", {"secret": {"secretName": "root"}}),
+    ),
+    Attempt(CONTROLLER, "projects a Secret into a pod", _RUNNERS, "create", PODS, "x", _with_volume("x", _SECRET)),
+    Attempt(
+        CONTROLLER, "gives a pod a Secret as its environment", _RUNNERS, "create", PODS, "x",
+        _reading("x", {"envFrom": [{"secretRef": {"name": "root"}}]}),
+    ),
+    Attempt(
+        CONTROLLER, "gives a pod a Secret's key", _RUNNERS, "create", PODS, "x",
+        _reading("x", {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "root", "key": "a"}}}]}),
+    ),
+    Attempt(
+        CONTROLLER, "gives a container all taps of the node", _RUNNERS, "create", PODS, "x", _flat_for_all("x"),
     ),
     Attempt(CONTROLLER, "makes a pod of no VM", _RUNNERS, "create", PODS, "x", pod("x")),
     Attempt(CONTROLLER, "deletes another's pod", _RUNNERS, "delete", PODS, "web-2"),

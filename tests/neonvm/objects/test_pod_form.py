@@ -50,6 +50,34 @@ def test_nothing_in_the_pod_has_a_privilege_or_an_identity() -> None:
     assert [each["name"] for each in spec["volumes"] if "hostPath" in each] == ["flat"]
 
 
+def test_an_init_container_of_the_vm_gets_no_privilege_and_nobody_elses_volume() -> None:
+    """The folder of the tap is that of all pods on the node, and the agent's token speaks for the pod."""
+    sidecar: Json = {"containers": [{"name": "autoscaler-agent"}], "volumes": [{"name": "autoscale-identity"}]}
+    mounts = [
+        {"name": name, "mountPath": f"/{name}"}
+        for name in ("virtualmachineimages", "flat", "run", "autoscale-identity", "kube-api-access", "theirs")
+    ]
+    security = {"privileged": True, "runAsUser": 1000, "capabilities": {"add": ["SYS_ADMIN"]}}
+    wanted = {
+        "name": "mine",
+        "image": "mine:1",
+        "restartPolicy": "Always",
+        "volumeMounts": mounts,
+        "securityContext": security,
+    }
+    of = vm(extraNetwork={"enable": True}, extraInitContainers=[wanted])
+    of["metadata"]["labels"] = {"autoscaling.neon.tech/enabled": "true"}  # type: ignore[index]
+    made = pod(of, RunnerForm("runner:1", sidecar=sidecar))["spec"]["initContainers"][1]
+    assert [each["name"] for each in made["volumeMounts"]] == ["virtualmachineimages", "theirs"]
+    assert made["securityContext"] == {
+        "privileged": False,
+        "runAsUser": 1000,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert (made["image"], made["restartPolicy"]) == ("mine:1", "Always")
+
+
 def test_why_a_guest_or_the_copy_of_its_disk_failed_stands_in_the_status_of_its_pod() -> None:
     spec = pod(vm())["spec"]
     said = [each["terminationMessagePolicy"] for each in (*spec["initContainers"], *spec["containers"])]
@@ -79,6 +107,14 @@ def test_the_guests_devices_are_asked_of_the_node_where_the_vm_wants_them() -> N
     assert asked == {"requests": {"cpu": "1"}, "limits": {"memory": "2Gi", "autoscaling.neon.tech/guest": "1"}}
     assert pod(vm(enableAcceleration=False))["spec"]["containers"][0]["resources"] == {}
     assert pod(vm(), RunnerForm("runner:1"))["spec"]["containers"][0]["resources"] == {}
+
+
+def test_a_vm_with_an_account_of_its_own_has_no_agent_in_its_pod() -> None:
+    part: Json = {"serviceAccountName": "vm-agent", "containers": [{"name": "autoscaler-agent"}]}
+    form = RunnerForm("runner:1", sidecar=part)
+    specs = [pod(vm(serviceAccountName=name), form)["spec"] for name in ("", "vm-agent", "db")]
+    assert [len(spec["initContainers"]) for spec in specs] == [2, 2, 1]
+    assert [spec.get("serviceAccountName") for spec in specs] == ["vm-agent", "vm-agent", "db"]
 
 
 def test_what_the_vm_says_of_its_pod_holds() -> None:

@@ -14,10 +14,12 @@ from deploy.neonvm.ports import GuestError
 from deploy.neonvm.remote.address_choice import AddressRange, claim, free_addresses, own_address, owner_of
 from deploy.neonvm.remote.address_claims import AddressClaims
 from protocol.kubernetes.objects import Json, name_of
-from protocol.kubernetes.resources import IP_ADDRESSES, VIRTUAL_MACHINES
+from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, IP_ADDRESSES, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from tests.fake_clock import FakeClock
 from tests.neonvm.in_process import InProcess
+from tests.neonvm.runtime_fixture import definition
+from tests.neonvm.sample_objects import virtual_machine
 
 FOUR = AddressRange.parse("10.100.128.0-10.100.128.3")
 
@@ -89,6 +91,36 @@ async def test_each_vm_has_its_own_until_all_are_taken_and_one_is_given_back() -
     await claims.release(ObjectName("default", "b"), "uid-b")
     await cluster.listed()
     assert await claims.take(vm("e")) == addresses[1]
+
+
+async def test_an_address_that_a_guest_uses_without_a_claim_is_given_to_no_other_vm() -> None:
+    """A VM that another controller has made, or whose claim was deleted by hand."""
+    cluster = Cluster()
+    await cluster.client.create(CUSTOM_RESOURCE_DEFINITIONS, "", definition("virtualmachines.yaml"))
+    old = await cluster.client.create(VIRTUAL_MACHINES, "default", virtual_machine())
+    await cluster.client.merge_patch(
+        VIRTUAL_MACHINES, name_of(old), {"status": {"extraNetIP": "10.100.128.1"}}, "status"
+    )
+    await cluster.vms.refresh()
+    claims = await cluster.listed()
+    others = {await claims.take(vm(name)) for name in "bcd"}
+    assert others == {"10.100.128.0", "10.100.128.2", "10.100.128.3"}
+    with pytest.raises(GuestError, match="all 4 addresses"):
+        await claims.take(vm("e"))
+    (old,) = cluster.vms.objects.values()
+    assert await claims.take({**old, "spec": vm("db")["spec"]}) == "10.100.128.1"
+
+
+async def test_a_vm_whose_address_was_claimed_by_another_gets_a_new_one() -> None:
+    cluster = Cluster()
+    claims = await cluster.listed()
+    first = await claims.take(vm("a"))
+    assert await claims.take(vm("b", {"extraNetIP": first})) != first
+
+
+@pytest.mark.parametrize("said", ["", "none", "10.100.128.999"])
+def test_what_is_no_address_is_not_tried(said: str) -> None:
+    assert len(list(free_addresses(vm("a", {"extraNetIP": said}), FOUR, (), ("10.100.128.1",)))) == 3
 
 
 async def test_two_processes_that_know_nothing_of_each_other_never_give_one_address_twice() -> None:
