@@ -12,14 +12,15 @@ Rules that hold here:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.samples import DAY, HOUR, MINUTE, SECOND, Millis
+from scheduler_plugin.history.core.samples import HOUR, MINUTE, SECOND, Millis
 from scheduler_plugin.history.ports import Period
 
 _METRICS: Final = MappingProxyType({"cpu": "autoscale_agent_cpu_cores", "mem": "autoscale_agent_memory_bytes"})
@@ -48,8 +49,6 @@ SCRAPED: Final = "max(count_over_time(autoscale_agent_vms[10m]) and (autoscale_a
 """How many samples ten minutes of an agent have that was there before them."""
 
 _INTERVALS: Final = tuple(each * SECOND for each in (5, 10, 15, 20, 30, 60, 120, 300))
-_RESOLUTIONS: Final = ((6 * HOUR, 15 * SECOND), (2 * DAY, MINUTE))
-_COARSE: Final = 5 * MINUTE
 _MOST_POINTS: Final = 10_000
 
 
@@ -68,9 +67,22 @@ class Expressions(msgspec.Struct, frozen=True):
         >>> Expressions(10).vm("used_cpu", ObjectName("d", "db"), "vm")
         'max by (vm) (last_over_time(autoscale_agent_cpu_cores{kind=~"used",namespace="d",vm="db"}[9ms]) >= 0 < 1e+30)'
         """
+        return self._of_vms(column, "" if vm is None else f",namespace={quoted(vm.namespace)},vm={quoted(vm.name)}", by)
+
+    def of_each(self, column: str, vms: Sequence[ObjectName]) -> str:
+        """A column of ``VM_COLUMNS`` of these VMs wherever they are; of others too whose name and namespace are among
+        theirs.
+
+        >>> Expressions(10).of_each("used_cpu", [ObjectName("d", "a.b"), ObjectName("d", "c")])[:78]
+        'max by (namespace, vm) (last_over_time(autoscale_agent_cpu_cores{kind=~"used",'
+        """
+        names = "|".join(sorted({re.escape(vm.name) for vm in vms}))
+        namespaces = "|".join(sorted({re.escape(vm.namespace) for vm in vms}))
+        return self._of_vms(column, f",namespace=~{quoted(namespaces)},vm=~{quoted(names)}", "namespace, vm")
+
+    def _of_vms(self, column: str, matchers: str, by: str) -> str:
         kind, _, resource = column.partition("_")
-        of_vm = "" if vm is None else f",namespace={quoted(vm.namespace)},vm={quoted(vm.name)}"
-        return f"max by ({by}) ({self._last(_METRICS[resource], f'kind=~{quoted(_KINDS[kind])}{of_vm}')})"
+        return f"max by ({by}) ({self._last(_METRICS[resource], f'kind=~{quoted(_KINDS[kind])}{matchers}')})"
 
     def node(self, column: str, node: str | None = None) -> str:
         """A column of ``NODE_COLUMNS``, of one node or of all; the sizes of a node's VMs are those of its agents.
@@ -88,6 +100,18 @@ class Expressions(msgspec.Struct, frozen=True):
 
     def _last(self, metric: str, matchers: str) -> str:
         return f"last_over_time({metric}{{{matchers}}}[{self.scrapes - 1}ms]) >= 0 < {GREATEST}"
+
+
+def census(column: str, period: Period) -> str:
+    """How many samples each VM has of a column of ``VM_COLUMNS``, in a period that ends when it is asked."""
+    kind, _, resource = column.partition("_")
+    samples = f"{_METRICS[resource]}{{kind=~{quoted(_KINDS[kind])}}}[{period.until - period.since}ms]"
+    return f"sum by (namespace, vm) (count_over_time({samples}))"
+
+
+def crowd(period: Period) -> str:
+    """How many VMs there were at a time, at most, at the full hours of a period that ends when it is asked."""
+    return over("max_over_time", f'count({_METRICS["cpu"]}{{kind="{_ORDERED}"}})', period, HOUR)
 
 
 def interval_of(samples: float) -> Millis:
@@ -109,21 +133,10 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def resolution(period: Period, finest: Millis) -> Millis:
-    """How far apart samples are looked at over a period.
-
-    >>> resolution(Period(0, HOUR), 1000), resolution(Period(0, DAY), 15_000), resolution(Period(0, 9 * DAY), 15_000)
-    (1000, 60000, 300000)
-    """
-    span = period.until - period.since
-    step = next((step for most, step in _RESOLUTIONS if span <= most), _COARSE)
-    return finest if step == _RESOLUTIONS[0][1] else max(step, finest)
-
-
 def range_step(period: Period, step: Millis) -> Millis:
     """The step of a range: as asked for, but no more points than Prometheus gives.
 
-    >>> range_step(Period(0, HOUR), 1000), range_step(Period(0, 100 * DAY), 1000)
+    >>> range_step(Period(0, HOUR), 1000), range_step(Period(0, 2400 * HOUR), 1000)
     (1000, 864000)
     """
     return max(step, -(-(period.until - period.since) // _MOST_POINTS), SECOND)

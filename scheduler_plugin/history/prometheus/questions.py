@@ -3,6 +3,7 @@
 Rules that hold here:
 
 - A sample holds for one step. Integrals are sums of samples times the step: what was not scraped is not counted.
+- The step is that of scraping, unless a question is too large for that (``portions``): then ``extent`` says so.
 - Prometheus keeps no sentences: decisions are changes of size, and migrations are changes of the node.
 """
 
@@ -15,7 +16,6 @@ from itertools import pairwise
 from typing import Final
 
 import httpx
-import msgspec
 
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.samples import (
@@ -31,51 +31,32 @@ from scheduler_plugin.history.core.samples import (
     Size,
     VmFacts,
 )
-from scheduler_plugin.history.core.spans import Span, held, stepped
-from scheduler_plugin.history.ports import Extent, HistoryError, NodeUsage, Period, Usage
+from scheduler_plugin.history.core.spans import Span, held, joined, stepped
+from scheduler_plugin.history.ports import Extent, NodeUsage, Period, Usage
 from scheduler_plugin.history.prometheus.expressions import (
-    GREATEST,
     SCALES,
     SCRAPED,
     Expressions,
+    census,
+    crowd,
     interval_of,
     over,
     range_step,
-    resolution,
 )
+from scheduler_plugin.history.prometheus.portions import batches, step_of, stretches
+from scheduler_plugin.history.prometheus.server import Labels, Server
 
-Labels = Mapping[str, str]
 Key = tuple[tuple[str, str], ...]
 """The labels of a series, sorted."""
 
 Expression = Callable[[str], str]
 """What is asked for a column."""
 
-_TOGETHER: Final = 4
 _SCRAPES: Final = 15 * SECOND
 _LONGEST: Final = 35 * DAY
 _LONGEST_MOVE: Final = 5 * MINUTE
 """A VM that was on no node for longer was stopped and started, not migrated."""
 _NOTE: Final = "This history is Prometheus's: decisions are changes of size, without the sentences of agents."
-
-
-class _Series(msgspec.Struct, frozen=True):
-    metric: dict[str, str] = {}
-    value: tuple[float, str] | None = None
-    values: list[tuple[float, str]] = []
-
-
-class _Data(msgspec.Struct, frozen=True):
-    result: list[_Series] = []
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    status: str = ""
-    error: str = ""
-    data: _Data = _Data()
-
-
-_ANSWER: Final = msgspec.json.Decoder(_Answer)
 
 
 class PrometheusHistory:
@@ -84,19 +65,24 @@ class PrometheusHistory:
     """
 
     def __init__(self, http: httpx.AsyncClient, scrapes: Millis | None = None) -> None:
-        self._http, self._is_learnt = http, scrapes is not None
+        self._server, self._is_learnt = Server(http), scrapes is not None
         self._scrapes = scrapes or _SCRAPES
         self._say = Expressions(self._scrapes)
-        self._limit = asyncio.Semaphore(_TOGETHER)
+        self._skipped = 1
+        """Of so many scrapes one was looked at, where a question was a large one."""
 
     async def extent(self) -> Extent:
         """See ``History``."""
         seen, ever = "timestamp(autoscale_agent_vms)", f"[{_LONGEST}ms:"
-        first = await self._vector(f"min(min_over_time({seen}{ever}1h]))")
-        last = await self._vector(f"max({seen})") or await self._vector(f"max(max_over_time({seen}{ever}5m]))")
+        first = await self._server.vector(f"min(min_over_time({seen}{ever}1h]))")
+        last = await self._server.vector(f"max({seen})") or await self._server.vector(
+            f"max(max_over_time({seen}{ever}5m]))"
+        )
+        sampled = f"Of so many VMs over so long one of {self._skipped} samples is looked at."
+        notes = (_NOTE, sampled) if self._skipped > 1 else (_NOTE,)
         if not first or not last:
-            return Extent(None, None, (_NOTE,))
-        return Extent(round(first[0][1] * SECOND), round(last[0][1] * SECOND), (_NOTE,))
+            return Extent(None, None, notes)
+        return Extent(round(first[0][1] * SECOND), round(last[0][1] * SECOND), notes)
 
     async def vm_series(self, vm: ObjectName, period: Period, step: Millis) -> Sequence[Span]:
         """See ``History``."""
@@ -115,7 +101,8 @@ class PrometheusHistory:
         await self._learn(period)
         step = range_step(period, self._scrapes)
         cpu, mem = [
-            await self._ranges(self._say.vm(f"size_{each}", vm, "namespace, vm"), period, step) for each in SCALES
+            await self._server.ranges(self._say.vm(f"size_{each}", vm, "namespace, vm"), period, step)
+            for each in SCALES
         ]
         sizes = {tuple(sorted(labels.items())): dict(values) for labels, values in mem}
         found = []
@@ -133,7 +120,9 @@ class PrometheusHistory:
         await self._learn(period)
         step = range_step(period, self._scrapes)
         seen: dict[ObjectName, list[tuple[Millis, Millis, str]]] = defaultdict(list)
-        for labels, values in await self._ranges(self._say.vm("size_cpu", vm, "namespace, vm, node"), period, step):
+        for labels, values in await self._server.ranges(
+            self._say.vm("size_cpu", vm, "namespace, vm, node"), period, step
+        ):
             if labels.get("node"):
                 times = [at for at, _ in values]
                 seen[_vm(labels)] += [(came, left, labels["node"]) for came, left in _stays(times, step)]
@@ -168,42 +157,73 @@ class PrometheusHistory:
     async def high_needs(self, period: Period, share: float) -> Mapping[ObjectName, Size]:
         """See ``History``."""
         await self._learn(period)
-        step, found = resolution(period, self._scrapes), dict[ObjectName, dict[str, int]]()
-        for resource in SCALES:
-            expression = self._say.vm(f"need_{resource}", by="namespace, vm")
-            asked = over("quantile_over_time", expression, period, step, f"{share}, ")
-            for labels, value in await self._vector(asked, period.until - 1):
-                found.setdefault(_vm(labels), {})[resource] = _scaled(value, resource)
+        step, _ = await self._grid(period)
+        points = {
+            _vm(labels): seen * self._scrapes / step
+            for labels, seen in await self._server.vector(census("need_cpu", period), period.until - 1)
+        }
+        found = defaultdict[ObjectName, dict[str, int]](dict)
+        for batch in batches(points):
+            for resource in SCALES:
+                expression = self._say.of_each(f"need_{resource}", batch)
+                asked = over("quantile_over_time", expression, period, step, f"{share}, ")
+                for labels, value in await self._server.vector(asked, period.until - 1):
+                    found[_vm(labels)][resource] = _scaled(value, resource)
         return {vm: Size(each.get("cpu", 0), each.get("mem", 0)) for vm, each in found.items()}
 
     async def _learn(self, period: Period) -> None:
         """How often agents are scraped, once it can be told."""
-        if not self._is_learnt and (found := await self._vector(SCRAPED, period.until - 1)):
+        if not self._is_learnt and (found := await self._server.vector(SCRAPED, period.until - 1)):
             self._scrapes, self._is_learnt = interval_of(found[0][1]), True
             self._say = Expressions(self._scrapes)
 
     async def _machines(self, period: Period) -> dict[str, str]:
         """The instance types of nodes, where kube-state-metrics tells them."""
-        found = await self._vector("kube_node_labels", period.until - 1)
+        found = await self._server.vector("kube_node_labels", period.until - 1)
         return {labels.get("node", ""): labels.get("label_node_kubernetes_io_instance_type", "") for labels, _ in found}
 
     async def _sizes(self, kind: str, period: Period) -> dict[Key, Size]:
         """The bounds of VMs as they were last."""
-        step, found = resolution(period, self._scrapes), defaultdict[Key, dict[str, int]](dict)
-        for resource in SCALES:
-            asked = over("last_over_time", self._say.vm(f"{kind}_{resource}"), period, step)
-            for labels, value in await self._vector(asked, period.until - 1):
-                found[_key(labels)][resource] = _scaled(value, resource)
+        step, parts = await self._stretches(period)
+        found = defaultdict[Key, dict[str, int]](dict)
+        for part in parts:
+            for resource in SCALES:
+                asked = over("last_over_time", self._say.vm(f"{kind}_{resource}"), part, step)
+                for labels, value in await self._server.vector(asked, part.until - 1):
+                    found[_key(labels)][resource] = _scaled(value, resource)
         return {key: Size(**each) for key, each in found.items() if len(each) == len(SCALES)}
+
+    async def _grid(self, period: Period) -> tuple[Millis, float]:
+        """How far apart amounts are looked at, and how many VMs there are at a time."""
+        answer = await self._server.vector(crowd(period), period.until - 1)
+        vms = answer[0][1] if answer else 1.0
+        step = step_of(period, self._scrapes, vms)
+        self._skipped = max(self._skipped, step // self._scrapes)
+        return step, vms
+
+    async def _stretches(self, period: Period) -> tuple[Millis, list[Period]]:
+        """How far apart amounts are looked at, and the parts of the period that are asked for."""
+        step, vms = await self._grid(period)
+        return step, list(stretches(period, step, vms))
 
     async def _totals(
         self, expression: Expression, columns: Sequence[str], period: Period, seen: str
     ) -> dict[Key, Span]:
-        """One span for each set of labels: sums and counts of samples times the step, for as long as ``seen`` was."""
-        step = resolution(period, self._scrapes)
+        """The integrals, known times and peaks of each series; ``seen`` is the column that tells when it was there."""
+        step, parts = await self._stretches(period)
+        found = defaultdict[Key, list[Span]](list)
+        for part in parts:
+            for key, span in (await self._totals_of(expression, columns, part, step, seen)).items():
+                found[key].append(span)
+        return {key: joined(spans) for key, spans in found.items()}
+
+    async def _totals_of(
+        self, expression: Expression, columns: Sequence[str], period: Period, step: Millis, seen: str
+    ) -> dict[Key, Span]:
+        """The same of a part that one query can be about."""
 
         async def ask(function: str, asked: str) -> dict[Key, float]:
-            found = await self._vector(over(f"{function}_over_time", asked, period, step), period.until - 1)
+            found = await self._server.vector(over(f"{function}_over_time", asked, period, step), period.until - 1)
             return {_key(labels): value for labels, value in found}
 
         sums, counts, peaks = [
@@ -227,42 +247,20 @@ class PrometheusHistory:
     async def _spans(
         self, expressions: Sequence[str], columns: Sequence[str], period: Period, step: Millis
     ) -> list[Span]:
-        """Rows of the samples at each step, as spans of one step."""
+        """Rows of the means within each step, as spans of one step."""
         wide = range_step(period, max(step, self._scrapes))
-        answers = await asyncio.gather(*(self._ranges(each, period, wide) for each in expressions))
+        asked, ends = period, 0
+        if wide > self._scrapes:
+            expressions = [over("avg_over_time", each, Period(0, wide), self._scrapes) for each in expressions]
+            ends = wide - 1  # a mean is asked for where its step ends
+            asked = Period(period.since + ends, period.until + ends)
+        answers = await asyncio.gather(*(self._server.ranges(each, asked, wide) for each in expressions))
         rows: dict[Millis, list[int | None]] = defaultdict(lambda: [None] * len(columns))
         for place, series in enumerate(answers):
             for _, values in series:
                 for at, value in values:
-                    rows[at][place] = _scaled(value, _resource(columns[place]))
+                    rows[at - ends][place] = _scaled(value, _resource(columns[place]))
         return stepped([held(at, at + wide, tuple(rows[at])) for at in sorted(rows)], period.since, wide)
-
-    async def _ranges(
-        self, expression: str, period: Period, step: Millis
-    ) -> list[tuple[Labels, list[tuple[Millis, float]]]]:
-        """Series over time. Raises ``HistoryError``."""
-        asked = {"start": period.since / SECOND, "end": (period.until - 1) / SECOND, "step": step / SECOND}
-        found = await self._ask("/api/v1/query_range", {"query": expression, **asked})
-        ranges = [(each.metric, [(_moment(at), _number(value)) for at, value in each.values]) for each in found]
-        return [(labels, [point for point in values if _is_amount(point[1])]) for labels, values in ranges]
-
-    async def _vector(self, expression: str, at: Millis | None = None) -> list[tuple[Labels, float]]:
-        """What an expression was at a moment. Raises ``HistoryError``."""
-        asked: dict[str, str | float] = {"query": expression} | ({} if at is None else {"time": at / SECOND})
-        found = await self._ask("/api/v1/query", asked)
-        values = [(each.metric, _number(each.value[1])) for each in found if each.value is not None]
-        return [(labels, value) for labels, value in values if _is_amount(value)]
-
-    async def _ask(self, path: str, asked: Mapping[str, str | float]) -> list[_Series]:
-        try:
-            async with self._limit:
-                response = await self._http.post(path, data=dict(asked))
-            answer = _ANSWER.decode(response.content)
-        except (httpx.HTTPError, ValueError, RecursionError) as error:
-            raise HistoryError(f"Prometheus gives no usable answer: {error}") from error
-        if answer.status != "success":
-            raise HistoryError(f"Prometheus refuses ({response.status_code}): {answer.error or 'no reason'}")
-        return answer.data.result
 
 
 def _stays(times: Sequence[Millis], step: Millis) -> list[tuple[Millis, Millis]]:
@@ -273,26 +271,6 @@ def _stays(times: Sequence[Millis], step: Millis) -> list[tuple[Millis, Millis]]
     """
     breaks = [at for at in range(1, len(times)) if times[at] - times[at - 1] > step]
     return [(times[begin], times[end - 1]) for begin, end in pairwise((0, *breaks, len(times))) if end > begin]
-
-
-def _number(text: str) -> float:
-    """Raises ``HistoryError``."""
-    try:
-        return float(text)
-    except ValueError:
-        raise HistoryError(f"Prometheus gives no usable answer: a value is {text[:40]!r}") from None
-
-
-def _moment(at: float) -> Millis:
-    """Raises ``HistoryError``."""
-    if not 0 <= at < GREATEST:
-        raise HistoryError(f"Prometheus gives no usable answer: a time is {at}")
-    return round(at * SECOND)
-
-
-def _is_amount(value: float) -> bool:
-    """Whether it can be one; a rule or a relabelling may make anything of a metric."""
-    return 0 <= value < GREATEST
 
 
 def _key(labels: Labels) -> Key:

@@ -103,11 +103,11 @@ async def _cost(  # noqa: PLR0913, PLR0917 - what was chosen
 ) -> int:
     try:
         async with chosen as history:
-            extent = await history.extent()
             usages = await history.usage(period)
             table = price_list(await history.node_usage(period), prices[0])
             found = bill(usages, await history.high_needs(period, HIGH), table, key_of(by), period)
             changes = await _policy_lines(history, usages, period, policy, table) if policy else []
+            extent = await history.extent()  # says how the others were answered
     except HistoryError as error:
         raise SiteError(str(error)) from error
     notes = (*_missing(extent, period), *_unlabelled(found, by), *extent.notes, *changes)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from unittest.mock import patch
 
 import pytest
 
@@ -14,6 +15,7 @@ from protocol.messages import ObjectName
 from scheduler_plugin.history.core.accumulation import Accumulation, pace_for
 from scheduler_plugin.history.core.batches import Batch
 from scheduler_plugin.history.core.samples import (
+    DAY,
     HOUR,
     NODE_PLACE,
     PLACE,
@@ -26,6 +28,7 @@ from scheduler_plugin.history.core.samples import (
 )
 from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.ports import Period
+from scheduler_plugin.history.prometheus import portions
 from scheduler_plugin.history.prometheus.questions import PrometheusHistory
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scheduler_plugin.history.sqlite.store import SqliteStore
@@ -89,7 +92,12 @@ def backfilled(
             )
     lines["autoscale_agent_vms"] = [f"autoscale_agent_vms 1 {at / 1000}" for at in range(BEGIN, END, every)]
     text = "".join(f"# TYPE {metric} gauge\n" + "".join(f"{line}\n" for line in lines[metric]) for metric in lines)
-    (folder / "fleet.om").write_text(text + "# EOF\n")
+    make_blocks(folder, text)
+
+
+def make_blocks(folder: Path, samples: str) -> None:
+    """Samples in OpenMetrics' form as a Prometheus would have stored them."""
+    (folder / "fleet.om").write_text(samples + "# EOF\n")
     command = ("promtool", "tsdb", "create-blocks-from", "openmetrics", str(folder / "fleet.om"), str(folder / "data"))
     subprocess.run(command, check=True, capture_output=True)
 
@@ -159,3 +167,26 @@ async def test_costs_are_the_same_however_often_agents_are_scraped(tmp_path: Pat
     reserved = PLACE["reserved_cpu"]
     assert sum(each.known[reserved] for each in of_db) == HOUR
     assert sum(each.sums[reserved] for each in of_db) / HOUR == pytest.approx(1250 + 250 * 31 / 12, rel=0.001)
+
+
+async def test_a_load_in_phase_with_the_clock_costs_what_it_had_over_a_week(tmp_path: Path) -> None:
+    """4 vCPUs for 75 s of every five minutes, and a half of one else."""
+    week = Period(END - 7 * DAY, END)
+    lines = ["# TYPE autoscale_agent_cpu_cores gauge"]
+    for kind in ("ordered", "permit", "goal"):
+        labels = f'namespace="default",vm="db",node="n1",kind="{kind}"'
+        lines += [
+            f"autoscale_agent_cpu_cores{{{labels}}} {4 if 0 < at % (300 * SECOND) <= 75 * SECOND else 0.5} {at / 1000}"
+            for at in range(week.since, week.until, EVERY)
+        ]
+    make_blocks(tmp_path, "".join(f"{line}\n" for line in lines))
+    async with prometheus(tmp_path, {}) as server:
+        found = PrometheusHistory(server.http, EVERY)
+        (usage,) = await found.usage(week)
+        high = await found.high_needs(week, 0.995)
+        with patch.object(portions, "AT_ONCE", 2000):
+            (in_parts,) = await found.usage(week)
+    reserved = PLACE["reserved_cpu"]
+    assert (usage.span.known[reserved], usage.span.peaks[reserved]) == (7 * DAY, 4000)
+    assert usage.span.sums[reserved] == pytest.approx(1375 * 7 * DAY, rel=0.001)
+    assert (in_parts.span.sums, high[DB].cpu) == (usage.span.sums, 4000)

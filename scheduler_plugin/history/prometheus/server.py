@@ -1,0 +1,97 @@
+"""The HTTP API of a Prometheus: what an expression is at a moment or over time.
+
+Rules that hold here:
+
+- A value that is no amount (NaN, infinite, below zero) is left out; an answer that cannot be read is an error.
+- Few questions are under way at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+import httpx
+import msgspec
+
+from scheduler_plugin.history.core.samples import SECOND, Millis
+from scheduler_plugin.history.ports import HistoryError, Period
+from scheduler_plugin.history.prometheus.expressions import GREATEST
+
+Labels = Mapping[str, str]
+
+_TOGETHER: Final = 4
+
+
+class _Series(msgspec.Struct, frozen=True):
+    metric: dict[str, str] = {}
+    value: tuple[float, str] | None = None
+    values: list[tuple[float, str]] = []
+
+
+class _Data(msgspec.Struct, frozen=True):
+    result: list[_Series] = []
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    status: str = ""
+    error: str = ""
+    data: _Data = _Data()
+
+
+_ANSWER: Final = msgspec.json.Decoder(_Answer)
+
+
+class Server:
+    """Asks over ``http``, which has the server's address as its base, and what signs in."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http, self._limit = http, asyncio.Semaphore(_TOGETHER)
+
+    async def ranges(
+        self, expression: str, period: Period, step: Millis
+    ) -> list[tuple[Labels, list[tuple[Millis, float]]]]:
+        """Series over time. Raises ``HistoryError``."""
+        asked = {"start": period.since / SECOND, "end": (period.until - 1) / SECOND, "step": step / SECOND}
+        found = await self._ask("/api/v1/query_range", {"query": expression, **asked})
+        ranges = [(each.metric, [(_moment(at), _number(value)) for at, value in each.values]) for each in found]
+        return [(labels, [point for point in values if _is_amount(point[1])]) for labels, values in ranges]
+
+    async def vector(self, expression: str, at: Millis | None = None) -> list[tuple[Labels, float]]:
+        """What an expression was at a moment. Raises ``HistoryError``."""
+        asked: dict[str, str | float] = {"query": expression} | ({} if at is None else {"time": at / SECOND})
+        found = await self._ask("/api/v1/query", asked)
+        values = [(each.metric, _number(each.value[1])) for each in found if each.value is not None]
+        return [(labels, value) for labels, value in values if _is_amount(value)]
+
+    async def _ask(self, path: str, asked: Mapping[str, str | float]) -> list[_Series]:
+        try:
+            async with self._limit:
+                response = await self._http.post(path, data=dict(asked))
+            answer = _ANSWER.decode(response.content)
+        except (httpx.HTTPError, ValueError, RecursionError) as error:
+            raise HistoryError(f"Prometheus gives no usable answer: {error}") from error
+        if answer.status != "success":
+            raise HistoryError(f"Prometheus refuses ({response.status_code}): {answer.error or 'no reason'}")
+        return answer.data.result
+
+
+def _number(text: str) -> float:
+    """Raises ``HistoryError``."""
+    try:
+        return float(text)
+    except ValueError:
+        raise HistoryError(f"Prometheus gives no usable answer: a value is {text[:40]!r}") from None
+
+
+def _moment(at: float) -> Millis:
+    """Raises ``HistoryError``."""
+    if not 0 <= at < GREATEST:
+        raise HistoryError(f"Prometheus gives no usable answer: a time is {at}")
+    return round(at * SECOND)
+
+
+def _is_amount(value: float) -> bool:
+    """Whether it can be one; a rule or a relabelling may make anything of a metric."""
+    return 0 <= value < GREATEST

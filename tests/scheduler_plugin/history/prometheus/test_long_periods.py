@@ -1,0 +1,88 @@
+"""A week from a Prometheus is as exact as an hour, in questions of a bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from protocol.messages import ObjectName
+from scheduler_plugin.history.core.samples import DAY, HOUR, MINUTE, PLACE, SECOND, Size
+from scheduler_plugin.history.ports import Period
+from scheduler_plugin.history.prometheus import portions
+from scheduler_plugin.history.prometheus.questions import PrometheusHistory
+from tests.scheduler_plugin.history.prometheus.fake_prometheus import FakePrometheus, Times, Values
+
+EVERY = 15 * SECOND
+BEGIN = 20_000 * DAY
+WEEK = Period(BEGIN, BEGIN + 7 * DAY)
+DB, WEB = ObjectName("default", "db"), ObjectName("shop", "w.b")
+RESERVED = PLACE["reserved_cpu"]
+GIB = 1024**3
+
+
+def of_cron(times: Times) -> Values:
+    """4 vCPUs for 75 s of every five minutes, from the second scrape on, and a half of one else."""
+    phase = times % (5 * MINUTE)
+    return np.where((phase > 0) & (phase <= 75 * SECOND), 4.0, 0.5)
+
+
+def fleet(vms: Iterable[ObjectName], period: Period) -> FakePrometheus:
+    times = np.arange(period.since, period.until, EVERY)
+    found = FakePrometheus()
+    for vm in vms:
+        for metric, scale in (("cpu_cores", 1.0), ("memory_bytes", GIB)):
+            amounts = of_cron(times) * scale
+            for kind in ("ordered", "permit", "goal", "used"):
+                labels = {"__name__": f"autoscale_agent_{metric}", "kind": kind, "namespace": vm.namespace}
+                found.series[tuple(sorted({**labels, "vm": vm.name, "node": "n1"}.items()))] = (times, amounts)
+    return found
+
+
+async def test_a_load_in_phase_with_the_clock_costs_what_it_had_over_a_week() -> None:
+    server = fleet([DB], WEEK)
+    history = PrometheusHistory(server.client, EVERY)
+    (usage,) = await history.usage(WEEK)
+    assert usage.span.known[RESERVED] == usage.span.seen == 7 * DAY
+    assert usage.span.sums[RESERVED] == 7 * DAY * (4000 * 75 + 500 * 225) // 300
+    assert usage.span.peaks[RESERVED] == 4000
+    assert (usage.span.since, usage.span.until) == (WEEK.since, WEEK.until)
+    assert await history.high_needs(WEEK, 0.995) == {DB: Size(4000, 4 * GIB // 1024)}
+    assert len((await history.extent()).notes) == 1
+
+
+@pytest.mark.parametrize("shift", [0, 7 * SECOND])
+async def test_a_large_question_is_asked_in_parts_that_add_up(shift: int) -> None:
+    period = Period(BEGIN + shift, BEGIN + shift + 2 * HOUR)
+    server = fleet([DB, WEB], Period(BEGIN, BEGIN + 3 * HOUR))
+    whole = PrometheusHistory(server.client, EVERY)
+    answers = await whole.usage(period), await whole.high_needs(period, 0.9)
+    assert max(points for _, points in server.asked) == 2 * 480
+    server.asked.clear()
+    with patch.object(portions, "AT_ONCE", 500):
+        parts = PrometheusHistory(server.client, EVERY)
+        assert (await parts.usage(period), await parts.high_needs(period, 0.9)) == answers
+    assert max(points for _, points in server.asked) <= 500
+
+
+async def test_of_a_very_large_question_a_part_of_the_samples_meets_every_phase_of_the_clock() -> None:
+    server = fleet([DB, WEB], WEEK)
+    history = PrometheusHistory(server.client, EVERY)
+    with patch.object(portions, "MOST_POINTS", 12_000):
+        usages = await history.usage(WEEK)
+    for usage in usages:
+        assert usage.span.sums[RESERVED] == pytest.approx(7 * DAY * (4000 * 75 + 500 * 225) / 300, rel=0.001)
+        assert usage.span.peaks[RESERVED] == 4000
+    assert max(points for _, points in server.asked) <= 12_100
+    assert (await history.extent()).notes[1:] == ("Of so many VMs over so long one of 7 samples is looked at.",)
+
+
+async def test_a_chart_shows_the_means_of_its_steps_and_no_samples_from_them() -> None:
+    period = Period(BEGIN, BEGIN + 2 * HOUR)
+    spans = await PrometheusHistory(fleet([DB], period).client, EVERY).vm_series(DB, period, 5 * MINUTE)
+    assert [(each.since, each.until) for each in spans] == [
+        (at, at + 5 * MINUTE) for at in range(period.since, period.until, 5 * MINUTE)
+    ]
+    assert {each.mean("size_cpu") for each in spans} == {1375.0}
