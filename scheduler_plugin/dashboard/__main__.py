@@ -22,6 +22,7 @@ from scheduler_plugin.dashboard.reviews import ApiJudge
 from scheduler_plugin.dashboard.sources.cluster_looks import ClusterLooks
 from scheduler_plugin.dashboard.sources.http_sources import HttpSources
 from scheduler_plugin.dashboard.sources.node_agents import NodeAgents
+from scheduler_plugin.history.core.retention import Bounds
 from scheduler_plugin.history.ports import History
 from scheduler_plugin.history.prometheus.questions import PrometheusHistory
 from scheduler_plugin.history.recorder import Recorder
@@ -63,7 +64,8 @@ async def _run(options: argparse.Namespace) -> None:
                 background = [tasks.create_task(dashboard.run())]
                 if options.history is not None and not options.prometheus:
                     looks = ClusterLooks(api, sources, clock, dashboard.telemetry)
-                    recorder = Recorder(options.history, looks, clock)
+                    bounds = Bounds.of_volume(options.history_volume)
+                    recorder = Recorder(options.history, looks, clock, bounds=bounds)
                     background += [tasks.create_task(looks.run()), tasks.create_task(recorder.run())]
                 await serve(_listeners(options, dashboard), stop)
                 for each in background:

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Final
 
 from protocol.runtime.url_hosts import server_url
+from protocol.units import Bytes, QuantityError
 from scheduler_plugin.program_options import add_kubeconfig, add_log_level
 
 DESCRIPTION: Final = (
     "The page: a fleet as it is now, live in a browser. People sign in with a token of the cluster and see the VMs of "
     "the namespaces that they may list. It changes nothing."
 )
+
+_LEAST_VOLUME: Final = 16 * 1024**2
+"""A smaller one holds no hour of a small fleet."""
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -30,6 +34,16 @@ def _url(given: str) -> str:
         return given and server_url(given)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _bytes(given: str) -> int:
+    try:
+        found = Bytes.parse(given).value
+    except QuantityError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if found < _LEAST_VOLUME:
+        raise argparse.ArgumentTypeError(f"expected at least 16Mi, got {given!r}")
+    return found
 
 
 def parser() -> argparse.ArgumentParser:
@@ -49,6 +63,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--agents-namespace", default="", metavar="NAMESPACE", help=agents)
     history = "where what was is kept: charts, decisions and costs (default: it is not)"
     found.add_argument("--history", type=Path, metavar="FILE", help=history)
+    size = "the volume that --history is on: the file takes a third of it at most, and no more than 1Gi (default: 3Gi)"
+    found.add_argument("--history-volume", default="3Gi", type=_bytes, metavar="SIZE", help=size)
     prometheus = "a Prometheus that has what was; nothing is recorded then"
     found.add_argument("--prometheus", default="", type=_url, metavar="URL", help=prometheus)
     found.add_argument("--title", default="", help="what the cluster is called on the page")

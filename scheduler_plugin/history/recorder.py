@@ -102,16 +102,22 @@ class Recorder:
                 LOG.warning("the clock was set back: what the history has of later times is removed")
                 await self._in_thread(lambda: store.forget_after(look.at))
             answers = await self._answers(look)
-            await self._in_thread(lambda: store.write(self._chronicle.take(look, answers)))
-            if self._was_set_ahead(look.at):
-                self._upkeep_at = Instant(self._clock.now() + UPKEEP)
-            if self._clock.now() >= self._upkeep_at:
-                self._upkeep_at = Instant(self._clock.now() + UPKEEP)
-                await self._in_thread(lambda: store.upkeep(look.at))
+            try:
+                await self._in_thread(lambda: store.write(self._chronicle.take(look, answers)))
+            finally:
+                await self._tidied(store, look.at)
         except (LookError, StoreError) as error:
             self._note(str(error))
         else:
             self._note("")
+
+    async def _tidied(self, store: SqliteStore, at: Millis) -> None:
+        """Upkeep where it is due; it may make the room that a batch had not."""
+        if self._was_set_ahead(at):
+            self._upkeep_at = Instant(self._clock.now() + UPKEEP)
+        if self._clock.now() >= self._upkeep_at:
+            self._upkeep_at = Instant(self._clock.now() + UPKEEP)
+            await self._in_thread(lambda: store.upkeep(at))
 
     def _was_set_ahead(self, at: Millis) -> bool:
         """Whether the clock shows another time than after the look before, or there was none."""

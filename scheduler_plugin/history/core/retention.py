@@ -38,6 +38,19 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
     most_bytes: int = 1024**3
     most_rows: int = 5_000_000
 
+    @classmethod
+    def of_volume(cls, size: int) -> Bounds:
+        """Those of a file on a volume of so many bytes, which has to hold its journal, what is sorted, and a damaged
+        file that was set aside, too.
+
+        >>> Bounds.of_volume(3 * 1024**2).most_bytes == 1024**2, Bounds.of_volume(10**12) == Bounds()
+        (True, True)
+        """
+        return cls(most_bytes=min(cls().most_bytes, size // _PARTS))
+
+
+_PARTS: Final = 3
+"""Of a volume the file takes one of so many parts."""
 
 MOST_SAID: Final = 4 * 1024**2
 """Bytes of one VM's decisions, the newest of them: some ten thousand."""
@@ -57,7 +70,8 @@ MOST_HALVINGS: Final = FINE_FIRST + 6
 
 
 def folds(now: Millis, halvings: int = 0) -> tuple[Fold, ...]:
-    """What is due, the finest tier first; borders are multiples of the next tier's width.
+    """What is due, the finest tier first; borders are multiples of the next tier's width. Decisions and migrations go
+    with the spans of the last tier.
 
     >>> [fold.before // HOUR for fold in folds(100 * DAY)]
     [2398, 2352, 1560]
@@ -74,15 +88,6 @@ def folds(now: Millis, halvings: int = 0) -> tuple[Fold, ...]:
         horizon = now - max(tier.keep >> halved, tier.least)
         found.append(Fold(number, horizon // width * width))
     return tuple(found)
-
-
-def oldest_kept(now: Millis, halvings: int = 0) -> Millis:
-    """Decisions and migrations before this go.
-
-    >>> oldest_kept(100 * DAY) == 65 * DAY
-    True
-    """
-    return folds(now, halvings)[-1].before
 
 
 def next_halvings(halvings: int, used_bytes: int, rows: int, bounds: Bounds) -> int:

@@ -26,6 +26,8 @@ _COMPANIONS: Final = ("-wal", "-shm", "-journal")
 _ASIDE: Final = ".damaged-"
 _PRIMARY_CODE: Final = 0xFF
 _BUSY: Final = 5.0
+_JOURNAL: Final = 16 * 1024**2
+"""Bytes of the journal that stay on the disk after a large transaction."""
 _OWN: Final = 0o600
 
 
@@ -79,6 +81,7 @@ def open_to_write(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute(f"PRAGMA journal_size_limit = {_JOURNAL}")
         (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
             raise DamagedFileError(found)

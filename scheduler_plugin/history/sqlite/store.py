@@ -11,7 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, TypeVar
@@ -20,7 +20,7 @@ import msgspec
 
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.batches import Batch
-from scheduler_plugin.history.core.retention import MOST_SAID, TIERS, Bounds, Fold, folds, next_halvings, oldest_kept
+from scheduler_plugin.history.core.retention import MOST_SAID, TIERS, Bounds, Fold, folds, next_halvings
 from scheduler_plugin.history.core.samples import Millis, MoveRecord, NodeFacts, VmFacts
 from scheduler_plugin.history.core.spans import Span
 from scheduler_plugin.history.sqlite.files import (
@@ -204,6 +204,7 @@ class SqliteStore:
             connection.execute("DELETE FROM moves WHERE until > ?", (at,))
 
     def _upkeep(self, now: Millis) -> None:
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # on a full disk this is all the room
         self._keep(now)
         while True:
             before = self._halvings
@@ -213,10 +214,13 @@ class SqliteStore:
             self._keep(now)
 
     def _keep(self, now: Millis) -> None:
-        for fold in folds(now, self._halvings):
-            for table in SPAN_TABLES:
+        *coarser, last = folds(now, self._halvings)
+        for table in SPAN_TABLES:
+            for tier in range(len(TIERS)):  # first of all: a full disk has no room for coarser spans
+                self._remove(table, tier, last.before)
+            for fold in coarser:
                 self._fold(table, fold)
-        oldest = oldest_kept(now, self._halvings)
+        oldest = last.before
         with self._transaction() as connection:
             connection.execute("DELETE FROM decisions WHERE at < ?", (oldest,))
             connection.execute("DELETE FROM moves WHERE until < ?", (oldest,))
@@ -231,22 +235,27 @@ class SqliteStore:
         self._connection.execute("PRAGMA incremental_vacuum").fetchall()
 
     def _fold(self, table: SpanTable, fold: Fold) -> None:
+        """Spans of a tier go into the next one."""
+        width = TIERS[fold.tier + 1].width
+        for begin, end in self._parts(table, fold.tier, fold.before, width):
+            with self._transaction() as connection:
+                connection.execute(table.coarsen, (fold.tier + 1, width, fold.tier, begin, end))
+                connection.execute(table.remove, (fold.tier, begin, end))
+
+    def _remove(self, table: SpanTable, tier: int, before: Millis) -> None:
+        for part in self._parts(table, tier, before, TIERS[-1].width):
+            with self._transaction() as connection:
+                connection.execute(table.remove, (tier, *part))
+
+    def _parts(self, table: SpanTable, tier: int, before: Millis, width: Millis) -> Iterator[tuple[Millis, Millis]]:
+        """The time before ``before`` in which spans of a tier begin, in parts for one transaction each."""
         (oldest,) = self._connection.execute(
             f"SELECT MIN(since) FROM {table.name} WHERE tier = ? AND since < ?",  # noqa: S608
-            (fold.tier, fold.before),
+            (tier, before),
         ).fetchone()
-        if oldest is None:
-            return
-        is_last = fold.tier + 1 == len(TIERS)
-        width = TIERS[fold.tier if is_last else fold.tier + 1].width
-        begin = oldest // width * width
-        while begin < fold.before:
-            end = min(begin + _AT_ONCE * width, fold.before)
-            with self._transaction() as connection:
-                if not is_last:
-                    connection.execute(table.coarsen, (fold.tier + 1, width, fold.tier, begin, end))
-                connection.execute(table.remove, (fold.tier, begin, end))
-            begin = end
+        if oldest is not None:
+            for begin in range(oldest // width * width, before, _AT_ONCE * width):
+                yield begin, min(begin + _AT_ONCE * width, before)
 
     def _size(self) -> tuple[int, int]:
         pages, unused, each = (

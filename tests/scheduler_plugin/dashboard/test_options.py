@@ -8,6 +8,7 @@ import pytest
 
 from protocol.runtime import url_hosts
 from scheduler_plugin.dashboard.options import parsed
+from scheduler_plugin.history.core.retention import Bounds
 
 
 @pytest.mark.parametrize(
@@ -19,6 +20,8 @@ from scheduler_plugin.dashboard.options import parsed
         (["--prometheus", "prometheus:9090"], "argument --prometheus: expected a URL"),
         (["--scheduler", "http://:1"], "argument --scheduler: expected a URL"),
         (["--groups", "http://a:99999"], "argument --groups: expected a URL"),
+        (["--history-volume", "1Mi"], "expected at least 16Mi, got '1Mi'"),
+        (["--history-volume", "much"], "argument --history-volume"),
         (["--groups", "http://a b"], "argument --groups: expected a URL"),
     ],
 )
@@ -31,6 +34,7 @@ def test_what_makes_no_sense_is_refused(given: list[str], said: str, capsys: pyt
 def test_what_makes_sense_is_taken_as_it_is() -> None:
     options = parsed(["--groups", "", "--prometheus", "https://p.example/of/us", "--key", "k", "--certificate", "c"])
     assert (options.groups, options.prometheus, options.key.name) == ("", "https://p.example/of/us", "k")
+    assert Bounds.of_volume(parsed(["--history-volume", "600Mi"]).history_volume).most_bytes == 200 * 1024**2
     assert parsed([]).scheduler == "http://autoscaling-scheduler:10297"
 
 

@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 
 from protocol.kubernetes.objects import Json, JsonObject
+from protocol.units import Seconds
+from scheduler_plugin.history.core.batches import Batch
 from scheduler_plugin.history.core.looks import Look
-from scheduler_plugin.history.core.samples import DAY, SECOND
+from scheduler_plugin.history.core.samples import DAY, SECOND, VM_COLUMNS, VmFacts
+from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.ports import Period
 from scheduler_plugin.history.recorder import UPKEEP, LookError, Recorder
+from scheduler_plugin.history.sqlite.files import StoreError
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scheduler_plugin.history.sqlite.store import SqliteStore
 from tests.fake_clock import FakeClock
@@ -139,3 +143,26 @@ async def test_a_clock_that_is_ahead_for_a_while_removes_nothing(tmp_path: Path)
     recorder._close()
     (usage,) = await SqliteHistory(path).usage(EVER)
     assert usage.span.since == BEGAN
+
+
+async def test_what_is_too_old_goes_though_a_full_disk_takes_nothing_new(tmp_path: Path) -> None:
+    path, clock = tmp_path / "history.sqlite", FakeClock()
+    sizes = ["12"[at % 2] for at in range(7)]
+    looks = [look(30 * at, *(vm(f"vm-{n}", size, version=str(at)) for n in range(50))) for at, size in enumerate(sizes)]
+    recorder = Recorder(path, PlayedSource(*looks), clock)
+    await recorder.record()
+    store = recorder._store
+    assert store is not None
+    store._connection.execute("PRAGMA max_page_count = 100")
+    old = [(VmFacts(DB, "n1"), held(at, at + 1, (1000,) * len(VM_COLUMNS))) for at in range(10)]
+    with suppress(StoreError):
+        while True:
+            store.write(Batch(vms=old))
+    troubles = []
+    for _ in range(6):
+        await recorder.record()
+        troubles.append(recorder.trouble.rpartition(": ")[2])
+        clock.jump(Seconds(UPKEEP / 2))
+    recorder._close()
+    assert troubles == [*["database or disk is full"] * 3, "", "", ""]
+    assert (await SqliteHistory(path).extent()).since == BEGAN + 90 * SECOND
