@@ -6,7 +6,8 @@ Rules that hold here:
   the time until then is unknown in the history, and nothing else depends on it.
 - Few agents are asked at each look: those with news, then those that were asked longest ago.
 - Only a recorder that holds the store's lock writes it; another one waits until it is free.
-- Nothing old is removed by a clock that has just been started or set ahead: it may be wrong, and be set back soon.
+- Nothing is removed by a clock that has just been started or set: it may be wrong, and be right soon. While it shows a
+  time before what is stored nothing is written either.
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ class LookError(Exception):
     """The cluster cannot be looked at now; the message says why."""
 
 
+class ClockError(Exception):
+    """The clock shows a time that the history has already; the message says so."""
+
+
 class Source(Protocol):
     """Where looks come from."""
 
@@ -82,6 +87,8 @@ class Recorder:
         self._thread = ThreadPoolExecutor(1, "history")
         self._upkeep_at = Instant(0.0)
         self._looked: tuple[Instant, Millis] | None = None
+        self._latest: Millis | None = None
+        self._behind: Instant | None = None
 
     async def run(self) -> None:
         """Records until it is cancelled; then it writes the rest and gives the store back."""
@@ -98,18 +105,30 @@ class Recorder:
             store = self._store or await self._opened()
             look = await self._source.look()
             store = await self._there(store)
-            if self._chronicle.was_set_back(look.at):
-                LOG.warning("the clock was set back: what the history has of later times is removed")
-                await self._in_thread(lambda: store.forget_after(look.at))
+            await self._in_order(store, look.at)
             answers = await self._answers(look)
             try:
                 await self._in_thread(lambda: store.write(self._chronicle.take(look, answers)))
             finally:
                 await self._tidied(store, look.at)
-        except (LookError, StoreError) as error:
+        except (LookError, StoreError, ClockError) as error:
             self._note(str(error))
         else:
             self._note("")
+
+    async def _in_order(self, store: SqliteStore, at: Millis) -> None:
+        """Returns where what is seen now comes after what the history has; later times were of a clock that was wrong
+        once it has stayed so for as long as upkeep waits. Raises ``ClockError`` until then.
+        """
+        now, tolerance = self._clock.now(), GAP_INTERVALS * self._interval
+        if self._latest is not None and at < self._latest - tolerance * SECOND:
+            self._behind = now if self._behind is None else self._behind
+            if now < self._behind + UPKEEP:
+                raise ClockError(f"the clock is {(self._latest - at) // SECOND} s before what the history has")
+            LOG.warning("the clock was set back: what the history has of later times is removed")
+            self._chronicle.rewind()
+            await self._in_thread(lambda: store.forget_after(at))
+        self._latest, self._behind = at, None
 
     async def _tidied(self, store: SqliteStore, at: Millis) -> None:
         """Upkeep where it is due; it may make the room that a batch had not."""
@@ -126,13 +145,11 @@ class Recorder:
         return before is None or at - before[1] > (now - before[0] + AHEAD) * SECOND
 
     async def _opened(self) -> SqliteStore:
-        """The store; what it has of the future was written by a clock that was wrong."""
-        latest: Millis = round((self._clock.wall() + GAP_INTERVALS * self._interval) * SECOND)
+        """The store, which nothing is written into before its latest moment."""
         store = await self._in_thread(lambda: SqliteStore(self._path, self._clock.wall, self._bounds))
         for note in store.notes:
             LOG.warning("history", extra={"note": note})
-        self._store = store
-        await self._in_thread(lambda: store.forget_after(latest))
+        self._store, self._latest = store, await self._in_thread(store.latest)
         return store
 
     async def _there(self, store: SqliteStore) -> SqliteStore:

@@ -4,7 +4,6 @@ Rules that hold here:
 
 - Of a look only what changed is written, and what has not been written for a heartbeat.
 - The scheduler's decisions are seen in its permits and denials, an agent's in its account.
-- A look before the last one, by more than a gap, means that the clock was set back: all begins anew.
 """
 
 from __future__ import annotations
@@ -47,19 +46,14 @@ class Chronicle:
         self._asked: dict[ObjectName, Millis] = {}
         self._standings: dict[ObjectName, Standing] = {}
         self._moves: dict[tuple[ObjectName, str], MoveRecord] = {}
-        self._latest: Millis | None = None
         self._news: set[ObjectName] = set()
 
-    def was_set_back(self, at: Millis) -> bool:
-        """Whether the clock was set back since the last look; if so, all begins anew."""
-        if self._latest is None or at >= self._latest - self._pace.gap:
-            return False
+    def rewind(self) -> None:
+        """Begins anew: the clock was set back, and what comes now is earlier than what was seen."""
         for each in (self._vms, self._nodes):
             each.rewind()
         for kept in (self._accounts, self._asked, self._moves):
             kept.clear()
-        self._latest = None
-        return True
 
     def asks(self, look: Look, most: int) -> list[JsonObject]:
         """The VMs whose agents are to be asked for their account, at most ``most``."""
@@ -83,7 +77,6 @@ class Chronicle:
         batch.nodes += self._nodes.expired(look.at, self._pace)
         self._moved(look, batch)
         self._forget({name_of(vm) for vm in look.vms})
-        self._latest = look.at
         return batch
 
     def end(self) -> Batch:

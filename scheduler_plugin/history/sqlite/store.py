@@ -83,6 +83,10 @@ class SqliteStore:
         """Writes all of the batch or nothing. Raises ``StoreError``."""
         self._guarded(lambda: self._write(batch))
 
+    def latest(self) -> Millis | None:
+        """The last moment that it has of a VM or a node; None where it has none. Raises ``StoreError``."""
+        return self._guarded(self._latest)
+
     def forget_after(self, at: Millis) -> None:
         """Removes what lies after ``at``: the clock was wrong then. Raises ``StoreError``."""
         self._guarded(lambda: self._forget_after(at))
@@ -195,6 +199,13 @@ class SqliteStore:
             row = self._connection.execute("SELECT id FROM facts WHERE subject = ? AND json = ?", key).fetchone()
             self._facts[facts] = subject, row[0]
         return self._facts[facts]
+
+    def _latest(self) -> Millis | None:
+        found = [
+            self._connection.execute(f"SELECT MAX(until) FROM {table.name}").fetchone()[0]  # noqa: S608
+            for table in SPAN_TABLES
+        ]
+        return max((each for each in found if each is not None), default=None)
 
     def _forget_after(self, at: Millis) -> None:
         with self._transaction() as connection:

@@ -14,7 +14,7 @@ from protocol.kubernetes.objects import Json, JsonObject
 from protocol.units import Seconds
 from scheduler_plugin.history.core.batches import Batch
 from scheduler_plugin.history.core.looks import Look
-from scheduler_plugin.history.core.samples import DAY, SECOND, VM_COLUMNS, VmFacts
+from scheduler_plugin.history.core.samples import DAY, HOUR, SECOND, VM_COLUMNS, VmFacts
 from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.ports import Period
 from scheduler_plugin.history.recorder import UPKEEP, LookError, Recorder
@@ -121,14 +121,38 @@ async def test_while_nothing_is_seen_no_file_is_made_anew(tmp_path: Path) -> Non
     recorder._close()
 
 
-async def test_when_the_clock_is_set_back_the_future_is_forgotten(tmp_path: Path) -> None:
-    path = tmp_path / "history.sqlite"
-    source = PlayedSource(seen(0), seen(10), seen(5000), seen(5070), seen(100), seen(110), seen(180))
-    recorder = Recorder(path, source, FakeClock())
-    for _ in range(7):
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_look_whose_clock_is_behind_costs_its_moment_alone(tmp_path: Path, is_restarted: bool) -> None:
+    path, clock, behind = tmp_path / "history.sqlite", FakeClock(), -27 * HOUR / SECOND
+    looks = [*map(seen, range(0, 370, 10)), seen(behind), *map(seen, range(380, 410, 10))]
+    source, troubles = PlayedSource(*looks), set()
+    recorder = Recorder(path, source, clock)
+    while source.looks:
+        if is_restarted and len(source.looks) == 4:
+            recorder._close()
+            recorder = Recorder(path, source, clock)
+        await recorder.record()
+        troubles.add(recorder.trouble)
+    recorder._close()
+    assert troubles == {"", f"the clock is {27 * 3600 + 360} s before what the history has"}
+    (usage,) = await SqliteHistory(path).usage(EVER)
+    lost = 20 if is_restarted else 0  # within a gap what was seen before holds on
+    assert (usage.span.since, usage.span.until) == (BEGAN, BEGAN + 400 * SECOND)
+    assert usage.span.seen == (400 - lost) * SECOND
+
+
+async def test_when_the_clock_stays_set_back_the_future_is_forgotten(tmp_path: Path) -> None:
+    path, clock = tmp_path / "history.sqlite", FakeClock()
+    source = PlayedSource(*map(seen, (0, 10, 5000, 5010, 5080, 100, 110, 700, 710, 780)))
+    recorder = Recorder(path, source, clock)
+    for left in range(10, 0, -1):
+        if left == 3:
+            assert recorder.trouble
+            clock.jump(UPKEEP)
         await recorder.record()
     recorder._close()
-    assert (await SqliteHistory(path).extent()).until == BEGAN + 110 * SECOND
+    (usage,) = await SqliteHistory(path).usage(EVER)
+    assert (usage.span.since, usage.span.until, usage.span.seen) == (BEGAN, BEGAN + 710 * SECOND, 20 * SECOND)
 
 
 async def test_a_clock_that_is_ahead_for_a_while_removes_nothing(tmp_path: Path) -> None:
