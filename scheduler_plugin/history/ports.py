@@ -33,11 +33,13 @@ class Period(msgspec.Struct, frozen=True, gc=False):
 class Usage(msgspec.Struct, frozen=True, gc=False):
     """What one VM had and used while its facts were these: integrals, known times and peaks of ``VM_COLUMNS``.
 
-    ``span.seen`` is for how long it was seen; what is missing to ``until - since`` is unknown.
+    ``span.seen`` is for how long it was seen; what is missing to ``until - since`` is unknown. ``in_use`` are the
+    integrals of the CPU and memory that were reserved while the use of them was known (None: an even part).
     """
 
     facts: VmFacts
     span: Span
+    in_use: tuple[int, int] | None = None
 
 
 class NodeUsage(msgspec.Struct, frozen=True, gc=False):

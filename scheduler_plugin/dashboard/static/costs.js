@@ -16,6 +16,9 @@ export const money = (value) => value === null ? "–" : value.toFixed(Math.abs(
 const hours = (value) => value === null ? "–" : value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
 const prices = (found) => `Prices: ${found.prices}, per hour and in its currency.`;
 
+const usePart = (line) => line.use_known_hours > 0 && line.use_known_hours < 0.995 * line.known_hours
+  ? ` of the ${money(line.use_known_cost)} that was reserved while its use is known, ${Math.round(100 * line.use_known_hours / line.known_hours)} % of the time` : "";
+
 export async function askCosts(seconds, by, only = "") {
   const query = new URLSearchParams({ seconds, by, ...(only ? { only } : {}) });
   return fetch(`/api/costs?${query}`).then((answer) => answer.ok ? answer.json() : null).then((found) => found && found.kept ? found : null).catch(() => undefined);
@@ -49,7 +52,7 @@ function figures(found) {
   const [line] = found.lines;
   if (!line) return h("p", { class: "empty" }, "Nothing was seen of it in that time.");
   const rows = [["Reserved", `${money(line.reserved_cost)} for ${hours(line.reserved_cpu_hours)} vCPU-h, ${hours(line.reserved_gib_hours)} GiB-h`],
-    ["Used by the guest", money(line.used_cost)],
+    ["Used by the guest", `${money(line.used_cost)}${usePart(line)}`],
     ["At its maximum", `${money(line.max_cost)}, saved ${money(line.saved)}`],
     ["At P99.5 of its need", `${money(line.p99_5_cost)}, saved ${money(line.saved_against_p99_5)}`]];
   const unknown = line.unknown_hours > 0.005 ? ` ${hours(line.unknown_hours)} h are unknown and cost nothing here.` : "";
@@ -92,6 +95,7 @@ function billOf(found) {
   const name = (each) => href && each.name !== NONE ? h("a", { href: href(each.name) }, each.name) : each.name;
   const share = found.total.max_cost > 0 ? ` (${Math.round(100 * found.total.saved / found.total.max_cost)} %)` : "";
   return [h("p", {}, `Scaling saved ${money(found.total.saved)}${share} against the maximum sizes. ${prices(found)}`),
+    usePart(found.total) ? h("p", { class: "hint" }, `Guests used ${money(found.total.used_cost)}${usePart(found.total)}.`) : null,
     table(`Costs by ${found.by === "vm" ? "VM" : found.by}`, headings, [...found.lines.map((each) => [name(each), ...cells(each)]),
       [h("strong", {}, "total"), ...cells(found.total)]]),
     found.others ? h("p", { class: "more" }, `and ${found.others} more, which the total has`) : null];

@@ -3,7 +3,8 @@
 Rules that hold here:
 
 - What cannot be read is None, and a VM that cannot be read has no sample: nothing is guessed.
-- ``need`` is the goal of the agent's account; without a fresh one what the VM has and is denied.
+- ``need`` is the goal of the agent's account; without a fresh one it is not known: what the VM has is what the policy
+  in force made of its need.
 - Reading a VM costs more than all else, so one whose version has not changed is not read again.
 """
 
@@ -146,9 +147,7 @@ class VmReader:
 
 
 def _amounts(size: Size, standing: Standing | None, account: Account | None) -> tuple[int | None, ...]:
-    need = account.need if account is not None else None
-    if need is None and standing is not None:
-        need = Size(size.cpu + standing.denied.cpu, size.mem + standing.denied.mem)
+    need = None if account is None else account.need
     permit, reserved = (None, None) if standing is None else (standing.permit, standing.reserved)
     pairs = (size, need, permit, reserved)
     used = (None, None) if account is None else (account.used_cpu, account.used_mem)

@@ -71,6 +71,10 @@ PLACE: Final[Mapping[str, int]] = MappingProxyType({name: place for place, name 
 NODE_PLACE: Final[Mapping[str, int]] = MappingProxyType({name: place for place, name in enumerate(NODE_COLUMNS)})
 
 
+IN_USE: Final = (("reserved_cpu", "used_cpu"), ("reserved_mem", "used_mem"))
+"""What is compared with what guests use, for as long as that is known."""
+
+
 class Size(msgspec.Struct, frozen=True, gc=False):
     """CPU in milli-vCPUs and memory in KiB."""
 

@@ -78,6 +78,16 @@ def held(since: Millis, until: Millis, amounts: Row) -> Span:
     )
 
 
+def sum_while(span: Span, place: int, other: int) -> int:
+    """The integral of a column over the time in which another one was known too; both are taken as even.
+
+    >>> sum_while(joined([held(0, 10, (4, 1)), held(10, 40, (4, None))]), 0, 1)
+    40
+    """
+    known = span.known[place]
+    return span.sums[place] * min(known, span.known[other]) // known if known else 0
+
+
 def joined(spans: Sequence[Span]) -> Span:
     """One span for all of ``spans`` (one or more, in any order); gaps between them stay unknown time.
 

@@ -6,19 +6,22 @@ Rules that hold here:
 - A reservation whose fixed size is not known is on neither side of a comparison.
 - Time within a VM's life in which its reservation was not seen is unknown: it costs nothing here, and is told. A VM
   that was made anew under its old name begins another life.
+- Use is known for a part of the time alone, so it is compared with what was reserved in that part.
 - Each amount is priced on the node where the VM was.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Final
 
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.samples import HOUR, PLACE, Size, VmFacts
+from scheduler_plugin.history.core.samples import HOUR, PLACE, Millis, Size, VmFacts
+from scheduler_plugin.history.core.spans import sum_while
 from scheduler_plugin.history.costs.prices import KIB_OF_GIB, MILLI, Price, PriceList
 from scheduler_plugin.history.ports import Period, Usage
 
@@ -57,14 +60,17 @@ class Cost:
 class Line:
     """What some VMs had.
 
+    ``in_use`` is what of the reservation fell into the time in which the guest's use was known, which ``used`` is of.
     ``at_most`` is what they would have cost at their maximum, ``at_high`` at the need that each of them did not exceed
     in 99.5 % of the time. Hours: ``known``: in which the reservation was known; ``unknown``: in which it was not,
     although the VM was there before and after; ``use_known``: in which the guest's use was known. ``without_most`` and
-    ``without_high``: the money of reservations that have no such fixed size.
+    ``without_high``: the money of reservations that have no such fixed size. The first of the VMs was seen at
+    ``since``, the last one at ``until``.
     """
 
     reserved: Cost = Cost()
     used: Cost = Cost()
+    in_use: Cost = Cost()
     at_most: Cost = Cost()
     at_high: Cost = Cost()
     known: Fraction = NOTHING
@@ -72,9 +78,12 @@ class Line:
     use_known: Fraction = NOTHING
     without_most: Fraction = NOTHING
     without_high: Fraction = NOTHING
+    since: Millis = sys.maxsize
+    until: Millis = 0
 
     def __add__(self, other: Line) -> Line:
-        return Line(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+        sums = (getattr(self, each.name) + getattr(other, each.name) for each in fields(self)[:-2])
+        return replace(Line(*sums), since=min(self.since, other.since), until=max(self.until, other.until))
 
     @property
     def saved(self) -> Fraction:
@@ -134,12 +143,15 @@ def line_of(usage: Usage, high: Size | None, price: Price) -> Line:
     return Line(
         reserved=reserved,
         used=Cost.of(span.sums[used_cpu], span.sums[used_mem], price),
+        in_use=Cost.of(*(usage.in_use or (sum_while(span, cpu, used_cpu), sum_while(span, mem, used_mem))), price),
         at_most=_fixed(most, known, price),
         at_high=_fixed(high, known, price),
         known=Fraction(known[0], HOUR),
         use_known=Fraction(span.known[used_cpu], HOUR),
         without_most=NOTHING if most is not None else reserved.money,
         without_high=NOTHING if high is not None else reserved.money,
+        since=span.since,
+        until=span.until,
     )
 
 

@@ -2,7 +2,9 @@
 
 Rules that hold here:
 
-- What is reserved is what a VM costs, as a request is there; use makes its efficiency.
+- What is reserved is what a VM costs, as a request is there; use makes its efficiency, over the time in which use is
+  known.
+- A line begins and ends where its VMs were seen first and last within the window; averages are over that time.
 - What this project does not know (volumes, networks, GPUs) is zero, as there.
 - What has no value for what is asked by is ``__unallocated__``, and names of labels are Prometheus's, as there.
 """
@@ -16,7 +18,7 @@ from types import MappingProxyType
 from typing import Final
 
 from scheduler_plugin.history.core.samples import HOUR, Millis
-from scheduler_plugin.history.costs.bills import Bill, Cost, Line
+from scheduler_plugin.history.costs.bills import Bill, Line
 from scheduler_plugin.history.costs.grouping import LABEL, NONE
 from scheduler_plugin.history.costs.rendering import ranked, rounded
 
@@ -47,49 +49,60 @@ def allocations(found: Bill, by: str, cluster: str) -> dict[str, object]:
 def _allocation(  # noqa: PLR0913, PLR0917 - the parts of one record
     name: str, line: Line, by: str, cluster: str, found: Bill, window: dict[str, str]
 ) -> dict[str, object]:
-    hours = Fraction(found.period.until - found.period.since, HOUR)
+    since, until = max(line.since, found.period.since), min(line.until, found.period.until)
+    hours = Fraction(max(0, until - since), HOUR)
+    efficiency = _of_cpu(line) * line.reserved.cpu_money + _of_ram(line) * line.reserved.mem_money
     return {
         "name": name,
         "properties": _properties(name, by, cluster),
         "window": window,
-        **window,
+        "start": _time(since) if hours else window["start"],
+        "end": _time(until) if hours else window["end"],
         "minutes": rounded(hours * 60),
         **_cpu(line, hours),
         **_ram(line, hours),
         **dict.fromkeys(_ZEROS, 0),
         **dict.fromkeys(_NOTHING_OF),
         "totalCost": rounded(line.reserved.money),
-        "totalEfficiency": rounded(_share(line.used.money, line.reserved.money)),
+        "totalEfficiency": rounded(_share(efficiency, line.reserved.money)),
     }
 
 
 def _cpu(line: Line, hours: Fraction) -> dict[str, float]:
-    reserved = _mean(line.reserved.cpu_hours, hours)
+    reserved, efficiency = _mean(line.reserved.cpu_hours, hours), _of_cpu(line)
     return {
         "cpuCores": reserved,
         "cpuCoreRequestAverage": reserved,
         "cpuCoreLimitAverage": _mean(line.at_most.cpu_hours, hours),
-        "cpuCoreUsageAverage": _mean(line.used.cpu_hours, hours),
+        "cpuCoreUsageAverage": _mean(line.reserved.cpu_hours * efficiency, hours),
         "cpuCoreHours": rounded(line.reserved.cpu_hours),
         "cpuCost": rounded(line.reserved.cpu_money),
-        "cpuEfficiency": rounded(_share(line.used.cpu_hours, line.reserved.cpu_hours)),
+        "cpuEfficiency": rounded(efficiency),
     }
 
 
 def _ram(line: Line, hours: Fraction) -> dict[str, float]:
-    def mean_bytes(cost: Cost) -> float:
-        return _mean(cost.gib_hours * _GIB, hours)
+    def mean_bytes(gib_hours: Fraction) -> float:
+        return _mean(gib_hours * _GIB, hours)
 
-    reserved = mean_bytes(line.reserved)
+    reserved, efficiency = mean_bytes(line.reserved.gib_hours), _of_ram(line)
     return {
         "ramBytes": reserved,
         "ramByteRequestAverage": reserved,
-        "ramByteLimitAverage": mean_bytes(line.at_most),
-        "ramByteUsageAverage": mean_bytes(line.used),
+        "ramByteLimitAverage": mean_bytes(line.at_most.gib_hours),
+        "ramByteUsageAverage": mean_bytes(line.reserved.gib_hours * efficiency),
         "ramByteHours": rounded(line.reserved.gib_hours * _GIB),
         "ramCost": rounded(line.reserved.mem_money),
-        "ramEfficiency": rounded(_share(line.used.gib_hours, line.reserved.gib_hours)),
+        "ramEfficiency": rounded(efficiency),
     }
+
+
+def _of_cpu(line: Line) -> Fraction:
+    return _share(line.used.cpu_hours, line.in_use.cpu_hours)
+
+
+def _of_ram(line: Line) -> Fraction:
+    return _share(line.used.gib_hours, line.in_use.gib_hours)
 
 
 def _properties(name: str, by: str, cluster: str) -> dict[str, object]:

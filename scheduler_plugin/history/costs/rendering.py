@@ -36,6 +36,7 @@ COLUMNS: Final = (
     "known_hours",
     "unknown_hours",
     "use_known_hours",
+    "use_known_cost",
 )
 UNKNOWN: Final = "-"
 _DECIMALS: Final = 9
@@ -49,7 +50,7 @@ def figures(line: Line) -> dict[str, float | None]:
     hours = [part for each in costs for part in ((None, None) if each is None else (each.cpu_hours, each.gib_hours))]
     money = [None if cost is None else cost.money for cost in costs]
     saved = [None if most is None else line.saved, None if high is None else line.saved_of_high]
-    found = (*hours, *money, *saved, line.known, line.unknown, line.use_known)
+    found = (*hours, *money, *saved, line.known, line.unknown, line.use_known, line.in_use.money)
     return {name: None if number is None else rounded(number) for name, number in zip(COLUMNS[1:], found, strict=True)}
 
 

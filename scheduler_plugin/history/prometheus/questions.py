@@ -20,6 +20,7 @@ import httpx
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.samples import (
     DAY,
+    IN_USE,
     MINUTE,
     NODE_COLUMNS,
     SECOND,
@@ -139,11 +140,12 @@ class PrometheusHistory:
         await self._learn(period)
         spans = await self._totals(self._say.vm, VM_COLUMNS, period, "reserved_cpu")  # has all that an agent knows
         least, most = [await self._sizes(kind, period) for kind in ("least", "most")]
+        in_use = [await self._while_known(*pair, period) for pair in IN_USE]
         found = []
         for labels, span in spans.items():
-            of = dict(labels)
+            of, (cpu, mem) = dict(labels), (each.get(labels, 0) for each in in_use)
             facts = VmFacts(_vm(of), of.get("node", ""), of.get("group", ""), least.get(labels), most.get(labels))
-            found.append(Usage(facts, span))
+            found.append(Usage(facts, span, (cpu, mem)))
         return found
 
     async def node_usage(self, period: Period) -> Sequence[NodeUsage]:
@@ -192,6 +194,16 @@ class PrometheusHistory:
                 for labels, value in await self._server.vector(asked, part.until - 1):
                     found[_key(labels)][resource] = _scaled(value, resource)
         return {key: Size(**each) for key, each in found.items() if len(each) == len(SCALES)}
+
+    async def _while_known(self, column: str, other: str, period: Period) -> dict[Key, int]:
+        """The integral of a column of each VM over the time in which another one was known."""
+        step, parts = await self._stretches(period)
+        both = f"{self._say.vm(column)} and {self._say.vm(other)}"
+        found = defaultdict[Key, float](float)
+        for part in parts:
+            for labels, value in await self._server.vector(over("sum_over_time", both, part, step), part.until - 1):
+                found[_key(labels)] += value * step
+        return {key: _scaled(value, _resource(column)) for key, value in found.items()}
 
     async def _grid(self, period: Period) -> tuple[Millis, float]:
         """How far apart amounts are looked at, and how many VMs there are at a time."""

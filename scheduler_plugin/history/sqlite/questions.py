@@ -63,12 +63,12 @@ class SqliteHistory:
     async def usage(self, period: Period) -> Sequence[Usage]:
         """See ``History``."""
         found = await self._ask(lambda connection: _totals(connection, VM_SPANS, _vm_facts, period))
-        return [Usage(facts, span) for facts, span in found]
+        return [Usage(facts, span, (cpu, mem)) for facts, span, (cpu, mem) in found]
 
     async def node_usage(self, period: Period) -> Sequence[NodeUsage]:
         """See ``History``."""
         found = await self._ask(lambda connection: _totals(connection, NODE_SPANS, _node_facts, period))
-        return [NodeUsage(facts, span) for facts, span in found]
+        return [NodeUsage(facts, span) for facts, span, _ in found]
 
     async def high_needs(self, period: Period, share: float) -> Mapping[ObjectName, Size]:
         """See ``History``."""
@@ -138,12 +138,14 @@ def _readable(decoder: msgspec.json.Decoder[T], rows: Iterable[bytes]) -> list[T
 
 def _totals(
     connection: sqlite3.Connection, table: SpanTable, decode: Callable[[str, str, bytes], F], period: Period
-) -> list[tuple[F, Span]]:
+) -> list[tuple[F, Span, tuple[int, ...]]]:
     """What lies within the period is summed by SQLite; what crosses its ends is cut here."""
     found: dict[int, list[Span]] = defaultdict(list)
+    whiles: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     for row in connection.execute(table.totals, (period.since, period.until)):
-        number, span = table.read_total(row)
+        number, span, while_known = table.read_total(row)
         found[number].append(span)
+        whiles[number].append(while_known)
     for end in (period.since, period.until):
         crossing = connection.execute(
             f"{table.select} WHERE tier IN (0, 1, 2) AND since > ? AND since < ? AND until > ?",
@@ -154,9 +156,13 @@ def _totals(
             is_twice = end == period.until and span.since < period.since
             if part is not None and not is_twice:
                 found[number].append(part)
+                whiles[number].append(table.while_known(part))
     known = "SELECT facts.id, namespace, name, json FROM facts JOIN subjects ON subjects.id = facts.subject"
     facts = {number: said for number, *said in connection.execute(known)}
-    return [(decode(*facts[number]), joined(spans)) for number, spans in sorted(found.items())]
+    return [
+        (decode(*facts[number]), joined(spans), tuple(map(sum, zip(*whiles[number], strict=True))))
+        for number, spans in sorted(found.items())
+    ]
 
 
 def _events(  # noqa: PLR0913, PLR0917 - the parts of one statement

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from scheduler_plugin.history.core.samples import NODE_COLUMNS, VM_COLUMNS
-from scheduler_plugin.history.core.spans import Span
+from scheduler_plugin.history.core.samples import IN_USE, NODE_COLUMNS, VM_COLUMNS
+from scheduler_plugin.history.core.spans import Span, sum_while
 
 VERSION: Final = 1
 APPLICATION: Final = 0x41534849
@@ -23,6 +23,7 @@ APPLICATION: Final = 0x41534849
 _HALF: Final = 2**20
 
 _HEAD: Final = ("subject", "facts", "tier", "since", "until", "seen")
+_BEFORE_PARTS: Final = len(("facts", "since", "until", "seen"))
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class SpanTable:
 
     name: str
     columns: tuple[str, ...]
+    pairs: tuple[tuple[str, str], ...] = ()
+    """Of the first of two columns ``totals`` has the integral while the second was known, too."""
 
     @cached_property
     def _parts(self) -> tuple[str, ...]:
@@ -94,18 +97,24 @@ class SpanTable:
             *(f"SUM({each} / {_HALF})" for each in sums),
             *(f"SUM({each} % {_HALF})" for each in sums),
             *(f"MAX({each})" for each in peaks),
+            *(f"TOTAL(1.0 * sum_{one} * MIN(known_{one}, known_{two}) / known_{one})" for one, two in self.pairs),
         ]
         return (
             f"SELECT facts, MIN(since), MAX(until), SUM(seen), {', '.join(joins)} FROM {self.name} "  # noqa: S608
             "WHERE tier IN (0, 1, 2) AND since >= ?1 AND since < ?2 AND until <= ?2 GROUP BY facts"
         )
 
-    def read_total(self, row: Sequence[int]) -> tuple[int, Span]:
-        """The number of the facts, and the span, of a row of ``totals``."""
-        begin, width = len(row) - 4 * len(self.columns), len(self.columns)
+    def read_total(self, row: Sequence[int]) -> tuple[int, Span, tuple[int, ...]]:
+        """The number of the facts, the span, and the integrals of ``pairs``, of a row of ``totals``."""
+        begin, width = _BEFORE_PARTS, len(self.columns)
+        end = begin + 4 * width
         upper, lower = row[begin + width : begin + 2 * width], row[begin + 2 * width : begin + 3 * width]
         sums = (high * _HALF + low for high, low in zip(upper, lower, strict=True))
-        return self.read((*row[: begin + width], *sums, *row[begin + 3 * width :]))
+        return *self.read((*row[: begin + width], *sums, *row[begin + 3 * width : end])), tuple(map(round, row[end:]))
+
+    def while_known(self, span: Span) -> tuple[int, ...]:
+        """The integrals of ``pairs`` of one span."""
+        return tuple(sum_while(span, *map(self.columns.index, pair)) for pair in self.pairs)
 
     def read(self, row: Sequence[int]) -> tuple[int, Span]:
         """The number of the facts, and the span."""
@@ -115,7 +124,7 @@ class SpanTable:
         return facts, Span(since, until, seen, tuple(known), tuple(sums), tuple(peaks))
 
 
-VM_SPANS: Final = SpanTable("vm_spans", VM_COLUMNS)
+VM_SPANS: Final = SpanTable("vm_spans", VM_COLUMNS, IN_USE)
 NODE_SPANS: Final = SpanTable("node_spans", NODE_COLUMNS)
 SPAN_TABLES: Final = (VM_SPANS, NODE_SPANS)
 

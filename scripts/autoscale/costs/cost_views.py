@@ -108,7 +108,10 @@ def _sentences(found: Bill, prices: str) -> Iterator[str]:
     if total.unknown:
         yield f"{float(total.unknown):.2f} VM-hours are unknown: the VMs were not seen then, and cost nothing here."
     if total.known > total.use_known:
-        yield f"What guests used is known for {float(total.use_known):.2f} of {float(total.known):.2f} VM-hours."
+        yield (
+            f"What guests used is known for {float(total.use_known):.2f} of {float(total.known):.2f} VM-hours, "
+            f"in which {float(total.in_use.money):.4f} was reserved."
+        )
 
 
 def advice_document(found: Sequence[Emptied]) -> dict[str, object]:

@@ -64,10 +64,13 @@ def test_a_vm_costs_what_was_reserved_and_saved_what_its_maximum_would_have_cost
     line = Line(
         reserved=Cost(Fraction(2), Fraction(4), Fraction(2), Fraction(4, 10)),
         used=Cost(Fraction(1), Fraction(2), Fraction(1), Fraction(2, 10)),
+        in_use=Cost(Fraction(2), Fraction(4), Fraction(2), Fraction(4, 10)),
         at_most=Cost(Fraction(8), Fraction(16), Fraction(8), Fraction(16, 10)),
         at_high=Cost(Fraction(3), Fraction(5), Fraction(3), Fraction(5, 10)),
         known=Fraction(1),
         use_known=Fraction(1),
+        since=0,
+        until=HOUR,
     )
     assert found == Bill(DAY_ONE, {"default/db": line}, line, ("n1",))
     assert (line.saved, line.saved_of_high) == (Fraction(72, 10), Fraction(11, 10))
@@ -123,7 +126,7 @@ def test_what_is_not_known_of_a_line_is_no_zero() -> None:
     assert unknown == {name for name in web if name.startswith(("used_", "max_", "p99_5_", "saved"))}
     assert None not in figures(found.total).values()
     assert None not in figures(Line()).values()
-    assert "\ndefault/web,2.0,4.0,,,,,,,2.4,,,,,,1.0,0.0,0.0\n" in as_csv(found)
+    assert "\ndefault/web,2.0,4.0,,,,,,,2.4,,,,,,1.0,0.0,0.0,0.0\n" in as_csv(found)
 
 
 def test_one_line_is_that_of_the_whole_bill_though_a_vm_went_away_and_came_back() -> None:
@@ -242,7 +245,7 @@ def test_a_thousand_lines_add_up_in_what_machines_read() -> None:
 def test_opencost_reads_the_bill() -> None:
     (data,) = [each for each in [allocations(two_lines(), "vm", "c")["data"]] if isinstance(each, list)]
     db = data[0]["default/db"]
-    assert (db["cpuCoreHours"], db["ramByteHours"], db["minutes"]) == (2.0, 4 * 1024**3, 1440.0)
+    assert (db["cpuCoreHours"], db["ramByteHours"], db["minutes"]) == (2.0, 4 * 1024**3, 60.0)
     assert db["totalCost"] == rounded(Fraction(24, 10)) == db["cpuCost"] + db["ramCost"]
     assert (db["cpuEfficiency"], db["ramEfficiency"], db["totalEfficiency"]) == (0.5, 0.5, 0.5)
     assert db["properties"] == {
@@ -251,7 +254,26 @@ def test_opencost_reads_the_bill() -> None:
         "controllerKind": "virtualmachine",
         "controller": "db",
     }
+    assert (db["cpuCores"], db["ramBytes"], db["start"], db["end"]) == (
+        *(2.0, 4 * 1024**3),
+        *("1970-01-01T00:00:00Z", "1970-01-01T01:00:00Z"),
+    )
     assert db["window"] == {"start": "1970-01-01T00:00:00Z", "end": "1970-01-02T00:00:00Z"}
+
+
+def test_use_that_is_known_for_a_part_of_the_time_is_compared_with_what_was_reserved_then() -> None:
+    """A VM that is 80 % busy, of whose ten hours the use is known in the last two, when it is larger."""
+    small, large = row(Size(1000, GIB), Size(0, 0)), row(Size(4000, 4 * GIB), Size(3200, GIB))
+    spans = [held(0, 8 * HOUR, (*small[:8], None, None)), held(8 * HOUR, 10 * HOUR, large)]
+    in_use = (2 * HOUR * 4000, 2 * HOUR * 4 * GIB)
+    found = bill([Usage(facts(), joined(spans), in_use)], {}, PRICES, key_of("vm"), DAY_ONE)
+    (data,) = [each for each in [allocations(found, "vm", "c")["data"]] if isinstance(each, list)]
+    db = data[0]["default/db"]
+    assert (db["cpuEfficiency"], db["ramEfficiency"]) == (0.8, 0.25)
+    assert (db["cpuCoreRequestAverage"], db["cpuCoreUsageAverage"]) == (1.6, 1.28)
+    assert db["totalEfficiency"] == rounded(Fraction(8, 10) * 16 / (16 + Fraction(16, 10)) + Fraction(4, 176))
+    total = figures(found.total)
+    assert (total["use_known_hours"], total["use_known_cost"], total["used_cost"]) == (2.0, 8.8, 6.6)
 
 
 @pytest.mark.parametrize(

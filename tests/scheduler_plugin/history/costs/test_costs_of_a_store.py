@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.accumulation import Accumulation, Pace
 from scheduler_plugin.history.core.batches import Batch
-from scheduler_plugin.history.core.samples import DAY, HOUR, SECOND, VmFacts
+from scheduler_plugin.history.core.samples import DAY, HOUR, MINUTE, SECOND, VmFacts
+from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.costs.bills import bill
 from scheduler_plugin.history.costs.grouping import key_of
 from scheduler_plugin.history.costs.prices import Price, PriceList
@@ -95,3 +96,24 @@ def test_costs_are_those_of_the_samples_however_coarse_they_are_kept(seen: list[
         assert (float(cost.cpu_hours), float(cost.gib_hours), float(cost.money)) == pytest.approx(sums, rel=1e-3)
     by_node = bill(usages, {}, PRICES, key_of("node"), EVER)
     assert sum((line.reserved.money for line in by_node.lines.values()), Fraction(0)) == found.total.reserved.money
+
+
+async def test_what_was_reserved_while_use_was_known_is_kept_through_upkeep(tmp_path: Path) -> None:
+    """Of each of ten hours the use is known for the last quarter; the VM is larger in the second half of them."""
+    path, spans = tmp_path / "history.sqlite", []
+    for at in range(10):
+        since, size = BEGAN + at * HOUR, 1000 if at < 5 else 4000
+        row = (size, size * 1024) * 4
+        spans += [
+            held(since, since + 45 * MINUTE, (*row, None, None)),
+            held(since + 45 * MINUTE, since + HOUR, (*row, 800, 1024)),
+        ]
+    store = SqliteStore(path, lambda: 0.0)
+    store.write(Batch(vms=[(VmFacts(ObjectName("d", "db")), span) for span in spans]))
+    for later in (0, 4 * HOUR, 4 * DAY):
+        store.upkeep(BEGAN + 10 * HOUR + later)
+        (usage,) = await SqliteHistory(path).usage(EVER)
+        assert usage.in_use == (25_000 * 15 * MINUTE, 25_000 * 1024 * 15 * MINUTE)
+    store.close()
+    (part,) = await SqliteHistory(path).usage(Period(BEGAN + 2 * HOUR, BEGAN + 6 * HOUR + 30 * MINUTE))
+    assert part.in_use == ((3 * 1000 + 4000 + 2000) * 15 * MINUTE, 9000 * 1024 * 15 * MINUTE)

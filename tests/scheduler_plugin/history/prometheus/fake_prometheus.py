@@ -88,6 +88,9 @@ class FakePrometheus:
         if query.startswith("timestamp(") and query.endswith(")"):
             inner = self._on(query[len("timestamp(") : -1], grid)
             return {labels: np.where(np.isnan(values), np.nan, grid / 1000) for labels, values in inner.items()}
+        if " and " in query:
+            one, other = (self._on(each, grid) for each in query.split(" and "))
+            return {key: np.where(np.isnan(other[key]), np.nan, one[key]) for key in one.keys() & other.keys()}
         if (parts := _AGGREGATE.fullmatch(query)) is not None:
             function, by, inner_query = parts.groups()
             groups = defaultdict[Labels, list[Values]](list)

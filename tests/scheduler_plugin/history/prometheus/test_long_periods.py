@@ -48,9 +48,21 @@ async def test_a_load_in_phase_with_the_clock_costs_what_it_had_over_a_week() ->
     assert usage.span.known[RESERVED] == usage.span.seen == 7 * DAY
     assert usage.span.sums[RESERVED] == 7 * DAY * (4000 * 75 + 500 * 225) // 300
     assert usage.span.peaks[RESERVED] == 4000
+    assert usage.in_use == (usage.span.sums[RESERVED], usage.span.sums[RESERVED + 1])
     assert (usage.span.since, usage.span.until) == (WEEK.since, WEEK.until)
     assert await history.high_needs(WEEK, 0.995) == {DB: Size(4000, 4 * GIB // 1024)}
     assert len((await history.extent()).notes) == 1
+
+
+async def test_what_was_reserved_counts_against_use_while_that_is_known() -> None:
+    period = Period(BEGIN, BEGIN + HOUR)
+    server = fleet([DB], period)
+    for labels, (times, amounts) in server.series.items():
+        if ("kind", "used") in labels:
+            server.series[labels] = (times[120:], amounts[120:])
+    (usage,) = await PrometheusHistory(server.client, EVERY).usage(period)
+    assert (usage.span.known[PLACE["used_cpu"]], usage.span.known[RESERVED]) == (HOUR // 2, HOUR)
+    assert usage.in_use == (1375 * HOUR // 2, 1375 * HOUR // 2 * GIB // 1024 // 1000)
 
 
 @pytest.mark.parametrize("shift", [0, 7 * SECOND])
