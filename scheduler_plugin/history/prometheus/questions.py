@@ -20,6 +20,7 @@ import httpx
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.samples import (
     DAY,
+    HOUR,
     IN_USE,
     MINUTE,
     NODE_COLUMNS,
@@ -75,7 +76,9 @@ class PrometheusHistory:
     async def extent(self) -> Extent:
         """See ``History``."""
         seen, ever = "timestamp(autoscale_agent_vms)", f"[{_LONGEST}ms:"
-        first = await self._server.vector(f"min(min_over_time({seen}{ever}1h]))")
+        early = await self._server.vector(f"min(min_over_time({seen}{ever}1h]))")  # at a full hour, if there was one
+        before = round(early[0][1] * SECOND) if early else None
+        first = await self._server.vector(f"min(min_over_time({seen}[{HOUR}ms:{self._scrapes}ms]))", before) or early
         last = await self._server.vector(f"max({seen})") or await self._server.vector(
             f"max(max_over_time({seen}{ever}5m]))"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -123,7 +124,28 @@ async def test_the_end_of_a_history_is_that_of_its_last_sample(is_live: bool) ->
         return result({"value": [1, "5"]}) if is_live or "over_time" in query else result()
 
     found = await history(answer).extent()
-    assert (found.since, found.until, len(asked)) == (5000, 5000, 2 if is_live else 3)
+    assert (found.since, found.until, len(asked)) == (5000, 5000, 3 if is_live else 4)
+
+
+@pytest.mark.parametrize("age", [10 * MINUTE, 90 * MINUTE])
+async def test_a_history_begins_with_its_first_sample_though_no_hour_has_passed_since(age: int) -> None:
+    """As a server would answer, at ten minutes to the hour."""
+    now = NOW - 10 * MINUTE
+
+    def reply(request: httpx.Request) -> httpx.Response:
+        asked = httpx.QueryParams(request.content.decode())
+        at = round(float(asked.get("time", now / SECOND)) * SECOND)
+        if "over_time" not in asked["query"]:
+            return result({"value": [1, str(at / SECOND)]})
+        length, step = (each for each in re.findall(r"(\d+)(ms|h)", asked["query"]))
+        width = int(step[0]) * (HOUR if step[1] == "h" else 1)
+        grid = range((at - int(length[0])) // width * width + width, at + 1, width)
+        seen = [each for each in grid if each >= now - age]
+        return result({"value": [1, str(min(seen) / SECOND)]}) if seen else result()
+
+    http = httpx.AsyncClient(transport=httpx.MockTransport(reply), base_url="http://prometheus")
+    found = await PrometheusHistory(http, scrapes=15 * SECOND).extent()
+    assert (found.since, found.until) == (now - age, now)
 
 
 @pytest.mark.parametrize("at", ["1e999", "-1", "1e300"])
