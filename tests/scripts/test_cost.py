@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import json
 import sqlite3
 import time
@@ -26,11 +28,9 @@ from scheduler_plugin.history.costs.consolidation import AdvisedMove, Emptied
 from scheduler_plugin.history.sqlite.store import SqliteStore
 from scripts.autoscale.costs import cost as command
 from scripts.autoscale.costs.cost_views import advice, advice_document
-from scripts.autoscale.costs.policy_replay import CPU, replayed
 from scripts.autoscale.costs.price_table import price_table
 from scripts.autoscale.history.finding import context_name, history_path
 from scripts.autoscale.main import app
-from scripts.autoscale.replay.peers import PLAYERS
 from tests.scheduler_plugin.history.fleet_pictures import node, pod
 
 GIB = 1024**2
@@ -151,6 +151,32 @@ def test_a_policy_is_played_on_the_need_that_was_recorded(cost: Cost) -> None:
     assert "missed 0.00 % of the CPU and 0.00 % of the memory that was needed" in said
 
 
+@pytest.mark.parametrize("by", ["vm", "namespace", "node"])
+def test_what_a_policy_changes_is_told_by_line_in_every_form(cost: Cost, by: str) -> None:
+    asked = ("--policy", "fixed-peak", "--by", by)
+    found = json.loads(cost(*asked, "-o", "json"))
+    names = [f"{what}_{unit}_hours" for unit in ("cpu", "gib") for what in ("played", "recorded", "needed", "missed")]
+    assert list(found["total"]["policy"]) == [*names, "cost_change"]
+    for name, whole in found["total"]["policy"].items():
+        assert sum(line["policy"][name] for line in found["lines"]) == pytest.approx(whole, abs=1e-6), name
+    total = found["total"]["policy"]
+    assert (total["played_cpu_hours"], total["needed_gib_hours"]) == (5.95, 11.9)
+    rows = list(csv.DictReader(io.StringIO(cost(*asked, "-o", "csv"))))
+    of_csv = {name: float(rows[-1][f"policy_{name}"]) for name in total}
+    assert (len(rows), of_csv) == (len(found["lines"]) + 1, total)
+    assert cost(*asked).splitlines()[1].split()[-1] == "policy"
+    assert "policy_" not in cost("-o", "csv")
+
+
+def test_what_a_policy_leaves_or_was_not_played_on_is_no_zero(cost: Cost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "MOST_PLAYED", 1)
+    db, web = json.loads(cost("--policy", "hpa", "-o", "json"))["lines"]
+    assert {name for name, number in db["policy"].items() if number is None} == {
+        f"{what}_gib_hours" for what in ("played", "recorded", "needed", "missed")
+    }
+    assert set(web["policy"].values()) == {None}
+
+
 def test_a_policy_of_one_resource_leaves_the_other(cost: Cost, tmp_path: Path) -> None:
     (tmp_path / "wide.yaml").write_text("{resource: memory, stages: [{quantize: {segments: [{at: 0, every: 3Gi}]}}]}")
     said = cost("--policy", str(tmp_path / "wide.yaml"))
@@ -189,28 +215,6 @@ def test_what_cannot_be_done_is_said(cost: Cost, file: Path, tmp_path: Path) -> 
     assert "neither one of" in cost("--policy", "/no/such/file", code=2)
     SqliteStore(file, time.time).close()
     assert "The history is empty so far." in cost()
-
-
-def test_a_gap_is_played_through_and_not_counted() -> None:
-    row = (1000, GIB, 1000, GIB, *[None] * 6)
-    spans = [held(at * MINUTE, (at + 1) * MINUTE, row) for at in (*range(60), *range(600, 660))]
-    found = replayed("db", spans, PLAYERS["fixed-peak"], (None, Size(8000, GIB)), CPU)
-    assert found is not None
-    assert (found.recorded, found.played, found.needed) == (Fraction(2), Fraction(2), Fraction(2))
-    assert found.missed_percent == 0.0
-    assert replayed("db", spans[:1], PLAYERS["fixed-peak"], (None, None), CPU) is None
-    low = replayed("db", spans, PLAYERS["fixed-peak"], (None, Size(500, GIB)), CPU)
-    assert low is not None
-    assert (low.played, low.missed_percent) == (Fraction(1), 50.0)
-
-
-def test_no_policy_saves_what_a_vm_has_at_least() -> None:
-    row = (1000, GIB, 100, GIB, *[None] * 6)
-    spans = [held(at * MINUTE, (at + 1) * MINUTE, row) for at in range(60)]
-    for bounds, played in (((None, None), Fraction(1, 4)), ((Size(1000, GIB), None), Fraction(1))):
-        found = replayed("db", spans, PLAYERS["fixed-peak"], bounds, CPU)
-        assert found is not None
-        assert (found.recorded, found.played) == (Fraction(1), played)
 
 
 def test_advice_names_the_moves() -> None:

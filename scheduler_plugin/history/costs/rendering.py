@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Final
 
@@ -39,6 +40,10 @@ COLUMNS: Final = (
     "use_known_cost",
 )
 UNKNOWN: Final = "-"
+
+More = Callable[[str | None], Mapping[str, float | None]]
+"""Further numbers of the line of that name (None: of the total), always under the same names."""
+
 _DECIMALS: Final = 9
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
@@ -73,14 +78,18 @@ def rounded(number: Fraction) -> float:
     return float(round(number, _DECIMALS))
 
 
-def document(found: Bill, by: str) -> dict[str, object]:
-    """The bill as JSON, the dearest line first."""
+def document(found: Bill, by: str, more: More | None = None) -> dict[str, object]:
+    """The bill as JSON, the dearest line first; ``more`` is each line's and the total's ``policy``."""
+
+    def with_more(line: Line, name: str | None) -> dict[str, object]:
+        return {**figures(line), **({} if more is None else {"policy": more(name)})}
+
     return {
         "since": found.period.since,
         "until": found.period.until,
         "by": by,
-        "lines": [{"name": name, **figures(line)} for name, line in ranked(found)],
-        "total": figures(found.total),
+        "lines": [{"name": name, **with_more(line, name)} for name, line in ranked(found)],
+        "total": with_more(found.total, None),
         "nodesAtReferencePrice": list(found.unpriced),
     }
 
@@ -90,13 +99,14 @@ def ranked(found: Bill) -> list[tuple[str, Line]]:
     return sorted(found.lines.items(), key=lambda each: (-each[1].reserved.money, each[0]))
 
 
-def as_csv(found: Bill) -> str:
-    """The lines and the total, with a header."""
+def as_csv(found: Bill, more: More | None = None) -> str:
+    """The lines and the total, with a header; ``more`` columns follow, called ``policy_…``."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for name, line in (*ranked(found), ("TOTAL", found.total)):
-        writer.writerow((plain(name), *figures(line).values()))
+    writer.writerow((*COLUMNS, *(f"policy_{name}" for name in (more(None) if more else ()))))
+    for name, line in ranked(found):
+        writer.writerow((plain(name), *figures(line).values(), *(more(name).values() if more else ())))
+    writer.writerow(("TOTAL", *figures(found.total).values(), *(more(None).values() if more else ())))
     return text.getvalue()
 
 

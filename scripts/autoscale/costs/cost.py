@@ -24,6 +24,7 @@ from scheduler_plugin.history.costs.bills import Bill, bill, line_of
 from scheduler_plugin.history.costs.consolidation import emptied, read_nodes
 from scheduler_plugin.history.costs.grouping import LABEL, NONE, key_of
 from scheduler_plugin.history.costs.prices import Price, PriceList, price_list, priced, reference_price
+from scheduler_plugin.history.costs.rendering import More
 from scheduler_plugin.history.ports import Extent, History, HistoryError, Period, Usage
 from scripts.autoscale.clusters import Context, Kubeconfig
 from scripts.autoscale.costs.cost_views import Output, advice, advice_document, serialised, show, written
@@ -106,15 +107,16 @@ async def _cost(  # noqa: PLR0913, PLR0917 - what was chosen
             usages = await history.usage(period)
             table = price_list(await history.node_usage(period), prices[0])
             found = bill(usages, await history.high_needs(period, HIGH), table, key_of(by), period)
-            changes = await _policy_lines(history, usages, period, policy, table) if policy else []
+            change, changes = await _changed(history, usages, period, policy, table) if policy else (None, [])
             extent = await history.extent()  # says how the others were answered
     except HistoryError as error:
         raise SiteError(str(error)) from error
     notes = (*_missing(extent, period), *_unlabelled(found, by), *extent.notes, *changes)
+    more = None if change is None else _figures(change, by)
     if output in {Output.TEXT, Output.WIDE}:
-        show(Console(), found, by, prices[1], notes, is_wide=output is Output.WIDE)
+        show(Console(), found, by, prices[1], notes, more=more, is_wide=output is Output.WIDE)
     else:
-        sys.stdout.write(written(found, by, output, cluster, notes))
+        sys.stdout.write(written(found, by, output, cluster, notes, more))
         if output in {Output.CSV, Output.OPENCOST}:
             print_lines(Console(stderr=True), notes)
     return 0
@@ -136,10 +138,15 @@ def _unlabelled(found: Bill, by: str) -> Iterator[str]:
         yield f"No VM has a recorded {by.removeprefix(LABEL)}: what records keeps the labels that its --label names."
 
 
-async def _policy_lines(
+def _figures(change: PolicyChange, by: str) -> More:
+    lines, total = change.lines(key_of(by)), change.total
+    return lambda name: change.figures(total if name is None else lines.get(name))
+
+
+async def _changed(
     history: History, usages: Sequence[Usage], period: Period, policy: ChosenPolicy, prices: PriceList
-) -> list[str]:
-    """What the policy would have cost or saved, in sentences."""
+) -> tuple[PolicyChange, list[str]]:
+    """What the policy would have cost or saved, and the same in sentences."""
     latest: dict[ObjectName, Usage] = {}
     money: dict[ObjectName, Fraction] = defaultdict(Fraction)
     for each in sorted(usages, key=lambda each: each.span.until):
@@ -151,7 +158,7 @@ async def _policy_lines(
         spans = await history.vm_series(vm, period, STEP)
         change.add(latest[vm].facts, spans, prices.on(latest[vm].facts.node))
     shares = sum(money[vm] for vm in dearest), sum(money.values())
-    return [*change.sentences(), *_left_out(len(dearest), len(latest), shares)]
+    return change, [*change.sentences(), *_left_out(len(dearest), len(latest), shares)]
 
 
 def _left_out(played: int, vms: int, shares: tuple[Fraction | int, Fraction | int]) -> Iterator[str]:

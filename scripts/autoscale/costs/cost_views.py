@@ -19,6 +19,7 @@ from scheduler_plugin.history.costs.consolidation import Emptied
 from scheduler_plugin.history.costs.opencost import allocations
 from scheduler_plugin.history.costs.rendering import (
     UNKNOWN,
+    More,
     as_csv,
     document,
     hours_and_money,
@@ -48,13 +49,15 @@ class Output(StrEnum):
     OPENCOST = "opencost"
 
 
-def written(found: Bill, by: str, output: Output, cluster: str, notes: Sequence[str]) -> str:
-    """The bill for machines; ``notes`` are in JSON and YAML."""
+def written(  # noqa: PLR0913, PLR0917 - what is told beside the bill
+    found: Bill, by: str, output: Output, cluster: str, notes: Sequence[str], more: More | None = None
+) -> str:
+    """The bill for machines; ``notes`` are in JSON and YAML, ``more`` in CSV too."""
     if output is Output.CSV:
-        return as_csv(found)
+        return as_csv(found, more)
     if output is Output.OPENCOST:
         return serialised(allocations(found, by, cluster), output)
-    return serialised({**document(found, by), "notes": list(notes)}, output)
+    return serialised({**document(found, by, more), "notes": list(notes)}, output)
 
 
 def serialised(answer: object, output: Output) -> str:
@@ -65,18 +68,27 @@ def serialised(answer: object, output: Output) -> str:
 
 
 def show(  # noqa: PLR0913 - what is told beside the bill
-    console: Console, found: Bill, by: str, prices: str, notes: Sequence[str], *, is_wide: bool = False
+    console: Console,
+    found: Bill,
+    by: str,
+    prices: str,
+    notes: Sequence[str],
+    *,
+    more: More | None = None,
+    is_wide: bool = False,
 ) -> None:
-    """The bill for people; ``is_wide``: with the hours of everything."""
+    """The bill for people; ``is_wide``: with the hours of everything; ``more``: with what a policy changes."""
     hours, cells = (found.period.until - found.period.since) / HOUR, _wide_cells if is_wide else _cells
     table = Table(box=None, title=escape(visible(f"The last {hours:.1f} h, by {by}")), title_justify="left")
     table.add_column(escape(visible(by)), no_wrap=True)
     for heading in (*_HEADINGS, *(_WIDE_HEADINGS if is_wide else ())):
         table.add_column(heading, justify="right", no_wrap=True)
+    if more is not None:
+        table.add_column("policy", justify="right", no_wrap=True)
     for name, line in ranked(found):
-        table.add_row(escape(visible(name)), *cells(line))
+        table.add_row(escape(visible(name)), *cells(line), *_changed(more, name))
     table.add_section()
-    table.add_row("total", *cells(found.total), style="bold")
+    table.add_row("total", *cells(found.total), *_changed(more, None), style="bold")
     # A terminal may break a line that is too long for it; a name or a number that is cut says nothing.
     wide = console.options.update(max_width=_WIDEST)
     console.width = max(console.width, Measurement.get(console, wide, table).maximum)
@@ -90,6 +102,12 @@ def _cells(line: Line) -> tuple[str, ...]:
     saved = UNKNOWN if most == UNKNOWN else f"{float(line.saved):.4f}"
     of_high = UNKNOWN if high == UNKNOWN else f"{float(line.saved_of_high):.4f}"
     return cpu, mem, money, used, most, saved, high, of_high, f"{float(line.unknown):.2f}"
+
+
+def _changed(more: More | None, name: str | None) -> Iterator[str]:
+    if more is not None:
+        change = more(name)["cost_change"]
+        yield UNKNOWN if change is None else f"{change:+.4f}"
 
 
 def _wide_cells(line: Line) -> tuple[str, ...]:

@@ -1,26 +1,47 @@
-"""What a policy would have changed for a fleet, summed over its VMs, in sentences."""
+"""What a policy would have changed for a fleet, summed over its VMs: as numbers by line, and in sentences."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from fractions import Fraction
+from typing import Final
 
 from scheduler_plugin.history.core.samples import VmFacts
 from scheduler_plugin.history.core.spans import Span
+from scheduler_plugin.history.costs.bills import NOTHING, KeyOf
 from scheduler_plugin.history.costs.prices import Price
+from scheduler_plugin.history.costs.rendering import rounded
 from scripts.autoscale.costs.policy_choice import ChosenPolicy
 from scripts.autoscale.costs.policy_replay import CPU, MEMORY, Replayed, Resource, replayed
 from scripts.autoscale.replay.peers import Player
 
+_NOT_PLAYED: Final = Replayed()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a policy would have made of some VMs: of their CPU and memory, and how much more that costs. ``vms`` of them
+    were played, and ``skipped`` have too little recorded need.
+    """
+
+    cpu: Replayed = _NOT_PLAYED
+    memory: Replayed = _NOT_PLAYED
+    money: Fraction = NOTHING
+    vms: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: Change) -> Change:
+        return Change(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
 
 class PolicyChange:
-    """Sums over VMs; ``add`` each, then read ``sentences``."""
+    """Sums over VMs; ``add`` each, then read the rest."""
 
     def __init__(self, chosen: ChosenPolicy) -> None:
         self._chosen = chosen
-        self._cpu, self._memory = Replayed(), Replayed()
-        self._money = Fraction(0)
-        self._skipped = 0
+        self._by_vm: dict[VmFacts, Change] = {}
 
     def add(self, vm: VmFacts, spans: Sequence[Span], price: Price) -> None:
         """Plays one VM within its bounds; its hours cost ``price``."""
@@ -29,20 +50,45 @@ class PolicyChange:
             for player, what in ((self._chosen.cpu, CPU), (self._chosen.memory, MEMORY))
         )
         if cpu is None and memory is None:
-            self._skipped += 1
+            self._by_vm[vm] = Change(skipped=1)
             return
-        for found, of_one in ((cpu, price.cpu), (memory, price.mem)):
-            self._money += (found.played - found.recorded) * of_one if found is not None else 0
-        self._cpu += cpu or Replayed()
-        self._memory += memory or Replayed()
+        of_each = ((cpu or _NOT_PLAYED, price.cpu), (memory or _NOT_PLAYED, price.mem))
+        money = sum(((found.played - found.recorded) * of_one for found, of_one in of_each), NOTHING)
+        self._by_vm[vm] = Change(of_each[0][0], of_each[1][0], money, vms=1)
+
+    def lines(self, key_of: KeyOf) -> dict[str, Change]:
+        """What lines of a bill would have been; a VM that moved is on the line where it was last."""
+        found: dict[str, Change] = defaultdict(Change)
+        for vm, change in self._by_vm.items():
+            found[key_of(vm)] += change
+        return dict(found)
+
+    @property
+    def total(self) -> Change:
+        """That of all VMs."""
+        return sum(self._by_vm.values(), Change())
+
+    def figures(self, change: Change | None) -> dict[str, float | None]:
+        """The numbers of a line, or of the total; None is what was not played."""
+        found: dict[str, float | None] = {}
+        for unit, player, part in (
+            ("cpu", self._chosen.cpu, change and change.cpu),
+            ("gib", self._chosen.memory, change and change.memory),
+        ):
+            known = part if player is not None and change is not None and change.vms else None
+            for name in ("played", "recorded", "needed", "missed"):
+                found[f"{name}_{unit}_hours"] = None if known is None else rounded(getattr(known, name))
+        found["cost_change"] = rounded(change.money) if change is not None and change.vms else None
+        return found
 
     def sentences(self) -> Iterator[str]:
         """What it would have cost or saved, and what was left out."""
+        all_vms = self.total
         parts = [
             (unit, name, total)
             for unit, name, total, player in (
-                ("vCPU-h", "CPU", self._cpu, self._chosen.cpu),
-                ("GiB-h", "memory", self._memory, self._chosen.memory),
+                ("vCPU-h", "CPU", all_vms.cpu, self._chosen.cpu),
+                ("GiB-h", "memory", all_vms.memory, self._chosen.memory),
             )
             if player is not None
         ]
@@ -50,16 +96,16 @@ class PolicyChange:
             f"{float(each.played):.2f} {unit} instead of {float(each.recorded):.2f}" for unit, _, each in parts
         )
         missed = " and ".join(f"{each.missed_percent:.2f} % of the {name}" for _, name, each in parts)
-        change = "cost" if self._money >= 0 else "saved"
+        change = "cost" if all_vms.money >= 0 else "saved"
         yield (
-            f"Policy {self._chosen.label}: {hours}: it would have {change} {abs(float(self._money)):.4f}, and missed "
+            f"Policy {self._chosen.label}: {hours}: it would have {change} {abs(float(all_vms.money)):.4f}, and missed "
             f"{missed} that was needed."
         )
         for name, player in (("CPU", self._chosen.cpu), ("memory", self._chosen.memory)):
             if player is None:
                 yield f"The policy says nothing of {name}, which stays what it was."
-        if self._skipped:
-            yield f"{self._skipped} VMs have too little recorded need to be played."
+        if all_vms.skipped:
+            yield f"{all_vms.skipped} VMs have too little recorded need to be played."
 
 
 def _played(vm: VmFacts, spans: Sequence[Span], player: Player | None, what: Resource) -> Replayed | None:

@@ -1,0 +1,34 @@
+"""One VM's recorded need through a policy: what counts, and within which bounds."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from scheduler_plugin.history.core.samples import MINUTE, Size
+from scheduler_plugin.history.core.spans import held
+from scripts.autoscale.costs.policy_replay import CPU, replayed
+from scripts.autoscale.replay.peers import PLAYERS
+
+GIB = 1024**2
+
+
+def test_a_gap_is_played_through_and_not_counted() -> None:
+    row = (1000, GIB, 1000, GIB, *[None] * 6)
+    spans = [held(at * MINUTE, (at + 1) * MINUTE, row) for at in (*range(60), *range(600, 660))]
+    found = replayed("db", spans, PLAYERS["fixed-peak"], (None, Size(8000, GIB)), CPU)
+    assert found is not None
+    assert (found.recorded, found.played, found.needed) == (Fraction(2), Fraction(2), Fraction(2))
+    assert found.missed_percent == 0.0
+    assert replayed("db", spans[:1], PLAYERS["fixed-peak"], (None, None), CPU) is None
+    low = replayed("db", spans, PLAYERS["fixed-peak"], (None, Size(500, GIB)), CPU)
+    assert low is not None
+    assert (low.played, low.missed_percent) == (Fraction(1), 50.0)
+
+
+def test_no_policy_saves_what_a_vm_has_at_least() -> None:
+    row = (1000, GIB, 100, GIB, *[None] * 6)
+    spans = [held(at * MINUTE, (at + 1) * MINUTE, row) for at in range(60)]
+    for bounds, played in (((None, None), Fraction(1, 4)), ((Size(1000, GIB), None), Fraction(1))):
+        found = replayed("db", spans, PLAYERS["fixed-peak"], bounds, CPU)
+        assert found is not None
+        assert (found.recorded, found.played) == (Fraction(1), played)
