@@ -59,13 +59,13 @@ async def _run(options: argparse.Namespace) -> None:
         agents = NodeAgents(api, options.agents_namespace, clock) if options.agents_namespace else None
         sources = HttpSources(around, options.scheduler, options.groups, agents)
         async with _history(options) as history:
-            dashboard = assemble(options.title, api, sources, clock, ApiJudge(api), history)
+            dashboard = assemble(options.title, api, sources, clock, ApiJudge(api), history, options.labels)
             async with asyncio.TaskGroup() as tasks:
                 background = [tasks.create_task(dashboard.run())]
                 if options.history is not None and not options.prometheus:
                     looks = ClusterLooks(api, sources, clock, dashboard.telemetry)
                     bounds = Bounds.of_volume(options.history_volume)
-                    recorder = Recorder(options.history, looks, clock, bounds=bounds)
+                    recorder = Recorder(options.history, looks, clock, labels=options.labels, bounds=bounds)
                     background += [tasks.create_task(looks.run()), tasks.create_task(recorder.run())]
                 await serve(_listeners(options, dashboard), stop)
                 for each in background:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from starlette.types import ASGIApp
@@ -58,13 +59,16 @@ def assemble(  # noqa: PLR0913, PLR0917 - each is a part of its own
     clock: Clock,
     judge: Judge | None,
     history: History | None = None,
+    labels: Sequence[str] = (),
 ) -> Dashboard:
-    """Puts one together; nothing runs yet. Without a ``judge`` people sign in by one-time links."""
+    """Puts one together; nothing runs yet. Without a ``judge`` people sign in by one-time links. ``labels`` are those
+    that the history keeps.
+    """
     telemetry = DashboardTelemetry()
     fleet = Fleet(sources, clock, telemetry)
     readers = Readers(fleet.journal, secrets.token_hex(4), clock, telemetry)
     fleet.on_news = readers.stir
     doorman = Doorman(fleet, clock, telemetry, judge)
-    accounts = Accounts(api, sources, clock, CostReports(history, sources, clock), history)
+    accounts = Accounts(api, sources, clock, CostReports(history, sources, clock, labels), history)
     app = page_app(title, doorman, readers, accounts)
     return Dashboard(api, fleet, readers, doorman, accounts, telemetry, app)

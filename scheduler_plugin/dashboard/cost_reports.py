@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,7 +23,7 @@ from scheduler_plugin.dashboard.core.own_costs import HIGH, NOT_KEPT, SPANS, Mat
 from scheduler_plugin.dashboard.core.sight import Sight
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.history.core.samples import SECOND
-from scheduler_plugin.history.costs.grouping import KEYS
+from scheduler_plugin.history.costs.grouping import KEYS, LABEL
 from scheduler_plugin.history.costs.prices import price_list
 from scheduler_plugin.history.ports import History, HistoryError, Period
 
@@ -34,11 +35,12 @@ MOST_BILLS: Final = 64
 
 @dataclass(slots=True)
 class CostReports:
-    """Asks ``history`` (None: there is none)."""
+    """Asks ``history`` (None: there is none), which keeps the values of ``labels``."""
 
     history: History | None
     sources: Sources
     clock: Clock
+    labels: Sequence[str] = ()
     _materials: dict[int, tuple[Instant, Material]] = field(default_factory=dict)
     _bills: OrderedDict[tuple[int, Instant, Sight, str, str], Json] = field(default_factory=OrderedDict)
     _asking: dict[int, asyncio.Lock] = field(default_factory=lambda: {span: asyncio.Lock() for span in SPANS})
@@ -46,7 +48,7 @@ class CostReports:
 
     async def of(self, sight: Sight, seconds: int, by: str, only: str) -> Json | None:
         """The costs of the last ``seconds`` by ``by``, or of one name of that kind; None for another period or kind."""
-        if seconds not in SPANS or by not in KEYS:
+        if seconds not in SPANS or by not in {*KEYS, *(f"{LABEL}{each}" for each in self.labels)}:
             return None
         if self.history is None:
             return NOT_KEPT
@@ -58,7 +60,8 @@ class CostReports:
         key = seconds, until, sight, by, only
         async with self._billing:
             if key not in self._bills:
-                self._bills[key] = await asyncio.to_thread(costs, material, sight, by, only)
+                found = await asyncio.to_thread(costs, material, sight, by, only)
+                self._bills[key] = {**found, "labels": list(self.labels)}
                 if len(self._bills) > MOST_BILLS:
                     self._bills.popitem(last=False)
             return self._bills[key]

@@ -26,6 +26,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = found.parse_args(arguments)
     if (options.certificate is None) != (options.key is None):
         found.error("--certificate and --key go together: without both the page would be plain HTTP")
+    if options.labels and options.prometheus:
+        found.error("--label goes with --history: a Prometheus does not know the labels of VMs")
     return options
 
 
@@ -65,6 +67,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--history", type=Path, metavar="FILE", help=history)
     size = "the volume that --history is on: the file takes a third of it at most, and no more than 1Gi (default: 3Gi)"
     found.add_argument("--history-volume", default="3Gi", type=_bytes, metavar="SIZE", help=size)
+    label = "a label of VMs whose value is kept too, and by which costs can be seen; may be repeated"
+    found.add_argument("--label", action="append", default=[], metavar="KEY", dest="labels", help=label)
     prometheus = "a Prometheus that has what was; nothing is recorded then"
     found.add_argument("--prometheus", default="", type=_url, metavar="URL", help=prometheus)
     found.add_argument("--title", default="", help="what the cluster is called on the page")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -104,6 +104,7 @@ def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
     with_: Annotated[
         list[str] | None, typer.Option("--with", help=f"What a real Kubernetes is to have: {', '.join(ADD_ONS)}.")
     ] = None,
+    label: Annotated[list[str] | None, typer.Option(help="Record this label of VMs too; may be repeated.")] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when it is up; `down` ends it.")] = False,
     name: Name = "local",
 ) -> None:
@@ -124,10 +125,10 @@ def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
         kubernetes=kubernetes_version if kubernetes else "",
         add_ons=with_ or [],
     )
-    run(_up(ClusterFolder.of(name), spec, detach=detach))
+    run(_up(ClusterFolder.of(name), spec, label or [], detach=detach))
 
 
-async def _up(folder: ClusterFolder, spec: ClusterSpec, *, detach: bool) -> int:
+async def _up(folder: ClusterFolder, spec: ClusterSpec, labels: Sequence[str], *, detach: bool) -> int:
     console = Console()
     try:
         cluster = await launch(folder, spec, attached=not detach)
@@ -144,7 +145,7 @@ async def _up(folder: ClusterFolder, spec: ClusterSpec, *, detach: bool) -> int:
         if detach:
             return 0
         console.print("Ctrl-C ends it.")
-        async with _recorded(folder, spec):
+        async with _recorded(folder, spec, labels):
             await cluster.wait()
         console.print(f"The cluster has ended; its log: {folder.log('cluster')}", soft_wrap=True)
     except StepFailedError as error:
@@ -156,14 +157,14 @@ async def _up(folder: ClusterFolder, spec: ClusterSpec, *, detach: bool) -> int:
 
 
 @asynccontextmanager
-async def _recorded(folder: ClusterFolder, spec: ClusterSpec) -> AsyncIterator[None]:
+async def _recorded(folder: ClusterFolder, spec: ClusterSpec, labels: Sequence[str]) -> AsyncIterator[None]:
     """Keeps the cluster's history; a real Kubernetes has no VMs until something is installed there."""
     if spec.kubernetes:
         yield
         return
     async with (
         open_site(folder.name, "") as site,
-        recording(site, history_path(folder.name, "", records=True), Console()),
+        recording(site, history_path(folder.name, "", records=True), Console(), labels),
     ):
         yield
 

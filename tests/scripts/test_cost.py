@@ -116,6 +116,8 @@ def test_a_label_that_is_not_kept_is_told_from_one_that_vms_lack(cost: Cost) -> 
         "--by", "label=tier"
     )
     assert "No VM has a recorded" not in cost("--by", "label=team")
+    of_a_file = cost("--by", "label=team", "--prometheus", "http://127.0.0.1:1", code=2)
+    assert "a Prometheus does not know the labels of VMs" in " ".join(of_a_file.replace("│", " ").split())
     assert "by label=[/]" in cost("--by", "label=[/]")
 
 

@@ -18,7 +18,7 @@ from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ran
 from scheduler_plugin.dashboard.core.sight import Sight
 from scheduler_plugin.history.core.samples import DAY, HOUR, MINUTE, SECOND, Size
 from scheduler_plugin.history.costs.bills import bill
-from scheduler_plugin.history.costs.grouping import KEYS
+from scheduler_plugin.history.costs.grouping import key_of
 from scheduler_plugin.history.costs.prices import PriceList
 from scheduler_plugin.history.costs.rendering import document
 from scheduler_plugin.history.ports import Period, Usage
@@ -46,13 +46,12 @@ class Material:
 
 
 def costs(material: Material, sight: Sight, by: str, only: str = "", most: int = MOST_LINES) -> Json:
-    """The bill by ``by`` (a key of ``KEYS``), or one line of it: the dearest ``most``, and the number of ``others``.
+    """The bill by ``by`` (see ``key_of``), or one line of it: the dearest ``most``, and the number of ``others``.
 
-    Raises ``KeyError`` for another ``by``.
+    Raises ``ValueError`` for another ``by``.
     """
-    key_of = KEYS[by]
     seen = [each for each in material.usages if sight.sees(each.facts.vm.namespace)]
-    found = document(bill(seen, material.high, material.prices, key_of, material.period, only=only), by)
+    found = document(bill(seen, material.high, material.prices, key_of(by), material.period, only=only), by)
     lines = items(found, "lines")
     others = max(0, len(lines) - most)
     return {**found, "kept": True, "lines": lines[:most], "others": others, "prices": material.prices_from}

@@ -64,7 +64,8 @@ export class CostsView {
   constructor() {
     this.title = "Costs";
     this.body = h("div", {}, "Asking …");
-    this.kinds = KINDS.map((by) => h("button", { type: "button", onclick: () => this.look({ by }) }, by === "vm" ? "VM" : by));
+    this.keys = [...KINDS];
+    this.kinds = KINDS.map((by) => this.kindOf(by));
     this.spans = SPANS.map(([title, seconds]) => h("button", { type: "button", onclick: () => this.look({ seconds }) }, title));
     this.element = h("section", { class: "page" }, h("h1", {}, "Costs"),
       h("div", { class: "choices" }, h("span", { class: "pair", role: "group", "aria-label": "By" }, this.kinds),
@@ -73,12 +74,26 @@ export class CostsView {
     this.asking = setInterval(() => { if (!document.hidden) this.look({}); }, AGAIN);
   }
 
+  kindOf(by) {
+    return h("button", { type: "button", "aria-pressed": String(kept.by === by), onclick: () => this.look({ by }) }, by === "vm" ? "VM" : by);
+  }
+
+  // The labels whose values the history keeps are kinds too.
+  offer(labels) {
+    for (const by of labels.map((label) => `label=${label}`).filter((each) => !this.keys.includes(each))) {
+      this.keys.push(by);
+      this.kinds.push(this.kindOf(by));
+      this.element.querySelector("[aria-label=By]").append(this.kinds.at(-1));
+    }
+  }
+
   async look(change) {
     Object.assign(kept, change);
     const { by, seconds } = kept;
-    this.kinds.forEach((button, at) => button.setAttribute("aria-pressed", String(KINDS[at] === by)));
+    this.kinds.forEach((button, at) => button.setAttribute("aria-pressed", String(this.keys[at] === by)));
     this.spans.forEach((button, at) => button.setAttribute("aria-pressed", String(SPANS[at][1] === seconds)));
     const found = await askCosts(seconds, by);
+    if (found) this.offer(found.labels);
     if (kept.by === by && kept.seconds === seconds) fill(this.body, found ? billOf(found) : h("p", { class: "empty" }, found === undefined ? AWAY : NO_HISTORY));
   }
 

@@ -44,6 +44,7 @@ HIGH: Final = 0.995
 MOST_PLAYED: Final = 500
 """A policy is played on so many VMs at most, the dearest: a VM's week takes some hundredths of a second."""
 _OF_THE_CONTROL_PLANE: Final = frozenset({"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"})
+OF_A_FILE: Final = "a Prometheus does not know the labels of VMs; autoscale record --label KEY keeps them in a file"
 NOT_WRITTEN_YET: Final = 5 * MINUTE
 """What was seen last is written down within so long."""
 
@@ -77,6 +78,8 @@ def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
         key_of(by)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    if prometheus and by.startswith(LABEL):
+        raise typer.BadParameter(OF_A_FILE, param_hint="--by")
     if consolidate:
         if output in {Output.CSV, Output.OPENCOST}:
             raise typer.BadParameter("advice is text, wide, json or yaml", param_hint="--output")

@@ -67,7 +67,7 @@ class LocalPage:
                 recording(self.site, path, self.console, self.labels, self.interval),
             ):
                 sources = SiteSources(self.site)
-                dashboard = assemble(self.site.title, api, sources, clock, None, SqliteHistory(path))
+                dashboard = assemble(self.site.title, api, sources, clock, None, SqliteHistory(path), self.labels)
                 show_links(self.console, dashboard, port)
                 async with asyncio.TaskGroup() as tasks:
                     background = tasks.create_task(dashboard.run())

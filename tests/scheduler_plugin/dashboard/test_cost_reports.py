@@ -95,3 +95,17 @@ async def test_a_reader_waits_for_no_answer_about_another_period() -> None:
         assert not week.done()
         history.let.set()
         assert (await week)["kept"]
+
+
+async def test_costs_are_seen_by_the_labels_that_the_history_keeps_and_by_no_other() -> None:
+    teams = (("a", "red"), ("b", "blue"), ("c", "red"))
+    history = MadeUpHistory(
+        [VmFacts(ObjectName("shop", name), "n1", "", None, MOST, (("team", team),)) for name, team in teams]
+    )
+    async with page() as run:
+        reports = run.dashboard.accounts.reports
+        reports.history, reports.labels = history, ["team"]
+        await run.sign_in(run.links[-1])
+        found = await asked(run, "seconds=3600&by=label%3Dteam")
+        assert ([each["name"] for each in found["lines"]], found["labels"]) == (["red", "blue"], ["team"])
+        assert await asked(run, "seconds=3600&by=label%3Dtier") == 404

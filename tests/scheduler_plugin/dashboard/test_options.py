@@ -22,6 +22,7 @@ from scheduler_plugin.history.core.retention import Bounds
         (["--groups", "http://a:99999"], "argument --groups: expected a URL"),
         (["--history-volume", "1Mi"], "expected at least 16Mi, got '1Mi'"),
         (["--history-volume", "much"], "argument --history-volume"),
+        (["--prometheus", "http://p", "--label", "team"], "--label goes with --history"),
         (["--groups", "http://a b"], "argument --groups: expected a URL"),
     ],
 )
@@ -35,6 +36,7 @@ def test_what_makes_sense_is_taken_as_it_is() -> None:
     options = parsed(["--groups", "", "--prometheus", "https://p.example/of/us", "--key", "k", "--certificate", "c"])
     assert (options.groups, options.prometheus, options.key.name) == ("", "https://p.example/of/us", "k")
     assert Bounds.of_volume(parsed(["--history-volume", "600Mi"]).history_volume).most_bytes == 200 * 1024**2
+    assert parsed(["--label", "team", "--label", "tier"]).labels == ["team", "tier"]
     assert parsed([]).scheduler == "http://autoscaling-scheduler:10297"
 
 
