@@ -2,9 +2,11 @@
 
 Rules that hold here:
 
-- The node with the highest price for each compute unit that its VMs use is tried first; one that is emptied takes none.
+- The node with the highest price for each compute unit that its VMs use is tried first; one that is emptied takes none,
+  so that each VM moves once.
 - A VM goes to the fullest open node that stays below its watermark with it: so few nodes stay, and none is pressed.
-- Pods that run no VM need room elsewhere too, as far as they reserve any; where each goes is not said.
+- Pods that run no VM need room elsewhere too; where each goes is not said. Those that reserve nothing find a place
+  anywhere, and those that belong to their node (of a DaemonSet, static ones) go with it.
 - This is advice from amounts alone: constraints of pods are kube-scheduler's. Who asks leaves out nodes that have to
   stay, such as those of the control plane.
 """
@@ -17,12 +19,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import inf
 
-from protocol.kubernetes.objects import Json, JsonObject, flag, items, text
+from protocol.kubernetes.objects import Json, JsonObject, flag, items, name_of, text
 from scheduler_plugin.history.core.looks import size_at
 from scheduler_plugin.history.core.samples import Size
 from scheduler_plugin.history.costs.prices import Price
 
 _NO_SIZE = Size(0, 0)
+_BINDING = frozenset({"DaemonSet", "Node"})
+"""What owns a pod that runs on one node and nowhere else."""
 _OTHER = ""
 """The name of what runs no VM."""
 
@@ -38,7 +42,9 @@ class PlacedVm:
 
 @dataclass(frozen=True, slots=True)
 class PlacedNode:
-    """A node as it is now; ``price`` is of it per hour, ``others`` what each of its pods reserves that runs no VM."""
+    """A node as it is now; ``price`` is of it per hour, ``others`` what each of its pods reserves that runs no VM and
+    needs a place elsewhere.
+    """
 
     name: str
     price: Fraction
@@ -76,15 +82,34 @@ class Emptied:
 
 
 def read_nodes(
-    answer: JsonObject, prices: Mapping[str, Price], reference: Price, staying: Collection[str] = ()
+    answer: JsonObject,
+    prices: Mapping[str, Price],
+    reference: Price,
+    staying: Collection[str] = (),
+    bound: Collection[str] = (),
 ) -> list[PlacedNode]:
-    """The nodes in the scheduler's answer at ``/nodes``, but for ``staying``; one that cannot be read is left out."""
+    """The nodes in the scheduler's answer at ``/nodes``, but for ``staying``; one that cannot be read is left out.
+    ``bound`` are the pods (``namespace/name``) that go with their node.
+    """
     asked = (node for node in items(answer, "nodes") if text(node, "name") not in staying)
-    found = (_node(node, prices.get(text(node, "name"), reference)) for node in asked)
+    found = (_node(node, prices.get(text(node, "name"), reference), bound) for node in asked)
     return [node for node in found if node is not None]
 
 
-def _node(node: Json, price: Price) -> PlacedNode | None:
+def bound_pods(pods: Iterable[JsonObject]) -> set[str]:
+    """Of pods as JSON those that belong to their node (``namespace/name``).
+
+    >>> bound_pods([{"metadata": {"namespace": "d", "name": "a", "ownerReferences": [{"kind": "DaemonSet"}]}}])
+    {'d/a'}
+    """
+    return {
+        str(name_of(pod))
+        for pod in pods
+        if any(text(owner, "kind") in _BINDING for owner in items(pod, "metadata", "ownerReferences"))
+    }
+
+
+def _node(node: Json, price: Price, bound: Collection[str]) -> PlacedNode | None:
     total, reserved, mark = (size_at(node, key) for key in ("total", "reserved", "watermark"))
     if total is None or reserved is None or mark is None:
         return None
@@ -95,29 +120,35 @@ def _node(node: Json, price: Price) -> PlacedNode | None:
         if text(pod, "vm")
     ]
     unit = size_at(node, "computeUnit") or Size(1000, 4 * 1024**2)
-    others = [size_at(pod, "reserved") or _NO_SIZE for pod in pods if not text(pod, "vm")]
+    alone = [pod for pod in pods if not text(pod, "vm") and text(pod, "pod") not in bound]
+    others = [size for size in (size_at(pod, "reserved") for pod in alone) if size is not None and size != _NO_SIZE]
     is_open = flag(node, "open")
     return PlacedNode(text(node, "name"), price.of(total), unit, mark, reserved, tuple(vms), tuple(others), is_open)
 
 
 def emptied(nodes: Iterable[PlacedNode]) -> list[Emptied]:
-    """The nodes that could be emptied one after the other, with the moves of each, the dearest first."""
+    """The nodes that could be emptied, the dearest first, with the moves of each, all of them to nodes that stay."""
     left = {node.name: node for node in nodes}
-    found = []
+    gone: list[PlacedNode] = []
+    targets: dict[str, str] = {}
     for node in sorted(left.values(), key=lambda each: (-each.price_per_unit, each.name)):
-        here = left[node.name]  # VMs of nodes before it may have come here
+        here = left[node.name]  # VMs of nodes before it may have come here: they go elsewhere instead
         others = [each for each in left.values() if each.name != node.name and each.is_open]
         pieces = _largest_first([*here.vms, *(PlacedVm(_OTHER, each) for each in here.others)])
-        targets = _targets(pieces, others)
-        if targets is None or not others:
+        found = _targets(pieces, others)
+        if found is None or not others:
             continue
         del left[node.name]
-        moves = list(zip(pieces, targets, strict=True))
-        for piece, target in moves:
+        gone.append(node)
+        for piece, target in zip(pieces, found, strict=True):
             left[target] = _with(left[target], piece)
-        advised = tuple(AdvisedMove(vm.name, target) for vm, target in moves if vm.name != _OTHER)
-        found.append(Emptied(node.name, node.price, advised, len(here.others)))
-    return found
+            targets[piece.name] = target
+    return [_emptied(node, targets) for node in gone]
+
+
+def _emptied(node: PlacedNode, targets: Mapping[str, str]) -> Emptied:
+    moves = tuple(AdvisedMove(vm.name, targets[vm.name]) for vm in _largest_first(node.vms))
+    return Emptied(node.name, node.price, moves, len(node.others))
 
 
 _Room = tuple[float, str, Size, Size]
@@ -144,7 +175,7 @@ def _room(name: str, reserved: Size, watermark: Size) -> _Room:
     return reserved.cpu / max(1, watermark.cpu), name, reserved, watermark
 
 
-def _largest_first(vms: Sequence[PlacedVm]) -> list[PlacedVm]:
+def _largest_first(vms: Iterable[PlacedVm]) -> list[PlacedVm]:
     return sorted(vms, key=lambda vm: (-vm.reserved.cpu, -vm.reserved.mem, vm.name))
 
 

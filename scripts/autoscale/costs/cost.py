@@ -14,14 +14,14 @@ import typer
 from rich.console import Console
 
 from protocol.kubernetes.objects import items, labels_of, name_of, text
-from protocol.kubernetes.resources import NODES
+from protocol.kubernetes.resources import NODES, PODS
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.smoothing.policy import PolicyError
 from scheduler_plugin.history.core.looks import machines_of, size_at
 from scheduler_plugin.history.core.samples import HOUR, MINUTE
 from scheduler_plugin.history.costs.bills import Bill, bill, line_of
-from scheduler_plugin.history.costs.consolidation import emptied, read_nodes
+from scheduler_plugin.history.costs.consolidation import bound_pods, emptied, read_nodes
 from scheduler_plugin.history.costs.grouping import LABEL, NONE, key_of
 from scheduler_plugin.history.costs.prices import Price, PriceList, price_list, priced, reference_price
 from scheduler_plugin.history.costs.rendering import More
@@ -176,6 +176,7 @@ async def _consolidate(ranking: RankingConfig, where: tuple[str, str, str], outp
         if answer is None:
             raise SiteError("the scheduler does not answer: see autoscale check")
         listed = (await site.client.list(NODES)).objects
+        bound = bound_pods((await site.client.list(PODS)).objects)
     machines = machines_of(listed)
     staying = {name_of(node).name for node in listed if labels_of(node).keys() & _OF_THE_CONTROL_PLANE}
     prices: dict[str, Price] = {}
@@ -184,7 +185,7 @@ async def _consolidate(ranking: RankingConfig, where: tuple[str, str, str], outp
         price = None if size is None else priced(size, machines.get(label, ""), ranking)
         if price is not None:
             prices[label] = price
-    found = emptied(read_nodes(answer, prices, reference_price(ranking), staying))
+    found = emptied(read_nodes(answer, prices, reference_price(ranking), staying, bound))
     if output in {Output.TEXT, Output.WIDE}:
         print_lines(Console(), advice(found))
     else:

@@ -8,8 +8,17 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.kubernetes.objects import Json
 from scheduler_plugin.history.core.samples import Size
-from scheduler_plugin.history.costs.consolidation import AdvisedMove, Emptied, PlacedNode, PlacedVm, emptied, read_nodes
+from scheduler_plugin.history.costs.consolidation import (
+    AdvisedMove,
+    Emptied,
+    PlacedNode,
+    PlacedVm,
+    bound_pods,
+    emptied,
+    read_nodes,
+)
 from scheduler_plugin.history.costs.prices import Price
 from tests.scheduler_plugin.history.fleet_pictures import node, pod
 
@@ -50,6 +59,20 @@ def test_vms_of_a_node_that_was_emptied_move_on_with_those_they_came_to() -> Non
     ]
 
 
+def test_no_vm_moves_to_a_node_that_is_emptied_too() -> None:
+    """The VM of a would fit best on b, which is emptied next."""
+    fleet = [
+        placed("a", 9, a_vm("d/db", 1)),
+        placed("b", 9, a_vm("d/x", 3), a_vm("d/z", 2)),
+        placed("c", 1, a_vm("d/y", 1)),
+    ]
+    found = emptied(fleet)
+    assert [(each.node, [(move.vm, move.target) for move in each.moves]) for each in found] == [
+        ("a", [("d/db", "c")]),
+        ("b", [("d/x", "c"), ("d/z", "c")]),
+    ]
+
+
 def test_nothing_is_advised_that_presses_a_node_or_moves_what_is_on_its_way() -> None:
     assert emptied([placed("a", 1, a_vm("d/a", 5)), placed("b", 1, a_vm("d/b", 4))]) == []
     assert emptied([placed("a", 2, a_vm("d/a", 1, moves=False)), placed("b", 1, a_vm("d/b", 1, moves=False))]) == []
@@ -78,7 +101,9 @@ def test_every_vm_has_a_place_below_a_watermark(shapes: list[tuple[int, list[int
     where = {vm.name: (each.name, vm.reserved) for each in fleet for vm in each.vms}
     before = {each.name: each.reserved.cpu for each in fleet}
     gone = set()
-    for each in emptied(fleet):
+    advice = emptied(fleet)
+    assert not {each.node for each in advice} & {move.target for each in advice for move in each.moves}
+    for each in advice:
         assert each.others == 0
         assert sorted(move.vm for move in each.moves) == sorted(vm for vm, (on, _) in where.items() if on == each.node)
         where |= {move.vm: (move.target, where[move.vm][1]) for move in each.moves}
@@ -88,9 +113,29 @@ def test_every_vm_has_a_place_below_a_watermark(shapes: list[tuple[int, list[int
         assert load == 0 if name in gone else load <= max(12_000, cpu)
 
 
+def a_pod(name: str, cpu: str) -> Json:
+    """What the scheduler says of a pod that runs no VM."""
+    return {"vm": None, "pod": name, "reserved": {"cpu": cpu, "mem": "0"}}
+
+
+def test_pods_that_need_no_place_keep_no_node() -> None:
+    """One without requests and a static one, where the other node is above its watermark."""
+    full = node(pod(cpu="15"), name="full", reserved="15")
+    others = [a_pod("d/a", "0"), a_pod("d/b", "1")]
+    answer = {"nodes": [{**full, "open": True}, {**node(*others, name="empty", reserved="1"), "open": True}]}
+    owned = {"metadata": {"namespace": "d", "name": "b", "ownerReferences": [{"kind": "Node", "name": "empty"}]}}
+    price = Price(Fraction(1), Fraction(0))
+    assert emptied(read_nodes(answer, {}, price, bound=bound_pods([owned]))) == [Emptied("empty", Fraction(16), (), 0)]
+    assert emptied(read_nodes(answer, {}, price)) == []
+
+
 def test_nodes_are_read_from_the_schedulers_answer() -> None:
+    no_size: Json = {"vm": None, "pod": "d/no-size"}
     full = {
-        **node(pod(), pod("b", migrating=True), {"vm": None}),
+        **node(
+            *(pod(), pod("b", migrating=True), no_size),
+            *(a_pod("d/web", "1"), a_pod("d/agent", "1")),
+        ),
         "open": True,
         "computeUnit": {"cpu": "1", "mem": "4Gi"},
     }
@@ -98,11 +143,11 @@ def test_nodes_are_read_from_the_schedulers_answer() -> None:
     prices = {"n1": Price(Fraction(1), Fraction(0))}
     size = Size(2000, 4 * GIB)
     mark = Size(14000, 56 * GIB)
-    assert read_nodes(answer, prices, Price(Fraction(0), Fraction(1))) == [
+    assert read_nodes(answer, prices, Price(Fraction(0), Fraction(1)), bound={"d/agent"}) == [
         PlacedNode(
             *("n1", Fraction(16), UNIT, mark, size),
             (PlacedVm("default/db", size), PlacedVm("default/b", size, moves=False)),
-            (Size(0, 0),),
+            (Size(1000, 0),),
         ),
         PlacedNode("n2", Fraction(64), UNIT, mark, size, (), (), is_open=False),
     ]
