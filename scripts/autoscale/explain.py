@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Final, NoReturn
 
 import typer
 
@@ -31,6 +31,8 @@ from scripts.autoscale.terminal.printing import Output, OutputFormat, show
 from scripts.autoscale.vms import DEFAULT, VmNamespace, vm_name
 
 _EVERY: Final = 1.0
+_NO_ANSWER: Final = (ApiError, ApiUnavailableError, SiteError)
+_NOT_NOW: Final = "It cannot be asked now"
 
 
 def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
@@ -83,10 +85,33 @@ async def _explain(given: str, namespace: str, where: tuple[str, str, str], outp
             await _watch(site, given, namespace)
             return 0
         show(lines, fields, output)
-        while watch:
-            await asyncio.sleep(_EVERY)
-            show(["", *(told := await _told(site, given, namespace))[0]], told[1], output)
+        if watch:
+            await told_again(lambda: _told(site, given, namespace), output, lambda: asyncio.sleep(_EVERY))
     return 0
+
+
+Told = tuple[list[str], Json | None]
+"""An account as lines, and as fields."""
+
+
+async def told_again(
+    ask: Callable[[], Awaitable[Told]], output: Output, pause: Callable[[], Awaitable[None]]
+) -> NoReturn:
+    """Asks and tells after each ``pause``, until cancelled; what cannot be asked is said once and asked again."""
+    trouble = ""
+    while True:
+        await pause()
+        try:
+            lines, fields = await ask()
+        except _NO_ANSWER as error:
+            if str(error) != trouble:
+                print(f"{_NOT_NOW}: {error}", file=sys.stderr)
+            trouble = str(error)
+            continue
+        trouble = ""
+        if output is Output.YAML:
+            print("---")  # another document
+        show(["", *lines], fields, output)
 
 
 async def _watch(site: Site, given: str, namespace: str) -> None:
@@ -95,13 +120,13 @@ async def _watch(site: Site, given: str, namespace: str) -> None:
     async def lines() -> list[str]:
         try:
             return (await _told(site, given, namespace))[0]
-        except (ApiError, ApiUnavailableError, SiteError) as error:
-            return [f"It cannot be asked now: {error}"]
+        except _NO_ANSWER as error:
+            return [f"{_NOT_NOW}: {error}"]
 
     await WatchApp(given, lines, _EVERY).run_async()
 
 
-async def _told(site: Site, given: str, namespace: str) -> tuple[list[str], Json | None]:
+async def _told(site: Site, given: str, namespace: str) -> Told:
     """The account of a VM or group as lines, and as fields. Raises ``SiteError`` where there is none."""
     if (group := group_name(given, namespace)) is not None:
         account = await group_account(site, *group)

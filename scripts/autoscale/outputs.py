@@ -1,14 +1,38 @@
-"""What a command that plays files says of those it is given: checks before its work, and errors in one line."""
+"""What a command that plays files takes and prints: checks before its work, errors in one line, and its report."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import typer
+import yaml
+
+
+class Report(StrEnum):
+    """The form of what was played."""
+
+    TEXT = "text"
+    JSON = "json"
+    YAML = "yaml"
+
+
+ReportForm = Annotated[Report, typer.Option("--output", "-o", help="text: tables; json or yaml: for scripts.")]
+JsonFlag = Annotated[bool, typer.Option("--json", hidden=True, help="The same as -o json.")]
+
+
+def write_report(document: bytes, form: Report) -> None:
+    """Prints a JSON document, as YAML where that is asked for."""
+    if form is Report.YAML:
+        document = yaml.safe_dump(json.loads(document), sort_keys=False, allow_unicode=True).encode().rstrip(b"\n")
+    sys.stdout.buffer.write(document + b"\n")
+    sys.stdout.flush()
+
 
 _PICTURES: Final = (".png", ".svg", ".pdf")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import typer
+import yaml
 from typer.testing import CliRunner
 
 from scripts.autoscale.replay.command import replay
@@ -77,6 +78,12 @@ def test_a_folder_stands_for_every_recording_in_it(trace: str, tmp_path: Path) -
 )
 def test_an_option_may_be_followed_by_several_values(typed: list[str], meant: list[str]) -> None:
     assert list(repeated(typed)) == meant
+
+
+def test_scripts_read_the_same_in_every_form(trace: str) -> None:
+    for asked in (["--trace", trace, "--policy", "vpa"], ["--trace", trace, "--group", "--policy", "vertical"]):
+        found = json.loads(run(*asked, "--json")[1])
+        assert json.loads(run(*asked, "-o", "json")[1]) == yaml.safe_load(run(*asked, "-o", "yaml")[1]) == found
 
 
 def test_json_is_one_document(trace: str) -> None:

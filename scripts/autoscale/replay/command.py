@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
@@ -13,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from scripts.autoscale.outputs import a_picture, bad_input_said
+from scripts.autoscale.outputs import JsonFlag, Report, ReportForm, a_picture, bad_input_said, write_report
 from scripts.autoscale.replay.generate import SHAPES, generate
 from scripts.autoscale.replay.groups.group_command import choose_group_players, show_groups
 from scripts.autoscale.replay.groups.group_policies import GROUP_PLAYERS
@@ -43,7 +42,8 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
         typer.Option(help=f"Policy files, or any of {', '.join(PLAYERS)}. All of these where none is given."),
     ] = None,
     speed: Annotated[float, typer.Option(min=0.001, help="Play the recordings so many times faster.")] = 1.0,
-    as_json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    output: ReportForm = Report.TEXT,
+    as_json_: JsonFlag = False,
     plot: Annotated[
         Path | None,
         typer.Option(callback=a_picture, help="Draw a panel per recording into this file (PNG, SVG or PDF)."),
@@ -65,9 +65,10 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     save: Annotated[Path | None, typer.Option(help="Also write the recordings played into this folder.")] = None,
 ) -> None:
     """Play recorded workloads through scaling policies side by side, and score what each cost and what it missed."""
+    form = Report.JSON if as_json_ else output
     with bad_input_said("autoscale replay", ValueError):
         if working_set:
-            _print_working_sets(played_scenarios(working_set), as_json=as_json_)
+            _print_working_sets(played_scenarios(working_set), form)
             return
         groups = choose_group_players(policy or []) if group else {}
         players = {} if group else choose_players(policy or [])
@@ -77,20 +78,20 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
         if save is not None:
             _save(recordings, save)
         if group:
-            show_groups(recordings, groups, speed, plot, as_json_)
+            show_groups(recordings, groups, speed, plot, form)
             return
         played = play(recordings, players, speed)
         if plot is not None:
             _draw(played, plot, speed)
-    if as_json_:
-        sys.stdout.buffer.write(as_json(played, speed) + b"\n")
-    else:
+    if form is Report.TEXT:
         _print(played, speed)
+    else:
+        write_report(as_json(played, speed), form)
 
 
-def _print_working_sets(outcomes: Sequence[Outcome], *, as_json: bool) -> None:
-    if as_json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(outcomes)) + b"\n")
+def _print_working_sets(outcomes: Sequence[Outcome], form: Report) -> None:
+    if form is not Report.TEXT:
+        write_report(msgspec.json.format(msgspec.json.encode(outcomes)), form)
         return
     columns = ("needed", "rests at", "resizes", "most in a settled hour", "served %")
     table = Table("working set", title="memory in GiB; settled after two hours", title_justify="left")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from protocol.units import Bytes, QuantityError, Seconds
-from scripts.autoscale.outputs import a_picture, bad_input_said
+from scripts.autoscale.outputs import JsonFlag, Report, ReportForm, a_picture, bad_input_said, write_report
 from scripts.autoscale.replay.recording import RecordingError
 from scripts.autoscale.running import INTERRUPTED
 from scripts.autoscale.simulate.fleet import Fleet, SimulationSettings, SimulationSettingsError, make_fleet
@@ -55,7 +54,8 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     replicas: Annotated[int, typer.Option(min=0, max=64, help="Read replicas of each group: VMs too.")] = 2,
     bandwidth: Annotated[str, typer.Option(help="Bytes per second that one migration copies.")] = "256Mi",
     speed: Annotated[float, typer.Option(min=0.001, help="Play the recordings this many times faster.")] = 1.0,
-    as_json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    output: ReportForm = Report.TEXT,
+    as_json_: JsonFlag = False,
     plot: Annotated[
         Path | None, typer.Option(callback=a_picture, help="Draw the day into this file (PNG, SVG or PDF).")
     ] = None,
@@ -85,7 +85,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
         )
         fleet = make_fleet(settings)
         outcomes, finished = _play(fleet, orders)
-        _show(fleet, outcomes, as_json_=as_json_, finished=finished)
+        _show(fleet, outcomes, Report.JSON if as_json_ else output, finished=finished)
         if plot is not None:
             _draw(fleet, outcomes, plot)
     raise typer.Exit(int(any(each.problems for each in outcomes)) if finished else INTERRUPTED)
@@ -170,12 +170,11 @@ def _few_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def _show(fleet: Fleet, outcomes: list[Outcome], *, as_json_: bool, finished: bool) -> None:
-    if as_json_:
-        sys.stdout.buffer.write(as_json(fleet, outcomes, finished=finished) + b"\n")
-        sys.stdout.flush()
-    else:
+def _show(fleet: Fleet, outcomes: list[Outcome], form: Report, *, finished: bool) -> None:
+    if form is Report.TEXT:
         print_tables(Console(), fleet, outcomes)
+    else:
+        write_report(as_json(fleet, outcomes, finished=finished), form)
 
 
 def _draw(fleet: Fleet, outcomes: list[Outcome], path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from scheduler_plugin.ledger import Ledger
@@ -42,6 +44,15 @@ def test_a_recording_that_is_idle_at_times_is_played(tmp_path: Path) -> None:
     path.write_text("seconds,cpu_cores\n0,2\n60,0\n120,1e-9\n180,2\n240,0\n")
     status, out, complaints = simulate(*TINY, "none", "--traces", str(path), "--json")
     assert (status, complaints, json.loads(out)["finished"]) == (0, "", True)
+
+
+@pytest.mark.parametrize(("flags", "read"), [(["-o", "json"], json.loads), (["-o", "yaml"], yaml.safe_load)])
+def test_scripts_read_the_same_in_every_form(trace: str, flags: list[str], read: Callable[[str], Any]) -> None:
+    (_, out, _), (_, as_json, _) = (simulate(*TINY, "none", "--traces", trace, *each) for each in (flags, ["--json"]))
+    found, same = read(out), json.loads(as_json)
+    for each in (*found["orders"], *same["orders"]):
+        each["figures"].pop("cpu_seconds", None)
+    assert found == same
 
 
 def test_json_is_one_document_and_the_picture_is_written_beside_it(trace: str, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from scripts.autoscale.outputs import Report, write_report
 from scripts.autoscale.replay.groups.group_model import GroupPlayer
 from scripts.autoscale.replay.groups.group_policies import GROUP_PLAYERS
 from scripts.autoscale.replay.groups.group_score import GroupReplay, GroupScore, group_totals, replay_groups
@@ -27,7 +27,7 @@ def choose_group_players(names: Sequence[str]) -> dict[str, GroupPlayer]:
 
 
 def show_groups(
-    recordings: Sequence[Recording], players: Mapping[str, GroupPlayer], speed: float, plot: Path | None, as_json: bool
+    recordings: Sequence[Recording], players: Mapping[str, GroupPlayer], speed: float, plot: Path | None, form: Report
 ) -> None:
     """Plays the recordings as the load of a group, and prints and draws what became of it."""
     replays = replay_groups(recordings, players, speed)
@@ -35,8 +35,8 @@ def show_groups(
         from scripts.autoscale.replay.groups.group_plot import draw_groups  # noqa: PLC0415 - it takes a second
 
         draw_groups(replays, plot, speed)
-    if as_json:
-        sys.stdout.buffer.write(_document(replays, speed) + b"\n")
+    if form is not Report.TEXT:
+        write_report(_document(replays, speed), form)
         return
     console = Console()
     for each in replays:

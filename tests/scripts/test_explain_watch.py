@@ -1,0 +1,53 @@
+"""``autoscale explain --watch`` for scripts: one document after the other, whatever the API server does meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+
+import pytest
+import yaml
+
+from deploy.kube.client import ApiUnavailableError
+from scripts.autoscale.explain import Told, told_again
+from scripts.autoscale.site import SiteError
+from scripts.autoscale.terminal.printing import Output, show
+
+
+async def watched(output: Output, *answers: Told | Exception) -> None:
+    """The first account, and one for each of the answers."""
+    left = list(answers)
+
+    async def ask() -> Told:
+        found = left.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def pause() -> None:
+        if not left:
+            raise asyncio.CancelledError
+
+    show(["vm 0"], {"vm": 0}, output)
+    with suppress(asyncio.CancelledError):
+        await told_again(ask, output, pause)
+
+
+async def test_each_account_is_a_document_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    accounts: list[Told] = [([f"vm {at}"], {"vm": at}) for at in (1, 2)]
+    await watched(Output.YAML, *accounts)
+    assert list(yaml.safe_load_all(capsys.readouterr().out)) == [{"vm": 0}, {"vm": 1}, {"vm": 2}]
+    await watched(Output.JSON, *accounts)
+    assert [json.loads(f"{each}}}") for each in capsys.readouterr().out.strip().removesuffix("}").split("}\n")] == [
+        *({"vm": at} for at in (0, 1, 2))
+    ]
+
+
+async def test_what_cannot_be_asked_is_said_once_and_asked_again(capsys: pytest.CaptureFixture[str]) -> None:
+    away, gone = ApiUnavailableError("refused"), SiteError("no such VM")
+    await watched(Output.TEXT, away, away, (["vm 1"], {}), away, gone, gone, (["vm 2"], {}))
+    said = capsys.readouterr()
+    assert said.out.split() == ["vm", "0", "vm", "1", "vm", "2"]
+    now = "It cannot be asked now"
+    assert said.err.splitlines() == [f"{now}: refused", f"{now}: refused", f"{now}: no such VM"]
