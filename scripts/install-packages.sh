@@ -28,6 +28,8 @@ declare -A GROUPS_OF=(
   [monitoring]="promtool:prometheus"
   [browser]="chromium:chromium fc-list:fontconfig"
 )
+# The guest image is built in a user namespace then (vm_image/host.py).
+declare -A WITHOUT_ROOT=([guests]="newuidmap:uidmap unshare:util-linux")
 
 present() {
   command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/usr/lib/cni/$1" ] ||
@@ -35,8 +37,9 @@ present() {
 }
 
 missing_of() {
-  local pair
-  for pair in ${GROUPS_OF[$1]}; do
+  local pair pairs=${GROUPS_OF[$1]}
+  [ "$(id -u)" = 0 ] || pairs+=" ${WITHOUT_ROOT[$1]:-}"
+  for pair in $pairs; do
     present "${pair%%:*}" || echo "${pair##*:}"
   done
   # Guests and images have nothing that a busybox with libraries could run with.

@@ -25,7 +25,9 @@ TOOLS: Final[Mapping[str, str]] = {
 }
 """Program → the Debian package that has it."""
 
-_ROOTLESS_TOOLS: Final[Mapping[str, str]] = {"newuidmap": "uidmap", "unshare": "util-linux"}
+ROOTLESS_TOOLS: Final[Mapping[str, str]] = {"newuidmap": "uidmap", "unshare": "util-linux"}
+"""The same of what a build without root needs as well."""
+
 _GRACE_SECONDS: Final = 3
 
 
@@ -35,7 +37,7 @@ class BuildError(Exception):
 
 def ensure_tools(report: Report, tools: Mapping[str, str] = TOOLS) -> None:
     """Makes sure that ``tools`` are there, installing them as root. Raises ``BuildError``."""
-    wanted = tools if is_root() else {**tools, **_ROOTLESS_TOOLS}
+    wanted = tools if is_root() else {**tools, **ROOTLESS_TOOLS}
     missing = sorted({package for program, package in wanted.items() if not _has(program)})
     if not missing:
         return

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from vm_image import host
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted(path.relative_to(ROOT) for folder in ("scripts", "vm_image") for path in (ROOT / folder).glob("*.sh"))
 
@@ -133,3 +135,30 @@ def test_a_missing_tool_is_named_before_anything_is_done(tmp_path: Path) -> None
     result = run("scripts/cluster-init.sh", "--context", "nowhere", PATH=str(tmp_path))
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == "cluster-init.sh needs kubectl, which is not on the PATH\n"
+
+
+def with_programs(folder: Path, **programs: str) -> str:
+    """A PATH of ``folder``: it has bash, and programs that say what is given."""
+    bash = shutil.which("bash")
+    assert bash is not None
+    (folder / "bash").symlink_to(bash)
+    for name, text in programs.items():
+        (folder / name).write_text(f"#!{bash}\necho {text}\n")
+        (folder / name).chmod(0o755)
+    return str(folder)
+
+
+@pytest.mark.parametrize(("user", "wanted"), [("0", False), ("1000", True)])
+def test_what_a_guest_needs_is_listed_at_once_also_where_it_is_built_without_root(
+    tmp_path: Path, user: str, wanted: bool
+) -> None:
+    result = run("scripts/install-packages.sh", "--check", "guests", PATH=with_programs(tmp_path, id=user))
+    assert result.returncode == 1
+    missing = result.stderr.partition("\n")[0].removeprefix("Missing packages: ").split()
+    assert ({"mmdebstrap", "qemu-utils"} <= {*missing}, "uidmap" in missing) == (True, wanted)
+
+
+def test_the_packages_of_guests_are_those_that_a_build_asks_for() -> None:
+    text = (ROOT / "scripts/install-packages.sh").read_text()
+    asked_for = {**host.TOOLS, **host.ROOTLESS_TOOLS}
+    assert [program for program, package in asked_for.items() if f"{program}:{package}" not in text] == []
