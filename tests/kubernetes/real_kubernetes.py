@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pytest
 
@@ -37,13 +37,16 @@ class NotYetError(Exception):
 
 
 def refuse_unless_possible(home: Path) -> None:
-    """Fails the test where a real Kubernetes cannot run; where ``AUTOSCALE_WHERE_POSSIBLE`` is set, skips it. Either
-    way it says why.
-    """
+    """Ends the test where a real Kubernetes cannot run, as ``cannot_run`` does."""
     lacks = asyncio.run(_lacks(home))
     if lacks:
-        told = pytest.skip if os.environ.get("AUTOSCALE_WHERE_POSSIBLE") else pytest.fail
-        told(f"a real Kubernetes cannot run here: {'; '.join(lacks)}")
+        cannot_run(f"a real Kubernetes cannot run here: {'; '.join(lacks)}")
+
+
+def cannot_run(reason: str) -> NoReturn:
+    """Fails the test for that reason; where ``AUTOSCALE_WHERE_POSSIBLE`` is set, skips it."""
+    told = pytest.skip if os.environ.get("AUTOSCALE_WHERE_POSSIBLE") else pytest.fail
+    told(reason)
 
 
 async def _lacks(home: Path) -> list[str]:

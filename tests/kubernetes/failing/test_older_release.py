@@ -1,11 +1,7 @@
-"""A build of an earlier release beside this one, as while a fleet is upgraded or brought back (docs/upgrades.md).
-
-It is read from the checkout's history: the commit that gave the newest release its heading in CHANGELOG.md.
-"""
+"""A build of an earlier release beside this one, as while a fleet is upgraded or brought back (docs/upgrades.md)."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,10 +16,10 @@ from tests.deploy.manifests import ROOT
 from tests.kubernetes.failing.fleet import until
 from tests.kubernetes.failing.obedient_guest import Guest
 from tests.kubernetes.failing.our_programs import NodeAgent
+from tests.kubernetes.failing.released_build import unpack_newest_release
 from tests.kubernetes.failing.stage import Stage
 
 pytestmark = pytest.mark.kubernetes
-PACKAGES = ("agent", "protocol", "scheduler_plugin", "deploy")
 ALONE, TOGETHER = (f'autoscale_agent_scheduler_messages_total{{form="{form}"}}' for form in ("alone", "together"))
 SMALL, LARGE = Resources.parse("1", "4Gi"), Resources.parse("2", "4Gi")
 
@@ -31,20 +27,9 @@ SMALL, LARGE = Resources.parse("1", "4Gi"), Resources.parse("2", "4Gi")
 @pytest.fixture(scope="module")
 def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages of the newest release."""
-    heading = re.search(r"^## \[\d.*?\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert heading is not None
-    is_shallow = _git("rev-parse", "--is-shallow-repository").stdout.strip() != b"false"
-    revision = _git("log", "-1", "--format=%H", f"-S{heading[0]}", "--", "CHANGELOG.md").stdout.decode().strip()
-    if is_shallow or not revision:
-        pytest.skip(f"this checkout has no history, which would have the release {heading[0]}")
-    folder, found = tmp_path_factory.mktemp("older"), _git("archive", revision, *PACKAGES)
-    assert found.returncode == 0, found.stderr.decode()
-    subprocess.run(["tar", "--extract", f"--directory={folder}"], input=found.stdout, check=True)
+    folder = tmp_path_factory.mktemp("older")
+    unpack_newest_release(ROOT, folder)
     return folder
-
-
-def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, check=False)
 
 
 @contextmanager

@@ -1,0 +1,78 @@
+"""The release that is run beside this build is found in the history, and a checkout that has none is no success."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import plain_yaml
+from tests.deploy.manifests import ROOT
+from tests.kubernetes.failing.released_build import PACKAGES, unpack_newest_release
+
+AUTHOR = ("-c", "user.name=A", "-c", "user.email=a@example.test")
+NIGHTLY = ROOT / ".github" / "workflows" / "kubernetes.yml"
+
+
+def git(folder: Path, *arguments: str) -> None:
+    subprocess.run(["git", "-C", str(folder), *AUTHOR, *arguments], check=True, capture_output=True)
+
+
+def commit(project: Path, changelog: str, code: str) -> None:
+    (project / "CHANGELOG.md").write_text(changelog)
+    for package in PACKAGES:
+        (project / package).mkdir(exist_ok=True)
+        (project / package / "code.py").write_text(code)
+    git(project, "add", "--all")
+    git(project, "commit", "--message=x")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A repository with a release, and work after it."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    git(folder, "init", "--quiet")
+    commit(folder, "## [Unreleased]\n", "before")
+    commit(folder, "## [Unreleased]\n## [0.2.0]\n", "released")
+    commit(folder, "## [Unreleased]\nA fix.\n## [0.2.0]\n", "after")
+    return folder
+
+
+def shallow(project: Path, tmp_path: Path) -> Path:
+    """A clone as CI makes them unless it is told otherwise."""
+    clone = tmp_path / "clone"
+    git(project, "clone", "--quiet", "--depth=1", project.as_uri(), str(clone))
+    return clone
+
+
+def test_the_packages_of_the_newest_release_come_out_of_the_history(project: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "older"
+    folder.mkdir()
+    unpack_newest_release(project, folder)
+    assert {path.name: (path / "code.py").read_text() for path in folder.iterdir()} == dict.fromkeys(
+        PACKAGES, "released"
+    )
+
+
+def test_a_checkout_without_history_fails_and_says_what_to_do(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AUTOSCALE_WHERE_POSSIBLE", raising=False)
+    with pytest.raises(pytest.fail.Exception, match=r"\[0\.2\.0\]: git fetch --unshallow"):
+        unpack_newest_release(shallow(project, tmp_path), tmp_path)
+
+
+def test_it_is_left_out_only_where_that_was_asked_for(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOSCALE_WHERE_POSSIBLE", "1")
+    with pytest.raises(pytest.skip.Exception, match="no history"):
+        unpack_newest_release(shallow(project, tmp_path), tmp_path)
+
+
+def test_the_checkout_of_each_night_has_the_history() -> None:
+    steps = plain_yaml.load(NIGHTLY.read_text())["jobs"]["kubernetes"]["steps"]
+    (checkout,) = (step for step in steps if step.get("uses", "").startswith("actions/checkout@"))
+    assert checkout.get("with") == {"fetch-depth": 0}
