@@ -19,6 +19,9 @@ from vm_image.store import Report
 
 _LOOPBACK: Final = ("localhost", "127.", "[::1]")
 _TIMEOUT: Final = httpx.Timeout(30, write=300, read=300)
+_ABSENT: Final = 404
+_STORED_ELSEWHERE: Final = (301, 302, 303, 307, 308)
+"""How a registry says that another server has a blob."""
 
 
 class PushError(Exception):
@@ -113,7 +116,7 @@ def push(
     One archive becomes an image, several become an index over images. Raises ``PushError`` and ``LoginError``.
     """
     auth = _Auth(login_for(target.host, _docker_config()), target)
-    with httpx.Client(auth=auth, timeout=_TIMEOUT, transport=transport, follow_redirects=True) as client:
+    with httpx.Client(auth=auth, timeout=_TIMEOUT, transport=transport) as client:
         pushed = {}
         for architecture, path in sorted(archives.items()):
             with tarfile.open(path) as archive:
@@ -140,7 +143,8 @@ def _push_one(client: httpx.Client, archive: tarfile.TarFile, target: Target, ta
 
 
 def _push_blob(client: httpx.Client, target: Target, blob: oci.Descriptor, content: Callable[[str], IO[bytes]]) -> None:
-    if _send(client, "HEAD", f"{target.base}blobs/{blob.digest}", allowed=(404,)).is_success:
+    found = _send(client, "HEAD", f"{target.base}blobs/{blob.digest}", allowed=(*_STORED_ELSEWHERE, _ABSENT))
+    if found.status_code != _ABSENT:
         return
     try:
         _upload(client, target, blob, content(blob.digest))
@@ -170,7 +174,7 @@ def _send(client: httpx.Client, method: str, url: str, allowed: Sequence[int] = 
         raise PushError(
             f"no registry answers at {url}: {error!r}; a local one: vm_image/start-local-registry.sh"
         ) from error
-    if answer.is_error and answer.status_code not in allowed:
+    if not answer.is_success and answer.status_code not in allowed:
         raise PushError(f"the registry refused {method} {url}: {answer.status_code} {answer.text[:300]}")
     return answer
 

@@ -18,6 +18,13 @@ from pathlib import Path
 from typing import IO, Any
 
 
+class NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Leaves a redirection to the caller: followed, it would take the login along, and make a GET of a HEAD."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """None: the answer is raised as it is."""
+
+
 class Registry:
     """A registry, and a path in it. Those on loopback speak plain HTTP, others where REGISTRY_PLAIN_HTTP=1."""
 
@@ -27,25 +34,37 @@ class Registry:
         self._base = f"{'http' if plain else 'https'}://{host}/v2/{path + '/' if path else ''}"
         login = f"{os.environ.get('REGISTRY_USER', '')}:{os.environ.get('REGISTRY_PASSWORD', '')}"
         self._login = "" if login == ":" else f"Basic {base64.b64encode(login.encode()).decode()}"
+        self._opener = urllib.request.build_opener(NoRedirects)
 
     def call(self, method: str, url: str, body: Any = None, **headers: str) -> Any:
-        """One request; the answer. Raises ``HTTPError``."""
-        found = {name.replace("_", "-"): value for name, value in headers.items()}
-        if self._login:
-            found["Authorization"] = self._login
+        """One request; the answer. Raises ``HTTPError``, and ``ValueError`` for an address that is not of the web.
+
+        ``url`` may be the registry's word and lead elsewhere: no other server than the registry is shown the login.
+        """
         target = urllib.parse.urljoin(self._base, url)
-        request = urllib.request.Request(target, data=body, headers=found, method=method)  # noqa: S310 - ours, see above
-        return urllib.request.urlopen(request, timeout=300)  # noqa: S310 - likewise
+        if not target.startswith(("http://", "https://")):
+            raise ValueError(f"the registry names an address that is not of the web: {target}")
+        found = {name.replace("_", "-"): value for name, value in headers.items()}
+        if self._login and _server(target) == _server(self._base):
+            found["Authorization"] = self._login
+        request = urllib.request.Request(target, data=body, headers=found, method=method)  # noqa: S310 - as checked above
+        return self._opener.open(request, timeout=300)
 
     def has(self, url: str) -> bool:
-        """Whether the registry has that blob. Raises ``HTTPError``."""
+        """Whether the registry has that blob, itself or in a store that it names. Raises ``HTTPError``."""
         try:
             self.call("HEAD", url).close()
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return False
-            raise
+            if error.code // 100 != 3:
+                raise
         return True
+
+
+def _server(url: str) -> tuple[str, str | None, int]:
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def push(registry: Registry, archive: Path, tag: str) -> str:
@@ -79,6 +98,9 @@ def _content(image: tarfile.TarFile, name: str) -> IO[bytes]:
 
 def main(words: list[str]) -> int:
     """Pushes every archive in the folder ``images``; 2 where it is asked for something else, 1 where it fails."""
+    if words[:1] in (["-h"], ["--help"]):
+        print(__doc__)
+        return 0
     if len(words) not in (2, 3) or words[0].startswith("-"):
         print(__doc__, file=sys.stderr)
         return 2

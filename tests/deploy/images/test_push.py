@@ -31,6 +31,7 @@ class Registry:
     tokens: list[str] = field(default_factory=list)
     strangers: list[str] = field(default_factory=list)
     uploads_at: str = ""
+    stored_at: str = ""
     blobs: dict[str, bytes] = field(default_factory=dict)
     manifests: dict[str, bytes] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
@@ -40,7 +41,10 @@ class Registry:
             return self._token(request)
         if request.url.host == "uploads.test":
             self.strangers.append(request.headers.get("Authorization", ""))
-            return self._store(request)
+            greedy = httpx.Response(
+                401, headers={"WWW-Authenticate": 'Bearer realm="https://token.test/t",service="r"'}
+            )
+            return greedy if request.method == "HEAD" else self._store(request)
         needs = "pull" if request.method == "HEAD" else "pull,push"
         if self.password and not self._lets_in(request, needs):
             challenge = f'Bearer realm="https://token.test/t",service="r",scope="repository:team/agent:{needs}"'
@@ -67,7 +71,8 @@ class Registry:
         kind, _, name = request.url.path.removeprefix(API).partition("/")
         match request.method, kind:
             case "HEAD", "blobs":
-                return httpx.Response(200 if name in self.blobs else 404)
+                moved = {"Location": f"{self.stored_at}{request.url.path}"} if self.stored_at else {}
+                return httpx.Response((307 if moved else 200) if name in self.blobs else 404, headers=moved)
             case "POST", "blobs":
                 return httpx.Response(202, headers={"Location": f"{self.uploads_at}{API}uploads/1?state=x"})
             case "PUT", "uploads":
@@ -164,6 +169,14 @@ def test_a_host_that_uploads_are_sent_to_learns_no_token(tmp_path: Path, login: 
     pushed({"amd64": archive(tmp_path)}, login)
     assert login.strangers == ["", ""]
     assert len(login.blobs) == 2
+
+
+def test_a_host_that_the_registry_stores_blobs_at_is_not_asked(tmp_path: Path, login: Registry) -> None:
+    login.stored_at = "https://uploads.test"
+    for _ in range(2):
+        pushed({"amd64": archive(tmp_path)}, login)
+    assert (login.strangers, len(login.tokens)) == ([], 2), "a token for each push"
+    assert login.asked.count("POST blobs/uploads") == 2
 
 
 def test_a_refused_login_is_said(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import json
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -22,6 +25,10 @@ class Registry(BaseHTTPRequestHandler):
     """Keeps what is pushed, by its path and digest; wants the login ``me:secret``."""
 
     kept: dict[str, bytes]
+    store = ""
+    """The address of another server, which has blobs, and takes those that are new."""
+    logins: list[str]
+    """What it was shown."""
 
     def _answer(self, status: int, **headers: str) -> None:
         self.send_response(status)
@@ -30,18 +37,21 @@ class Registry(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _is_known(self) -> bool:
-        known = self.headers.get("Authorization") == "Basic bWU6c2VjcmV0"
+        self.logins.append(self.headers.get("Authorization", ""))
+        known = self.logins[-1] == "Basic bWU6c2VjcmV0"
         if not known:
             self._answer(401)
         return known
 
     def do_HEAD(self) -> None:
         if self._is_known():
-            self._answer(200 if self.path.rpartition("/")[2] in self.kept else 404)
+            has = self.path.rpartition("/")[2] in self.kept
+            stored = {"Location": f"{self.store}{self.path}"} if self.store else {}
+            self._answer((307 if stored else 200) if has else 404, **stored)
 
     def do_POST(self) -> None:
         if self._is_known():
-            self._answer(202, Location=f"{self.path}1?state=x")
+            self._answer(202, Location=f"{self.store}{self.path}1?state=x")
 
     def do_PUT(self) -> None:
         content = self.rfile.read(int(self.headers["Content-Length"]))
@@ -59,17 +69,31 @@ class Registry(BaseHTTPRequestHandler):
         """Tests say what they see themselves."""
 
 
-@pytest.fixture
-def registry() -> Iterator[tuple[str, dict[str, bytes]]]:
-    """The registry's address, and what it keeps."""
-    handler = type("Kept", (Registry,), {"kept": {}})
+class Store(Registry):
+    """A server elsewhere, which blobs are sent to: it takes them without a login."""
+
+    def _is_known(self) -> bool:
+        self.logins.append(self.headers.get("Authorization", ""))
+        return True
+
+
+@contextmanager
+def serving(kind: type[Registry]) -> Iterator[tuple[str, type[Registry]]]:
+    """Its address, and the kind itself, which has what it was given."""
+    handler = type("Serving", (kind,), {"kept": {}, "logins": []})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    yield f"127.0.0.1:{server.server_port}", handler.kept  # type: ignore[attr-defined]  # made above
+    yield f"127.0.0.1:{server.server_port}", handler
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture
+def registry() -> Iterator[tuple[str, type[Registry]]]:
+    with serving(Registry) as found:
+        yield found
 
 
 def run(*words: str, login: str = "me:secret") -> subprocess.CompletedProcess[str]:
@@ -79,28 +103,70 @@ def run(*words: str, login: str = "me:secret") -> subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
+def digest_of(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
 def test_every_image_is_pushed_once_and_named_by_its_digest(
-    tmp_path: Path, registry: tuple[str, dict[str, bytes]]
+    tmp_path: Path, registry: tuple[str, type[Registry]]
 ) -> None:
-    address, kept = registry
+    address, there = registry
     for name in ("autoscaler-agent", "autoscale-scheduler"):
         image(tmp_path, name)
-    (tmp_path / "layer").unlink()
     done = run(f"{address}/team", "v1", str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
-    pushed = {path: f"sha256:{hashlib.sha256(content).hexdigest()}" for path, content in kept.items() if "/" in path}
     assert done.stdout.splitlines() == [
-        f"{address}/team/{name}@{pushed[f'/v2/team/{name}/manifests/v1']}"
+        f"{address}/team/{name}@{digest_of(there.kept[f'/v2/team/{name}/manifests/v1'])}"
         for name in ("autoscale-scheduler", "autoscaler-agent")
     ]
 
 
-def test_a_registry_that_refuses_is_said(tmp_path: Path, registry: tuple[str, dict[str, bytes]]) -> None:
+def test_a_login_is_the_registrys_alone_where_it_sends_blobs_elsewhere(
+    tmp_path: Path, registry: tuple[str, type[Registry]]
+) -> None:
+    address, there = registry
+    image(tmp_path)
+    with serving(Store) as (elsewhere, store):
+        there.store = f"http://{elsewhere}"
+        first = run(address, "v1", str(tmp_path))
+        blobs, manifest = dict(store.kept), json.loads(there.kept["/v2/autoscaler-agent/manifests/v1"])
+        there.kept = dict.fromkeys(blobs, b"")
+        again = run(address, "v2", str(tmp_path))
+    assert [(each.returncode, each.stderr) for each in (first, again)] == [(0, ""), (0, "")]
+    assert blobs.keys() == {part["digest"] for part in (*manifest["layers"], manifest["config"])}
+    assert (store.kept, set(store.logins)) == (blobs, {""}), "nothing is sent twice, and no password goes there"
+    assert set(there.logins) == {"Basic bWU6c2VjcmV0"}
+
+
+def test_an_address_that_is_not_of_the_web_is_refused(tmp_path: Path, registry: tuple[str, type[Registry]]) -> None:
+    registry[1].store = "file://"
+    image(tmp_path)
+    done = run(registry[0], "v1", str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "autoscaler-agent-amd64.tar: the registry names an address that is not of the web: file:///v2/"
+    )
+
+
+def test_a_registry_that_refuses_is_said(tmp_path: Path, registry: tuple[str, type[Registry]]) -> None:
     done = run(registry[0], "v1", str(image(tmp_path).parent), login="me:wrong")
     assert (done.returncode, done.stderr) == (1, "autoscaler-agent-amd64.tar: HTTP Error 401: Unauthorized\n")
 
 
-def test_it_explains_itself() -> None:
-    done = run("--help")
-    assert done.returncode == 2
+@pytest.mark.parametrize("words", [("--help",), ("-h",)])
+def test_it_explains_itself(words: tuple[str, ...]) -> None:
+    done = run(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Usage: push_images.py HOST" in done.stdout
+
+
+@pytest.mark.parametrize("words", [(), ("registry.test",), ("--tag", "v1"), ("a", "b", "c", "d")])
+def test_it_says_how_it_is_asked(words: tuple[str, ...]) -> None:
+    done = run(*words)
+    assert (done.returncode, done.stdout) == (2, "")
     assert "Usage: push_images.py HOST" in done.stderr
+
+
+def test_it_needs_no_newer_python_than_it_says() -> None:
+    assert "Python 3.8" in (push_images.__doc__ or "")
+    ast.parse(SCRIPT.read_text(), feature_version=(3, 8))
