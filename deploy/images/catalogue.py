@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+GUEST: Final = "linux/amd64"
+"""The platform that a guest is built for: it is such a machine wherever its node is another one."""
+
 NON_ROOT: Final = "65532:65532"
 """The user and group of services, as numbers: Kubernetes cannot tell whether a name is root."""
 
@@ -82,6 +85,10 @@ class Image:
     def needs_guest_image(self) -> bool:
         """Whether a part of the guest image is in it, which is not built in a container."""
         return any(isinstance(layer, GuestDisk | GuestKernel) for layer in self.layers)
+
+    def is_built_for(self, platform: str) -> bool:
+        """Whether there is such an image for the platform of that name: a guest's disk is built for ``GUEST`` alone."""
+        return platform == GUEST or not any(isinstance(layer, GuestDisk) for layer in self.layers)
 
 
 PYTHON: Final = Packages(

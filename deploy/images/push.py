@@ -123,11 +123,9 @@ def push(
                 report(f"pushing {target.name} for {architecture} to {target.registry}")
                 tag = target.tag if len(archives) == 1 else ""
                 pushed[architecture] = _push_one(client, archive, target, tag)
-        if len(pushed) == 1:
-            return next(iter(pushed.values())).digest
-        document = oci.index(pushed)
-        _put_manifest(client, target, target.tag, oci.INDEX, document)
-        return oci.digest_of(document)
+        if len(pushed) > 1:
+            _put_manifest(client, target, target.tag, oci.INDEX, oci.index(pushed))
+        return oci.digest_under_tag(pushed)
 
 
 def _push_one(client: httpx.Client, archive: tarfile.TarFile, target: Target, tag: str) -> oci.Descriptor:

@@ -22,7 +22,7 @@ from deploy.release.documents import (
     Source,
     bill_of_materials,
     checksums,
-    digests_as_values,
+    digests_by_name,
     encoded,
     provenance,
 )
@@ -58,7 +58,7 @@ def assemble(checkout: Checkout, archives: Sequence[Path], folder: Path, uri: st
         name = f"{image.file.removesuffix('.tar')}.cdx.json"
         (folder / "sbom" / name).write_bytes(encoded(bill_of_materials(image, source)))
     _write_chart(checkout, images, folder, source)
-    summary = {"version": source.version, "revision": source.revision, "images": digests_as_values(images)}
+    summary = {"version": source.version, "revision": source.revision, "images": digests_by_name(images)}
     (folder / "release.json").write_bytes(encoded(summary))
     statement = provenance(_digests(folder), source, (each for image in images for each in image.components))
     (folder / "provenance.intoto.json").write_bytes(encoded(statement))
@@ -67,12 +67,10 @@ def assemble(checkout: Checkout, archives: Sequence[Path], folder: Path, uri: st
 
 
 def _write_chart(checkout: Checkout, images: Iterable[ReleasedImage], folder: Path, source: Source) -> None:
-    """The chart names its images by tag and digest; an image for several architectures by its tag alone."""
-    root, seen = checkout.root / CHART, list(images)
+    """The chart names its images by tag and digest."""
+    root = checkout.root / CHART
     files = {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
-    names = [image.name for image in seen]
-    digests = {image.name: image.digest for image in seen if names.count(image.name) == 1}
-    packed = chart_archive(files, source.version, f"v{source.version}", digests)
+    packed = chart_archive(files, source.version, f"v{source.version}", digests_by_name(images))
     (folder / f"autoscale-{source.version}.tgz").write_bytes(packed)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from deploy.images.formats import oci
 from deploy.release.inventory import Component
 
 Document = dict[str, object]
@@ -20,12 +21,18 @@ _NAMES: Final = uuid.UUID("6f4f2d3e-7a31-5d1c-9b2b-0a7c8f5d3e21")
 
 @dataclass(frozen=True, slots=True)
 class ReleasedImage:
-    """An image of a release. ``file`` is its archive's name, ``digest`` that of its manifest, with ``sha256:``."""
+    """An image of a release, for one platform. ``file`` is its archive's name."""
 
     name: str
+    architecture: str
     file: str
-    digest: str
+    manifest: oci.Descriptor
     components: tuple[Component, ...]
+
+    @property
+    def digest(self) -> str:
+        """That of its manifest, with ``sha256:``."""
+        return self.manifest.digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +98,12 @@ def provenance(subjects: Mapping[str, str], source: Source, materials: Iterable[
     }
 
 
-def digests_as_values(images: Sequence[ReleasedImage]) -> dict[str, str]:
-    """What ``release.json`` says: each image's digest by its name."""
-    return {image.name: image.digest for image in images}
+def digests_by_name(images: Iterable[ReleasedImage]) -> dict[str, str]:
+    """What a registry has under each image's tag: a manifest, or for several platforms an index over manifests."""
+    manifests: dict[str, dict[str, oci.Descriptor]] = {}
+    for image in images:
+        manifests.setdefault(image.name, {})[image.architecture] = image.manifest
+    return {name: oci.digest_under_tag(found) for name, found in manifests.items()}
 
 
 def checksums(files: Mapping[str, str]) -> bytes:

@@ -8,6 +8,7 @@ import tarfile
 from pathlib import Path
 
 from deploy.images.building.oci_archive import blob_path
+from deploy.images.formats import oci
 from deploy.release.documents import ReleasedImage
 from deploy.release.inventory import components, is_listed
 
@@ -26,9 +27,11 @@ def read_image(path: Path) -> ReleasedImage:
             files |= _listed(_content(archive, blob_path(layer["digest"])))
     name = manifest.get("annotations", {}).get("org.opencontainers.image.title", path.stem)
     try:
-        return ReleasedImage(name, path.name, entry["digest"], tuple(components(files)))
+        found = tuple(components(files))
     except ValueError as error:
         raise ArchiveError(f"{path.name}: {error}") from error
+    descriptor = oci.Descriptor(entry["mediaType"], entry["digest"], entry["size"])
+    return ReleasedImage(name, entry["platform"]["architecture"], path.name, descriptor, found)
 
 
 def _listed(layer: bytes) -> dict[str, bytes]:

@@ -7,6 +7,7 @@ Usage: push_images.py HOST[:PORT][/PATH] TAG [FOLDER]    (REGISTRY_USER and REGI
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import sys
@@ -14,8 +15,12 @@ import tarfile
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+INDEX = "application/vnd.oci.image.index.v1+json"
 
 
 class NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -67,22 +72,51 @@ def _server(url: str) -> tuple[str, str | None, int]:
     return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def push(registry: Registry, archive: Path, tag: str) -> str:
-    """Pushes one archive; returns ``NAME@DIGEST``. Raises ``HTTPError``."""
-    with tarfile.open(archive) as image:
-        (entry,) = json.load(_content(image, "index.json"))["manifests"]
-        document = _content(image, _blob(entry["digest"])).read()
-        manifest = json.loads(document)
-        name = manifest["annotations"]["org.opencontainers.image.title"]
-        for part in (*manifest["layers"], manifest["config"]):
-            if registry.has(f"{name}/blobs/{part['digest']}"):
-                continue
-            place = registry.call("POST", f"{name}/blobs/uploads/", b"").headers["Location"]
-            url = f"{place}{'&' if '?' in place else '?'}digest={urllib.parse.quote(part['digest'])}"
-            size, kind = str(part["size"]), "application/octet-stream"
-            registry.call("PUT", url, _content(image, _blob(part["digest"])), Content_Type=kind, Content_Length=size)
-        registry.call("PUT", f"{name}/manifests/{tag}", document, Content_Type=entry["mediaType"])
-    return f"{name}@{entry['digest']}"
+class Image:
+    """One archive: an image for one platform. Raises ``OSError``, ``TarError``, ``KeyError`` and ``ValueError``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with tarfile.open(path) as archive:
+            (self.entry,) = json.load(_content(archive, "index.json"))["manifests"]
+            self.document = _content(archive, _blob(self.entry["digest"])).read()
+        self.manifest = json.loads(self.document)
+        self.name: str = self.manifest["annotations"]["org.opencontainers.image.title"]
+
+    def push(self, registry: Registry, reference: str) -> None:
+        """Pushes it under a tag or its digest."""
+        with tarfile.open(self.path) as archive:
+            for part in (*self.manifest["layers"], self.manifest["config"]):
+                if registry.has(f"{self.name}/blobs/{part['digest']}"):
+                    continue
+                place = registry.call("POST", f"{self.name}/blobs/uploads/", b"").headers["Location"]
+                url = f"{place}{'&' if '?' in place else '?'}digest={urllib.parse.quote(part['digest'])}"
+                size, kind = str(part["size"]), "application/octet-stream"
+                content = _content(archive, _blob(part["digest"]))
+                registry.call("PUT", url, content, Content_Type=kind, Content_Length=size)
+        url = f"{self.name}/manifests/{reference}"
+        registry.call("PUT", url, self.document, Content_Type=self.entry["mediaType"])
+
+
+def push(registry: Registry, images: list[Image], tag: str) -> str:
+    """Pushes one image for its platforms; returns ``NAME@DIGEST``. Several platforms become an index under the tag."""
+    name, entries = images[0].name, [each.entry for each in images]
+    if len(images) == 1:
+        images[0].push(registry, tag)
+        return f"{name}@{entries[0]['digest']}"
+    for each in images:
+        each.push(registry, each.entry["digest"])
+    document = index(entries)
+    registry.call("PUT", f"{name}/manifests/{tag}", document, Content_Type=INDEX)
+    return f"{name}@sha256:{hashlib.sha256(document).hexdigest()}"
+
+
+def index(entries: list[dict[str, Any]]) -> bytes:
+    """The index over an image's manifests, equal to the byte to the one whose digest the release's chart names."""
+    parts = [{name: entry[name] for name in ("mediaType", "digest", "size", "platform")} for entry in entries]
+    parts.sort(key=lambda part: part["platform"]["architecture"])
+    document = {"schemaVersion": 2, "mediaType": INDEX, "manifests": parts}
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _blob(digest: str) -> str:
@@ -96,6 +130,15 @@ def _content(image: tarfile.TarFile, name: str) -> IO[bytes]:
     return found
 
 
+@contextmanager
+def ending_with(about: str) -> Iterator[None]:
+    """Ends the program with a message about what failed."""
+    try:
+        yield
+    except (OSError, tarfile.TarError, KeyError, ValueError) as error:
+        sys.exit(f"{about}: {error}")
+
+
 def main(words: list[str]) -> int:
     """Pushes every archive in the folder ``images``; 2 where it is asked for something else, 1 where it fails."""
     if words[:1] in (["-h"], ["--help"]):
@@ -106,12 +149,16 @@ def main(words: list[str]) -> int:
         return 2
     folder = Path(words[2]) if len(words) == 3 else Path(__file__).resolve().parent / "images"
     registry = Registry(words[0])
+    found: dict[str, list[Image]] = {}
     for archive in sorted(folder.glob("*.tar")):
-        try:
-            print(f"{words[0]}/{push(registry, archive, words[1])}", flush=True)
-        except (OSError, KeyError, ValueError) as error:
-            print(f"{archive.name}: {error}", file=sys.stderr)
-            return 1
+        with ending_with(archive.name):
+            image = Image(archive)
+            found.setdefault(image.name, []).append(image)
+    for name, images in found.items():
+        with ending_with(name):
+            print(f"{words[0]}/{push(registry, images, words[1])}", flush=True)
+    if not found:
+        sys.exit(f"{folder} has no image archive")
     return 0
 
 

@@ -15,7 +15,7 @@ import typer
 from deploy.images.building.image_build import Built, archive_name, build, check, native_platform
 from deploy.images.building.layers import LayerMaker, merged
 from deploy.images.building.rootfs import write_tree
-from deploy.images.catalogue import IMAGES
+from deploy.images.catalogue import IMAGES, Image
 from deploy.images.formats.registry_login import LoginError
 from deploy.images.inputs.apt import Origin, drop_packages
 from deploy.images.inputs.checkout import Checkout
@@ -34,7 +34,7 @@ DEFAULT_REGISTRY: Final = "localhost:5001"
 def _known(names: list[str] | None) -> list[str]:
     if unknown := [name for name in names or () if name not in IMAGES]:
         raise typer.BadParameter(f"no image {', '.join(unknown)}; there are {', '.join(IMAGES)}")
-    return names or list(IMAGES)
+    return names or []
 
 
 def _platforms(names: list[str] | None) -> list[str]:
@@ -114,11 +114,13 @@ def build_images(  # noqa: PLR0913, PLR0917 - the options of a command
     """Build images as archives that `ctr image import`, `docker load` and `autoscale images push` take."""
     built: list[Built] = []
     with _reporting() as report:
+        wanted = _wanted(names, _chosen(platform), report)
         for where in _chosen(platform):
             maker = _maker(where, snapshot, report)
+            images = [image for image, platforms in wanted.items() if where in platforms]
             if rebuild:
-                drop_packages([IMAGES[name] for name in names or ()], where, maker.origin, report)
-            built += [build(IMAGES[name], maker, f"{registry}/{name}:{tag}", output) for name in names or ()]
+                drop_packages(images, where, maker.origin, report)
+            built += [build(image, maker, f"{registry}/{image.name}:{tag}", output) for image in images]
     _show(built)
 
 
@@ -132,11 +134,11 @@ def push_images(  # noqa: PLR0913, PLR0917 - the options of a command
 ) -> None:
     """Push built images to a registry; several platforms become one name. Logins are those of docker's config.json."""
     with _reporting() as report:
-        for name in names or ():
-            archives = {where.debian: folder / archive_name(name, where) for where in _chosen(platform)}
+        for image, platforms in _wanted(names, _chosen(platform), report).items():
+            archives = {where.debian: folder / archive_name(image.name, where) for where in platforms}
             if missing := [str(path) for path in archives.values() if not path.is_file()]:
-                raise BuildError(f"there is no {', '.join(missing)}; build it: autoscale images build {name}")
-            target = Target(registry, name, tag, plain_http)
+                raise BuildError(f"there is no {', '.join(missing)}; build it: autoscale images build {image.name}")
+            target = Target(registry, image.name, tag, plain_http)
             print(f"{target.reference}@{push(archives, target, report)}")
 
 
@@ -155,6 +157,27 @@ def unpack(
         files = merged(_maker(where, snapshot, report).layers_of(image))
         check(image, where, files)
         write_tree(files, folder)
+
+
+def _wanted(
+    names: Sequence[str] | None, platforms: Sequence[Platform], report: Report
+) -> dict[Image, Sequence[Platform]]:
+    """Each image that is asked for, with those of the platforms that it is built for. Raises ``BuildError``.
+
+    What is left out is said; an image that is named and built for none of them is an error.
+    """
+    wanted = {image: [each for each in platforms if image.is_built_for(each.name)] for image in _images(names)}
+    for image, found in wanted.items():
+        without = ", ".join(each.name for each in platforms if each not in found)
+        if names and not found:
+            raise BuildError(f"{image.name} is not built for {without}")
+        if without:
+            report(f"{image.name}: left out for {without}, which it is not built for")
+    return {image: found for image, found in wanted.items() if found}
+
+
+def _images(names: Sequence[str] | None) -> list[Image]:
+    return [IMAGES[name] for name in names] if names else list(IMAGES.values())
 
 
 def _chosen(names: Sequence[str] | None) -> list[Platform]:

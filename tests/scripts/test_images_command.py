@@ -59,6 +59,26 @@ def test_an_image_is_built_before_it_is_pushed(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_an_image_is_left_out_for_a_platform_that_it_is_not_built_for_and_said_to_be(tmp_path: Path) -> None:
+    both = ("--platform", "linux/amd64", "--platform", "linux/arm64")
+    code, output = said("push", "registry.test", "postgres-vm", *both, "--output", str(tmp_path))
+    assert code == 1
+    assert "postgres-vm: left out for linux/arm64, which it is not built for" in output
+    assert f"there is no {tmp_path}/postgres-vm-amd64.tar; build it" in output
+
+
+def test_all_images_are_all_that_are_built_for_a_platform(tmp_path: Path) -> None:
+    code, output = said("push", "registry.test", "--platform", "linux/arm64", "--output", str(tmp_path))
+    assert (code, "postgres-vm: left out for linux/arm64" in output) == (1, True)
+    assert f"there is no {tmp_path}/autoscaler-agent-arm64.tar; build it" in output
+
+
+@pytest.mark.parametrize("verb", [("build",), ("push", "registry.test")])
+def test_an_image_that_is_named_and_not_built_for_any_platform_asked_for_is_an_error(verb: tuple[str, ...]) -> None:
+    code, output = said(*verb, "postgres-vm", "--platform", "linux/arm64")
+    assert (code, "postgres-vm is not built for linux/arm64" in output) == (1, True)
+
+
 def test_files_are_never_mixed_with_others(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     code, output = said("unpack", "autoscaler-agent", str(tmp_path))

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from deploy.images.catalogue import GUEST
 from deploy.images.formats.tree import File, symlink
 from deploy.images.rules.platforms import Platform
 from vm_image import host, recipe
@@ -19,15 +20,12 @@ from vm_image.host import BuildError
 from vm_image.store import Report
 
 COMMANDS: Final = ("sh", "mv", "chown", "sysctl", "cp", "ls")
-_BUILT_FOR: Final = "amd64"
 
 
 def disk_key(platform: Platform) -> str:
     """The name of the disk's content. Raises ``BuildError`` for a platform that there is no guest for."""
-    if platform.debian != _BUILT_FOR:
-        raise BuildError(
-            f"the guest's disk is built for linux/{_BUILT_FOR} only: leave postgres-vm out for {platform.name}"
-        )
+    if platform.name != GUEST:
+        raise BuildError(f"the guest's disk is built for {GUEST} only: leave postgres-vm out for {platform.name}")
     return f"guest-disk and its packages {recipe.image_key()}"
 
 

@@ -119,3 +119,10 @@ def index(manifests: Mapping[str, Descriptor], annotations: Mapping[str, str] | 
             ],
         }
     )
+
+
+def digest_under_tag(manifests: Mapping[str, Descriptor]) -> str:
+    """The digest of what a tag names: the only manifest, or the index over several, by their architectures."""
+    if len(manifests) == 1:
+        return next(iter(manifests.values())).digest
+    return digest_of(index(manifests))

@@ -158,3 +158,8 @@ def test_no_module_of_python_is_left_out_that_a_program_imports() -> None:
 
 def sources_of(image: Image) -> list[str]:
     return [name for layer in image.layers if isinstance(layer, Sources) for name in layer.packages]
+
+
+def test_all_images_but_the_guests_disk_are_built_for_every_platform() -> None:
+    lacks = {(image.name, each) for image in IMAGES.values() for each in PLATFORMS if not image.is_built_for(each)}
+    assert lacks == {("postgres-vm", "linux/arm64")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import base64
 import hashlib
 import json
 import subprocess
@@ -14,8 +15,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from deploy.images.catalogue import IMAGES
+from deploy.images.inputs.checkout import Checkout
+from deploy.images.rules.platforms import PLATFORMS
 from deploy.release import push_images
+from deploy.release.assemble import assemble
+from scripts.autoscale.main import app
 from tests.deploy.release.test_release import image
 
 SCRIPT = Path(push_images.__file__)
@@ -40,7 +47,7 @@ class Registry(BaseHTTPRequestHandler):
         self.logins.append(self.headers.get("Authorization", ""))
         known = self.logins[-1] == "Basic bWU6c2VjcmV0"
         if not known:
-            self._answer(401)
+            self._answer(401, **{"WWW-Authenticate": 'Basic realm="r"'})
         return known
 
     def do_HEAD(self) -> None:
@@ -121,6 +128,43 @@ def test_every_image_is_pushed_once_and_named_by_its_digest(
     ]
 
 
+def test_an_image_for_two_platforms_is_one_name_whose_digest_the_release_says(
+    tmp_path: Path, registry: tuple[str, type[Registry]]
+) -> None:
+    address, there = registry
+    built = [image(tmp_path / "built", machine=machine) for machine in ("arm64", "amd64")]
+    guest = image(tmp_path / "built", "postgres-vm")
+    release = assemble(Checkout(), [*built, guest], tmp_path / "release")
+    done = run(address, "v1", str(release.folder / "images"))
+    assert (done.returncode, done.stderr) == (0, "")
+    said = json.loads((release.folder / "release.json").read_text())["images"]
+    assert done.stdout.splitlines() == [f"{address}/{name}@{digest}" for name, digest in said.items()]
+    index = there.kept["/v2/autoscaler-agent/manifests/v1"]
+    assert (said["autoscaler-agent"], said["postgres-vm"]) == (digest_of(index), release.images[2].digest)
+    platforms = {each["digest"]: each["platform"]["architecture"] for each in json.loads(index)["manifests"]}
+    assert platforms == {each.digest: each.architecture for each in release.images[:2]}
+    assert {digest_of(there.kept[f"/v2/autoscaler-agent/manifests/{each}"]) for each in platforms} == platforms.keys()
+
+
+def test_both_ways_to_push_leave_the_same_in_a_registry(
+    tmp_path: Path, registry: tuple[str, type[Registry]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = ("autoscaler-agent", "postgres-vm")
+    for name, where in ((name, where) for name in images for where in PLATFORMS.values()):
+        if IMAGES[name].is_built_for(where.name):
+            image(tmp_path / "images", name, where.debian)
+    auths = {registry[0]: {"auth": base64.b64encode(b"me:secret").decode()}}
+    (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    places = ("--output", str(tmp_path / "images"), *(f"--platform={each}" for each in PLATFORMS))
+    named = CliRunner().invoke(app(["images"]), ["images", "push", registry[0], *images, "--tag=v1", *places])
+    kept, registry[1].kept = registry[1].kept, {}
+    alone = run(registry[0], "v1", str(tmp_path / "images"))
+    assert (named.exit_code, alone.returncode) == (0, 0)
+    assert registry[1].kept == kept
+    assert named.stdout.replace(":v1@", "@") == alone.stdout
+
+
 def test_a_login_is_the_registrys_alone_where_it_sends_blobs_elsewhere(
     tmp_path: Path, registry: tuple[str, type[Registry]]
 ) -> None:
@@ -143,14 +187,27 @@ def test_an_address_that_is_not_of_the_web_is_refused(tmp_path: Path, registry: 
     image(tmp_path)
     done = run(registry[0], "v1", str(tmp_path))
     assert done.returncode == 1
-    assert done.stderr.startswith(
-        "autoscaler-agent-amd64.tar: the registry names an address that is not of the web: file:///v2/"
-    )
+    assert done.stderr.startswith("autoscaler-agent: the registry names an address that is not of the web: file:///v2/")
 
 
 def test_a_registry_that_refuses_is_said(tmp_path: Path, registry: tuple[str, type[Registry]]) -> None:
     done = run(registry[0], "v1", str(image(tmp_path).parent), login="me:wrong")
-    assert (done.returncode, done.stderr) == (1, "autoscaler-agent-amd64.tar: HTTP Error 401: Unauthorized\n")
+    assert (done.returncode, done.stderr) == (1, "autoscaler-agent: HTTP Error 401: Unauthorized\n")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [({}, "images has no image archive"), ({"x.tar": b"x"}, "x.tar: file could not be opened successfully")],
+)
+def test_a_folder_without_images_is_said(
+    tmp_path: Path, registry: tuple[str, type[Registry]], files: dict[str, bytes], message: str
+) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    done = run(registry[0], "v1", str(folder))
+    assert (done.returncode, message in done.stderr, registry[1].kept) == (1, True, {})
 
 
 @pytest.mark.parametrize("words", [("--help",), ("-h",)])

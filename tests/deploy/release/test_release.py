@@ -55,6 +55,11 @@ def document(release: Release, name: str) -> Any:
     return json.loads((release.folder / name).read_text())
 
 
+def chart_file(release: Release, name: str) -> str:
+    with tarfile.open(release.folder / f"autoscale-{VERSION}.tgz") as chart:
+        return (chart.extractfile(f"autoscale/{name}") or io.BytesIO()).read().decode()
+
+
 def test_what_is_inside_an_image_is_read_from_its_files() -> None:
     assert components(FILES) == [
         Component("deb", "libc6", "2.36-9+deb12u10", "amd64"),
@@ -109,23 +114,18 @@ def test_the_checksums_are_those_of_the_files(release: Release) -> None:
 
 
 def test_the_chart_has_the_version_and_the_digests(release: Release) -> None:
-    with tarfile.open(release.folder / f"autoscale-{VERSION}.tgz") as chart:
-        texts = {
-            each: io.TextIOWrapper(chart.extractfile(f"autoscale/{each}") or io.BytesIO()).read()
-            for each in ("Chart.yaml", "values.yaml")
-        }
-    assert f"\nversion: {VERSION}\nappVersion: v{VERSION}\n" in texts["Chart.yaml"]
-    (found,) = release.images
-    assert f'repository: autoscaler-agent, tag: "", digest: "{found.digest}"' in texts["values.yaml"]
-    assert 'repository: autoscale-scheduler, tag: "", digest: ""' in texts["values.yaml"], "it is not in this release"
+    (found,), values = release.images, chart_file(release, "values.yaml")
+    assert f"\nversion: {VERSION}\nappVersion: v{VERSION}\n" in chart_file(release, "Chart.yaml")
+    assert f'repository: autoscaler-agent, tag: "", digest: "{found.digest}"' in values
+    assert 'repository: autoscale-scheduler, tag: "", digest: ""' in values, "it is not in this release"
 
 
-def test_an_image_for_two_machines_is_named_by_its_tag(tmp_path: Path) -> None:
+def test_an_image_for_two_machines_is_named_by_the_digest_of_the_index_over_both(tmp_path: Path) -> None:
     archives = [image(tmp_path / "built", machine=each) for each in ("amd64", "arm64")]
     release = assemble(Checkout(), archives, tmp_path / "release")
-    with tarfile.open(release.folder / f"autoscale-{VERSION}.tgz") as chart:
-        values = (chart.extractfile("autoscale/values.yaml") or io.BytesIO()).read().decode()
-    assert 'repository: autoscaler-agent, tag: "", digest: ""' in values
+    index = oci.digest_of(oci.index({each.architecture: each.manifest for each in release.images}))
+    assert document(release, "release.json")["images"] == {"autoscaler-agent": index}
+    assert f'repository: autoscaler-agent, tag: "", digest: "{index}"' in chart_file(release, "values.yaml")
 
 
 def test_a_release_that_is_made_again_is_equal_to_the_byte(tmp_path: Path, release: Release) -> None:
