@@ -5,22 +5,24 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'EOF'
-Usage: scripts/release.sh [--platform PLATFORM]... [--images NAME]... [--repository URL] [--output FOLDER]
+Usage: scripts/release.sh [--platform PLATFORM]... [--images NAME]... [--registry PLACE] [--repository URL] [--output FOLDER]
 
 Builds the images of this commit, with its version as their tag, and from them the release in FOLDER (build/release).
   --platform    linux/amd64 or linux/arm64, repeatable (default: this machine's)
   --images      only these images, repeatable (default: all)
+  --registry    HOST[:PORT][/PATH] that the images will be pushed to, for the chart and their names (localhost:5001)
   --repository  where the sources are, for the provenance
 Needs `make env` first; `neonvm-runner` and `postgres-vm` need what vm_image/build.sh needs.
 EOF
 }
 
-platforms=() names=() more=()
+platforms=() names=() registry=() more=()
 while [ $# -gt 0 ]; do
   case "$1" in
     -h | --help) usage; exit 0 ;;
     --platform) platforms+=(--platform "$2"); shift ;;
     --images) names+=("$2"); shift ;;
+    --registry) registry=(--registry "$2"); shift ;;
     --repository | --output) more+=("$1" "$2"); shift ;;
     *) echo "release.sh: unknown argument $1" >&2; usage >&2; exit 2 ;;
   esac
@@ -36,5 +38,5 @@ if [ -n "$tag" ] && [ "$tag" != "v$version" ]; then
 fi
 images=$(mktemp -d)
 trap 'rm -rf "$images"' EXIT
-$bin/autoscale images build "${names[@]}" "${platforms[@]}" --tag "v$version" --output "$images"
-$bin/python -m deploy.release "${more[@]}" "$images"/*.tar
+$bin/autoscale images build "${names[@]}" "${platforms[@]}" "${registry[@]}" --tag "v$version" --output "$images"
+$bin/python -m deploy.release "${registry[@]}" "${more[@]}" "$images"/*.tar

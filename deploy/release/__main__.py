@@ -19,9 +19,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("archives", nargs="+", type=Path, metavar="ARCHIVE", help="image archives")
     parser.add_argument("--output", type=Path, default=Path("build/release"), help="default: %(default)s")
     parser.add_argument("--repository", default="", metavar="URL", help="where the sources are, for the provenance")
+    parser.add_argument("--registry", default="", metavar="PLACE", help="where the images will be: HOST[:PORT][/PATH]")
     chosen = parser.parse_args(arguments)
     try:
-        made = assemble(Checkout(), chosen.archives, chosen.output, chosen.repository)
+        made = assemble(Checkout(), chosen.archives, chosen.output, chosen.repository, chosen.registry)
     except (ArchiveError, BuildError, OSError) as error:
         print(f"release: {error}", file=sys.stderr)
         return 2

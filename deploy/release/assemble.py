@@ -1,36 +1,43 @@
 """Writes a release into a folder, from image archives and a checkout.
 
-images/NAME-ARCH.tar   sbom/NAME-ARCH.cdx.json   autoscale-VERSION.tgz   release.json
-provenance.intoto.json   SHA256SUMS   autoscale-VERSION-airgapped.tar
+autoscale-VERSION.tgz   autoscale-VERSION-airgapped.tar   NAME-ARCH.cdx.json   release.json   CHANGES.md
+provenance.intoto.json   SHA256SUMS, of these   images/NAME-ARCH.tar
+
+People download the files, and nodes the images from a registry. The archive has all of them, and sums of its own.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import shutil
 import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from deploy.images.inputs.checkout import Checkout
 from deploy.release import push_images
-from deploy.release.chart_archive import chart_archive
+from deploy.release.chart_archive import Place, chart_archive
 from deploy.release.documents import (
     ReleasedImage,
     Source,
     bill_of_materials,
+    changes,
     checksums,
     digests_by_name,
     encoded,
     provenance,
+    summary,
 )
 from deploy.release.image_archive import read_image
+from vm_image.host import BuildError
 
 CHART: Final = Path("deploy/kubernetes/chart/autoscale")
 PUSH: Final = "push_images.py"
 SUMS: Final = "SHA256SUMS"
+PROVENANCE: Final = "provenance.intoto.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,41 +49,50 @@ class Release:
     airgapped: Path
 
 
-def assemble(checkout: Checkout, archives: Sequence[Path], folder: Path, uri: str = "") -> Release:
+def assemble(checkout: Checkout, archives: Sequence[Path], folder: Path, uri: str = "", registry: str = "") -> Release:
     """Writes the release into ``folder``, which is emptied first. Raises ``ArchiveError`` and ``BuildError``.
 
-    ``uri`` is where the repository is, as the provenance names it.
+    ``uri`` is where the repository is, as the provenance names it, and ``registry`` where the images will be.
     """
-    source = Source(checkout.version, checkout.revision, checkout.created, uri)
+    source = Source(checkout.version, checkout.revision, checkout.created, uri, registry)
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "images").mkdir(parents=True)
-    (folder / "sbom").mkdir()
     for path in archives:
         shutil.copyfile(path, folder / "images" / path.name)
     images = tuple(read_image(path) for path in sorted((folder / "images").glob("*.tar")))
     for image in images:
         name = f"{image.file.removesuffix('.tar')}.cdx.json"
-        (folder / "sbom" / name).write_bytes(encoded(bill_of_materials(image, source)))
+        (folder / name).write_bytes(encoded(bill_of_materials(image, source)))
     _write_chart(checkout, images, folder, source)
-    summary = {"version": source.version, "revision": source.revision, "images": digests_by_name(images)}
-    (folder / "release.json").write_bytes(encoded(summary))
-    statement = provenance(_digests(folder), source, (each for image in images for each in image.components))
-    (folder / "provenance.intoto.json").write_bytes(encoded(statement))
-    (folder / SUMS).write_bytes(checksums(_digests(folder)))
-    return Release(folder, images, _pack(folder, source.version))
+    (folder / "release.json").write_bytes(encoded(summary(images, source)))
+    (folder / "CHANGES.md").write_text(_changes(checkout))
+    files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    statement = provenance(_digests(files), source, (each for image in images for each in image.components))
+    (folder / PROVENANCE).write_bytes(encoded(statement))
+    airgapped = _pack(folder / f"autoscale-{source.version}-airgapped.tar", {**files, PROVENANCE: folder / PROVENANCE})
+    downloads = {path.name: path for path in folder.iterdir() if path.is_file()}
+    (folder / SUMS).write_bytes(checksums(_digests(downloads)))
+    return Release(folder, images, airgapped)
+
+
+def _changes(checkout: Checkout) -> str:
+    try:
+        return changes((checkout.root / "CHANGELOG.md").read_text(), checkout.version)
+    except ValueError as error:
+        raise BuildError(f"CHANGELOG.md {error}") from error
 
 
 def _write_chart(checkout: Checkout, images: Iterable[ReleasedImage], folder: Path, source: Source) -> None:
     """The chart names its images by tag and digest."""
     root = checkout.root / CHART
     files = {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
-    packed = chart_archive(files, source.version, f"v{source.version}", digests_by_name(images))
+    place = Place(source.registry, f"v{source.version}", digests_by_name(images))
+    packed = chart_archive(files, source.version, place)
     (folder / f"autoscale-{source.version}.tgz").write_bytes(packed)
 
 
-def _digests(folder: Path) -> dict[str, str]:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): _digest(path) for path in paths}
+def _digests(files: Mapping[str, Path]) -> dict[str, str]:
+    return {name: _digest(path) for name, path in files.items()}
 
 
 def _digest(path: Path) -> str:
@@ -84,26 +100,25 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def _pack(folder: Path, version: str) -> Path:
-    """One archive with everything, and the script that pushes the images."""
-    name = f"autoscale-{version}-airgapped"
-    path = folder / f"{name}.tar"
+def _pack(path: Path, files: Mapping[str, Path]) -> Path:
+    """One archive with everything, the script that pushes the images, and the sums of all of these."""
+    files = {**files, PUSH: Path(push_images.__file__)}
     half = path.with_suffix(".half")
     try:
         with tarfile.open(half, "w", format=tarfile.PAX_FORMAT) as archive:
-            for each in sorted(folder.rglob("*")):
-                if each.is_file() and each != half:
-                    _add(archive, f"{name}/{each.relative_to(folder)}", each, 0o644)
-            _add(archive, f"{name}/{PUSH}", Path(push_images.__file__), 0o755)
+            for name, each in sorted(files.items()):
+                with each.open("rb") as content:
+                    _add(archive, f"{path.stem}/{name}", each.stat().st_size, content, 0o755 if name == PUSH else 0o644)
+            sums = checksums(_digests(files))
+            _add(archive, f"{path.stem}/{SUMS}", len(sums), io.BytesIO(sums))
         half.rename(path)
     finally:
         half.unlink(missing_ok=True)
     return path
 
 
-def _add(archive: tarfile.TarFile, name: str, path: Path, mode: int) -> None:
+def _add(archive: tarfile.TarFile, name: str, size: int, content: IO[bytes], mode: int = 0o644) -> None:
     """A file without its time and owner: equal releases are equal to the byte."""
     info = tarfile.TarInfo(name)
-    info.size, info.mode = path.stat().st_size, mode
-    with path.open("rb") as content:
-        archive.addfile(info, content)
+    info.size, info.mode = size, mode
+    archive.addfile(info, content)

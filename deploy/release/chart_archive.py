@@ -1,20 +1,33 @@
-"""The chart as one file, with a release's version and, where there are any, the digests of its images (pure)."""
+"""The chart as one file, with a release's version, and where its images are (pure)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from deploy.images.formats.tree import File, compressed, tar_of, tree
 
 _IMAGE = re.compile(r'image: \{(?P<before>[^}\n]*)repository: (?P<name>[\w-]+)(?P<between>[^}\n]*)digest: ""\}')
 
 
-def chart_archive(files: Mapping[str, bytes], version: str, tag: str, digests: Mapping[str, str]) -> bytes:
-    """``helm package`` of the chart's ``files`` by their paths in it: equal for equal files. ``tag`` is the images'."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a release's images are: in which registry, which is as in the chart where it is empty, under which tag and
+    digests by their names.
+    """
+
+    registry: str
+    tag: str
+    digests: Mapping[str, str]
+
+
+def chart_archive(files: Mapping[str, bytes], version: str, images: Place) -> bytes:
+    """``helm package`` of the chart's ``files`` by their paths in it: equal for equal files."""
     changed = dict(files)
-    changed["Chart.yaml"] = with_version(files["Chart.yaml"].decode(), version, tag).encode()
-    changed["values.yaml"] = with_digests(files["values.yaml"].decode(), digests).encode()
+    changed["Chart.yaml"] = with_version(files["Chart.yaml"].decode(), version, images.tag).encode()
+    values = with_digests(files["values.yaml"].decode(), images.digests)
+    changed["values.yaml"] = with_registry(values, images.registry).encode()
     return compressed(tar_of(tree(File(f"autoscale/{path}", content) for path, content in changed.items())))
 
 
@@ -39,3 +52,14 @@ def with_digests(values: str, digests: Mapping[str, str]) -> str:
         return found[0].replace('digest: ""', f'digest: "{digests.get(found["name"], "")}"')
 
     return _IMAGE.sub(filled, values)
+
+
+def with_registry(values: str, registry: str) -> str:
+    """``values.yaml`` with the registry of the images; as it is without one.
+
+    >>> with_registry("image:\\n  registry: localhost:5001\\n", "ghcr.io/team")
+    'image:\\n  registry: ghcr.io/team\\n'
+    """
+    if not registry:
+        return values
+    return re.sub(r"(?<=^image:\n  registry: ).*$", registry, values, count=1, flags=re.MULTILINE)

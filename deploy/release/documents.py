@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -37,12 +38,16 @@ class ReleasedImage:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a release is made of. ``uri`` is empty where the repository has no address."""
+    """What a release is made of. ``uri`` is empty where the repository has no address.
+
+    ``registry`` is where its images will be, with a path where there is one; empty where it is pushed by hand.
+    """
 
     version: str
     revision: str
     created: str
     uri: str = ""
+    registry: str = ""
 
 
 def encoded(document: Mapping[str, object]) -> bytes:
@@ -98,6 +103,16 @@ def provenance(subjects: Mapping[str, str], source: Source, materials: Iterable[
     }
 
 
+def summary(images: Iterable[ReleasedImage], source: Source) -> Document:
+    """What ``release.json`` says: which release it is, and where its images are under which digests."""
+    return {
+        "version": source.version,
+        "revision": source.revision,
+        "registry": source.registry,
+        "images": digests_by_name(images),
+    }
+
+
 def digests_by_name(images: Iterable[ReleasedImage]) -> dict[str, str]:
     """What a registry has under each image's tag: a manifest, or for several platforms an index over manifests."""
     manifests: dict[str, dict[str, oci.Descriptor]] = {}
@@ -109,3 +124,16 @@ def digests_by_name(images: Iterable[ReleasedImage]) -> dict[str, str]:
 def checksums(files: Mapping[str, str]) -> bytes:
     """Lines as ``sha256sum --check`` reads them, of SHA-256 digests by path."""
     return "".join(f"{digest}  {path}\n" for path, digest in sorted(files.items())).encode()
+
+
+def changes(changelog: str, version: str) -> str:
+    """The section of a changelog about ``version``, without its heading. Raises ``ValueError`` where there is none.
+
+    >>> changes("# Changelog\\n\\n## [1.1.0] - 2026-11-22\\n\\n- New.\\n\\n## [1.0.0]\\n\\n[1.1.0]: ../x\\n", "1.1.0")
+    '- New.\\n'
+    """
+    section = rf"^## \[{re.escape(version)}\].*\n((?:(?!## |\[.+\]: ).*\n)*)"
+    found = re.search(section, changelog, re.MULTILINE)
+    if found is None:
+        raise ValueError(f"has no section [{version}]")
+    return f"{found[1].strip()}\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -19,8 +20,10 @@ from deploy.images.formats.tree import File, compressed, tar_of, tree
 from deploy.images.inputs.checkout import Checkout
 from deploy.release.__main__ import main
 from deploy.release.assemble import Release, assemble
+from deploy.release.documents import changes
 from deploy.release.inventory import Component, components
 from protocol import VERSION
+from tests import plain_yaml
 
 STATUS = b"Package: libc6\nArchitecture: amd64\nVersion: 2.36-9+deb12u10\nDescription: a library\n"
 METADATA = b"Metadata-Version: 2.4\nName: Proto_Buf\nVersion: 6.1\nLicense: BSD\n\nVersion: of the text\n"
@@ -78,7 +81,7 @@ def test_what_is_in_a_guests_disk_is_read_from_the_list_beside_it() -> None:
 
 def test_each_image_has_a_bill_of_materials_for_its_digest(release: Release) -> None:
     (found,) = release.images
-    listed = document(release, "sbom/autoscaler-agent-amd64.cdx.json")
+    listed = document(release, "autoscaler-agent-amd64.cdx.json")
     about = listed["metadata"]["component"]
     assert (listed["bomFormat"], listed["specVersion"], about["version"]) == ("CycloneDX", "1.5", VERSION)
     assert f"sha256:{about['hashes'][0]['content']}" == found.digest
@@ -96,9 +99,10 @@ def test_the_provenance_names_every_file_and_what_it_was_made_of(release: Releas
     chart = f"autoscale-{VERSION}.tgz"
     assert set(subjects) == {
         chart,
+        "CHANGES.md",
+        "autoscaler-agent-amd64.cdx.json",
         "images/autoscaler-agent-amd64.tar",
         "release.json",
-        "sbom/autoscaler-agent-amd64.cdx.json",
     }
     assert subjects[chart] == hashlib.sha256((release.folder / chart).read_bytes()).hexdigest()
     definition = statement["predicate"]["buildDefinition"]
@@ -108,9 +112,22 @@ def test_the_provenance_names_every_file_and_what_it_was_made_of(release: Releas
     assert len(materials) == 2
 
 
-def test_the_checksums_are_those_of_the_files(release: Release) -> None:
-    done = subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=release.folder, check=False)
-    assert done.returncode == 0
+def names_in_sums(folder: Path) -> set[str]:
+    """What the checksums of a folder are about; they are right."""
+    done = subprocess.run(
+        ["sha256sum", "--check", "SHA256SUMS"], cwd=folder, check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return {line.removesuffix(": OK") for line in done.stdout.splitlines()}
+
+
+def test_the_checksums_are_those_of_the_files_that_are_downloaded(release: Release, tmp_path: Path) -> None:
+    downloads = tmp_path / "downloads"
+    downloads.mkdir()
+    for each in (path for path in release.folder.iterdir() if path.is_file()):
+        shutil.copy(each, downloads)
+    assert names_in_sums(downloads) == {each.name for each in downloads.iterdir()} - {"SHA256SUMS"}
+    assert release.airgapped.name in names_in_sums(downloads)
 
 
 def test_the_chart_has_the_version_and_the_digests(release: Release) -> None:
@@ -133,12 +150,60 @@ def test_a_release_that_is_made_again_is_equal_to_the_byte(tmp_path: Path, relea
     assert again.airgapped.read_bytes() == release.airgapped.read_bytes()
 
 
-def test_one_archive_has_everything_and_the_script_that_pushes(release: Release) -> None:
+def test_one_archive_has_everything_and_the_script_that_pushes(release: Release, tmp_path: Path) -> None:
     with tarfile.open(release.airgapped) as archive:
         found = {each.name.partition("/")[2]: each.mode for each in archive}
+    subprocess.run(["tar", "--extract", f"--file={release.airgapped}", f"--directory={tmp_path}"], check=True)
     here = {str(path.relative_to(release.folder)) for path in release.folder.rglob("*") if path.is_file()}
     assert found.keys() == (here - {release.airgapped.name}) | {"push_images.py"}
-    assert found["push_images.py"] == 0o755
+    assert {name for name, mode in found.items() if mode != 0o644} == {"push_images.py"}
+    assert names_in_sums(tmp_path / release.airgapped.stem) == found.keys() - {"SHA256SUMS"}
+
+
+def test_the_chart_takes_the_images_from_where_the_release_is_pushed_to(tmp_path: Path, release: Release) -> None:
+    there = assemble(Checkout(), [image(tmp_path / "again")], tmp_path / "other", registry="ghcr.io/team/autoscale")
+    assert document(there, "release.json")["registry"] == "ghcr.io/team/autoscale"
+    places = [plain_yaml.load(chart_file(each, "values.yaml"))["image"]["registry"] for each in (release, there)]
+    assert places == ["localhost:5001", "ghcr.io/team/autoscale"]
+
+
+CHANGELOG = """# Changelog
+
+## [Unreleased]
+
+- Next.
+
+## [0.2.0] - 2026-11-22
+
+### Fixed
+
+- A [fault](x.md).
+
+## [0.1.0]
+
+- First.
+
+[0.1.0]: ../../releases/tag/v0.1.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [("0.2.0", "### Fixed\n\n- A [fault](x.md).\n"), ("0.1.0", "- First.\n"), ("Unreleased", "- Next.\n")],
+)
+def test_the_changes_of_a_release_are_those_of_its_version(version: str, said: str) -> None:
+    assert changes(CHANGELOG, version) == said
+
+
+def test_a_version_that_the_changelog_does_not_have_is_not_released() -> None:
+    with pytest.raises(ValueError, match=r"has no section \[0\.2\]"):
+        changes(CHANGELOG, "0.2")
+
+
+def test_a_release_comes_with_its_changes(release: Release) -> None:
+    text = (release.folder / "CHANGES.md").read_text()
+    assert text in (Checkout().root / "CHANGELOG.md").read_text()
+    assert (text[:4], "\n## " in text, "\n[" in text) == ("### ", False, False)
 
 
 def test_the_chart_of_the_checkout_has_the_projects_version() -> None:
