@@ -12,6 +12,7 @@ Builds the images of this commit, with its version as their tag, and from them t
   --images      only these images, repeatable (default: all)
   --registry    HOST[:PORT][/PATH] that the images will be pushed to, for the chart and their names (localhost:5001)
   --repository  where the sources are, for the provenance
+  --output      a folder that is empty, is not there, or has an earlier release, which is replaced when the new one is whole
 Needs `make env` first; `neonvm-runner` and `postgres-vm` need what vm_image/build.sh needs.
 EOF
 }
@@ -36,6 +37,7 @@ if [ -n "$tag" ] && [ "$tag" != "v$version" ]; then
   echo "release.sh: the tag of this commit is $tag and its version is $version" >&2
   exit 1
 fi
+$bin/python -m deploy.release --check "${more[@]}" # before the images are built, which takes minutes
 images=$(mktemp -d)
 trap 'rm -rf "$images"' EXIT
 $bin/autoscale images build "${names[@]}" "${platforms[@]}" "${registry[@]}" --tag "v$version" --output "$images"

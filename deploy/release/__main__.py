@@ -10,18 +10,25 @@ from pathlib import Path
 from deploy.images.inputs.checkout import Checkout
 from deploy.release.assemble import assemble
 from deploy.release.image_archive import ArchiveError
+from deploy.release.output_folder import check_output
 from vm_image.host import BuildError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the release; 0 then, 2 where something is missing."""
     parser = argparse.ArgumentParser(prog="python -m deploy.release", description="Makes a release of built images.")
-    parser.add_argument("archives", nargs="+", type=Path, metavar="ARCHIVE", help="image archives")
+    parser.add_argument("archives", nargs="*", type=Path, metavar="ARCHIVE", help="image archives")
     parser.add_argument("--output", type=Path, default=Path("build/release"), help="default: %(default)s")
     parser.add_argument("--repository", default="", metavar="URL", help="where the sources are, for the provenance")
     parser.add_argument("--registry", default="", metavar="PLACE", help="where the images will be: HOST[:PORT][/PATH]")
+    parser.add_argument("--check", action="store_true", help="only say whether the output may be written")
     chosen = parser.parse_args(arguments)
+    if chosen.check == bool(chosen.archives):
+        parser.error("give either archives or --check")
     try:
+        if chosen.check:
+            check_output(chosen.output)
+            return 0
         made = assemble(Checkout(), chosen.archives, chosen.output, chosen.repository, chosen.registry)
     except (ArchiveError, BuildError, OSError) as error:
         print(f"release: {error}", file=sys.stderr)

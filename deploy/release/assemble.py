@@ -32,11 +32,11 @@ from deploy.release.documents import (
     summary,
 )
 from deploy.release.image_archive import read_image
+from deploy.release.output_folder import IMAGES, SUMMARY, SUMS, replaced
 from vm_image.host import BuildError
 
 CHART: Final = Path("deploy/kubernetes/chart/autoscale")
 PUSH: Final = "push_images.py"
-SUMS: Final = "SHA256SUMS"
 PROVENANCE: Final = "provenance.intoto.json"
 
 
@@ -50,29 +50,35 @@ class Release:
 
 
 def assemble(checkout: Checkout, archives: Sequence[Path], folder: Path, uri: str = "", registry: str = "") -> Release:
-    """Writes the release into ``folder``, which is emptied first. Raises ``ArchiveError`` and ``BuildError``.
+    """Writes the release into ``folder``, in place of an earlier one. Raises ``ArchiveError`` and ``BuildError``.
 
     ``uri`` is where the repository is, as the provenance names it, and ``registry`` where the images will be.
     """
     source = Source(checkout.version, checkout.revision, checkout.created, uri, registry)
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "images").mkdir(parents=True)
+    with replaced(folder) as new:
+        images = _write_images(archives, new, source)
+        _write_chart(checkout, images, new, source)
+        (new / SUMMARY).write_bytes(encoded(summary(images, source)))
+        (new / "CHANGES.md").write_text(_changes(checkout))
+        files = {str(path.relative_to(new)): path for path in new.rglob("*") if path.is_file()}
+        statement = provenance(_digests(files), source, (each for image in images for each in image.components))
+        (new / PROVENANCE).write_bytes(encoded(statement))
+        airgapped = _pack(new / f"autoscale-{source.version}-airgapped.tar", {**files, PROVENANCE: new / PROVENANCE})
+        downloads = {path.name: path for path in new.iterdir() if path.is_file()}
+        (new / SUMS).write_bytes(checksums(_digests(downloads)))
+    return Release(folder, images, folder / airgapped.name)
+
+
+def _write_images(archives: Iterable[Path], folder: Path, source: Source) -> tuple[ReleasedImage, ...]:
+    """The archives, and a list of what is inside each."""
+    (folder / IMAGES).mkdir()
     for path in archives:
-        shutil.copyfile(path, folder / "images" / path.name)
-    images = tuple(read_image(path) for path in sorted((folder / "images").glob("*.tar")))
+        shutil.copyfile(path, folder / IMAGES / path.name)
+    images = tuple(read_image(path) for path in sorted((folder / IMAGES).glob("*.tar")))
     for image in images:
         name = f"{image.file.removesuffix('.tar')}.cdx.json"
         (folder / name).write_bytes(encoded(bill_of_materials(image, source)))
-    _write_chart(checkout, images, folder, source)
-    (folder / "release.json").write_bytes(encoded(summary(images, source)))
-    (folder / "CHANGES.md").write_text(_changes(checkout))
-    files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
-    statement = provenance(_digests(files), source, (each for image in images for each in image.components))
-    (folder / PROVENANCE).write_bytes(encoded(statement))
-    airgapped = _pack(folder / f"autoscale-{source.version}-airgapped.tar", {**files, PROVENANCE: folder / PROVENANCE})
-    downloads = {path.name: path for path in folder.iterdir() if path.is_file()}
-    (folder / SUMS).write_bytes(checksums(_digests(downloads)))
-    return Release(folder, images, airgapped)
+    return images
 
 
 def _changes(checkout: Checkout) -> str:

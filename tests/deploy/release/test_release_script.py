@@ -1,0 +1,33 @@
+"""`scripts/release.sh`: what it builds, under which names, and what it does not touch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protocol import VERSION
+from tests.deploy.release.workspace import Workspace
+from tests.deploy.release.workspace import workspace as new_workspace
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return new_workspace(tmp_path / "checkout")
+
+
+def test_images_have_the_version_as_their_tag_and_the_name_that_the_chart_asks_for(workspace: Workspace) -> None:
+    both = ("--platform", "linux/amd64", "--platform", "linux/arm64")
+    done = workspace.run("scripts/release.sh", *both, "--registry", "r.test/team")
+    assert (done.returncode, done.stderr) == (0, "")
+    (asked,) = workspace.asked
+    assert asked.startswith(f"images build {' '.join(both)} --registry r.test/team --tag v{VERSION} --output /")
+    assert '"registry": "r.test/team"' in (workspace.root / "build" / "release" / "release.json").read_text()
+
+
+def test_a_folder_of_a_person_is_refused_before_anything_is_built(workspace: Workspace) -> None:
+    (workspace.root / "home" / "thesis.tex").write_text("mine")
+    done = workspace.run("scripts/release.sh", "--output", "home")
+    assert (done.returncode, workspace.asked) == (2, [])
+    assert done.stderr.startswith("release: home is left as it is, since it has what is no release (thesis.tex)")
+    assert (workspace.root / "home" / "thesis.tex").read_text() == "mine"
