@@ -1,0 +1,73 @@
+"""What the release's workflow pushes, signs and publishes, by its own commands."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Final
+
+import pytest
+
+from deploy.images.formats.registry_login import Login, login_for
+from deploy.images.inputs.checkout import HERE
+from protocol import VERSION
+from tests import plain_yaml
+from tests.deploy.release.workspace import Workspace
+from tests.deploy.release.workspace import workspace as new_workspace
+
+STEPS: Final[list[dict[str, Any]]] = plain_yaml.load((HERE / ".github/workflows/release.yml").read_text())["jobs"][
+    "release"
+]["steps"]
+GITHUB: Final = {
+    "GITHUB_REPOSITORY": "Team/Scaling",
+    "GITHUB_SERVER_URL": "https://github.test",
+    "GITHUB_REF_NAME": f"v{VERSION}",
+    "REGISTRY_USER": "actor",
+    "REGISTRY_PASSWORD": "secret",
+}
+REGISTRY: Final = "ghcr.io/team/scaling"
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A checkout after all steps that are commands, from the release's build on."""
+    workspace = new_workspace(tmp_path_factory.mktemp("release") / "checkout")
+    workspace.program("programs/make", "")
+    workspace.program("scripts/install-packages.sh", "")
+    workspace.program("programs/gh", 'printf "%s\\n" "$@" > published')
+    variables = workspace.root / "variables"
+    variables.touch()
+    first = next(number for number, step in enumerate(STEPS) if step.get("name") == "Name the registry")
+    for step in (step for step in STEPS[first:] if "run" in step):
+        given = dict(line.split("=", 1) for line in variables.read_text().splitlines())
+        assert step["shell"] == "bash", "in a container it is sh otherwise"
+        command = ("bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"])
+        done = workspace.run(*command, **GITHUB, **given, GITHUB_ENV=str(variables))
+        assert (done.returncode, done.stderr) == (0, ""), step["name"]
+    return workspace
+
+
+def test_images_are_pushed_with_a_login_to_a_registry_that_takes_their_names(published: Workspace) -> None:
+    assert published.asked[-1] == f"images push {REGISTRY} --tag v{VERSION} --output build/release/images"
+    config = (published.root / "home" / ".docker" / "config.json").read_text()
+    assert login_for("ghcr.io", config) == Login("actor", "secret")
+
+
+def test_the_chart_that_is_published_takes_the_images_that_are_pushed(published: Workspace) -> None:
+    summary = json.loads((published.root / "build" / "release" / "release.json").read_text())
+    assert (summary["registry"], list(summary["images"])) == (REGISTRY, ["autoscaler-agent"])
+
+
+def test_what_is_signed_is_each_file_that_is_published_and_each_image(published: Workspace) -> None:
+    release = published.root / "build" / "release"
+    words = (published.root / "published").read_text().splitlines()
+    start = f"release create v{VERSION} --verify-tag --notes-file build/release/CHANGES.md".split()
+    files = [published.root / word for word in words[len(start) :]]
+    assert words[: len(start)] == start
+    assert sorted(files) == sorted(path for path in release.iterdir() if path.is_file())
+    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    images = json.loads((release / "release.json").read_text())["images"]
+    pushed = {f"{REGISTRY}/{name}": digest.removeprefix("sha256:") for name, digest in images.items()}
+    (signing,) = (step["with"] for step in STEPS if step.get("uses", "").startswith("actions/attest-build-provenance@"))
+    lines = (published.root / signing["subject-checksums"]).read_text().splitlines()
+    assert {name: digest for digest, _, name in (line.partition("  ") for line in lines)} == digests | pushed
