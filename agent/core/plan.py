@@ -96,10 +96,11 @@ def _due(state: State, wanted: Resources, report: Resources, now: Instant) -> In
 
 def _request(state: State, vm: Vm, report: Resources) -> AgentRequest:
     side = state.scheduler
+    recorded = vm.recorded_permit if side.stores_permits else None
     return AgentRequest(
         pod=state.pod,
         resources=report,
-        last_permit=vm.recorded_permit if side.ceiling is None else side.ceiling,
+        last_permit=recorded if side.ceiling is None else side.ceiling,
         compute_unit=side.compute_unit,
         metrics=_metrics(state),
         sequence=side.sequence,

@@ -55,11 +55,14 @@ class SchedulerSide:
     ``sequence`` numbers the next request: it only rises, so that the scheduler knows a late message from a new one.
     ``is_void``: the VM was opted out while the request was in flight, so a permit in its answer does not count.
     ``knows_load`` says that it was ever told the VM's load: without it, it cannot tell an idle VM from a busy one.
+    ``stores_permits``: what the VM's object records is this scheduler's. The original's stores none there, and takes
+    what an agent presents as granted, so a permit that another scheduler has left must not reach it.
     """
 
     next_at: Instant
     sequence: int
     compute_unit: ComputeUnit | None = None
+    stores_permits: bool = True
     permit: Resources | None = None
     ceiling: Resources | None = None
     asking: AskScheduler | None = None
@@ -170,7 +173,7 @@ def begin(  # noqa: PLR0913 - what a state begins with
         pod=pod,
         policy=policy,
         begins_at=begins_at,
-        scheduler=SchedulerSide(next_at=begins_at, sequence=sequence, compute_unit=unit),
+        scheduler=SchedulerSide(begins_at, sequence, compute_unit=unit, stores_permits=unit is None),
         guest=GuestSide(stabilizer=Stabilizer(policy.smoothing)),
         rhythm=rhythm,
     )

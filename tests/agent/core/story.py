@@ -60,10 +60,11 @@ class Story:
     jitter: float = 0.0
     busy: float = 0.0
     stalled: float = 0.0
+    unit: ComputeUnit | None = None
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
-        self.state = begin(POD, self.policy, self.instant, self.jitter, sequence=1)
+        self.state = begin(POD, self.policy, self.instant, self.jitter, sequence=1, unit=self.unit)
 
     @property
     def instant(self) -> Instant:

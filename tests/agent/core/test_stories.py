@@ -9,7 +9,21 @@ import pytest
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.events import AskFailed, Fault, PatchConflicted, Scraped, VmLost
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources, Seconds
-from tests.agent.core.story import GIB, NETWORK, POLICY, Story, asks, cu, holding, patches, planned, sample, settled, vm
+from tests.agent.core.story import (
+    GIB,
+    NETWORK,
+    POLICY,
+    UNIT,
+    Story,
+    asks,
+    cu,
+    holding,
+    patches,
+    planned,
+    sample,
+    settled,
+    vm,
+)
 
 
 def test_asks_with_what_it_has_to_learn_the_compute_unit() -> None:
@@ -30,6 +44,13 @@ def test_an_odd_size_is_asked_for_as_it_is_before_the_compute_unit_is_known() ->
 def test_the_first_request_names_the_permit_that_the_object_records() -> None:
     story = Story().sees(replace(vm(cu(1)), recorded_permit=cu(3)))
     assert story.acts() == [asks(cu(1), cu(3), 1, unit=None)]
+
+
+def test_beside_a_scheduler_that_stores_none_a_permit_on_the_object_is_anothers_and_not_presented() -> None:
+    story = Story(unit=UNIT).sees(replace(vm(cu(1)), recorded_permit=cu(8))).looks()
+    assert story.acts() == [asks(cu(1), None, 1)]
+    story.answers(cu(1)).at(1.0).looks(cores=0.25)
+    assert story.acts() == [asks(cu(2), cu(1), 2)], "what it was permitted itself it presents"
 
 
 def test_many_agents_that_start_together_spread_their_first_requests() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.names import ANNOTATION_APPROVED
+from protocol.names import ANNOTATION_APPROVED, ANNOTATION_PERMIT, ANNOTATION_PERMIT_WRITER
 from protocol.permits import decode_permit
 from tests.kubernetes.failing.fleet import VMS, until
 from tests.kubernetes.neon.stage import ADMITTING, SETTINGS, Stage
@@ -54,6 +54,8 @@ async def test_a_vm_moves_over_step_by_step_and_back_and_never_restarts(stage: S
 
     await until(has_shrunk, "the original's agent shrinks it again", 90.0)
     await stage.end(ours)
+    stored_ones = {ANNOTATION_PERMIT: None, ANNOTATION_PERMIT_WRITER: None}
+    await stage.fleet.patch(f"{VMS}/db", {"metadata": {"annotations": stored_ones}})
     await stage.original_scheduler(node)
     guest.load(2.0)
     await stage.grows("db", "2250m")
