@@ -33,6 +33,7 @@ from protocol.guest.monitor_messages import (
     write_to_monitor,
 )
 from protocol.runtime.clock import Clock
+from protocol.token_bucket import TokenBucket
 from protocol.units import Instant, Seconds
 
 CHECK: Final = Seconds(5.0)
@@ -61,8 +62,7 @@ class MonitorSession:
         self._asked: int | None = None
         self._asked_at = Instant(0.0)
         self._checked: int | None = None
-        self._allowance = MOST_AT_ONCE
-        self._counted_at = Instant(0.0)
+        self._allowed = TokenBucket(MOST_AT_ONCE, PER_SECOND, Instant(0.0))
 
     def say(self, action: AskMonitor) -> None:
         """Sends the action's message; the outcome is an event."""
@@ -99,21 +99,15 @@ class MonitorSession:
     def _begin(self, connection: MonitorConnection) -> None:
         self._outbox = asyncio.Queue()
         self._asked = self._checked = None
-        self._allowance, self._counted_at = MOST_AT_ONCE, self._clock.now()
+        self._allowed = TokenBucket(MOST_AT_ONCE, PER_SECOND, self._clock.now())
         self._take(MonitorJoined(connection.version))
 
     async def _read(self, connection: MonitorConnection) -> None:
         while True:
             message = await connection.receive()
-            self._count()
+            if not self._allowed.take(1.0, self._clock.now()):
+                raise PortError(Fault.GUEST, f"the guest's monitor sends more than {PER_SECOND:g} messages a second")
             self._hear(message, connection.version)
-
-    def _count(self) -> None:
-        now = self._clock.now()
-        grown = self._allowance + PER_SECOND * (now - self._counted_at)
-        self._allowance, self._counted_at = min(MOST_AT_ONCE, grown) - 1.0, now
-        if self._allowance < 0.0:
-            raise PortError(Fault.GUEST, f"the guest's monitor sends more than {PER_SECOND:g} messages a second")
 
     def _hear(self, message: FromMonitor, version: int) -> None:
         match message:

@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-- A guest is not trusted: what it sends is bounded in size and number, what is sent to it has a deadline, and where it
-  redirects to is never followed.
+- A guest is not trusted: what it sends is bounded in size and number, frames that are no messages included; what is
+  sent to it has a deadline, and where it redirects to is never followed.
 - A guest without a monitor is the network's fault, as far as one can tell; one that answers nonsense is the guest's.
 """
 
@@ -15,6 +15,8 @@ from contextlib import asynccontextmanager
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, WebSocketException
+from websockets.frames import CloseCode
+from websockets.protocol import Event
 
 from agent.core.events import Fault
 from agent.core.monitor.monitor_side import printable
@@ -27,14 +29,22 @@ from protocol.guest.monitor_messages import (
     read_greeting,
     write_greeting,
 )
-from protocol.units import Seconds
+from protocol.token_bucket import TokenBucket
+from protocol.units import Instant, Seconds
 
 UNREAD = 8
 """Messages that wait in memory; then the guest's are no longer read from the network."""
 
-
 UNSENT = 64 * 1024
 """Bytes of answers to a guest's pings that wait for it to read them; one that lets more wait is given up."""
+
+SLICE = 1024
+"""Bytes that are read before it is looked at how many frames they were. The shortest frame has two."""
+
+MOST_FRAMES = 1000.0
+FRAMES_PER_SECOND = 200.0
+"""Frames and pieces from the network that a guest may send: at once, and in the long run. Each takes the time of the
+whole node's agent, and pings, pongs and empty parts of messages are no messages that the conversation counts."""
 
 POLITE = Seconds(0.5)
 """For so long the end of a conversation is waited for."""
@@ -100,13 +110,36 @@ async def _ending(socket: ClientConnection) -> AsyncIterator[None]:
 
 
 class _Bounded(ClientConnection):
-    """A connection whose pongs do not pile up: the library writes them whether or not the guest reads."""
+    """A connection that reads no flood of frames, and whose pongs do not pile up: the library reads and writes all."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See ``asyncio.Protocol``."""
+        self._frames = 0
+        self._allowed = TokenBucket(MOST_FRAMES, FRAMES_PER_SECOND, Instant(self.loop.time()))
+        super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         """See ``asyncio.Protocol``."""
-        super().data_received(data)
-        if self.transport.get_write_buffer_size() > UNSENT:
-            self.transport.abort()
+        self._frames += 1
+        for at in range(0, len(data), SLICE):
+            super().data_received(data[at : at + SLICE])
+            read, self._frames = self._frames, 0
+            if not self._allowed.take(read, Instant(self.loop.time())):
+                self._give_up("too many frames")
+            elif self.transport.get_write_buffer_size() > UNSENT:
+                self._give_up("answers to pings are not read")
+            if self.transport.is_closing():
+                return
+
+    def process_event(self, event: Event) -> None:
+        """Each frame is one."""
+        self._frames += 1
+        super().process_event(event)
+
+    def _give_up(self, why: str) -> None:
+        self.protocol.fail(CloseCode.POLICY_VIOLATION, why)
+        self.send_data()
+        self.transport.abort()
 
 
 class _Direct(connect):

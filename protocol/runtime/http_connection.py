@@ -4,6 +4,8 @@ Rules that hold here:
 
 - The parser is httptools'. What breaks the rules of HTTP, or ends before it is whole, raises ``BrokenConnectionError``.
 - A peer that sends faster than we read is held up: no more than ``MOST_UNREAD`` bytes wait here.
+- A whole answer comes in ``FEW_PIECES``, and beyond these in pieces of ``LEAST_PIECE`` bytes on average at least: each
+  piece takes time of its own.
 - What is no body (a head, a trailer) has ``MOST_BESIDE`` bytes in a row at most, because the parser keeps it.
 - A connection that has broken, or on which an answer was given up, is never used again.
 """
@@ -14,6 +16,7 @@ import asyncio
 from asyncio.trsock import TransportSocket
 from collections import deque
 from dataclasses import dataclass
+from math import inf
 from typing import Final, cast
 
 import httptools
@@ -21,6 +24,8 @@ import httptools
 MOST_UNREAD: Final = 1024 * 1024
 MOST_BESIDE: Final = 64 * 1024
 MOST_HEADERS: Final = 200
+LEAST_PIECE: Final = 64
+FEW_PIECES: Final = 64
 _RETRY_AFTER: Final = b"retry-after"
 _UNASKED: Final = "the server said something that was not asked for"
 
@@ -59,6 +64,7 @@ class Connection(asyncio.Protocol):
         self._beside = 0
         self._pieces: deque[bytes] = deque()
         self._unread = 0
+        self._pieces_left: float = inf
         self._is_whole = True
         self._has_lasted = True
         self._wakes_beyond = -1
@@ -84,7 +90,7 @@ class Connection(asyncio.Protocol):
         ``deadline`` is an instant of the event loop, ``longest`` is in bytes. Raises ``BrokenConnectionError``,
         ``LongAnswerError`` and ``TimeoutError``.
         """
-        self._send(request, min(longest, MOST_UNREAD))
+        self._send(request, min(longest, MOST_UNREAD), FEW_PIECES + longest // LEAST_PIECE)
         pieces: list[bytes] = []
         size = 0
         while True:
@@ -124,8 +130,9 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.abort()
 
-    def _send(self, request: bytes, wakes_beyond: int) -> None:
+    def _send(self, request: bytes, wakes_beyond: int, most_pieces: float = inf) -> None:
         """Who waits is woken beyond so many unread bytes, and at the end."""
+        self._pieces_left = most_pieces
         self._answer, self._headers, self._is_whole, self._has_lasted = Answer(), 0, False, False
         self._wakes_beyond = wakes_beyond
         if self._transport is not None:
@@ -213,6 +220,10 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
         self._beside = 0
+        self._pieces_left -= 1
+        if self._pieces_left < 0:
+            self._break(f"the answer comes in pieces of less than {LEAST_PIECE} bytes")
+            raise ValueError("too many pieces")  # the parser reads no further
         self._pieces.append(body)
         self._count(len(body))
 

@@ -161,6 +161,38 @@ async def test_a_guest_that_pings_and_reads_no_answer_is_given_up() -> None:
     assert sent < MOST_PINGS
 
 
+def sending(raw: bytes) -> Handler:
+    """A monitor that greets, writes ``raw`` as it is, and reads whatever comes."""
+
+    async def handler(socket: ServerConnection) -> None:
+        await socket.recv()
+        await socket.send('{"version":2}')
+        socket.transport.write(raw)
+        await socket.wait_closed()
+
+    return handler
+
+
+FLOODS = {"pongs": b"\x8a\x00", "pings whose answers are read": b"\x89\x00", "empty parts of a message": b"\x00\x00"}
+
+
+@pytest.mark.parametrize("frame", FLOODS.values(), ids=FLOODS)
+async def test_a_guest_that_floods_with_frames_that_are_no_messages_is_given_up(frame: bytes) -> None:
+    begun = b"\x01\x00" if frame == FLOODS["empty parts of a message"] else b""
+    async with monitor(sending(begun + frame * 4096)) as url:
+        assert await failure(url) == (
+            Fault.GUEST,
+            "the conversation with the guest's monitor ended (1008 too many frames)",
+        )
+
+
+async def test_some_hundred_pings_at_once_are_no_flood() -> None:
+    said = b'{"type":"UpscaleRequest","id":1}'
+    raw = b"\x89\x00" * 500 + bytes([0x81, len(said)]) + said
+    async with monitor(sending(raw)) as url, GuestMonitor(url, DEADLINE).connect() as connection:
+        assert await connection.receive() == UpscaleRequest(1)
+
+
 async def test_where_nothing_listens_there_is_no_monitor() -> None:
     async with monitor(saying()) as url:
         pass

@@ -112,6 +112,14 @@ async def test_a_guest_cannot_fill_the_agent_with_what_is_no_page(begun: bytes) 
     assert (fault, "more than 65536 bytes of it are no body" in reason) == (Fault.NETWORK, True)
 
 
+async def test_a_page_in_pieces_of_a_byte_is_not_read_to_its_end() -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with guest(head + b"1\r\n\n\r\n" * (LARGEST // 2) + b"0\r\n\r\n") as (exporter, served):
+        fault, reason = await failure(exporter)
+    broken = "BrokenConnectionError: the answer comes in pieces of less than 64 bytes"
+    assert (fault, reason) == (Fault.NETWORK, f"the guest's metrics at {served.url} cannot be reached: {broken}")
+
+
 async def test_a_page_that_breaks_off_is_no_page_and_the_next_look_begins_anew() -> None:
     async with guest(answer()[:-1], answer()) as (exporter, served):
         served.answers = served.answers[:1]
