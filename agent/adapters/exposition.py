@@ -64,7 +64,10 @@ MOST_LABELS: Final = 16
 LARGEST: Final = 2.0**63
 """No number of a guest is this large; the wire cannot say it."""
 
-_CPU: Final = (b"node_cpu_seconds_total", b"host_cpu_seconds_total")
+_SAMPLED: Final = b"host_cpu_seconds_total"
+"""Vector's: it counts by a clock of its own, every second or every 15, and shows what it had until the next time."""
+
+_CPU: Final = (b"node_cpu_seconds_total", _SAMPLED)
 _NAMES: Final = b"|".join(re.escape(name) for name in (*_CPU, *SCALARS))
 _LINE: Final = re.compile(rb"^(" + _NAMES + rb")([ \t{][^\n]*+)", re.MULTILINE)
 _SHORT: Final = re.compile(rb'\{cpu="([^"\\]*+)",mode="([^"\\]*+)"\} (\S++)')
@@ -82,15 +85,24 @@ def read_sample(page: bytes) -> GuestSample:
     cpus: dict[bytes, dict[bytes, float]] = {}
     for name, rest in _wanted(page):
         if name in _CPU:
-            cpu, mode, text = _cpu_line(rest)
+            cpu, mode, text, stamp = _cpu_line(rest)
             value = _number(text)
             if value is not None:
                 cpus.setdefault(cpu, {})[mode] = value
+                _note_sampling(scalars, name, value, _number(stamp))
         else:
             value = _number(_labels(rest)[1])
             if value is not None:
                 scalars[SCALARS[name]] = value
     return _sample(scalars, {cpu.decode(errors="replace"): _cpu(modes) for cpu, modes in cpus.items()})
+
+
+def _note_sampling(scalars: dict[str, float], family: bytes, seconds: float, stamp: float | None) -> None:
+    """Of a line of a CPU: when it was counted, the newest of all; and, of an exporter that samples, all time so far."""
+    if stamp is not None:
+        scalars["stamp"] = max(stamp / 1000.0, scalars.get("stamp", 0.0))
+    if family == _SAMPLED:
+        scalars["counted"] = scalars.get("counted", 0.0) + seconds
 
 
 def _wanted(page: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -101,18 +113,18 @@ def _wanted(page: bytes) -> Iterator[tuple[bytes, bytes]]:
             yield name, rest
 
 
-def _cpu_line(rest: bytes) -> tuple[bytes, bytes, bytes]:
-    """The CPU, the mode and the value; node_exporter's own way of writing them is read at once."""
+def _cpu_line(rest: bytes) -> tuple[bytes, bytes, bytes, bytes]:
+    """The CPU, the mode, the value and the time stamp; node_exporter's own way of writing them is read at once."""
     short = _SHORT.fullmatch(rest)
     if short is not None:
         cpu, mode, text = short.groups()
-        return cpu, mode, text
-    labels, text = _labels(rest)
-    return labels.get(b"cpu", b""), labels.get(b"mode", b""), text
+        return cpu, mode, text, b""
+    labels, text, stamp = _labels(rest)
+    return labels.get(b"cpu", b""), labels.get(b"mode", b""), text, stamp
 
 
-def _labels(rest: bytes) -> tuple[dict[bytes, bytes], bytes]:
-    """The labels, and the value with a time stamp left out; both empty where the line makes no sense."""
+def _labels(rest: bytes) -> tuple[dict[bytes, bytes], bytes, bytes]:
+    """The labels, the value and its time stamp; all empty where the line makes no sense."""
     labels: dict[bytes, bytes] = {}
     at = len(rest) - len(rest.lstrip())
     if rest[at : at + 1] == b"{":
@@ -128,10 +140,10 @@ def _labels(rest: bytes) -> tuple[dict[bytes, bytes], bytes]:
             at += 1
         rest = rest[at:].lstrip(b" \t,")
         if not rest.startswith(b"}"):
-            return {}, b""
+            return {}, b"", b""
         at = 1
     words = rest[at:].split()
-    return (labels, words[0]) if 1 <= len(words) <= 2 else ({}, b"")
+    return (labels, words[0], b"".join(words[1:])) if 1 <= len(words) <= 2 else ({}, b"", b"")
 
 
 def _number(text: bytes) -> float | None:
@@ -166,6 +178,8 @@ def _sample(scalars: Mapping[str, float], cpus: Mapping[str, CpuSeconds]) -> Gue
         read=_times(1024.0, scalars.get("kib_in")),
         written=_times(1024.0, scalars.get("kib_out")),
         oom_kills=scalars.get("oom_kills"),
+        stamp=scalars.get("stamp"),
+        counted=scalars.get("counted"),
     )
 
 

@@ -1,9 +1,8 @@
-"""The only way to change a ``State``: every event is applied here.
+"""The only way to change a ``State``: every event is applied here, or in ``permits``, as far as it is the scheduler's.
 
 Rules that hold here:
 
 - Nothing is decided here; ``plan`` decides from what stands in the state.
-- Sending a request lowers the ceiling to it at once; only an accepted answer raises it.
 - An outcome for which nothing is in flight changes nothing.
 """
 
@@ -34,29 +33,17 @@ from agent.core.events import (
     VmSeen,
 )
 from agent.core.goal import NO_GOAL, goal, is_calm, without_waiting
-from agent.core.guest import NO_RATES, SHORTEST, GuestSample, Seen, rates
+from agent.core.guest import LONGEST, NO_RATES, SHORTEST, GuestSample, Seen, rates
 from agent.core.memory.memory_view import memory_view
 from agent.core.memory.probing import Probing
 from agent.core.memory.rereading import cost
-from agent.core.permits import objection
-from agent.core.policy import (
-    DENIED_BACKOFF,
-    MOST_OF_SUCCESSION,
-    SCHEDULER_BACKOFF,
-    SUCCESSION_BACKOFF,
-    VM_API_BACKOFF,
-    Rhythm,
-    Timing,
-)
+from agent.core.permits import answered, ask_failed, sent
+from agent.core.policy import VM_API_BACKOFF
 from agent.core.stabilizer import Stabilizer
-from agent.core.state import Denial, Failure, State
+from agent.core.state import State, failed_again
 from agent.core.vm import Vm
-from protocol.codec import PluginResponseView
 from protocol.guest.monitor_messages import LoadReport, UpscaleRequest
-from protocol.messages import AgentRequest, PluginResponse
 from protocol.units import Instant
-
-Response = PluginResponse | PluginResponseView
 
 
 def advance(state: State, event: Event, now: Instant, jitter: float) -> None:
@@ -77,9 +64,9 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:
         case Started(action):
             _started(state, action, now, jitter)
         case Answered(response):
-            _answered(state, response, now, jitter)
+            answered(state, response, now, jitter)
         case AskFailed():
-            _ask_failed(state, event, now, jitter)
+            ask_failed(state, event, now, jitter)
         case Patched(vm):
             _patched(state, vm, now)
         case PatchConflicted():
@@ -129,7 +116,10 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
     guest, vm = state.guest, state.vm.seen
     guest.failure = None
     before = guest.seen
-    if before is not None and now - before.at < SHORTEST:
+    if before is not None and now - before.last < SHORTEST:
+        return
+    if before is not None and guest.had is not None and sample.repeats(before.sample):
+        _repeated(state, before, now)
         return
     guest.seen = Seen(sample, now)
     guest.rates = rates(before, guest.seen)
@@ -148,10 +138,24 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
     if guest.probing.is_refilling(now, state.policy.memory.cache) and not sample.shows_rereading:
         guest.goal = without_waiting(guest.goal)
     state.monitor.looked(guest.goal.cpu, now)
-    need = guest.goal.need
-    kept = guest.goal.kept.at_most(state.vm.ordered or vm.use)
-    guest.stabilizer.observe(None if need is None else need.at_most(vm.bounds.max), vm.use, now, kept)
+    _observe(state, vm, now)
     _probe(state, vm, now, settling=settling)
+
+
+def _repeated(state: State, before: Seen, now: Instant) -> None:
+    """What the guest said last holds until it counts anew, if that is not too long ago to speak for the present."""
+    if now - before.at > LONGEST:
+        return
+    state.guest.seen = replace(before, again=now)
+    if state.vm.seen is not None:
+        _observe(state, state.vm.seen, now)
+
+
+def _observe(state: State, vm: Vm, now: Instant) -> None:
+    """The policies take the need of the last sample."""
+    need = state.guest.goal.need
+    kept = state.guest.goal.kept.at_most(state.vm.ordered or vm.use)
+    state.guest.stabilizer.observe(None if need is None else need.at_most(vm.bounds.max), vm.use, now, kept)
 
 
 def _probe(state: State, vm: Vm, now: Instant, *, settling: bool) -> None:
@@ -176,7 +180,7 @@ def _settling(state: State, since: Instant) -> bool:
 
 def _started(state: State, action: Action | AskMonitor, now: Instant, jitter: float) -> None:
     if isinstance(action, AskScheduler):
-        _sent(state, action, now, jitter)
+        sent(state, action, now, jitter)
         return
     if isinstance(action, AskMonitor):
         state.monitor.asking = action
@@ -185,80 +189,6 @@ def _started(state: State, action: Action | AskMonitor, now: Instant, jitter: fl
     state.vm.patching = action
     if seen is not None and not seen.use.within(action.target):
         state.vm.shrunk_at = now
-
-
-def _sent(state: State, ask: AskScheduler, now: Instant, jitter: float) -> None:
-    side, timing = state.scheduler, state.policy.timing
-    side.asking = ask
-    side.is_void = state.vm.seen is not None and not state.vm.seen.enabled
-    side.sequence += 1
-    side.ceiling = side.ceiling and side.ceiling.at_most(ask.request.resources)
-    side.retry_at = None
-    side.next_at = _next_at(state.rhythm, timing, now, jitter)
-
-
-def _next_at(rhythm: Rhythm | None, timing: Timing, now: Instant, jitter: float) -> Instant:
-    """The promised next request; where ticks are too short for a rhythm there is none."""
-    if rhythm is not None and timing.tick >= 2 * rhythm.step:
-        return rhythm.before(Instant(now + timing.tick))
-    return Instant(now + timing.tick - timing.tick_jitter * jitter)
-
-
-def _answered(state: State, response: Response, now: Instant, jitter: float) -> None:
-    side = state.scheduler
-    if side.asking is None:
-        return
-    request, side.asking = side.asking.request, None
-    in_use = state.held or request.resources
-    complaint = objection(response.permit, request.resources, in_use.at_most(side.ceiling or in_use))
-    if complaint is not None:
-        side.rejected += 1
-        _ask_again_later(state, AskFailed(Fault.SCHEDULER, complaint), now, jitter)
-        return
-    side.failure = None
-    side.knows_load = side.knows_load or request.metrics is not None
-    _accept(state, request, response, now, jitter)
-
-
-def _accept(state: State, request: AgentRequest, response: Response, now: Instant, jitter: float) -> None:
-    side = state.scheduler
-    side.permit = side.ceiling = None if side.is_void else response.permit
-    side.compute_unit = response.compute_unit or side.compute_unit
-    side.migrate = response.migrate
-    side.answered_at = now
-    if side.migrate:
-        side.next_at = min(side.next_at, Instant(now + state.policy.timing.migrating_tick))
-    if request.resources.within(response.permit):
-        side.denial = None
-        return
-    count = 1 if side.denial is None else side.denial.count + 1
-    side.denial = Denial(
-        wanted=request.resources,
-        granted=response.permit,
-        since=now if side.denial is None else side.denial.since,
-        count=count,
-        retry_at=Instant(now + DENIED_BACKOFF.delay(count, jitter)),
-    )
-
-
-def _ask_failed(state: State, event: AskFailed, now: Instant, jitter: float) -> None:
-    side = state.scheduler
-    if side.asking is None:
-        return
-    side.asking = None
-    _ask_again_later(state, event, now, jitter)
-
-
-def _ask_again_later(state: State, failed: AskFailed, now: Instant, jitter: float) -> None:
-    """The scheduler's own wish is heard as far as the promise of a request every ``tick`` allows. One that wishes no
-    wait stands by, and one that cannot be reached may be succeeded: another answers soon, or none does.
-    """
-    side = state.scheduler
-    side.failure = failed_again(side.failure, failed.fault, failed.reason, now)
-    is_elsewhere = (failed.retry_after is not None and not failed.retry_after) or failed.fault is Fault.NETWORK
-    is_soon = is_elsewhere and side.failure.count <= MOST_OF_SUCCESSION
-    wait = (SUCCESSION_BACKOFF if is_soon else SCHEDULER_BACKOFF).delay(side.failure.count, jitter)
-    side.retry_at = Instant(now + max(wait, min(failed.retry_after or wait, state.policy.timing.tick)))
 
 
 def _patched(state: State, vm: Vm, now: Instant) -> None:
@@ -339,10 +269,3 @@ def _said(state: State, message: UpscaleRequest | LoadReport, now: Instant) -> N
         state.monitor.requested(vm, policy.monitor, now)
     elif not _settling(state, now):
         state.monitor.reported(message, vm, policy.cpu, policy.monitor, now)
-
-
-def failed_again(before: Failure | None, fault: Fault, reason: str, now: Instant) -> Failure:
-    """The failure ``before`` (None: the first), which has now happened once more."""
-    return Failure(
-        fault, reason, now if before is None else before.since, now, 1 if before is None else before.count + 1
-    )

@@ -120,7 +120,7 @@ def in_use(state: State, vm: Vm, now: Instant) -> Resources:
 
 def _fresh(state: State, now: Instant) -> bool:
     seen = state.guest.seen
-    return seen is not None and now - seen.at <= state.policy.timing.stale
+    return seen is not None and now - seen.last <= state.policy.timing.stale
 
 
 def _because(vm: Vm, size: Resources, known: Goal, sizes: Sizes) -> str:

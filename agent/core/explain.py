@@ -233,7 +233,7 @@ def _metrics(state: State, now: Instant) -> MetricsView | None:
         return None
     sample = seen.sample
     return MetricsView(
-        age_seconds=_age(seen.at, now),
+        age_seconds=_age(seen.last, now),
         load1=sample.load1,
         load5=sample.load5,
         runnable=sample.runnable,

@@ -5,6 +5,8 @@ Rules that hold here:
 - Counters only count where both samples have them and they did not fall: a CPU that came, went or was reset in between
   says nothing about this interval.
 - A boot in between, or samples too close or too far apart, give no rates at all. Missing is None, never zero.
+- An exporter that samples by a clock of its own (vector) shows the same counters until its next sample: such a page is
+  no new look, and rates are over the time between two of its samples.
 - Steal counts as demand: the guest wanted to run. Waiting for a disk does not: more CPU would not help.
 """
 
@@ -21,6 +23,9 @@ SHORTEST: Final = Seconds(0.2)
 
 LONGEST: Final = Seconds(30.0)
 """Rates over more than this say nothing about now."""
+
+CLOCK_TOLERANCE: Final = Seconds(1.0)
+"""By so much more than looks can explain the guest's clock may differ from ours within an interval; else it was set."""
 
 BOOT_TOLERANCE: Final = Seconds(5.0)
 """The boot time moves by this much when the guest's clock is set; more is another boot."""
@@ -46,6 +51,8 @@ class GuestSample:
 
     ``refaulted``, ``read`` and ``written`` are bytes since boot: brought back into memory after they had been thrown
     out of it, and moved from and to disks. ``oom_kills`` are the processes that its kernel has killed since boot.
+    ``stamp`` is when the guest's exporter counted (seconds, by the guest's clock), where it says so. ``counted`` is all
+    CPU time, idle too, where the exporter samples by itself: it stands still between two samples.
     """
 
     cpus: Mapping[str, CpuSeconds] = field(default_factory=dict)
@@ -63,6 +70,14 @@ class GuestSample:
     read: float | None = None
     written: float | None = None
     oom_kills: float | None = None
+    stamp: float | None = None
+    counted: float | None = None
+
+    def repeats(self, before: GuestSample) -> bool:
+        """Whether this is the sample that ``before`` was, shown again."""
+        if self.stamp is not None and before.stamp is not None:
+            return self.stamp == before.stamp
+        return self.counted is not None and self.counted == before.counted
 
     @property
     def mem_used(self) -> Bytes | None:
@@ -79,10 +94,16 @@ class GuestSample:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A sample and when it was taken."""
+    """A sample and when it was first seen; ``again`` is when the exporter last showed the same."""
 
     sample: GuestSample
     at: Instant
+    again: Instant | None = None
+
+    @property
+    def last(self) -> Instant:
+        """When the guest last said this."""
+        return self.at if self.again is None else self.again
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +152,11 @@ NO_COUNT: Final = CpuCount()
 
 def rates(before: Seen | None, now: Seen) -> Rates:
     """What happened between two samples; everything None where they cannot be compared."""
-    if before is None or not SHORTEST <= now.at - before.at <= LONGEST or _rebooted(before.sample, now.sample):
+    if before is None or _rebooted(before.sample, now.sample):
         return NO_RATES
-    span, was, sample = now.at - before.at, before.sample, now.sample
+    span, was, sample = _span(before, now), before.sample, now.sample
+    if not SHORTEST <= span <= LONGEST:
+        return NO_RATES
     busy, steal, iowait, kernel = _cores(was.cpus, sample.cpus, span)
     return Rates(
         busy=busy,
@@ -148,6 +171,15 @@ def rates(before: Seen | None, now: Seen) -> Rates:
         written=_rate(was.written, sample.written, span),
         span=span,
     )
+
+
+def _span(before: Seen, now: Seen) -> float:
+    """Seconds between two samples: by the guest's clock where it says when it took them, unless that was set."""
+    ours, was, is_now = now.at - before.at, before.sample.stamp, now.sample.stamp
+    if was is None or is_now is None:
+        return ours
+    theirs = is_now - was
+    return theirs if abs(theirs - ours) <= now.at - before.last + CLOCK_TOLERANCE else ours
 
 
 def _rebooted(before: GuestSample, now: GuestSample) -> bool:

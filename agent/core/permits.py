@@ -1,14 +1,107 @@
-"""Which permits an agent believes (S4.5).
+"""What the scheduler is asked and permits, as the state knows it, and which permits an agent believes (S4.5).
 
 Rules that hold here:
 
+- Part of ``advance``. Sending a request lowers the ceiling to it at once; only an accepted answer raises it.
 - A permit is above zero, not above the request, and not below what the VM uses by right, each resource by itself.
 - Whatever breaks a rule is rejected as a whole, with the reason; what was permitted before stays.
 """
 
 from __future__ import annotations
 
-from protocol.units import Resources
+from agent.core.actions import AskScheduler
+from agent.core.events import AskFailed, Fault
+from agent.core.policy import (
+    DENIED_BACKOFF,
+    MOST_OF_SUCCESSION,
+    SCHEDULER_BACKOFF,
+    SUCCESSION_BACKOFF,
+    Rhythm,
+    Timing,
+)
+from agent.core.state import Denial, State, failed_again
+from protocol.codec import PluginResponseView
+from protocol.messages import AgentRequest, PluginResponse
+from protocol.units import Instant, Resources
+
+Response = PluginResponse | PluginResponseView
+
+
+def sent(state: State, ask: AskScheduler, now: Instant, jitter: float) -> None:
+    """``ask`` is on its way: less than it says is not certain any more."""
+    side, timing = state.scheduler, state.policy.timing
+    side.asking = ask
+    side.is_void = state.vm.seen is not None and not state.vm.seen.enabled
+    side.sequence += 1
+    side.ceiling = side.ceiling and side.ceiling.at_most(ask.request.resources)
+    side.retry_at = None
+    side.next_at = _next_at(state.rhythm, timing, now, jitter)
+
+
+def _next_at(rhythm: Rhythm | None, timing: Timing, now: Instant, jitter: float) -> Instant:
+    """The promised next request; where ticks are too short for a rhythm there is none."""
+    if rhythm is not None and timing.tick >= 2 * rhythm.step:
+        return rhythm.before(Instant(now + timing.tick))
+    return Instant(now + timing.tick - timing.tick_jitter * jitter)
+
+
+def answered(state: State, response: Response, now: Instant, jitter: float) -> None:
+    """The scheduler has answered the request in flight."""
+    side = state.scheduler
+    if side.asking is None:
+        return
+    request, side.asking = side.asking.request, None
+    in_use = state.held or request.resources
+    complaint = objection(response.permit, request.resources, in_use.at_most(side.ceiling or in_use))
+    if complaint is not None:
+        side.rejected += 1
+        _ask_again_later(state, AskFailed(Fault.SCHEDULER, complaint), now, jitter)
+        return
+    side.failure = None
+    side.knows_load = side.knows_load or request.metrics is not None
+    _accept(state, request, response, now, jitter)
+
+
+def _accept(state: State, request: AgentRequest, response: Response, now: Instant, jitter: float) -> None:
+    side = state.scheduler
+    side.permit = side.ceiling = None if side.is_void else response.permit
+    side.compute_unit = response.compute_unit or side.compute_unit
+    side.migrate = response.migrate
+    side.answered_at = now
+    if side.migrate:
+        side.next_at = min(side.next_at, Instant(now + state.policy.timing.migrating_tick))
+    if request.resources.within(response.permit):
+        side.denial = None
+        return
+    count = 1 if side.denial is None else side.denial.count + 1
+    side.denial = Denial(
+        wanted=request.resources,
+        granted=response.permit,
+        since=now if side.denial is None else side.denial.since,
+        count=count,
+        retry_at=Instant(now + DENIED_BACKOFF.delay(count, jitter)),
+    )
+
+
+def ask_failed(state: State, event: AskFailed, now: Instant, jitter: float) -> None:
+    """The request in flight was not answered, or refused."""
+    side = state.scheduler
+    if side.asking is None:
+        return
+    side.asking = None
+    _ask_again_later(state, event, now, jitter)
+
+
+def _ask_again_later(state: State, failed: AskFailed, now: Instant, jitter: float) -> None:
+    """The scheduler's own wish is heard as far as the promise of a request every ``tick`` allows. One that wishes no
+    wait stands by, and one that cannot be reached may be succeeded: another answers soon, or none does.
+    """
+    side = state.scheduler
+    side.failure = failed_again(side.failure, failed.fault, failed.reason, now)
+    is_elsewhere = (failed.retry_after is not None and not failed.retry_after) or failed.fault is Fault.NETWORK
+    is_soon = is_elsewhere and side.failure.count <= MOST_OF_SUCCESSION
+    wait = (SUCCESSION_BACKOFF if is_soon else SCHEDULER_BACKOFF).delay(side.failure.count, jitter)
+    side.retry_at = Instant(now + max(wait, min(failed.retry_after or wait, state.policy.timing.tick)))
 
 
 def objection(permit: Resources, requested: Resources, in_use: Resources) -> str | None:

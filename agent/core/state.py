@@ -37,6 +37,13 @@ class Failure:
     count: int
 
 
+def failed_again(before: Failure | None, fault: Fault, reason: str, now: Instant) -> Failure:
+    """The failure ``before`` (None: the first), which has now happened once more."""
+    return Failure(
+        fault, reason, now if before is None else before.since, now, 1 if before is None else before.count + 1
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Denial:
     """The scheduler granted less than was asked for, ``count`` times in a row since ``since``."""

@@ -1,45 +1,138 @@
-"""A VM of an image whose exporter is vector: no boot time, no run queue, no pressure, and it scales all the same."""
+"""A VM of an image whose exporter is vector: no boot time, no run queue, no pressure, and it scales all the same.
+
+Vector counts by a clock of its own, never quite in time, and shows what it counted last to whoever looks.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, field
+
+import pytest
+
 from agent.adapters.exposition import read_sample
 from agent.core.guest import GuestSample
+from agent.core.plan import plan
+from protocol.units import Resources
 from tests.agent.core.story import GIB, cu
 from tests.agent.fake_ports import RunnerFixture
 
+CPUS = 4
+BOOTED = 1_700_000_000.0
+"""The guest's clock when ours is zero."""
 
+JITTER = 0.05
+
+
+@dataclass
 class VectorGuest:
-    """A guest of four CPUs of which ``cores`` are busy, as vector tells it."""
+    """A guest whose vector counts every so many seconds until it ``ends``, with time stamps or without."""
 
-    def __init__(self, fixture: RunnerFixture) -> None:
-        self.cores = 0.0
-        self._fixture = fixture
-        self._busy, self._at = 0.0, 0.0
+    every: float
+    is_stamped: bool
+    ends: float = math.inf
+    loads: list[tuple[float, float]] = field(default_factory=lambda: [(-100.0, 0.0)])
 
-    async def scrape(self) -> GuestSample:
-        now = self._fixture.clock.now()
-        self._busy, self._at = self._busy + self.cores * (now - self._at), now
-        cpus = "".join(
-            f'host_cpu_seconds_total{{collector="cpu",cpu="{cpu}",host="pg",mode="user"}} {self._busy / 4}\n'
-            for cpu in range(4)
-        )
-        rest = (
-            f'host_load1{{collector="load",host="pg"}} {self.cores} 1700000000000\n'
-            f'host_memory_total_bytes{{collector="memory",host="pg"}} {64 * GIB} 1700000000000\n'
-            f'host_memory_available_bytes{{collector="memory",host="pg"}} {64 * GIB} 1700000000000\n'
-        )
-        return read_sample((cpus + rest).encode())
+    def load(self, cores: float, at: float) -> None:
+        """So many cores are busy from then on."""
+        self.loads.append((at, cores))
+
+    def busy(self, at: float) -> float:
+        """Seconds of work so far."""
+        ends = [*(begin for begin, _ in self.loads[1:]), math.inf]
+        return sum(cores * max(0.0, min(end, at) - begin) for (begin, cores), end in zip(self.loads, ends, strict=True))
+
+    def counted_at(self, now: float) -> float:
+        """When vector counted last: early every second time, and late in between."""
+        now = min(now, self.ends)
+        last = math.floor(now / self.every)
+        times = (each * self.every + (JITTER if each % 2 else -JITTER) for each in range(last - 1, last + 2))
+        return max(each for each in times if each <= now)
+
+    def page(self, now: float) -> bytes:
+        """What is shown at ``now``."""
+        at = self.counted_at(now)
+        stamp = f" {int((BOOTED + at) * 1000)}" if self.is_stamped else ""
+        busy = self.busy(at) / CPUS
+        lines = [
+            f'host_cpu_seconds_total{{collector="cpu",cpu="{cpu}",host="pg",mode="{mode}"}} {seconds}{stamp}'
+            for cpu in range(CPUS)
+            for mode, seconds in (("user", busy), ("idle", 1000.0 + at - busy))
+        ]
+        lines += [
+            f'host_load1{{collector="load",host="pg"}} 0.1{stamp}',
+            f'host_memory_total_bytes{{collector="memory",host="pg"}} {64 * GIB}{stamp}',
+            f'host_memory_available_bytes{{collector="memory",host="pg"}} {64 * GIB}{stamp}',
+        ]
+        return "\n".join(lines).encode()
 
 
-async def test_a_vm_whose_image_has_vector_grows_with_its_load_and_shrinks_again() -> None:
-    fixture = RunnerFixture()
-    guest = VectorGuest(fixture)
-    fixture.guest.scrape = guest.scrape  # type: ignore[method-assign]
+KINDS = pytest.mark.parametrize(
+    ("every", "is_stamped"),
+    [(1.0, True), (1.0, False), (15.0, True), (15.0, False)],
+    ids=["every second", "every second, unstamped", "every 15 s", "every 15 s, unstamped"],
+)
+
+
+def scraped(fixture: RunnerFixture, guest: VectorGuest) -> None:
+    """``guest`` is the fixture's."""
+
+    async def scrape() -> GuestSample:
+        return read_sample(guest.page(fixture.clock.now()))
+
+    fixture.guest.scrape = scrape  # type: ignore[method-assign]
+
+
+async def sizes(fixture: RunnerFixture, seconds: int) -> list[Resources]:
+    """What the VM has after each of so many seconds."""
+    found = []
+    for _ in range(seconds):
+        await fixture.clock.advance(1.0)
+        found.append(fixture.vm_api.found.use)
+    return found
+
+
+@KINDS
+async def test_a_vm_whose_image_has_vector_grows_with_its_load_and_shrinks_again(
+    every: float, is_stamped: bool
+) -> None:
+    fixture, guest = RunnerFixture(), VectorGuest(every, is_stamped)
+    scraped(fixture, guest)
+    within = 2 * int(every) + 2
     async with fixture:
-        await fixture.clock.advance(1.0)
-        guest.cores = 0.25
-        await fixture.clock.advance(1.0)
-        assert fixture.vm_api.found.use == cu(2)
-        guest.cores = 0.0
-        await fixture.clock.advance(10.0)
-        assert fixture.vm_api.found.use == cu(1)
+        assert set(await sizes(fixture, within)) == {cu(1)}
+        guest.load(0.2, fixture.clock.now())
+        assert (await sizes(fixture, within))[-1] == cu(2)
+        guest.load(0.0, fixture.clock.now())
+        assert (await sizes(fixture, within + 8))[-1] == cu(1)
+
+
+@KINDS
+async def test_a_steady_load_has_one_size_however_vectors_counting_falls_between_the_looks(
+    every: float, is_stamped: bool
+) -> None:
+    fixture, guest = RunnerFixture(), VectorGuest(every, is_stamped)
+    guest.load(0.2, -90.0)
+    scraped(fixture, guest)
+    async with fixture:
+        found = await sizes(fixture, 90)
+    assert found == sorted(found, key=lambda size: size.cpu), "it grows once"
+    assert set(found) <= {cu(1), cu(2)}
+    assert found[-1] == cu(2)
+
+
+async def test_counters_that_stand_still_for_too_long_say_nothing_of_the_present() -> None:
+    fixture, guest = RunnerFixture(), VectorGuest(1.0, is_stamped=True)
+    guest.load(0.25, -90.0)
+    scraped(fixture, guest)
+
+    def because() -> str:
+        return plan(fixture.runner.state, fixture.clock.now()).because
+
+    async with fixture:
+        await sizes(fixture, 5)
+        guest.ends = fixture.clock.now()
+        await sizes(fixture, 28)
+        assert because() == "right for cpu busy"
+        await sizes(fixture, 10)
+        assert because() == "no metrics: not below what the VM has"

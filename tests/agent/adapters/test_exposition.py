@@ -80,7 +80,7 @@ def test_labels_in_any_order_timestamps_and_line_ends_of_any_kind_are_read() -> 
         b"node_load1\t0.25  \n"
         b"node_load15 9\nnode_load1_extra 9\n# node_load5 9\n"
     )
-    assert read_sample(page) == GuestSample(cpus={"3": CpuSeconds(1.5)}, load1=0.25)
+    assert read_sample(page) == GuestSample(cpus={"3": CpuSeconds(1.5)}, load1=0.25, stamp=1.7e9)
 
 
 @given(st.binary(max_size=300))
@@ -132,7 +132,15 @@ def test_the_page_of_an_image_with_vector_reads_as_the_oracle_reads_it() -> None
         load5=known["host_load5", "", ""],
         mem_total=Bytes(4 * 1024**3),
         mem_available=Bytes(3 * 1024**3),
+        stamp=1.7e9,
+        counted=995.25,
     )
+
+
+def test_a_page_is_as_old_as_the_newest_of_its_cpus() -> None:
+    """A CPU that went offline is shown for a while as it was."""
+    page = VECTOR + b'host_cpu_seconds_total{cpu="1",mode="user"} 5 1699999990000\n'
+    assert read_sample(page).stamp == 1.7e9
 
 
 LABELS = st.dictionaries(

@@ -63,6 +63,18 @@ def test_a_clock_that_is_set_is_no_reboot_and_an_unknown_boot_time_is_none_eithe
     assert rates(seen(0.0, boot_time=None, cpus=cpus), seen(1.0, cpus=cpus)).busy == 0.0
 
 
+def test_an_exporter_that_says_when_it_counted_is_taken_at_its_word_unless_its_clock_was_set() -> None:
+    before = seen(10.0, cpus={"0": CpuSeconds(0.0)}, stamp=500.0)
+    after = {"0": CpuSeconds(1.0)}
+    assert rates(before, seen(11.0, cpus=after, stamp=502.0)).span == 2.0
+    assert rates(before, seen(11.0, cpus=after, stamp=503.5)).span == 1.0
+    assert rates(before, seen(11.0, cpus=after, stamp=497.0)).span == 1.0
+    held = replace(before, again=Instant(24.0))
+    assert rates(held, seen(25.0, cpus=after, stamp=513.5)).span == 13.5
+    assert rates(held, seen(25.0, cpus=after, stamp=503.5)).span == 15.0
+    assert rates(before, seen(25.0, cpus=after)).span == 15.0
+
+
 def test_cpus_that_come_go_or_start_counting_anew_say_nothing_about_the_interval() -> None:
     before = {"0": CpuSeconds(1.0), "1": CpuSeconds(9.0), "2": CpuSeconds(3.0), "4": CpuSeconds(1.0, steal=5.0)}
     after = {"0": CpuSeconds(1.5), "1": CpuSeconds(0.1), "3": CpuSeconds(70.0), "4": CpuSeconds(2.0, steal=1.0)}
