@@ -15,6 +15,9 @@ LABEL_VM_NAME: Final = "vm.neon.tech/name"
 RUNNER_CONTAINER: Final = "neonvm-runner"
 """In the pod of a VM: the container that runs its guest."""
 
+RUNNER_COMMAND: Final = "neonvm-runner"
+"""What that container runs in a pod of our controller; NeonVM's has another program, and its guest another address."""
+
 AGENT_CONTAINER: Final = "autoscaler-agent"
 """In the pod of a VM: the container of its agent."""
 

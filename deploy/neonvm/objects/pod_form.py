@@ -19,7 +19,7 @@ from deploy.neonvm.objects.dump import encode_dump
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import is_runner
 from protocol.kubernetes.objects import Json, child, flag, items, labels_of, name_of, text, whole
-from protocol.names import LABEL_ENABLED
+from protocol.names import LABEL_ENABLED, RUNNER_COMMAND
 
 USER: Final = 65532
 FLAT_FOLDER: Final = "/run/autoscale/flat"
@@ -92,7 +92,7 @@ class RunnerForm:
             **plain,
             "image": text(spec, "runnerImage") or self.image,
             "imagePullPolicy": "IfNotPresent",
-            "command": ["neonvm-runner"],
+            "command": [RUNNER_COMMAND],
             "args": _arguments(vm),
             "env": _environment(vm, pod),
             "ports": [*own, *items(plain, "ports")],

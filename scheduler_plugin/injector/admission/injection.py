@@ -15,8 +15,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.kubernetes.objects import Json, child, items, labels_of, text, whole
-from protocol.names import AGENT_CONTAINER, LABEL_ENABLED, LABEL_INJECT, LABEL_VM_NAME, RUNNER_CONTAINER, TOKEN_AUDIENCE
+from protocol.kubernetes.objects import Json, child, items, labels_of, text
+from protocol.names import (
+    AGENT_CONTAINER,
+    LABEL_ENABLED,
+    LABEL_INJECT,
+    LABEL_VM_NAME,
+    RUNNER_COMMAND,
+    RUNNER_CONTAINER,
+    TOKEN_AUDIENCE,
+)
 
 METRICS_PORT: Final = 9100
 GUEST_PORT: Final = 25183
@@ -27,8 +35,11 @@ IDENTITY: Final = "autoscaling-agent-identity"
 API_ACCESS: Final = "autoscaling-agent-api-access"
 IDENTITY_FOLDER: Final = "/var/run/autoscale"
 ACCOUNT_FOLDER: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
-OF_THE_GUEST: Final = "169.254.254.254"
-"""Where NeonVM's guest is in its pod; ours is reached at the ports of the pod itself."""
+IN_OUR_POD: Final = "127.0.0.1"
+"""Our runner forwards what an agent needs of its guest for the pod itself, whatever the VM names in its ports."""
+
+IN_NEONVMS_POD: Final = "169.254.254.254"
+"""Where NeonVM's guest is in its pod. At the pod's own address there is its runner, and only named ports lead on."""
 
 DEFAULT_ACCOUNTS: Final = frozenset({"", "default"})
 
@@ -107,8 +118,7 @@ def _missing(spec: Json, volumes: list[Json]) -> list[Json]:
 
 
 def _agent(vm: str, runner: Json, template: AgentTemplate) -> Json:
-    forwards = any(whole(port, "containerPort") == METRICS_PORT for port in items(runner, "ports"))
-    guest = "127.0.0.1" if forwards else OF_THE_GUEST
+    guest = IN_OUR_POD if runner.get("command") == [RUNNER_COMMAND] else IN_NEONVMS_POD
     values = {
         "AGENT_MODE": "sidecar",
         "VM_NAME": vm,

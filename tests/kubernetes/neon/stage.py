@@ -14,14 +14,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import httpx
 import yaml
 
 from deploy.local.kubernetes.machine.credentials import INSIDE
 from deploy.local.kubernetes.plan.kubeconfigs import Tokened, kubeconfig
-from protocol.names import TOKEN_AUDIENCE
+from protocol.names import RUNNER_COMMAND, TOKEN_AUDIENCE
 from protocol.units import MilliCpu, Resources
+from scheduler_plugin.injector.admission.injection import IN_NEONVMS_POD, IN_OUR_POD
 from tests import plain_yaml
 from tests.deploy.manifests import documents, one
 from tests.kubernetes.failing.bare_control_plane import BareControlPlane
@@ -337,7 +339,11 @@ class Stage:
             (made.folder / file).write_text(await self.fleet.token("default", account, audience, pod))
         (made.folder / "ca.pem").write_bytes(self.plane.pki.signer.certificate_pem)
         variables = {each["name"]: each["value"] for each in container["env"] if "value" in each}
-        here = {key: text.replace("127.0.0.1", pod["status"]["podIP"]) for key, text in variables.items()}
+        is_ours = pod["spec"]["containers"][0]["command"] == [RUNNER_COMMAND]
+        at = IN_OUR_POD if is_ours else IN_NEONVMS_POD
+        of_guest = {key: variables[key] for key in ("METRICS_URL", "DATABASE_URL", "MONITOR_URL")}
+        assert {urlsplit(each).hostname for each in of_guest.values()} == {at}
+        here = variables | {key: text.replace(at, pod["status"]["podIP"]) for key, text in of_guest.items()}
         here |= {"POD_NAME": name, "POD_NAMESPACE": "default", "KUBERNETES_API_URL": INSIDE, "SCHEDULER_CA_FILE": ""}
         here |= {"SCHEDULER_TOKEN_FILE": str(made.folder / "token"), "KUBERNETES_CA_FILE": str(made.folder / "ca.pem")}
         here["KUBERNETES_TOKEN_FILE"] = str(made.folder / "api-token")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from deploy.neonvm.objects.pod_form import RunnerForm
@@ -12,8 +13,11 @@ from protocol.kubernetes.objects import Json, child
 from tests.neonvm.sample_objects import WANTED, virtual_machine
 
 
-def original(**changes: Any) -> dict[str, Any]:
-    """A runner pod of NeonVM's controller, as far as it matters here; ``changes`` are labels by their last part."""
+def original(*ports: int, **changes: Any) -> dict[str, Any]:
+    """A runner pod of NeonVM's controller, as far as it matters here, for a VM that names ``ports``.
+
+    ``changes`` are labels by their last part.
+    """
     labels = {
         "app.kubernetes.io/name": "NeonVM",
         "vm.neon.tech/name": "db",
@@ -34,7 +38,12 @@ def original(**changes: Any) -> dict[str, Any]:
                 {
                     "name": "neonvm-runner",
                     "image": "example.invalid/runner",
-                    "ports": [{"name": "qmp", "containerPort": 20183}, {"name": "runner", "containerPort": 25183}],
+                    "command": ["runner", "-vmspec", "…", "-vmstatus", "…"],
+                    "ports": [
+                        {"name": "qmp", "containerPort": 20183},
+                        {"name": "runner", "containerPort": 25183},
+                        *({"name": f"port-{port}", "containerPort": port} for port in ports),
+                    ],
                 }
             ],
             "volumes": [{"name": "virtualmachineimages", "emptyDir": {}}],
@@ -42,10 +51,10 @@ def original(**changes: Any) -> dict[str, Any]:
     }
 
 
-def ours(form: RunnerForm | None = None) -> Json:
-    """A runner pod of our own controller for a VM whose metrics are forwarded; as it is it adds no agent."""
+def ours(form: RunnerForm | None = None, *, ports: Sequence[int] = (9100,)) -> Json:
+    """A runner pod of our own controller for a VM that names ``ports``; as it is it adds no agent."""
     vm = virtual_machine()
-    guest = {**child(vm, "spec", "guest"), "ports": [{"port": 9100}]}
+    guest = {**child(vm, "spec", "guest"), "ports": [{"port": port} for port in ports]}
     vm = {**vm, "spec": {**child(vm, "spec"), "guest": guest}}
     return (form or RunnerForm("example.invalid/runner"))(vm, runner_pod(vm, "db-1", WANTED, sidecar=False))
 

@@ -55,7 +55,14 @@ def test_a_runner_pod_gets_the_agent_once_as_a_native_sidecar_at_the_end(pod: An
 
 
 @pytest.mark.parametrize(
-    ("pod", "at"), [(original(), "169.254.254.254"), (ours(), "127.0.0.1")], ids=["NeonVM's", "ours"]
+    ("pod", "at"),
+    [
+        (original(), "169.254.254.254"),
+        (original(5432, 9100), "169.254.254.254"),
+        (ours(), "127.0.0.1"),
+        (ours(ports=(5432,)), "127.0.0.1"),
+    ],
+    ids=["NeonVM's", "NeonVM's that names the metrics", "ours", "ours that does not name them"],
 )
 def test_the_agent_understands_its_settings_and_finds_guest_scheduler_and_identity(pod: Any, at: str) -> None:
     container = agent_in(injected(pod))
@@ -68,6 +75,8 @@ def test_the_agent_understands_its_settings_and_finds_guest_scheduler_and_identi
     assert settings.assignment is not None
     assert (str(settings.assignment.vm), str(settings.assignment.pod)) == ("default/db", "default/db-x2k")
     assert settings.metrics_url == f"http://{at}:9100/metrics"
+    assert settings.database_url == f"http://{at}:25183/database"
+    assert settings.monitor_url == f"ws://{at}:10301/monitor"
     assert settings.scheduler_url == "https://autoscaling-scheduler.kube-system.svc:10299"
     mounted = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
     assert mounted[str(settings.scheduler_ca.parent if settings.scheduler_ca else "")] == "autoscaling-agent-identity"
