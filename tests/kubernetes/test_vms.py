@@ -7,13 +7,14 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from protocol.names import MIGRATION_PLURAL
-from protocol.units import Resources
+from protocol.names import ANNOTATION_CONFIG, MIGRATION_PLURAL
+from protocol.units import Bytes, Resources
 from tests.conformance.cluster import client_of
 from tests.kubernetes.echo_client import SETTLED, echoing
 from tests.kubernetes.flat_client import flat_client
@@ -30,6 +31,8 @@ from tests.kubernetes.vms import (
     VM,
     following,
     has,
+    let,
+    monitor_of,
     movable,
     requested,
     room_of,
@@ -103,6 +106,45 @@ def test_a_vm_grows(vm: RealKubernetes) -> None:
     want(vm, "2", 4)
     eventually(lambda: has(vm, "2", 4), "it has grown")
     until_books_agree(vm)
+
+
+def test_the_guests_monitor_is_heard_and_asked_before_memory_goes(vm: RealKubernetes, session: Session) -> None:
+    """Nothing of the VM names its port: the agent reaches it inside of the pod."""
+    hold = [{"hold": {"window": "5s"}}]
+    policy = {"smoothing": {"cpu": hold, "memory": hold}, "memory": {"cache": {"enabled": False}}}
+    try:
+        want(vm, "1", 8)
+        eventually(lambda: has(vm, "1", 8), "it has grown")
+        eventually(lambda: counts_on(vm) == Bytes.parse("1Gi"), "its monitor knows")
+        assert monitor_of(vm)["version"] == 2
+        let(vm, ("1", 2), ("2", 8), policy)
+        eventually(lambda: counts_on(vm) < Bytes.parse("1Gi"), "its monitor has agreed to less")
+        eventually(lambda: size_of(vm).mem < Bytes.parse("1Gi"), "the memory has gone")
+        before = reports(vm)
+        eventually(lambda: burst(session, status(vm)["extraNetIP"]) and reports(vm) > before, "a burst is heard")
+    finally:
+        vm.kubectl("annotate", "neonvm/db", f"{ANNOTATION_CONFIG}-")
+        want(vm, "2", 4)
+    eventually(lambda: has(vm, "2", 4), "it is as before")
+
+
+def counts_on(cluster: RealKubernetes) -> Bytes:
+    """The memory that the guest's monitor counts on; nothing before it was told."""
+    return Bytes.parse(monitor_of(cluster)["counts_on"] or "0")
+
+
+def reports(cluster: RealKubernetes) -> int:
+    """How many loads the guest's monitor has reported for which the VM grew."""
+    found = monitor_of(cluster)
+    return int(found["right_reports"] + found["false_reports"] + (found["reports"] is not None))
+
+
+def burst(session: Session, address: str) -> bool:
+    """Eight sessions at once, which go again."""
+    with ThreadPoolExecutor(8) as clients:
+        for each in clients.map(lambda _: Session(session.namespace, address), range(8)):
+            each.close()
+    return True
 
 
 def test_a_move_loses_no_frame(vm: RealKubernetes, session: Session) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import yaml
 
-from protocol.names import ANNOTATION_BOUNDS, MIGRATION_PLURAL, VM_KIND
+from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG, MIGRATION_PLURAL, VM_KIND
 from protocol.units import ZERO, Resources
 from tests import plain_yaml
 from tests.kubernetes.real_kubernetes import NotYetError, RealKubernetes, eventually
@@ -64,6 +64,20 @@ def status(cluster: RealKubernetes) -> dict[str, Any]:
 def want(cluster: RealKubernetes, cpu: str, slots: int) -> None:
     """From now on the VM's agent is to bring it to that size; it asks our scheduler for it."""
     cluster.kubectl("annotate", "--overwrite", "neonvm/db", f"{ANNOTATION_BOUNDS}={bounds(cpu, slots)}")
+
+
+def let(cluster: RealKubernetes, least: tuple[str, int], most: tuple[str, int], policy: Obj) -> None:
+    """From now on the VM's agent may choose between two sizes, by that policy."""
+    low, high = ({"cpu": cpu, "mem": f"{slots * _SLOT_MIB}Mi"} for cpu, slots in (least, most))
+    told = {ANNOTATION_BOUNDS: json.dumps({"min": low, "max": high}), ANNOTATION_CONFIG: json.dumps(policy)}
+    cluster.kubectl("annotate", "--overwrite", "neonvm/db", *(f"{name}={text}" for name, text in told.items()))
+
+
+def monitor_of(cluster: RealKubernetes) -> Obj:
+    """What the VM's agent says of the monitor in its guest."""
+    path = f"/api/v1/namespaces/default/pods/{status(cluster)['podName']}:9101/proxy/explain"
+    found: Obj = json.loads(cluster.kubectl("get", "--raw", path))["monitor"]
+    return found
 
 
 def has(cluster: RealKubernetes, cpu: str, slots: int) -> bool:

@@ -14,6 +14,7 @@ from deploy.neonvm.addressing import (
     GUEST_DAEMON_PORT,
     METRICS_PORT,
     MIGRATION_PORT,
+    MONITOR_PORT,
     QMP_PORT,
     RUNNER_PORT,
 )
@@ -65,7 +66,10 @@ def own_ports(spec: Json) -> tuple[int, int]:
 
 
 def _forwards(spec: Json) -> str:
-    """What of the guest is reached where; the runner's own ports are not the guest's."""
+    """What of the guest is reached where; the runner's own ports are not the guest's.
+
+    Its monitor is reached by an agent in the pod alone, unless the VM names that port: then by all who reach the pod.
+    """
     own = {*own_ports(spec), whole(spec, "qmpManual"), MIGRATION_PORT, GUEST_DAEMON_PORT}
     wanted = [METRICS_PORT]
     for each in items(spec, "guest", "ports"):
@@ -75,4 +79,7 @@ def _forwards(spec: Json) -> str:
         if text(each, "protocol") in {"", "TCP"}:
             wanted.append(port)
     forwards = [f"0.0.0.0:{port}={port}" for port in dict.fromkeys(wanted)]
-    return ",".join([*forwards, f"127.0.0.1:{GUEST_DAEMON_PORT}={DAEMON_PORT}"])
+    for_the_pod = [f"127.0.0.1:{GUEST_DAEMON_PORT}={DAEMON_PORT}"]
+    if MONITOR_PORT not in {*wanted, *own}:
+        for_the_pod.append(f"127.0.0.1:{MONITOR_PORT}={MONITOR_PORT}")
+    return ",".join([*forwards, *for_the_pod])

@@ -57,7 +57,8 @@ def test_the_guest_is_on_the_flat_network_and_its_ports_are_the_pods() -> None:
     found = guest(told())
     assert (found.cpu_max, found.cpu_use) == (MilliCpu(4000), MilliCpu(2000))
     assert (found.mem_min, found.mem_use, found.mem_max) == (Bytes(GI), Bytes(2 * GI), Bytes(8 * GI))
-    assert found.network.attachments == ("fd:9", "ports:0.0.0.0:9100=9100,0.0.0.0:5432=5432,127.0.0.1:25184=25183")
+    pods, loopback = "0.0.0.0:9100=9100,0.0.0.0:5432=5432", "127.0.0.1:25184=25183,127.0.0.1:10301=10301"
+    assert found.network.attachments == ("fd:9", f"ports:{pods},{loopback}")
     assert (found.address, found.network.mtu, found.network.guest_host) == ("10.100.128.7", 1400, "127.0.0.1")
     assert (found.vm, len(found.monitors), found.console) == (ObjectName("shop", "db"), 4, Path("/run/neonvm/console"))
 
@@ -65,6 +66,19 @@ def test_the_guest_is_on_the_flat_network_and_its_ports_are_the_pods() -> None:
 def test_a_vm_that_is_not_on_the_flat_network_has_its_link_alone() -> None:
     found = guest(told({**SPEC, "extraNetwork": {"enable": False}}), None)
     assert (found.address, len(found.network.attachments)) == ("", 1)
+
+
+@pytest.mark.parametrize(
+    ("more", "forwards"),
+    [
+        ({"guest": {**SPEC["guest"], "ports": [{"port": 10301}]}}, "0.0.0.0:10301=10301"),  # type: ignore[dict-item]
+        ({"runnerPort": 10301, "guest": {**SPEC["guest"], "ports": []}}, ""),  # type: ignore[dict-item]
+    ],
+    ids=["the VM names its port", "the runner's own API is there"],
+)
+def test_the_monitor_is_forwarded_once(more: Json, forwards: str) -> None:
+    found = [each for each in guest(told({**SPEC, **more})).network.attachments[1].split(",") if "10301" in each]
+    assert found == ([forwards] if forwards else [])
 
 
 def test_the_runners_ports_are_not_the_guests() -> None:
