@@ -252,7 +252,7 @@ def _monitored(
             state.monitor_failure = None
             side.join(version)
         case MonitorLost(fault, reason):
-            side.leave()
+            side.leave(now)
             state.monitor_failure = failed_again(state.monitor_failure, fault, reason, now)
         case MonitorAnswered(result):
             side.answered(result, now, jitter)

@@ -44,7 +44,7 @@ def desired_size(state: State, vm: Vm, now: Instant) -> DesiredSize:
         return DesiredSize(found, because, found)
     asked, reasons = wanted_by(side, vm, Sizes(unit, vm.bounds, vm.slot_size), now)
     unasked = found.at_least(asked)
-    size = unasked.at_least(Resources(NOTHING.cpu, kept_by(side, vm)))
+    size = unasked.at_least(Resources(NOTHING.cpu, kept_by(side, vm, now)))
     if size != unasked:
         because = why_kept(side)
     elif unasked != found:

@@ -169,7 +169,7 @@ def _monitor(side: MonitorSide) -> MonitorView:
     refusal = side.refusal
     return MonitorView(
         version=side.version,
-        counts_on=None if side.told is None else str(side.told),
+        counts_on=None if side.version is None or side.told is None else str(side.told),
         refused=None if refusal is None else str(refusal.target),
         refused_because=None if refusal is None else refusal.status,
         reports=None if side.alarm is None else side.alarm.because,

@@ -38,7 +38,7 @@ def _patch(state: State, patch: PatchVm, now: Instant) -> list[str]:
         "patches while a patch is in flight": state.vm.patching is None,
         "patches during its wait after a failure": state.vm.retry_at is None or state.vm.retry_at <= now,
         "patches while a migration is ordered": not state.scheduler.migrate,
-        "takes memory that the guest's monitor has not given": kept_by(state.monitor, vm) <= patch.target.mem
+        "takes memory that the guest's monitor has not given": kept_by(state.monitor, vm, now) <= patch.target.mem
         or overruled,
         "patches a part of a slot": patch.target.mem.is_multiple_of(vm.slot_size),
     }

@@ -171,5 +171,8 @@ DENIED_BACKOFF: Final = Backoff(Seconds(2.0), Seconds(8.0), factor=1.5)
 REFUSED_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(60.0))
 """After a shrink that the guest's monitor refused."""
 
+MONITOR_GRACE: Final = Seconds(60.0)
+"""For so long a VM keeps its memory after its monitor is gone: time for some seven tries to find it again."""
+
 VM_API_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(40.0))
 """After a failed patch."""

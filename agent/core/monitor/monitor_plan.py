@@ -4,7 +4,7 @@ Rules that hold here:
 
 - Down: the monitor is asked first, and the VM keeps its memory until it agrees. Up: it is told what has come.
 - A refusal holds memory within the VM's bounds only, and no more of it than the VM is permitted.
-- Without a monitor, or with one that is gone, nothing here changes anything.
+- Without a monitor, or with one that has been gone for a while, nothing here changes anything.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ def wanted_by(side: MonitorSide, vm: Vm, sizes: Sizes, now: Instant) -> tuple[Re
     return size.at_most(vm.bounds.max), " and ".join(reasons) or None
 
 
-def kept_by(side: MonitorSide, vm: Vm) -> Bytes:
-    """The memory that the VM keeps until its monitor agrees to less."""
-    if side.version is None:
+def kept_by(side: MonitorSide, vm: Vm, now: Instant) -> Bytes:
+    """The memory that the VM keeps at ``now`` until its monitor agrees to less."""
+    if not side.keeps(now):
         return NOTHING.mem
     return min(vm.use.mem, vm.bounds.max.mem, vm.use.mem if side.told is None else side.told)
 
 
 def why_kept(side: MonitorSide) -> str:
     """In one line, why memory does not go yet."""
+    if side.version is None:
+        return "keeping memory: the guest's monitor is gone and may come back"
     if side.refusal is None:
         return "asking the guest's monitor before memory goes"
     return f"keeping memory: the guest's monitor refused {side.refusal.target}: {side.refusal.status}"
@@ -55,6 +57,6 @@ def message_to(side: MonitorSide, vm: Vm, size: Resources, unasked: Resources, n
         return AskMonitor(TellGrown(Resources(vm.actual.cpu, has)))
     refusal = side.refusal
     is_refused = refusal is not None and unasked.mem <= refusal.target and now < refusal.retry_at
-    if unasked.mem >= kept_by(side, vm) or is_refused:
+    if unasked.mem >= kept_by(side, vm, now) or is_refused:
         return None
     return AskMonitor(AskToShrink(Resources(unasked.cpu, unasked.mem)))

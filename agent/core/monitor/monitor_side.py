@@ -6,6 +6,8 @@ Rules that hold here:
   a monitor says, it costs its own VM at most what that VM's bounds and the scheduler allow.
 - ``told`` is the memory that the monitor counts on: it falls when it agrees to a shrink, and rises when it is told. A
   monitor that fails then (its database is away) may still count on less, and is told again.
+- One that is gone may be back at once: until ``kept_until`` the VM keeps what it did not agree to lose. One that ends
+  again and again without an answer has that time once.
 - An alarm is a report for which the VM grows. Looks at the guest then prove it right or false, and that is counted.
 """
 
@@ -17,7 +19,7 @@ from typing import Final
 from agent.core.actions import AskMonitor
 from agent.core.goal import cpu_demand
 from agent.core.guest import GuestSample, Rates
-from agent.core.policy import REFUSED_BACKOFF, CpuPolicy, MonitorPolicy
+from agent.core.policy import MONITOR_GRACE, REFUSED_BACKOFF, CpuPolicy, MonitorPolicy
 from agent.core.vm import Vm
 from protocol.guest.monitor_messages import DownscaleResult, LoadReport, TellGrown, UpscaleConfirmation
 from protocol.units import Bytes, Instant, MilliCpu
@@ -69,6 +71,7 @@ class MonitorSide:
 
     version: int | None = None
     told: Bytes | None = None
+    kept_until: Instant | None = None
     asking: AskMonitor | None = None
     refusal: Refusal | None = None
     untold: Untold | None = None
@@ -82,9 +85,16 @@ class MonitorSide:
         self.version = version
         self.told = self.asking = self.untold = None
 
-    def leave(self) -> None:
-        """The monitor is gone, and what it wanted with it. What it refused is remembered: it may come back at once."""
-        self.version = self.told = self.asking = self.untold = self.request = None
+    def leave(self, now: Instant) -> None:
+        """The monitor is gone, and what it wanted with it. What it counts on and refused is remembered for a while."""
+        has_answered = self.asking is None or self.kept_until is None
+        if self.version is not None and has_answered:
+            self.kept_until = Instant(now + MONITOR_GRACE)
+        self.version = self.asking = self.untold = self.request = None
+
+    def keeps(self, now: Instant) -> bool:
+        """Whether memory goes only as far as the monitor has agreed to."""
+        return self.version is not None or (self.kept_until is not None and now < self.kept_until)
 
     def answered(self, result: DownscaleResult | UpscaleConfirmation | None, now: Instant, jitter: float) -> None:
         """The message in flight was answered; ``result`` is None where something went wrong in the monitor."""
@@ -97,7 +107,9 @@ class MonitorSide:
             count = 1 if self.untold is None else self.untold.count + 1
             retry_at = Instant(now + REFUSED_BACKOFF.delay(count, jitter))
             self.untold = Untold(count, retry_at) if result is None else None
-        elif isinstance(result, DownscaleResult) and result.ok:
+            return
+        self.kept_until = None if result is not None else self.kept_until
+        if isinstance(result, DownscaleResult) and result.ok:
             self.told, self.refusal, self.untold = message.target.mem, None, None
         else:
             status = printable(result.status) if isinstance(result, DownscaleResult) else "it could not answer"

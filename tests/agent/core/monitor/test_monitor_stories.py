@@ -147,15 +147,49 @@ def test_a_shrink_that_was_agreed_to_and_is_not_wanted_any_more_is_taken_back() 
     assert story.plans().message == AskMonitor(TellGrown(cu(2)))
 
 
-def test_a_monitor_that_is_gone_leaves_everything_as_without_one() -> None:
+GONE = MonitorLost(Fault.GUEST, "hung up")
+KEPT = "keeping memory: the guest's monitor is gone and may come back"
+
+
+def shrinks(story: Story) -> bool:
+    """Whether memory is taken away now."""
+    return any(isinstance(each, PatchVm) and each.target.mem < cu(2).mem for each in story.plans().actions)
+
+
+def test_a_monitor_that_has_been_gone_for_a_minute_leaves_everything_as_without_one() -> None:
+    """It refused, and its guest is too busy to answer, or it starts anew: that is no consent."""
     story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), agrees(ok=False))
-    story.happens(MonitorLost(Fault.GUEST, "hung up"))
-    assert story.plans().actions[0] == patches(cu(1), 1)
-    assert story.plans().message is None
+    story.happens(GONE)
+    assert (story.plans().because, story.plans().message, shrinks(story)) == (KEPT, None, False)
+    story.at(30.0).happens(GONE)
+    assert (idle(story, 66.0).plans().because, shrinks(story)) == (KEPT, False)
+    assert (idle(story, 67.0).plans().message, shrinks(story)) == (None, True)
     troubles = explain(story.state, "default/vm-1", story.instant).troubles
     assert [(each.with_, each.reason) for each in troubles] == [("monitor", "hung up")]
     story.happens(MonitorJoined(1))
     assert explain(story.state, "default/vm-1", story.instant).troubles == []
+
+
+def test_what_a_monitor_had_agreed_to_goes_although_it_is_gone() -> None:
+    story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), agrees()).happens(GONE)
+    assert story.plans().actions[0] == patches(cu(1), 1)
+
+
+def test_a_monitor_that_comes_back_is_asked_again_and_may_refuse_again() -> None:
+    story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), agrees(ok=False)).happens(GONE)
+    speaks(idle(story, 10.0).happens(MonitorJoined(2)), TellGrown(cu(2)), CONFIRMED)
+    speaks(idle(story, 12.0), AskToShrink(cu(1)), agrees(ok=False))
+    assert shrinks(idle(story.happens(GONE), 71.0)) is False
+    assert shrinks(idle(story, 72.0)) is True
+
+
+def test_one_that_ends_with_each_question_keeps_the_memory_for_a_minute_in_all() -> None:
+    story = idle(monitored(2), 7.0)
+    for until in (7.0, 30.0, 60.0):
+        speaks(idle(story, until).happens(MonitorJoined(2)), TellGrown(cu(2)), CONFIRMED)
+        assert story.plans().message == AskMonitor(AskToShrink(cu(1)))
+        story.happens(Started(AskMonitor(AskToShrink(cu(1))))).happens(GONE)
+    assert (shrinks(idle(story, 66.0)), shrinks(idle(story, 67.0))) == (False, True)
 
 
 def test_a_request_for_memory_is_answered_at_once_with_one_step_and_ends_by_itself() -> None:
