@@ -58,7 +58,7 @@ from agent.ports import (
 from agent.telemetry import Log, note
 from protocol.backoff import Backoff
 from protocol.floors import Floor, decode_floor
-from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG, ANNOTATION_FLOOR
+from protocol.names import ANNOTATION_CONFIG, ANNOTATION_FLOOR
 from protocol.runtime.clock import Clock
 from protocol.units import ComputeUnit, Instant, Seconds
 from protocol.virtual_machine import Bounds, VirtualMachine
@@ -220,7 +220,7 @@ class Runner:
 
     def _with_old_bounds(self, found: VirtualMachine) -> VirtualMachine:
         """Bounds that cannot be read leave the last ones in force, as far as the spec allows them."""
-        if self._bounds is None or not any(ANNOTATION_BOUNDS in problem for problem in found.problems):
+        if self._bounds is None or found.has_bounds:
             self._bounds = found.bounds
             return found
         spec, old = found.bounds, self._bounds

@@ -3,7 +3,8 @@
 Rules that hold here:
 
 - A slot of memory is a multiple of 8Mi; a VM has 1 to 512 slots; min <= use <= max for CPU and for memory.
-- The annotation ``autoscaling.neon.tech/bounds`` replaces the bounds of the spec for autoscaling, and lies within them.
+- The annotation ``autoscaling.neon.tech/bounds`` replaces the bounds of the spec for autoscaling, as far as it lies
+  within them; what of it is beyond them is a problem that is told.
 - A spec that breaks a rule raises ``InvalidObjectError`` naming the path of the field; nothing is guessed.
 - Annotations, labels and the status never make a VM unreadable. What of them cannot be read is told in ``problems``,
   and a reader must count it as the most that it may be.
@@ -49,8 +50,9 @@ class VirtualMachine:
     """What this project needs to know of a VirtualMachine.
 
     ``problems`` says what beside the spec cannot be read, each beginning with the path of its field: then ``bounds``
-    are those of the spec, ``permit`` is None although one may have been granted, ``actual`` None although it is more;
-    either may be as much as ``at_most``, the largest size of the spec (None where there is no problem).
+    are those of the spec (and ``has_bounds`` is False), ``permit`` is None although one may have been granted,
+    ``actual`` None although it is more; either may be as much as ``at_most``, the largest size of the spec (None where
+    there is no problem).
 
     ``use`` is what the spec asks for; ``actual`` is what the status says the guest has (None while it does not say);
     ``permit`` is the last permit that a scheduler persisted. ``phase`` is empty before the controller has set it.
@@ -73,6 +75,7 @@ class VirtualMachine:
     enabled: bool
     permit: Resources | None
     problems: tuple[str, ...] = ()
+    has_bounds: bool = True
     at_most: Resources | None = None
     unreadable: str = ""
 
@@ -149,14 +152,14 @@ def _virtual_machine(found: _Object, obj: JsonObject) -> VirtualMachine:
     labels, annotations, problems = labels_of(obj), annotations_of(obj), list[str]()
     slot_size = _slot_size(found.spec.guest.memorySlotSize)
     spec_bounds, use = _sizes(found.spec.guest, slot_size)
+    bounds = _annotated(ANNOTATION_BOUNDS, annotations, partial(_bounds, spec_bounds, slot_size, problems), problems)
     vm = VirtualMachine(
         name=ObjectName(meta.namespace, meta.name),
         uid=meta.uid,
         resource_version=meta.resourceVersion,
         labels=labels,
         annotations=annotations,
-        bounds=_annotated(ANNOTATION_BOUNDS, annotations, partial(_bounds, spec_bounds, slot_size), problems)
-        or spec_bounds,
+        bounds=bounds or spec_bounds,
         use=use,
         actual=_actual(status, problems),
         slot_size=slot_size,
@@ -166,6 +169,7 @@ def _virtual_machine(found: _Object, obj: JsonObject) -> VirtualMachine:
         phase=text(status, "phase"),
         enabled=labels.get(LABEL_ENABLED) == "true",
         permit=_annotated(ANNOTATION_PERMIT, annotations, decode_permit, problems),
+        has_bounds=bounds is not None or ANNOTATION_BOUNDS not in annotations,
     )
     return replace(vm, problems=tuple(problems), at_most=spec_bounds.max) if problems else vm
 
@@ -215,18 +219,25 @@ def _annotated(name: str, annotations: Mapping[str, str], read: Callable[[str], 
     try:
         return read(found)
     except (ValueError, RecursionError) as error:
-        problems.append(f"metadata.annotations[{name}]: {field_message(error)}")
+        problems.append(_problem(name, field_message(error)))
         return None
 
 
-def _bounds(spec: Bounds, slot_size: Bytes, annotated: str) -> Bounds:
+def _problem(annotation: str, what: str) -> str:
+    return f"metadata.annotations[{annotation}]: {what}"
+
+
+def _bounds(spec: Bounds, slot_size: Bytes, problems: list[str], annotated: str) -> Bounds:
+    """What the annotation and the spec have in common; none of it makes it one that cannot be read."""
     found = _BOUNDS.decode(annotated)
     low, high = _bound("min", found.min, slot_size), _bound("max", found.max, slot_size)
-    if not (spec.min.within(low) and low.within(high) and high.within(spec.max)):
-        raise ValueError(
-            f"expected min <= max, both within {spec.min} to {spec.max} as in spec.guest, got {low} to {high}"
-        )
-    return Bounds(low, high)
+    both = Bounds(low.at_least(spec.min), high.at_most(spec.max))
+    expected = f"expected min <= max, both within {spec.min} to {spec.max} as in spec.guest, got {low} to {high}"
+    if not (low.within(high) and both.min.within(both.max)):
+        raise ValueError(expected)
+    if both != Bounds(low, high):
+        problems.append(_problem(ANNOTATION_BOUNDS, f"{expected}: {both.min} to {both.max} counts"))
+    return both
 
 
 def _bound(path: str, bound: _Bound, slot_size: Bytes) -> Resources:

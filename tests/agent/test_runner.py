@@ -148,7 +148,7 @@ async def test_bounds_that_cannot_be_read_leave_the_last_ones_in_force_and_are_t
     problem = f"metadata.annotations[{ANNOTATION_BOUNDS}]: document: malformed"
     async with RunnerFixture() as fixture:
         fixture.vm_api.change(bounds=Bounds(cu(1), cu(4)))
-        fixture.vm_api.change(bounds=Bounds(cu(2), cu(8)), problems=(problem,))
+        fixture.vm_api.change(bounds=Bounds(cu(2), cu(8)), problems=(problem,), has_bounds=False)
         await fixture.clock.advance(0.0)
         seen = fixture.runner.state.vm.seen
         assert seen is not None
@@ -156,7 +156,7 @@ async def test_bounds_that_cannot_be_read_leave_the_last_ones_in_force_and_are_t
         assert {"vm": "default/vm-1", "reason": problem} in [fields for _, _, fields in fixture.log.lines]
         said = explain(fixture.runner.state, "default/vm-1", fixture.clock.now())
         assert [(each.with_, each.reason) for each in said.troubles] == [("settings", problem)]
-        fixture.vm_api.change(bounds=Bounds(cu(1), cu(8)), problems=())
+        fixture.vm_api.change(bounds=Bounds(cu(1), cu(8)), problems=(), has_bounds=True)
         await fixture.clock.advance(0.0)
         assert explain(fixture.runner.state, "default/vm-1", fixture.clock.now()).troubles == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from copy import deepcopy
 
 import pytest
@@ -144,6 +145,25 @@ def test_annotated_bounds_replace_those_of_the_spec() -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "counts"),
+    [
+        (("100m", "1Gi", "2", "4Gi"), ("250m", "1Gi", "2", "4Gi")),
+        (("1", "1Gi", "5", "16Gi"), ("1", "1Gi", "4", "8Gi")),
+        (("100m", "512Mi", "64", "64Gi"), ("250m", "512Mi", "4", "8Gi")),
+    ],
+)
+def test_of_bounds_that_are_partly_outside_the_spec_the_part_within_counts_and_the_rest_is_told(
+    said: tuple[str, ...], counts: tuple[str, ...]
+) -> None:
+    (low, high), (least, most) = ((Resources.parse(*each[:2]), Resources.parse(*each[2:])) for each in (said, counts))
+    text = json.dumps({"min": {"cpu": said[0], "mem": said[1]}, "max": {"cpu": said[2], "mem": said[3]}})
+    vm = parse_virtual_machine(annotated(ANNOTATION_BOUNDS, text))
+    assert (vm.bounds, vm.has_bounds) == (Bounds(least, most), True)
+    expected = "expected min <= max, both within 250m cpu, 512Mi to 4 cpu, 8Gi as in spec.guest"
+    assert vm.problems == (f"{BOUNDS_AT}: {expected}, got {low} to {high}: {least} to {most} counts",)
+
+
+@pytest.mark.parametrize(
     ("obj", "message"),
     [
         ([], "document: expected object, got array"),
@@ -211,9 +231,9 @@ def test_what_is_wrong_is_named_by_its_path(obj: dict[str, object], message: str
                     ANNOTATION_BOUNDS, f'{{"min":{{"cpu":{low},"mem":"1Gi"}},"max":{{"cpu":{high},"mem":"4Gi"}}}}'
                 ),
                 f"{BOUNDS_AT}: expected min <= max, both within 250m cpu, 512Mi to 4 cpu, 8Gi as in spec.guest,"
-                f" got {low_shown} cpu, 1Gi to {high} cpu, 4Gi",
+                f" got {low_shown} cpu, 1Gi to {shown_high} cpu, 4Gi",
             )
-            for low, low_shown, high in ((0.1, "100m", 2), (3, "3", 2), (1, "1", 5))
+            for low, low_shown, high, shown_high in ((3, "3", 2, "2"), (5, "5", 6, "6"), (0.1, "100m", 0.2, "200m"))
         ),
         (
             annotated(ANNOTATION_PERMIT, '{"vCPUs":1}'),
@@ -227,6 +247,7 @@ def test_what_cannot_be_read_beside_the_spec_is_a_problem_of_a_vm_that_can(
     vm = parse_virtual_machine(obj)
     assert vm.problems == (problem,)
     assert vm.bounds == parse_virtual_machine(WHOLE).bounds, "those of the spec"
+    assert vm.has_bounds is (BOUNDS_AT not in problem)
     assert vm.permit is None or vm.actual is None or BOUNDS_AT in problem
 
 
