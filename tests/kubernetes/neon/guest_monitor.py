@@ -20,7 +20,7 @@ _TEXT: Final = 1
 _CLOSE: Final = 8
 _ANSWERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "UpscaleNotification": ("UpscaleConfirmation", {}),
-    "DownscaleRequest": ("DownscaleResult", {"ok": True, "status": "fine"}),
+    "DownscaleRequest": ("DownscaleResult", {"Ok": True, "Status": "fine"}),
     "HealthCheck": ("HealthCheck", {}),
 }
 

@@ -287,6 +287,7 @@ class Stage:
             "NODE_NAME": node,
             "METRICS_URL": "http://{pod_ip}:9100/metrics",
             "DATABASE_URL": "http://{pod_ip}:25183/database",
+            "MONITOR_URL": "ws://{pod_ip}:10301/monitor",
             "SCHEDULER_URL": f"http://{scheduler.place.address}:{AGENTS}/",
             "SCHEDULER_TOKEN_FILE": str(made.folder / "token"),
             "KUBERNETES_API_URL": INSIDE,

@@ -40,9 +40,15 @@ async def test_a_vm_moves_over_step_by_step_and_back_and_never_restarts(stage: S
 
     # 2. Our agent.
     await stage.end(agent)
+    guest.monitor.heard.clear()
     our_agent = await stage.our_agent(node, ours)
     guest.load(3.0)
     await stage.grows("db", "3")
+
+    async def speaks_with_the_monitor() -> bool:
+        return {"UpscaleNotification", "HealthCheck"} <= set(guest.monitor.heard)
+
+    await until(speaks_with_the_monitor, "our agent tells the guest's monitor of memory, and asks whether it is well")
 
     # And back: the agent, then the scheduler.
     await stage.end(our_agent)
