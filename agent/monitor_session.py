@@ -113,14 +113,14 @@ class MonitorSession:
         match message:
             case HealthCheck(number) if number == self._checked:
                 self._checked = None
-            case LoadReport() if version < 2:
-                self._outbox.put_nowait(NotUnderstood("LoadReport is of version 2"))
+            case LoadReport(number) if version < 2:
+                self._outbox.put_nowait(NotUnderstood(number, "LoadReport is of version 2"))
             case UpscaleRequest() | LoadReport():
                 self._take(MonitorSaid(message))
             case UpscaleConfirmation() | DownscaleResult() | InternalError() | InvalidMessage():
                 self._answered(message)
-            case UnknownMessage():
-                self._outbox.put_nowait(NotUnderstood("the type of this message is not known"))
+            case UnknownMessage(number):
+                self._outbox.put_nowait(NotUnderstood(number, "the type of this message is not known"))
 
     def _answered(self, message: UpscaleConfirmation | DownscaleResult | InternalError | InvalidMessage) -> None:
         """An answer counts where it has the number of the question; a late one changes nothing."""
@@ -131,12 +131,18 @@ class MonitorSession:
     async def _speak(self, connection: MonitorConnection) -> None:
         while True:
             message = await self._outbox.get()
-            self._number += 2
-            if isinstance(message, CheckHealth):
-                self._checked = self._number
-            elif not isinstance(message, NotUnderstood):
-                self._asked, self._asked_at = self._number, self._clock.now()
-            await connection.send(write_to_monitor(message, self._number))
+            await connection.send(write_to_monitor(message, self._numbered(message)))
+
+    def _numbered(self, message: ToMonitor) -> int:
+        """The next number of ours, by which an answer is known; an answer of ours has the number of its question."""
+        if isinstance(message, NotUnderstood):
+            return message.id
+        self._number += 2
+        if isinstance(message, CheckHealth):
+            self._checked = self._number
+        else:
+            self._asked, self._asked_at = self._number, self._clock.now()
+        return self._number
 
     async def _check(self) -> None:
         while True:

@@ -140,8 +140,9 @@ class CheckHealth:
 
 @dataclass(frozen=True, slots=True)
 class NotUnderstood:
-    """The message of that number was not understood. ``InvalidMessage`` on the wire."""
+    """The monitor's message ``id`` was not understood. ``InvalidMessage`` on the wire, under that number."""
 
+    id: int
     error: str
 
 
@@ -186,7 +187,7 @@ def _content(message: ToMonitor) -> tuple[str, dict[str, object]]:
             return "DownscaleRequest", {"target": _allocation(target)}
         case TellGrown(granted):
             return "UpscaleNotification", {"granted": _allocation(granted)}
-        case NotUnderstood(error):
+        case NotUnderstood(_, error):
             return "InvalidMessage", {"error": error}
         case _:
             return "HealthCheck", {}

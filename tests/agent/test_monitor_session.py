@@ -95,7 +95,8 @@ async def test_what_is_not_of_the_version_is_said_to_be_not_understood(monitor: 
     monitor.version = 1
     await monitor.says(REPORT, UnknownMessage(3, "Novelty"))
     assert monitor.events == [MonitorJoined(2)]
-    assert [each["type"] for each in monitor.heard] == ["InvalidMessage", "InvalidMessage"]
+    assert [(each["type"], each["id"]) for each in monitor.heard] == [("InvalidMessage", 1), ("InvalidMessage", 3)]
+    assert await monitor.asked(AskMonitor(AskToShrink(cu(1)))) == 2, "questions have the next number of ours"
 
 
 async def test_a_guest_without_a_monitor_is_looked_for_ever_less_often_and_no_trouble() -> None:

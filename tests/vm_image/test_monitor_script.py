@@ -137,7 +137,7 @@ async def test_it_answers_every_message_of_an_agent(guest: Guest) -> None:
         assert talk.version == 2
         await talk.send(write_to_monitor(CheckHealth(), 2))
         await talk.send(write_to_monitor(TellGrown(size(1024)), 4))
-        await talk.send(write_to_monitor(NotUnderstood("what?"), 6))
+        await talk.send(write_to_monitor(NotUnderstood(6, "what?"), 6))
         await talk.send('{"type":"Novelty","id":8}')
         await talk.send("{}")
         said = [await talk.receive() for _ in range(4)]

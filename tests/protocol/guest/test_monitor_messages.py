@@ -67,7 +67,7 @@ def test_every_message_of_a_monitor_is_read(text: str, message: FromMonitor) -> 
             {"granted": {"cpu": 0.25, "mem": 1024**3}},
         ),
         (CheckHealth(), "HealthCheck", {}),
-        (NotUnderstood("what?"), "InvalidMessage", {"error": "what?"}),
+        (NotUnderstood(6, "what?"), "InvalidMessage", {"error": "what?"}),
     ],
 )
 def test_every_message_of_an_agent_has_its_content_its_type_and_its_number(
