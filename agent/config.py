@@ -128,7 +128,7 @@ LIMITS: Final[dict[str, tuple[float, float]]] = {
 def read_policy(text: str, base: Policy) -> Policy:
     """``base`` with what the YAML or JSON document ``text`` names. Raises ``PolicyError``."""
     try:
-        document = in_our_words(read_yaml(text, LONGEST_POLICY))
+        document, passed_over = in_our_words(read_yaml(text, LONGEST_POLICY))
         found = msgspec.convert({} if document is None else document, _Document)
         policy = Policy(
             cpu=_changed(base.cpu, found.cpu, "cpu"),
@@ -136,6 +136,7 @@ def read_policy(text: str, base: Policy) -> Policy:
             smoothing=_smoothing(base.smoothing, found.smoothing),
             timing=_changed(base.timing, found.timing, "timing"),
             monitor=_changed(base.monitor, found.monitor, "monitor"),
+            passed_over=passed_over,
         )
     except (ValueError, RecursionError) as error:
         raise PolicyError(field_message(error)) from None

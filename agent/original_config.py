@@ -5,13 +5,15 @@ Rules that hold here:
 - Two forms are known by their fields: the annotation of one VM (``loadAverageFractionTarget`` …), and the whole
   ``config.json`` of the original agent, of which only ``scaling.defaultConfig`` is a policy.
 - Targets are taken over. What tunes the original's own algorithm (its zones, its file cache) has no counterpart: our
-  policy measures what those settings guess.
+  policy measures what those settings guess. Fields that neither knows are passed over, as Go does, but told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
+
+from protocol.field_errors import shown
 
 TARGETS: Final[Mapping[str, str]] = {"loadAverageFractionTarget": "cpu", "memoryUsageFractionTarget": "memory"}
 """The shares of CPU and memory that may be in use, and the section of ours that says the same."""
@@ -24,26 +26,37 @@ WITHOUT_COUNTERPART: Final = frozenset({
 })  # fmt: skip
 
 _FIELDS: Final = frozenset(TARGETS) | WITHOUT_COUNTERPART
+_OURS: Final = frozenset({"cpu", "memory", "timing", "monitor", "smoothing"})
+"""Sections of our policies: a document that has one of these too is neither's."""
+
 _WHOLE: Final = "scaling"
 _DEFAULTS: Final = "defaultConfig"
 
 
-def in_our_words(document: object) -> object:
-    """The policy as ours says it, where ``document`` is one of the original's; any other as it is.
+def in_our_words(document: object) -> tuple[object, tuple[str, ...]]:
+    """The policy as ours says it, where ``document`` is one of the original's; any other as it is. And what of it is
+    passed over, by its field: a target of 0, for which the original divides by zero, and fields that neither knows.
 
     A target above 1 (a load average above the CPUs) becomes 1: no more than all of a CPU can be in use.
 
     >>> in_our_words({"loadAverageFractionTarget": 0.7, "enableLFCMetrics": True})
-    {'cpu': {'target': 0.7}}
+    ({'cpu': {'target': 0.7}}, ())
+    >>> in_our_words({"loadAverageFractionTarget": 0.7, "speed": 3})[1]
+    ("'speed': passed over: no field of the original's",)
     """
     if not isinstance(document, dict):
-        return document
+        return document, ()
     if isinstance(scaling := document.get(_WHOLE), dict) and isinstance(scaling.get(_DEFAULTS), dict):
         return in_our_words(scaling[_DEFAULTS])
-    if not document or not document.keys() <= _FIELDS:
-        return document
-    found = {section: document.get(field) for field, section in TARGETS.items()}
-    return {section: {"target": _share(value)} for section, value in found.items() if value is not None}
+    if _FIELDS.isdisjoint(document) or not _OURS.isdisjoint(document):
+        return document, ()
+    found = {field: document.get(field) for field in TARGETS}
+    zeros = [field for field, value in found.items() if value == 0 and not isinstance(value, bool)]
+    passed_over = [f"{field}: passed over: expected a share above 0, got 0" for field in zeros]
+    unknown = [name for name in document if name not in _FIELDS]
+    passed_over += [f"{shown(name)}: passed over: no field of the original's" for name in unknown]
+    targets = {TARGETS[field]: value for field, value in found.items() if value is not None and field not in zeros}
+    return {section: {"target": _share(value)} for section, value in targets.items()}, tuple(passed_over)
 
 
 def _share(value: object) -> object:

@@ -233,9 +233,9 @@ class Runner:
         except PolicyError as error:
             self._take(PolicyRefused(f"annotation {ANNOTATION_CONFIG}: {error}"))
             return
-        self._take(PolicySet(policy))
-        if self._problems:
-            self._take(PolicyRefused("; ".join(self._problems)))
+        own = () if self._annotation is None else policy.passed_over
+        passed_over = (*self._base.passed_over, *(f"annotation {ANNOTATION_CONFIG}: {each}" for each in own))
+        self._take(PolicySet(policy, (*self._problems, *passed_over)))
 
     async def _scrape(self) -> None:
         """The first look comes within one interval, so that the agents of a node do not look in step."""

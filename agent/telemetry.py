@@ -130,10 +130,18 @@ def _line(state: State, event: Event) -> Line | None:
             return _failed(state, event)
         case VmRestored(vm):
             return Level.WARNING, "the VM's object is an older one: the store was restored", {"version": vm.version}
-        case PolicyRefused(reason):
-            return Level.ERROR, "policy refused; the last good one stays", {"reason": reason}
+        case PolicySet() | PolicyRefused():
+            return _settings(event)
         case _:
             return _recovered(state, event)
+
+
+def _settings(event: PolicySet | PolicyRefused) -> Line | None:
+    if isinstance(event, PolicyRefused):
+        return Level.ERROR, "policy refused; the last good one stays", {"reason": event.reason}
+    if event.problems:
+        return Level.WARNING, "settings in force in part", {"reason": "; ".join(event.problems)}
+    return None
 
 
 def _answered(state: State, event: Answered) -> Line | None:

@@ -237,7 +237,8 @@ def _settings(state: State, event: PolicySet | PolicyRefused, now: Instant) -> N
     if isinstance(event, PolicyRefused):
         state.settings_failure = failed_again(state.settings_failure, Fault.SETTINGS, event.reason, now)
         return
-    state.settings_failure = None
+    problems = "; ".join(event.problems)
+    state.settings_failure = failed_again(None, Fault.SETTINGS, problems, now) if problems else None
     before, state.policy = state.policy, event.policy
     if before.smoothing != event.policy.smoothing:
         state.guest.stabilizer = Stabilizer(event.policy.smoothing)

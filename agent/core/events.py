@@ -109,9 +109,10 @@ class PatchFailed:
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """Another policy is in force."""
+    """Another policy is in force. ``problems``: what was wanted beside it and is not."""
 
     policy: Policy
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,13 +147,14 @@ class Smoothing:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How one VM is scaled."""
+    """How one VM is scaled. ``passed_over``: what of the document that it was read from means nothing here, and why."""
 
     cpu: CpuPolicy = field(default_factory=CpuPolicy)
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
     smoothing: Smoothing = field(default_factory=Smoothing)
     timing: Timing = field(default_factory=Timing)
     monitor: MonitorPolicy = field(default_factory=MonitorPolicy)
+    passed_over: tuple[str, ...] = ()
 
 
 SCHEDULER_BACKOFF: Final = Backoff(Seconds(3.0), Seconds(12.0), factor=1.5)

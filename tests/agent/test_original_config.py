@@ -59,11 +59,36 @@ def test_its_targets_are_ours(text: str, policy: Policy) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "policy", "told"),
+    [
+        (
+            '{"loadAverageFractionTarget": 0, "memoryUsageFractionTarget": 0.5}',
+            with_targets(memory=0.5),
+            "loadAverageFractionTarget: passed over: expected a share above 0, got 0",
+        ),
+        (
+            '{"loadAverageFractionTarget": 0.7, "memoryUsageFractionTarget": 0.0}',
+            with_targets(cpu=0.7),
+            "memoryUsageFractionTarget: passed over: expected a share above 0, got 0",
+        ),
+        (
+            '{"loadAverageFractionTarget": 0.7, "speed": 3}',
+            with_targets(cpu=0.7),
+            "'speed': passed over: no field of the original's",
+        ),
+    ],
+)
+def test_what_means_nothing_is_passed_over_and_told_and_the_rest_counts(text: str, policy: Policy, told: str) -> None:
+    assert read_policy(text, Policy()) == replace(policy, passed_over=(told,))
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"loadAverageFractionTarget": 0}', "cpu.target: "),
+        ('{"loadAverageFractionTarget": -1}', "cpu.target: "),
         ('{"memoryUsageFractionTarget": "much"}', "memory.target: "),
-        ('{"loadAverageFractionTarget": 0.7, "speed": 3}', "document: "),
+        ('{"loadAverageFractionTarget": 0.7, "cpu": {"target": 0.5}}', "document: "),
+        ('{"speed": 3}', "document: "),
         ('{"scaling": {"computeUnit": {}}}', "document: "),
     ],
 )

@@ -237,6 +237,24 @@ async def test_a_floor_is_kept_until_its_time_and_one_that_cannot_be_read_is_sai
         )
 
 
+async def test_what_is_passed_over_of_an_annotation_is_told_and_the_rest_is_in_force() -> None:
+    said = '{"loadAverageFractionTarget": 0, "memoryUsageFractionTarget": 0.6}'
+    reason = f"annotation {ANNOTATION_CONFIG}: loadAverageFractionTarget: passed over: expected a share above 0, got 0"
+    async with RunnerFixture() as fixture:
+        fixture.vm_api.change(annotations={ANNOTATION_CONFIG: said})
+        await fixture.clock.advance(1.0)
+        state = fixture.runner.state
+        assert (state.policy.cpu.target, state.policy.memory.target) == (POLICY.cpu.target, 0.6)
+        assert state.settings_failure is not None
+        assert state.settings_failure.reason == reason
+        assert fixture.log.messages.count("settings in force in part") == 1
+        fixture.runner.use_policy(replace(POLICY, passed_over=("of the file",)))
+        assert state.settings_failure.reason == f"of the file; {reason}"
+        fixture.vm_api.change(annotations={})
+        await fixture.clock.advance(1.0)
+        assert state.settings_failure.reason == "of the file"
+
+
 async def test_a_floor_of_a_wrong_clock_holds_for_a_day_at_most() -> None:
     async with RunnerFixture() as fixture:
         far = Floor(cu(2), fixture.clock.wall() + 10**8)
