@@ -80,7 +80,9 @@ class LoadReport(msgspec.Struct, frozen=True, tag="LoadReport", rename="camel"):
 
     ``cpu_busy`` counts cores, ``cpu_stall`` the share of the time in which its tasks waited for one. ``runnable``
     counts tasks of the guest that ran or could run, ``processes`` those of the database (one for each connection), and
-    ``new_processes`` how many more there are than a second ago. ``cause`` is what the monitor noticed.
+    ``new_processes`` how many more there are than a second ago. ``active`` counts connections that do something, and
+    ``waiting`` those of them that wait for another's lock; of very many, at least so many. ``cause`` is what the
+    monitor noticed.
     """
 
     id: _Number
@@ -91,6 +93,8 @@ class LoadReport(msgspec.Struct, frozen=True, tag="LoadReport", rename="camel"):
     runnable: _Count
     processes: _Count = 0
     new_processes: _Count = 0
+    active: _Count = 0
+    waiting: _Count = 0
 
 
 class UnknownMessage(msgspec.Struct, frozen=True):

@@ -60,6 +60,13 @@ class Guest:
         self._write("memory.pressure", f"some avg10={stalled:.2f} avg60=0.00 avg300=0.00 total=1\n")
         self._write("pids.current", f"{processes}\n")
 
+    def runs(self, *titles: str) -> None:
+        """Processes of the database with these titles, and one that ended just now."""
+        for number, title in enumerate(titles, start=100):
+            (self.folder / str(number)).mkdir()
+            (self.folder / str(number) / "cmdline").write_bytes(title.encode() + bytes(60))
+        self._write("cgroup.procs", "".join(f"{number}\n" for number in range(99, 100 + len(titles))))
+
     def read(self, name: str) -> str:
         return (self.folder / name).read_text().strip()
 
@@ -187,6 +194,25 @@ async def test_it_reports_a_burst_of_connections(guest: Guest) -> None:
             report = await talk.receive()
     assert isinstance(report, LoadReport)
     assert (report.cause, report.runnable, report.processes, report.new_processes) == ("connections", 3, 20, 12)
+
+
+async def test_a_report_says_how_many_connections_do_something_and_how_many_wait(guest: Guest) -> None:
+    guest.runs(
+        "postgres: checkpointer ",
+        "postgres: shop: app orders 10.0.0.7(40312) SELECT",
+        "postgres: app orders 10.0.0.7(40313) UPDATE waiting",
+        "postgres: app orders ::1(40314) idle in transaction",
+        "postgres: app (1) idle [local] INSERT",
+        "postgres: app orders [local] idle",
+        "perl monitor.pl (1) SELECT",
+    )
+    async with AsyncExitStack() as stack:
+        talk = await begun(guest, stack)
+        guest.has(processes=20)
+        async with asyncio.timeout(DEADLINE):
+            report = await talk.receive()
+    assert isinstance(report, LoadReport)
+    assert (report.active, report.waiting) == (3, 1)
 
 
 async def test_a_message_may_come_in_parts_as_agents_of_neonvm_up_to_v0_48_send_it(guest: Guest) -> None:

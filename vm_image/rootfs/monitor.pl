@@ -23,6 +23,7 @@ my $LEAST_STALL     = 0.2;
 my @PAUSE           = (0.2, 2.0);    # seconds between reports: the least, and the most while a load goes on
 my $ASK_EVERY       = 1.0;
 my $BURST           = 4;             # processes that the database began within a second
+my $MOST_TITLES     = 100;           # processes whose doing is read for one report, which must not come late
 my $SHRINK          = 10;            # seconds for which an approved shrink is guarded
 
 my (%client, $agent);                # clients by file number; $agent is the one that is served
@@ -77,6 +78,21 @@ sub processes {
     ($now, $now - $least);
 }
 
+# How many connections do something, and how many of these wait for another's lock: postgres keeps that in the titles of
+# its processes. Of very many the newest are read.
+sub connections {
+    my ($active, $waiting) = (0, 0);
+    my @numbers = slurp("$group/cgroup.procs") =~ /^(\d+)$/mg;
+    splice @numbers, 0, -$MOST_TITLES if @numbers > $MOST_TITLES;
+    for (@numbers) {
+        my ($doing) = slurp("$proc/$_/cmdline") =~ /^postgres: .*(?:\(\d+\)|\[local\]) ([^\0]+)/s or next;
+        next if $doing =~ /^idle/;
+        $active++;
+        $waiting++ if $doing =~ / waiting$/;
+    }
+    ($active, $waiting);
+}
+
 sub report {
     my ($cause, $before, $after) = @_;
     my $since = now() - $reported_at;
@@ -87,9 +103,11 @@ sub report {
     my ($running) = slurp("$proc/loadavg") =~ m{(\d+)/\d};
     my ($processes, $new) = processes();
     send_message($agent, 'LoadReport', next_id(), sprintf
-        '"cause":"%s","span":%.3f,"cpuBusy":%.3f,"cpuStall":%.3f,"runnable":%d,"processes":%d,"newProcesses":%d',
+        '"cause":"%s","span":%.3f,"cpuBusy":%.3f,"cpuStall":%.3f,"runnable":%d,"processes":%d,"newProcesses":%d,'
+          . '"active":%d,"waiting":%d',
         $cause, $span, ($after->{used} - $before->{used}) / 1e6 / $span,
-        at_most(1, ($after->{stall} - $before->{stall}) / 1e6 / $span), $running // 0, $processes, $new);
+        at_most(1, ($after->{stall} - $before->{stall}) / 1e6 / $span), $running // 0, $processes, $new,
+        connections());
 }
 
 sub at_most { $_[0] < $_[1] ? $_[0] : $_[1] }

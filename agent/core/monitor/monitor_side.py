@@ -156,8 +156,16 @@ def demand(report: LoadReport, vm: Vm, cpu: CpuPolicy, policy: MonitorPolicy) ->
     waiting = cpu_demand(GuestSample(runnable=float(report.runnable)), over, vm.actual.cpu, cpu)
     coming = vm.use.cpu + min(vm.use.cpu, MilliCpu.cores(report.new_processes * policy.connection))
     if waiting is not None and waiting.need >= coming:
-        return waiting.need, waiting.because
-    return coming, f"{report.new_processes} new connections within a second"
+        return waiting.need, f"{waiting.because}{_doing(report)}"
+    return coming, f"{report.new_processes} new connections within a second{_doing(report)}"
+
+
+def _doing(report: LoadReport) -> str:
+    """What the database's connections do, as far as a monitor says it."""
+    if not report.active:
+        return ""
+    waiting = f", {report.waiting} waiting for locks" if report.waiting else ""
+    return f", {report.active} connections active{waiting}"
 
 
 def printable(text: str) -> str:

@@ -31,7 +31,7 @@ from protocol.units import Resources
 
 REPORT = (
     '{"type":"LoadReport","id":3,"cause":"cpu","span":0.06,"cpuBusy":0.98,"cpuStall":0.9,'
-    '"runnable":5,"processes":12,"newProcesses":4}'
+    '"runnable":5,"processes":12,"newProcesses":4,"active":3,"waiting":1}'
 )
 
 
@@ -48,7 +48,8 @@ REPORT = (
         ('{"type":"HealthCheck","id":6}', HealthCheck(6)),
         ('{"type":"InvalidMessage","error":"what?","id":8}', InvalidMessage(8, "what?")),
         ('{"type":"InternalError","error":"cgroup","id":8}', InternalError(8, "cgroup")),
-        (REPORT, LoadReport(3, "cpu", 0.06, 0.98, 0.9, 5, 12, 4)),
+        (REPORT, LoadReport(3, "cpu", 0.06, 0.98, 0.9, 5, 12, 4, 3, 1)),
+        (REPORT.replace(',"active":3,"waiting":1', ""), LoadReport(3, "cpu", 0.06, 0.98, 0.9, 5, 12, 4)),
         ('{"type":"Novelty","id":5,"more":[1]}', UnknownMessage(5, "Novelty")),
     ],
 )

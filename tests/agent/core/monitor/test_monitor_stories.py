@@ -227,6 +227,21 @@ def test_new_connections_are_a_reason_to_begin_to_grow() -> None:
     assert story.acts() == [asks(cu(2), cu(1), 2)], "no more than as much again"
 
 
+def test_what_connections_do_is_said_beside_what_the_vm_grows_for() -> None:
+    grown = monitored(1).happens(MonitorSaid(replace_report(LOAD, active=3, waiting=1))).plans().because
+    assert grown == (
+        "growing: the guest's monitor reports a load: tasks waited 100% of the time, 3 runnable,"
+        " 3 connections active, 1 waiting for locks"
+    )
+    burst = replace_report(LOAD, cpu_busy=0.0, cpu_stall=0.0, new_processes=5, active=4)
+    assert (
+        monitored(1)
+        .happens(MonitorSaid(burst))
+        .plans()
+        .because.endswith("5 new connections within a second, 4 connections active")
+    )
+
+
 def test_a_vm_that_has_all_it_may_have_has_no_alarms() -> None:
     story = monitored(8).happens(MonitorSaid(LOAD))
     assert story.state.monitor.alarm is None
