@@ -1,30 +1,50 @@
 """Whose the guest is after a move: decided once for each move, in the pod that it leaves (pure).
 
 However many controllers ask, and whatever they last knew, the first decision about a move holds. A guest that was given
-away is gone for good: no later move of this pod is decided otherwise.
+away is gone for good: no later move of this pod is decided otherwise. A move that another one follows has ended without
+the guest, and an order about it that comes late is told so.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from deploy.neonvm.qemu.wire import Decided
+
+_MOST: Final = 256
+"""So many moves are remembered: far more than a controller that is late may have missed."""
 
 
 class Decisions:
-    """The decision about the present move, which its target pod's uid names."""
+    """The decisions about all moves of one pod's guest. The uids of their target pods name them."""
 
     def __init__(self) -> None:
-        self._move = ""
-        self._held = Decided.OPEN
+        self._held: dict[str, Decided] = {}
+        self._is_given = False
 
     @property
     def is_given(self) -> bool:
         """Whether the guest was given away."""
-        return self._held is Decided.GIVEN
+        return self._is_given
+
+    def is_present(self, move: str) -> bool:
+        """Whether no other move has followed that one."""
+        return move == next(reversed(self._held), None)
 
     def decide(self, move: str, wanted: Decided) -> Decided:
         """What holds for ``move`` from now on; ``OPEN`` only asks."""
-        if move != self._move and not self.is_given:
-            self._move, self._held = move, Decided.OPEN
-        if self._held is Decided.OPEN:
-            self._held = wanted
-        return self._held
+        if move not in self._held:
+            self._follow_with(move)
+        if self._held[move] is Decided.OPEN:
+            self._held[move] = wanted
+            self._is_given = wanted is Decided.GIVEN
+        return self._held[move]
+
+    def _follow_with(self, move: str) -> None:
+        """All earlier moves are over."""
+        for earlier, held in self._held.items():
+            if held is Decided.OPEN:
+                self._held[earlier] = Decided.KEPT
+        self._held[move] = Decided.GIVEN if self._is_given else Decided.OPEN
+        if len(self._held) > _MOST:
+            del self._held[next(iter(self._held))]

@@ -166,7 +166,7 @@ class PodRunner:
     def decide(self, move: str, wanted: Decided) -> Decided:
         """Whose the guest is after ``move``."""
         held = self.decisions.decide(move, wanted)
-        if held is Decided.KEPT and self._flat is not None:
+        if held is Decided.KEPT and self._flat is not None and self.decisions.is_present(move):
             self._flat.keep()
         return held
 

@@ -160,11 +160,38 @@ async def test_whose_the_guest_is_is_decided_once(pod: Pod) -> None:
     assert (await pod.ask("PUT", "/cpu", b"2500")).status == "503 Service Unavailable"
 
 
-def test_a_decision_holds_until_another_move_begins() -> None:
+def test_an_order_about_an_earlier_move_that_comes_late_changes_nothing() -> None:
     decisions = Decisions()
-    assert decisions.decide("m1", Decided.OPEN) is Decided.OPEN
-    assert (decisions.decide("m1", Decided.KEPT), decisions.is_given) == (Decided.KEPT, False)
+    assert decisions.decide("m1", Decided.KEPT) is Decided.KEPT
+    assert decisions.decide("m2", Decided.OPEN) is Decided.OPEN
+    assert (decisions.decide("m1", Decided.GIVEN), decisions.is_given) == (Decided.KEPT, False)
     assert (decisions.decide("m2", Decided.GIVEN), decisions.is_given) == (Decided.GIVEN, True)
+    assert decisions.decide("m1", Decided.KEPT) is Decided.KEPT, "nor is its target told to run"
+
+
+def test_a_move_that_another_one_follows_undecided_is_over() -> None:
+    decisions = Decisions()
+    assert [decisions.decide(move, Decided.OPEN) for move in ("m1", "m2")] == [Decided.OPEN, Decided.OPEN]
+    assert decisions.decide("m1", Decided.GIVEN) is Decided.KEPT
+    assert decisions.decide("m2", Decided.GIVEN) is Decided.GIVEN
+
+
+def test_so_many_moves_are_remembered_and_what_was_given_stays_given() -> None:
+    decisions = Decisions()
+    decisions.decide("m0", Decided.KEPT)
+    for number in range(1, 256):
+        decisions.decide(f"m{number}", Decided.KEPT)
+    assert decisions.decide("m0", Decided.GIVEN) is Decided.KEPT
+    decisions.decide("last", Decided.GIVEN)
+    assert {decisions.decide(f"n{number}", Decided.KEPT) for number in range(300)} == {Decided.GIVEN}
+    assert decisions.is_given
+
+
+async def test_a_late_order_about_an_earlier_move_leaves_the_frames_of_the_present_one(pod: Pod) -> None:
+    pod.runner.decide("m1", Decided.KEPT)
+    pod.runner.decide("m2", Decided.OPEN)
+    pod.runner.decide("m1", Decided.GIVEN)
+    assert pod.flat.story == ["the guest stays"]
 
 
 async def test_a_certificate_is_for_this_pods_own_key_and_its_files_do_not_stay(pod: Pod, tmp_path: Path) -> None:
