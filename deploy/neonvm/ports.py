@@ -31,6 +31,7 @@ class GuestPhase(StrEnum):
 class PodRole(Enum):
     """What the guest of a pod does here."""
 
+    UNKNOWN = "was not looked at yet"
     EMPTY = "nothing runs"
     RECEIVING = "stands still and waits for a guest that moves in"
     BOOTING = "boots"

@@ -12,7 +12,8 @@ from deploy.kube.informer import Informer
 from deploy.neonvm.overlay.node_network import NodeNetwork, NodeNetworkDependencies
 from deploy.neonvm.overlay.node_plan import NodePlace
 from protocol.kubernetes.objects import Json, text, texts
-from protocol.kubernetes.resources import NODES, VIRTUAL_MACHINES
+from protocol.kubernetes.resources import NODES, PODS, VIRTUAL_MACHINES
+from protocol.messages import ObjectName
 from protocol.names import (
     ANNOTATION_APPROVED,
     ANNOTATION_REQUESTED,
@@ -77,6 +78,22 @@ async def test_the_controller_may_do_what_it_does(tmp_path: Path) -> None:
     may = granted("ClusterRole", "neonvm-controller") | granted("Role", "neonvm-controller")
     assert sorted(does - may) == []
     assert sorted(may - does - SPARED) == []
+
+
+async def test_the_controller_may_take_a_move_up_whose_target_is_gone(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        made.start()
+        await made.create_vm()
+        await made.until(made.runs_well)
+        await made.move()
+        await made.until(lambda: made.sending)
+        await made.kill()
+        await made.client.delete(PODS, ObjectName("default", text(made.migration, "targetPodName")))
+        await made.until(lambda: len(made.pods) == 1)
+        way = made.start()
+        await made.until(lambda: made.migration.get("phase") == "Failed" and made.runs_well())
+        does = {right(each.method, each.url.path, each.url.params) for each in way.asked}
+    assert sorted(does - granted("ClusterRole", "neonvm-controller") - granted("Role", "neonvm-controller")) == []
 
 
 async def test_the_network_program_may_do_what_it_does(tmp_path: Path) -> None:

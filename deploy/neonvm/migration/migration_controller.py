@@ -18,7 +18,7 @@ from deploy.neonvm.migration.migration_facts import MigrationFacts
 from deploy.neonvm.migration.migration_plan import plan_migration
 from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.objects.by_vm import ByVm
-from deploy.neonvm.objects.phases import has_remains, is_under_way
+from deploy.neonvm.objects.phases import RUNNING, has_remains, is_under_way
 from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import PodRole
 from protocol.kubernetes.objects import Json, is_leaving, labels_of, name_of, pod_phase, text, uid_of, whole
@@ -33,6 +33,8 @@ from protocol.virtual_machine import InvalidObjectError
 _WORKERS: Final = 4
 _NEXT: Final = Seconds(0.1)
 _LATER: Final = Seconds(1.0)
+_DARK: Final = Seconds(10.0)
+"""A runner that does not answer about its guest within twice its time may never do so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ class MigrationController:
         known = _Known(self._deps.vms.get(vm), self._of.of(vm))
         if any(not text(each, "status", "phase") for each in known.migrations):
             known = await self._afresh(vm)
-        await self._forget_all_but(vm, {uid_of(each) for each in known.migrations})
+        if not self._forget_all_but(vm, {uid_of(each) for each in known.migrations}):
+            return  # looked at again when the move of one that vanished has ended
         fresh = [each for each in known.migrations if not text(each, "status", "phase")]
         for each in [*(each for each in known.migrations if each not in fresh), *fresh[:1]]:
             facts = self._facts(each, known)
@@ -100,15 +103,16 @@ class MigrationController:
                 raise
             return _Known(None, found)
 
-    async def _forget_all_but(self, vm: ObjectName, uids: set[str]) -> None:
-        """A migration that vanished, though it was held, takes its move with it."""
-        for gone in self._seen.get(vm, set()) - uids:
-            await self.transfers.cancel(gone)
-            self.transfers.forget(gone)
-            self._deadlines.pop(gone, None)
-        self._seen[vm] = uids
-        if not uids:
+    def _forget_all_but(self, vm: ObjectName, uids: set[str]) -> bool:
+        """A migration that vanished, though it was held, takes its move with it. Whether nothing is left of any."""
+        gone = self._seen.get(vm, set()) - uids
+        left = {each for each in gone if not self.transfers.forget(each)}
+        for each in gone - left:
+            self._deadlines.pop(each, None)
+        self._seen[vm] = uids | left
+        if not self._seen[vm]:
             del self._seen[vm]
+        return not left
 
     def _facts(self, migration: Json, known: _Known) -> MigrationFacts:
         vm, deps = known.vm, self._deps
@@ -134,9 +138,14 @@ class MigrationController:
         )
 
     def _is_in_the_dark(self, facts: MigrationFacts) -> bool:
-        """Whether one of the guests has not been looked at by this process, and there is still time to do so."""
+        """Whether one of the guests has not been looked at by this process, and there is still time to do so.
+
+        A guest that stands still, and cannot be looked at, is not left so for long: its move is taken up.
+        """
         ends = [each for each in (facts.source, facts.target) if each is not None and pod_phase(each) == "Running"]
         if facts.is_overdue or any(is_leaving(each) for each in (facts.migration, *ends)):
+            return False
+        if text(facts.migration, "status", "phase") == RUNNING and self._age(facts.migration) >= _DARK:
             return False
         return not all(self._deps.guest_host.is_known(name_of(each), uid_of(each)) for each in ends)
 
@@ -145,6 +154,10 @@ class MigrationController:
 
     def _role(self, pod: Json | None) -> PodRole:
         return self._deps.guest_host.role(name_of(pod), uid_of(pod)) if pod is not None else PodRole.EMPTY
+
+    def _age(self, migration: Json) -> Seconds:
+        """How long the migration has been known here."""
+        return Seconds(whole(migration, "spec", "completionTimeout") - self._remaining(migration))
 
     def _remaining(self, migration: Json) -> Seconds:
         """How long the migration may still take, counted from when it was first seen here."""

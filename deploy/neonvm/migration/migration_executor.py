@@ -29,6 +29,8 @@ from protocol.units import Bytes, Seconds
 _DOWNTIME: Final = Seconds(0.02)
 """How long a guest may stand still at first, as far as the hypervisor can foresee it."""
 _DEFAULT_BANDWIDTH: Final = "1Gi"
+_AGAIN: Final = Seconds(5.0)
+"""After so long a move is taken up again that a fault of ours has ended here."""
 _EXPECTED: Final = frozenset({"Migrated", "Cancelled"})
 
 
@@ -47,8 +49,6 @@ class MigrationExecutor:
         migration, target = facts.migration, facts.target
         if todo.add_finalizer:
             await self._hold(migration, facts.vm)
-        if todo.cancel:
-            await self._transfers.cancel(uid_of(migration))
         if todo.adopt_target and target is not None and facts.vm is not None:
             owners: Json = {"metadata": {"ownerReferences": [owner_reference(VIRTUAL_MACHINES, facts.vm)]}}
             await self._deps.client.merge_patch(PODS, name_of(target), owners)
@@ -59,6 +59,10 @@ class MigrationExecutor:
             await self._create_target(migration, facts.vm)
         if todo.send:
             await self._begin(facts, remaining)
+        if todo.cancel:
+            self._transfers.call_off(uid_of(migration))
+        elif todo.send:
+            await self._say_where_to(facts)
         if todo.delete_target and target is not None:
             await self._delete_target(target)
         if todo.tell:
@@ -118,20 +122,35 @@ class MigrationExecutor:
                 raise
 
     async def _begin(self, facts: MigrationFacts, remaining: Seconds) -> None:
-        """Begins the move, before anything else can be asked of the guests."""
-        if facts.source is None or facts.target is None:
-            return
-        migration, source, target = facts.migration, name_of(facts.source), name_of(facts.target)
-        guest_host, vm = self._deps.guest_host, _vm_of(migration)
-        limits = TransferLimits(_DOWNTIME, bandwidth_of(migration), remaining, _auto_converge(migration))
+        """Begins the move, before anything else can be asked of the guests, or takes it up."""
+        migration, guest_host = facts.migration, self._deps.guest_host
+        source, target = (_pod_of(migration, end) for end in ("source", "target"))
+        if facts.target is None and await self._exists(target):
+            return  # a watch that lags would give up a target in which the guest may run
+        bandwidth = Bytes.parse(_DEFAULT_BANDWIDTH) if facts.fault else bandwidth_of(migration)
+        limits = TransferLimits(_DOWNTIME, bandwidth, remaining, _auto_converge(migration))
 
         async def send(progress: Callable[[TransferInfo], None]) -> TransferInfo:
             return await guest_host.send(source, target, limits, progress)
 
-        self._transfers.begin(uid_of(migration), send, lambda: self._requeue(vm, Seconds(0.0)))
-        ends = f"pod {source.name} on {node_of(facts.source)} to pod {target.name} on {node_of(facts.target)}"
+        async def on_fault(error: Exception) -> None:
+            self._requeue(vm, _AGAIN)
+            for about in _both(facts):
+                await self._deps.events.record(about, "FailedMove", _named(migration, repr(error)), WARNING)
+
+        vm = _vm_of(migration)
+        self._transfers.begin(uid_of(migration), send, lambda: self._requeue(vm, Seconds(0.0)), on_fault)
+
+    async def _exists(self, pod: ObjectName) -> bool:
+        """Whether the API has the pod, from a list: the controller may read no single one."""
+        listed = await self._deps.client.list(PODS, pod.namespace, field_selector=f"metadata.name={pod.name}")
+        return bool(listed.objects)
+
+    async def _say_where_to(self, facts: MigrationFacts) -> None:
+        pods = [each for each in (facts.source, facts.target) if each is not None]
+        ends = " to ".join(f"pod {name_of(each).name} on {node_of(each)}" for each in pods)
         for about in _both(facts):
-            await self._deps.events.record(about, "Migrating", _named(migration, f"the guest moves from {ends}"))
+            await self._deps.events.record(about, "Migrating", _named(facts.migration, f"the guest moves from {ends}"))
 
     async def _tell(self, facts: MigrationFacts) -> None:
         """Says on both objects how it ended."""
@@ -160,6 +179,10 @@ def bandwidth_of(migration: Json) -> Bytes:
 
 def _auto_converge(migration: Json) -> bool:
     return child(migration, "spec").get("autoConverge") is not False
+
+
+def _pod_of(migration: Json, end: str) -> ObjectName:
+    return ObjectName(name_of(migration).namespace, text(migration, "status", f"{end}PodName"))
 
 
 def _vm_of(migration: Json) -> ObjectName:

@@ -42,7 +42,8 @@ class MigrationFacts:
     ``fault`` says what is wrong with the migration's own spec. ``rival`` names another migration of the VM that is
     under way; ``has_remains`` that another one has ended, but is not yet cleared away. ``source`` and ``target`` are
     the pods that the status names (the source: before it names one, the VM's). ``is_quiet``: the source's guest is
-    held and not being resized. ``is_overdue``: the migration has had all its time.
+    held and not being resized. ``is_overdue``: the migration has had all its time. ``transfer`` is the move in this
+    process: another process may have begun it before.
     """
 
     migration: Json
@@ -64,17 +65,18 @@ class MigrationFacts:
 class MigrationPlan:
     """``status`` is merged into the object's status where it differs; all is done in the order of the fields.
 
+    ``cancel`` calls the move off, which ends later; with ``send`` it is one that another process may have begun.
     ``own_source`` makes the migration an owner of the source's pod, beside the VM that controls it. ``tell`` says on
     the VM and on the migration how it ended.
     """
 
     add_finalizer: bool = False
-    cancel: bool = False
     adopt_target: bool = False
     status: tuple[tuple[str, object], ...] = ()
     own_source: bool = False
     create_target: bool = False
     send: bool = False
+    cancel: bool = False
     delete_target: bool = False
     tell: bool = False
     remove_finalizer: bool = False

@@ -3,6 +3,9 @@
 - The plan depends on the objects and on which guest runs, never on what happened before.
 - Once the guest runs in the target, the migration succeeds: a cancel, a time-out or a deletion comes too late. Where it
   does not run there and nothing is being sent, the target goes.
+- A move that this process has not begun may have been begun by another, and be at its end. As long as its source is
+  there it is taken up, also one that must not go on, which is called off at once: whose the guest is then is decided at
+  its source, and not here. Nothing is concluded from a target that was not looked at.
 - A migration gets its finalizer before anything is decided about it, so its outcome is always reported.
 - A migration that cannot begin fails at once with the reason. A VM has one migration at a time.
 - The target pod's name is in ``status`` before the pod is created. A target that had a node and vanished is not created
@@ -35,6 +38,7 @@ from deploy.neonvm.objects.phases import (
     SUCCEEDED,
     is_held,
 )
+from deploy.neonvm.objects.pods import MOVED, pod_end
 from deploy.neonvm.ports import PodRole
 from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, is_leaving, is_over, node_of, pod_phase, text, whole
@@ -128,29 +132,53 @@ def _transfer(facts: MigrationFacts) -> MigrationPlan:
         return _arrived(facts)
     if facts.transfer.sending is Sending.ACTIVE:
         return MigrationPlan(cancel=_broken(facts) is not None, status=tuple(_info(facts).items()))
-    if why := _over(facts):
-        return _failed(facts, *why)
-    return MigrationPlan(send=facts.is_quiet and facts.transfer.sending is Sending.NOT_BEGUN)
+    if facts.transfer.sending is Sending.NOT_BEGUN and _has_source(facts):
+        return _take_up(facts)
+    if _may_have_arrived(facts):
+        return _NOTHING
+    return _failed(facts, *_over(facts))
 
 
-def _over(facts: MigrationFacts) -> tuple[str, str] | None:
-    """Why nothing will be sent any more; None where the guest may still be sent."""
-    sending = facts.transfer.sending
-    if sending is Sending.NOT_BEGUN and facts.source_role is PodRole.EMPTY:
+def _has_source(facts: MigrationFacts) -> bool:
+    """Whether the VM's guest is still where the move began, or may be."""
+    is_wanted = facts.vm is not None and not is_leaving(facts.vm)
+    return is_wanted and _names(facts, "sourcePodName") and facts.source_role is not PodRole.EMPTY
+
+
+def _take_up(facts: MigrationFacts) -> MigrationPlan:
+    """The guest is sent, or its move goes on where another process has left it."""
+    must_end = _broken(facts) is not None or bool(facts.fault)
+    is_held = facts.is_quiet or facts.source_role is PodRole.UNKNOWN
+    return MigrationPlan(send=True, cancel=must_end) if must_end or is_held else _NOTHING
+
+
+def _may_have_arrived(facts: MigrationFacts) -> bool:
+    """Whether the guest may run in the target although that was not seen: the target is looked at again."""
+    if facts.vm is None or is_leaving(facts.vm) or facts.target is None or is_over(facts.target):
+        return False
+    transfer = facts.transfer
+    is_open = transfer.sending is not Sending.FAILED or transfer.reason == CANCELLED
+    if facts.target_role is PodRole.UNKNOWN:
+        return is_open
+    was_given = transfer.sending is Sending.DONE or (is_open and _has_left(facts.source) and not facts.is_overdue)
+    return was_given and facts.target_role is PodRole.RECEIVING
+
+
+def _has_left(source: Json | None) -> bool:
+    """Whether the source's pod has ended because its guest was given away."""
+    return source is not None and is_over(source) and pod_end(source)[0] == MOVED
+
+
+def _over(facts: MigrationFacts) -> tuple[str, str]:
+    """Why nothing will be sent any more."""
+    transfer, why = facts.transfer, _broken(facts)
+    if transfer.sending is Sending.FAILED and transfer.reason != CANCELLED and why in (None, _target_lost(facts)):
+        return transfer.reason, transfer.story  # a target ends whenever a move fails: the move knows what failed first
+    if transfer.sending is Sending.NOT_BEGUN and facts.source_role is PodRole.EMPTY:
         return "RuntimeRestarted", "the runtime was restarted, and the guest was lost with it"
-    why = _broken(facts)
-    if sending is Sending.FAILED and (why is None or _knows_better(facts.transfer, why)):
-        return facts.transfer.reason, facts.transfer.story
-    if why is not None:
-        return why
-    if facts.target_role is PodRole.EMPTY:
-        return "TargetLost", "the guest has ended in the target"
-    return _cannot_send(facts)
-
-
-def _knows_better(transfer: TransferState, why: tuple[str, str]) -> bool:
-    """A target ends whenever a move fails: only the move knows what failed first."""
-    return why[0] == "TargetLost" and transfer.reason != CANCELLED
+    if why is None and facts.target_role is PodRole.EMPTY and transfer.sending is Sending.DONE:
+        why = "TargetLost", "the guest has ended in the target"
+    return why or _cannot_send(facts) or (transfer.reason, transfer.story)
 
 
 def _arrived(facts: MigrationFacts) -> MigrationPlan:
@@ -195,20 +223,20 @@ def _broken(facts: MigrationFacts) -> tuple[str, str] | None:
     if facts.vm is None or is_leaving(facts.vm):
         return "VMGone", "the VM was deleted"
     if why := _target_lost(facts):
-        return "TargetLost", why
+        return why
     if facts.is_overdue:
         waited = "" if text(facts.migration, "status", "targetNode") else "; no node had room for it"
         return "TimedOut", f"not done within {whole(facts.migration, 'spec', 'completionTimeout')} s{waited}"
     return None
 
 
-def _target_lost(facts: MigrationFacts) -> str:
+def _target_lost(facts: MigrationFacts) -> tuple[str, str] | None:
     name, target = text(facts.migration, "status", "targetPodName"), facts.target
     if target is None:
-        return f"pod {name} is gone" if text(facts.migration, "status", "targetNode") else ""
+        return ("TargetLost", f"pod {name} is gone") if text(facts.migration, "status", "targetNode") else None
     if is_over(target):
-        return f"pod {name} has ended: {text(target, 'status', 'message')}"
-    return f"pod {name} is being deleted" if is_leaving(target) else ""
+        return "TargetLost", f"pod {name} has ended: {text(target, 'status', 'message')}"
+    return ("TargetLost", f"pod {name} is being deleted") if is_leaving(target) else None
 
 
 def _cannot_send(facts: MigrationFacts) -> tuple[str, str] | None:

@@ -1,12 +1,16 @@
 """The transfers that this process carries out, one for each migration, and their outcomes.
 
-- A transfer is a task of the group that owns it. When ``cancel`` returns, it has ended.
+- A transfer is a task of the group that owns it. One that is called off ends when it is known who runs, which may take
+  as long as its source cannot be asked: nothing waits for it.
+- One of which it is not known what became of it (it was called off before its first step, or a fault of ours ended it)
+  has not begun: it is taken up again, as if another process had begun it.
 - Its progress changes at most once a second, and is kept until the migration is forgotten.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -21,8 +25,13 @@ from protocol.units import Instant, Seconds
 Send = Callable[[Callable[[TransferInfo], None]], Awaitable[TransferInfo]]
 """Moves a guest; its argument hears how it goes. Raises as ``Guest.send``."""
 
+OnFault = Callable[[Exception], Awaitable[None]]
+"""Hears what no move should end with, and sees to it that the move is taken up again after a pause."""
+
 _REPORTS: Final = Seconds(1.0)
 _CANCELLED: Final = TransferState(Sending.FAILED, CANCELLED, "the move was cancelled")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -30,6 +39,8 @@ class _Move:
     transfer: TransferState
     told: Instant
     task: asyncio.Task[None] | None = None
+    has_begun: bool = False
+    is_called_off: bool = False
 
 
 class Transfers:
@@ -57,26 +68,32 @@ class Transfers:
         found = self._moves.get(uid)
         return found.transfer if found is not None else TransferState()
 
-    def begin(self, uid: str, send: Send, on_change: Callable[[], None]) -> None:
+    def begin(self, uid: str, send: Send, on_change: Callable[[], None], on_fault: OnFault) -> None:
         """Begins the move; nothing where it has been begun. ``on_change`` hears of its progress and its end."""
         if uid not in self._moves:
             move = self._moves[uid] = _Move(TransferState(Sending.ACTIVE), Instant(self._clock.now() - _REPORTS))
-            move.task = self._tasks.create_task(self._carry_out(move, send, on_change))
+            move.task = self._tasks.create_task(self._carry_out(uid, move, send, on_change, on_fault))
 
-    async def cancel(self, uid: str) -> None:
-        """Ends the move where it is active; returns when it has ended."""
+    def call_off(self, uid: str) -> None:
+        """Has the move end where it is active, as soon as it is known who runs."""
         found = self._moves.get(uid)
-        if found is not None and found.task is not None and not found.task.done():
+        if found is None or found.task is None or found.is_called_off:
+            return
+        found.is_called_off = True
+        if found.has_begun:  # a task that is cancelled before its first step never asks whose the guest is
             found.task.cancel()
-            await asyncio.wait((found.task,))
-            if found.transfer.sending is Sending.ACTIVE:  # it was cancelled before it had begun
-                found.transfer = _CANCELLED
 
-    def forget(self, uid: str) -> None:
-        """The migration has been cleared away."""
+    def forget(self, uid: str) -> bool:
+        """The migration has been cleared away: its move is called off. Whether nothing of it is left."""
+        if self.of(uid).sending is Sending.ACTIVE:
+            self.call_off(uid)
+            return False
         self._moves.pop(uid, None)
+        return True
 
-    async def _carry_out(self, move: _Move, send: Send, on_change: Callable[[], None]) -> None:
+    async def _carry_out(
+        self, uid: str, move: _Move, send: Send, on_change: Callable[[], None], on_fault: OnFault
+    ) -> None:
         def progress(info: TransferInfo) -> None:
             now = self._clock.now()
             if now - move.told >= _REPORTS:
@@ -84,16 +101,28 @@ class Transfers:
                 move.transfer = replace(move.transfer, info=described(info))
                 on_change()
 
-        ended = _CANCELLED
+        ended: TransferState | None = None
+        move.has_begun = True
         try:
+            if move.is_called_off and move.task is not None:
+                move.task.cancel()
             ended = TransferState(Sending.DONE, info=described(await send(progress)))
         except TransferError as error:
             ended = TransferState(Sending.FAILED, error.fault.value, str(error))
         except (GuestError, NetworkError, OSError) as error:
             ended = TransferState(Sending.FAILED, TransferFault.REFUSED.value, str(error))
+        except asyncio.CancelledError:
+            ended = _CANCELLED
+            raise
+        except Exception as error:  # noqa: BLE001 - one move must not end the controller of all others
+            _log.exception("a fault of this program has ended its part in a move", extra={"migration": uid})
+            await on_fault(error)
         finally:
-            move.transfer = replace(ended, info=ended.info or move.transfer.info)
-            on_change()
+            if ended is None:
+                self._moves.pop(uid, None)
+            else:
+                move.transfer = replace(ended, info=ended.info or move.transfer.info)
+                on_change()
 
 
 def described(info: TransferInfo) -> tuple[tuple[str, object], ...]:

@@ -1,6 +1,6 @@
 """A real postgres VM in QEMU behind the guest port (S4.2): CPUs switched in the guest, memory by virtio-mem.
 
-- What a guest has is asked of its kernel and of QEMU each time, never remembered.
+- What a guest has is asked of its kernel and of QEMU each time, and remembered only for when it stands still.
 - Every order may be repeated.
 - A guest that boots refuses CPU orders: it was started with exactly what it may use.
 """
@@ -34,7 +34,7 @@ from deploy.neonvm.qemu.accelerator import Accelerator, choose_accelerator
 from deploy.neonvm.qemu.boot_trial import BootTrial
 from deploy.neonvm.qemu.daemon import Answer, ask
 from deploy.neonvm.qemu.frame_handover import DirectHandover
-from deploy.neonvm.qemu.handover import TargetSays, target_says
+from deploy.neonvm.qemu.handover import HELD_BY_THE_MOVE, TargetSays, target_says
 from deploy.neonvm.qemu.machine import Hypervisor, Machine
 from deploy.neonvm.qemu.qemu_command import (
     MEMORY_DEVICE,
@@ -113,6 +113,7 @@ class QemuGuest:
         self._ready = False
         self._receives = False
         self._is_moving = False
+        self._cpu_had = spec.cpu_use
 
     async def start(self) -> None:
         """Launches QEMU on the VM's own disk; the guest then boots for some seconds. Raises ``GuestError``."""
@@ -152,6 +153,19 @@ class QemuGuest:
             return GuestState(GuestPhase.BOOTING, self._spec.cpu_use, memory)
         self._ready = True
         return GuestState(GuestPhase.RUNNING, await self._cpu(), memory)
+
+    async def standing(self) -> GuestState | None:
+        """What a guest had that stands still because it was sent, and so cannot say it; None for all others.
+
+        Raises ``GuestError``.
+        """
+        machine = self._alive()
+        if machine is None or self._receives:
+            return None
+        if parse_run_state(await machine.call("query-status")) not in HELD_BY_THE_MOVE:
+            return None
+        phase = GuestPhase.RUNNING if self._ready else GuestPhase.BOOTING
+        return GuestState(phase, self._cpu_had, await self._memory(machine))
 
     async def set_cpu(self, use: MilliCpu) -> None:
         """Switches CPUs in the guest and sets the quota for the fraction. Raises ``GuestError``."""
@@ -311,7 +325,8 @@ class QemuGuest:
         answer = await self._ask("GET", "/cpu")
         if answer.status != 200 or not answer.text.isdigit():
             raise GuestError(f"{self._spec.vm}: the guest cannot say its CPU: {answer.text}")
-        return MilliCpu(int(answer.text))
+        self._cpu_had = MilliCpu(int(answer.text))
+        return self._cpu_had
 
     async def _ask(self, method: str, path: str, body: str = "", seconds: float = _ASK_SECONDS) -> Answer:
         """One question to the daemon in the guest, from inside its pod. Raises ``GuestError``."""

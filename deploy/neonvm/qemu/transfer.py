@@ -108,7 +108,7 @@ class Transfer:
 
     async def _carried_out(self) -> TransferInfo:
         try:
-            if not await self._taken_up():
+            if not await self._taken_up() and not self._must_end():
                 await self._begin()
         except GuestError as error:
             if await self._keeps():
@@ -186,9 +186,13 @@ class Transfer:
             source,
             target,
             is_released=self._released is not None,
-            is_called_off=self._is_called_off or now - self._began >= self._limits.timeout,
+            is_called_off=self._must_end(),
             is_hopeless=self._released is not None and now - self._released >= _PATIENCE,
         )
+
+    def _must_end(self) -> bool:
+        """Whether it was called off, or has had all its time."""
+        return self._is_called_off or self._endpoints.clock.now() - self._began >= self._limits.timeout
 
     async def _source(self) -> SourceSays:
         source = self._endpoints.source
@@ -311,9 +315,8 @@ async def carried_through(work: Coroutine[object, object, _Result], call_off: Ca
         except asyncio.CancelledError as error:
             cancelled = error
             call_off()
-    if cancelled is not None:
-        task.exception()  # the caller that cancelled asks the guests for the outcome
-        raise cancelled
+    if cancelled is not None and (task.exception() is None or isinstance(task.exception(), GuestError)):
+        raise cancelled  # the caller that cancelled asks the guests for the outcome
     return task.result()
 
 

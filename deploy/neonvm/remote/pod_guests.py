@@ -12,7 +12,6 @@ import asyncio
 import functools
 import socket
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -96,6 +95,20 @@ class _Followed:
     task: asyncio.Task[str] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """One end of a move. ``found`` is its guest, where it is followed."""
+
+    uid: str
+    runner: RunnerClient
+    machine: Callable[[], RemoteMachine]
+    found: _Followed | None
+
+    @property
+    def acceleration(self) -> Acceleration | None:
+        return self.found.guest.acceleration if self.found is not None else None
+
+
 class PodGuests:
     """Every runner pod's guest. ``run`` works until cancelled."""
 
@@ -121,9 +134,11 @@ class PodGuests:
         return found is not None and found.guest.is_known
 
     def role(self, pod: ObjectName, uid: str) -> PodRole:
-        """What the guest of that very pod does; nothing that is known where it was not looked at."""
+        """What the guest of that very pod does, as far as it was looked at."""
         found = self._of(pod, uid)
-        return _ROLES[found.resizer.state.phase] if found is not None and found.guest.is_known else PodRole.EMPTY
+        if not self._lives(pod, uid):
+            return PodRole.EMPTY
+        return _ROLES[found.resizer.state.phase] if found is not None and found.guest.is_known else PodRole.UNKNOWN
 
     def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:
         """How fast that pod's guest runs."""
@@ -141,21 +156,24 @@ class PodGuests:
     async def send(
         self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
-        """Moves the guest of one pod into another. Raises and is cancelled as ``Guest.send``."""
-        ends = self._followed.get(source), self._followed.get(target)
-        if ends[0] is None or ends[1] is None:
-            raise _refused("the guest of one of the pods is not known")
-        here, there = ends[0], ends[1]
-        if _are_emulated(here.guest.acceleration, there.guest.acceleration):
+        """Moves the guest of one pod into another. Raises and is cancelled as ``Guest.send``.
+
+        Where one of the pods is not there any more, the guest is seen to go on in the other, if it may.
+        """
+        here, there = self._end(source), self._end(target)
+        if _are_emulated(here.acceleration, there.acceleration):
             limits = limits.in_one_pass()
-        async with AsyncExitStack() as held:
-            machines = [await held.enter_async_context(each.guest.machine()) for each in (here, there)]
-            transfer = Transfer(self._endpoints(here, there, *machines), limits, progress)
-            info = await carried_through(transfer.run(), lambda: self._stop(transfer))
-        had = here.resizer.state
-        here.resizer.leave()
-        there.resizer.arrive(GuestState(GuestPhase.RUNNING, had.cpu, had.mem))
-        return info
+        machines = here.machine(), there.machine()
+        transfer = Transfer(self._endpoints(here, there, *machines), limits, progress)
+        return await carried_through(_moved(transfer, here, there, machines), lambda: self._stop(transfer))
+
+    def _end(self, name: ObjectName) -> _End:
+        """One end of a move, whether or not its pod is followed: what another leader has begun is not left open."""
+        found = self._followed.get(name)
+        if found is not None:
+            return _End(found.uid, found.guest.runner, found.guest.machine, found)
+        pod = self._deps.pods.get(name) or {}
+        return _End(uid_of(pod) or str(name), *self._reached(name, pod, child(self._vm_of(pod), "spec")), None)
 
     def _stop(self, transfer: Transfer) -> None:
         if self.is_ending:
@@ -163,13 +181,11 @@ class PodGuests:
         else:
             transfer.call_off()
 
-    def _endpoints(
-        self, here: _Followed, there: _Followed, source: RemoteMachine, target: RemoteMachine
-    ) -> TransferEndpoints:
+    def _endpoints(self, here: _End, there: _End, source: RemoteMachine, target: RemoteMachine) -> TransferEndpoints:
         move, clock = there.uid, self._deps.clock
-        ends = here.guest.runner, there.guest.runner
+        ends = here.runner, there.runner
         return TransferEndpoints(
-            vm=here.guest.runner.who,
+            vm=here.runner.who,
             source=source,
             target=target,
             clock=clock,
@@ -208,29 +224,38 @@ class PodGuests:
             self._follow(name, pod, tasks)
 
     def _follow(self, name: ObjectName, pod: Json, tasks: asyncio.TaskGroup) -> None:
-        vm_name = ObjectName(name.namespace, labels_of(pod)[LABEL_VM_NAME])
-        vm = self._deps.vms.get(vm_name)
+        vm_name, vm = ObjectName(name.namespace, labels_of(pod)[LABEL_VM_NAME]), self._vm_of(pod)
         try:
-            hardware = hardware_of(vm or {})
+            hardware = hardware_of(vm)
         except InvalidObjectError:
             return  # looked at again when the pod changes; without a VM nothing is asked of the guest
-        spec, address, uid = child(vm or {}, "spec"), text(pod, "status", "podIP"), uid_of(pod)
-        place = (address, whole(spec, "qmp") or QMP_PORT)
-        port = whole(spec, "runnerPort") or RUNNER_PORT
-        runner = RunnerClient(self._deps.http, str(name), address, port, self._looks)
-
-        def opened() -> RemoteMachine:
-            return RemoteMachine(str(name), place, self._deps.connect, lambda: self._lives(name, uid))
+        runner, opened = self._reached(name, pod, child(vm, "spec"))
 
         def changed() -> None:
             self._deps.changed(vm_name)
 
-        guest = RemoteGuest(runner, opened, hardware, self._deps.clock, changed)
+        guest, uid = RemoteGuest(runner, opened, hardware, self._deps.clock, changed), uid_of(pod)
         phase = GuestPhase.RECEIVING if migration_of(pod) else GuestPhase.BOOTING
         resizer = Resizer(guest, hardware.bounds.min, self._deps.clock, changed, phase)
         resizer.pace = PACE
+        resizer.hold()  # until a size is asked for: the one that it starts with is not what it should have
         self._followed[name] = found = _Followed(uid, guest, resizer)
         found.task = tasks.create_task(resizer.run())
+
+    def _reached(self, name: ObjectName, pod: Json, spec: Json) -> tuple[RunnerClient, Callable[[], RemoteMachine]]:
+        """How the pod's runner and its QEMU are reached."""
+        address, uid = text(pod, "status", "podIP"), uid_of(pod)
+        place = (address, whole(spec, "qmp") or QMP_PORT)
+        port = whole(spec, "runnerPort") or RUNNER_PORT
+
+        def opened() -> RemoteMachine:
+            return RemoteMachine(str(name), place, self._deps.connect, lambda: self._lives(name, uid))
+
+        return RunnerClient(self._deps.http, str(name), address, port, self._looks), opened
+
+    def _vm_of(self, pod: Json) -> Json:
+        named = labels_of(pod).get(LABEL_VM_NAME, "")
+        return self._deps.vms.get(ObjectName(text(pod, "metadata", "namespace"), named)) or {}
 
     def _lives(self, name: ObjectName, uid: str) -> bool:
         pod = self._deps.pods.get(name)
@@ -270,6 +295,29 @@ def _are_emulated(*ends: Acceleration | None) -> bool:
 
 def _refused(why: str) -> TransferError:
     return TransferError(TransferFault.REFUSED, Survivor.SOURCE, why)
+
+
+async def _moved(
+    transfer: Transfer, here: _End, there: _End, machines: tuple[RemoteMachine, RemoteMachine]
+) -> TransferInfo:
+    """Carries the move to its end; afterwards it is known of both guests what has become of them."""
+    source, target = here.found, there.found
+    try:
+        async with machines[0], machines[1]:
+            info = await transfer.run()
+    except TransferError:
+        if target is not None:
+            target.guest.is_known = True
+            target.resizer.leave()
+        raise
+    if target is not None and source is not None and source.guest.is_known:
+        had, target.guest.is_known = source.resizer.state, True
+        target.resizer.arrive(GuestState(GuestPhase.RUNNING, had.cpu, had.mem))
+    if target is not None:
+        target.resizer.look_again()
+    if source is not None:
+        source.resizer.leave()
+    return info
 
 
 async def _announced(runner: RunnerClient) -> None:

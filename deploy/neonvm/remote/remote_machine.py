@@ -60,6 +60,8 @@ class RemoteMachine:
             if self._monitor is not None:
                 broken, self._monitor = self._monitor, None
                 await broken.close()
+            if not self.alive:
+                raise GuestError(f"{self._who}: its QEMU has ended")
             monitor = Monitor(self._who, self._hearings)
             try:
                 async with asyncio.timeout(_CONNECT_SECONDS):

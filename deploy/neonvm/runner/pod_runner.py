@@ -130,9 +130,12 @@ class PodRunner:
             return False
 
     async def status(self) -> RunnerStatus:
-        """What the guest has. Raises ``GuestError``."""
+        """What the guest has; of one that stands still in a move, what it had. Raises ``GuestError``.
+
+        A controller must know such a guest, or a move whose leader has died is never taken up.
+        """
         await self._guest.arrived()
-        found = await self._guest.state()
+        found = await self._guest.standing() or await self._guest.state()
         name, why = self._accelerator
         return RunnerStatus(found.phase.value, found.cpu.value, found.mem.value, name, why, self.decisions.is_given)
 

@@ -36,6 +36,8 @@ PLACED: Json = {**ADMITTED, "targetNode": "n2"}
 SENT: Json = {**PLACED, "phase": "Running", "targetPodIP": "10.0.0.10"}
 INFO = (("totalTimeMs", 1200), ("downtimeMs", 57), ("ram", {"transferred": 3 << 20}))
 ACTIVE, DONE = TransferState(Sending.ACTIVE), TransferState(Sending.DONE, info=INFO)
+CANCELLED = TransferState(Sending.FAILED, "Cancelled", "the move was cancelled")
+LEFT = runner("Succeeded", {"reason": "Migrated"})
 REFUSED = TransferState(Sending.FAILED, "Refused", "devices differ")
 
 
@@ -220,10 +222,48 @@ def test_what_breaks_a_move_first_cancels_it_and_fails_the_migration_once_nothin
     known = {"migration": migration(SENT), **known}
     found = cast("Json", known.pop("migration"))
     assert plan_migration(facts(found, transfer=ACTIVE, **known)) == MigrationPlan(cancel=True)
-    cancelled = TransferState(Sending.FAILED, "Cancelled", "the move was cancelled")
-    made = plan_migration(facts(found, transfer=cancelled, **known))
+    made = plan_migration(facts(found, transfer=CANCELLED, **known))
     assert (status(made), says(made)) == ({"phase": "Failed"}, ("False", reason, story))
     assert rest(made) == NOTHING
+
+
+@pytest.mark.parametrize("source_role", [PodRole.RUNNING, PodRole.UNKNOWN])
+@pytest.mark.parametrize(
+    "known", [*(known for known, reason, _ in BREAKS if reason != "VMGone"), {"fault": "nonsense"}]
+)
+def test_a_move_that_another_process_may_have_begun_is_taken_up_before_it_is_called_off(
+    known: Json, source_role: PodRole
+) -> None:
+    known = {"migration": migration(SENT), "is_quiet": False, **known}
+    found = cast("Json", known.pop("migration"))
+    made = plan_migration(facts(found, source_role=source_role, **known))
+    assert made == MigrationPlan(send=True, cancel=True)
+
+
+def test_a_move_is_taken_up_though_its_source_does_not_answer() -> None:
+    silent = facts(migration(SENT), source_role=PodRole.UNKNOWN, target_role=PodRole.UNKNOWN, is_quiet=False)
+    assert plan_migration(silent) == MigrationPlan(send=True)
+
+
+LOST: Json = {"source": None, "source_role": PodRole.EMPTY}
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {**LOST, "target_role": PodRole.UNKNOWN},
+        {**LOST, "target_role": PodRole.UNKNOWN, "is_overdue": True},
+        {**LOST, "target_role": PodRole.UNKNOWN, "migration": migration(SENT, **LEAVING)},
+        {"source": LEFT, "source_role": PodRole.EMPTY},
+        {"transfer": DONE},
+        {"transfer": DONE, "target_role": PodRole.UNKNOWN},
+        {"transfer": CANCELLED, "target_role": PodRole.UNKNOWN},
+    ],
+)
+def test_a_target_in_which_the_guest_may_run_by_now_is_looked_at_before_it_goes(known: Json) -> None:
+    known = {"migration": migration(SENT), **known}
+    found = cast("Json", known.pop("migration"))
+    assert plan_migration(facts(found, **known)) == NOTHING
 
 
 @pytest.mark.parametrize(("known", "reason", "story"), BREAKS)
@@ -246,14 +286,20 @@ def test_one_that_found_no_node_in_time_says_so() -> None:
         ({"transfer": REFUSED, "source_role": PodRole.EMPTY}, "Refused", "devices differ"),
         ({"transfer": REFUSED, "target": runner("Failed", {"message": "it went too"})}, "Refused", "devices differ"),
         ({"transfer": DONE, "target_role": PodRole.EMPTY}, "TargetLost", "the guest has ended in the target"),
-        ({"target_role": PodRole.EMPTY}, "TargetLost", "the guest has ended in the target"),
+        ({"transfer": CANCELLED}, "Cancelled", "the move was cancelled"),
+        ({"transfer": CANCELLED, "fault": "nonsense"}, "InvalidSpec", "nonsense"),
         (
             {"source_role": PodRole.EMPTY},
             "RuntimeRestarted",
             "the runtime was restarted, and the guest was lost with it",
         ),
         ({"vm": vm("Running", "db-y")}, "SourceLost", "the VM runs in pod db-x no more"),
-        ({"fault": "nonsense"}, "InvalidSpec", "nonsense"),
+        ({"vm": None, "source_role": PodRole.UNKNOWN}, "VMGone", "the VM was deleted"),
+        (
+            {"source": LEFT, "source_role": PodRole.EMPTY, "is_overdue": True},
+            "RuntimeRestarted",
+            "the runtime was restarted, and the guest was lost with it",
+        ),
     ],
 )
 def test_a_move_that_is_over_without_an_arrival_fails_the_migration(known: Json, reason: str, story: str) -> None:

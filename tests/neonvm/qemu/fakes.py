@@ -52,7 +52,7 @@ class FakeMachine:
     alive: bool = True
     calls: list[tuple[str, Mapping[str, object]]] = field(default_factory=list)
     fault: GuestError | None = None
-    answers: dict[str, object] = field(default_factory=dict)
+    answers: dict[str, object] = field(default_factory=lambda: {"query-status": {"status": "running"}})
     failure: asyncio.Event = field(default_factory=asyncio.Event)
     reason: str = ""
     kills: int = 0

@@ -16,8 +16,10 @@ import httpx
 
 from deploy.kube.client import ApiClient, ApiError
 from deploy.neonvm.objects.pod_form import RunnerForm
+from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.accelerator import Accelerator
 from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests
+from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.remote.address_choice import AddressRange
 from deploy.neonvm.runner.pod_guest import guest_spec
 from deploy.neonvm.runner.pod_runner import Ending, PodRunner
@@ -68,18 +70,21 @@ class RunningPod:
     uid: str
     qemu: FakeQemu
     api: RunnerApi
+    decide: Callable[[str, Decided], Decided]
     life: asyncio.Task[Ending]
     stop: asyncio.Event
 
 
 class ObedientQemuGuest(QemuGuest):
-    """A guest whose daemon answers without a socket."""
+    """A guest whose daemon answers without a socket, as long as the guest runs."""
 
     cpu = 0
 
     async def _ask(self, method: str, path: str, body: str = "", seconds: float = 5.0):  # type: ignore[no-untyped-def]
         from deploy.neonvm.qemu.daemon import Answer  # noqa: PLC0415
 
+        if (await self.machine.call("query-status")) != {"status": "running"}:
+            raise GuestError(f"the guest did not answer {method} {path} within {seconds:g} s")
         if body:
             self.cpu = int(body)
         return Answer(200, str(self.cpu or self._spec.cpu_use.value)) if path != "/shutdown" else Answer(404, "")
@@ -208,6 +213,10 @@ class World:
         reply = await found.api.answer(request.method, request.url.path, request.content)
         return httpx.Response(int(reply.status[:3]), text=reply.text)
 
+    async def ask(self, pod: str, path: str) -> httpx.Response:
+        """What a pod's runner answers."""
+        return await self._to_runner(httpx.Request("GET", f"http://{self.pods[pod].qemu.address}{path}"))
+
     def at(self, address: str) -> RunningPod | None:
         return next((each for each in self.pods.values() if each.qemu.address == address), None)
 
@@ -269,7 +278,7 @@ class World:
         qemu.is_given = lambda: runner.decisions.is_given
         stop = asyncio.Event()
         life = asyncio.create_task(_lived(runner, stop, self.refuse_to_start))
-        self.pods[name] = RunningPod(uid_of(pod), qemu, RunnerApi(runner), life, stop)
+        self.pods[name] = RunningPod(uid_of(pod), qemu, RunnerApi(runner), runner.decide, life, stop)
         status: Json = {"phase": "Running", "podIP": address}
         await self.client.merge_patch(PODS, name_of(pod), {"status": status}, "status")
 

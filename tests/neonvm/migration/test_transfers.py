@@ -1,0 +1,106 @@
+"""Moves of one process: called off at any moment, and ended by what no move should end with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from deploy.neonvm.migration.migration_facts import Sending, TransferState
+from deploy.neonvm.migration.transfers import Transfers
+from deploy.neonvm.ports import Survivor, TransferError, TransferFault, TransferInfo
+from deploy.neonvm.qemu.transfer import carried_through
+from tests.fake_clock import FakeClock, settle
+
+CANCELLED = TransferState(Sending.FAILED, "Cancelled", "the move was cancelled")
+
+
+@dataclass
+class Move:
+    """A move that ends with ``error`` once it ``ends``, called off or not."""
+
+    error: Exception
+    ends: asyncio.Event = field(default_factory=asyncio.Event)
+    calls_off: int = 0
+
+    async def send(self, progress: Callable[[TransferInfo], None]) -> TransferInfo:
+        return await carried_through(self._work(), self._call_off)
+
+    async def _work(self) -> TransferInfo:
+        await self.ends.wait()
+        raise self.error
+
+    def _call_off(self) -> None:
+        self.calls_off += 1
+
+
+@dataclass
+class Told:
+    changes: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    def changed(self) -> None:
+        self.changes += 1
+
+    async def fault(self, error: Exception) -> None:
+        self.faults.append(str(error))
+
+
+@pytest.fixture
+async def transfers() -> AsyncIterator[Transfers]:
+    async with Transfers(FakeClock()) as made:
+        yield made
+
+
+def refused() -> Move:
+    return Move(TransferError(TransferFault.REFUSED, Survivor.SOURCE, "it stays"))
+
+
+async def test_a_move_that_is_called_off_is_under_way_until_it_is_known_who_runs(transfers: Transfers) -> None:
+    move, told = refused(), Told()
+    transfers.begin("m", move.send, told.changed, told.fault)
+    await settle()
+    transfers.call_off("m")
+    transfers.call_off("m")
+    await settle()
+    assert (transfers.of("m").sending, move.calls_off, told.changes) == (Sending.ACTIVE, 1, 0)
+    move.ends.set()
+    await settle()
+    assert (transfers.of("m"), told.changes) == (CANCELLED, 1)
+
+
+async def test_one_that_is_called_off_before_its_first_step_is_carried_to_its_end_too(transfers: Transfers) -> None:
+    move, told = refused(), Told()
+    transfers.begin("m", move.send, told.changed, told.fault)
+    transfers.call_off("m")
+    await settle()
+    assert (transfers.of("m").sending, move.calls_off) == (Sending.ACTIVE, 1)
+    move.ends.set()
+    await settle()
+    assert transfers.of("m") == CANCELLED
+
+
+async def test_a_fault_of_ours_leaves_one_move_open_and_all_others_alone(transfers: Transfers) -> None:
+    faulty, good, told = Move(ZeroDivisionError("ours")), refused(), Told()
+    transfers.begin("faulty", faulty.send, told.changed, told.fault)
+    transfers.begin("good", good.send, told.changed, told.fault)
+    await settle()
+    transfers.call_off("faulty")
+    faulty.ends.set()
+    await settle()
+    assert (transfers.of("faulty"), told.faults) == (TransferState(), ["ours"])
+    good.ends.set()
+    await settle()
+    assert transfers.of("good") == TransferState(Sending.FAILED, "Refused", "it stays")
+
+
+async def test_a_move_whose_migration_vanished_is_forgotten_when_it_has_ended(transfers: Transfers) -> None:
+    move, told = refused(), Told()
+    transfers.begin("m", move.send, told.changed, told.fault)
+    await settle()
+    assert not transfers.forget("m")
+    move.ends.set()
+    await settle()
+    assert (transfers.forget("m"), transfers.of("m")) == (True, TransferState())
