@@ -41,6 +41,9 @@ class GuestHost(Protocol):
     def is_known(self, pod: ObjectName, uid: str) -> bool:
         """Whether that pod's guest has been looked at here; until then nothing can be said of it."""
 
+    def hindrance(self, pod: ObjectName, uid: str) -> str:
+        """Why that pod's guest cannot be moved, in one line for people; empty where it can, as far as is known."""
+
     def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:
         """How fast that pod's guest runs; None where that is not known."""
 

@@ -95,6 +95,10 @@ class Kubelet:
         """Guests run in this process, so all there is to know of them is known."""
         return True
 
+    def hindrance(self, pod: ObjectName, uid: str) -> str:  # noqa: ARG002 - a part of the port
+        """All guests of a local cluster can be moved."""
+        return ""
+
     def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:  # noqa: ARG002 - a part of the port
         """All guests of a local cluster run alike, as it says when it starts."""
         return None

@@ -135,6 +135,7 @@ class MigrationController:
             transfer=transfer,
             is_overdue=self._remaining(migration) <= 0,
             new_pod_name=lambda: f"{text(migration, 'spec', 'vmName')}-{deps.suffix()}",
+            hindrance=deps.guest_host.hindrance(name_of(source), uid_of(source)) if source is not None else "",
         )
 
     def _is_in_the_dark(self, facts: MigrationFacts) -> bool:

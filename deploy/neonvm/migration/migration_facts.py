@@ -43,7 +43,7 @@ class MigrationFacts:
     under way; ``has_remains`` that another one has ended, but is not yet cleared away. ``source`` and ``target`` are
     the pods that the status names (the source: before it names one, the VM's). ``is_quiet``: the source's guest is
     held and not being resized. ``is_overdue``: the migration has had all its time. ``transfer`` is the move in this
-    process: another process may have begun it before.
+    process: another process may have begun it before. ``hindrance`` says why the source's guest cannot be moved.
     """
 
     migration: Json
@@ -59,6 +59,7 @@ class MigrationFacts:
     transfer: TransferState
     is_overdue: bool
     new_pod_name: Callable[[], str]
+    hindrance: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ def _unfit(facts: MigrationFacts) -> tuple[str, str] | None:
         return "VMNotRunning", f"the VM must run to be moved; it is {phase or 'new'}"
     if facts.source_role is not PodRole.RUNNING:
         return "VMNotRunning", f"the VM must run to be moved; its guest: {facts.source_role.value}"
-    return None
+    return ("NotMovable", facts.hindrance) if facts.hindrance else None
 
 
 def _prepare(facts: MigrationFacts) -> MigrationPlan:

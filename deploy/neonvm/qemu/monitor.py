@@ -16,7 +16,7 @@ from qemu.qmp import EventListener, Message, QMPClient, QMPError, Runstate
 
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.failures import FAILURE_EVENTS, failure_in_event, failure_in_run_state
-from deploy.neonvm.qemu.transfer_report import parse_run_state
+from deploy.neonvm.qemu.transfer_report import parse_run_state, parse_timestamp
 
 _CALL_SECONDS: Final = 10.0
 """An emulated guest under full load answers its monitor within a second or two; this is a hang."""
@@ -102,12 +102,10 @@ class Monitor:
             return
 
     def event_time(self, event: str) -> float | None:
-        """When ``event`` last happened, in seconds since 1970 as QEMU says it; None where it never did."""
+        """When ``event`` last happened, in seconds since 1970 as QEMU says it; None where it never did or says none."""
         for message in reversed(self._listener.history):
             if message["event"] == event:
-                stamp = message["timestamp"]
-                if isinstance(stamp, dict):
-                    return float(stamp["seconds"]) + float(stamp["microseconds"]) / 1e6
+                return parse_timestamp(message.get("timestamp"))
         return None
 
     async def failure(self) -> str:
@@ -132,8 +130,8 @@ class Monitor:
         try:
             async with asyncio.timeout(_CALL_SECONDS):
                 await self._client.disconnect()
-        except (QMPError, OSError, EOFError, TimeoutError):
-            return  # nothing is left to hang up on
+        except (QMPError, OSError, EOFError, TimeoutError, ValueError, RecursionError):
+            return  # nothing is left to hang up on, or what it said last could not be read
 
 
 def _said(error: BaseException) -> str:

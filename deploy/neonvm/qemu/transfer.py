@@ -110,6 +110,8 @@ class Transfer:
         try:
             if not await self._taken_up() and not self._must_end():
                 await self._begin()
+        except TransferError:
+            raise  # there is no arbiter: nothing was begun
         except GuestError as error:
             if await self._keeps():
                 raise await self._taken_back(TransferFault.REFUSED, str(error)) from error

@@ -1,4 +1,4 @@
-"""What QEMU says about a migration, as the port's figures. Pure."""
+"""What QEMU says about a migration and about its machine, as the port's figures. Pure."""
 
 from __future__ import annotations
 
@@ -54,6 +54,35 @@ class RunState(msgspec.Struct):
     """The answer to ``query-status``."""
 
     status: str
+
+
+class _Timestamp(msgspec.Struct):
+    """When an event happened; both are -1 where QEMU could not tell."""
+
+    seconds: Count
+    microseconds: Count
+
+
+def parse_timestamp(said: object) -> float | None:
+    """Seconds since 1970; None where that is not said."""
+    try:
+        stamp = msgspec.convert(said, _Timestamp)
+    except msgspec.ValidationError:
+        return None
+    return stamp.seconds + stamp.microseconds / 1e6
+
+
+class _Memory(msgspec.Struct, rename="kebab"):
+    """The answer to ``query-memory-size-summary``, in bytes."""
+
+    base_memory: Count
+    plugged_memory: Count = 0
+
+
+def parse_memory(answer: object) -> Bytes:
+    """What a guest was started with, and what was plugged in. Raises ``GuestError`` where the answer makes no sense."""
+    memory = _converted(answer, _Memory)
+    return Bytes(memory.base_memory + memory.plugged_memory)
 
 
 def parse_report(answer: object) -> Report:

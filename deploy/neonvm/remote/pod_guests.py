@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,11 +27,7 @@ from deploy.neonvm.ports import (
     Acceleration,
     GuestError,
     GuestPhase,
-    GuestState,
     PodRole,
-    Survivor,
-    TransferError,
-    TransferFault,
     TransferInfo,
     TransferLimits,
 )
@@ -38,10 +35,11 @@ from deploy.neonvm.qemu.frame_handover import NoHandover
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
 from deploy.neonvm.remote.address_claims import AddressClaims
 from deploy.neonvm.remote.looks import Looks
+from deploy.neonvm.remote.move_end import MoveEnd, are_emulated, moved
 from deploy.neonvm.remote.pod_wire import SourceDecides, TlsWire
 from deploy.neonvm.remote.remote_guest import RemoteGuest, hardware_of
 from deploy.neonvm.remote.remote_machine import Connect, RemoteMachine
-from deploy.neonvm.remote.runner_client import RunnerClient
+from deploy.neonvm.remote.runner_client import NEONVMS, RunnerClient
 from deploy.neonvm.runner.resizer import Pace, Resizer
 from protocol.backoff import Backoff
 from protocol.kubernetes.objects import Json, child, is_over, items, labels_of, pod_phase, text, uid_of, whole
@@ -53,6 +51,9 @@ from protocol.units import Seconds
 from protocol.virtual_machine import InvalidObjectError
 
 _WORKERS: Final = 4
+_AGAIN: Final = Seconds(5.0)
+"""After so long a guest is followed again that a fault of ours has lost sight of."""
+_SHOWN: Final = 300
 PACE: Final = Pace(
     booting=Backoff(Seconds(0.5), Seconds(4.0)),
     running=Seconds(30.0),
@@ -61,6 +62,8 @@ PACE: Final = Pace(
 """A guest's size is changed by our orders alone, and looked at after each. That it has booted, hangs or is back is said
 by its pod: such a change of it is a sign to look.
 """
+
+_log = logging.getLogger(__name__)
 _ROLES: Final = {
     GuestPhase.BOOTING: PodRole.BOOTING,
     GuestPhase.RECEIVING: PodRole.RECEIVING,
@@ -92,21 +95,7 @@ class _Followed:
     uid: str
     guest: RemoteGuest
     resizer: Resizer
-    task: asyncio.Task[str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    """One end of a move. ``found`` is its guest, where it is followed."""
-
-    uid: str
-    runner: RunnerClient
-    machine: Callable[[], RemoteMachine]
-    found: _Followed | None
-
-    @property
-    def acceleration(self) -> Acceleration | None:
-        return self.found.guest.acceleration if self.found is not None else None
+    task: asyncio.Task[None] | None = None
 
 
 class PodGuests:
@@ -140,6 +129,11 @@ class PodGuests:
             return PodRole.EMPTY
         return _ROLES[found.resizer.state.phase] if found is not None and found.guest.is_known else PodRole.UNKNOWN
 
+    def hindrance(self, pod: ObjectName, uid: str) -> str:
+        """Why that pod's guest cannot be moved: whose the guest is after a move, only a runner of ours decides."""
+        found = self._of(pod, uid)
+        return NEONVMS if found is not None and found.guest.is_neonvms else ""
+
     def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:
         """How fast that pod's guest runs."""
         found = self._of(pod, uid)
@@ -161,19 +155,19 @@ class PodGuests:
         Where one of the pods is not there any more, the guest is seen to go on in the other, if it may.
         """
         here, there = self._end(source), self._end(target)
-        if _are_emulated(here.acceleration, there.acceleration):
+        if are_emulated(here, there):
             limits = limits.in_one_pass()
         machines = here.machine(), there.machine()
         transfer = Transfer(self._endpoints(here, there, *machines), limits, progress)
-        return await carried_through(_moved(transfer, here, there, machines), lambda: self._stop(transfer))
+        return await carried_through(moved(transfer, here, there, machines), lambda: self._stop(transfer))
 
-    def _end(self, name: ObjectName) -> _End:
+    def _end(self, name: ObjectName) -> MoveEnd:
         """One end of a move, whether or not its pod is followed: what another leader has begun is not left open."""
         found = self._followed.get(name)
         if found is not None:
-            return _End(found.uid, found.guest.runner, found.guest.machine, found)
+            return MoveEnd(found.uid, found.guest.runner, found.guest.machine, found.guest, found.resizer)
         pod = self._deps.pods.get(name) or {}
-        return _End(uid_of(pod) or str(name), *self._reached(name, pod, child(self._vm_of(pod), "spec")), None)
+        return MoveEnd(uid_of(pod) or str(name), *self._reached(name, pod, child(self._vm_of(pod), "spec")))
 
     def _stop(self, transfer: Transfer) -> None:
         if self.is_ending:
@@ -181,7 +175,9 @@ class PodGuests:
         else:
             transfer.call_off()
 
-    def _endpoints(self, here: _End, there: _End, source: RemoteMachine, target: RemoteMachine) -> TransferEndpoints:
+    def _endpoints(
+        self, here: MoveEnd, there: MoveEnd, source: RemoteMachine, target: RemoteMachine
+    ) -> TransferEndpoints:
         move, clock = there.uid, self._deps.clock
         ends = here.runner, there.runner
         return TransferEndpoints(
@@ -240,7 +236,17 @@ class PodGuests:
         resizer.pace = PACE
         resizer.hold()  # until a size is asked for: the one that it starts with is not what it should have
         self._followed[name] = found = _Followed(uid, guest, resizer)
-        found.task = tasks.create_task(resizer.run())
+        found.task = tasks.create_task(self._followed_on(name, resizer))
+
+    async def _followed_on(self, name: ObjectName, resizer: Resizer) -> None:
+        """Follows one guest, also after a fault of ours: what its pod says is up to that pod."""
+        while True:
+            try:
+                await resizer.run()
+            except* Exception as faults:  # noqa: BLE001 - one guest must not end the controller of all others
+                _log.exception("a guest could not be followed", extra={"object": str(name)})
+                resizer.has_failed(f"a fault of the controller: {faults.exceptions[0]!r}"[:_SHOWN])
+            await self._deps.clock.sleep(_AGAIN)
 
     def _reached(self, name: ObjectName, pod: Json, spec: Json) -> tuple[RunnerClient, Callable[[], RemoteMachine]]:
         """How the pod's runner and its QEMU are reached."""
@@ -284,40 +290,6 @@ def _signs(pod: Json | None) -> object:
     ready = [text(each, "status") for each in items(pod, "status", "conditions") if text(each, "type") == "Ready"]
     started = [child(each, "state") for each in items(pod, "status", "containerStatuses")]
     return uid_of(pod), pod_phase(pod), text(status, "podIP"), migration_of(pod), ready, started
-
-
-def _are_emulated(*ends: Acceleration | None) -> bool:
-    """Whether guests are emulated there. Raises ``TransferError`` where the two ends cannot exchange a guest."""
-    if len({each.is_on for each in ends if each is not None}) > 1:
-        raise _refused("one of the nodes has an accelerator that works and the other emulates its guests")
-    return not all(each is not None and each.is_on for each in ends)
-
-
-def _refused(why: str) -> TransferError:
-    return TransferError(TransferFault.REFUSED, Survivor.SOURCE, why)
-
-
-async def _moved(
-    transfer: Transfer, here: _End, there: _End, machines: tuple[RemoteMachine, RemoteMachine]
-) -> TransferInfo:
-    """Carries the move to its end; afterwards it is known of both guests what has become of them."""
-    source, target = here.found, there.found
-    try:
-        async with machines[0], machines[1]:
-            info = await transfer.run()
-    except TransferError:
-        if target is not None:
-            target.guest.is_known = True
-            target.resizer.leave()
-        raise
-    if target is not None and source is not None and source.guest.is_known:
-        had, target.guest.is_known = source.resizer.state, True
-        target.resizer.arrive(GuestState(GuestPhase.RUNNING, had.cpu, had.mem))
-    if target is not None:
-        target.resizer.look_again()
-    if source is not None:
-        source.resizer.leave()
-    return info
 
 
 async def _announced(runner: RunnerClient) -> None:

@@ -25,7 +25,9 @@ from deploy.neonvm.ports import (
     TransferInfo,
     TransferLimits,
 )
+from deploy.neonvm.qemu.handover import TargetSays, target_says
 from deploy.neonvm.qemu.qemu_command import MEMORY_BLOCK, MEMORY_DEVICE
+from deploy.neonvm.qemu.transfer_report import parse_memory, parse_run_state
 from deploy.neonvm.remote.plugged_cpus import count_plugged, plug
 from deploy.neonvm.remote.remote_machine import RemoteMachine
 from deploy.neonvm.remote.runner_client import RunnerClient
@@ -37,6 +39,8 @@ from protocol.virtual_machine import Bounds
 
 _MEMORY_SECONDS: Final = Seconds(3.0)
 _MEMORY_PAUSE: Final = Seconds(0.1)
+_SHOWN: Final = 300
+"""Characters of a runner's words that go into its VM's status."""
 _SIZE: Final = {"path": f"/machine/peripheral/{MEMORY_DEVICE}", "property": "size"}
 
 
@@ -69,7 +73,7 @@ class RemoteGuest:
         self._hardware = hardware
         self._clock = clock
         self._looked = looked
-        self._is_neonvms = False
+        self.is_neonvms = False
         self._machine: RemoteMachine | None = None
         self._users = 0
         self.is_known = False
@@ -93,7 +97,7 @@ class RemoteGuest:
     async def state(self) -> GuestState:
         """What the guest has now. Raises ``GuestError``."""
         status = await self.runner.status()
-        self._is_neonvms = status is None
+        self.is_neonvms = status is None
         state = await self._of_neonvms_runner() if status is None else self._read(status)
         if not self.is_known:
             self.is_known = True
@@ -101,7 +105,7 @@ class RemoteGuest:
         return state
 
     def _read(self, status: RunnerStatus) -> GuestState:
-        self.acceleration = Acceleration(status.accelerator == "kvm", status.reason)
+        self.acceleration = Acceleration(status.accelerator == "kvm", status.reason[:_SHOWN])
         try:
             return GuestState(GuestPhase(status.phase), MilliCpu(status.cpu), Bytes(status.memory))
         except ValueError as error:
@@ -110,19 +114,18 @@ class RemoteGuest:
     async def _of_neonvms_runner(self) -> GuestState:
         phase = GuestPhase.RUNNING if await self.runner.is_ready() else GuestPhase.BOOTING
         async with self._shared() as machine:
-            said = await machine.call("query-memory-size-summary")
+            if target_says(parse_run_state(await machine.call("query-status"))) is TargetSays.FILLING:
+                phase = GuestPhase.RECEIVING
+            memory = parse_memory(await machine.call("query-memory-size-summary"))
             plugged = await count_plugged(machine, self.runner.who) if self._hardware.plugs_cpus else None
-        if not isinstance(said, dict):
-            raise GuestError(f"{self.runner.who}: its QEMU cannot say its memory")
-        sizes = [said.get(f"{kind}-memory") for kind in ("base", "plugged")]
         cpu = await self.runner.cpu()
         if plugged is not None and plugged != cpu.whole_cpus:
             cpu = MilliCpu(1000 * plugged)
-        return GuestState(phase, cpu, Bytes(sum(each for each in sizes if isinstance(each, int))))
+        return GuestState(phase, cpu, memory)
 
     async def set_cpu(self, use: MilliCpu) -> None:
         """Gives the guest this much CPU. Raises ``GuestError``."""
-        if self._is_neonvms and self._hardware.plugs_cpus:
+        if self.is_neonvms and self._hardware.plugs_cpus:
             async with self._shared() as machine:
                 await plug(machine, self.runner.who, use.whole_cpus, self._clock)
         await self.runner.set_cpu(use)

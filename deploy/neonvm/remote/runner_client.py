@@ -1,4 +1,7 @@
-"""The controller's side of a runner pod's API (``runner_api``). Every fault is a ``GuestError``."""
+"""The controller's side of a runner pod's API (``runner_api``). Every fault is a ``GuestError``.
+
+What runs in the pod is its author's choice: an answer has a size and a time, and its bytes may be anything.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Final
 import httpx
 import msgspec
 
-from deploy.neonvm.ports import GuestError
+from deploy.neonvm.ports import GuestError, Survivor, TransferError, TransferFault
 from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.remote.looks import Looks
 from deploy.neonvm.runner.pod_runner import RunnerStatus
@@ -19,6 +22,25 @@ from protocol.wire.wire_quantities import cpu_to_wire
 
 PATIENCE: Final = Seconds(5.0)
 """A runner that takes longer to say what it has holds up those that wait for their turn."""
+_UNKNOWN_PATH: Final = 404
+_PLAIN: Final = {"Accept-Encoding": "identity"}
+_ORDER_SECONDS: Final = Seconds(30.0)
+"""For all of an order, however busy the guest is: the connection's own time-outs are for its parts."""
+_MOST_BYTES: Final = 64 * 1024
+"""Far more than any answer of a runner has."""
+_SHOWN: Final = 300
+NEONVMS: Final = "its pod has a runner of NeonVM's, which lets no guest go; it can move after its next start"
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    path: str
+    status: int
+    content: bytes
+
+    @property
+    def is_good(self) -> bool:
+        return 200 <= self.status < 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +60,7 @@ class RunnerClient:
         """What the guest has; None from a runner of NeonVM's, which does not say it. Raises ``GuestError``."""
         async with self.looks.turn(self.who):
             answer = await self._ask("GET", "/status", seconds=self.patience)
-        if answer.status_code == 404:
+        if answer.status == _UNKNOWN_PATH:
             return None
         try:
             return msgspec.json.decode(self._good(answer), type=RunnerStatus)
@@ -47,7 +69,7 @@ class RunnerClient:
 
     async def is_ready(self) -> bool:
         """Whether the guest is up. Raises ``GuestError``."""
-        return (await self._ask("GET", "/ready")).status_code == 200
+        return (await self._ask("GET", "/ready")).is_good
 
     async def cpu(self) -> MilliCpu:
         """The CPU in NeonVM's words. Raises ``GuestError``."""
@@ -61,10 +83,12 @@ class RunnerClient:
         self._good(await self._ask("POST", "/cpu_change", CpuChange(cpu_to_wire(use))))
 
     async def decide(self, move: str, wanted: Decided) -> Decided:
-        """Whose the guest is after ``move``. Raises ``GuestError``."""
-        answer = self._good(await self._ask("POST", "/handover", Handover(move, wanted)))
+        """Whose the guest is after ``move``. Raises ``GuestError``: a ``TransferError`` where that is never decided."""
+        answer = await self._ask("POST", "/handover", Handover(move, wanted))
+        if answer.status == _UNKNOWN_PATH:
+            raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, f"{self.who}: {NEONVMS}")
         try:
-            return msgspec.json.decode(answer, type=Handover).decision
+            return msgspec.json.decode(self._good(answer), type=Handover).decision
         except (ValueError, RecursionError) as error:
             raise GuestError(f"{self.who}: its runner gave no usable answer: {error}") from error
 
@@ -82,19 +106,32 @@ class RunnerClient:
         self._good(await self._ask("PUT", "/announce"))
 
     async def _ask(
-        self, method: str, path: str, body: msgspec.Struct | None = None, seconds: float | None = None
-    ) -> httpx.Response:
+        self, method: str, path: str, body: msgspec.Struct | None = None, seconds: float = _ORDER_SECONDS
+    ) -> _Answer:
         host = f"[{self.address}]" if ":" in self.address else self.address
         content = msgspec.json.encode(body) if body is not None else None
+        asked = self.http.stream(method, f"http://{host}:{self.port}{path}", content=content, headers=_PLAIN)
         try:
-            async with asyncio.timeout(seconds):
-                return await self.http.request(method, f"http://{host}:{self.port}{path}", content=content)
+            async with asyncio.timeout(seconds), asked as answer:
+                return _Answer(path, answer.status_code, await self._read(answer, path))
         except TimeoutError:
             raise GuestError(f"{self.who}: its runner does not answer") from None
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
             raise GuestError(f"{self.who}: its runner cannot be reached: {error!r}") from error
 
-    def _good(self, answer: httpx.Response) -> bytes:
-        if answer.is_success:
+    async def _read(self, answer: httpx.Response, path: str) -> bytes:
+        """The body. One that is packed would be unpacked at any size, and was not asked for."""
+        if "Content-Encoding" in answer.headers:
+            raise GuestError(f"{self.who}: its runner packs what it says at {path}")
+        content = b""
+        async for part in answer.aiter_bytes():
+            content += part
+            if len(content) > _MOST_BYTES:
+                raise GuestError(f"{self.who}: its runner says too much at {path}")
+        return content
+
+    def _good(self, answer: _Answer) -> bytes:
+        if answer.is_good:
             return answer.content
-        raise GuestError(f"{self.who}: its runner refused {answer.request.url.path}: {answer.text.strip()[:300]}")
+        said = answer.content[:_SHOWN].decode(errors="replace").strip()
+        raise GuestError(f"{self.who}: its runner refused {answer.path}: {said}")

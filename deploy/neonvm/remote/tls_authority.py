@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -35,15 +36,7 @@ class MigrationAuthority:
 
     def signed(self, request: bytes, name: str) -> bytes:
         """The certificate for ``request``, PEM, with the host name ``name``. Raises ``GuestError``."""
-        try:
-            asked = x509.load_pem_x509_csr(request)
-        except ValueError as error:
-            raise GuestError(f"a signing request that cannot be read: {error}") from error
-        if not asked.is_signature_valid:
-            raise GuestError("a signing request that its own key has not signed")
-        key = asked.public_key()
-        if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise GuestError("a signing request for another kind of key")
+        key = _requesting(request)
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
         made = (
             self._builder(subject, key)
@@ -64,6 +57,20 @@ class MigrationAuthority:
             .not_valid_before(self._now - _SKEW)
             .not_valid_after(self._now + _VALID)
         )
+
+
+def _requesting(request: bytes) -> ec.EllipticCurvePublicKey:
+    """The key that ``request`` is for. Raises ``GuestError``."""
+    try:
+        asked = x509.load_pem_x509_csr(request)
+        is_signed, key = asked.is_signature_valid, asked.public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise GuestError(f"a signing request that cannot be read: {error}") from error
+    if not is_signed:
+        raise GuestError("a signing request that its own key has not signed")
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise GuestError("a signing request for another kind of key")
+    return key
 
 
 def _usage(*, signs: bool) -> x509.KeyUsage:

@@ -127,6 +127,10 @@ class Resizer:
             self.leave()
         return reason
 
+    def has_failed(self, why: str) -> None:
+        """A fault of this program has ended ``run``, which may be called again."""
+        self._say("state", why)
+
     def look_again(self) -> None:
         """There is a sign that the guest has changed: it is asked now."""
         self._sign.set()

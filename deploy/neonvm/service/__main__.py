@@ -8,6 +8,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Sequence
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final
 
 import httpx
@@ -63,7 +64,7 @@ async def _run(options: argparse.Namespace) -> None:
     identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
     async with (
         http_client(found, CONNECTIONS, NAME) as for_lease,
-        httpx.AsyncClient(limits=TO_RUNNERS, timeout=RUNNER_TIMEOUT, trust_env=False) as runners,
+        httpx.AsyncClient(limits=TO_RUNNERS, timeout=RUNNER_TIMEOUT, trust_env=False, cookies=_no_cookies()) as runners,
     ):
         leadership = Leadership(
             HttpApi(for_lease, found.token), clock, LeaseTerms(ObjectName(namespace, name)), identity
@@ -83,6 +84,11 @@ async def _run(options: argparse.Namespace) -> None:
                 background = tasks.create_task(service.run())
                 await serve([_listener(options, service)], stop)
                 background.cancel()
+
+
+def _no_cookies() -> CookieJar:
+    """What runs in a pod leaves nothing here."""
+    return CookieJar(DefaultCookiePolicy(allowed_domains=()))
 
 
 def _listener(options: argparse.Namespace, service: Service) -> Listener:

@@ -105,6 +105,8 @@ class RunnerPod:
                 self._advance()
                 wanted = Bytes(self.base.value + int(arguments["value"]))
                 self.kernel = self.kernel.resized(Resources(self.kernel.asked.cpu, wanted))
+            case "query-status":
+                return {"status": "running"}
             case "query-memory-size-summary":
                 return {"base-memory": self.base.value, "plugged-memory": size.mem.value - self.base.value}
             case "migrate":

@@ -59,6 +59,9 @@ class FakeGuestHost:
     def is_known(self, pod: ObjectName, uid: str) -> bool:
         return True
 
+    def hindrance(self, pod: ObjectName, uid: str) -> str:
+        return ""
+
     def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:
         return None
 

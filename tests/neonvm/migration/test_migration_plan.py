@@ -120,6 +120,7 @@ def test_it_begins_by_naming_both_ends() -> None:
         ({"vm": vm("")}, "VMNotRunning", "the VM must run to be moved; it is new"),
         ({"source_role": PodRole.BOOTING}, "VMNotRunning", "the VM must run to be moved; its guest: boots"),
         ({"source_role": PodRole.EMPTY}, "VMNotRunning", "the VM must run to be moved; its guest: nothing runs"),
+        ({"hindrance": "its runner is another's"}, "NotMovable", "its runner is another's"),
     ],
 )
 def test_one_that_cannot_begin_fails_at_once(known: Json, reason: str, story: str) -> None:

@@ -3,7 +3,14 @@
 import pytest
 
 from deploy.neonvm.ports import GuestError, TransferStatus
-from deploy.neonvm.qemu.transfer_report import completed_info, parse_report, parse_run_state, transfer_info
+from deploy.neonvm.qemu.transfer_report import (
+    completed_info,
+    parse_memory,
+    parse_report,
+    parse_run_state,
+    parse_timestamp,
+    transfer_info,
+)
 from protocol.units import Bytes, Seconds
 
 ANSWER = {
@@ -40,6 +47,19 @@ def test_a_measured_standstill_replaces_qemus_own_figure_and_lengthens_the_total
 def test_an_answer_that_makes_no_sense_is_a_fault(answer: object) -> None:
     with pytest.raises(GuestError, match="QEMU gave no usable answer"):
         parse_report(answer)
+
+
+def test_when_an_event_was_is_known_only_where_it_is_said() -> None:
+    assert parse_timestamp({"seconds": 2, "microseconds": 500_000}) == 2.5
+    assert parse_timestamp({"seconds": -1, "microseconds": -1}) is None
+    assert parse_timestamp("yesterday") is None
+
+
+@pytest.mark.parametrize("answer", [{}, {"base-memory": -5}, {"base-memory": 10**400}, {"base-memory": "much"}])
+def test_memory_that_cannot_be_is_a_fault(answer: object) -> None:
+    assert parse_memory({"base-memory": 1024, "plugged-memory": 512}) == Bytes(1536)
+    with pytest.raises(GuestError, match="QEMU gave no usable answer"):
+        parse_memory(answer)
 
 
 def test_the_run_state_is_qemus_name_for_it() -> None:

@@ -28,6 +28,7 @@ class FakeQemu:
     run_state: str = "running"
     migration: str = "none"
     size: int = 1024**3
+    base: int = 2 * 1024**3
     target: FakeQemu | None = None
     reason: str = ""
     asked: list[str] = field(default_factory=list)
@@ -59,6 +60,8 @@ class FakeQemu:
                 self.size = int(str(arguments["value"]))
             case "qom-get":
                 return self.size
+            case "query-memory-size-summary":
+                return {"base-memory": self.base, "plugged-memory": 0}
             case "migrate":
                 self._send_to(str(arguments["uri"]).split(":")[1])
             case "migrate_cancel":

@@ -55,6 +55,7 @@ class NeonQemu:
     slots: int = 4
     added: list[int] = field(default_factory=list)
     lazy: bool = False
+    run_state: str = "running"
     orders: list[tuple[str, str]] = field(default_factory=list)
     clients: tuple[int, int] = (0, 0)
 
@@ -72,6 +73,8 @@ class NeonQemu:
             return {"base-memory": GI, "plugged-memory": 0}
         if command in {"qom-set", "qom-get"}:
             return 0
+        if command == "query-status":
+            return {"status": self.run_state}
         if command == "query-hotpluggable-cpus":
             return [self._slot(core) for core in reversed(range(self.slots))]
         self.orders.append((command, str(told["id"])))
@@ -157,6 +160,14 @@ async def test_a_cpu_does_not_wait_for_memory_at_a_monitor_that_serves_one_clien
         await found.set_cpu(MilliCpu(2000))
         assert (runner.orders, memory.done()) == ([2], False)
     assert qemu.clients == (0, 1)
+
+
+async def test_one_that_is_sent_a_guest_by_neonvms_controller_receives_until_it_has_all() -> None:
+    qemu = NeonQemu(run_state="inmigrate")
+    found = guest(NeonRunner(), qemu)
+    assert (await found.state()).phase is GuestPhase.RECEIVING
+    qemu.run_state = "running"
+    assert (await found.state()).phase is GuestPhase.RUNNING
 
 
 async def test_with_sysfs_scaling_its_runner_does_it_all() -> None:

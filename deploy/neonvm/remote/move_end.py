@@ -1,0 +1,79 @@
+"""The two ends of a move between pods: how they are reached, and what is known of their guests afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from deploy.neonvm.ports import (
+    Acceleration,
+    GuestPhase,
+    GuestState,
+    Survivor,
+    TransferError,
+    TransferFault,
+    TransferInfo,
+)
+from deploy.neonvm.qemu.transfer import Transfer
+from deploy.neonvm.remote.remote_guest import RemoteGuest
+from deploy.neonvm.remote.remote_machine import RemoteMachine
+from deploy.neonvm.remote.runner_client import RunnerClient
+from deploy.neonvm.runner.resizer import Resizer
+
+
+@dataclass(frozen=True, slots=True)
+class MoveEnd:
+    """One end. ``uid`` is its pod's; ``guest`` and ``resizer`` are there where the pod is followed."""
+
+    uid: str
+    runner: RunnerClient
+    machine: Callable[[], RemoteMachine]
+    guest: RemoteGuest | None = None
+    resizer: Resizer | None = None
+
+    @property
+    def acceleration(self) -> Acceleration | None:
+        """How fast its guest runs, as far as that is known."""
+        return self.guest.acceleration if self.guest is not None else None
+
+    def leave(self) -> None:
+        """The guest runs elsewhere, or never will here."""
+        if self.guest is not None and self.resizer is not None:
+            self.guest.is_known = True
+            self.resizer.leave()
+
+    def arrive(self, source: MoveEnd) -> None:
+        """The guest runs here, with what it had in ``source``; where that was not known it is looked at."""
+        if self.guest is None or self.resizer is None:
+            return
+        if source.guest is not None and source.resizer is not None and source.guest.is_known:
+            self.guest.is_known, had = True, source.resizer.state
+            self.resizer.arrive(GuestState(GuestPhase.RUNNING, had.cpu, had.mem))
+        self.resizer.look_again()
+
+
+async def moved(
+    transfer: Transfer, here: MoveEnd, there: MoveEnd, machines: tuple[RemoteMachine, RemoteMachine]
+) -> TransferInfo:
+    """Carries the move to its end; afterwards it is known of both guests what has become of them.
+
+    Raises ``TransferError``, and ``CancelledError`` where the move was left to another process.
+    """
+    try:
+        async with machines[0], machines[1]:
+            info = await transfer.run()
+    except TransferError:
+        there.leave()
+        raise
+    there.arrive(here)
+    here.leave()
+    return info
+
+
+def are_emulated(*ends: MoveEnd) -> bool:
+    """Whether guests are emulated there. Raises ``TransferError`` where the two ends cannot exchange a guest."""
+    said = [each.acceleration for each in ends]
+    if len({each.is_on for each in said if each is not None}) > 1:
+        why = "one of the nodes has an accelerator that works and the other emulates its guests"
+        raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, why)
+    return not all(each is not None and each.is_on for each in said)

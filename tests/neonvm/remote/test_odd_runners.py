@@ -1,0 +1,200 @@
+"""What runs in a VM's pod is its author's choice: whatever it answers, the controller and all other VMs go on."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from deploy.neonvm.ports import GuestError
+from deploy.neonvm.remote.looks import Looks
+from deploy.neonvm.remote.remote_machine import RemoteMachine
+from deploy.neonvm.remote.runner_client import RunnerClient
+from protocol.kubernetes.objects import child, items, text
+from protocol.kubernetes.resources import VIRTUAL_MACHINES
+from protocol.units import Seconds
+from tests.neonvm.remote.pods_world import DB, World, world
+
+Answers = dict[str, Callable[[httpx.Response], httpx.Response]]
+NEONVMS: Answers = {
+    "/status": lambda _: httpx.Response(404),
+    "/handover": lambda _: httpx.Response(404),
+    "/ready": lambda _: httpx.Response(200),
+    "/cpu_current": lambda _: httpx.Response(200, json={"vcpus": 2}),
+}
+
+
+def unknown_curve(answer: httpx.Response) -> httpx.Response:
+    """The same signing request, for a key on a curve that does not exist."""
+    der = x509.load_pem_x509_csr(answer.content).public_bytes(Encoding.DER)
+    der = der.replace(bytes.fromhex("2a8648ce3d030107"), bytes.fromhex("2a8648ce3d030142"))
+    kind = b"CERTIFICATE REQUEST-----\n"
+    return httpx.Response(200, content=b"-----BEGIN " + kind + base64.encodebytes(der) + b"-----END " + kind)
+
+
+def our_fault(_: httpx.Response) -> httpx.Response:
+    raise ZeroDivisionError("what no answer should lead to")
+
+
+def answering(made: World, answers: Answers) -> None:
+    """From now on runners give these answers in place of their own."""
+    inner = made._to_runner
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        own = await inner(request)
+        odd = answers.get(request.url.path)
+        return odd(own) if odd is not None else own
+
+    made._to_runner = answer  # type: ignore[method-assign]  # the world's only way to runners
+
+
+async def has_run(made: World) -> str:
+    made.start()
+    await made.create_vm()
+    await made.until(made.runs_well)
+    return text(made.status, "podName")
+
+
+def ended(made: World) -> tuple[str, str]:
+    (said,) = items(made.migration, "conditions")
+    return text(made.migration, "phase"), text(said, "reason")
+
+
+def events(made: World, reason: str) -> list[str]:
+    return [text(each, "message") for each in made.api.objects("events") if text(each, "reason") == reason]
+
+
+async def test_the_guest_of_a_runner_of_neonvms_stays_and_no_pod_is_made_for_it(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        answering(made, NEONVMS)
+        source = await has_run(made)
+        await made.move()
+        await made.until(lambda: made.migration.get("phase") == "Failed" and made.runs_well())
+        assert (ended(made), list(made.pods)) == (("Failed", "NotMovable"), [source])
+
+
+async def test_a_runner_that_decides_nothing_keeps_its_guest(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        answering(made, {"/handover": NEONVMS["/handover"]})
+        source = await has_run(made)
+        await made.move()
+        await made.until(lambda: made.migration.get("phase") == "Failed" and list(made.pods) == [source])
+        await made.until(made.runs_well)
+        assert (ended(made), made.status["podName"], made.doubled) == (("Failed", "Refused"), source, [])
+
+
+async def test_a_signing_request_that_cannot_be_read_ends_its_move_alone(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        source = await has_run(made)
+        answering(made, {"/tls/request": unknown_curve})
+        await made.move()
+        await made.until(lambda: made.migration.get("phase") == "Failed" and list(made.pods) == [source])
+        await made.until(made.runs_well)
+        assert (ended(made), made.services[-1].done()) == (("Failed", "Refused"), False)
+
+
+async def test_memory_that_cannot_be_is_no_news_of_the_guest(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        pod = await has_run(made)
+        made.pods[pod].qemu.base = -5
+        answering(made, NEONVMS)
+        made.start()
+        await made.kill(0)
+        await made.until(lambda: made.services[-1].done() or made.pods[pod].qemu.asked.count("query-status") > 3)
+        assert (made.services[-1].done(), made.runs_well()) == (False, True)
+
+
+async def test_a_guest_at_which_the_controller_fails_is_followed_again(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        answers: Answers = {"/cpu_change": our_fault}
+        await has_run(made)
+        answering(made, answers)
+        await made.client.merge_patch(VIRTUAL_MACHINES, DB, {"spec": {"guest": {"cpus": {"use": 3}}}})
+        await made.until(lambda: "ZeroDivisionError" in said_of_size(made))
+        answers.clear()
+        await made.until(lambda: (made.status["cpus"], said_of_size(made)) == ("3", ""))
+
+
+def said_of_size(made: World) -> str:
+    available = [each for each in items({"s": made.status}, "s", "conditions") if text(each, "type") == "Available"]
+    return next((text(each, "message") for each in available), "")
+
+
+async def test_a_move_in_which_the_controller_fails_is_taken_up_again(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        answers: Answers = {"/tls/request": our_fault}
+        source = await has_run(made)
+        answering(made, answers)
+        await made.move()
+        await made.until(lambda: events(made, "FailedMove"))
+        answers.clear()
+        await made.until(lambda: made.sending)
+        assert made.sending is not None
+        made.sending.has_sent()
+        await made.until(lambda: made.migration.get("phase") == "Succeeded" and made.runs_well())
+        assert (made.status["podName"] != source, made.doubled, child(made.migration, "info") != {}) == (True, [], True)
+
+
+async def test_a_monitor_that_says_more_than_can_be_read_is_a_fault_of_its_guest() -> None:
+    writers: list[asyncio.StreamWriter] = []
+
+    async def connect(host: str, port: int) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        for each in (ours, theirs):
+            each.setblocking(False)
+        _, writer = await asyncio.open_connection(sock=theirs)
+        writer.write(b'{"QMP": {"version": {"qemu": {}, "package": ""}, "capabilities": []}}\r\n')
+        writer.write(b'{"return": {}, "id": "__qmp#00000"}\r\n')
+        writer.write(b"x" * (11 << 20))
+        writers.append(writer)
+        return ours
+
+    async with RemoteMachine("default/db-x", ("10.0.0.9", 20183), connect, lambda: True) as machine:
+        for _ in range(2):
+            with pytest.raises(GuestError):
+                await machine.call("query-status")
+            await machine.wait_for_event(0.05)  # the connection ends by itself meanwhile
+    for each in writers:
+        each.close()
+
+
+def client(answer: Callable[[httpx.Request], httpx.Response]) -> RunnerClient:
+    http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    return RunnerClient(http, "default/db-x", "10.0.0.9", 25183, Looks(), patience=Seconds(0.05))
+
+
+class Endless(httpx.AsyncByteStream):
+    """An answer that goes on and on, in parts of one size."""
+
+    def __init__(self, part: bytes) -> None:
+        self._part = part
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            await asyncio.sleep(0)
+            yield self._part
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda _: httpx.Response(200, content=b"x" * 70_000), "says too much at /status"),
+        (lambda _: httpx.Response(200, stream=Endless(b"x" * 1000)), "says too much at /status"),
+        (lambda _: httpx.Response(200, stream=Endless(b"")), "does not answer"),
+        (lambda _: httpx.Response(200, stream=Endless(b"x"), headers={"Content-Encoding": "gzip"}), "packs"),
+        (lambda _: httpx.Response(500, content=b"\xff" * 1000), "refused /status: "),
+        (lambda _: httpx.Response(200, content=b"[" * 60_000), "gave no usable answer"),
+    ],
+    ids=["large", "endless", "slow", "packed", "no text", "deep"],
+)
+async def test_an_answer_has_a_size_and_a_time(answer: Callable[[httpx.Request], httpx.Response], said: str) -> None:
+    with pytest.raises(GuestError, match=said) as refused:
+        await client(answer).status()
+    assert len(str(refused.value)) < 500
