@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.conformance.cluster import client_of
 from tests.kubernetes.echo_client import SETTLED, echoing
 from tests.kubernetes.flat_client import flat_client
 from tests.kubernetes.neighbour_pod import NeighbourPod
+from tests.kubernetes.pod_processes import processes_of
 from tests.kubernetes.postgres_session import Session
 from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
 from tests.kubernetes.scheduling.books import overcommitted
@@ -46,6 +48,10 @@ from tests.kubernetes.vms import (
 pytestmark = pytest.mark.kubernetes
 
 MINUTE = 60.0
+LONG = 120.0
+"""A Lease runs out, and a busy machine takes its time, before another controller takes a move up."""
+STANDSTILL = 0.5
+"""A guest that answers nothing for so long in a move stands still."""
 SMALL = Resources.parse(1, "384Mi")
 DEVICES = "autoscaling.neon.tech/guest-devices"
 
@@ -198,6 +204,65 @@ def test_a_vm_moves_and_an_open_session_stays(
     until_books_agree(vm)
     vm.wait("condition=Ready", "node", "--all")
     eventually(lambda: [offered(vm, node) for node in NODES] == ["1k", "1k"], "a new kubelet knows the devices")
+
+
+@pytest.mark.parametrize(
+    ("stands_still", "then"), [(False, ("2", 4)), (True, ("1500m", 6))], ids=["while it is sent", "as it stands still"]
+)
+def test_a_vm_moves_on_when_the_controller_that_moves_it_is_killed(
+    vm: RealKubernetes, session: Session, stands_still: bool, then: tuple[str, int]
+) -> None:
+    """The other replica takes the move up where it is; the guest stands still meanwhile, or runs at one end."""
+    before, asked = status(vm), Session(session.namespace, status(vm)["extraNetIP"], patience=LONG)
+    backend, leader = asked.ask("select pg_backend_pid()"), leading_controller(vm)
+    path = ("virtualmachinemigrations.vm.neon.tech", f"leader-killed-{int(stands_still)}")
+    kind = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration", "metadata": {"name": path[1]}}
+    with answers_of(asked) as answers:
+        vm.apply({**kind, "spec": {"vmName": "db", "completionTimeout": 120}})
+        eventually(lambda: vm.get(*path).get("status", {}).get("phase") not in {None, "", "Pending"}, "it has begun")
+        if stands_still:
+            eventually(lambda: time.monotonic() - answers[-1] > STANDSTILL, "the guest stands still")
+        os.kill(leader, signal.SIGKILL)
+        eventually(lambda: vm.get(*path)["status"]["phase"] in {"Succeeded", "Failed"}, "the migration has ended")
+        ended_at = time.monotonic()
+        eventually(lambda: answers[-1] > ended_at, "the guest answers", LONG)
+    assert vm.get(*path)["status"]["phase"] == "Succeeded", vm.get(*path)["status"]
+    assert (status(vm)["node"] != before["node"], asked.ask("select pg_backend_pid()")) == (True, backend)
+    asked.close()
+    eventually(lambda: len(vm.get("pods", PODS)["items"]) == 1, "one pod is left")
+    want(vm, *then)
+    eventually(lambda: has(vm, *then), "it follows its agent")
+    until_books_agree(vm)
+    vm.wait("condition=Available", "deployment/neonvm-controller", namespace="kube-system")
+
+
+@contextmanager
+def answers_of(session: Session) -> Iterator[list[float]]:
+    """When the guest answered, while it is asked again and again."""
+    answers, over = [time.monotonic()], threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            session.ask("select 1")
+            answers.append(time.monotonic())
+
+    worker = threading.Thread(target=ask)
+    worker.start()
+    try:
+        yield answers
+    finally:
+        over.set()
+        worker.join()
+
+
+def leading_controller(cluster: RealKubernetes) -> int:
+    """The process of the replica that acts."""
+    system = "--namespace=kube-system"
+    holder = cluster.get("lease", "neonvm-controller", system)["spec"]["holderIdentity"]
+    pods = cluster.get("pods", system, "--selector=app.kubernetes.io/name=neonvm-controller")["items"]
+    (uid,) = (each["metadata"]["uid"] for each in pods if holder.startswith(each["metadata"]["name"]))
+    (process,) = processes_of(uid, "neonvm-controller")
+    return process
 
 
 def test_the_target_pod_of_a_move_arrives_with_what_the_vm_holds(vm: RealKubernetes) -> None:

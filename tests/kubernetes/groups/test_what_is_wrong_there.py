@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from protocol.kubernetes.resources import HVPAS, LEASES, PODS
 from tests.kubernetes.groups.scene import DEPLOYMENT, SYSTEM, Object, Scene, cpu_metric, deployment, hpa, hvpa, vpa
+from tests.kubernetes.pod_processes import processes_of
 
 pytestmark = pytest.mark.kubernetes
 
@@ -59,7 +58,7 @@ def test_when_the_leader_is_killed_the_other_one_goes_on_once_its_lease_has_run_
         for each in scene.list(PODS, "app.kubernetes.io/name=autoscaling-groups", SYSTEM)
         if before["holderIdentity"].startswith(each["metadata"]["name"])
     )
-    (process,) = processes_of(pod["uid"])
+    (process,) = processes_of(pod["uid"], "groups")
     os.kill(process, signal.SIGKILL)
     scene.apply(deployment("orphan"))
     scene.until(lambda: scene.condition(HVPAS, "orphan", "AbleToScale")[:2], ("True", "TargetFound"), "it is heard")
@@ -73,13 +72,3 @@ def lease(scene: Scene) -> Object:
     """Who acts, and since when."""
     spec: Object = scene.get(LEASES, "autoscale-groups", SYSTEM)["spec"]
     return spec
-
-
-def processes_of(pod_uid: str) -> list[int]:
-    """The processes of the program in a pod, as this machine knows them."""
-    found = []
-    for each in Path("/proc").iterdir():
-        with suppress(OSError):
-            if pod_uid in (each / "cgroup").read_text() and b"groups" in (each / "cmdline").read_bytes():
-                found.append(int(each.name))
-    return found
