@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import httpx
 import pytest
 
+from deploy.kube.informer import Informer
+from deploy.neonvm.ports import PodRole
 from deploy.neonvm.qemu.wire import Decided
+from deploy.neonvm.remote.address_choice import AddressRange
+from deploy.neonvm.remote.address_claims import AddressClaims
+from deploy.neonvm.remote.pod_guests import PodGuests, PodGuestsDependencies
 from protocol.kubernetes.objects import text
-from protocol.kubernetes.resources import MIGRATIONS, PODS
+from protocol.kubernetes.resources import IP_ADDRESSES, MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from tests.neonvm.remote.fake_qemu import FakeQemu
-from tests.neonvm.remote.pods_world import World, world
+from tests.neonvm.remote.pods_world import STEP, World, world
 
 MOVE = ObjectName("default", "move")
 NOTHING_OPEN = {"", "Succeeded", "Failed"}
@@ -139,3 +145,34 @@ async def test_a_source_that_stands_still_says_what_it_had_and_is_not_ready(tmp_
         qemu.has_sent()
         assert (before.status_code, (await made.ask(source, "/status")).json()) == (200, before.json())
         assert (await made.ask(source, "/ready")).status_code == 503
+
+
+async def test_a_guest_that_a_new_leader_follows_keeps_its_size_until_another_is_asked_for(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        source, _ = await begin(made)
+        await made.kill()
+        caches = [Informer(made.client, kind, made.clock) for kind in (PODS, VIRTUAL_MACHINES, IP_ADDRESSES)]
+        claims = AddressClaims(made.client, caches[2], caches[1], AddressRange.parse("10.100.128.0-10.100.128.7"))
+        asked: list[str] = []
+        changed: list[ObjectName] = []
+
+        async def answer(request: httpx.Request) -> httpx.Response:
+            asked.append(request.url.path)
+            return await made._to_runner(request)
+
+        async def refused(host: str, port: int) -> socket.socket:
+            raise ConnectionRefusedError(host)
+
+        http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        guests = PodGuests(
+            PodGuestsDependencies(caches[0], caches[1], http, refused, claims, made.clock, changed.append)
+        )
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(each) for each in (*(cache.run() for cache in caches), guests.run())]
+            pod = ObjectName("default", source)
+            await made.until(lambda: guests.role(pod, made.pods[source].uid) is PodRole.RUNNING)
+            for _ in range(100):
+                await made.clock.advance(STEP)
+            for each in running:
+                each.cancel()
+        assert set(asked) == {"/status"}
