@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_PERMIT_WRITER
+from protocol.permits import decode_writer
 from protocol.ranking.prices import Needs, node_price
 from protocol.runtime.clock import Clock
 from protocol.virtual_machine import VirtualMachine
@@ -155,11 +156,6 @@ class Feed:
         self._ledger.forget_versions()
 
     @property
-    def newest(self) -> int:
-        """The newest version of the cluster that is known: whatever is written from now on has a newer one."""
-        return max(informer.newest for informer in self.informers)
-
-    @property
     def missing(self) -> list[str]:
         """The kinds that have never been listed; the ledger is not ready while there is one."""
         return sorted(EVERY_KIND - self._listed)
@@ -228,7 +224,7 @@ class Feed:
         if self._writer is None or before is None or after is None or before.permit == after.permit:
             return
         writer = after.annotations.get(ANNOTATION_PERMIT_WRITER)
-        if writer != self._writer:
+        if writer is None or decode_writer(writer) != self._writer:
             self._report.rival_seen(change.name, writer)
 
 

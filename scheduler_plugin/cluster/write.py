@@ -2,8 +2,9 @@
 
 Rules that hold here:
 
-- A permit is written only onto the VM (uid) and the version of it that it was decided for: what was believed lost
-  can therefore never land after something newer, nor on a VM that replaced it.
+- A permit is written only onto the VM (uid) and the version of it that it was decided for, and no two writes are
+  equal, so that each gives the VM another version: what was believed lost can therefore never land after something
+  newer, nor on a VM that replaced it.
 - A migration's name is chosen before it is created, and it is deleted by its uid: what became of either can be read.
 - A write is sent only while this process may write (``writing``), and takes no longer than that.
 - Nothing is retried here: who asked knows whether it is still wanted.
@@ -18,14 +19,14 @@ from urllib.parse import quote
 from protocol.kubernetes.objects import JsonObject
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_PERMIT, ANNOTATION_PERMIT_WRITER, ANNOTATION_ROOM_FREED, RUNNER_CONTAINER
-from protocol.permits import encode_permit
-from protocol.units import Resources, Seconds
+from protocol.permits import encode_permit, encode_writer
+from protocol.units import Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.api import ApiCall, KubernetesApi, Writing
 from scheduler_plugin.cluster.events import EventRecord, event_body
 from scheduler_plugin.cluster.migrations import MigrationOrder, migration_body, migration_path, migrations_path
 from scheduler_plugin.cluster.translate import pod_path, vm_path
-from scheduler_plugin.ledger import ResizePod
+from scheduler_plugin.ledger import PersistPermit, ResizePod
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
@@ -46,12 +47,13 @@ class ClusterWriter:
     identity: str
     writing: Writing
 
-    async def store_permit(self, vm: VirtualMachine, permit: Resources) -> JsonObject:
+    async def store_permit(self, vm: VirtualMachine, order: PersistPermit) -> JsonObject:
         """Writes the permit onto this version of the VM, 409 where it has changed; returns the new object."""
+        writer = encode_writer(self.identity, order.revision)
         metadata = {
             "uid": vm.uid,
             "resourceVersion": vm.resource_version,
-            "annotations": {ANNOTATION_PERMIT: encode_permit(permit), ANNOTATION_PERMIT_WRITER: self.identity},
+            "annotations": {ANNOTATION_PERMIT: encode_permit(order.permit), ANNOTATION_PERMIT_WRITER: writer},
         }
         return await self._write(_patch(vm_path(vm.name), metadata))
 

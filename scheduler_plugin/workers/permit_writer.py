@@ -5,8 +5,9 @@ Rules that hold here:
 - A permit is for one VM, by its UID: it is never written onto another one of that name.
 - Writes for one VM go one at a time, newest only, each onto the version of the VM that is known (see
   ``cluster.write``). A conflict is read and tried again while an agent would still wait.
-- What was written into a store that is older than what is known counts as unsure: what the permit was decided on may
-  be no more.
+- What was written into a store that is older than what is known of VMs counts as unsure: what the permit was decided
+  on may be no more. Versions are compared within the kind alone: others may be kept in a store of their own.
+- A write that has changed nothing proves nothing about earlier ones: it counts as unsure too.
 - The ledger hears how each write ended, whatever happens to the caller: confirmed, or unsure.
 - Decreases go at a bounded rate. One that fails is not repeated here: the agent's next message orders it again.
 """
@@ -86,11 +87,12 @@ class PermitWriter:
         return None
 
     async def _stored_on(self, vm: VirtualMachine, order: PersistPermit) -> VirtualMachine | None:
-        known = self._context.feed.newest
-        answer = await self._context.writer.store_permit(vm, order.permit)
-        if (
-            number(vm.resource_version) < number(version_of(answer)) <= known
-        ):  # a patch that changes nothing has the old
+        known = self._context.feed.vms.newest
+        answer = await self._context.writer.store_permit(vm, order)
+        version = version_of(answer)
+        if version == vm.resource_version:
+            raise ApiUnknownError("the write has changed nothing, so that an earlier one may still land")
+        if 0 < number(version) <= known:
             raise ApiUnknownError("the cluster's store was restored, and has not been read since")
         return self._context.feed.vms.learn(answer)
 

@@ -1,7 +1,8 @@
 """A Kubernetes API in memory behind the scheduler's port, with faults that a test orders in advance.
 
-It keeps what matters to the scheduler: resource versions that rise with every change, watches that resume or answer
-410 and stay silent from a version to come, merge patches with preconditions on uid and resourceVersion, bindings that
+It keeps what matters to the scheduler: resource versions that rise with every change, and with nothing else: a patch
+that says what is there already leaves the version as it is. Watches that resume or answer 410 and stay silent from a
+version to come, merge patches with preconditions on uid and resourceVersion, bindings that
 refuse a pod that is bound, resizes of what a pod requests, creation that refuses a name that is taken, deletion that
 waits for finalizers.
 """
@@ -72,6 +73,8 @@ class FakeCluster:
         self.collections = {path: Collection() for path in EVERY_PATH}
         self.faults: list[Fault] = []
         self.calls: list[ApiCall] = []
+        self.lost: list[ApiCall] = []
+        """Those that a fault has lost before they took effect: they may yet arrive (``arrive``)."""
         self.notices: list[Obj] = []
         self.tokens: dict[str, Obj] = {}
         """The status of a review by the token's label (``objects.token_text``)."""
@@ -146,6 +149,15 @@ class FakeCluster:
     def come_back(self) -> None:
         self.is_away = False
 
+    def arrive(self, lost: ApiCall) -> bool:
+        """A call that was lost arrives after all; whether it has taken effect."""
+        self.lost.remove(lost)
+        try:
+            self._apply(lost)
+        except ApiRefusedError:
+            return False
+        return True
+
     def made(self, method: str, part: str) -> list[ApiCall]:
         """The calls with this method whose path contains ``part``."""
         return [call for call in self.calls if call.method == method and part in call.path]
@@ -169,6 +181,8 @@ class FakeCluster:
                 raise refused(fault.refuse, fault.says, retry_after=fault.retry_after)
             if fault.is_applied:
                 self._apply(call)
+            elif fault.hold is None:
+                self.lost.append(call)
             if fault.hold is None:
                 raise ApiUnknownError("lost by a fault")
         if self.is_away:
@@ -323,7 +337,7 @@ class FakeCluster:
         for name, value in body.items():
             if name != "metadata":
                 changed[name] = {**changed.get(name, {}), **value} if isinstance(value, dict) else value
-        return self.put(path, changed)
+        return found if changed == found else self.put(path, changed)
 
 
 def _resized(container: str) -> Obj:

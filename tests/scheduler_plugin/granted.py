@@ -15,9 +15,9 @@ from tests.scheduler_plugin.running import Running, running
 POD = vm_pod("db", "n1")
 
 
-def granted() -> FakeCluster:
+def granted(cluster: FakeCluster | None = None) -> FakeCluster:
     """One node of 10 vCPUs and 40Gi, with a VM of 1 vCPU and 4 slots that has been granted as much."""
-    cluster = FakeCluster()
+    cluster = cluster or FakeCluster()
     cluster.put(NODES, node("n1"))
     cluster.put(VMS, with_permit(vm("db"), "1", "4Gi"))
     cluster.put(PODS, POD)

@@ -115,7 +115,7 @@ def following_settings() -> SchedulerSettings:
 async def running(
     cluster: FakeCluster, clock: FakeClock, settings: SchedulerSettings | None = None, identity: str = "us"
 ) -> AsyncIterator[Running]:
-    """A scheduler that has been started; ready if the cluster answers."""
+    """A scheduler that has been started; ready if the cluster answers. Each process has an ``identity`` of its own."""
     ports = SchedulerPorts(cluster, TokenReviews(cluster), clock, Telemetry(clock.now), identity)
     parts = assemble(ports, settings or usual_settings())
     apps: dict[str, Callable[[], Any]] = {

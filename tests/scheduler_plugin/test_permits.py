@@ -156,17 +156,6 @@ async def test_a_permit_is_never_written_onto_another_vm_of_the_same_name(
         assert "annotations" not in cluster.get(VMS, "default", "db")["metadata"]
 
 
-async def test_a_late_write_cannot_land_after_a_newer_one(cluster: FakeCluster, clock: FakeClock) -> None:
-    async with settled(cluster, clock) as scheduler:
-        cluster.faults.append(Fault(to("PATCH", "/virtualmachines/db")))
-        assert (await scheduler.ask(POD, 2, 8)).status_code == 503
-        lost = cluster.made("PATCH", "/virtualmachines/db")[0]
-        assert (await scheduler.ask(POD, 3, 8)).status_code == 200
-        with pytest.raises(Exception, match="resourceVersion"):
-            await cluster.call(lost)
-        assert persisted(cluster) == {"vCPUs": 3, "mem": "8Gi"}
-
-
 async def test_an_api_that_is_away_for_thirty_seconds_only_delays(cluster: FakeCluster, clock: FakeClock) -> None:
     async with settled(cluster, clock) as scheduler:
         assert (await scheduler.ask(POD, 1, 4)).status_code == 200
@@ -186,7 +175,7 @@ async def test_a_restarted_scheduler_reserves_what_its_predecessor_granted(
 ) -> None:
     async with settled(cluster, clock) as scheduler:
         assert (await scheduler.ask(POD, 4, 8)).status_code == 200
-    async with running(cluster, clock) as successor:
+    async with running(cluster, clock, identity="successor") as successor:
         assert successor.reserved("n1") == "4 cpu, 8Gi"
         pod = cluster.put(PODS, plain_pod("p", "7", "1Gi"))
         assert await successor.filter(pod, "n1") == []

@@ -15,7 +15,7 @@ from protocol.virtual_machine import parse_virtual_machine
 from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.cluster.migrations import MigrationOrder
 from scheduler_plugin.cluster.write import ClusterWriter
-from scheduler_plugin.ledger import ResizePod
+from scheduler_plugin.ledger import PersistPermit, ResizePod
 from scheduler_plugin.term import Term
 from tests.deploy.manifests import Document, documents
 from tests.deploy.policies.admission import is_judged, refusal, write_by
@@ -47,7 +47,8 @@ async def test_its_writes_pass() -> None:
     api = Answering(VM, named(NODES, "node-a", spec={}), move("by-us", "autoscale-scheduler"))
     writer = ClusterWriter(api, "autoscaling-scheduler-1.7", Term(FakeClock()).writing)  # type: ignore[arg-type]
     name = ObjectName("default", "to-b")
-    await writer.store_permit(parse_virtual_machine(VM), Resources.parse("3", "8Gi"))
+    permit = PersistPermit(ObjectName("default", "mine"), Resources.parse("3", "8Gi"), 1, before_answer=True)
+    await writer.store_permit(parse_virtual_machine(VM), permit)
     await writer.bind(ObjectName("default", "ours"), "u-1", "node-b")
     await writer.touch_node("node-a", "2026-01-01T00:00:00Z")
     await writer.create_migration(

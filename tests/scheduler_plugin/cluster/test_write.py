@@ -13,7 +13,7 @@ from scheduler_plugin.cluster.events import EventRecord, EventSubject
 from scheduler_plugin.cluster.migrations import MigrationOrder
 from scheduler_plugin.cluster.virtual_machines import read_vm
 from scheduler_plugin.cluster.write import ClusterWriter
-from scheduler_plugin.ledger import ResizePod
+from scheduler_plugin.ledger import PersistPermit, ResizePod
 from tests.scheduler_plugin.fake_cluster import FakeCluster
 from tests.scheduler_plugin.objects import vm
 
@@ -32,7 +32,7 @@ class WillingApi(FakeCluster):
 async def test_the_api_server_gives_every_write_up_when_the_scheduler_does() -> None:
     api = WillingApi()
     writer = ClusterWriter(api, "scheduler-1", nullcontext)
-    await writer.store_permit(read_vm(vm("db")), SIZE)
+    await writer.store_permit(read_vm(vm("db")), PersistPermit(NAME, SIZE, 1, before_answer=True))
     await writer.bind(NAME, "uid", "node-1")
     await writer.resize_pod(ResizePod("uid", NAME, SIZE, "7"))
     await writer.touch_node("node-1", "now")

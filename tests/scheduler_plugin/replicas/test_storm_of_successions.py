@@ -36,7 +36,6 @@ class StormOfSuccessions(Storm):
 
     async def begin(self) -> None:
         self.run = await self.stack.enter_async_context(replicas(self.cluster, self.clock, settings=self.settings))
-        self.sequence = 0
         for process in self.run.running:
             process.way.fate = self.fate
 

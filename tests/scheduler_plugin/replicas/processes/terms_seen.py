@@ -13,6 +13,7 @@ import msgspec
 
 from protocol.kubernetes.resources import LEASES, VIRTUAL_MACHINES
 from protocol.names import ANNOTATION_PERMIT, ANNOTATION_PERMIT_WRITER
+from protocol.permits import decode_writer
 from tests.scheduler_plugin.replicas.processes.stage import NAMESPACE
 
 
@@ -42,7 +43,7 @@ class TermsSeen:
         found = []
         for version, writer in self.writers:
             holder = next((each for at, each in sorted(self.holders, reverse=True) if at < version), None)
-            if holder is not None and writer.rpartition(".")[0] != holder:
+            if holder is not None and decode_writer(writer).rpartition(".")[0] != holder:
                 found.append(f"at {version} by {writer}, the Lease was {holder or 'free'}")
         return found
 
