@@ -5,8 +5,9 @@ Rules that hold here:
 - The holder counts its time from before it asked, everyone else from when the renewal was seen: the holder stops
   writing before another may begin, whatever their calendars say.
 - An answer that is lost counts as a renewal that did not happen.
-- A Lease that is older than it was, or gone, comes from a restored store: another may have held it later than it says,
-  so only the whole duration from then on makes it free.
+- That a Lease was given back is believed by those who have seen it held. One that is older than it was, gone, made
+  anew, or free when a process sees it first may come from a restored store, or be without what was deleted: another
+  may have held it later than it says, so only the whole duration from then on makes it free.
 - Every write asks ``remaining`` first and takes no longer than that.
 - A holder whose time ran out before its renewal was answered begins a new term: others may have led in between, so what
   it knew of the old one proves nothing, and what it began in the old one has ended.
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Never
 
-from protocol.kubernetes.objects import Json, JsonObject, child, number, text, version_of, whole
+from protocol.kubernetes.objects import Json, JsonObject, child, number, text, uid_of, version_of, whole
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import LEASES
 from protocol.kubernetes.timestamps import micro_timestamp
@@ -45,12 +46,15 @@ GIVEN_BACK: Final[Json] = {"holderIdentity": "", "leaseDurationSeconds": 1}
 class LeaseTerms:
     """``duration``: how long a holder that says nothing is believed to act, in whole seconds. ``renew_every``: how
     often it says so. ``look_every``: how often the others look; a Lease that is given back is taken no later.
+    ``is_fenced``: all that holders write is fenced by itself, so that two of them do no harm for a moment. Then a
+    process that has seen nothing yet takes a Lease that is absent or free at once.
     """
 
     name: ObjectName
     duration: Seconds = Seconds(9.0)
     renew_every: Seconds = Seconds(2.0)
     look_every: Seconds = Seconds(2.0)
+    is_fenced: bool = False
 
     @property
     def spare(self) -> Seconds:
@@ -74,11 +78,17 @@ class NotLeadingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A state of the Lease, and when it was first seen. ``is_restored``: a newer one had been seen before."""
+    """A state of the Lease, and when it was first seen; without a ``uid`` there is none.
 
+    ``is_restored``: a newer one had been seen before. ``is_followed``: this very Lease was seen held before, and all
+    that became of it since.
+    """
+
+    uid: str
     version: str
     at: Instant
     is_restored: bool
+    is_followed: bool
 
 
 class Leadership:
@@ -103,6 +113,7 @@ class Leadership:
         self._seen: _Seen | None = None
         self._version = ""
         self._newest = 0
+        self._free_in = Seconds(0.0)
         self._hint = asyncio.Event()
         self.holder = ""
 
@@ -123,13 +134,13 @@ class Leadership:
             raise NotLeadingError("this process does not hold the Lease")
         return min(wanted, remaining)
 
-    async def run(self) -> Never:
-        """Seeks and keeps the Lease for ever."""
+    async def run(self, ready: asyncio.Event | None = None) -> Never:
+        """Seeks and keeps the Lease for ever. Until ``ready`` is set it only looks; ``look`` tells it that it is."""
         while True:
             self._tell()
             is_done = False
             try:
-                await self._turn()
+                await self._turn(may_take=ready is None or ready.is_set())
                 is_done = True
             except ApiError as error:
                 LOG.warning("the Lease cannot be renewed or read", extra={"reason": str(error)})
@@ -160,7 +171,7 @@ class Leadership:
         except ApiRefusedError as error:
             if error.kind is not RefusalKind.CONFLICT:
                 raise
-            found = await self._read()
+            found, _ = await self._read()
             if found is None or self.holder != self.identity:
                 return
             self._version = version_of(found)
@@ -169,15 +180,19 @@ class Leadership:
     def _pause(self, is_done: bool) -> Seconds:
         """Until the next turn; at the latest when the time to write is over, so that this is told."""
         if not self.leads:
-            return self._terms.look_every
+            return Seconds(min(self._terms.look_every, self._free_in or self._terms.look_every))
         return Seconds(min(self._terms.renew_every if is_done else self._terms.retry_every, self.remaining))
 
-    async def _turn(self) -> None:
-        if self.leads and self._version and await self._take({}):
+    async def _turn(self, *, may_take: bool) -> None:
+        self._free_in, was_leading = Seconds(0.0), self.leads
+        if was_leading and self._version and await self._take({}):
             return
-        lease = await self._read()
-        if not self._is_free(lease):
+        lease, seen = await self._read()
+        self._free_in = self._until_free(lease, seen, was_leading=was_leading)
+        if self._free_in:
             self._until = NEVER
+        elif not may_take:
+            return
         elif lease is None:
             await self._create()
         else:
@@ -186,7 +201,7 @@ class Leadership:
             begins: Json = {"acquireTime": self._stamp(), "leaseTransitions": turns}
             await self._take({} if self.holder == self.identity else begins)
 
-    async def _read(self) -> JsonObject | None:
+    async def _read(self) -> tuple[JsonObject | None, _Seen]:
         try:
             lease = await self.api.call(ApiCall("GET", self.path, self._terms.call_timeout))
         except ApiRefusedError as error:
@@ -195,21 +210,29 @@ class Leadership:
             raise
         return self._note(lease)
 
-    def _note(self, lease: JsonObject | None) -> JsonObject | None:
-        version = "" if lease is None else version_of(lease)
+    def _note(self, lease: JsonObject | None) -> tuple[JsonObject | None, _Seen]:
+        uid, version = ("", "") if lease is None else (uid_of(lease), version_of(lease))
+        seen, was_held = self._seen, bool(self.holder)
         self.holder = "" if lease is None else text(lease, "spec", "holderIdentity")
-        if self._seen is None or self._seen.version != version:
-            self._seen = _Seen(version, self._clock.now(), number(version) < self._newest)
+        if seen is None or (seen.uid, seen.version) != (uid, version):
+            is_restored = number(version) < self._newest
+            is_same = seen is not None and seen.uid == uid != "" and not is_restored
+            is_followed = seen is not None and is_same and (seen.is_followed or was_held)
+            seen = self._seen = _Seen(uid, version, self._clock.now(), is_restored, is_followed)
         self._newest = number(version)
-        return lease
+        return lease, seen
 
-    def _is_free(self, lease: JsonObject | None) -> bool:
-        """Whether its holder has given it back, is this process, or has said nothing for its whole duration."""
-        is_known = self.leads or self._seen is None or not self._seen.is_restored
-        if self._seen is None or (is_known and self.holder in ("", self.identity)):
-            return True
-        term = int(self._terms.duration) if lease is None else whole(child(lease, "spec"), "leaseDurationSeconds")
-        return self._clock.now() - self._seen.at >= max(term, 1)
+    def _until_free(self, lease: JsonObject | None, seen: _Seen, *, was_leading: bool) -> Seconds:
+        """0 where its holder has given it back or is this process; else the rest of the time that it is believed.
+
+        Of a Lease that is gone while this process leads it knows that no other can have had it.
+        """
+        is_known = seen.is_followed or (not seen.is_restored and (self._terms.is_fenced or bool(self.holder)))
+        if self.holder in ("", self.identity) and (was_leading or is_known):
+            return Seconds(0.0)
+        term = 1 if lease is None else max(1, whole(child(lease, "spec"), "leaseDurationSeconds"))
+        term = term if seen.is_followed else max(term, int(self._terms.duration))
+        return Seconds(max(0.0, seen.at + term - self._clock.now()))
 
     async def _create(self) -> None:
         asked = self._clock.now()
@@ -248,6 +271,7 @@ class Leadership:
     def _held(self, asked: Instant, lease: JsonObject) -> None:
         self._version = version_of(lease)
         self._newest = number(self._version)
+        self._seen = _Seen(uid_of(lease), self._version, self._clock.now(), is_restored=False, is_followed=True)
         self.holder = self.identity
         if not self.leads:
             self.term += 1

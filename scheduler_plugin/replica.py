@@ -97,10 +97,12 @@ class Replica:
             LOG.warning("the Lease is left to expire: it is not known what became of a write")
         return is_known
 
-    async def _seek(self) -> Never:
-        """A replica that has not read the cluster yet would lead and answer nothing."""
-        await self.feed.ready.wait()
-        await self._leadership.run()
+    async def _seek(self) -> None:
+        """A replica that has not read the cluster yet would lead and answer nothing: until then it only looks."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._leadership.run(self.feed.ready))
+            await self.feed.ready.wait()
+            self._leadership.look()
 
     def _led(self, leads: bool) -> None:
         LOG.info("the Lease is won" if leads else "the Lease is lost")

@@ -37,11 +37,14 @@ class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     renew_seconds: Annotated[float, msgspec.Meta(gt=0, le=60)] = 2.0
 
     def terms(self) -> LeaseTerms:
-        """The same as terms. Raises ``SettingsError`` where a holder would lose the Lease between two renewals."""
+        """The same as terms. Raises ``SettingsError`` where a holder would lose the Lease between two renewals.
+
+        Every write is onto the version that was judged, and what is created has one name.
+        """
         if self.renew_seconds * 2 > self.duration_seconds:
             raise SettingsError("lease.renewSeconds: expected at most half of lease.durationSeconds")
         name = ObjectName(self.namespace, self.name)
-        return LeaseTerms(name, Seconds(float(self.duration_seconds)), Seconds(self.renew_seconds))
+        return LeaseTerms(name, Seconds(float(self.duration_seconds)), Seconds(self.renew_seconds), is_fenced=True)
 
 
 class GroupsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

@@ -110,12 +110,15 @@ class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         )
 
     def terms(self) -> LeaseTerms:
-        """The Lease's. Raises ``SettingsError`` where a holder would lose it between two renewals."""
+        """The Lease's. Raises ``SettingsError`` where a holder would lose it between two renewals.
+
+        Every write is onto the version that was read, and what is created has one name.
+        """
         lease = self.lease
         if lease.renew_seconds * 2 > lease.duration_seconds:
             raise SettingsError("lease.renewSeconds: expected at most half of lease.durationSeconds")
         name = ObjectName(self.namespace, lease.name)
-        return LeaseTerms(name, Seconds(float(lease.duration_seconds)), Seconds(lease.renew_seconds))
+        return LeaseTerms(name, Seconds(float(lease.duration_seconds)), Seconds(lease.renew_seconds), is_fenced=True)
 
     def wanted(self) -> list[Wanted]:
         """Every certificate that there may be; those whose Secret exists are made."""

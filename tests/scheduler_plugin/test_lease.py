@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
-from protocol.kubernetes.objects import Json, JsonObject, child, text, version_of, whole
+from protocol.kubernetes.objects import Json, JsonObject, child, text, uid_of, version_of, whole
 from protocol.kubernetes.refusals import classify
 from protocol.kubernetes.resources import LEASES
 from protocol.messages import ObjectName
@@ -55,10 +56,11 @@ class Clocked:
         self.told: list[tuple[str, bool]] = []
 
     async def start(self, identity: str, api: KubernetesApi | None = None) -> Leadership:
+        """The first one takes the Lease after its duration: it has seen no other."""
         found = Leadership(api or self.cluster.connection(), self.clock, TERMS, identity)
         found.on_change = lambda leads: self.told.append((identity, leads))
         self.tasks.append(asyncio.create_task(found.run()))
-        await self.clock.advance(0)
+        await self.clock.advance(0 if self.tasks[1:] else TERMS.duration)
         return found
 
 
@@ -191,7 +193,8 @@ class OneLease:
 
     def _store(self, body: JsonObject) -> Json:
         self.revision += 1
-        self.lease = {**body, "metadata": {"resourceVersion": str(self.revision)}}
+        uid = f"lease-{self.revision}" if self.lease is None else uid_of(self.lease)
+        self.lease = {**body, "metadata": {"resourceVersion": str(self.revision), "uid": uid}}
         return self.lease
 
 
@@ -216,17 +219,98 @@ async def test_two_never_lead_because_an_older_lease_is_back(holder: str | None)
         await run.clock.advance(5.0)
         assert store.lease is not None
         spec = {**child(store.lease, "spec"), "holderIdentity": holder}
-        old = None if holder is None else {**store.lease, "spec": spec}
+        old, revision = None if holder is None else {**store.lease, "spec": spec}, store.revision
         store.away = {"first"}
         await run.clock.advance(14.0)
         store.away = set()
         await run.clock.advance(4.5)
         assert (first.leads, second.leads) == (False, True)
-        store.lease, store.revision = old, 2
+        store.lease, store.revision = old, revision
         for _ in range(200):
             await run.clock.advance(0.1)
             assert not (first.leads and second.leads)
         assert first.leads or second.leads
+
+
+async def test_one_that_has_seen_nothing_waits_as_long_as_another_may_hold_it() -> None:
+    async with processes() as run:
+        ready = asyncio.Event()
+        first = Leadership(run.cluster.connection(), run.clock, TERMS, "first")
+        run.tasks.append(asyncio.create_task(first.run(ready)))
+        await run.clock.advance(8.9)
+        assert not first.leads
+        await run.clock.advance(10.0)
+        assert not first.leads, "it has looked, and is not ready to lead"
+        ready.set()
+        first.look()
+        await run.clock.advance(0.0)
+        assert first.leads
+
+
+async def test_where_every_write_is_fenced_the_first_takes_it_at_once() -> None:
+    clock = FakeClock()
+    store = OneLease()
+    fenced = replace(TERMS, is_fenced=True)
+    made = [Leadership(store.way_of(name), clock, fenced, name) for name in ("first", "second", "third")]
+    tasks = [asyncio.create_task(each.run()) for each in made[:2]]
+    await clock.advance(0)
+    assert [each.leads for each in made] == [True, False, False]
+    await made[0].release()
+    tasks.append(asyncio.create_task(made[2].run()))
+    await clock.advance(0)
+    assert [each.leads for each in made] == [False, False, True]
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def deleted(store: OneLease) -> None:
+    store.lease = None
+
+
+def given_back_long_ago(store: OneLease) -> None:
+    store.away = {"first"}
+    spec: Json = {"holderIdentity": "", "leaseDurationSeconds": 1}
+    store.lease, store.revision = {"metadata": {"resourceVersion": "1", "uid": "lease-1"}, "spec": spec}, 1
+
+
+def made_anew(store: OneLease) -> None:
+    store.away = {"first"}
+    store.lease = None
+    store.answer(ApiCall("POST", "", Seconds(1.0), body={"spec": {}}))
+
+
+@pytest.mark.parametrize("becomes", [deleted, given_back_long_ago, made_anew])
+@pytest.mark.parametrize("has_followed", [False, True])
+async def test_two_never_lead_whatever_becomes_of_the_lease(
+    becomes: Callable[[OneLease], None], has_followed: bool
+) -> None:
+    async with processes() as run:
+        store = OneLease()
+        first = await run.start("first", store.way_of("first"))
+        other = await run.start("other", store.way_of("other")) if has_followed else None
+        await run.clock.advance(4.1)
+        becomes(store)
+        other = other or await run.start("other", store.way_of("other"))
+        for _ in range(130):
+            assert not (first.leads and other.leads)
+            await run.clock.advance(0.1)
+        assert first.leads or other.leads
+
+
+async def test_one_that_has_seen_it_held_takes_it_at_once_when_it_is_given_back() -> None:
+    async with processes() as run:
+        store = OneLease()
+        first = await run.start("first", store.way_of("first"))
+        second, third = [await run.start(name, store.way_of(name)) for name in ("second", "third")]
+        for giver, taker in ((first, second), (second, third)):
+            await run.clock.advance(5.0)
+            await giver.release()
+            for each in (third, second):
+                if each is taker:
+                    each.look()
+            await run.clock.advance(0.0)
+            assert [each.leads for each in (first, second, third)] == [each is taker for each in (first, second, third)]
 
 
 async def test_after_an_outage_the_holder_goes_on_at_once() -> None:

@@ -29,12 +29,19 @@ class Slow(FakeClock):
     _offset = 0.0
 
 
+async def leading_since_zero(clock: FakeClock) -> Leadership:
+    """It has seen nothing of the Lease before, and therefore takes it after its duration."""
+    leadership = Leadership(EmbeddedCluster(clock).connection(), clock, TERMS, "replica-1")
+    for _ in range(2):
+        await leadership._turn(may_take=True)
+        await clock.advance(-clock.now())
+    return leadership
+
+
 async def test_a_write_ends_with_the_term_however_slow_the_process_is() -> None:
     """The Lease was won at 0 and lasts until 8."""
-    clock = Slow(start=0.0)
-    leadership = Leadership(EmbeddedCluster(clock).connection(), clock, TERMS, "replica-1")
-    await leadership._turn()
-    term = Term(clock, leadership)
+    clock = Slow(start=-TERMS.duration)
+    term = Term(clock, await leading_since_zero(clock))
     clock._offset, clock.step = 4.5, 1.0
     with term.writing(CALL) as call:
         assert call.not_after is not None
@@ -43,10 +50,8 @@ async def test_a_write_ends_with_the_term_however_slow_the_process_is() -> None:
 
 @pytest.mark.parametrize("left", [0.5, 1.5])
 async def test_nothing_is_sent_where_the_time_ends_while_it_is_looked_at(left: float) -> None:
-    clock = Slow(start=0.0)
-    leadership = Leadership(EmbeddedCluster(clock).connection(), clock, TERMS, "replica-1")
-    await leadership._turn()
-    term = Term(clock, leadership)
+    clock = Slow(start=-TERMS.duration)
+    term = Term(clock, await leading_since_zero(clock))
     clock._offset, clock.step = 8.0 - left, 1.0
     with pytest.raises(OutOfTermError), term.writing(CALL):
         raise AssertionError("this would be sent")

@@ -20,7 +20,7 @@ from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, F
 from tests.scheduler_plugin.followed_pod import sized
 from tests.scheduler_plugin.granted import POD, granted, with_permit
 from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm
-from tests.scheduler_plugin.replicas.pair import Process, Replicas, replicas
+from tests.scheduler_plugin.replicas.pair import TERMS, Process, Replicas, replicas
 from tests.scheduler_plugin.running import SETTINGS, agent_request
 
 REVIEW, PERMIT, BINDING = to("POST", "/tokenreviews"), to("PATCH", "/virtualmachines/"), to("POST", "/binding")
@@ -148,6 +148,7 @@ async def test_at_every_moment_requests_are_answered_as_stored_or_sent_elsewhere
         clock, cluster = FakeClock(), granted()
         cluster.put(PODS, plain_pod("waits", "2"))
         async with replicas(cluster, clock) as pair:
+            await clock.advance(TERMS.duration)
             leader, standby = pair.running
             asking, binding = grows(pair, leader), binds(pair, leader)
             for _ in range(rounds):

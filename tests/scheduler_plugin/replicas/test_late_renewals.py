@@ -9,7 +9,7 @@ from protocol.kubernetes.pages import Page
 from scheduler_plugin.cluster.api import ApiCall
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.granted import granted
-from tests.scheduler_plugin.replicas.pair import replicas
+from tests.scheduler_plugin.replicas.pair import TERMS, replicas
 from tests.scheduler_plugin.replicas.stopped_process import Way
 
 
@@ -32,14 +32,14 @@ class Gated(Way):
 
 
 async def test_a_replica_acts_though_its_lists_ended_while_its_renewal_was_late() -> None:
-    clock = FakeClock()
+    clock = FakeClock(start=-TERMS.duration)
     async with replicas(granted(), clock, count=0) as run:
         way = Gated(Way(run.cluster, clock))
         way.lists.set()
+        way.leases.set()
         process = await run.start(way)
         way.lists.clear()
-        way.leases.set()
-        await settle()  # the Lease is won: it writes until 8, and lists
+        await clock.advance(TERMS.duration)  # the Lease is won: it writes until 8, and lists
         way.leases.clear()
         await clock.advance(3.0)
         way.leases.set()  # asked at 2: until 10

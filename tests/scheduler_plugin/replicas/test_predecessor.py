@@ -11,7 +11,7 @@ from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import PODS, Fault, to
 from tests.scheduler_plugin.granted import POD, granted
 from tests.scheduler_plugin.objects import Obj, plain_pod
-from tests.scheduler_plugin.replicas.pair import LEASE, SLICE, replicas
+from tests.scheduler_plugin.replicas.pair import LEASE, SLICE, TERMS, replicas
 
 LABELS = {"app.kubernetes.io/name": "autoscaling-scheduler"}
 LISTS = to("GET", f"/api/v1/namespaces/{LEASE.namespace}/pods")
@@ -48,7 +48,7 @@ async def test_schedulers_with_a_lease_and_those_of_other_namespaces_are_not_wai
     cluster.put(PODS, scheduler("new", f"--lease={SLICE}"))
     cluster.put(PODS, scheduler("foreign", namespace="default"))
     async with replicas(cluster, clock) as run:
-        await clock.advance(1)
+        await clock.advance(TERMS.duration + 1)
         assert run.leader is run.running[0]
 
 
@@ -56,7 +56,7 @@ async def test_what_cannot_be_looked_at_is_looked_at_again() -> None:
     clock, cluster = FakeClock(), granted()
     cluster.faults.append(Fault(LISTS, times=4, refuse=500))
     async with replicas(cluster, clock) as run:
-        await clock.advance(1)
+        await clock.advance(TERMS.duration + 1)
         assert run.leader is None
         await clock.advance(4)
         assert run.leader is run.running[0]

@@ -19,12 +19,13 @@ LEASE = "lease: {namespace: a, name: b, durationSeconds: 12, renewSeconds: 3}"
 def test_an_empty_file_means_the_defaults() -> None:
     assert parse_settings("") == GroupsSettings()
     terms = GroupsSettings().lease.terms()
-    assert terms == LeaseTerms(ObjectName("kube-system", "autoscale-groups"), Seconds(9.0), Seconds(2.0))
+    name = ObjectName("kube-system", "autoscale-groups")
+    assert terms == LeaseTerms(name, Seconds(9.0), Seconds(2.0), is_fenced=True)
 
 
 def test_everything_can_be_set() -> None:
     found = parse_settings(f"{LEASE}\nintervalSeconds: 5\ntortoise: {{PreferredMaxReplicas: 12}}")
-    assert found.lease.terms() == LeaseTerms(ObjectName("a", "b"), Seconds(12.0), Seconds(3.0))
+    assert found.lease.terms() == LeaseTerms(ObjectName("a", "b"), Seconds(12.0), Seconds(3.0), is_fenced=True)
     assert (found.interval_seconds, found.configuration().preferred_max_replicas) == (5, 12)
 
 
