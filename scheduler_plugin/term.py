@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - A write begins within the term and carries the instant after which it must not be sent: a process that is stopped in
-  between finds the time over when it goes on.
+  between finds the time over when it goes on. The API server gives it up then, too.
 - What was read or decided in one term is never written in another, not even by the same process.
 - A term is given back only where all writes of the process have ended in a known way, those of the terms before too:
   others may begin at once then.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Final
 
 from protocol.runtime.clock import Clock
@@ -115,6 +114,6 @@ class Term:
         if not self.may_write or remaining <= 0:
             raise OutOfTermError(f"{call.method} {call.path} not sent: this process does not hold the Lease")
         if self._leadership is None:
-            return call
+            return call.within(call.timeout)
         timeout = min(call.timeout, remaining)
-        return replace(call, timeout=timeout, not_after=Instant(now + timeout))
+        return call.within(timeout, Instant(now + timeout))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from protocol.kubernetes.objects import JsonObject
@@ -76,6 +76,17 @@ class ApiCall:
     body: JsonObject | None = None
     content_type: str = "application/json"
     not_after: Instant | None = None
+
+    def within(self, timeout: Seconds, not_after: Instant | None = None) -> ApiCall:
+        """The call with this time-out, which the API server is asked to keep, too: what waits so long there is given
+        up, and does not land after its sender has gone on.
+
+        >>> ApiCall("DELETE", "/api/v1/nodes/n1", Seconds(3.0)).within(Seconds(1.5)).query
+        {'timeout': '1500ms'}
+        """
+        least = 1  # the server takes 0 for no time-out at all
+        query = {**self.query, "timeout": f"{max(least, int(timeout * 1000))}ms"}
+        return replace(self, timeout=timeout, query=query, not_after=not_after)
 
 
 def unknown(call: ApiCall, error: Exception) -> ApiUnknownError:

@@ -6,7 +6,8 @@ Rules that hold here:
   equal, so that each gives the VM another version: what was believed lost can therefore never land after something
   newer, nor on a VM that replaced it.
 - A migration's name is chosen before it is created, and it is deleted by its uid: what became of either can be read.
-- A write is sent only while this process may write (``writing``), and takes no longer than that.
+- A write is sent only while this process may write (``writing``), and takes no longer than that, at the API server
+  either.
 - Nothing is retried here: who asked knows whether it is still wanted.
 """
 
@@ -32,8 +33,6 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 WRITE_TIMEOUT: Final = Seconds(3.0)
 """Longer than a healthy API ever needs, shorter than kube-scheduler and agents wait (5 s)."""
-_GIVEN_UP: Final = {"timeout": f"{WRITE_TIMEOUT:g}s"}
-"""The API server itself gives up what waits so long there, so that it does not land after everybody has gone on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,4 +120,4 @@ def _patch(path: str, metadata: JsonObject) -> ApiCall:
 
 
 def _call(method: str, path: str, body: JsonObject, content_type: str = "application/json") -> ApiCall:
-    return ApiCall(method, path, WRITE_TIMEOUT, _GIVEN_UP, body, content_type)
+    return ApiCall(method, path, WRITE_TIMEOUT, body=body, content_type=content_type)

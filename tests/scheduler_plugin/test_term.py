@@ -48,6 +48,21 @@ async def test_a_write_ends_with_the_term_however_slow_the_process_is() -> None:
         assert call.not_after <= 8.0
 
 
+async def test_the_api_server_gives_a_write_up_when_the_term_ends() -> None:
+    clock = FakeClock(start=-TERMS.duration)
+    term = Term(clock, await leading_since_zero(clock))
+    found = []
+    for now in (4.0, 6.5, 7.9999):
+        await clock.advance(now - clock.now())
+        with term.writing(CALL) as call:
+            found.append((round(call.timeout, 4), call.query, call.not_after))
+    assert found == [
+        (3.0, {"timeout": "3000ms"}, 7.0),
+        (1.5, {"timeout": "1500ms"}, 8.0),
+        (0.0001, {"timeout": "1ms"}, 8.0),
+    ]
+
+
 @pytest.mark.parametrize("left", [0.5, 1.5])
 async def test_nothing_is_sent_where_the_time_ends_while_it_is_looked_at(left: float) -> None:
     clock = Slow(start=-TERMS.duration)

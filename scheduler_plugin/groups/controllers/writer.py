@@ -11,7 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from protocol.kubernetes.objects import Json, JsonObject, name_of, uid_of, version_of
@@ -79,7 +79,7 @@ class Writer:
             return
 
     async def _call(self, what: str, call: ApiCall) -> JsonObject:
-        in_time = replace(call, timeout=self.leadership.allowed(call.timeout))
+        in_time = call.within(self.leadership.allowed(call.timeout))
         try:
             found = await self.api.call(in_time)
         except ApiError as error:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
@@ -14,6 +12,8 @@ from scheduler_plugin.cluster.migrations import MigrationOrder
 from scheduler_plugin.cluster.virtual_machines import read_vm
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.ledger import PersistPermit, ResizePod
+from scheduler_plugin.term import Term
+from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import FakeCluster
 from tests.scheduler_plugin.objects import vm
 
@@ -31,7 +31,7 @@ class WillingApi(FakeCluster):
 
 async def test_the_api_server_gives_every_write_up_when_the_scheduler_does() -> None:
     api = WillingApi()
-    writer = ClusterWriter(api, "scheduler-1", nullcontext)
+    writer = ClusterWriter(api, "scheduler-1", Term(FakeClock()).writing)
     await writer.store_permit(read_vm(vm("db")), PersistPermit(NAME, SIZE, 1, before_answer=True))
     await writer.bind(NAME, "uid", "node-1")
     await writer.resize_pod(ResizePod("uid", NAME, SIZE, "7"))
@@ -39,4 +39,4 @@ async def test_the_api_server_gives_every_write_up_when_the_scheduler_does() -> 
     await writer.tell(EventRecord(EventSubject(PODS, NAME, "uid"), "Reason", "note"), "now")
     await writer.create_migration(MigrationOrder(NAME, NAME, "node-1", "why", Seconds(60.0), Bytes(1)))
     await writer.delete_migration(NAME, "uid")
-    assert [(each.timeout, each.query) for each in api.calls] == [(3.0, {"timeout": "3s"})] * 7
+    assert [(each.timeout, each.query) for each in api.calls] == [(3.0, {"timeout": "3000ms"})] * 7
