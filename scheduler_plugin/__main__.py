@@ -140,11 +140,12 @@ def _replica(
 
 def listeners(options: argparse.Namespace, desk: Desk) -> list[Listener]:
     """What is served where. Raises ``ListenError``."""
-    plain = options.listen_plain_agents
+    plain, caller = options.listen_plain_agents, options.extender_client_name
+    extender, shown = extender_app(desk), extender_tls(options)
     return [
         Listener("agents", agents_app(desk), options.listen_agents, agents_tls(options), AGENTS_LIMITS),
         *([Listener("plain-agents", agents_app(desk), plain, limits=AGENTS_LIMITS)] if plain else []),
-        Listener("extender", extender_app(desk), options.listen_extender, extender_tls(options), EXTENDER_LIMITS),
+        Listener("extender", extender, options.listen_extender, shown, EXTENDER_LIMITS, client=caller),
         Listener("metrics", probes_app(desk), options.listen_metrics, limits=METRICS_LIMITS),
     ]
 

@@ -130,6 +130,12 @@ def _add_listeners(found: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="kube-scheduler must show a client certificate of this authority",
     )
+    found.add_argument(
+        "--extender-client-name",
+        default="",
+        metavar="NAME",
+        help="and the common name of that certificate must be this one (default: any of the authority is let in)",
+    )
 
 
 def agents_tls(options: argparse.Namespace) -> Followed | None:
@@ -143,6 +149,8 @@ def extender_tls(options: argparse.Namespace) -> Followed | None:
     found = _tls("extender", "extender-", certificate, key, authority)
     if found is None and authority is not None:
         raise ListenError("--extender-client-ca needs --extender-tls-cert and --extender-tls-key")
+    if options.extender_client_name and authority is None:
+        raise ListenError("--extender-client-name needs --extender-client-ca")
     return found
 
 

@@ -1,7 +1,8 @@
-"""What one client may take of a listener: connections, and time to say what it wants.
+"""Who is let in at a listener, and what one client may take of it: connections, and time to say what it wants.
 
 Rules that hold here:
 
+- Where a listener is for one client, any other is told so (403) and closed: its authority may sign for others, too.
 - A connection beyond the limits of the listener or of its peer is told to come again (503) and closed.
 - A request must be whole, head and body, within a time that begins with the connection or with its first byte;
   one that is not is answered with 408 and closed.
@@ -12,7 +13,9 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,11 +23,17 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from protocol.units import Seconds
 
+LOG: Final = logging.getLogger("autoscale.serving")
+
+SHOWN: Final = 100
+"""Characters of a stranger's name that are logged."""
+
 LONGEST_HEAD: Final = 32 * 1024
 """Bytes of a request's line and headers; the longest token has half of that."""
 
 _CLOSE: Final = b"Connection: close\r\nContent-Length: 0\r\n"
 TOO_MANY: Final = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n" + _CLOSE + b"\r\n"
+NOT_FOR_IT: Final = b"HTTP/1.1 403 Forbidden\r\n" + _CLOSE + b"\r\n"
 TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\n" + _CLOSE + b"\r\n"
 
 
@@ -46,10 +55,25 @@ class Limits:
 
 @dataclass(slots=True)
 class Peers:
-    """The connections of one listener, by the peer's address."""
+    """The connections of one listener, by the peer's address.
+
+    ``client`` is the common name of the only one that it is for; empty where it is for all.
+    """
 
     limits: Limits
+    client: str = ""
     open: Counter[str] = field(default_factory=Counter)
+    _told: str | None = None
+
+    def is_for(self, certificate: Mapping[str, Any] | None) -> bool:
+        """Whether the listener is for the client that shows this, in the form of ``ssl``; another name is logged."""
+        shown = common_name(certificate)
+        if not self.client or shown == self.client:
+            return True
+        if shown != self._told:
+            LOG.warning("a client is turned away", extra={"client": shown[:SHOWN], "expected": self.client})
+        self._told = shown
+        return False
 
     def admit(self, peer: str) -> bool:
         """Counts a new connection; whether it is within the limits."""
@@ -63,6 +87,17 @@ class Peers:
             del self.open[peer]
 
 
+def common_name(certificate: Mapping[str, Any] | None) -> str:
+    """The common name of a certificate's subject, in the form of ``ssl``; empty where it has none, or several.
+
+    >>> common_name({"subject": ((("organizationName", "a"),), (("commonName", "b"),))})
+    'b'
+    """
+    subject = () if certificate is None else certificate.get("subject", ())
+    names = [value for part in subject for kind, value in part if kind == "commonName"]
+    return str(names[0]) if len(names) == 1 else ""
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's HTTP over one connection, within ``Limits``; the parser itself bounds nothing."""
 
@@ -72,12 +107,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
         self._is_whole = False
+        self._is_for_it = True
         self._in_head = True
         self._head_size = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Admits the connection, or turns it away."""
         super().connection_made(transport)
+        self._is_for_it = self._peers.is_for(transport.get_extra_info("peercert"))
         if self._peers.admit(self._peer):
             self._start()
         else:
@@ -103,6 +140,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Takes a piece of a request; the time runs until the request is whole."""
         if self.transport.is_closing():
+            return
+        if not self._is_for_it:  # told only now: an answer before the request would be lost with the connection
+            self._close(NOT_FOR_IT)
             return
         self._is_whole = False
         super().data_received(data)

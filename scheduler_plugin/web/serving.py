@@ -36,7 +36,10 @@ class ListenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One application at one address, ``host:port``, or at a socket that listens there already."""
+    """One application at one address, ``host:port``, or at a socket that listens there already.
+
+    ``client`` is the common name of the certificate that the only client shows; empty: whatever ``tls`` lets in.
+    """
 
     name: str
     app: ASGIApp
@@ -44,6 +47,7 @@ class Listener:
     tls: FollowedTls[ssl.SSLContext] | None = None
     limits: Limits = field(default_factory=Limits)
     sock: socket.socket | None = None
+    client: str = ""
 
     def server(self) -> Server:
         """A server for it, not yet started. Raises ``ListenError`` for an unusable address or certificate."""
@@ -81,7 +85,7 @@ class Server(PromptServer):
         super().__init__(config)
         self.listener = listener
         self.context = context
-        self._peers = Peers(listener.limits)
+        self._peers = Peers(listener.limits, listener.client)
 
     @property
     def sockets(self) -> list[socket.socket] | None:

@@ -13,24 +13,32 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
+def pair(name: str, host: str = "", authority: str = "") -> tuple[bytes, bytes]:
+    """A certificate for ``host`` (127.0.0.1) and its key; the same for the same name.
+
+    It is signed by that of ``authority``, and without one it is its own.
+    """
+    return _pair(name, host, authority)
+
+
 @cache
-def pair(name: str, host: str = "") -> tuple[bytes, bytes]:
-    """A certificate for ``host`` (127.0.0.1) that is its own authority, and its key; the same for the same name."""
+def _pair(name: str, host: str, authority: str) -> tuple[bytes, bytes]:
     address = x509.DNSName(host) if host else x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    issuer, signing = _signer(authority) if authority else (subject, key)
     now = datetime.now(UTC)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)
-        .issuer_name(subject)
+        .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + timedelta(days=1))
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .sign(key, hashes.SHA256())
+        .sign(signing, hashes.SHA256())
     )
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -38,9 +46,16 @@ def pair(name: str, host: str = "") -> tuple[bytes, bytes]:
     return certificate.public_bytes(serialization.Encoding.PEM), private
 
 
-def files(folder: Path, name: str) -> tuple[Path, Path]:
+def _signer(name: str) -> tuple[x509.Name, ec.EllipticCurvePrivateKey]:
+    certificate, private = pair(name)
+    key = serialization.load_pem_private_key(private, None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return x509.load_pem_x509_certificate(certificate).subject, key
+
+
+def files(folder: Path, name: str, authority: str = "") -> tuple[Path, Path]:
     """The same as files in ``folder``."""
     certificate, key = folder / f"{name}.crt", folder / f"{name}.key"
-    for path, content in zip((certificate, key), pair(name), strict=True):
+    for path, content in zip((certificate, key), pair(name, authority=authority), strict=True):
         path.write_bytes(content)
     return certificate, key

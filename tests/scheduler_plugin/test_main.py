@@ -120,6 +120,7 @@ def test_it_says_why_it_cannot_start(
         (["--tls-cert=x.pem"], "--tls-cert and --tls-key go together"),
         (["--extender-tls-key=x.pem"], "--extender-tls-cert and --extender-tls-key go together"),
         (["--extender-client-ca=x.pem"], "--extender-client-ca needs --extender-tls-cert and --extender-tls-key"),
+        (["--extender-client-name=x"], "--extender-client-name needs --extender-client-ca"),
         (["--tls-cert=x.pem", "--tls-key=y.pem"], "the certificate of agents cannot be used: "),
     ],
 )

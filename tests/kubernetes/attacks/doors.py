@@ -12,6 +12,7 @@ SIGN_IN: Final = "the page: sign in first (401)"
 NOT_OWN: Final = "the page: not a request of its own (403)"
 NOT_THEIRS: Final = "the page: there is no such object (404)"
 TLS: Final = "TLS: no certificate of a known authority"
+NOT_FOR_IT: Final = "the scheduler: not kube-scheduler's certificate (403)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ GONE_AT_API: Final = Door(API, "the agent of a pod that was deleted", TOKEN)
 CERTIFIED: Final = Door(EXTENDER, "kube-scheduler with its certificate", "")
 UNCERTIFIED: Final = Door(EXTENDER, "no client certificate", TLS)
 STRANGER: Final = Door(EXTENDER, "a certificate of another authority", TLS)
+OTHER_CLIENT: Final = Door(EXTENDER, "another client of the same authority", NOT_FOR_IT)
 WITH_TOKEN: Final = Door(EXTENDER, "an agent with its token and no certificate", TLS)
 NO_SESSION: Final = Door(PAGE, "no session: looks at a VM", SIGN_IN)
 NO_TOKEN_THERE: Final = Door(PAGE, "a word that is no token: signs in", TOKEN)
@@ -55,6 +57,6 @@ CURIOUS: Final = Door(PAGE, "the same: looks at a VM of another namespace", NOT_
 DOORS: Final = (
     *(OWN_POD, OWN_NODE, OTHER_POD, OTHER_NODE, OTHER_ACCOUNT, NO_TOKEN, OTHER_AUDIENCE, UNBOUND, GONE),
     *(ANONYMOUS, FOR_SCHEDULER, GONE_AT_API),
-    *(CERTIFIED, UNCERTIFIED, STRANGER, WITH_TOKEN),
+    *(CERTIFIED, UNCERTIFIED, STRANGER, OTHER_CLIENT, WITH_TOKEN),
     *(NO_SESSION, NO_TOKEN_THERE, AGENT_THERE, NOBODY, OTHER_SITE, CLERK, CURIOUS),
 )

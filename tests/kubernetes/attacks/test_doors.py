@@ -65,18 +65,18 @@ class Street:
         said = answer.json().get("message", "")
         return {200: "", 401: doors.TOKEN}.get(answer.status_code, "RBAC" if "cannot" in said else said)
 
-    async def extender(self, name: str = "", token: str = "") -> str:
-        """What refuses a request of who has that certificate."""
+    async def extender(self, name: str = "", authority: str = "", token: str = "") -> str:
+        """What refuses a request of the client with the certificate of that name, signed by ``authority``."""
         trust = ssl.create_default_context(cafile=str(files(self.folder, "server")[0]))
         if name:
-            trust.load_cert_chain(*files(self.folder, name))
+            trust.load_cert_chain(*files(self.folder, name, authority))
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         async with httpx.AsyncClient(verify=trust, trust_env=False) as http:
             try:
                 answer = await http.post(f"https://{self.ours.extender}/filter", json=_ARGUMENTS, headers=headers)
             except httpx.TransportError:  # after the handshake, in TLS 1.3: the server hangs up
                 return doors.TLS
-        return "" if answer.is_success else str(answer.status_code)
+        return {200: "", 403: doors.NOT_FOR_IT}.get(answer.status_code, str(answer.status_code))
 
 
 async def of_agents_port(street: Street) -> dict[Door, str]:
@@ -115,9 +115,10 @@ async def of_api_server(street: Street) -> dict[Door, str]:
 
 async def of_extender(street: Street) -> dict[Door, str]:
     return {
-        doors.CERTIFIED: await street.extender("client"),
+        doors.CERTIFIED: await street.extender("autoscaling-kube-scheduler", "clients"),
         doors.UNCERTIFIED: await street.extender(),
         doors.STRANGER: await street.extender("stranger"),
+        doors.OTHER_CLIENT: await street.extender("billing", "clients"),
         doors.WITH_TOKEN: await street.extender(token=street.one.token),
     }
 
@@ -144,9 +145,9 @@ async def street(plane: BareControlPlane, folder: Path) -> AsyncIterator[Street]
             fleet = Fleet(http)
             one, two = [await fleet.vm(await fleet.node()) for _ in range(2)]
             known = identity(folder / "scheduler", plane, way, await fleet.token(SYSTEM, "autoscaling-scheduler"))
-            (certificate, key), (client, _) = files(folder, "server"), files(folder, "client")
-            tls = [f"--extender-tls-cert={certificate}", f"--extender-tls-key={key}", f"--extender-client-ca={client}"]
-            async with scheduler(known, 0.0, *tls) as ours:
+            (certificate, key), (clients, _) = files(folder, "server"), files(folder, "clients")
+            tls = [f"--extender-tls-cert={certificate}", f"--extender-tls-key={key}", f"--extender-client-ca={clients}"]
+            async with scheduler(known, 0.0, *tls, "--extender-client-name=autoscaling-kube-scheduler") as ours:
                 theirs = identity(folder / "page", plane, way, await fleet.token(SYSTEM, "autoscaling-dashboard"))
                 async with page_of(theirs, ours.probes) as page:
                     yield Street(fleet, ours, page, folder, one, two)

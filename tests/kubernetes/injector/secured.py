@@ -104,7 +104,7 @@ class Secured(Programs):
         tls = self.folder / "scheduler-tls"
         shown = {"tls-cert": "tls.crt", "tls-key": "tls.key"}
         flags = [f"--{prefix}{flag}={tls / name}" for prefix in ("", "extender-") for flag, name in shown.items()]
-        return [*flags, f"--extender-client-ca={tls / 'ca.crt'}"]
+        return [*flags, f"--extender-client-ca={tls / 'ca.crt'}", "--extender-client-name=autoscaling-kube-scheduler"]
 
     def end(self) -> None:
         """Ends all three; their logs stay."""

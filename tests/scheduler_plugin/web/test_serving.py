@@ -104,6 +104,25 @@ async def test_a_client_certificate_can_be_demanded_and_our_own_is_renewed(tmp_p
         assert (found.reloads, found.refusals) == (1, 1)
 
 
+async def test_other_clients_of_the_same_authority_are_turned_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = files(tmp_path, "server")
+    authority, _ = files(tmp_path, "clients")
+    address = free_address()
+    found = server_tls("extender", certificate, key, authority)
+    statuses = []
+    async with serving(Listener("extender", hello(), address, found, client="autoscaling-kube-scheduler")):
+        for name in ("autoscaling-kube-scheduler", "billing", "billing", "sales"):
+            trusting = ssl.create_default_context(cafile=str(certificate))
+            trusting.load_cert_chain(*files(tmp_path, name, authority="clients"))
+            async with httpx.AsyncClient(verify=trusting, trust_env=False) as client:
+                statuses.append((await client.get(f"https://{address}/")).status_code)
+    assert statuses == [200, 403, 403, 403]
+    told = [each.client for each in caplog.records if each.message == "a client is turned away"]  # type: ignore[attr-defined]
+    assert told == ["billing", "sales"]
+
+
 async def said(address: str, trust: ssl.SSLContext) -> str:
     async with httpx.AsyncClient(verify=trust, trust_env=False) as client:
         return (await client.get(f"https://{address}/")).text
