@@ -5,7 +5,7 @@ Rules that hold here:
 - A certain refusal gives the room back. An unknown outcome keeps it until the object has been read under its name,
   which was chosen before.
 - "Does not exist" is believed only ``CREATE_SETTLE`` after a creation went missing: until then it may still land.
-- After refusals in a row the next order waits longer and longer.
+- What is refused, and what never lands, is noted in the planner's ``RefusedOrders``: it says who waits for that.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Never
 
-from protocol.backoff import Backoff
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
-from protocol.units import Instant, Seconds
+from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
 from scheduler_plugin.cluster.migrations import MigrationOrder
 from scheduler_plugin.cluster.recent_writes import RecentWrites
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import CreateMigration, Creation, ReadMigration
+from scheduler_plugin.planner import RefusedOrders
 from scheduler_plugin.telemetry import LOG
 
 READ_INTERVAL: Final = Seconds(1.0)
 CREATE_SETTLE: Final = Seconds(10.0)
 """A creation that was sent so long ago has landed or never will."""
 
-REFUSED_WAIT: Final = Backoff(Seconds(1.0), Seconds(30.0), spread=1.0)
+ABOUT_US: Final = frozenset({RefusalKind.UNAUTHORIZED, RefusalKind.TOO_MANY_REQUESTS})
+"""Refusals that an order for any other VM would meet as well."""
 
 
 class MigrationCreator:
     """Carries out ``CreateMigration`` and ``ReadMigration``, and reports their outcomes to the ledger."""
 
-    def __init__(self, context: SchedulerContext) -> None:
+    def __init__(self, context: SchedulerContext, refused: RefusedOrders) -> None:
         self._context = context
         self._unanswered: RecentWrites[ObjectName] = RecentWrites(CREATE_SETTLE)
-        self._refusals = 0
-        self._not_before = self._context.clock.now()
+        self._refusals = refused
 
     async def run(self) -> None:
         """Works for ever."""
@@ -49,7 +49,7 @@ class MigrationCreator:
     @property
     def busy_with(self) -> str | None:
         """Why no further migration should be ordered now; None where one may be."""
-        if self._context.clock.now() < self._not_before:
+        if self._refusals.all_wait(self._context.clock.now()):
             return "the API has refused the last order; the log says why"
         doubted = [each for each in self._context.ledger.migrations.values() if each.creation is not Creation.DONE]
         return f"the API has not answered yet whether it created {doubted[0].name}" if doubted else None
@@ -72,23 +72,26 @@ class MigrationCreator:
         try:
             made = await self._context.writer.create_migration(wanted)
         except ApiRefusedError as error:
-            self._refused(name, error)
+            self._refused(order, error)
         except ApiError as error:
             self._doubt(name, error)
         else:
             self._count("created")
-            self._refusals = 0
+            self._refusals.made(move.vm)
             self._unanswered.settled(name)
             self._context.order(ledger.migration_created(name))
             self._context.feed.migrations.learn(made)
 
-    def _refused(self, name: ObjectName, error: ApiRefusedError) -> None:
+    def _refused(self, order: CreateMigration, error: ApiRefusedError) -> None:
+        name, clock = order.migration, self._context.clock
         if error.kind in (RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS):
             self._doubt(name, error)
             return
-        self._refusals += 1
-        clock = self._context.clock
-        self._not_before = Instant(clock.now() + REFUSED_WAIT.delay(self._refusals, clock.jitter()))
+        if error.kind in ABOUT_US:
+            self._refusals.refused_all(clock.now(), clock.jitter())
+        else:
+            rest = self._context.feed.settings.migration.rest
+            self._refusals.refused(order.move.vm, clock.now(), rest, clock.jitter())
         self._undo(name, str(error))
 
     def _undo(self, name: ObjectName, why: str) -> None:
@@ -116,11 +119,20 @@ class MigrationCreator:
     async def _read(self, order: ReadMigration) -> None:
         name = order.migration
         try:
-            self._context.feed.migrations.learn(await self._context.writer.read_migration(name))
+            found = self._context.feed.migrations.learn(await self._context.writer.read_migration(name))
             self._unanswered.settled(name)
+            if found is not None:
+                self._refusals.made(found.facts.vm)
         except ApiError as error:
             is_absent = isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND
             if is_absent and not self._unanswered.may_land(name, self._context.clock.now()):
+                self._note_lost(name)
                 self._undo(name, "the API has no such object")
             else:
                 self._context.queues.migration_reads.put(name, order)
+
+    def _note_lost(self, name: ObjectName) -> None:
+        """One that the API had made and that is gone again says nothing about its VM."""
+        known = self._context.ledger.migrations.get(name)
+        if known is not None and known.creation is Creation.UNSURE:
+            self._refusals.lost(known.vm, self._context.clock.now(), self._context.feed.settings.migration.rest)

@@ -36,7 +36,7 @@ class Mover:
         self._reporter = reporter
         self._planner = Planner()
         context.migration_status.refused = self._planner.refused
-        self._creator = MigrationCreator(context)
+        self._creator = MigrationCreator(context, self._planner.refused_orders)
         self._remover = MigrationRemover(context)
 
     async def run(self) -> None:

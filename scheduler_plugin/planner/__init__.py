@@ -5,6 +5,7 @@ from scheduler_plugin.planner.beneficiaries import room_being_made, waiting_for_
 from scheduler_plugin.planner.cost import Freedom, HasPlace, Selection, cost_of, in_order, least_cost
 from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, Now, Plan, Stuck
 from scheduler_plugin.planner.planner import Look, Planner, completed
+from scheduler_plugin.planner.refused_orders import RefusedOrders
 from scheduler_plugin.planner.refused_targets import Refusal, RefusedTargets
 from scheduler_plugin.planner.victims import Rest, Victim, stays_because
 
@@ -19,6 +20,7 @@ __all__ = [
     "Plan",
     "Planner",
     "Refusal",
+    "RefusedOrders",
     "RefusedTargets",
     "Rest",
     "Selection",

@@ -9,15 +9,20 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from protocol.messages import ObjectName
-from protocol.units import Instant
 from scheduler_plugin.ledger import ClaimState, Ledger, Move
 from scheduler_plugin.planner.cost import Selection, costs
 from scheduler_plugin.planner.plan import MigrationPolicy, Need, Now, Stuck
 from scheduler_plugin.planner.targets import Targets, Traffic
 from scheduler_plugin.planner.victims import Victim, victim_of
+
+RESTING: Final = "resting after a migration"
+
+LeftAlone = Callable[[ObjectName], str | None]
+"""Why a VM should not be moved just now, whatever its migrations say; None where it may be."""
 
 
 class DrainPlan:
@@ -27,18 +32,13 @@ class DrainPlan:
         self.moves: list[Move] = []
         self._ledger, self._policy, self._now, self._select = ledger, policy, now, select
 
-    def relieve(
-        self, need: Need, traffic: Traffic, targets: Targets, resting: Mapping[ObjectName, Instant]
-    ) -> Stuck | None:
-        """Chooses the VMs that leave the node of ``need`` now, or says why none can.
-
-        VMs in ``resting`` are left alone until the given time.
-        """
+    def relieve(self, need: Need, traffic: Traffic, targets: Targets, left_alone: LeftAlone) -> Stuck | None:
+        """Chooses the VMs that leave the node of ``need`` now, or says why none can."""
         node = need.book.name
         allowed = traffic.may_leave(node, self._policy)
         if not allowed:
             return None
-        victims, others = self._victims(need, resting)
+        victims, others = self._victims(need, left_alone)
         moved = 0
         for victim in self._select(victims, need.freedom(targets.slack), targets.has_place):
             target = targets.take(node, victim)
@@ -53,7 +53,7 @@ class DrainPlan:
         hindrances = {} if is_housed else targets.hindrances(victims)
         return Stuck(node, _why(len(victims), others, hindrances, is_housed=is_housed))
 
-    def _victims(self, need: Need, resting: Mapping[ObjectName, Instant]) -> tuple[list[Victim], Counter[str]]:
+    def _victims(self, need: Need, left_alone: LeftAlone) -> tuple[list[Victim], Counter[str]]:
         """The VMs that may move, by name, and why the other ones may not."""
         found: list[Victim] = []
         others: Counter[str] = Counter()
@@ -63,16 +63,17 @@ class DrainPlan:
             victim = victim_of(self._ledger, claim, arrived, self._now.wall, opt_in=self._policy.opt_in)
             if isinstance(victim, str):
                 others[victim] += 1
-            elif self._rests(victim.vm, need, resting):
-                others["resting after a migration"] += 1
-            else:
+                continue
+            why = RESTING if self._rests(victim.vm, need) else left_alone(victim.vm)
+            if why is None:
                 found.append(victim)
+            else:
+                others[why] += 1
         found.sort(key=lambda victim: victim.vm)
         return found, others
 
-    def _rests(self, vm: ObjectName, need: Need, resting: Mapping[ObjectName, Instant]) -> bool:
-        until = self._policy.rest.until(self._ledger.migrations_of(vm), drains=need.excess is None)
-        return until > self._now.wall or resting.get(vm, self._now.monotonic) > self._now.monotonic
+    def _rests(self, vm: ObjectName, need: Need) -> bool:
+        return self._policy.rest.until(self._ledger.migrations_of(vm), drains=need.excess is None) > self._now.wall
 
 
 def _move(need: Need, victim: Victim, target: str) -> Move:

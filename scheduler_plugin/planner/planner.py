@@ -14,6 +14,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from functools import partial
 from typing import Final
 
 from protocol.messages import ObjectName
@@ -23,9 +24,10 @@ from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.constraints import NOTHING_KNOWN, Surroundings
 from scheduler_plugin.ledger import Ledger, Migration, MigrationPhase, Move
 from scheduler_plugin.planner.cost import Selection, least_cost
-from scheduler_plugin.planner.drain import DrainPlan
+from scheduler_plugin.planner.drain import RESTING, DrainPlan
 from scheduler_plugin.planner.places import Places
 from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, Need, Now, Plan, Stuck, seen_of
+from scheduler_plugin.planner.refused_orders import RefusedOrders
 from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.targets import Choice, Targets, Traffic
 from scheduler_plugin.planner.unplaced import UnplacedTargets
@@ -65,6 +67,7 @@ class Planner:
         self._misled: set[ObjectName] = set()
         self._unplaced = UnplacedTargets()
         self.refused = RefusedTargets()
+        self.refused_orders = RefusedOrders()
 
     def plan(  # noqa: PLR0913 - everything that the plan depends on
         self,
@@ -84,6 +87,7 @@ class Planner:
         self._notice_vanished(ledger, policy, now.monotonic)
         self._learn_from_failures(ledger, policy, now.monotonic)
         self._needs = {need.book.name: need for need in self._present_needs(ledger, policy, now.monotonic)}
+        self.refused_orders.forget_old(now.monotonic, policy.rest)
         batch = self._batch(policy, now.monotonic)
         moves: tuple[Move, ...] = ()
         if batch:
@@ -94,7 +98,7 @@ class Planner:
             for need in batch:
                 yield
                 self._stuck.pop(need.book.name, None)
-                stuck = drain.relieve(need, traffic, targets, self._resting)
+                stuck = drain.relieve(need, traffic, targets, partial(self._left_alone, now.monotonic))
                 if stuck is not None:
                     self._stuck[need.book.name] = stuck
             moves = tuple(drain.moves)
@@ -134,6 +138,10 @@ class Planner:
         self._resting = {vm: until for vm, until in self._resting.items() if until > now}
         self._active = {name: each.vm for name, each in seen.items()}
         self._misled &= ledger.migrations.keys()
+
+    def _left_alone(self, now: Instant, vm: ObjectName) -> str | None:
+        """Why the VM should not be moved just now, by what is remembered."""
+        return RESTING if self._resting.get(vm, now) > now else self.refused_orders.why_not(vm, now)
 
     def _present_needs(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> Iterator[Need]:
         for name in ledger.strained:

@@ -4,26 +4,67 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.fake_clock import settle
-from tests.scheduler_plugin.fake_cluster import MIGRATIONS, NODES, PODS, VMS, Fault, to
+from tests.scheduler_plugin.fake_cluster import MIGRATIONS, NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.migration.moving_cluster import FULL, POD, SETTLED, STARTED, full_cluster, moving_cluster
-from tests.scheduler_plugin.objects import node, vm, vm_pod
+from tests.scheduler_plugin.objects import node, plain_pod, vm, vm_pod
 
 CREATION = to("POST", "/virtualmachinemigrations")
 ORDERED = ([("db", "n2", "")], ("9500m", "2"))
 
 
-async def test_a_refused_order_is_undone_and_given_again_later_and_later() -> None:
+def with_another(namespace: str) -> FakeCluster:
+    """The full cluster, with a small VM on n1 that would move first, in a namespace of its own."""
+    cluster = full_cluster()
+    cluster.put(VMS, vm("a", 1, 1, namespace=namespace))
+    cluster.put(PODS, vm_pod("a", "n1", namespace=namespace))
+    cluster.put(PODS, plain_pod("foreign", "6500m", "1Gi", "n1"))
+    return cluster
+
+
+async def test_a_refused_order_is_undone_and_given_again_after_the_vm_has_rested_longer_and_longer() -> None:
     async with moving_cluster(more="migration: {settleSeconds: 0}") as s:
-        s.cluster.faults.append(Fault(CREATION, refuse=403, times=3))
+        s.cluster.faults.append(Fault(CREATION, refuse=403, times=2))
         await s.passes(2)
         assert (s.created(), s.migrations, s.reserved, await s.told(POD)) == (1, [], FULL, (200, False, 2))
+        assert (await s.view("nodes"))["nodes"][0]["stuck"] == "no VM may move: 1 refused by the API"
+        await s.passes(60)
+        assert (s.created(), s.migrations) == (2, [])
+        await s.passes(118)
+        assert (s.created(), s.migrations) == (2, [])
+        await s.passes(3)
+        assert (s.created(), (s.migrations, s.reserved), s.events) == (3, ORDERED, [STARTED])
+        assert 'autoscale_scheduler_migration_orders_total{outcome="refused"} 2.0' in await s.metrics()
+
+
+async def test_a_vm_whose_migration_is_refused_makes_way_for_another_one_of_its_node() -> None:
+    async with moving_cluster(with_another("tenant"), "migration: {settleSeconds: 0}") as s:
+        s.cluster.faults.append(Fault(to("POST", "/tenant/virtualmachinemigrations"), refuse=403, times=99))
+        await s.passes(4)
+        assert (s.created(), s.migrations, s.reserved) == (2, [("db", "n2", "")], ("9500m", "2"))
+
+
+@pytest.mark.parametrize("status", [401, 429])
+async def test_a_refusal_that_is_not_about_the_vm_lets_all_wait_and_none_rest(status: int) -> None:
+    async with moving_cluster(more="migration: {settleSeconds: 0}") as s:
+        s.cluster.faults.append(Fault(CREATION, refuse=status, times=3))
+        await s.passes(2)
+        assert (s.created(), s.migrations, s.reserved) == (1, [], FULL)
         assert (await s.view("nodes"))["migrationsIdle"] == "the API has refused the last order; the log says why"
         await s.passes(5)
         assert (s.created(), s.migrations) == (3, [])
         await s.passes(8)
         assert (s.created(), (s.migrations, s.reserved), s.events) == (4, ORDERED, [STARTED])
-        assert 'autoscale_scheduler_migration_orders_total{outcome="refused"} 3.0' in await s.metrics()
+
+
+async def test_a_vm_whose_orders_get_lost_again_and_again_makes_way_for_another_one() -> None:
+    async with moving_cluster(with_another("tenant"), "migration: {settleSeconds: 0}") as s:
+        s.cluster.faults.append(Fault(to("POST", "/tenant/virtualmachinemigrations"), times=99))
+        await s.passes(30)
+        asked = [call.path.split("/")[5] for call in s.cluster.made("POST", "/virtualmachinemigrations")]
+        assert (asked, s.migrations) == (["tenant", "tenant", "default"], [("db", "n2", "")])
 
 
 async def test_an_order_without_answer_that_was_carried_out_is_found_under_its_name() -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
-from protocol.units import Instant
 from scheduler_plugin.constraints import (
     NodeTerm,
     NodeTraits,
@@ -27,7 +25,7 @@ from scheduler_plugin.ledger import Ledger, Move
 from scheduler_plugin.placement import stays_below_watermark
 from scheduler_plugin.planner import MigrationPolicy, Now, RefusedTargets, Rest, Stuck, Victim
 from scheduler_plugin.planner.cost import costs, least_cost
-from scheduler_plugin.planner.drain import DrainPlan
+from scheduler_plugin.planner.drain import DrainPlan, LeftAlone
 from scheduler_plugin.planner.places import Places
 from scheduler_plugin.planner.plan import Need, seen_of
 from scheduler_plugin.planner.targets import Choice, Targets, Traffic
@@ -69,13 +67,11 @@ class PlainTargets(Targets):
 class EagerDrainPlan(DrainPlan):
     """Asks first which VMs have a place at all."""
 
-    def relieve(
-        self, need: Need, traffic: Traffic, targets: Targets, resting: Mapping[ObjectName, Instant]
-    ) -> Stuck | None:
+    def relieve(self, need: Need, traffic: Traffic, targets: Targets, left_alone: LeftAlone) -> Stuck | None:
         node, allowed = need.book.name, traffic.may_leave(need.book.name, self._policy)
         if not allowed:
             return None
-        victims, others = self._victims(need, resting)
+        victims, others = self._victims(need, left_alone)
         housed = [victim for victim in victims if targets.has_place(victim)]
         moved = 0
         for victim in least_cost(housed, need.freedom(targets.slack), lambda _: True):
@@ -104,7 +100,7 @@ def planned(
     drain, traffic = plan(ledger, policy, now, least_cost), Traffic.of(ledger, policy)
     places = Places(ledger, fixture.surroundings, refused, LATER)
     chosen = targets(ledger, traffic, policy, places, Choice(RankingConfig(), min))
-    return drain.moves, [drain.relieve(need, traffic, chosen, {}) for need in needs(ledger)]
+    return drain.moves, [drain.relieve(need, traffic, chosen, lambda _: None) for need in needs(ledger)]
 
 
 def needs(ledger: Ledger) -> list[Need]:
