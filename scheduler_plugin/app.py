@@ -19,6 +19,7 @@ from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.migration.mover import Mover
 from scheduler_plugin.migration.reporter import MigrationReporter
+from scheduler_plugin.planner import Planner
 from scheduler_plugin.planner.status import MigrationStatus
 from scheduler_plugin.service import Service
 from scheduler_plugin.service.workers import Workers
@@ -79,7 +80,7 @@ def context_of(ports: SchedulerPorts, feed: Feed, ledger: Ledger, queues: WorkQu
 def acting(context: SchedulerContext, authenticator: TokenAuthenticator) -> Parts:
     """What acts in the context's term; nothing runs yet."""
     events = EventRecorder(context)
-    mover, problems = Mover(context, MigrationReporter(context, events)), ProblemWatcher(context, events)
+    mover = Mover(context, MigrationReporter(context, events), Planner())
     permits, requests = PermitWriter(context), RequestWriter(context)
-    workers = Workers(BackgroundTasks(context), permits, events, mover, problems, requests)
+    workers = Workers(BackgroundTasks(context), permits, events, mover, ProblemWatcher(context, events), requests)
     return Parts(context, workers, authenticator, Service(context, workers, authenticator))

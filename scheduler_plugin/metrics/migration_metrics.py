@@ -33,6 +33,8 @@ class MigrationMetrics:
         self.stuck = gauge("autoscale_scheduler_migration_stuck_nodes", stuck)
         refused = "Pairs of a VM and a node that are left alone because kube-scheduler did not place the VM there"
         self.refused = gauge("autoscale_scheduler_migration_refused_targets", refused)
+        failing = "Looks at what to move that failed by a mistake of the scheduler's own"
+        self.failed_looks = counter("autoscale_scheduler_migration_looks_failed", failing)
         took = "How long successful migrations took"
         self.total = histogram("autoscale_scheduler_migration_seconds", took, buckets=TOTAL)
         still = "How long VMs stood still in successful migrations"

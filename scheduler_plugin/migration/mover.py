@@ -4,6 +4,7 @@ Rules that hold here:
 
 - Room is reserved on the target before the object is created.
 - While an order has no answer, no further one is given: what cannot be carried out must not pile up.
+- A look that fails, by a mistake of ours, is written down and counted, and moves nothing: permits and binds go on.
 - Nothing is remembered that matters. What a restarted scheduler finds in the API says who moves, and who moved lately.
 """
 
@@ -13,7 +14,7 @@ import asyncio
 from typing import Final, Never
 
 from protocol.messages import ObjectName
-from protocol.units import Seconds
+from protocol.units import Instant, Seconds
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import Move
 from scheduler_plugin.migration.creation import MigrationCreator
@@ -24,6 +25,11 @@ from scheduler_plugin.planner import Look, Now, Plan, Planner
 from scheduler_plugin.telemetry import LOG
 
 PLAN_INTERVAL: Final = Seconds(1.0)
+FAILED_WAIT: Final = Seconds(30.0)
+"""After a look that failed, the next one."""
+
+FAILED: Final = "the last look at what to move has failed; the log says how"
+
 LONGEST_NAME: Final = 200
 """Of a VM's name, so that the migration's and its pod's stay within what Kubernetes takes."""
 
@@ -31,12 +37,13 @@ LONGEST_NAME: Final = 200
 class Mover:
     """Runs the planner and carries its plans out."""
 
-    def __init__(self, context: SchedulerContext, reporter: MigrationReporter) -> None:
+    def __init__(self, context: SchedulerContext, reporter: MigrationReporter, planner: Planner) -> None:
         self._context = context
         self._reporter = reporter
-        self._planner = Planner()
-        context.migration_status.refused = self._planner.refused
-        self._creator = MigrationCreator(context, self._planner.refused_orders)
+        self._planner = planner
+        self._looks_from = context.clock.now()
+        context.migration_status.refused = planner.refused
+        self._creator = MigrationCreator(context, planner.refused_orders)
         self._remover = MigrationRemover(context)
 
     async def run(self) -> None:
@@ -50,10 +57,15 @@ class Mover:
             await self._context.clock.sleep(PLAN_INTERVAL)
             if self._context.ledger.is_ready:
                 self._reporter.reconcile()
-                await self._decide()
+                if self._context.clock.now() >= self._looks_from:
+                    await self._decide()
 
     async def _decide(self) -> None:
-        plan = await self._made(self._look())
+        try:
+            plan = await self._made(self._look())
+        except Exception:  # noqa: BLE001 - what is odd about one VM must not end what all others live by
+            self._note_failure()
+            return
         idle = self._idle()
         self._publish(plan, idle)
         if idle is None:
@@ -63,6 +75,13 @@ class Mover:
         for name, why in cancels.items():
             self._reporter.cancelling(name, why)
         self._remover.want(cancels | dict.fromkeys(plan.forget, "it is over"))
+
+    def _note_failure(self) -> None:
+        LOG.exception("what to move could not be decided, looking again later", extra={"wait": FAILED_WAIT})
+        self._context.telemetry.migrations.failed_looks.inc()
+        self._looks_from = Instant(self._context.clock.now() + FAILED_WAIT)
+        self._publish(Plan(), FAILED)
+        self._remover.want({})
 
     def _publish(self, plan: Plan, idle: str | None) -> None:
         status, metrics = self._context.migration_status, self._context.telemetry.migrations

@@ -31,6 +31,9 @@ PER_LOADED_VCPU: Final = 1.0 * 1024**3
 AGAIN: Final = 2.0
 """How much more a move costs for each move of the same VM within the hour before."""
 
+MOST_DOUBLINGS: Final = 16
+"""Of a cost: nothing else is as dear, and a float still holds it however many objects a person has left behind."""
+
 SPARE: Final = Fraction(1, 10)
 """The share of a node's watermark that is welcome below it, so that the next growth needs no move."""
 
@@ -80,7 +83,7 @@ Whether one has a place is asked as late as it can be: it may mean to look at ev
 
 def cost_of(victim: Victim) -> float:
     """What its move costs, in bytes; infinite where its load is not known."""
-    return (SET_UP + victim.to_copy + PER_LOADED_VCPU * victim.load) * AGAIN**victim.moved
+    return (SET_UP + victim.to_copy + PER_LOADED_VCPU * victim.load) * AGAIN ** min(victim.moved, MOST_DOUBLINGS)
 
 
 def costs(victim: Victim) -> str:

@@ -77,6 +77,12 @@ def test_a_vm_without_a_place_is_passed_over() -> None:
     assert chosen(victims, amount(2), homeless=("first",)) == ["second"]
 
 
+def test_a_vm_that_has_moved_however_often_has_a_cost() -> None:
+    """People may leave thousands of ended migrations behind."""
+    assert chosen([victim("often", 4, moved=5000), victim("never", 4)], amount(4)) == ["never"]
+    assert chosen([victim("often", 4, moved=5000)], amount(4)) == ["often"]
+
+
 def test_only_what_is_short_counts_as_freed() -> None:
     by_memory = victim("much memory", amount(1, 8), gib=2)
     by_cpu = victim("much cpu", amount(8, 4), gib=2)

@@ -1,0 +1,65 @@
+"""A look at what to move that fails by a mistake of ours ends nothing: the scheduler goes on, and looks again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from scheduler_plugin.app import SchedulerPorts, assemble
+from scheduler_plugin.cluster.token_reviews import TokenReviews
+from scheduler_plugin.context import SchedulerContext
+from scheduler_plugin.migration.mover import FAILED, Mover
+from scheduler_plugin.migration.reporter import MigrationReporter
+from scheduler_plugin.planner import Freedom, HasPlace, Planner, Selection, Victim, least_cost
+from scheduler_plugin.settings.document import parse_settings
+from scheduler_plugin.telemetry import Telemetry
+from tests.fake_clock import FakeClock, settle
+from tests.scheduler_plugin.fake_cluster import FakeCluster
+from tests.scheduler_plugin.migration.moving_cluster import full_cluster
+from tests.scheduler_plugin.running import SETTINGS
+
+
+class FailsAtFirst:
+    """Chooses nothing but trouble, so often; then as the planner does."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+
+    def __call__(self, victims: Sequence[Victim], need: Freedom | None, has_place: HasPlace) -> Iterable[Victim]:
+        if self.left:
+            self.left -= 1
+            raise OverflowError("a VM like no other")
+        return least_cost(victims, need, has_place)
+
+
+@asynccontextmanager
+async def at_work(cluster: FakeCluster, clock: FakeClock, select: Selection) -> AsyncIterator[SchedulerContext]:
+    """A scheduler whose planner chooses so."""
+    ports = SchedulerPorts(cluster, TokenReviews(cluster), clock, Telemetry(clock.now), "us")
+    parts = assemble(ports, parse_settings(SETTINGS + "migration: {settleSeconds: 0}"))
+    mover = Mover(parts.context, MigrationReporter(parts.context, parts.workers.events), Planner(select))
+    work = asyncio.create_task(replace(parts, workers=replace(parts.workers, mover=mover)).run(cluster))
+    await settle()
+    yield parts.context
+    assert not work.done()
+    work.cancel()
+    await asyncio.wait([work])
+
+
+def told(context: SchedulerContext) -> tuple[float | None, str | None, int]:
+    """How many looks have failed, why no VM is moved, and how many are on their way."""
+    failed = context.telemetry.registry.get_sample_value("autoscale_scheduler_migration_looks_failed_total")
+    return failed, context.migration_status.idle, len(context.ledger.migrations)
+
+
+async def test_a_look_that_fails_is_counted_and_told_and_the_next_ones_move_what_is_to_move() -> None:
+    cluster, clock = full_cluster(), FakeClock()
+    async with at_work(cluster, clock, FailsAtFirst(2)) as context:
+        await clock.advance(5)
+        assert told(context) == (1.0, FAILED, 0)
+        await clock.advance(30)
+        assert told(context) == (2.0, FAILED, 0)
+        await clock.advance(30)
+        assert told(context) == (2.0, None, 1)
