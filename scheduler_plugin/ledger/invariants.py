@@ -119,6 +119,8 @@ def _claim(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
     if account is not None:
         if not (account.may_be_used + claim.pod.around).within(claim.reserved):
             broken.append(f"pod {uid}: reserves {claim.reserved}, less than its VM may use")
+        if claim.unmet.any and not account.has_agent:
+            broken.append(f"pod {uid}: is denied {claim.unmet}, which no agent wants")
         if not account.stored_low.within(account.stored_high):
             broken.append(f"pod {uid}: stored permits {account.stored_low} to {account.stored_high}")
     return broken

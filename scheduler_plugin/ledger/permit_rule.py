@@ -3,7 +3,8 @@
 Rules that hold here:
 
 - What does not exceed the VM's reservation is always granted; what exceeds it is granted as far as the node has room.
-  CPU and memory are independent, and the unmet part replaces the pod's earlier pressure.
+  CPU and memory are independent, and the unmet part replaces the pod's earlier pressure. It ends with the agent:
+  at once where autoscaling is switched off, else after ``SILENT``.
 - A VM that holds still for its migration is permitted what it has, whatever its agent does: the rest is pressure. Until
   its target pod has a node it may grow.
 - ``lastPermit`` counts only for a VM that a rebuild found without a persisted permit: then its agent may use that much
@@ -115,9 +116,7 @@ def _share(free: Resources, pods: int) -> Resources:
 
 
 def _note_denial(state: LedgerState, claim: Claim, unmet: Resources, now: Instant) -> None:
-    if not unmet.any:
-        claim.denied_since = None
-    elif claim.denied_since is None:
+    if unmet.any and claim.denied_since is None:
         claim.denied_since = now
     if unmet != claim.unmet:
         state.change(claim, unmet=unmet)

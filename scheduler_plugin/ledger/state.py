@@ -141,13 +141,7 @@ class LedgerState:
         self._enter(claim)
         self.migrations.disturb(claim.pod.vm)
 
-    def change(
-        self,
-        claim: Claim,
-        *,
-        unmet: Resources | None = None,
-        is_migrating: bool | None = None,
-    ) -> None:
+    def change(self, claim: Claim, *, unmet: Resources | None = None, is_migrating: bool | None = None) -> None:
         """Brings the claim and its node's sums to what is known now, with the given changes."""
         unmet = claim.unmet if unmet is None else unmet
         is_migrating = claim.is_migrating if is_migrating is None else is_migrating
@@ -167,6 +161,7 @@ class LedgerState:
             node.migrating = node.migrating - gone + come
         if unmet != claim.unmet:
             node.unmet = node.unmet - claim.unmet + unmet
+            claim.denied_since = claim.denied_since if unmet.any else None
         if reserved != claim.reserved or is_unmeasured is not claim.counts_as_unmeasured:
             node.unmeasured += is_unmeasured - claim.counts_as_unmeasured
             node.replace(claim.reserved, reserved)
@@ -178,8 +173,9 @@ class LedgerState:
     def settle_vm(self, account: VmAccount) -> None:
         """The account has changed: so do the claims of all its pods (two while it migrates)."""
         self._changed_vms[account] = None
+        unmet = None if account.has_agent else ZERO  # without an agent nothing more is wanted
         for claim in account.claims:
-            self.change(claim)
+            self.change(claim, unmet=unmet)
 
     def know_node(self, name: str, facts: NodeFacts | None) -> None:
         """New facts about a node, or None: it is gone, and its account stays only while claims are left."""
@@ -252,7 +248,7 @@ class LedgerState:
             account.forget_version()
 
     def lapse(self, now: Instant) -> None:
-        """Time has passed: permits end whose agents have not been heard of, and what was not taken back is again."""
+        """Time has passed: what silent agents held or wanted ends, and what was not taken back is taken back again."""
         for account in self.vms.values():
             if account.is_unproven and account.lapse(now):
                 self.settle_vm(account)
@@ -260,6 +256,9 @@ class LedgerState:
                 if claim.resizes is not None and claim.resizes.changes_with_time:
                     claim.resizes.settle(now)
                     self.change(claim)
+        for claim in self.claims.values():
+            if claim.unmet.any and claim.vm is not None and claim.vm.is_silent(now):
+                self.change(claim, unmet=ZERO)
         for account in [each for each in self.vms.values() if each.in_doubt and not (each.pending or each.claims)]:
             self._agent_gone(account)
 

@@ -90,7 +90,7 @@ class BackgroundTasks:
             self._context.queues.wakes.put(order.node, order)
 
     async def _pass_time(self) -> Never:
-        """Ends promises to agents that were never heard of."""
+        """Ends promises to agents that were never heard of, and wishes of those that are heard of no more."""
         while True:
             await self._context.clock.sleep(TIME_STEP)
             if self._context.ledger.is_ready:

@@ -30,7 +30,7 @@ class ClaimState(Enum):
 class Claim:
     """What a pod reserves on ``node``.
 
-    ``reserved`` is the amount that the node's sum contains; ``unmet`` what its VM last asked for and did not get,
+    ``reserved`` is the amount that the node's sum contains; ``unmet`` what its VM's agent wants and did not get,
     ``unsecured`` what of the rest its pod's requests did not hold.
     ``attempts`` counts bind calls in flight. A claim that ``is_unmeasured`` may need anything: nothing is free beside
     it. ``is_migrating``: a migration is to take the VM away. ``holds_still``: its target pod has a node, so that the VM

@@ -26,12 +26,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from protocol.units import ZERO, Instant, Resources
+from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE, OutstandingPermits
 from scheduler_plugin.ledger.facts import WITHOUT_GUEST, VmFacts
 from scheduler_plugin.ledger.outcomes import PersistPermit
 
 LONG_AGO: Final = Instant(float("-inf"))
+
+SILENT: Final = Seconds(45.0)
+"""An agent that has not asked for so long wants nothing: three times the longest that ours wait before they ask again.
+
+What a slower one was denied is forgotten between its messages, and known again with the next.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,6 +81,10 @@ class PermitAccount:
     def has_agent(self) -> bool:
         """Whether an agent may hold permits for the VM."""
         return self.facts is not None and self.facts.has_agent
+
+    def is_silent(self, now: Instant) -> bool:
+        """Whether an agent has not been heard of for so long that what it asked for is no wish any more."""
+        return now - self.heard_at >= SILENT
 
     def open(self, facts: VmFacts, now: Instant, *, at_rebuild: bool) -> None:
         """The first facts about this VM. ``at_rebuild``: an agent may hold what a scheduler before this one granted."""

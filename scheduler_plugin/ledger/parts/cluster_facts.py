@@ -102,7 +102,10 @@ class ClusterFacts(LedgerPart):
         self._state.forget_versions()
 
     def pass_time(self, now: Instant) -> Effects:
-        """Ends promises to agents that were not heard of since a rebuild; call it every few seconds."""
+        """Ends promises to agents that were not heard of since a rebuild, and wishes of those that have fallen silent.
+
+        Call it every few seconds.
+        """
         self._state.lapse(now)
         return self._finish(outside=True)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from protocol.units import ZERO, Instant
+from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger import Ledger, MigrationPhase, Move, PersistPermit, RoomFreed, VmFacts
 from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
-from scheduler_plugin.ledger.accounts.permit_account import PermitAccount
-from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, migration, name, node, vm, vm_pod
+from scheduler_plugin.ledger.accounts.permit_account import SILENT, PermitAccount
+from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 
 AFTER = Instant(NOW + SETTLE)
 
@@ -80,6 +80,48 @@ def test_an_agent_of_a_vm_that_opted_out_gets_what_the_vm_has_and_is_no_pressure
     decision = fleet.ask("a", amount(5), number=1, last_permit=amount(9))
     assert (decision.permit, decision.persist, fleet.on("n1")) == (amount(2), None, amount(2))
     assert not fleet.ledger.nodes["n1"].unmet.any
+
+
+def denied(fleet: Fleet) -> tuple[Resources, Seconds | None]:
+    """What is denied on n1, and for how long ``a`` has been denied it."""
+    return fleet.ledger.nodes["n1"].unmet, fleet.ledger.explain("uid-a", LATER).denied_for
+
+
+def full_fleet() -> Fleet:
+    """``a`` was denied 3 of the 6 that its agent asked for."""
+    fleet = Fleet(node(total=5), vm("a", amount(2)), vm_pod("a", "n1"), plain_pod("b", amount(1), "n1"))
+    fleet.grant("a", amount(6), number=1)
+    assert denied(fleet) == (amount(3), 0.0)
+    return fleet
+
+
+def test_what_an_agent_was_denied_that_has_fallen_silent_is_no_wish_any_more() -> None:
+    fleet = full_fleet()
+    fleet.did(fleet.ledger.pass_time(Instant(LATER + SILENT - 1)))
+    assert denied(fleet) == (amount(3), 0.0)
+    fleet.did(fleet.ledger.pass_time(Instant(LATER + SILENT)))
+    assert denied(fleet) == (ZERO, None)
+
+
+def test_an_agent_that_goes_on_asking_goes_on_being_denied() -> None:
+    fleet = full_fleet()
+    fleet.grant("a", amount(7), number=2, now=Instant(LATER + SILENT - 1))
+    fleet.did(fleet.ledger.pass_time(Instant(LATER + SILENT)))
+    assert denied(fleet) == (amount(4), 0.0)
+
+
+def test_with_autoscaling_switched_off_what_the_agent_was_denied_ends_at_once() -> None:
+    fleet = full_fleet()
+    fleet.did(fleet.ledger.see_vm(opted_out("a", 2, version=7), LATER))
+    assert denied(fleet) == (ZERO, None)
+
+
+def test_a_write_that_shows_autoscaling_switched_off_ends_what_was_denied_too() -> None:
+    fleet = Fleet(node(total=5), vm("a", amount(2)), vm_pod("a", "n1"), plain_pod("b", amount(1), "n1"))
+    decision = fleet.ask("a", amount(6), number=1)
+    assert decision.persist is not None
+    fleet.did(fleet.ledger.permit_stored(decision.persist.revision, opted_out("a", 2, permit=3, version=7)))
+    assert denied(fleet) == (ZERO, None)
 
 
 def test_a_pending_vm_that_is_edited_smaller_fits_and_is_woken() -> None:

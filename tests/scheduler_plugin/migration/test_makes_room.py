@@ -70,6 +70,32 @@ async def test_a_denied_vm_that_must_stay_reads_who_moves_away_for_it() -> None:
         assert await s.told(BIG, 8, 12) == (200, False, 8)
 
 
+async def test_no_neighbour_moves_for_a_vm_that_has_no_agent_any_more() -> None:
+    cluster = cluster_with_two_vms()
+    async with moving_cluster(cluster, "migration: {settleSeconds: 600}") as s:
+        await s.told(POD, 2, 2)
+        assert await s.told(BIG, 8, 12) == (200, False, 7)
+        off = copy.deepcopy(cluster.get(VMS, "default", "big"))
+        off["metadata"]["labels"]["autoscaling.neon.tech/enabled"] = "false"
+        cluster.put(VMS, off)
+        await s.passes(60)
+        assert (s.migrations, s.reserved) == ([], ("8", "0"))
+        assert "autoscale_scheduler_unrelieved_denial_seconds 0.0" in await s.metrics()
+
+
+async def test_what_an_agent_wanted_before_it_died_is_no_denial_for_ever() -> None:
+    cluster = cluster_with_two_vms()
+    cluster.put(NODES, node("n2", unschedulable=True))
+    async with moving_cluster(cluster, "migration: {settleSeconds: 600}") as s:
+        await s.told(POD, 2, 2)
+        assert await s.told(BIG, 8, 12) == (200, False, 7)
+        await s.passes(30)
+        assert "autoscale_scheduler_unrelieved_denial_seconds 29.0" in await s.metrics()
+        await s.passes(30)
+        assert "autoscale_scheduler_unrelieved_denial_seconds 0.0" in await s.metrics()
+        assert (await s.view("explain/default/big"))["pods"][0]["denied"] == {"cpu": "0", "mem": "0"}
+
+
 async def test_a_pod_that_asks_for_room_reads_who_moves_away_for_it() -> None:
     cluster = cluster_with_two_vms()
     cluster.put(PODS, pod_that_waits("true"))
