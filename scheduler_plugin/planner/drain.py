@@ -37,7 +37,8 @@ class DrainPlan:
         node = need.book.name
         allowed = traffic.may_leave(node, self._policy)
         if not allowed:
-            return None
+            why = traffic.why_full()
+            return None if why is None else Stuck(node, why)
         victims, others = self._victims(need, left_alone)
         moved = 0
         for victim in self._select(victims, need.freedom(targets.slack), targets.has_place):

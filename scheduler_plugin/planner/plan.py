@@ -17,6 +17,9 @@ from scheduler_plugin.planner.cost import Freedom
 from scheduler_plugin.planner.victims import Rest
 from scheduler_plugin.planner.wording import some
 
+GRACE: Final = Seconds(30.0)
+"""A migration ends itself at its time-out; one that is still there so much later is cancelled, or does not count."""
+
 
 @dataclass(frozen=True, slots=True)
 class MigrationPolicy:

@@ -20,21 +20,17 @@ from typing import Final
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
-from protocol.units import Instant, Resources, Seconds
+from protocol.units import Instant, Resources
 from scheduler_plugin.constraints import NOTHING_KNOWN, Surroundings
 from scheduler_plugin.ledger import Ledger, Migration, MigrationPhase, Move
 from scheduler_plugin.planner.cost import Selection, least_cost
 from scheduler_plugin.planner.drain import RESTING, DrainPlan
 from scheduler_plugin.planner.places import Places
-from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, Need, Now, Plan, Stuck, seen_of
+from scheduler_plugin.planner.plan import GRACE, Cancel, MigrationPolicy, Need, Now, Plan, Stuck, seen_of
 from scheduler_plugin.planner.refused_orders import RefusedOrders
 from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.targets import Choice, Targets, Traffic
 from scheduler_plugin.planner.unplaced import UnplacedTargets
-
-GRACE: Final = Seconds(30.0)
-"""A migration ends itself at its time-out; one that is still there so much later is cancelled."""
-
 
 Look = Generator[None, None, Plan]
 """A plan that is made step by step."""
@@ -92,7 +88,7 @@ class Planner:
         moves: tuple[Move, ...] = ()
         if batch:
             drain = DrainPlan(ledger, policy, now, self._select)
-            traffic = Traffic.of(ledger, policy)
+            traffic = Traffic.of(ledger, policy, now.monotonic)
             places = Places(ledger, surroundings, self.refused, now.monotonic)
             targets = Targets(ledger, traffic, policy, places, Choice(ranking, draw))
             for need in batch:

@@ -6,6 +6,8 @@ Rules that hold here:
   (``placement.best_target``), and takes the VM by all constraints and by what was learned (``places``).
 - What the VM prefers orders the targets that are left.
 - What one VM takes in a look is gone for the next one.
+- A migration counts while it may move a VM: not where no pod runs the VM, and not one of a person or another program
+  that should have begun long ago. Any object in any namespace would otherwise stop all moves for ever.
 """
 
 from __future__ import annotations
@@ -13,15 +15,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Final
 
+from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
-from protocol.units import Resources
-from scheduler_plugin.ledger import Ledger
+from protocol.units import Instant, Resources
+from scheduler_plugin.ledger import Ledger, Migration, MigrationPhase
 from scheduler_plugin.placement import Room, best_target, stays_below_watermark
 from scheduler_plugin.planner.places import Places, Shape
-from scheduler_plugin.planner.plan import MigrationPolicy
+from scheduler_plugin.planner.plan import GRACE, MigrationPolicy
 from scheduler_plugin.planner.victims import Victim
+
+MOST_NAMED: Final = 3
+"""Migrations of others: what is told is for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +41,26 @@ class Choice:
 
 @dataclass(slots=True)
 class Traffic:
-    """How many migrations are active, and how many of them leave and enter each node. At most ``most`` may be."""
+    """How many migrations are active, and how many of them leave and enter each node. At most ``most`` may be.
+
+    ``of_others`` are those that a person or another program has ordered.
+    """
 
     most: int
     total: int = 0
     leaving: Counter[str] = field(default_factory=Counter)
     entering: Counter[str] = field(default_factory=Counter)
+    of_others: list[ObjectName] = field(default_factory=list)
 
     @classmethod
-    def of(cls, ledger: Ledger, policy: MigrationPolicy) -> Traffic:
+    def of(cls, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> Traffic:
         """All migrations that run now, those of people included."""
         traffic = cls(policy.at_once(len(ledger.rooms)))
         for each in ledger.migrations.values():
-            if each.is_active:
+            if each.is_active and _counts(ledger, each, policy, now):
                 traffic.add(each.source, each.goal)
+                if not each.is_ours:
+                    traffic.of_others.append(each.name)
         return traffic
 
     def add(self, source: str | None, target: str | None) -> None:
@@ -59,6 +72,22 @@ class Traffic:
     def may_leave(self, node: str, policy: MigrationPolicy) -> int:
         """How many more may leave ``node`` now."""
         return max(0, min(policy.out_per_node - self.leaving[node], self.most - self.total))
+
+    def why_full(self) -> str | None:
+        """What keeps all nodes waiting that a look cannot count on to end; None where others have no part in it."""
+        if self.total < self.most or not self.of_others:
+            return None
+        named = ", ".join(str(each) for each in sorted(self.of_others)[:MOST_NAMED])
+        more = f" and {len(self.of_others) - MOST_NAMED} more" if len(self.of_others) > MOST_NAMED else ""
+        return f"as many migrations are under way as may be ({self.most}), and not ours are {named}{more}"
+
+
+def _counts(ledger: Ledger, migration: Migration, policy: MigrationPolicy, now: Instant) -> bool:
+    account = ledger.vms.get(migration.vm)
+    if account is None or not account.claims:
+        return False
+    has_begun = migration.phase is not MigrationPhase.PENDING or migration.placed_on is not None
+    return migration.is_ours or has_begun or now - migration.since < policy.timeout + GRACE
 
 
 class Targets:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
-from scheduler_plugin.ledger import MigrationPhase, Move, MoveCause
+from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, Move, MoveCause
 from scheduler_plugin.planner import MigrationPolicy, Plan, Stuck
 from scheduler_plugin.planner import planner as planner_module
+from scheduler_plugin.planner.plan import GRACE
 from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod
 from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node, pressed
 
@@ -55,6 +57,46 @@ def test_what_is_under_way_counts_against_the_limits() -> None:
     assert fixture.plan().moves == (second,)
     fixture.carry_out(second)
     assert fixture.plan() == Plan()
+
+
+def order_of_another(of: str, **more: object) -> MigrationFacts:
+    """A migration that a person has ordered, which nothing has taken up yet."""
+    return replace(migration(of, MigrationPhase.PENDING, is_ours=False), **more)  # type: ignore[arg-type] # fields
+
+
+def test_a_migration_of_a_vm_that_no_pod_runs_takes_nothing_of_what_may_move_at_once() -> None:
+    fixture = crowd(1, MigrationPolicy(per_cluster=1))
+    fixture.migration(order_of_another("unknown"))
+    assert len(fixture.settled().moves) == 1
+
+
+def test_one_of_others_that_fills_the_cluster_is_named_until_it_has_not_begun_for_too_long() -> None:
+    fixture = crowd(1, MigrationPolicy(per_cluster=1))
+    fixture.add("theirs", "t0", 1)
+    fixture.migration(order_of_another("theirs"))
+    waits = Stuck("n0", "as many migrations are under way as may be (1), and not ours are db/theirs-1")
+    assert fixture.settled() == Plan(stuck=(waits,))
+    assert fixture.plan(after=fixture.policy.timeout) == Plan(stuck=(waits,))
+    late = fixture.plan(after=GRACE)
+    assert (len(late.moves), late.stuck) == (1, ())
+
+
+def test_one_of_others_that_has_begun_counts_however_long_it_takes() -> None:
+    fixture = crowd(1, MigrationPolicy(per_cluster=1))
+    fixture.add("theirs", "t0", 1)
+    fixture.migration(order_of_another("theirs", phase=MigrationPhase.RUNNING))
+    fixture.settled()
+    assert fixture.plan(after=3600).moves == ()
+
+
+def test_of_many_of_others_three_are_named() -> None:
+    fixture = crowd(1, MigrationPolicy(per_cluster=1))
+    for number in range(5):
+        fixture.add(f"theirs{number}", "t0", 1)
+        fixture.migration(order_of_another(f"theirs{number}"))
+    named = "db/theirs0-1, db/theirs1-1, db/theirs2-1 and 2 more"
+    waits = Stuck("n0", f"as many migrations are under way as may be (1), and not ours are {named}")
+    assert fixture.settled() == Plan(stuck=(waits,))
 
 
 def test_who_denies_comes_before_who_is_full_and_that_before_who_is_emptied() -> None:
