@@ -39,6 +39,7 @@ from scheduler_plugin.cluster.scheduling_shapes import (
 from scheduler_plugin.constraints import (
     PLAIN_POD,
     UNCONSTRAINED,
+    Asked,
     HostPort,
     NodeTerm,
     NodeTraits,
@@ -81,18 +82,22 @@ def pod_constraints(spec: Mapping[str, object]) -> PodConstraints:
         return PodConstraints(unreadable=f"spec: {field_message(error)}")
 
 
-def pod_traits(labels: Mapping[str, str], spec: Mapping[str, object], *, is_leaving: bool) -> PodTraits:
+def pod_traits(
+    labels: Mapping[str, str], spec: Mapping[str, object], *, is_leaving: bool, asks: Asked = ()
+) -> PodTraits:
     """A pod as other pods' constraints see it; what cannot be read is left out."""
     try:
         found = msgspec.convert(spec, PlacedSpec)
     except (ValueError, RecursionError):
         found = PlacedSpec()
     ports = [port for container in found.containers or () for port in container.ports or ()]
-    return placed_traits(labels, found, ports, is_leaving=is_leaving)
+    return placed_traits(labels, found, ports, is_leaving=is_leaving, asks=asks)
 
 
-def placed_traits(labels: Mapping[str, str], found: Placed, ports: Sequence[Port], *, is_leaving: bool) -> PodTraits:
-    """A pod as other pods' constraints see it, with the ports of all of its containers."""
+def placed_traits(
+    labels: Mapping[str, str], found: Placed, ports: Sequence[Port], *, is_leaving: bool, asks: Asked
+) -> PodTraits:
+    """A pod as other pods' constraints see it, with the ports of all of its containers, and what else it asks for."""
     affinity = found.affinity or Affinity()
     made = PodTraits(
         labels=labels,
@@ -101,6 +106,7 @@ def placed_traits(labels: Mapping[str, str], found: Placed, ports: Sequence[Port
         volumes=tuple(_claims(found)),
         tolerations=tuple(_toleration(each) for each in found.tolerations or () if each.key not in EVERY_POD_TOLERATES),
         is_leaving=is_leaving,
+        asks=asks,
     )
     return PLAIN_POD if made == PLAIN_POD else made
 
@@ -127,13 +133,18 @@ def prefers(spec: PreferringSpec) -> bool:
     return any(each.when_unsatisfiable != "DoNotSchedule" for each in spec.topology_spread_constraints or ())
 
 
-def node_traits(labels: Mapping[str, str], taints: object, conditions: object) -> NodeTraits:
-    """A node by its labels, ``spec.taints`` and ``status.conditions``; entries that cannot be read are left out."""
+def node_traits(
+    labels: Mapping[str, str], taints: object, conditions: object, has: Mapping[str, int] | None = None
+) -> NodeTraits:
+    """A node by its labels, ``spec.taints``, ``status.conditions``, and what it has beside CPU and memory.
+
+    Entries that cannot be read are left out.
+    """
     states = {each.type: each.status for each in _listed(conditions, Condition)}
     faults = ["not ready"] if states.get("Ready", "True") != "True" else []
     faults += [words for kind, words in FAULTS.items() if states.get(kind) == "True"]
     found = tuple(Taint(each.key, each.value or "", each.effect) for each in _listed(taints, TaintShape))
-    return NodeTraits(labels, found, tuple(faults))
+    return NodeTraits(labels, found, tuple(faults), has or {})
 
 
 def volume_terms(affinity: object) -> tuple[NodeTerm, ...]:

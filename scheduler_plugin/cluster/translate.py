@@ -28,6 +28,7 @@ from protocol.names import (
 from protocol.units import ZERO, Resources
 from protocol.virtual_machine import VirtualMachine
 from protocol.wire.wire_quantities import cpu_from_wire, mem_from_wire
+from scheduler_plugin.cluster.pods.other_resources import other_resources
 from scheduler_plugin.cluster.pods.reading import pod_at_most, read_pod
 from scheduler_plugin.cluster.pods.shapes import Amounts
 from scheduler_plugin.cluster.pods.texts import watched_pod
@@ -114,7 +115,7 @@ def _cluster_node(found: _Node) -> ClusterNode:
         is_open=not spec.unschedulable,
         machine=labels.get(LABEL_MACHINE) or labels.get(LABEL_MACHINE_OLD, ""),
         gpus=_gpus(*held),
-        traits=node_traits(labels, spec.taints, status.conditions),
+        traits=node_traits(labels, spec.taints, status.conditions, other_resources(held[1])),
     )
 
 

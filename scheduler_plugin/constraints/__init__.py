@@ -1,11 +1,13 @@
 """What kube-scheduler judges a pod's node by, so that VMs are only moved to where their pods may go (S4.8). Pure."""
 
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
-from scheduler_plugin.constraints.judge import Candidate, Judge, Judgement, VolumeTerms
+from scheduler_plugin.constraints.judge import Candidate, Judge, Judgement, Shape, VolumeTerms
 from scheduler_plugin.constraints.model import (
     PLAIN_NODE,
     PLAIN_POD,
+    PODS,
     UNCONSTRAINED,
+    Asked,
     HostPort,
     Labels,
     NodeTerm,
@@ -25,7 +27,9 @@ __all__ = [
     "NOTHING_KNOWN",
     "PLAIN_NODE",
     "PLAIN_POD",
+    "PODS",
     "UNCONSTRAINED",
+    "Asked",
     "Candidate",
     "ClusterView",
     "HostPort",
@@ -39,6 +43,7 @@ __all__ = [
     "PodTerm",
     "PodTraits",
     "Requirement",
+    "Shape",
     "Spread",
     "Surroundings",
     "Taint",

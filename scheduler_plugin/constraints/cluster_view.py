@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from scheduler_plugin.constraints.model import Labels, NodeTraits, PodTerm, PodTraits, Requirement, Selector
+from scheduler_plugin.constraints.model import (
+    PODS,
+    Asked,
+    Labels,
+    NodeTraits,
+    PodTerm,
+    PodTraits,
+    Requirement,
+    Selector,
+)
 from scheduler_plugin.constraints.selectors import with_keys
 from scheduler_plugin.constraints.taints import DISCOURAGING
 
@@ -31,7 +40,8 @@ class Repulsion:
 class ClusterView:
     """``namespaces`` are the labels of all namespaces, None where they are not known.
 
-    ``discourages``: some node has a taint that only makes it less welcome.
+    ``discourages``: some node has a taint that only makes it less welcome. ``full`` are the nodes that take no more
+    pods, by their number.
     """
 
     def __init__(
@@ -43,6 +53,9 @@ class ClusterView:
         self.nodes = nodes
         self.namespaces = namespaces
         self.discourages = any(taint.effect == DISCOURAGING for node in nodes.values() for taint in node.taints)
+        self.full = {name for name, node in nodes.items() if node.has.get(PODS, 1) < 1}
+        self._places = {name: node.has[PODS] for name, node in nodes.items() if PODS in node.has}
+        self._left: dict[str, dict[str, int]] = {}
         self._pods: list[PlacedPod] = []
         self._by_label: dict[str, dict[str, list[PlacedPod]]] = {}
         self._by_node: dict[str, list[PlacedPod]] | None = None
@@ -57,6 +70,7 @@ class ClusterView:
         if pod.node not in self.nodes:
             return
         self._pods.append(pod)
+        self._occupy(pod)
         for key, by_value in self._by_label.items():
             if key in pod.traits.labels:
                 by_value.setdefault(pod.traits.labels[key], []).append(pod)
@@ -72,6 +86,25 @@ class ClusterView:
             for pod in self._pods:
                 self._by_node.setdefault(pod.node, []).append(pod)
         return self._by_node.get(node, [])
+
+    def lacks(self, node: str, asked: Asked) -> str | None:
+        """The first of the ``asked`` resources of which too little is left on a known node; None where all are."""
+        left = self._left.get(node)
+        if left is None:
+            left = self._left[node] = dict(self.nodes[node].has)
+            for pod in self.on(node):
+                _take(left, pod.traits.asks)
+        return next((name for name, amount in asked if amount > left.get(name, 0)), None)
+
+    def _occupy(self, pod: PlacedPod) -> None:
+        """The pod takes one of its node's places for pods, and of its resources."""
+        places = self._places.get(pod.node)
+        if places is not None:
+            self._places[pod.node] = places - 1
+            if places <= 1:
+                self.full.add(pod.node)
+        if pod.traits.asks and pod.node in self._left:
+            _take(self._left[pod.node], pod.traits.asks)
 
     def candidates(self, selector: Selector) -> list[PlacedPod]:
         """Pods among which are all that the selector selects; few where it asks for the value of a label."""
@@ -112,6 +145,11 @@ def resolved(term: PodTerm, labels: Labels) -> PodTerm:
         return term
     selector = with_keys(term.selector, labels, term.same, term.different)
     return PodTerm(term.topology_key, selector, term.namespaces, term.namespace_selector)
+
+
+def _take(left: dict[str, int], asked: Asked) -> None:
+    for name, amount in asked:
+        left[name] = left.get(name, 0) - amount
 
 
 def _narrow(selector: Selector) -> Requirement | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
 from scheduler_plugin.constraints.host_ports import port_taken
-from scheduler_plugin.constraints.model import UNCONSTRAINED, NodeTerm, NodeTraits, PodConstraints, PodTraits
+from scheduler_plugin.constraints.model import UNCONSTRAINED, Asked, NodeTerm, NodeTraits, PodConstraints, PodTraits
 from scheduler_plugin.constraints.node_affinity import any_matches, node_matches, preferred_weight
 from scheduler_plugin.constraints.pod_affinity import PodAffinity, pod_affinity
 from scheduler_plugin.constraints.taints import discouragements, untolerated
@@ -21,6 +21,9 @@ from scheduler_plugin.constraints.topology_spread import SpreadLimit, spread_lim
 
 VolumeTerms = tuple[tuple[NodeTerm, ...], ...]
 """For each bound volume the alternatives of its node affinity."""
+
+Shape = tuple[PodConstraints, VolumeTerms, Asked]
+"""What of a pod decides on which nodes it may be, as far as the other pods' number and requests decide beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,8 @@ class Candidate:
 class Judgement:
     """What the constraints of one candidate mean for each node.
 
-    ``known`` has what the pod and a node alone decide. ``is_alone``: no other pod matters. ``prefers``: it may like one
-    node better than another.
+    ``known`` has what the pod and a node alone decide. ``is_alone``: other pods matter only for what
+    they take of a node. ``prefers``: it may like one node better than another.
     """
 
     candidate: Candidate
@@ -50,16 +53,16 @@ class Judgement:
     prefers: bool
 
     @property
-    def shape(self) -> tuple[PodConstraints, VolumeTerms]:
-        """What pods have in common for which ``known`` is the same."""
-        return self.candidate.constraints, self.candidate.volumes
+    def shape(self) -> Shape:
+        """What pods have in common that, where they are alone, may all go to the same nodes."""
+        return self.candidate.constraints, self.candidate.volumes, self.candidate.traits.asks
 
     def hindrance(self, name: str) -> str | None:
         """Why the pod cannot be placed on the node; None where it can, as far as is known."""
         if name not in self.known:
             found = self.view.nodes.get(name)
             self.known[name] = None if found is None else hindrance_of_node(self.candidate, name, found)
-        why = self.known[name]
+        why = self.known[name] or self._by_what_is_left(name)
         if why is not None or self.is_alone:
             return why
         node = self.view.nodes.get(name)
@@ -73,6 +76,14 @@ class Judgement:
         constraints = self.candidate.constraints
         weight = preferred_weight(constraints.preferred_nodes, name, node) + self.affinity.weight(node.labels)
         return discouragements(node.taints, constraints.tolerations), -weight
+
+    def _by_what_is_left(self, name: str) -> str | None:
+        """Why the pods that are there leave no room for it, whatever they are like."""
+        if name in self.view.full:
+            return "no more pods may be there"
+        asked = self.candidate.traits.asks
+        lacking = self.view.lacks(name, asked) if asked and name in self.view.nodes else None
+        return None if lacking is None else f"too little {lacking} is left there"
 
     def _by_others(self, name: str, node: NodeTraits) -> str | None:
         """Why other pods keep it from the node."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 Labels = Mapping[str, str]
@@ -121,13 +121,25 @@ class HostPort:
     address: str = "0.0.0.0"
 
 
+Asked = tuple[tuple[str, int], ...]
+"""Resources by name, and how much of each: devices, huge pages, all that is neither CPU nor memory."""
+
+PODS: Final = "pods"
+"""What a node says of how many pods it takes."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeTraits:
-    """A node as constraints see it. ``faults`` are conditions for which no pod should be sent there, by name."""
+    """A node as constraints see it.
+
+    ``faults`` are conditions for which no pod should be sent there, by name. ``has`` is what there is for pods of each
+    resource that is neither CPU nor memory, ``PODS`` among them.
+    """
 
     labels: Labels = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     faults: tuple[str, ...] = ()
+    has: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +147,7 @@ class PodTraits:
     """A pod as the constraints of others see it, and what ties it to its node beside its constraints.
 
     ``volumes`` names its PersistentVolumeClaims, ``tolerations`` are all of its own but those that every pod has.
-    ``is_leaving``: it has a deletion timestamp.
+    ``is_leaving``: it has a deletion timestamp. ``asks`` are its requests beside CPU and memory.
     """
 
     labels: Labels = field(default_factory=dict)
@@ -144,6 +156,7 @@ class PodTraits:
     volumes: tuple[str, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     is_leaving: bool = False
+    asks: Asked = ()
 
 
 UNCONSTRAINED = PodConstraints()

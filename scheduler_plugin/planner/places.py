@@ -14,16 +14,12 @@ from scheduler_plugin.constraints import (
     Judge,
     Judgement,
     PlacedPod,
-    PodConstraints,
+    Shape,
     Surroundings,
-    VolumeTerms,
 )
 from scheduler_plugin.ledger import ClaimState, Ledger
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.planner.refused_targets import RefusedTargets
-
-Shape = tuple[PodConstraints, VolumeTerms]
-"""What of a VM decides on which nodes it may be, as far as each node is judged by itself."""
 
 
 class Places:

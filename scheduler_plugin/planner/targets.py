@@ -21,9 +21,10 @@ from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
 from protocol.units import Instant, Resources
+from scheduler_plugin.constraints import Shape
 from scheduler_plugin.ledger import Ledger, Migration, MigrationPhase
 from scheduler_plugin.placement import Room, best_target, stays_below_watermark
-from scheduler_plugin.planner.places import Places, Shape
+from scheduler_plugin.planner.places import Places
 from scheduler_plugin.planner.plan import GRACE, MigrationPolicy
 from scheduler_plugin.planner.victims import Victim
 

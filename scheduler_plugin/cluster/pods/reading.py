@@ -17,6 +17,7 @@ from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of,
 from protocol.messages import ObjectName
 from protocol.names import LABEL_MAKE_ROOM, LABEL_VM_NAME, MIGRATION_KIND, RUNNER_CONTAINER, VM_GROUP, VM_KIND
 from protocol.units import ZERO
+from scheduler_plugin.cluster.pods.other_resources import other_requests
 from scheduler_plugin.cluster.pods.requests import counted, deferred, runner_requests
 from scheduler_plugin.cluster.pods.shapes import Metadata, Owner, Pod, PodMetadata, PodSpec, PodStatus
 from scheduler_plugin.cluster.scheduling_fields import pod_traits
@@ -30,11 +31,12 @@ TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 def read_pod(obj: JsonObject) -> PodFacts:
     """A Pod. Raises ``ValueError``."""
     try:
-        facts = pod_facts(msgspec.convert(obj, Pod))
+        found = msgspec.convert(obj, Pod)
+        facts = pod_facts(found)
     except (ValueError, RecursionError) as error:
         raise ValueError(field_message(error)) from None
-    is_leaving = bool(text(obj, "metadata", "deletionTimestamp"))
-    traits = pod_traits(texts(obj, "metadata", "labels"), child(obj, "spec"), is_leaving=is_leaving)
+    is_leaving, asks = bool(text(obj, "metadata", "deletionTimestamp")), other_requests(found.spec)
+    traits = pod_traits(texts(obj, "metadata", "labels"), child(obj, "spec"), is_leaving=is_leaving, asks=asks)
     return facts if traits is PLAIN_POD else replace(facts, traits=traits)
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from protocol.field_errors import field_message
 from protocol.messages import ObjectName
+from scheduler_plugin.cluster.pods.other_resources import other_requests
 from scheduler_plugin.cluster.pods.reading import pod_facts
 from scheduler_plugin.cluster.pods.shapes import MOST_PARTS, Container, Pod, PodMetadata, PodSpec
 from scheduler_plugin.cluster.scheduling_fields import placed_traits, prefers
@@ -98,7 +99,8 @@ def watched_pod(line: bytes) -> Watched[PodFacts] | None:
         found = _WATCHED.decode(line).found
         meta, spec = found.metadata, found.spec
         ports = [port for container in spec.containers for port in container.ports or ()]
-        traits = placed_traits(meta.labels or {}, spec, ports, is_leaving=bool(meta.deletionTimestamp))
+        is_leaving, asks = bool(meta.deletionTimestamp), other_requests(spec)
+        traits = placed_traits(meta.labels or {}, spec, ports, is_leaving=is_leaving, asks=asks)
         facts = pod_facts(found, traits)
     except (ValueError, RecursionError):
         return None

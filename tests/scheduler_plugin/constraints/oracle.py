@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 Json = dict[str, Any]
@@ -113,7 +114,16 @@ class Cluster:
             and not self.repelled(pod, node)
             and self.even(pod, node)
             and not self.port_clash(pod, node)
+            and self.has_left(pod, node)
         )
+
+    def has_left(self, pod: Json, node: Json) -> bool:
+        there = [each for each in self.pods if self.node_of(each) is node]
+        has = node["status"].get("allocatable", {})
+        if "pods" in has and len(there) + 1 > has["pods"]:
+            return False
+        asked = requested(pod)
+        return all(asked[name] + sum(requested(each)[name] for each in there) <= has.get(name, 0) for name in asked)
 
     def attracted(self, pod: Json, node: Json) -> bool:
         terms = pod["spec"].get("affinity", {}).get("podAffinity", {}).get(REQUIRED, [])
@@ -180,6 +190,22 @@ class Cluster:
                     if same and (one["hostIP"] == other["hostIP"] or "0.0.0.0" in {one["hostIP"], other["hostIP"]}):
                         return True
         return False
+
+
+def requested(pod: Json) -> Counter[str]:
+    """What the pod asks for beside CPU and memory, when it starts or runs."""
+    most: Counter[str] = Counter()
+    inits = pod["spec"].get("initContainers", [])
+    for number, init in enumerate(inits):
+        sidecars = [each for each in inits[:number] if each.get("restartPolicy") == "Always"]
+        most |= sum((others(each) for each in (*sidecars, init)), Counter())
+    sidecars = [each for each in inits if each.get("restartPolicy") == "Always"]
+    return most | sum((others(each) for each in (*pod["spec"]["containers"], *sidecars)), Counter())
+
+
+def others(container: Json) -> Counter[str]:
+    requests = container.get("resources", {}).get("requests", {})
+    return Counter({name: int(amount) for name, amount in requests.items() if name not in {"cpu", "memory"}})
 
 
 def ports(pod: Json) -> list[Json]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler_plugin.cluster.pods.other_resources import other_requests, other_resources
+from scheduler_plugin.cluster.pods.shapes import PodSpec
 from scheduler_plugin.cluster.scheduling_fields import node_traits, pod_constraints, pod_traits
 from scheduler_plugin.constraints import Candidate, ClusterView, Judge, PlacedPod
 from tests.examples import examples
@@ -89,7 +92,17 @@ PORTS = st.fixed_dictionaries(
         "hostIP": st.sampled_from(["0.0.0.0", "10.0.0.1", "10.0.0.2"]),
     }
 )
-CONTAINERS = st.lists(st.fixed_dictionaries({"ports": st.lists(PORTS, max_size=1)}), min_size=1, max_size=1)
+RESOURCES = st.sampled_from(["example.com/gpu", "hugepages-2Mi"])
+ASKS: st.SearchStrategy[Json] = st.just({}) | st.fixed_dictionaries(
+    {"requests": st.dictionaries(RESOURCES | st.sampled_from(["cpu", "memory"]), st.integers(0, 2), max_size=3)}
+)
+CONTAINERS = st.lists(
+    st.fixed_dictionaries({"ports": st.lists(PORTS, max_size=1), "resources": ASKS}), min_size=1, max_size=2
+)
+INITS = st.lists(st.fixed_dictionaries({"resources": ASKS}, optional={"restartPolicy": st.just("Always")}), max_size=2)
+ALLOCATABLE = st.dictionaries(RESOURCES, st.integers(0, 4), max_size=2) | st.fixed_dictionaries(
+    {"pods": st.integers(0, 3)}
+)
 CONDITIONS = st.lists(
     st.fixed_dictionaries(
         {"type": st.sampled_from(["Ready", "MemoryPressure"]), "status": st.sampled_from(["True", "True", "Unknown"])}
@@ -106,7 +119,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[Json], list[Json], Json]:
         {
             "metadata": {"name": f"n{number}", "labels": draw(LABELS)},
             "spec": {"taints": draw(st.lists(TAINTS, max_size=1))},
-            "status": {"conditions": draw(CONDITIONS)},
+            "status": {"conditions": draw(CONDITIONS), "allocatable": draw(ALLOCATABLE)},
         }
         for number in range(count)
     ]
@@ -117,10 +130,15 @@ def clusters(draw: st.DrawFn) -> tuple[list[Json], list[Json], Json]:
     pods: list[Json] = []
     for _ in range(draw(st.integers(0, 5))):
         leaving = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if draw(st.booleans()) else {}
-        spec = {"nodeName": f"n{draw(st.integers(0, count - 1))}", "containers": draw(CONTAINERS)}
+        spec = {
+            "nodeName": f"n{draw(st.integers(0, count - 1))}",
+            "containers": draw(CONTAINERS),
+            "initContainers": draw(INITS),
+        }
         pods.append({"metadata": meta() | leaving, "spec": spec | {"affinity": draw(ANTI)}})
     placed: Json = {
         "containers": draw(CONTAINERS),
+        "initContainers": draw(INITS),
         "affinity": draw(AFFINITY),
         "nodeSelector": draw(st.just({}) | st.dictionaries(KEYS, VALUES, max_size=1)),
         "tolerations": draw(st.lists(TOLERATIONS, max_size=2)),
@@ -133,7 +151,10 @@ def judged(nodes: list[Json], pods: list[Json], pod: Json, *, late: bool) -> dic
     """What is judged of each node; ``late``: half of the pods are placed after the view was used."""
     known = {
         node["metadata"]["name"]: node_traits(
-            node["metadata"]["labels"], node["spec"]["taints"], node["status"]["conditions"]
+            node["metadata"]["labels"],
+            node["spec"]["taints"],
+            node["status"]["conditions"],
+            other_resources(node["status"]["allocatable"]),
         )
         for node in nodes
     }
@@ -150,7 +171,8 @@ def judged(nodes: list[Json], pods: list[Json], pod: Json, *, late: bool) -> dic
 
 def _traits(pod: Json) -> Any:
     leaving = "deletionTimestamp" in pod["metadata"]
-    return pod_traits(pod["metadata"]["labels"], pod["spec"], is_leaving=leaving)
+    asks = other_requests(msgspec.convert(pod["spec"], PodSpec))
+    return pod_traits(pod["metadata"]["labels"], pod["spec"], is_leaving=leaving, asks=asks)
 
 
 def _candidate(pod: Json) -> Candidate:

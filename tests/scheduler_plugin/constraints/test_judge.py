@@ -7,6 +7,7 @@ import pytest
 from scheduler_plugin.cluster.scheduling_fields import node_traits, pod_constraints, pod_traits, volume_terms
 from scheduler_plugin.constraints import (
     PLAIN_POD,
+    PODS,
     UNCONSTRAINED,
     Candidate,
     ClusterView,
@@ -69,6 +70,14 @@ HINDRANCES = {
         PodTraits({"app": "db"}),
         traits=PodTraits({"app": "db"}),
     ),
+    "no more pods may be there": why_not(UNCONSTRAINED, NodeTraits(has={PODS: 1}), PLAIN_POD),
+    "too little example.com/gpu is left there": why_not(
+        UNCONSTRAINED,
+        NodeTraits(has={"example.com/gpu": 2}),
+        PodTraits(asks=(("example.com/gpu", 1),)),
+        traits=PodTraits(asks=(("example.com/gpu", 2),)),
+    ),
+    "too little example.com/nic is left there": why_not(traits=PodTraits(asks=(("example.com/nic", 1),))),
     "port 80 is taken there": why_not(
         UNCONSTRAINED, ZONE_A, PodTraits(host_ports=(HostPort(80),)), traits=PodTraits(host_ports=(HostPort(80),))
     ),

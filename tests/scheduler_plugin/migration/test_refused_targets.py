@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 
 from tests.scheduler_plugin.fake_cluster import NODES, PODS
-from tests.scheduler_plugin.migration.moving_cluster import POD, MovingCluster, full_cluster, moving_cluster
-from tests.scheduler_plugin.objects import node
+from tests.scheduler_plugin.migration.moving_cluster import POD, SETTLED, MovingCluster, full_cluster, moving_cluster
+from tests.scheduler_plugin.objects import node, plain_pod
 
 WHY = "0/3 nodes are available: 3 Insufficient vendor.example/disk."
 
@@ -46,3 +46,20 @@ async def test_the_vm_may_grow_while_its_target_is_refused() -> None:
         await s.passes(1)
         s.relieve()
         assert await s.told(POD, 4) == (200, False, 4)
+
+
+async def test_a_vm_that_needs_a_device_is_sent_where_one_is_left_at_the_first_attempt() -> None:
+    device, cluster = "autoscaling.neon.tech/guest-devices", full_cluster()
+    asking = copy.deepcopy(POD)
+    asking["spec"]["containers"][0]["resources"]["requests"][device] = "1"
+    cluster.put(PODS, asking)
+    taken = plain_pod("taken", "1", "1Gi", "n3")
+    taken["spec"]["containers"][0]["resources"]["requests"][device] = "1"
+    cluster.put(PODS, taken)
+    for name, devices in (("n3", "1"), ("n4", "1")):
+        having = node(name)
+        having["status"]["allocatable"][device] = devices
+        cluster.put(NODES, having)
+    async with moving_cluster(cluster) as s:
+        await s.passes(SETTLED)
+        assert s.migrations == [("db", "n4", "")]
