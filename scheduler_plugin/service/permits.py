@@ -94,7 +94,8 @@ class Permits:
             request = wire.resolve(vm.slot_size)
         except MalformedRequestError as error:
             raise RefusedError(400, str(error)) from None
-        if self._context.ledger.follows_requests:
+        ledger = self._context.ledger
+        if ledger.follows_requests and ledger.is_short(pod.uid, request):
             return self._once_covered(pod, vm, request)
         return self._decided(pod, vm, request)
 

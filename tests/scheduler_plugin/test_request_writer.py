@@ -7,6 +7,8 @@ import logging
 
 import pytest
 
+from scheduler_plugin.web.agents import AgentRoutes
+from scheduler_plugin.web.hot_paths import HotRequest, HotResponse
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.followed_pod import (
@@ -21,7 +23,7 @@ from tests.scheduler_plugin.followed_pod import (
 )
 from tests.scheduler_plugin.granted import with_permit
 from tests.scheduler_plugin.objects import plain_pod, vm
-from tests.scheduler_plugin.running import running, usual_settings
+from tests.scheduler_plugin.running import agent_request, running, usual_settings
 
 
 @pytest.fixture
@@ -53,6 +55,17 @@ async def test_what_is_requested_already_costs_no_call(cluster: FakeCluster, clo
         await settle()
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
         assert "resize" not in writes(cluster)
+
+
+async def test_what_is_permitted_stored_and_requested_already_is_answered_without_a_task(
+    cluster: FakeCluster, clock: FakeClock
+) -> None:
+    async with following(cluster, clock) as scheduler:
+        assert permit(await scheduler.ask(sized(1, 4), 1, 4)) == (1, 4), "its token is known from now on"
+        routes, (headers, unchanged) = AgentRoutes(scheduler.parts.service), agent_request(cluster, sized(1, 4), 1, 4)
+        answer = routes.request(HotRequest(unchanged, headers["Authorization"]))
+        assert isinstance(answer, HotResponse)
+        assert answer.status == 200
 
 
 async def test_an_agent_waits_until_the_kubelet_has_set_aside_what_it_asks_for(
