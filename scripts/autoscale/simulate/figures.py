@@ -31,7 +31,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one victim order over the hours counted.
 
     ``asked`` are requests for more than the agent held, ``denied`` those of them that got less than they asked for.
-    ``denied_vm_seconds`` is how long VMs lacked what they had asked for, ``denied_vcpu_hours`` how much it was.
+    ``denied_vm_seconds`` is how long VMs lacked what they had asked for, ``denied_vcpu_hours`` how much it was, and
+    ``longest_denial_seconds`` the longest that one VM did without a break.
     ``moved_again`` are migrations of VMs that had moved within the hour before. ``disturbed_vcpu_hours`` is the load of
     VMs while they migrate. ``stuck_node_hours`` is the time that nodes were under pressure while no VM could leave.
     Utilisation is reserved over reservable, of CPU or memory, whichever is more. ``short_percent`` is the share of the
@@ -46,6 +47,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     granted: int
     denied: int
     denied_vm_seconds: float
+    longest_denial_seconds: float
     denied_vcpu_hours: float
     migrations: int
     migrations_per_hour: float

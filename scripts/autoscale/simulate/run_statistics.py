@@ -59,6 +59,8 @@ class RunStatistics:
         self._most = fleet.table.vcpus.astype(np.float64)
         self._on = np.array([self._number[vm.node] for vm in vms])
         self._denied: dict[int, float] = {}
+        self._denied_from: dict[int, int] = {}
+        self._longest_denial = 0
         self._before = self._counts()
 
     def after_step(self, touched: Iterable[str], changed: list[SimulatedVm], cores: Floats, stuck: int) -> None:
@@ -95,8 +97,17 @@ class RunStatistics:
             denial = vm.state.scheduler.denial
             if denial is None:
                 self._denied.pop(vm.index, None)
+                if vm.index in self._denied_from:
+                    self._longest_denial = self._longest()
+                    del self._denied_from[vm.index]
             else:
+                self._denied_from.setdefault(vm.index, self.curves.played)
                 self._denied[vm.index] = denial.wanted.cpu.minus_or_zero(denial.granted.cpu).as_cores
+
+    def _longest(self) -> int:
+        """For how many of the steps counted a VM was denied without a break, at most."""
+        first = min(self._denied_from.values(), default=self.curves.played)
+        return max(self._longest_denial, self.curves.played - max(first, self._warm_up))
 
     def _counts(self) -> Counts:
         cluster, moves = self._cluster, self._moves
@@ -127,6 +138,7 @@ class RunStatistics:
             granted=count.granted,
             denied=count.denied,
             denied_vm_seconds=float(curve["denied"].sum()) * step,
+            longest_denial_seconds=self._longest() * step,
             denied_vcpu_hours=float(curve["denied_cores"].sum()) * step / 3600,
             migrations=count.started,
             migrations_per_hour=count.started / hours if steps else 0.0,

@@ -32,6 +32,7 @@ ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
     ("granted in full", lambda found: f"{found.granted:,}"),
     ("partly denied", lambda found: f"{found.denied:,}"),
     ("denial, VM-seconds", lambda found: f"{found.denied_vm_seconds:,.0f}"),
+    ("longest denial of a VM, seconds", lambda found: f"{found.longest_denial_seconds:,.0f}"),
     ("denial, vCPU-hours", lambda found: f"{found.denied_vcpu_hours:,.1f}"),
     ("migrations per hour", lambda found: f"{found.migrations_per_hour:,.1f}"),
     ("of VMs that moved within the hour before", lambda found: f"{found.moved_again:,}"),

@@ -6,6 +6,7 @@ import copy
 
 from protocol.names import AUTO_MIGRATION, LABEL_MAKE_ROOM
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
+from tests.scheduler_plugin.migration.fake_controller import FakeController
 from tests.scheduler_plugin.migration.moving_cluster import POD, MovingCluster, moving_cluster
 from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm, vm_pod
 
@@ -68,6 +69,28 @@ async def test_a_denied_vm_that_must_stay_reads_who_moves_away_for_it() -> None:
         assert told(s) == [("VirtualMachine", "big", "VM default/db moves from n1 to n2 to make room")]
         await s.finished()
         assert await s.told(BIG, 8, 12) == (200, False, 8)
+
+
+async def test_a_denial_that_three_neighbours_must_make_room_for_is_over_within_a_minute() -> None:
+    cluster = FakeCluster()
+    for name in ("n1", "n2"):
+        cluster.put(NODES, node(name, "8"))
+    for name in ("a", "b", "big", "c"):
+        cluster.put(VMS, vm(name, 2, 2))
+        cluster.put(PODS, vm_pod(name, "n1"))
+    stays = copy.deepcopy(cluster.get(VMS, "default", "big"))
+    stays["metadata"]["labels"][AUTO_MIGRATION] = "false"
+    cluster.put(VMS, stays)
+    async with moving_cluster(cluster, "migration: {settleSeconds: 600}") as s:
+        began, permits = s.clock.now(), [(await s.told(BIG, 8, 2))[2]]
+        while permits[-1] < 8 and s.clock.now() - began < 60:
+            await s.passes(1)
+            if len(s.migrations) == len(permits):
+                s.controller = FakeController(cluster, s.migrations[-1][0])
+                await s.carried_out()
+                permits.append((await s.told(BIG, 8, 2))[2])
+        assert (permits, s.clock.now() - began < 60) == ([2, 4, 6, 8], True)
+        assert sorted(s.migrations) == [(each, "n2", "Succeeded") for each in ("a", "b", "c")]
 
 
 async def test_no_neighbour_moves_for_a_vm_that_has_no_agent_any_more() -> None:

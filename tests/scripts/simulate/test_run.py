@@ -14,6 +14,7 @@ from scripts.autoscale.simulate.migration_model import LEAST_COST, NO_MIGRATION,
 from scripts.autoscale.simulate.run import Run
 from scripts.autoscale.simulate.simulated_vm import SimulatedVm
 
+MINUTE = 60.0
 SMALL = SimulationSettings(nodes=4, vms=40, hours=0.5, step=Seconds(30.0), fill=0.85)
 
 
@@ -91,6 +92,7 @@ def test_migration_spares_a_fleet_the_denials_that_it_has_without(day: dict[str,
         assert found[order].migrations > 0
         assert found[order].over_watermark_percent < 0.5 * still.over_watermark_percent
         assert found[order].denied_vm_seconds < 0.5 * still.denied_vm_seconds
+        assert found[order].longest_denial_seconds <= MINUTE < still.longest_denial_seconds
     assert _disturbance(found["least-loaded"]) < 0.7 * _disturbance(found["oldest-first"])
     assert _disturbance(found["least-loaded"]) < 0.7 * _disturbance(found["random"])
     chosen, others = found[LEAST_COST], [found[each] for each in ("least-loaded", "random", "oldest-first")]

@@ -42,6 +42,7 @@ def test_what_is_denied_short_and_too_full_is_counted_by_time() -> None:
             "granted": 0,
             "denied": 1,
             "denied_vm_seconds": 60.0,
+            "longest_denial_seconds": 60.0,
             "denied_vcpu_hours": 24 / 4 * MINUTE,
             "migrations": 0,
             "migrations_per_hour": 0.0,
@@ -73,7 +74,17 @@ def test_a_denial_that_is_over_is_not_counted_on() -> None:
     fixture.cluster.ledger.lose_pod(fixture.vms.pop(0).pod)
     fixture.run_agent(fixture.vms[0])
     assert not fixture.vms[0].is_denied
-    assert noted(fixture, record, 3).denied_vm_seconds == 15.0
+    found = noted(fixture, record, 3)
+    assert (found.denied_vm_seconds, found.longest_denial_seconds) == (15.0, 15.0)
+
+
+def test_of_a_denial_that_began_before_anything_was_counted_the_rest_is() -> None:
+    fixture = SimulationFixture([40, 10], [12], order="none")
+    record = RunStatistics(fixture.fleet, fixture.cluster, fixture.moves, fixture.vms, WARM_UP)
+    fixture.cores[1] = 8.0
+    fixture.run_agent(fixture.vms[1])
+    assert noted(fixture, record, WARM_UP).longest_denial_seconds == 0.0
+    assert noted(fixture, record, 2).longest_denial_seconds == 30.0
 
 
 def test_migrations_are_counted_from_when_they_begin() -> None:
