@@ -21,7 +21,7 @@ from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.migration_reservations import has_place, is_target, leaves
-from scheduler_plugin.ledger.moves import Migration
+from scheduler_plugin.ledger.moves import Migration, carried_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +158,12 @@ def _order(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
 
 
 def _migration(name: ObjectName, migration: Migration, ledger: Ledger) -> list[str]:
-    """An active migration has its room on the node that it names, or it is known why not."""
+    """A migration that is carried out has its room on the node that it names, or it is known why not."""
     broken = []
     if migration.name != name or migration not in ledger.migrations_of(migration.vm):
         broken.append(f"migration {name}: is not filed under its name and its VM {migration.vm}")
     account = ledger.vms.get(migration.vm)
-    waits = migration.is_active and not migration.is_leaving and migration.problem is None
+    waits = carried_out(ledger.migrations_of(migration.vm)) is migration and migration.problem is None
     if not waits or migration.target is None or account is None or account.facts is None or account.is_deleted:
         return broken
     is_placed = any(claim.node == migration.target or is_target(migration, claim) for claim in account.claims)

@@ -7,6 +7,7 @@ Rules that hold here:
 - A VM has one reservation on each node where it is or will be. Room is reserved on the node that the migration names
   while the VM claims nothing there and its target pod is nowhere; the pod's own claim takes the reservation's place.
   A success that is heard of before its target pod keeps the room until the pod is.
+- Of several migrations of a VM that have not ended, the one that is carried out reserves: people may make any number.
 - A reservation shares the VM's account, so it grows, shrinks and bounds growth like any of its claims. It never pushes
   a node over its total; what has no room any more is ``problem``, for the planner, which may cancel.
 - A claim is migrating while an active migration leaves it, and after a success until its pod goes. The order to hold
@@ -21,7 +22,7 @@ from protocol.messages import ObjectName
 from protocol.units import ZERO, Instant
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount, claim_size
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
-from scheduler_plugin.ledger.moves import Creation, Migration, Move
+from scheduler_plugin.ledger.moves import Creation, Migration, Move, carried_out
 from scheduler_plugin.ledger.outcomes import CreateMigration, Effect, MoveReservation, NotReadyError, ReadMigration
 from scheduler_plugin.ledger.state import LedgerState
 from scheduler_plugin.placement import FITS, Fits, NeverFits, Refused, Room, Verdict, shortage, verdict
@@ -180,11 +181,11 @@ def leaves(migration: Migration, claim: Claim) -> bool:
     return migration.phase is MigrationPhase.SUCCEEDED and migration.source_pod == claim.pod.name and not runs_here
 
 
-def _wants_reservation(migration: Migration, account: VmAccount | None) -> bool:
+def _wants_reservation(state: LedgerState, migration: Migration, account: VmAccount | None) -> bool:
     if migration.target is None or account is None or account.facts is None or account.is_deleted:
         return False
     if migration.is_active:
-        is_expected = not migration.is_leaving
+        is_expected = carried_out(state.migrations.of(migration.vm)) is migration
     else:
         runs_in, pods = account.facts.pod, (migration.source_pod, migration.target_pod)
         is_expected = migration.arrives_unseen and runs_in is not None and runs_in in pods
@@ -207,12 +208,12 @@ def _keeps_reservation(state: LedgerState, migration: Migration, account: VmAcco
         return False
     if held.vm is not None and held.vm is not account:  # another VM has the name: this one may still be on its way
         return not any(each.node == held.node for each in held.vm.claims if each is not held) and migration.is_active
-    return _wants_reservation(migration, account)
+    return _wants_reservation(state, migration, account)
 
 
 def _reserve(state: LedgerState, migration: Migration, account: VmAccount | None) -> str | None:
     """Reserves the room where it is wanted and there; otherwise says what is in the way."""
-    if migration.reservation_uid in state.claims or not _wants_reservation(migration, account):
+    if migration.reservation_uid in state.claims or not _wants_reservation(state, migration, account):
         return None
     room = _room(state, migration.target)
     if room is None or account is None:

@@ -9,6 +9,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -120,6 +121,11 @@ class Migration:
         return self.facts is None or self.facts.is_ours
 
     @property
+    def has_begun(self) -> bool:
+        """Whether its controller is at work on it."""
+        return self.phase is not MigrationPhase.PENDING or self.target_pod is not None or self.placed_on is not None
+
+    @property
     def goal(self) -> str | None:
         """The node that the VM moves to, as far as is known."""
         return self.placed_on or self.target
@@ -132,6 +138,15 @@ class Migration:
         self.target = facts.target
         self.source_pod = facts.source_pod or self.source_pod
         self.target_pod = facts.target_pod or self.target_pod
+
+
+def carried_out(migrations: Iterable[Migration]) -> Migration | None:
+    """Of a VM's migrations the one that is carried out now or next: one that has begun, or else the oldest.
+
+    People may make any number; a VM moves by one at a time.
+    """
+    active = [each for each in migrations if each.is_active and not each.is_leaving]
+    return next((each for each in active if each.has_begun), active[0] if active else None)
 
 
 class Migrations:

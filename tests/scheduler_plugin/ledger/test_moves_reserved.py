@@ -10,6 +10,7 @@ from scheduler_plugin.ledger import (
     ClaimState,
     CreateMigration,
     Ledger,
+    MigrationFacts,
     Move,
     MoveReservation,
     NotReadyError,
@@ -19,6 +20,7 @@ from scheduler_plugin.ledger.migration_reservations import NOT_SETTLED, ON_THE_W
 from scheduler_plugin.placement import CORDONED, FITS, NO_FREE_CPU, UNKNOWN_NODE, NeverFits
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
+    Fleet,
     amount,
     migration,
     name,
@@ -98,6 +100,41 @@ def test_what_is_reserved_is_not_given_to_anybody_else() -> None:
     other = plain_pod("b", amount(2))
     assert fleet.ledger.filter(other, ["n2"]).refused == {"n2": "not enough free cpu"}
     assert fleet.ledger.reserve(other, "n2").verdict is NO_FREE_CPU
+
+
+def by_hand(number: int, **more: object) -> MigrationFacts:
+    """One of several migrations of ``a`` that a person has made, to the node of its number."""
+    facts = migration("a", PENDING, to=f"n{number}", number=number, is_ours=False)
+    return replace(facts, **more)  # type: ignore[arg-type] # names of fields
+
+
+def booked(fleet: Fleet) -> dict[str, float]:
+    """The CPUs reserved on the nodes that ``a`` may be moved to."""
+    return {each: fleet.ledger.nodes[each].reserved.cpu.as_cores for each in ("n2", "n3", "n4")}
+
+
+def with_four_nodes() -> Fleet:
+    """``a`` is on n1, and people want it on each of the others."""
+    fleet = two_nodes()
+    for number in (2, 3, 4):
+        fleet.did(fleet.ledger.see_node(node(f"n{number}")))
+        fleet.did(fleet.ledger.see_migration(by_hand(number), LATER))
+    return fleet
+
+
+def test_of_several_migrations_of_a_vm_only_the_oldest_reserves_room() -> None:
+    fleet = with_four_nodes()
+    assert booked(fleet) == {"n2": 2, "n3": 0, "n4": 0}
+    fleet.did(fleet.ledger.see_migration(by_hand(2, version=2, phase=FAILED), LATER))
+    assert booked(fleet) == {"n2": 0, "n3": 2, "n4": 0}
+    fleet.did(fleet.ledger.see_migration(by_hand(3, version=2, is_leaving=True), LATER))
+    assert booked(fleet) == {"n2": 0, "n3": 0, "n4": 2}
+
+
+def test_one_that_its_controller_has_begun_takes_the_turn_of_the_oldest() -> None:
+    fleet = with_four_nodes()
+    fleet.did(fleet.ledger.see_migration(by_hand(4, version=2, target_pod=name("a-target")), LATER))
+    assert booked(fleet) == {"n2": 0, "n3": 0, "n4": 2}
 
 
 def test_a_booking_follows_its_vm() -> None:
