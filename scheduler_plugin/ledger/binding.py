@@ -184,11 +184,12 @@ def _see_unbound(state: LedgerState, pod: PodFacts) -> None:
 
 def _learn(state: LedgerState, claim: Claim, pod: PodFacts) -> None:
     """Takes the newer facts of the claim's pod; the caller brings the sums to them."""
+    resizes, before = claim.resizes, claim.pod.runner
     claim.pod = pod
-    if claim.resizes is not None and pod.runner is not None:
-        if claim.resizes.goal is not None:
+    if resizes is not None and pod.runner is not None:
+        if before is not None and resizes.is_unanswered(before):
             state.orders.append(RequestsSeen(pod.uid))
-        claim.resizes.seen(pod.runner)
+        resizes.seen(pod.runner)
 
 
 def _runs_another_vm(claim: Claim, pod: PodFacts) -> bool:

@@ -79,7 +79,7 @@ class ResizePod:
 
 @dataclass(frozen=True, slots=True)
 class RequestsSeen:
-    """News of a pod whose requests are being raised: what waits for the kubelet looks again."""
+    """News of a pod that has asked for more than it has: what waits for the kubelet looks again."""
 
     uid: str
 

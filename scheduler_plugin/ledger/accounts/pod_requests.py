@@ -81,6 +81,10 @@ class PodRequests:
             least = least.at_most(each.least)
         return least
 
+    def is_unanswered(self, runner: RunnerRequests) -> bool:
+        """Whether the pod asks for more than it has for its guest in any case."""
+        return not runner.asked.within(self.least(runner))
+
     @property
     def most(self) -> Resources:
         """The most of what may land. ``PodFacts.requests`` has what is asked for by now, where it may be granted."""

@@ -80,7 +80,7 @@ class RequestOrders(LedgerPart):
         runner = None if claim is None else claim.pod.runner
         if claim is None or runner is None or runner.problem or claim.resizes is None or claim.resizes.may_land:
             return False
-        return not runner.asked.within(claim.resizes.least(runner))
+        return claim.resizes.is_unanswered(runner)
 
     def raise_requests(self, uid: str, request: AgentRequest, now: Instant) -> tuple[ResizePod | None, Effects]:
         """What to write before the agent may get what it asks for; None where nothing, or not now.

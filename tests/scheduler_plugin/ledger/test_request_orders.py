@@ -26,11 +26,11 @@ def test_nothing_is_permitted_before_the_requests_hold_it() -> None:
     assert at.fleet.reserved("a") == amount(4)
     assert at.grant(amount(4)) == amount(1)
     assert at.lands(raised)
-    assert at.look() == (RequestsSeen("uid-a"),)
+    assert at.look() == (), "there is nothing to wait for before"
     assert (at.ledger.is_awaited("uid-a"), at.grant(amount(4))) == (True, amount(1))
     assert problem_of(at) == "the kubelet has not set aside yet what the pod requests"
     at.kubelet_answers()
-    at.look()
+    assert at.look() == (RequestsSeen("uid-a"),)
     assert (at.ledger.is_awaited("uid-a"), at.grant(amount(4)), problem_of(at)) == (False, amount(4), "")
 
 
@@ -117,7 +117,7 @@ def test_a_growth_that_crosses_a_shrink_waits_until_the_kubelet_has_looked_again
     assert at.ledger.explain("uid-a", at.now).requests_secured == amount(1)
     at.is_seen = True
     at.kubelet_answers()
-    at.look()
+    assert at.look() == (RequestsSeen("uid-a"),)
     assert (at.ledger.is_awaited("uid-a"), at.grant(amount(4)), problem_of(at)) == (False, amount(4), "")
 
 
@@ -203,6 +203,15 @@ def test_a_restarted_scheduler_does_not_rely_on_requests_that_a_write_may_yet_lo
     assert at.grant(amount(3)) == amount(1)
     at.pass_time(10)
     assert at.grant(amount(3)) == amount(3)
+
+
+def test_a_restarted_scheduler_hears_the_kubelets_answer_to_what_was_asked_before_it() -> None:
+    at = Requested(asked=amount(4), allocated=amount(1))
+    at.pass_time(10)
+    assert (at.raising(amount(4)), at.ledger.is_awaited("uid-a")) == (None, True)
+    at.kubelet_answers()
+    assert at.look() == (RequestsSeen("uid-a"),)
+    assert (at.ledger.is_awaited("uid-a"), at.grant(amount(4))) == (False, amount(4))
 
 
 def test_requests_of_a_vm_that_moves_are_not_changed() -> None:
