@@ -15,6 +15,7 @@ from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_facts import MigrationFacts, MigrationPlan
 from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.objects.owners import is_owned_by, owner_reference
+from deploy.neonvm.objects.same_guest import with_guest_of
 from deploy.neonvm.objects.target_pod import target_pod
 from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
 from deploy.neonvm.ports import TransferInfo, TransferLimits
@@ -56,7 +57,7 @@ class MigrationExecutor:
         if todo.own_source and facts.source is not None:
             await self._own(facts.source, migration)
         if todo.create_target and facts.vm is not None:
-            await self._create_target(migration, facts.vm)
+            await self._create_target(migration, facts.vm, facts.source)
         if todo.send:
             await self._begin(facts, remaining)
         if todo.cancel:
@@ -97,8 +98,9 @@ class MigrationExecutor:
         body: Json = {"metadata": version, "status": changed}
         await self._deps.client.merge_patch(MIGRATIONS, name_of(migration), body, "status")
 
-    async def _create_target(self, migration: Json, vm: Json) -> None:
+    async def _create_target(self, migration: Json, vm: Json, source: Json | None) -> None:
         pod = self._deps.form(vm, target_pod(migration, vm, machine_of(vm).use, self._deps.sidecars))
+        pod = with_guest_of(pod, source or {})
         try:
             await self._deps.client.create(PODS, name_of(vm).namespace, pod)
         except ApiError as error:

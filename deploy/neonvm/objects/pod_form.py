@@ -18,6 +18,7 @@ from deploy.neonvm.addressing import METRICS_PORT, MONITOR_PORT, QMP_PORT, RUNNE
 from deploy.neonvm.objects.dump import encode_dump
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import is_runner
+from deploy.neonvm.objects.same_guest import DISK
 from protocol.kubernetes.objects import Json, child, flag, items, labels_of, name_of, text, whole
 from protocol.names import LABEL_ENABLED, RUNNER_COMMAND
 
@@ -184,7 +185,7 @@ def _grace(vm: Json) -> int:
 def _disk_copier(vm: Json) -> Json:
     disk = child(vm, "spec", "guest", "rootDisk")
     return {
-        "name": "init",
+        "name": DISK,
         "image": text(disk, "image"),
         "imagePullPolicy": text(disk, "imagePullPolicy") or "IfNotPresent",
         "command": ["sh", "-c", "cp /disk.qcow2 /vm/images/rootdisk.qcow2"],

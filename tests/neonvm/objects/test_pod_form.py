@@ -11,6 +11,7 @@ from deploy.neonvm.objects.dump import decode_dump
 from deploy.neonvm.objects.owners import owner_reference
 from deploy.neonvm.objects.pod_form import RunnerForm
 from deploy.neonvm.objects.pods import MOVED, MOVED_AWAY, pod_end, runner_pod
+from deploy.neonvm.objects.same_guest import with_guest_of
 from deploy.neonvm.objects.target_pod import target_pod
 from deploy.neonvm.objects.vm_spec import machine_of
 from protocol.kubernetes.objects import Json, child
@@ -142,6 +143,30 @@ def test_the_target_of_a_migration_is_told_to_receive() -> None:
     (runner,) = cast("list[Any]", child(made, "spec")["containers"])
     assert {"name": "RECEIVE_MIGRATION", "value": "true"} in runner["env"]
     assert cast("Any", made)["metadata"]["ownerReferences"] == [owner_reference(MIGRATIONS, migration)]
+
+
+@pytest.mark.parametrize(
+    ("image_id", "image"),
+    [
+        (f"registry/postgres@sha256:{'a' * 64}", f"registry/postgres@sha256:{'a' * 64}"),
+        (f"docker-pullable://registry/postgres@sha256:{'a' * 64}", f"registry/postgres@sha256:{'a' * 64}"),
+        (f"sha256:{'a' * 64}", "postgres:15"),
+        ("", "postgres:15"),
+    ],
+)
+def test_a_target_continues_the_guest_of_its_source_whatever_its_vm_says_by_now(image_id: str, image: str) -> None:
+    """On another base its disk would be garbage, and its memory fits no other machine."""
+    source = pod(vm())
+    source["status"] = {"initContainerStatuses": [{"name": "init", "imageID": image_id}]}
+    edited = vm(guest={**child(vm(), "spec", "guest"), "rootDisk": {"image": "postgres:16"}})
+    made = cast("dict[str, Any]", with_guest_of(pod(edited), source))["spec"]
+    assert [each["image"] for each in made["initContainers"]] == [image]
+    assert made["containers"][0]["args"] == source["spec"]["containers"][0]["args"]
+    assert made["volumes"] == pod(edited)["spec"]["volumes"]
+
+
+def test_without_a_source_a_target_is_as_its_vm_says() -> None:
+    assert with_guest_of(pod(vm()), {}) == pod(vm())
 
 
 def test_an_agent_is_a_native_sidecar_with_an_identity_that_the_runner_lacks() -> None:
