@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - Sizes and permits come by watches, within milliseconds; reservations and denials with the next look at the scheduler.
-- A scheduler that does not answer changes no number: the page says that they are old.
+- A scheduler or an API server that does not answer changes no number: the page says that they are old.
 - Nothing is asked more often because more people look.
 """
 
@@ -13,6 +13,8 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.resources import HVPAS, MIGRATIONS, TORTOISES, VIRTUAL_MACHINES, VM_GROUPS, Resource
@@ -25,6 +27,7 @@ from scheduler_plugin.dashboard.core.frames import GROUP, MOVE, NODE, STANDING, 
 from scheduler_plugin.dashboard.core.journal import Journal
 from scheduler_plugin.dashboard.core.rows import (
     Row,
+    StandingRow,
     VmRow,
     Word,
     differing,
@@ -43,6 +46,8 @@ LOOK: Final = Seconds(1.0)
 """The least pause between two looks at the scheduler; a look that takes long makes it longer."""
 
 GROUP_KINDS: Final = (VM_GROUPS, HVPAS, TORTOISES)
+WATCHED: Final = (VIRTUAL_MACHINES, MIGRATIONS)
+"""What people take to be as it is this moment: they are told when no more is heard of it."""
 _FEW: Final = 4
 """A pause is so many times as long as the look before it, within these bounds."""
 LONGEST_PAUSE: Final = Seconds(5.0)
@@ -57,6 +62,8 @@ class Fleet:
         self.synced = asyncio.Event()
         self._sources, self._clock = sources, clock
         self._words: dict[str, Word] = {}
+        self._said: StandingRow | None = None
+        self._silent = 0
         self._unlisted = {VIRTUAL_MACHINES.plural}
         self._informers: dict[Resource, Informer[Row]] = {
             VIRTUAL_MACHINES: self._informer(VIRTUAL_MACHINES, VM, vm_row, telemetry),
@@ -92,7 +99,9 @@ class Fleet:
     async def look(self) -> None:
         """One look at the scheduler."""
         found = await self._sources.of_scheduler("/nodes")
-        news = self.journal.put(STANDING, standing_row(found))
+        self._said = standing_row(found)
+        self._notice_silence()
+        news = self._stand()
         if found is not None:
             nodes, said = await asyncio.to_thread(lambda: (node_rows(found), words(found)))
             news = self.journal.replace(NODE, nodes) or news
@@ -110,10 +119,25 @@ class Fleet:
             await self.look()
             await self._clock.sleep(_pause(begun, self._clock.now()))
 
+    def _notice_silence(self) -> None:
+        if all(self._informers[kind].is_answered for kind in WATCHED):
+            self._silent = 0
+        elif not self._silent:
+            self._silent = round(self._clock.wall())
+
+    def _stand(self) -> bool:
+        """Tells how everything stands, once the scheduler has been looked at; whether that is news."""
+        if self._said is None:
+            return False
+        row = msgspec.structs.replace(self._said, listed=not self._unlisted, silent=self._silent)
+        return self.journal.put(STANDING, row)
+
     def _listed(self, plural: str) -> None:
         self._unlisted.discard(plural)
         if not self._unlisted:
             self.synced.set()
+        if self._stand():
+            self.on_news()
 
     def _changed(self, rows: str, change: Change[Row]) -> None:
         row = change.after if change.after is not None else change.before

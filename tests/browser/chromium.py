@@ -83,7 +83,9 @@ async def served(
     on_a_cluster: bool = False,
     history: History | None = None,
     clock: Clock | None = None,
+    is_read: bool = True,
 ) -> AsyncIterator[Served]:
+    """A page's program that listens, once it has read its cluster; at once unless ``is_read``."""
     clock, judge = clock or SystemClock(), ApiJudge(cluster) if on_a_cluster else None
     dashboard = assemble("a fleet that is made up", cluster, told, clock, judge, history)
     found = Served(cluster, told, dashboard, [])
@@ -92,8 +94,9 @@ async def served(
         dashboard.doorman.offer_link()
     logging.getLogger("autoscale").setLevel(logging.ERROR)
     running = asyncio.create_task(dashboard.run())
-    await dashboard.fleet.synced.wait()
-    await dashboard.fleet.look()
+    if is_read:
+        await dashboard.fleet.synced.wait()
+        await dashboard.fleet.look()
     await found.start()
     try:
         yield found

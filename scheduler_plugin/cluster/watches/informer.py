@@ -64,12 +64,14 @@ LIST_AFTER: Final = 10
 
 @dataclass(slots=True, eq=False)
 class Informer(KnownFacts[F]):
-    """What is known of one kind, kept in step. ``is_missing`` while the cluster lacks the kind.
+    """What is known of one kind, kept in step. ``is_missing`` while the cluster lacks the kind, ``is_answered`` while
+    lists and watches of it have not broken off since the API server last answered.
 
     ``on_restored`` runs before a list that is older than what is known: the cluster's store was restored.
     """
 
     is_missing: bool = False
+    is_answered: bool = False
     on_restored: Callable[[], None] = lambda: None
     _failures: int = 0
     _resumes: bool = False
@@ -134,6 +136,7 @@ class Informer(KnownFacts[F]):
                     await clock.sleep(MISSING_RETRY)
                     return
                 self._cursor.refused(error.refusal)
+            self.is_answered = False
             self._failures += 1
             if self._failures >= LIST_AFTER:
                 self._cursor = Cursor()
@@ -156,6 +159,7 @@ class Informer(KnownFacts[F]):
         self.on_restored()
 
     def _go_missing(self, on_synced: Callable[[], None]) -> None:
+        self.is_answered = True
         if self.is_missing:
             self._synced(lambda: None)
             return
@@ -209,7 +213,7 @@ class Informer(KnownFacts[F]):
     async def _watch(self, api: KubernetesApi, clock: Clock) -> None:
         times = WatchTimes.spread(clock.jitter(), WATCH_SPAN)
         query = watch_query(self._cursor.version or "", times)
-        began = clock.now()
+        began, self.is_answered = clock.now(), True
         self.report.watch_heard(self.kind.name)
         async with api.stream(ApiCall("GET", self.kind.path, times.silence, query=query)) as lines:
             async for line in lines:

@@ -96,7 +96,10 @@ class GroupRow(Row, frozen=True):
 
 
 class StandingRow(Row, frozen=True):
-    """How the scheduler stands: the line above everything. ``heard`` is false while it does not answer."""
+    """How the scheduler and the API server stand: the line above everything. ``heard`` is false while the scheduler
+    does not answer. ``listed`` is whether all VMs have been read, and ``silent`` since when (seconds since 1970) the
+    API server says nothing of VMs or migrations; 0 while it does.
+    """
 
     heard: bool = False
     ready: bool = False
@@ -104,6 +107,8 @@ class StandingRow(Row, frozen=True):
     waiting: int = 0
     unreadable: int = 0
     idle: str = ""
+    listed: bool = False
+    silent: int = 0
 
 
 class Word(msgspec.Struct, frozen=True):

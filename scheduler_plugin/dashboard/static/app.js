@@ -8,6 +8,7 @@ import { MovesView } from "./moves.js";
 import { NodeView } from "./node.js";
 import { SettingsView } from "./settings.js";
 import { signIn } from "./signin.js";
+import { linkOf, sentencesOf } from "./standing.js";
 import { Store } from "./store.js";
 import { VmView } from "./vm.js";
 
@@ -52,19 +53,12 @@ function onNews() {
 }
 
 function showStanding() {
-  const time = store.heardAt ? store.heardAt.toLocaleTimeString() : "";
-  at("link").dataset.state = store.isLinked ? "live" : "lost";
-  say(at("link-text"), store.isLinked ? "live" : "not connected");
-  const said = [];
-  const standing = store.standing;
-  if (!store.isLinked && time) said.push(`No connection to the page's server: what you see is from ${time}.`);
-  else if (standing && !standing.heard) said.push("The scheduler does not answer: reservations and denials are old.");
-  else if (standing && !standing.ready) said.push("The scheduler has not read the cluster yet.");
-  if (standing && standing.idle && store.isLinked) said.push(`No VM is moved: ${standing.idle}.`);
-  if (standing && standing.waiting) said.push(`Pods that wait for room: ${standing.waiting}.`);
-  if (standing && standing.unreadable) said.push(`Objects that cannot be read: ${standing.unreadable}.`);
+  const [state, word] = linkOf(store);
+  at("link").dataset.state = state;
+  say(at("link-text"), word);
+  const said = sentencesOf(store);
   say(at("banner"), said.join(" "));
-  at("banner").dataset.state = store.isLinked && (!standing || standing.heard) ? "note" : "lost";
+  at("banner").dataset.state = state === "lost" ? "lost" : "note";
   at("banner").hidden = said.length === 0;
 }
 
@@ -81,6 +75,7 @@ async function begin() {
   fill(at("nav"), VIEWS.map(([path, title]) => h("a", { href: `#/${path}` }, title)));
   store.open();
   route();
+  showStanding();
 }
 
 function useTheme(theme) {
@@ -97,6 +92,6 @@ at("theme").addEventListener("click", () => {
 try { useTheme(localStorage.getItem("theme")); } catch { /* the system's theme */ }
 addEventListener("hashchange", () => { if (view) route(); });
 store.addEventListener("news", onNews);
-store.addEventListener("link", showStanding);
+store.addEventListener("link", onNews);
 store.addEventListener("refused", sessionAgain);
 begin();

@@ -3,6 +3,7 @@
 import { FleetCanvas } from "./canvas.js";
 import { fill, h, say, table } from "./dom.js";
 import { ZOOMS, accepts, blockAt, cellAt, laidOut, nodesOf, usualZoom } from "./layout.js";
+import { isSure, waitsFor } from "./standing.js";
 import { STATES, amount, count, isPressed, isUnderWay, nodeHref, size, some, stateOf, vmHref, whyOf } from "./words.js";
 
 const LISTED = 40;
@@ -90,13 +91,14 @@ export class FleetView {
     const vms = [...this.store.rows.vm.values()];
     const nodes = [...this.store.rows.node.values()];
     const out = vms.filter((vm) => stateOf(vm) !== "calm" && accepts({ ...kept.filter, state: "" }, vm));
+    const waits = waitsFor(this.store);
     const by = (state) => out.filter((vm) => stateOf(vm) === state).length;
     const pressed = nodes.filter(isPressed);
     const chips = [["unhealthy", by("unhealthy")], ["denied", by("denied")], ["pressed", pressed.length], ["moving", by("moving")]];
-    fill(this.sums, h("span", { class: "sum" }, `${count(vms.length, "VM")} on ${count(nodes.length, "node")}`),
-      chips.map(([state, many]) => h("button", { type: "button", class: `chip ${many ? state : ""}`, "aria-pressed": String(kept.filter.state === state),
+    fill(this.sums, h("span", { class: "sum" }, waits || `${count(vms.length, "VM")} on ${count(nodes.length, "node")}`),
+      waits ? [] : chips.map(([state, many]) => h("button", { type: "button", class: `chip ${many ? state : ""}`, "aria-pressed": String(kept.filter.state === state),
         onclick: () => this.filtered({ state: kept.filter.state === state ? "" : state }) }, `${many.toLocaleString("en")} ${state}`)));
-    say(this.announced, `${by("denied")} denied, ${by("unhealthy")} unhealthy, ${pressed.length} nodes pressed.`);
+    say(this.announced, waits || `${by("denied")} denied, ${by("unhealthy")} unhealthy, ${pressed.length} nodes pressed.`);
     this.attention(out, pressed);
   }
 
@@ -109,8 +111,7 @@ export class FleetView {
     const nodes = pressed.slice(0, LISTED).map((node) => item("pressed", nodeHref(node.key), node.key, node.stuck || `${some(node.excess)} above its watermark`, "node"));
     const vms = out.slice(0, LISTED).map((vm) => item(stateOf(vm), vmHref(vm.key), vm.key, whyOf(vm), where(vm)));
     const more = Math.max(0, out.length - LISTED) + Math.max(0, pressed.length - LISTED);
-    fill(this.standing, h("h2", {}, "What stands out"), nodes.length + vms.length === 0 ? h("p", { class: "empty calm" }, "Nothing: every VM has what it asks for.")
-      : h("ul", {}, vms, nodes), more ? h("p", { class: "more" }, `and ${more} more`) : null);
+    fill(this.standing, h("h2", {}, "What stands out"), nodes.length + vms.length === 0 ? calm(this.store) : h("ul", {}, vms, nodes), more ? h("p", { class: "more" }, `and ${more} more`) : null);
   }
 
   options() {
@@ -203,6 +204,11 @@ export class FleetView {
     removeEventListener("keydown", this.onKey);
     this.tip();
   }
+}
+
+function calm(store) {
+  if (isSure(store)) return h("p", { class: "empty calm" }, "Nothing: every VM has what it asks for.");
+  return h("p", { class: "empty" }, waitsFor(store) ? "Not known yet." : "Nothing in what is known; the line above says what is old.");
 }
 
 function legend() {

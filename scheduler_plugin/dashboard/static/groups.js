@@ -2,6 +2,7 @@
 
 import { CostBox } from "./costs.js";
 import { fill, h, table } from "./dom.js";
+import { waitsFor } from "./standing.js";
 import { groupHref, size, stateOf, vmHref } from "./words.js";
 
 const number = (value) => value < 0 ? "–" : String(value);
@@ -19,7 +20,7 @@ export class GroupsView {
     const headings = [{ text: "Group" }, { text: "Kind" }, { text: "Replicas", number: true },
       { text: "Wanted", number: true }, { text: "Why" }];
     fill(this.body, groups.length === 0
-      ? h("p", { class: "empty" }, "There are no groups: no VirtualMachineGroup, Hvpa or Tortoise that you may see.")
+      ? h("p", { class: "empty" }, waitsFor(this.store) || "There are no groups: no VirtualMachineGroup, Hvpa or Tortoise that you may see.")
       : table(`Groups (${groups.length})`, headings, groups.map((each) => [
         h("a", { href: groupHref(each.key) }, each.name), each.kind, number(each.replicas), number(each.desired),
         h("span", { class: each.healthy ? "" : "problem" }, each.because || "–")])));
@@ -58,7 +59,7 @@ export class GroupView {
       .sort((a, b) => a.key.localeCompare(b.key));
     const headings = [{ text: "VM" }, { text: "Node" }, { text: "Phase" }, { text: "Size" }, { text: "State" }];
     fill(this.facts, group ? h("p", {}, `${number(group.replicas)} replicas, ${number(group.desired)} wanted. ${group.because}`)
-      : h("p", { class: "empty" }, "There is no such group."),
+      : h("p", { class: "empty" }, waitsFor(this.store) || "There is no such group."),
     members.length ? table(`Members (${members.length})`, headings, members.map((vm) => [
       h("a", { href: vmHref(vm.key) }, vm.key), vm.node || "–", vm.phase, size(vm.use), stateOf(vm)])) : null);
   }

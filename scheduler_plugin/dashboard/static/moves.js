@@ -1,6 +1,7 @@
 // The view of migrations: what is under way, and what ended lately.
 
 import { fill, h, table } from "./dom.js";
+import { waitsFor } from "./standing.js";
 import { isUnderWay, nodeHref, vmHref } from "./words.js";
 
 export class MovesView {
@@ -15,7 +16,8 @@ export class MovesView {
     const moves = [...this.store.rows.move.values()].sort((a, b) => (a.started < b.started ? 1 : -1));
     const under = moves.filter(isUnderWay);
     const ended = moves.filter((each) => !isUnderWay(each)).slice(0, 200);
-    fill(this.body, movesTable(`Under way (${under.length})`, under), movesTable(`Ended lately (${ended.length})`, ended));
+    const waits = waitsFor(this.store);
+    fill(this.body, waits ? h("p", { class: "empty" }, waits) : null, movesTable(`Under way (${under.length})`, under), movesTable(`Ended lately (${ended.length})`, ended));
   }
 
   close() {}

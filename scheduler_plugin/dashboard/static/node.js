@@ -3,6 +3,7 @@
 import { CostBox } from "./costs.js";
 import { fill, h, table } from "./dom.js";
 import { movesTable } from "./moves.js";
+import { waitsFor } from "./standing.js";
 import { STATES, isPressed, isUnderWay, size, some, stateOf, vmHref, whyOf } from "./words.js";
 
 export class NodeView {
@@ -19,7 +20,7 @@ export class NodeView {
     if (this.shown === this.store.version) return;
     this.shown = this.store.version;
     const node = this.store.rows.node.get(this.name);
-    if (!node) { fill(this.body, h("p", { class: "empty" }, "There is no such node.")); return; }
+    if (!node) { fill(this.body, h("p", { class: "empty" }, waitsFor(this.store) || "There is no such node.")); return; }
     const vms = [...this.store.rows.vm.values()].filter((vm) => vm.node === this.name)
       .sort((a, b) => b.reserved[0] - a.reserved[0] || a.key.localeCompare(b.key));
     const moves = [...this.store.rows.move.values()]

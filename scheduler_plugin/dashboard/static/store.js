@@ -9,7 +9,7 @@ export class Store extends EventTarget {
     this.columns = {};
     this.version = 0;
     this.heardAt = null;
-    this.isLinked = false;
+    this.link = "asking"; // or "live" or "lost"
     this.source = null;
     this.retry = 0;
   }
@@ -21,7 +21,7 @@ export class Store extends EventTarget {
     this.source = new EventSource("/api/events");
     this.source.addEventListener("snapshot", (event) => this.take(JSON.parse(event.data), true));
     this.source.addEventListener("diff", (event) => this.take(JSON.parse(event.data), false));
-    this.source.addEventListener("open", () => this.linked(true));
+    this.source.addEventListener("open", () => this.become("live"));
     this.source.addEventListener("error", () => this.lost());
   }
 
@@ -41,18 +41,19 @@ export class Store extends EventTarget {
     }
     this.version += 1;
     this.heardAt = new Date();
-    this.linked(true);
+    this.become("live");
     this.dispatchEvent(new Event("news"));
   }
 
-  linked(isLinked) {
-    if (this.isLinked === isLinked) return;
-    this.isLinked = isLinked;
+  become(link) {
+    if (this.link === link) return;
+    this.link = link;
+    this.version += 1;
     this.dispatchEvent(new Event("link"));
   }
 
   lost() {
-    this.linked(false);
+    this.become("lost");
     if (!this.source || this.source.readyState !== EventSource.CLOSED) return;
     this.dispatchEvent(new Event("refused"));
     clearTimeout(this.retry);

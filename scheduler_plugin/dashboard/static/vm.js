@@ -4,6 +4,7 @@ import { CostBox } from "./costs.js";
 import { fill, h, say } from "./dom.js";
 import { decisionList, marks } from "./marks.js";
 import { movesTable } from "./moves.js";
+import { waitsFor } from "./standing.js";
 import { STATES, groupHref, nodeHref, size, stateOf, whyOf } from "./words.js";
 
 const MOST_POINTS = 1800;
@@ -98,7 +99,7 @@ export class VmView {
     if (this.shown === this.store.version) return;
     this.shown = this.store.version;
     const vm = this.store.rows.vm.get(this.key);
-    if (!vm) { fill(this.facts, h("p", { class: "empty" }, "There is no such VM.")); return; }
+    if (!vm) { fill(this.facts, h("p", { class: "empty" }, waitsFor(this.store) || "There is no such VM.")); return; }
     const state = stateOf(vm);
     fill(this.facts,
       h("p", {}, h("span", { class: `tag ${state}` }, `${STATES[state].mark} ${whyOf(vm)}`.trim()), ` ${vm.phase}, on `,

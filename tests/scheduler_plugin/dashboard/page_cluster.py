@@ -76,9 +76,10 @@ class Page:
 
 
 @asynccontextmanager
-async def page(*, on_a_cluster: bool = False, host: str = "127.0.0.1") -> AsyncIterator[Page]:
-    """A program that has read its cluster."""
+async def page(*, on_a_cluster: bool = False, host: str = "127.0.0.1", is_away: bool = False) -> AsyncIterator[Page]:
+    """A program that has read its cluster; ``is_away``: that has not, because the API server does not answer."""
     cluster, told, clock = PageCluster(), Told(), FakeClock()
+    cluster.is_away = is_away
     dashboard = assemble("here", cluster, told, clock, ApiJudge(cluster) if on_a_cluster else None)
     links: list[str] = []
     dashboard.doorman.on_link = links.append

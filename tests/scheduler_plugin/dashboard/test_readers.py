@@ -54,7 +54,7 @@ async def test_what_the_scheduler_denies_comes_with_the_next_look() -> None:
         run.told.scheduler.clear()
         await run.dashboard.fleet.look()
         _, _, news = parsed(await next_of(frames))
-        assert news["rows"] == {"standing": [["scheduler", "", False, False, "", 0, 0, ""]]}
+        assert news["rows"] == {"standing": [["scheduler", "", False, False, "", 0, 0, "", True, 0]]}
 
 
 async def test_a_slow_reader_gets_the_newest_once() -> None:

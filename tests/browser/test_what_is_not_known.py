@@ -1,0 +1,75 @@
+"""The page says that all is well only where all is known: before, and when something is silent, it says what is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_plugin.dashboard.readers import MOST
+
+pytest.importorskip("playwright")
+from tests.browser.chromium import Served, Visit, browsing, served, visit
+from tests.browser.made_up_fleet import fleet
+
+pytestmark = pytest.mark.browser
+WELL = "Nothing: every VM has what it asks for."
+
+
+def link(run: Served) -> str:
+    return f"{run.url}#token={run.links[-1]}"
+
+
+async def claims(seen: Visit) -> list[str]:
+    """What is said that only a page may say that knows the fleet."""
+    text = await seen.tab.inner_text("body")
+    return [each for each in (WELL, "0 VMs", "live") if each in text]
+
+
+async def test_a_server_that_has_no_room_shows_no_empty_fleet() -> None:
+    async with browsing() as browser, served(*fleet(2, 2)) as run:
+        run.dashboard.readers._open[b"others"] = MOST
+        async with visit(browser, link(run)) as seen:
+            await seen.shows("No answer from the page's server yet")
+            assert await claims(seen) == []
+            run.dashboard.readers._open.clear()
+            await seen.shows("4 VMs")
+            await seen.shows(WELL)
+
+
+async def test_a_cluster_that_is_being_read_is_no_empty_fleet() -> None:
+    cluster, told = fleet(2, 2)
+    cluster.is_away = True
+    async with (
+        browsing() as browser,
+        served(cluster, told, is_read=False) as run,
+        visit(browser, link(run)) as seen,
+    ):
+        await seen.shows("The cluster is being read")
+        assert await claims(seen) == []
+        cluster.come_back()
+        await seen.shows("4 VMs")
+        await seen.shows(WELL)
+        assert seen.complaints == []
+
+
+async def test_an_api_server_that_is_silent_is_told_though_the_scheduler_answers() -> None:
+    cluster, told = fleet(2, 2)
+    async with browsing() as browser, served(cluster, told) as run, visit(browser, link(run)) as seen:
+        await seen.shows(WELL)
+        cluster.go_away()
+        await seen.shows("The API server has said nothing since")
+        await seen.shows("partly old")
+        assert await claims(seen) == []
+        cluster.come_back()
+        await seen.shows(WELL)
+        assert seen.complaints == []
+
+
+async def test_a_scheduler_that_is_silent_leaves_no_word_that_all_is_well() -> None:
+    async with browsing() as browser, served(*fleet(2, 2)) as run, visit(browser, link(run)) as seen:
+        await seen.shows(WELL)
+        run.told.scheduler.clear()
+        await seen.shows("The scheduler does not answer")
+        assert await claims(seen) == []
+        await run.stop()
+        await seen.shows("No connection to the page's server")
+        assert await claims(seen) == []

@@ -1,0 +1,72 @@
+"""What the page knows of how much it knows: that people are told of what is not read yet, and of what is old."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from protocol.units import Seconds
+from scheduler_plugin.cluster.watches.informer import BACKOFF
+from scheduler_plugin.dashboard.core.frames import STANDING
+from scheduler_plugin.dashboard.core.rows import Row, StandingRow
+from scheduler_plugin.dashboard.fleet import LONGEST_PAUSE
+from tests.fake_clock import BEGAN
+from tests.scheduler_plugin.dashboard.page_cluster import Page, nodes_answer, page
+from tests.scheduler_plugin.fake_cluster import MIGRATIONS, Fault, to
+
+WELL = StandingRow("scheduler", "", heard=True, ready=True, leader="s-1", listed=True)
+AGAIN = Seconds(2 * BACKOFF.cap + LONGEST_PAUSE)
+"""By then everything was asked again."""
+
+
+async def standing(run: Page) -> Row | None:
+    """What the page says after one more look."""
+    await run.dashboard.fleet.look()
+    return run.dashboard.fleet.journal.get(STANDING, "scheduler")
+
+
+async def test_a_fleet_that_has_not_been_listed_is_no_empty_fleet() -> None:
+    async with page(is_away=True) as run:
+        run.told.scheduler["/nodes"] = nodes_answer()
+        await run.clock.advance(AGAIN)
+        assert await standing(run) == replace(WELL, listed=False, silent=round(BEGAN + 1000.0))
+        run.cluster.come_back()
+        await run.clock.advance(AGAIN)
+        assert await standing(run) == WELL
+
+
+async def test_it_is_told_at_once_when_all_vms_are_listed() -> None:
+    async with page(is_away=True) as run:
+        fleet = run.dashboard.fleet
+        run.told.scheduler["/nodes"] = nodes_answer()
+        await fleet.look()
+        told: list[Row | None] = []
+        fleet.on_news = lambda: told.append(fleet.journal.get(STANDING, "scheduler"))
+        fleet._listed("virtualmachines")
+        assert told == [replace(WELL, silent=round(run.clock.wall()))]
+
+
+async def test_since_when_the_api_server_says_nothing_is_told_while_the_scheduler_answers() -> None:
+    async with page() as run:
+        run.told.scheduler["/nodes"] = nodes_answer()
+        await run.clock.advance(AGAIN)
+        assert await standing(run) == WELL
+        run.cluster.go_away()
+        await run.clock.advance(LONGEST_PAUSE)
+        silent = await standing(run)
+        assert isinstance(silent, StandingRow)
+        assert 0 <= run.clock.wall() - silent.silent <= LONGEST_PAUSE
+        await run.clock.advance(AGAIN)
+        assert await standing(run) == replace(WELL, silent=silent.silent)
+        run.cluster.come_back()
+        await run.clock.advance(AGAIN)
+        assert await standing(run) == WELL
+
+
+async def test_a_kind_that_the_cluster_lacks_makes_nothing_old() -> None:
+    async with page(is_away=True) as run:
+        run.told.scheduler["/nodes"] = nodes_answer()
+        run.cluster.faults.append(Fault(to("GET", MIGRATIONS), refuse=404, times=1000))
+        await run.clock.advance(AGAIN)
+        run.cluster.come_back()
+        await run.clock.advance(AGAIN)
+        assert await standing(run) == WELL
