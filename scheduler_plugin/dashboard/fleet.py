@@ -10,7 +10,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -39,6 +39,7 @@ from scheduler_plugin.dashboard.core.rows import (
     vm_row,
     words,
 )
+from scheduler_plugin.dashboard.core.waiting import Waiting
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 
@@ -62,6 +63,7 @@ class Fleet:
         self.synced = asyncio.Event()
         self._sources, self._clock = sources, clock
         self._words: dict[str, Word] = {}
+        self._waiting = Waiting()
         self._said: StandingRow | None = None
         self._silent = 0
         self._unlisted = {VIRTUAL_MACHINES.plural}
@@ -106,12 +108,20 @@ class Fleet:
             nodes, said = await asyncio.to_thread(lambda: (node_rows(found), words(found)))
             news = self.journal.replace(NODE, nodes) or news
             changed, self._words = differing(self._words, said), said
-            for key in changed:
-                row = self.journal.get(VM, key)
-                if isinstance(row, VmRow):
-                    news = self.journal.put(VM, said_of(row, said.get(key))) or news
+            news = self._renew(changed) or news
+        news = self._renew(self._waiting.long(self._clock.now())) or news
         if news:
             self.on_news()
+
+    def _renew(self, keys: Iterable[str]) -> bool:
+        """Lays what is known now over the rows of these VMs; whether that is news."""
+        rows = [row for key in keys if isinstance(row := self.journal.get(VM, key), VmRow)]
+        news = [self.journal.put(VM, self._laid_over(row)) for row in rows]
+        return any(news)
+
+    def _laid_over(self, row: VmRow) -> VmRow:
+        is_waiting = self._waiting.is_long(row.key, self._clock.now())
+        return msgspec.structs.replace(said_of(row, self._words.get(row.key)), waiting=is_waiting)
 
     async def _look_for_ever(self) -> None:
         while True:
@@ -144,10 +154,13 @@ class Fleet:
         if row is None:
             return
         if change.after is None:
+            self._waiting.forget(row.key)
             news = self.journal.remove(rows, row.key)
+        elif isinstance(row, VmRow):
+            self._waiting.see(row, self._clock.now())
+            news = self.journal.put(rows, self._laid_over(row))
         else:
-            said = said_of(row, self._words.get(row.key)) if isinstance(row, VmRow) else row
-            news = self.journal.put(rows, said)
+            news = self.journal.put(rows, row)
         if news:
             self.on_news()
 

@@ -41,7 +41,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 class VmRow(Row, frozen=True):
     """A VM: its size, bounds, permit and guest's size as its object says them; the rest is the scheduler's word.
 
-    ``problem`` is why its object, or a part of it, cannot be read.
+    ``problem`` is why its object, or a part of it, cannot be read; ``waiting`` is whether it has been pending for long.
     """
 
     node: str = ""
@@ -58,6 +58,7 @@ class VmRow(Row, frozen=True):
     reserved: Pair = NOTHING
     denied: Pair = ZERO
     migrating: bool = False
+    waiting: bool = False
 
 
 class NodeRow(Row, frozen=True):

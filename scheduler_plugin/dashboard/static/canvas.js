@@ -1,6 +1,6 @@
 // Draws the fleet. Blocks glide to where they belong; only what is in sight is drawn, and nothing while nothing moves.
 
-import { isPressed, stateOf } from "./words.js";
+import { STATES, isPressed, nodeTitle, stateOf } from "./words.js";
 
 const GLIDE = 140; // milliseconds until a third of the way is left
 const NEAR = 0.4;
@@ -75,9 +75,9 @@ export class FleetCanvas {
     pen.fillStyle = pressed ? colours.pressed : colours.muted;
     pen.font = `${cell.bar > 12 ? 12 : 10.5}px ui-sans-serif, system-ui, sans-serif`;
     pen.textBaseline = "alphabetic";
-    const share = `${Math.round((100 * cell.node.reserved[this.resource]) / Math.max(1, cell.node.total[this.resource]))} %`;
+    const share = cell.node.isUnlisted ? "?" : `${Math.round((100 * cell.node.reserved[this.resource]) / Math.max(1, cell.node.total[this.resource]))} %`;
     const room = cell.width - pen.measureText(share).width - 8;
-    pen.fillText(fitted(pen, `${pressed ? "▲ " : ""}${cell.node.open ? "" : "⊘ "}${cell.node.key}`, room), cell.x, y - 4);
+    pen.fillText(fitted(pen, `${pressed ? "▲ " : ""}${cell.node.open ? "" : "⊘ "}${nodeTitle(cell.node.key)}`, room), cell.x, y - 4);
     pen.fillText(share, cell.x + cell.width - pen.measureText(share).width, y - 4);
     pen.fillStyle = colours.free;
     pen.fillRect(cell.x, y, cell.total, cell.bar);
@@ -85,7 +85,7 @@ export class FleetCanvas {
     pen.fillStyle = colours.other;
     pen.fillRect(cell.otherAt, y, cell.other, cell.bar);
     pen.fillStyle = pressed ? colours.pressed : colours.watermark;
-    pen.fillRect(cell.mark - 1, y - 2, 2, cell.bar + 4);
+    if (cell.mark !== null) pen.fillRect(cell.mark - 1, y - 2, 2, cell.bar + 4);
     if (this.selected === `node/${cell.node.key}`) this.outline(cell.x - 2, y - 2, cell.width + 4, cell.bar + 4, colours.focus);
   }
 
@@ -152,11 +152,13 @@ function fitted(pen, text, room) {
   return low ? `${text.slice(0, low)}…` : "";
 }
 
-const NAMES = ["muted", "free", "other", "reserved", "used", "watermark", "pressed", "denied", "moving", "unhealthy", "focus", "ground"];
+const OUT = Object.keys(STATES).filter((state) => state !== "calm");
+const NAMES = ["muted", "free", "other", "reserved", "used", "watermark", "pressed", "focus", "ground", ...OUT];
 
 function palette() {
   const style = getComputedStyle(document.documentElement);
   const of = (name) => style.getPropertyValue(`--${name}`).trim();
   const found = Object.fromEntries(NAMES.map((name) => [name, of(name)]));
-  return { ...found, onBlock: of("on-block"), deniedSoft: of("denied-soft"), movingSoft: of("moving-soft"), unhealthySoft: of("unhealthy-soft") };
+  for (const state of OUT) found[`${state}Soft`] = of(`${state}-soft`);
+  return { ...found, onBlock: of("on-block") };
 }

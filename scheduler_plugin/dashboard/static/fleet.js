@@ -2,12 +2,14 @@
 
 import { FleetCanvas } from "./canvas.js";
 import { fill, h, say, table } from "./dom.js";
-import { ZOOMS, accepts, blockAt, cellAt, laidOut, nodesOf, usualZoom } from "./layout.js";
+import { ZOOMS, accepts, blockAt, cellAt, laidOut, nodesIn, nodesOf, usualZoom } from "./layout.js";
 import { isSure, waitsFor } from "./standing.js";
-import { STATES, amount, count, isPressed, isUnderWay, nodeHref, size, some, stateOf, vmHref, whyOf } from "./words.js";
+import { STATES, amount, count, isPressed, isUnderWay, nodeHref, nodeTitle, size, some, stateOf, vmHref, whyOf } from "./words.js";
 
 const LISTED = 40;
+const MOST_ROWS = 300;
 const TABLE_EVERY = 2000;
+const OUT = Object.keys(STATES).filter((state) => state !== "calm");
 const RESOURCES = ["CPU", "Memory"];
 const kept = { filter: { text: "", namespace: "", node: "", group: "", state: "" }, resource: 0, zoom: null };
 
@@ -39,7 +41,7 @@ export class FleetView {
       onclick: (event) => this.open(this.under(event)) }, h("canvas", { "aria-hidden": "true" }), this.sizer);
     this.standing = h("div", {});
     this.rows = h("div", {});
-    this.details = h("details", { class: "behind", ontoggle: () => this.tabled(true) }, h("summary", {}, "The same as a table"), this.rows);
+    this.details = h("details", { class: "behind", ontoggle: () => this.tabled(true) }, h("summary", {}, "The same as tables"), this.rows);
     this.announced = h("p", { class: "unseen", "aria-live": "polite" });
     this.element = h("section", { class: "fleet-view" }, h("h1", { class: "unseen" }, "Fleet"), this.sums,
       h("div", { class: "tools" }, this.find, Object.values(this.selects), h("span", { class: "pair", role: "group", "aria-label": "Resource" }, this.resource),
@@ -89,22 +91,22 @@ export class FleetView {
 
   counted() {
     const vms = [...this.store.rows.vm.values()];
-    const nodes = [...this.store.rows.node.values()];
+    const nodes = [...nodesIn(this.store).values()];
+    const named = nodes.filter((node) => node.key);
     const out = vms.filter((vm) => stateOf(vm) !== "calm" && accepts({ ...kept.filter, state: "" }, vm));
     const waits = waitsFor(this.store);
     const by = (state) => out.filter((vm) => stateOf(vm) === state).length;
     const pressed = nodes.filter(isPressed);
-    const chips = [["unhealthy", by("unhealthy")], ["denied", by("denied")], ["pressed", pressed.length], ["moving", by("moving")]];
-    fill(this.sums, h("span", { class: "sum" }, waits || `${count(vms.length, "VM")} on ${count(nodes.length, "node")}`),
+    const chips = [...OUT.map((state) => [state, by(state)]), ["pressed", pressed.length]];
+    fill(this.sums, h("span", { class: "sum" }, waits || `${count(vms.length, "VM")} on ${count(named.length, "node")}`),
       waits ? [] : chips.map(([state, many]) => h("button", { type: "button", class: `chip ${many ? state : ""}`, "aria-pressed": String(kept.filter.state === state),
         onclick: () => this.filtered({ state: kept.filter.state === state ? "" : state }) }, `${many.toLocaleString("en")} ${state}`)));
-    say(this.announced, waits || `${by("denied")} denied, ${by("unhealthy")} unhealthy, ${pressed.length} nodes pressed.`);
+    say(this.announced, waits || `${chips.filter(([, many]) => many).map(([state, many]) => `${many} ${state}`).join(", ") || "Nothing stands out"}.`);
     this.attention(out, pressed);
   }
 
   attention(out, pressed) {
-    const order = Object.keys(STATES);
-    out.sort((a, b) => order.indexOf(stateOf(a)) - order.indexOf(stateOf(b)) || b.denied[0] - a.denied[0] || a.key.localeCompare(b.key));
+    out = sorted(out);
     const moves = new Map([...this.store.rows.move.values()].filter(isUnderWay).map((each) => [each.vm, each]));
     const where = (vm) => moves.has(vm.key) ? `${moves.get(vm.key).source || "?"} ⇢ ${moves.get(vm.key).target || "?"} ${moves.get(vm.key).progress}` : vm.node || "no node";
     const item = (state, href, name, said, place) => h("li", { class: state }, h("a", { href }, name), h("span", { class: "said" }, `${STATES[state] ? STATES[state].mark : "▲"} ${said}`), h("span", { class: "place" }, place));
@@ -115,7 +117,7 @@ export class FleetView {
   }
 
   options() {
-    const values = { namespace: new Set(), node: new Set(this.store.rows.node.keys()), group: new Set() };
+    const values = { namespace: new Set(), node: new Set([...nodesIn(this.store).keys()].filter(Boolean)), group: new Set() };
     for (const vm of this.store.rows.vm.values()) { values.namespace.add(vm.namespace); if (vm.group) values.group.add(vm.group); }
     for (const [name, select] of Object.entries(this.selects)) {
       const sorted = [...values[name]].sort();
@@ -132,10 +134,7 @@ export class FleetView {
     if (!this.entries || (!isForced && now - (this.tabledAt || 0) < TABLE_EVERY)) return;
     this.tabledAt = now;
     if (!this.details.open) { fill(this.rows); return; }
-    const headings = [{ text: "Node" }, { text: "VMs", number: true }, { text: "Reserved", number: true }, { text: "Free", number: true },
-      { text: "Watermark", number: true }, { text: "Stands out" }];
-    fill(this.rows, table("Nodes", headings, this.entries.map(({ node, vms, worst }) => [h("a", { href: nodeHref(node.key) }, node.key), String(vms.length),
-      size(node.reserved), size(node.free), size(node.watermark), isPressed(node) ? "pressed" : worst === "calm" ? "–" : STATES[worst].title])));
+    fill(this.rows, nodeTable(this.entries), vmTables(this.entries.flatMap(({ vms, meant }) => vms.filter((vm) => meant.has(vm.key)))));
   }
 
   under(event) {
@@ -159,6 +158,7 @@ export class FleetView {
     const { node } = found.cell;
     const vm = found.block && found.block.vm;
     const lines = vm ? [vm.key, `has ${size(vm.use)}`, `permit ${size(vm.permit)}`, `reserved ${size(vm.reserved)}`, whyOf(vm)]
+      : node.isUnlisted ? [nodeTitle(node.key), node.key ? "The scheduler does not list it." : "", count(found.cell.vms.length, "VM")]
       : [node.key, `${amount(node.reserved, kept.resource)} of ${amount(node.total, kept.resource)} reserved`, `${amount(node.free, kept.resource)} free`, count(found.cell.vms.length, "VM")];
     fill(tip, lines.map((line, at) => h("div", { class: at ? "" : "strong" }, line)));
     tip.style.left = `${Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8)}px`;
@@ -193,7 +193,7 @@ export class FleetView {
     this.selected = at < 0 ? `node/${node.key}` : `vm/${blocks[at].vm.key}`;
     const { scrollTop: top, clientHeight: height } = this.scroller;
     if (y < top || y + 40 > top + height) this.scroller.scrollTop = Math.max(0, y - height / 2);
-    say(this.announced, at < 0 ? `Node ${node.key}, ${size(node.reserved)} reserved of ${size(node.total)}` : `VM ${blocks[at].vm.key}, ${size(blocks[at].vm.use)}, ${whyOf(blocks[at].vm)}`);
+    say(this.announced, at < 0 ? nodeWords(node) : `VM ${blocks[at].vm.key}, ${size(blocks[at].vm.use)}, ${whyOf(blocks[at].vm)}`);
     this.canvas.selected = this.selected;
     this.canvas.ask();
   }
@@ -209,6 +209,28 @@ export class FleetView {
 function calm(store) {
   if (isSure(store)) return h("p", { class: "empty calm" }, "Nothing: every VM has what it asks for.");
   return h("p", { class: "empty" }, waitsFor(store) ? "Not known yet." : "Nothing in what is known; the line above says what is old.");
+}
+
+// The worst first.
+const RANK = Object.fromEntries(Object.keys(STATES).map((state, at) => [state, at]));
+const sorted = (vms) => [...vms].sort((a, b) => RANK[stateOf(a)] - RANK[stateOf(b)] || b.denied[0] - a.denied[0] || a.key.localeCompare(b.key));
+
+const nodeWords = (node) => !node.key ? "VMs on no node" : node.isUnlisted ? `Node ${node.key}, which the scheduler does not list`
+  : `Node ${node.key}, ${size(node.reserved)} reserved of ${size(node.total)}`;
+
+function nodeTable(entries) {
+  const headings = [{ text: "Node" }, { text: "VMs", number: true }, { text: "Reserved", number: true }, { text: "Free", number: true },
+    { text: "Watermark", number: true }, { text: "Stands out" }];
+  return table("Nodes", headings, entries.map(({ node, vms, worst }) => [h("a", { href: nodeHref(node.key) }, nodeTitle(node.key)), String(vms.length),
+    size(node.reserved), size(node.free), size(node.watermark), isPressed(node) ? "pressed" : worst === "calm" ? "–" : STATES[worst].title]));
+}
+
+// The VMs of the nodes that are shown, those that stand out first; of many only so many, because a filter says which.
+function vmTables(vms) {
+  const shown = sorted(vms).slice(0, MOST_ROWS);
+  const headings = [{ text: "VM" }, { text: "Node" }, { text: "Has", number: true }, { text: "Permit", number: true }, { text: "Reserved", number: true }, { text: "State" }];
+  const found = table("VMs", headings, shown.map((vm) => [h("a", { href: vmHref(vm.key) }, vm.key), vm.node || nodeTitle(""), size(vm.use), size(vm.permit), size(vm.reserved), whyOf(vm)]));
+  return [found, vms.length > MOST_ROWS ? h("p", { class: "more" }, `and ${(vms.length - MOST_ROWS).toLocaleString("en")} more: filter or find to see them`) : null];
 }
 
 function legend() {

@@ -1,6 +1,6 @@
 // Where nodes and the blocks of VMs are: plain arithmetic, without a canvas.
 
-import { STATES, isPressed, stateOf } from "./words.js";
+import { STATES, isPressed, nodeTitle, stateOf } from "./words.js";
 
 // Smallest to largest; below the least width of a block a node is drawn as sums.
 export const ZOOMS = [
@@ -20,28 +20,46 @@ export function accepts(filter, vm) {
   if (filter.namespace && vm.namespace !== filter.namespace) return false;
   if (filter.group && vm.group !== filter.group) return false;
   if (filter.state && filter.state !== "pressed" && stateOf(vm) !== filter.state) return false;
-  return !filter.text || vm.key.includes(filter.text) || vm.node.includes(filter.text);
+  return finds(filter.text, vm.key) || finds(filter.text, vm.node || nodeTitle(""));
 }
+
+// Capital letters do not matter.
+const finds = (text, name) => name.toLowerCase().includes(text.toLowerCase());
 
 export function isNarrow(filter) {
   return Boolean(filter.namespace || filter.group || filter.text || (filter.state && filter.state !== "pressed"));
 }
 
+// Every node that the scheduler lists, and one made up of its VMs for each that it does not: so every VM has its place.
+export function nodesIn(store) {
+  const found = new Map(store.rows.node);
+  for (const vm of store.rows.vm.values()) {
+    const known = found.get(vm.node);
+    if (known && !known.isUnlisted) continue;
+    const node = known || { key: vm.node, isUnlisted: true, total: [0, 0], reserved: [0, 0], free: UNKNOWN, watermark: UNKNOWN, excess: [0, 0], open: true, stuck: "" };
+    node.total = node.reserved = node.reserved.map((sum, resource) => sum + heldBy(vm, resource));
+    found.set(vm.node, node);
+  }
+  return found;
+}
+
+const UNKNOWN = [-1, -1];
+const heldBy = (vm, resource) => Math.max(vm.reserved[resource], vm.use[resource], vm.permit[resource], 0);
+
 // Nodes with their VMs, in order; a filter leaves out nodes on which nothing is meant.
 export function nodesOf(store, filter) {
   const found = new Map();
-  for (const node of store.rows.node.values()) found.set(node.key, { node, vms: [], hits: 0, worst: "calm", meant: new Set() });
+  for (const node of nodesIn(store).values()) found.set(node.key, { node, vms: [], hits: 0, worst: "calm", meant: new Set() });
   const narrow = isNarrow(filter);
   for (const vm of store.rows.vm.values()) {
     const entry = found.get(vm.node);
-    if (!entry) continue;
     entry.vms.push(vm);
     if (!narrow || accepts(filter, vm)) { entry.hits += 1; entry.meant.add(vm.key); }
     const state = stateOf(vm);
     if (ORDER.indexOf(state) < ORDER.indexOf(entry.worst)) entry.worst = state;
   }
   return [...found.values()]
-    .filter((each) => (!narrow || each.hits > 0 || (filter.text && each.node.key.includes(filter.text)))
+    .filter((each) => (!narrow || each.hits > 0 || (filter.text && finds(filter.text, each.node.key || nodeTitle(""))))
       && (filter.state !== "pressed" || isPressed(each.node)) && (!filter.node || each.node.key === filter.node))
     .sort((a, b) => compare(a.node.key, b.node.key));
 }
@@ -70,15 +88,15 @@ function cellOf(entry, { x, y, width, label, bar, resource }) {
   entry.vms.sort((a, b) => compare(a.key, b.key));
   let at = x;
   const blocks = entry.vms.map((vm) => {
-    const held = Math.max(vm.reserved[resource], vm.use[resource], vm.permit[resource], 0);
-    const block = { vm, x: at, width: held * scale, used: Math.max(0, vm.use[resource]) * scale, meant: entry.meant.has(vm.key) };
+    const width = heldBy(vm, resource) * scale || LEAST_BLOCK; // a VM of which nothing can be read is there, too
+    const block = { vm, x: at, width, used: Math.max(0, vm.use[resource]) * scale, meant: entry.meant.has(vm.key) };
     at += block.width;
     return block;
   });
   const other = Math.max(0, x + entry.node.reserved[resource] * scale - at);
   const isAggregated = blocks.length > 0 && (at - x) / blocks.length < LEAST_BLOCK;
   return { ...entry, x, y, width, label, bar, blocks, other, otherAt: at, scale, total: total * scale, isAggregated,
-    mark: x + entry.node.watermark[resource] * scale };
+    mark: entry.node.watermark[resource] < 0 ? null : x + entry.node.watermark[resource] * scale };
 }
 
 export function cellAt(layout, x, y) {

@@ -2,38 +2,40 @@
 
 import { CostBox } from "./costs.js";
 import { fill, h, table } from "./dom.js";
+import { nodesIn } from "./layout.js";
 import { movesTable } from "./moves.js";
 import { waitsFor } from "./standing.js";
-import { STATES, isPressed, isUnderWay, size, some, stateOf, vmHref, whyOf } from "./words.js";
+import { STATES, isPressed, isUnderWay, nodeTitle, size, some, stateOf, vmHref, whyOf } from "./words.js";
 
 export class NodeView {
   constructor(store, [name]) {
     this.store = store;
     this.name = name;
-    this.title = name || "Node";
+    this.title = nodeTitle(name);
     this.body = h("div", {});
-    this.cost = new CostBox("node", name);
-    this.element = h("section", { class: "page" }, h("h1", {}, `Node ${name}`), this.body, this.cost.element);
+    this.cost = name ? new CostBox("node", name) : null;
+    this.element = h("section", { class: "page" }, h("h1", {}, name ? `Node ${name}` : "VMs on no node"), this.body, this.cost ? this.cost.element : []);
   }
 
   update() {
     if (this.shown === this.store.version) return;
     this.shown = this.store.version;
-    const node = this.store.rows.node.get(this.name);
+    const node = nodesIn(this.store).get(this.name);
     if (!node) { fill(this.body, h("p", { class: "empty" }, waitsFor(this.store) || "There is no such node.")); return; }
     const vms = [...this.store.rows.vm.values()].filter((vm) => vm.node === this.name)
       .sort((a, b) => b.reserved[0] - a.reserved[0] || a.key.localeCompare(b.key));
     const moves = [...this.store.rows.move.values()]
       .filter((each) => isUnderWay(each) && (each.source === this.name || each.target === this.name));
     const others = [0, 1].map((at) => Math.max(0, node.reserved[at] - vms.reduce((sum, vm) => sum + Math.max(0, vm.reserved[at]), 0)));
-    fill(this.body, h("p", { class: isPressed(node) ? "problem" : "" }, standing(node)), facts(node, others),
+    fill(this.body, h("p", { class: isPressed(node) || node.isUnlisted ? "problem" : "" }, standing(node)), node.isUnlisted ? null : facts(node, others),
       vmTable(vms), moves.length ? movesTable("Migrations from and to it", moves) : null);
   }
 
-  close() { this.cost.close(); }
+  close() { if (this.cost) this.cost.close(); }
 }
 
 function standing(node) {
+  if (node.isUnlisted) return node.key ? "The scheduler does not list this node, or does not answer." : "They wait for a node, or theirs is not known.";
   if (node.stuck) return `VMs that should leave it cannot: ${node.stuck}.`;
   if (isPressed(node)) return `${some(node.excess)} above its watermark.`;
   return node.open ? "It takes VMs." : "It takes no new VMs.";

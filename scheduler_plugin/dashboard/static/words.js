@@ -10,6 +10,7 @@ export const count = (many, one, several) => `${many.toLocaleString("en")} ${man
 const trim = (value) => value.toFixed(1).replace(/\.0$/, "");
 
 export const vmHref = (key) => `#/vm/${key.split("/").map(encodeURIComponent).join("/")}`;
+export const nodeTitle = (key) => key || "on no node";
 export const nodeHref = (key) => `#/node/${encodeURIComponent(key)}`;
 export const groupHref = (key) => `#/group/${key.split("/").map(encodeURIComponent).join("/")}`;
 
@@ -19,6 +20,7 @@ export const isUnderWay = (move) => !ENDED.has(move.phase);
 // What stands out, the worst first. A VM has at most one of these.
 export const STATES = {
   unhealthy: { title: "unhealthy", mark: "✕" },
+  waiting: { title: "waiting", mark: "◌" },
   denied: { title: "denied", mark: "▲" },
   moving: { title: "moving", mark: "⇢" },
   calm: { title: "as it should be", mark: "" },
@@ -26,6 +28,7 @@ export const STATES = {
 
 export function stateOf(vm) {
   if (vm.problem || vm.phase === "Failed") return "unhealthy";
+  if (vm.waiting) return "waiting";
   if (vm.denied[0] > 0 || vm.denied[1] > 0) return "denied";
   if (vm.migrating || vm.phase === "Migrating" || vm.phase === "PreMigrating") return "moving";
   return "calm";
@@ -36,6 +39,7 @@ export const isPressed = (node) => node.excess[0] > 0 || node.excess[1] > 0 || n
 export function whyOf(vm) {
   if (vm.problem) return vm.problem;
   if (vm.phase === "Failed") return "its guest failed";
+  if (vm.waiting) return "has not started for a minute or more";
   if (vm.denied[0] > 0 || vm.denied[1] > 0) return `${some(vm.denied)} denied`;
   return STATES[stateOf(vm)].title;
 }
