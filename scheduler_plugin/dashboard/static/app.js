@@ -53,10 +53,11 @@ function onNews() {
 }
 
 function showStanding() {
-  const [state, word] = linkOf(store);
+  const [state, word] = view ? linkOf(store) : ["waits", ""];
   at("link").dataset.state = state;
+  at("link").hidden = !view;
   say(at("link-text"), word);
-  const said = sentencesOf(store);
+  const said = view ? sentencesOf(store) : [];
   say(at("banner"), said.join(" "));
   at("banner").dataset.state = state === "lost" ? "lost" : "note";
   at("banner").hidden = said.length === 0;
@@ -65,13 +66,39 @@ function showStanding() {
 async function sessionAgain() {
   try {
     const answer = await fetch("/api/session");
-    if (answer.ok && !(await answer.json()).signedIn) { store.close(); await begin(); }
+    if (view && answer.ok && !(await answer.json()).signedIn) leave();
   } catch { /* the server is away; the store tries again */ }
 }
 
+async function signOut() {
+  const headers = { "Content-Type": "application/json" };
+  const isOut = await fetch("/api/session", { method: "DELETE", headers }).then((answer) => answer.ok, () => false);
+  if (!isOut) { say(at("out"), "Not signed out: try again"); return; }
+  history.replaceState(null, "", location.pathname);
+  if (view) leave();
+}
+
+// Nothing of what a session showed stays when it is over, and nothing goes on asking.
+function leave() {
+  store.forget();
+  view.close();
+  view = null;
+  FleetView.forget();
+  fill(at("nav"));
+  fill(at("main"));
+  say(at("title"), "");
+  at("tip").hidden = true;
+  document.title = "Autoscaling";
+  begin();
+}
+
 async function begin() {
+  at("out").hidden = true;
+  showStanding();
   const session = await signIn(at("main"));
   say(at("title"), session.title);
+  say(at("out"), "Sign out");
+  at("out").hidden = false;
   fill(at("nav"), VIEWS.map(([path, title]) => h("a", { href: `#/${path}` }, title)));
   store.open();
   route();
@@ -90,6 +117,7 @@ at("theme").addEventListener("click", () => {
   useTheme(theme);
 });
 try { useTheme(localStorage.getItem("theme")); } catch { /* the system's theme */ }
+at("out").addEventListener("click", signOut);
 addEventListener("hashchange", () => { if (view) route(); });
 store.addEventListener("news", onNews);
 store.addEventListener("link", onNews);

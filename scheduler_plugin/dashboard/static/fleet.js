@@ -11,9 +11,13 @@ const MOST_ROWS = 300;
 const TABLE_EVERY = 2000;
 const OUT = Object.keys(STATES).filter((state) => state !== "calm");
 const RESOURCES = ["CPU", "Memory"];
-const kept = { filter: { text: "", namespace: "", node: "", group: "", state: "" }, resource: 0, zoom: null };
+const EVERYTHING = { text: "", namespace: "", node: "", group: "", state: "" };
+const kept = { filter: { ...EVERYTHING }, resource: 0, zoom: null };
 
 export class FleetView {
+  // What a session filtered by names what it saw.
+  static forget() { Object.assign(kept.filter, EVERYTHING); }
+
   constructor(store) {
     this.store = store;
     this.title = "Fleet";

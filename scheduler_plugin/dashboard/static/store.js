@@ -31,6 +31,13 @@ export class Store extends EventTarget {
     this.source = null;
   }
 
+  forget() {
+    this.close();
+    for (const rows of Object.values(this.rows)) rows.clear();
+    this.heardAt = null;
+    this.become("asking");
+  }
+
   take(data, isWhole) {
     if (data.columns) this.columns = data.columns;
     if (isWhole) for (const rows of Object.values(this.rows)) rows.clear();
