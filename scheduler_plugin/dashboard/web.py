@@ -21,6 +21,7 @@ from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster.api import ApiError
 from scheduler_plugin.dashboard.accounts import Accounts
+from scheduler_plugin.dashboard.core.frames import LONGEST_ID
 from scheduler_plugin.dashboard.core.sessions import LASTS, Session
 from scheduler_plugin.dashboard.core.sight import Sight
 from scheduler_plugin.dashboard.doorman import LONGEST_TOKEN, Doorman, cookie_at
@@ -30,6 +31,7 @@ from scheduler_plugin.dashboard.readers import Readers
 
 Name = Annotated[str, Path(max_length=253)]
 Key = Annotated[str, Query(max_length=2 * 253 + 1)]
+Id = Annotated[str, Query(max_length=LONGEST_ID)]
 Span = Annotated[int, Query(ge=60, le=400 * 86_400)]
 LONGEST_BODY: Final = LONGEST_TOKEN + 1024
 _ICON: Final = "max-age=86400"
@@ -110,7 +112,7 @@ def _add_sign_in(app: FastAPI, title: str, doorman: Doorman) -> None:
 
 def _add_events(app: FastAPI, doorman: Doorman, readers: Readers) -> None:
     @app.get("/api/events")
-    async def events(request: Request) -> Response:
+    async def events(request: Request, after: Id = "") -> Response:
         session = await _session(request, doorman)
         if session is None:
             return JSONResponse(_SIGN_IN, 401)
@@ -121,7 +123,8 @@ def _add_events(app: FastAPI, doorman: Doorman, readers: Readers) -> None:
             found = await doorman.renewed(session)
             return None if found is None else found.sight
 
-        frames = readers.frames(sees, request.headers.get("last-event-id", ""), session.person)
+        last_id = request.headers.get("last-event-id", after)  # a browser that connects again by itself knows better
+        frames = readers.frames(sees, last_id, session.person)
         return StreamingResponse(frames, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 

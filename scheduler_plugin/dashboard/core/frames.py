@@ -31,7 +31,7 @@ KINDS: Final[Mapping[str, type[Row]]] = {
 }
 COLUMNS: Final = {kind: row.__struct_fields__ for kind, row in KINDS.items()}
 HEARTBEAT: Final = b": still here\n\n"
-_LONGEST_ID: Final = 64
+LONGEST_ID: Final = 64
 
 
 def event_id(epoch: str, revision: int) -> str:
@@ -45,7 +45,7 @@ def revision_in(last_id: str, epoch: str) -> int | None:
     >>> revision_in("ab12-7", "ab12"), revision_in("zz-7", "ab12"), revision_in("ab12-x", "ab12")
     (7, None, None)
     """
-    known, _, revision = last_id[:_LONGEST_ID].rpartition("-")
+    known, _, revision = last_id[:LONGEST_ID].rpartition("-")
     return int(revision) if known == epoch and revision.isascii() and revision.isdigit() else None
 
 

@@ -119,6 +119,7 @@ at("theme").addEventListener("click", () => {
 try { useTheme(localStorage.getItem("theme")); } catch { /* the system's theme */ }
 at("out").addEventListener("click", signOut);
 addEventListener("hashchange", () => { if (view) route(); });
+document.addEventListener("visibilitychange", () => store.shown());
 store.addEventListener("news", onNews);
 store.addEventListener("link", onNews);
 store.addEventListener("refused", sessionAgain);

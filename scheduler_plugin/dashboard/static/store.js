@@ -1,4 +1,5 @@
-// The fleet in this browser: rows by kind and key, kept by the server's events.
+// The fleet in this browser: rows by kind and key, kept by the server's events. A browser opens six connections to one
+// server: a tab that is hidden gives its own up, and goes on from the last event when it is shown.
 
 const KINDS = ["vm", "node", "move", "group", "standing"];
 
@@ -9,7 +10,9 @@ export class Store extends EventTarget {
     this.columns = {};
     this.version = 0;
     this.heardAt = null;
-    this.link = "asking"; // or "live" or "lost"
+    this.link = "asking"; // or "live", "lost", "paused"
+    this.lastId = "";
+    this.isOpen = false;
     this.source = null;
     this.retry = 0;
   }
@@ -17,28 +20,45 @@ export class Store extends EventTarget {
   get standing() { return this.rows.standing.get("scheduler"); }
 
   open() {
-    this.close();
-    this.source = new EventSource("/api/events");
-    this.source.addEventListener("snapshot", (event) => this.take(JSON.parse(event.data), true));
-    this.source.addEventListener("diff", (event) => this.take(JSON.parse(event.data), false));
+    this.isOpen = true;
+    this.shown();
+  }
+
+  // The tab was shown or hidden.
+  shown() {
+    if (!this.isOpen) return;
+    if (!document.hidden) { if (!this.source) this.connect(); return; }
+    this.disconnect();
+    this.become("paused");
+  }
+
+  connect() {
+    this.disconnect();
+    this.source = new EventSource(this.lastId ? `/api/events?after=${encodeURIComponent(this.lastId)}` : "/api/events");
+    this.source.addEventListener("snapshot", (event) => this.take(event, true));
+    this.source.addEventListener("diff", (event) => this.take(event, false));
     this.source.addEventListener("open", () => this.become("live"));
     this.source.addEventListener("error", () => this.lost());
   }
 
-  close() {
+  disconnect() {
     clearTimeout(this.retry);
     if (this.source) this.source.close();
     this.source = null;
   }
 
   forget() {
-    this.close();
+    this.isOpen = false;
+    this.disconnect();
+    this.lastId = "";
     for (const rows of Object.values(this.rows)) rows.clear();
     this.heardAt = null;
     this.become("asking");
   }
 
-  take(data, isWhole) {
+  take(event, isWhole) {
+    const data = JSON.parse(event.data);
+    this.lastId = event.lastEventId;
     if (data.columns) this.columns = data.columns;
     if (isWhole) for (const rows of Object.values(this.rows)) rows.clear();
     for (const [kind, keys] of Object.entries(data.gone)) for (const key of keys) this.rows[kind].delete(key);
@@ -64,7 +84,7 @@ export class Store extends EventTarget {
     if (!this.source || this.source.readyState !== EventSource.CLOSED) return;
     this.dispatchEvent(new Event("refused"));
     clearTimeout(this.retry);
-    this.retry = setTimeout(() => this.open(), 2000 + Math.random() * 2000);
+    this.retry = setTimeout(() => this.connect(), 2000 + Math.random() * 2000);
   }
 }
 

@@ -87,10 +87,11 @@ export class VmView {
   }
 
   sample() {
-    const vm = this.store.rows.vm.get(this.key);
-    if (!vm) return;
-    this.points.push([Date.now() / 1000, vm]);
+    const vm = this.store.link === "live" ? this.store.rows.vm.get(this.key) : null;
+    const [, before] = this.points.at(-1) || [0, null];
+    if (vm || before) this.points.push([Date.now() / 1000, vm]); // null: from then on it is not known
     if (this.points.length > MOST_POINTS) this.points.shift();
+    if (!this.points.length && !this.past) return;
     const oldest = Date.now() / 1000 - this.span;
     this.plots.forEach((plot, resource) => draw(plot, seriesOf(this.past, this.points, resource, oldest)));
   }
@@ -139,8 +140,8 @@ function seriesOf(past, points, resource, oldest) {
   const at = past ? [...past.at] : [];
   const last = at.length ? at[at.length - 1] : 0;
   const live = points.filter(([time]) => time > last && time >= oldest);
-  const of = (vm, kind) => vm[kind][resource] < 0 ? null : vm[kind][resource] / scale;
-  const need = (vm) => (vm.use[resource] + Math.max(0, vm.denied[resource])) / scale;
+  const of = (vm, kind) => !vm || vm[kind][resource] < 0 ? null : vm[kind][resource] / scale;
+  const need = (vm) => !vm ? null : (vm.use[resource] + Math.max(0, vm.denied[resource])) / scale;
   return [[...at, ...live.map(([time]) => time)],
     [...columns[0], ...live.map(([, vm]) => need(vm))],
     [...columns[1], ...live.map(([, vm]) => of(vm, "permit"))],

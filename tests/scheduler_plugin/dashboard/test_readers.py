@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from scheduler_plugin.dashboard.core.frames import HEARTBEAT
+from scheduler_plugin.dashboard.core.sessions import Sessions
 from scheduler_plugin.dashboard.core.sight import ALL, Sight
 from scheduler_plugin.dashboard.readers import BEAT, MOST, MOST_OF_ONE, TICK
 from tests.fake_clock import settle
@@ -79,6 +80,32 @@ async def test_a_reader_that_comes_back_gets_what_it_missed() -> None:
         again = run.dashboard.readers.frames(all_of_it, last_id)
         event, _, news = parsed(await next_of(again))
         assert (event, [row[0] for row in news["rows"]["vm"]]) == ("diff", ["default/b"])
+
+
+async def test_a_tab_that_was_hidden_goes_on_from_the_event_that_it_names() -> None:
+    async with page() as run:
+        await run.sign_in(run.links[-1])
+        put_vm(run.cluster, "a")
+        await settle()
+        _, first_id, _ = parsed(await next_of(run.dashboard.readers.frames(all_of_it, "")))
+        put_vm(run.cluster, "b")
+        await settle()
+        _, second_id, _ = parsed(await next_of(run.dashboard.readers.frames(all_of_it, "")))
+        put_vm(run.cluster, "c")
+        await settle()
+        by_itself = {"Last-Event-ID": second_id}  # how a browser connects again that has lost this connection
+        asked = [
+            asyncio.ensure_future(run.http.get("/api/events", params={"after": first_id}, headers=headers))
+            for headers in (None, by_itself)
+        ]
+        await settle()
+        run.dashboard.doorman.sessions = Sessions()
+        await run.clock.advance(BEAT)
+        told = [parsed((await each).content) for each in asked]
+        assert [(event, sorted(row[0] for row in news["rows"]["vm"])) for event, _, news in told] == [
+            ("diff", ["default/b", "default/c"]),
+            ("diff", ["default/c"]),
+        ]
 
 
 async def test_a_reader_that_may_see_more_begins_anew_and_one_without_a_session_ends() -> None:

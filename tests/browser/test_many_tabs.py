@@ -1,0 +1,48 @@
+"""Tabs of the page take no connection from each other: a hidden one holds none, and goes on when it is shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.scheduler_plugin.fake_cluster import VMS
+
+pytest.importorskip("playwright")
+from tests.browser.chromium import Served, browsing, served, visit
+from tests.browser.made_up_fleet import fleet, running_vm
+
+pytestmark = pytest.mark.browser
+TABS = 8
+HIDDEN = """isHidden => {
+  Object.defineProperty(document, "hidden", { configurable: true, get: () => isHidden });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+"""As a browser does when another tab is chosen; a headless one shows all of them."""
+
+
+def link(run: Served) -> str:
+    return f"{run.url}#token={run.links[-1]}"
+
+
+async def test_a_hidden_tab_gives_its_connection_up_and_goes_on_where_it_was() -> None:
+    async with browsing() as browser, served(*fleet(2, 2)) as run, visit(browser, link(run)) as seen:
+        await seen.shows("4 VMs")
+        await seen.tab.evaluate(HIDDEN, True)
+        while run.dashboard.readers.count:
+            await seen.tab.wait_for_timeout(50)
+        run.cluster.put(VMS, running_vm("new", "shop", "node-1", 1))
+        assert "5 VMs" not in await seen.tab.inner_text("main")
+        async with seen.tab.expect_request("**/api/events?after=*"):
+            await seen.tab.evaluate(HIDDEN, False)
+        await seen.shows("5 VMs")
+        await seen.shows("live")
+        assert seen.complaints == []
+
+
+async def test_more_tabs_than_a_browser_has_connections_all_show_the_fleet() -> None:
+    async with browsing() as browser, served(*fleet(2, 2)) as run, visit(browser, link(run)) as seen:
+        await seen.shows("4 VMs")
+        for _ in range(TABS):
+            await seen.tab.evaluate(HIDDEN, True)
+            seen.tab = await seen.context.new_page()
+            await seen.tab.goto(run.url)
+            await seen.shows("4 VMs")
