@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from scheduler_plugin.dashboard.core.states import script
+
 STATIC: Final = Path(__file__).parent / "static"
+STATES: Final = "states.js"
+"""Made of ``core/states.py``: no file of it is kept."""
 TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -26,11 +30,13 @@ class PageFile:
 
 
 def page_files(folder: Path = STATIC) -> dict[str, PageFile]:
-    """All files below ``folder`` by their path in it."""
-    found = {}
+    """All files below ``folder`` by their path in it, and the tables of states."""
+    found = {STATES: _file(script(), ".js")}
     for path in sorted(folder.rglob("*")):
         if path.suffix in TYPES:
-            body = path.read_bytes()
-            etag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
-            found[path.relative_to(folder).as_posix()] = PageFile(body, TYPES[path.suffix], etag)
+            found[path.relative_to(folder).as_posix()] = _file(path.read_bytes(), path.suffix)
     return found
+
+
+def _file(body: bytes, suffix: str) -> PageFile:
+    return PageFile(body, TYPES[suffix], f'"{hashlib.sha256(body).hexdigest()[:16]}"')

@@ -25,7 +25,9 @@ from scheduler_plugin.cluster.watches.informer import Informer
 from scheduler_plugin.cluster.watches.kinds import Change, Kind
 from scheduler_plugin.dashboard.core.frames import GROUP, MOVE, NODE, STANDING, VM
 from scheduler_plugin.dashboard.core.journal import Journal
+from scheduler_plugin.dashboard.core.lasting import Lasting
 from scheduler_plugin.dashboard.core.rows import (
+    PENDING,
     Row,
     StandingRow,
     VmRow,
@@ -37,9 +39,9 @@ from scheduler_plugin.dashboard.core.rows import (
     said_of,
     standing_row,
     vm_row,
+    vm_stated,
     words,
 )
-from scheduler_plugin.dashboard.core.waiting import Waiting
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 
@@ -63,7 +65,7 @@ class Fleet:
         self.synced = asyncio.Event()
         self._sources, self._clock = sources, clock
         self._words: dict[str, Word] = {}
-        self._waiting = Waiting()
+        self._waiting = Lasting()
         self._said: StandingRow | None = None
         self._silent = 0
         self._unlisted = {VIRTUAL_MACHINES.plural}
@@ -121,7 +123,8 @@ class Fleet:
 
     def _laid_over(self, row: VmRow) -> VmRow:
         is_waiting = self._waiting.is_long(row.key, self._clock.now())
-        return msgspec.structs.replace(said_of(row, self._words.get(row.key)), waiting=is_waiting)
+        said = said_of(row, self._words.get(row.key))
+        return vm_stated(msgspec.structs.replace(said, waiting=is_waiting))
 
     async def _look_for_ever(self) -> None:
         while True:
@@ -154,10 +157,10 @@ class Fleet:
         if row is None:
             return
         if change.after is None:
-            self._waiting.forget(row.key)
+            self._waiting.see(row.key, self._clock.now(), is_so=False)
             news = self.journal.remove(rows, row.key)
         elif isinstance(row, VmRow):
-            self._waiting.see(row, self._clock.now())
+            self._waiting.see(row.key, self._clock.now(), is_so=row.phase == PENDING)
             news = self.journal.put(rows, self._laid_over(row))
         else:
             news = self.journal.put(rows, row)

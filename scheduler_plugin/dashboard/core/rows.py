@@ -19,8 +19,25 @@ from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of,
 from protocol.names import ANNOTATION_REASON, BOOTING, LABEL_GROUP
 from protocol.units import QuantityError, Resources
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine, parse_virtual_machine
+from scheduler_plugin.dashboard.core.states import (
+    CALM,
+    CLOSED,
+    DENIED,
+    FAILED,
+    MOVING,
+    NODE_STATES,
+    PRESSED,
+    STUCK,
+    TROUBLE,
+    UNHEALTHY,
+    VM_STATES,
+    WAITING,
+    worst,
+)
 
 UNKNOWN: Final = -1
+PENDING: Final = "Pending"
+_MIGRATING: Final = frozenset({"PreMigrating", "Migrating"})
 _MIB: Final = 1024**2
 _EXPLANATION: Final = 1000
 
@@ -41,7 +58,8 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 class VmRow(Row, frozen=True):
     """A VM: its size, bounds, permit and guest's size as its object says them; the rest is the scheduler's word.
 
-    ``problem`` is why its object, or a part of it, cannot be read; ``waiting`` is whether it has been pending for long.
+    ``problem`` is why its object, or a part of it, cannot be read; ``waiting`` is whether it has been pending for long,
+    ``trouble`` what is wrong with its agent. ``state`` is what of all this stands out (``states``).
     """
 
     node: str = ""
@@ -59,6 +77,8 @@ class VmRow(Row, frozen=True):
     denied: Pair = ZERO
     migrating: bool = False
     waiting: bool = False
+    trouble: str = ""
+    state: str = CALM
 
 
 class NodeRow(Row, frozen=True):
@@ -71,6 +91,7 @@ class NodeRow(Row, frozen=True):
     excess: Pair = ZERO
     open: bool = True
     stuck: str = ""
+    state: str = CALM
 
 
 class MoveRow(Row, frozen=True):
@@ -164,7 +185,7 @@ def _vm_row(vm: VirtualMachine, obj: JsonObject) -> VmRow:
         vm.name.namespace,
         node=shortened(vm.node or ""),
         group=vm.labels.get(LABEL_GROUP, ""),
-        phase=shortened(vm.phase or "Pending"),
+        phase=shortened(vm.phase or PENDING),
         use=pair(vm.use),
         least=pair(vm.bounds.min),
         most=pair(vm.bounds.max),
@@ -187,7 +208,7 @@ def move_row(obj: JsonObject) -> MoveRow:
         str(name),
         name.namespace,
         vm=f"{name.namespace}/{_said(obj, 'spec', 'vmName')}",
-        phase=_said(status, "phase") or "Pending",
+        phase=_said(status, "phase") or PENDING,
         source=_said(status, "sourceNode"),
         target=_said(status, "targetNode"),
         reason=_said(obj, "metadata", "annotations", ANNOTATION_REASON),
@@ -245,19 +266,39 @@ def standing_row(nodes: JsonObject | None) -> StandingRow:
 def node_rows(nodes: JsonObject) -> list[NodeRow]:
     """Every node in the scheduler's answer at ``/nodes``."""
     return [
-        NodeRow(
-            text(node, "name"),
-            "",
-            total=pair_at(node, "total"),
-            reserved=pair_at(node, "reserved"),
-            free=pair_at(node, "free"),
-            watermark=pair_at(node, "watermark"),
-            excess=pair_at(node, "pressure", "excess"),
-            open=flag(node, "open"),
-            stuck=text(node, "stuck"),
+        node_stated(
+            NodeRow(
+                text(node, "name"),
+                "",
+                total=pair_at(node, "total"),
+                reserved=pair_at(node, "reserved"),
+                free=pair_at(node, "free"),
+                watermark=pair_at(node, "watermark"),
+                excess=pair_at(node, "pressure", "excess"),
+                open=flag(node, "open"),
+                stuck=text(node, "stuck"),
+            )
         )
         for node in items(nodes, "nodes")
     ]
+
+
+def node_stated(row: NodeRow) -> NodeRow:
+    """The row with what of it stands out."""
+    found = {STUCK: row.stuck, PRESSED: max(row.excess) > 0, CLOSED: not row.open}
+    return msgspec.structs.replace(row, state=worst(NODE_STATES, found) or CALM)
+
+
+def vm_stated(row: VmRow) -> VmRow:
+    """The row with what of it stands out."""
+    found = {
+        UNHEALTHY: row.problem or row.phase == FAILED,
+        WAITING: row.waiting,
+        DENIED: max(row.denied) > 0,
+        TROUBLE: row.trouble,
+        MOVING: row.migrating or row.phase in _MIGRATING,
+    }
+    return msgspec.structs.replace(row, state=worst(VM_STATES, found) or CALM)
 
 
 def words(nodes: JsonObject) -> dict[str, Word]:

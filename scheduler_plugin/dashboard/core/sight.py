@@ -15,7 +15,7 @@ from zlib import crc32
 import msgspec
 
 from scheduler_plugin.dashboard.core.journal import Change
-from scheduler_plugin.dashboard.core.rows import NodeRow, Row, StandingRow
+from scheduler_plugin.dashboard.core.rows import NodeRow, Row, StandingRow, node_stated
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Sight:
         if self.namespaces is None:
             return row
         if isinstance(row, NodeRow):
-            return msgspec.structs.replace(row, stuck="")
+            return node_stated(msgspec.structs.replace(row, stuck=""))
         if isinstance(row, StandingRow):
             return msgspec.structs.replace(row, waiting=0, unreadable=0, idle="", leader="")
         return None

@@ -4,7 +4,7 @@ import { FleetCanvas } from "./canvas.js";
 import { fill, h, say, table } from "./dom.js";
 import { ZOOMS, accepts, blockAt, cellAt, laidOut, nodesIn, nodesOf, usualZoom } from "./layout.js";
 import { isSure, waitsFor } from "./standing.js";
-import { STATES, amount, count, isPressed, isUnderWay, nodeHref, nodeTitle, size, some, stateOf, vmHref, whyOf } from "./words.js";
+import { NODE_MARKS, STATES, amount, count, isPressed, isUnderWay, nodeHref, nodeTitle, size, some, stateOf, vmHref, whyOf } from "./words.js";
 
 const LISTED = 40;
 const MOST_ROWS = 300;
@@ -113,7 +113,7 @@ export class FleetView {
     out = sorted(out);
     const moves = new Map([...this.store.rows.move.values()].filter(isUnderWay).map((each) => [each.vm, each]));
     const where = (vm) => moves.has(vm.key) ? `${moves.get(vm.key).source || "?"} ⇢ ${moves.get(vm.key).target || "?"} ${moves.get(vm.key).progress}` : vm.node || "no node";
-    const item = (state, href, name, said, place) => h("li", { class: state }, h("a", { href }, name), h("span", { class: "said" }, `${STATES[state] ? STATES[state].mark : "▲"} ${said}`), h("span", { class: "place" }, place));
+    const item = (state, href, name, said, place) => h("li", { class: state }, h("a", { href }, name), h("span", { class: "said" }, `${(STATES[state] || { mark: NODE_MARKS[state] }).mark} ${said}`), h("span", { class: "place" }, place));
     const nodes = pressed.slice(0, LISTED).map((node) => item("pressed", nodeHref(node.key), node.key, node.stuck || `${some(node.excess)} above its watermark`, "node"));
     const vms = out.slice(0, LISTED).map((vm) => item(stateOf(vm), vmHref(vm.key), vm.key, whyOf(vm), where(vm)));
     const more = Math.max(0, out.length - LISTED) + Math.max(0, pressed.length - LISTED);
@@ -226,7 +226,7 @@ function nodeTable(entries) {
   const headings = [{ text: "Node" }, { text: "VMs", number: true }, { text: "Reserved", number: true }, { text: "Free", number: true },
     { text: "Watermark", number: true }, { text: "Stands out" }];
   return table("Nodes", headings, entries.map(({ node, vms, worst }) => [h("a", { href: nodeHref(node.key) }, nodeTitle(node.key)), String(vms.length),
-    size(node.reserved), size(node.free), size(node.watermark), isPressed(node) ? "pressed" : worst === "calm" ? "–" : STATES[worst].title]));
+    size(node.reserved), size(node.free), size(node.watermark), isPressed(node) ? node.state : worst === "calm" ? "–" : STATES[worst].title]));
 }
 
 // The VMs of the nodes that are shown, those that stand out first; of many only so many, because a filter says which.

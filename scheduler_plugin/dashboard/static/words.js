@@ -1,5 +1,7 @@
 // Amounts, names and states in words: the same as in the terminal.
 
+import { NODE_STATES, VM_STATES } from "./states.js"; // made by the program
+
 export const cpu = (milli) => milli < 0 ? "–" : String(Math.ceil(milli / 10) / 100);
 export const mem = (mib) => mib < 0 ? "–" : mib >= 10240 || (mib >= 1024 && mib % 1024 === 0)
   ? `${trim(mib / 1024)} GiB` : `${mib} MiB`;
@@ -17,29 +19,17 @@ export const groupHref = (key) => `#/group/${key.split("/").map(encodeURICompone
 const ENDED = new Set(["Succeeded", "Failed", "Cancelled"]);
 export const isUnderWay = (move) => !ENDED.has(move.phase);
 
-// What stands out, the worst first. A VM has at most one of these.
-export const STATES = {
-  unhealthy: { title: "unhealthy", mark: "✕" },
-  waiting: { title: "waiting", mark: "◌" },
-  denied: { title: "denied", mark: "▲" },
-  moving: { title: "moving", mark: "⇢" },
-  calm: { title: "as it should be", mark: "" },
-};
-
-export function stateOf(vm) {
-  if (vm.problem || vm.phase === "Failed") return "unhealthy";
-  if (vm.waiting) return "waiting";
-  if (vm.denied[0] > 0 || vm.denied[1] > 0) return "denied";
-  if (vm.migrating || vm.phase === "Migrating" || vm.phase === "PreMigrating") return "moving";
-  return "calm";
-}
-
-export const isPressed = (node) => node.excess[0] > 0 || node.excess[1] > 0 || node.stuck !== "";
+// What stands out, the worst first: the program's table. A VM and a node have at most one of these.
+export const STATES = Object.fromEntries([...VM_STATES.map(({ word, mark }) => [word, { title: word, mark }]), ["calm", { title: "as it should be", mark: "" }]]);
+export const NODE_MARKS = Object.fromEntries(NODE_STATES.map(({ word, mark }) => [word, mark]));
+export const stateOf = (vm) => vm.state;
+export const isPressed = (node) => node.state === "stuck" || node.state === "pressed";
 
 export function whyOf(vm) {
   if (vm.problem) return vm.problem;
   if (vm.phase === "Failed") return "its guest failed";
   if (vm.waiting) return "has not started for a minute or more";
-  if (vm.denied[0] > 0 || vm.denied[1] > 0) return `${some(vm.denied)} denied`;
+  if (vm.state === "denied") return `${some(vm.denied)} denied`;
+  if (vm.state === "trouble") return vm.trouble;
   return STATES[stateOf(vm)].title;
 }

@@ -18,12 +18,14 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
+from scheduler_plugin.dashboard.core.lasting import Lasting
+from scheduler_plugin.dashboard.core.rows import PENDING
 from scripts.autoscale.demonstration.moves import ENDED
 from scripts.autoscale.explain import gathered, story_of
 from scripts.autoscale.migrate import is_under_way, keeps_connections, migration_of
 from scripts.autoscale.site import FollowedPods, Site, explanation
 from scripts.autoscale.top.columns import Row, printable
-from scripts.autoscale.top.rows import by_vm, node_line, vm_row
+from scripts.autoscale.top.rows import by_vm, node_line, phase_of, vm_row
 
 _AT_ONCE: Final = 16
 """Number of agents that are queried at the same time."""
@@ -52,7 +54,9 @@ class Fleet:
         self._migrations = Informer(site.client, MIGRATIONS, clock)
         self._agents: dict[ObjectName, Json] = {}
         self._nodes: list[tuple[Json, dict[str, Json]]] = []
-        self._rows: dict[ObjectName, tuple[tuple[Json, Json, Json, Json | None], Row]] = {}
+        self._rows: dict[ObjectName, tuple[tuple[Json, Json, Json, Json | None, bool], Row]] = {}
+        self._clock = clock
+        self._pending = Lasting()
         self._turn: list[ObjectName] = []
 
     @property
@@ -140,11 +144,21 @@ class Fleet:
             if text(each, "status", "phase") not in ENDED
         }
         before, self._rows = self._rows, {}
+        self._note_pending(named)
         for name, vm in named.items():
-            given = (vm, self._agents.get(name, {}), reserved.get(str(name), {}), moving.get(name))
+            is_waiting = self._pending.is_long(str(name), self._clock.now())
+            given = (vm, self._agents.get(name, {}), reserved.get(str(name), {}), moving.get(name), is_waiting)
             known = before.get(name)
-            self._rows[name] = known if known is not None and known[0] == given else (given, vm_row(*given))
+            row = known[1] if known is not None and known[0] == given else vm_row(*given[:4], is_waiting=is_waiting)
+            self._rows[name] = given, row
         return tuple(row for _, row in self._rows.values())
+
+    def _note_pending(self, named: Mapping[ObjectName, Json]) -> None:
+        now = self._clock.now()
+        for key in self._pending.keys - set(map(str, named)):
+            self._pending.see(key, now, is_so=False)
+        for name, vm in named.items():
+            self._pending.see(str(name), now, is_so=phase_of(vm) == PENDING)
 
     async def story(self, vm: str) -> list[str]:
         """Why the VM has its size, as ``autoscale explain`` says it, or why that is not known."""

@@ -11,7 +11,14 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-HELP: Final = """\
+from scheduler_plugin.dashboard.core.states import NODE_STATES, VM_STATES, State
+
+
+def _listed(states: tuple[State, ...]) -> str:
+    return "\n".join(f"  {each.word:<10} {each.means}" for each in states)
+
+
+HELP: Final = f"""\
 arrows, j k, page keys    another row; left and right scroll sideways
 home end, g G             the first row, the last one
 < >                       sort by the column before, the next one
@@ -23,8 +30,10 @@ n                         nodes, or VMs again
 ?                         this help
 q, Ctrl-C                 quit
 
-States of a VM: moving, denied (it wants more than its permit), trouble (its agent says what with), or its phase.
-States of a node: stuck (VMs should leave and cannot), pressure (reserved above its watermark), closed, open.
+States of a VM, the worst first; else its phase:
+{_listed(VM_STATES)}
+States of a node, likewise; else open:
+{_listed(NODE_STATES)}
 Columns that do not fit are left out, the least important first; a wider terminal shows more.
 `autoscale top --once` prints all of them, and `-o json` for scripts.
 """

@@ -15,18 +15,32 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from scheduler_plugin.dashboard.core.rows import PENDING
+from scheduler_plugin.dashboard.core.states import (
+    CLOSED,
+    DENIED,
+    MOVING,
+    PRESSED,
+    STUCK,
+    TROUBLE,
+    UNHEALTHY,
+    WAITING,
+)
 from scripts.autoscale.terminal.visible import visible
 from scripts.autoscale.top.columns import Placed, Row, header, line, taken
 
 _PLAIN: Final = Style()
-_STYLES: Final[Mapping[str, Style]] = MappingProxyType(
+STYLES: Final[Mapping[str, Style]] = MappingProxyType(
     {
-        "denied": Style(color="red", bold=True),
-        "pressure": Style(color="red", bold=True),
-        "stuck": Style(color="red", bold=True),
-        "trouble": Style(color="yellow"),
-        "moving": Style(color="cyan"),
-        "Pending": Style(dim=True),
+        UNHEALTHY.word: Style(color="magenta", bold=True),
+        WAITING.word: Style(color="yellow", bold=True),
+        DENIED.word: Style(color="red", bold=True),
+        TROUBLE.word: Style(color="yellow"),
+        MOVING.word: Style(color="cyan"),
+        STUCK.word: Style(color="red", bold=True),
+        PRESSED.word: Style(color="red", bold=True),
+        CLOSED.word: Style(dim=True),
+        PENDING: Style(dim=True),
     }
 )
 """States that stand out; the word says the same without colours."""
@@ -84,7 +98,7 @@ class RowList(ScrollView, can_focus=True):
         if y == 0:
             text, style = self._header, _HEADER
         elif at < len(self.rows):
-            text, style = visible(line(self.rows[at], self._placed)), _STYLES.get(self.rows[at].state, _PLAIN)
+            text, style = visible(line(self.rows[at], self._placed)), STYLES.get(self.rows[at].state, _PLAIN)
             style = style + _CURSOR if at == self._cursor else style
         else:
             text, style = "", _PLAIN

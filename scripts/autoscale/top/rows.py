@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text
 from protocol.units import Bytes, Instant, QuantityError
+from scheduler_plugin.dashboard.core.rows import PENDING
+from scheduler_plugin.dashboard.core.rows import vm_row as page_row
+from scheduler_plugin.dashboard.core.states import (
+    CLOSED,
+    DENIED,
+    FAILED,
+    MOVING,
+    NODE_STATES,
+    PRESSED,
+    STUCK,
+    TROUBLE,
+    UNHEALTHY,
+    VM_STATES,
+    WAITING,
+    worst,
+)
 from scripts.autoscale.demonstration.fleet import node_row
 from scripts.autoscale.demonstration.moves import seen as seen_move
 from scripts.autoscale.top.columns import UNKNOWN, Column, Row, printable
@@ -14,11 +29,15 @@ from scripts.autoscale.top.columns import UNKNOWN, Column, Row, printable
 _NOTHING: Final = frozenset({"", "0"})
 
 
-def vm_row(vm: Json, agent: Json, pod: Json, migration: Json | None) -> Row:
-    """One VM. ``agent`` is what its agent says, ``pod`` what the scheduler does; both are empty until known."""
+def vm_row(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiting: bool = False) -> Row:
+    """One VM. ``agent`` is what its agent says, ``pod`` what the scheduler does; both are empty until known.
+
+    ``is_waiting``: it has been pending for long.
+    """
     status, metrics, goal = child(vm, "status"), child(agent, "metrics"), child(agent, "goal")
     permit = child(agent, "permit") or child(pod, "permit")
-    name, node, state = name_of(vm), _where(text(status, "node"), migration), _state(vm, agent, pod, migration)
+    name, node = name_of(vm), _where(text(status, "node"), migration)
+    state = _state(vm, agent, pod, migration, is_waiting=is_waiting)
     cells = (
         str(name),
         state,
@@ -78,20 +97,31 @@ def _shown(cells: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(printable(each) or UNKNOWN for each in cells)
 
 
-def _state(vm: Json, agent: Json, pod: Json, migration: Json | None) -> str:
-    """What stands out first: it moves, is denied something, or its agent has trouble; else its phase."""
-    denied = child(agent, "denied") or _some(child(pod, "denied"))
-    found: Mapping[str, object] = {"moving": migration, "denied": denied, "trouble": items(agent, "troubles")}
-    return next((word for word, is_so in found.items() if is_so), text(vm, "status", "phase") or "Pending")
+def phase_of(vm: Json) -> str:
+    """Its phase; one that has none yet is pending."""
+    return text(vm, "status", "phase") or PENDING
+
+
+def _state(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiting: bool) -> str:
+    """What stands out, by the page's table; else its phase."""
+    phase = phase_of(vm)
+    found = {
+        UNHEALTHY: phase == FAILED or page_row(vm).problem,
+        WAITING: is_waiting,
+        DENIED: child(agent, "denied") or _some(child(pod, "denied")),
+        TROUBLE: items(agent, "troubles"),
+        MOVING: migration,
+    }
+    return worst(VM_STATES, found) or phase
 
 
 def _node_state(node: Json) -> str:
     found = {
-        "stuck": text(node, "stuck"),
-        "pressure": _some(child(node, "pressure", "excess")),
-        "closed": node.get("open") is False,
+        STUCK: text(node, "stuck"),
+        PRESSED: _some(child(node, "pressure", "excess")),
+        CLOSED: node.get("open") is False,
     }
-    return next((word for word, is_so in found.items() if is_so), "open")
+    return worst(NODE_STATES, found) or "open"
 
 
 def _some(amounts: Json) -> bool:

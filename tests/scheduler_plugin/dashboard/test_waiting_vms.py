@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from protocol.kubernetes.objects import child
 from scheduler_plugin.dashboard.core.frames import VM
+from scheduler_plugin.dashboard.core.lasting import LONG
 from scheduler_plugin.dashboard.core.rows import VmRow
-from scheduler_plugin.dashboard.core.waiting import LONG
 from tests.fake_clock import settle
 from tests.scheduler_plugin.dashboard.page_cluster import Page, page
 from tests.scheduler_plugin.fake_cluster import VMS

@@ -8,15 +8,18 @@ from protocol.kubernetes.objects import Json
 from scripts.autoscale.top.columns import Row
 from scripts.autoscale.top.fleet import Seen
 from scripts.autoscale.top.rows import node_line, vm_row
+from tests.scheduler_plugin import objects
 
 BECAUSE = "growing for cpu busy: 1.90 of 2 vCPU are busy, which is more than 0.8 of what it has, since 12 s"
 
 
 def vm(name: str, node: str = "node-1", cpus: str = "2", memory: str = "2Gi", phase: str = "Running") -> Json:
     namespace, _, plain = name.rpartition("/")
+    status: Json = {"phase": phase, "node": node, "cpus": cpus, "memorySize": memory}
     return {
         "metadata": {"namespace": namespace or "default", "name": plain},
-        "status": {"phase": phase, "node": node, "cpus": cpus, "memorySize": memory},
+        "spec": {"guest": objects.vm(plain, 2)["spec"]["guest"]},
+        "status": {key: said for key, said in status.items() if said},
     }
 
 

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.kubernetes.objects import Json
+from scheduler_plugin.dashboard.core.states import NODE_STATES, VM_STATES
 from scripts.autoscale.top.columns import (
     NODE_COLUMNS,
     VM_COLUMNS,
@@ -18,8 +20,9 @@ from scripts.autoscale.top.columns import (
     shortened,
     taken,
 )
+from scripts.autoscale.top.row_list import STYLES
 from scripts.autoscale.top.rows import node_line, vm_row
-from tests.scripts.top.fleet_fixture import DENIED, FEW, agent, node, vm
+from tests.scripts.top.fleet_fixture import DENIED, FEW, MOVE, agent, node, vm
 
 AT_WIDTH = {
     40: "VM vCPU memory",
@@ -110,11 +113,31 @@ def test_the_state_of_a_vm_is_what_stands_out(account: dict[str, object], pod: d
     assert vm_row(vm("db"), account, pod, None).state == state
 
 
+def test_of_what_is_true_of_a_vm_the_worst_is_shown_as_on_the_page() -> None:
+    account = agent(more=DENIED | {"troubles": [{"with": "metrics"}]})
+    unread: Json = {"metadata": {"namespace": "default", "name": "db"}}
+    states = [
+        vm_row(unread, account, {}, MOVE, is_waiting=True),
+        vm_row(vm("db", phase="Failed"), account, {}, MOVE, is_waiting=True),
+        vm_row(vm("db"), account, {}, MOVE, is_waiting=True),
+        vm_row(vm("db"), account, {}, MOVE),
+        vm_row(vm("db"), agent(more={"troubles": [{"with": "metrics"}]}), {}, MOVE),
+        vm_row(vm("db"), agent(), {}, MOVE),
+        vm_row(vm("db"), agent(), {}, None),
+    ]
+    words = ["unhealthy", "unhealthy", "waiting", "denied", "trouble", "moving", "Running"]
+    assert [each.state for each in states] == words
+
+
+def test_every_state_that_stands_out_has_a_look_of_its_own() -> None:
+    assert {each.word for each in (*VM_STATES, *NODE_STATES)} - set(STYLES) == set()
+
+
 def test_a_node_is_a_bar_with_its_watermark_and_its_pressure() -> None:
     cells = dict(zip([each.key for each in NODE_COLUMNS], node_line(node("n1", "1Gi")).cells, strict=True))
     assert cells == {
         "node": "n1",
-        "state": "pressure",
+        "state": "pressed",
         "vms": "1",
         "cpuBar": "████████████·········│··",
         "cpuReserved": "4",

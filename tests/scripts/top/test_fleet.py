@@ -11,6 +11,7 @@ import pytest
 
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json, name_of, text
+from scheduler_plugin.dashboard.core.lasting import LONG
 from scripts.autoscale.top.columns import Row
 from scripts.autoscale.top.fleet import Fleet
 from tests.fake_clock import FakeClock
@@ -123,6 +124,18 @@ async def test_of_a_large_fleet_those_on_the_screen_are_asked_and_the_others_in_
         await fleet.look(["shop/db-99", "shop/gone"])
     assert (place.asked.count("pod-db-99") >= 4, len(set(place.asked)), len(place.asked) < 110) == (True, 100, True)
     await place.client.__aexit__()
+
+
+async def test_a_vm_that_is_pending_for_long_stands_out_and_one_that_comes_back_begins_anew(place: Place) -> None:
+    clock = FakeClock()
+    fleet, running = Fleet(place, clock), place.vms
+    place.vms = [{**each, "status": {"phase": "Pending"}} if "orders" in str(each) else each for each in running]
+    states = []
+    for passed, found in ((0.0, place.vms), (LONG, place.vms), (0.0, []), (0.0, place.vms)):
+        place.vms = found
+        await clock.advance(passed)
+        states.append(by_name((await fleet.everything()).vms).get("shop/orders"))
+    assert [each and each.state for each in states] == ["Pending", "waiting", None, "Pending"]
 
 
 async def test_a_row_is_made_anew_only_where_its_vm_has_changed(place: Place) -> None:

@@ -1,0 +1,57 @@
+"""What of a VM or a node stands out, in words: one table for the page, ``autoscale top`` and the documents. Pure.
+
+Rules that hold here:
+
+- The worst stands first. Of all that is true of a VM or a node one state is shown: the first.
+- The page gets the tables as a module of its own (``script``), so that no word is written twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+
+class State(NamedTuple):
+    """A state by its word; ``mark`` is drawn beside it, ``means`` is for people who ask."""
+
+    word: str
+    mark: str
+    means: str
+
+
+UNHEALTHY: Final = State("unhealthy", "✕", "the guest failed, or its object cannot be read")
+WAITING: Final = State("waiting", "◌", "the VM has been pending for a minute or more")
+DENIED: Final = State("denied", "▲", "the VM asked for more than it got")
+TROUBLE: Final = State("trouble", "!", "its agent says that something is wrong, or is not heard")
+MOVING: Final = State("moving", "⇢", "a migration of the VM is under way")
+VM_STATES: Final = (UNHEALTHY, WAITING, DENIED, TROUBLE, MOVING)
+
+STUCK: Final = State("stuck", "▲", "VMs should leave the node and cannot")
+PRESSED: Final = State("pressed", "▲", "the node's reservations have been above its watermark")
+CLOSED: Final = State("closed", "⊘", "the node takes no new VMs")
+NODE_STATES: Final = (STUCK, PRESSED, CLOSED)
+
+CALM: Final = "calm"
+FAILED: Final = "Failed"
+"""The phase of a VM whose guest has failed."""
+
+
+def worst(states: tuple[State, ...], true: Mapping[State, object]) -> str:
+    """The word of the first of ``states`` that is ``true``; empty where nothing stands out.
+
+    >>> worst(VM_STATES, {MOVING: True, DENIED: True, UNHEALTHY: False})
+    'denied'
+    """
+    return next((each.word for each in states if true.get(each)), "")
+
+
+def script() -> bytes:
+    """The tables as a module of JavaScript."""
+    tables = {"VM_STATES": VM_STATES, "NODE_STATES": NODE_STATES}
+    return b"".join(
+        b"export const %s = %s;\n" % (name.encode(), msgspec.json.encode([each._asdict() for each in states]))
+        for name, states in tables.items()
+    )

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import doctest
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from scheduler_plugin.dashboard.core import states
+from scheduler_plugin.dashboard.core.rows import VmRow, vm_stated
+from scheduler_plugin.dashboard.core.states import CALM, NODE_STATES, VM_STATES, script
+from scheduler_plugin.dashboard.files import STATES, page_files
+
+DOCUMENT = Path(__file__).parents[4] / "docs" / "page.md"
+
+
+def test_examples_in_docstrings_hold() -> None:
+    assert doctest.testmod(states).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("row", "state"),
+    [
+        (VmRow("a/b", "a", problem="no spec", denied=(1, 0), waiting=True), "unhealthy"),
+        (VmRow("a/b", "a", phase="Failed", migrating=True), "unhealthy"),
+        (VmRow("a/b", "a", phase="Pending", waiting=True, denied=(1, 0)), "waiting"),
+        (VmRow("a/b", "a", denied=(0, 1), trouble="its agent is silent", migrating=True), "denied"),
+        (VmRow("a/b", "a", trouble="its agent is silent", migrating=True), "trouble"),
+        (VmRow("a/b", "a", migrating=True), "moving"),
+        (VmRow("a/b", "a", phase="PreMigrating"), "moving"),
+        (VmRow("a/b", "a", phase="Running", state="denied"), CALM),
+    ],
+)
+def test_a_vm_has_the_worst_state_that_is_true_of_it(row: VmRow, state: str) -> None:
+    assert vm_stated(row).state == state
+
+
+def test_the_page_is_served_the_table_that_the_program_has() -> None:
+    served = page_files()[STATES].body
+    assert served == script()
+    tables = dict(re.findall(r"export const (\w+) = (.*);", served.decode()))
+    words = {name: [each["word"] for each in json.loads(table)] for name, table in tables.items()}
+    assert words == {
+        "VM_STATES": [each.word for each in VM_STATES],
+        "NODE_STATES": [each.word for each in NODE_STATES],
+    }
+
+
+def test_the_document_has_every_state_in_its_order() -> None:
+    section = DOCUMENT.read_text().partition("### States")[2].partition("Keys:")[0]
+    said = re.findall(r"^\| (\w+) \| (.+) \|$", section, re.MULTILINE)
+    assert said[1:] == [(each.word, each.means) for each in (*VM_STATES, *NODE_STATES)]
