@@ -63,7 +63,7 @@ async def _run(options: argparse.Namespace) -> None:
             async with asyncio.TaskGroup() as tasks:
                 background = [tasks.create_task(dashboard.run())]
                 if options.history is not None and not options.prometheus:
-                    looks = ClusterLooks(api, sources, clock, dashboard.telemetry)
+                    looks = ClusterLooks(api, dashboard.sources, clock, dashboard.telemetry)
                     bounds = Bounds.of_volume(options.history_volume)
                     recorder = Recorder(options.history, looks, clock, labels=options.labels, bounds=bounds)
                     background += [tasks.create_task(looks.run()), tasks.create_task(recorder.run())]

@@ -18,6 +18,7 @@ from scheduler_plugin.dashboard.fleet import Fleet
 from scheduler_plugin.dashboard.readers import Readers
 from scheduler_plugin.dashboard.reviews import Judge
 from scheduler_plugin.dashboard.sources.http_sources import Sources
+from scheduler_plugin.dashboard.sources.overheard import Overheard
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 from scheduler_plugin.dashboard.web import page_app
 from scheduler_plugin.history.ports import History
@@ -25,9 +26,10 @@ from scheduler_plugin.history.ports import History
 
 @dataclass(slots=True)
 class Dashboard:
-    """One page's program: what to keep running, and what to serve."""
+    """One page's program: what to keep running, and what to serve. What agents answer to ``sources`` the page hears."""
 
     api: KubernetesApi
+    sources: Sources
     fleet: Fleet
     readers: Readers
     doorman: Doorman
@@ -69,6 +71,7 @@ def assemble(  # noqa: PLR0913, PLR0917 - each is a part of its own
     readers = Readers(fleet.journal, secrets.token_hex(4), clock, telemetry)
     fleet.on_news = readers.stir
     doorman = Doorman(fleet, clock, telemetry, judge)
-    accounts = Accounts(api, sources, clock, CostReports(history, sources, clock, labels), history)
+    overheard = Overheard(sources, fleet.hear)
+    accounts = Accounts(api, overheard, clock, CostReports(history, sources, clock, labels), history)
     app = page_app(title, doorman, readers, accounts)
-    return Dashboard(api, fleet, readers, doorman, accounts, telemetry, app)
+    return Dashboard(api, overheard, fleet, readers, doorman, accounts, telemetry, app)

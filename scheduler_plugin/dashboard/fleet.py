@@ -10,14 +10,15 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
 import msgspec
 
-from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.objects import Json, JsonObject
 from protocol.kubernetes.resources import HVPAS, MIGRATIONS, TORTOISES, VIRTUAL_MACHINES, VM_GROUPS, Resource
+from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scheduler_plugin.cluster.api import KubernetesApi
@@ -31,17 +32,14 @@ from scheduler_plugin.dashboard.core.rows import (
     Row,
     StandingRow,
     VmRow,
-    Word,
-    differing,
     group_row,
     move_row,
     node_rows,
-    said_of,
     standing_row,
     vm_row,
     vm_stated,
-    words,
 )
+from scheduler_plugin.dashboard.core.said import Word, differing, said_of, trouble_in, words
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 
@@ -51,6 +49,7 @@ LOOK: Final = Seconds(1.0)
 GROUP_KINDS: Final = (VM_GROUPS, HVPAS, TORTOISES)
 WATCHED: Final = (VIRTUAL_MACHINES, MIGRATIONS)
 """What people take to be as it is this moment: they are told when no more is heard of it."""
+SILENT: Final = "its agent is not heard"
 _FEW: Final = 4
 """A pause is so many times as long as the look before it, within these bounds."""
 LONGEST_PAUSE: Final = Seconds(5.0)
@@ -65,7 +64,8 @@ class Fleet:
         self.synced = asyncio.Event()
         self._sources, self._clock = sources, clock
         self._words: dict[str, Word] = {}
-        self._waiting = Lasting()
+        self._waiting, self._silent_agents = Lasting(), Lasting()
+        self._troubles: dict[str, str] = {}
         self._said: StandingRow | None = None
         self._silent = 0
         self._unlisted = {VIRTUAL_MACHINES.plural}
@@ -100,6 +100,18 @@ class Fleet:
                 tasks.create_task(informer.run(api, self._clock, partial(self._listed, kind.plural)))
             tasks.create_task(self._look_for_ever())
 
+    def hear(self, vm: ObjectName, account: Json | None) -> None:
+        """What the agent of a VM has answered; None where it has not: what it said before is not known any more."""
+        key, trouble = str(vm), "" if account is None else trouble_in(account)
+        if trouble == self._troubles.get(key, ""):
+            return
+        if trouble:
+            self._troubles[key] = trouble
+        else:
+            del self._troubles[key]
+        if self._renew([key]):
+            self.on_news()
+
     async def look(self) -> None:
         """One look at the scheduler."""
         found = await self._sources.of_scheduler("/nodes")
@@ -110,10 +122,19 @@ class Fleet:
             nodes, said = await asyncio.to_thread(lambda: (node_rows(found), words(found)))
             news = self.journal.replace(NODE, nodes) or news
             changed, self._words = differing(self._words, said), said
-            news = self._renew(changed) or news
+            news = self._renew([*changed, *self._mute(said)]) or news
         news = self._renew(self._waiting.long(self._clock.now())) or news
         if news:
             self.on_news()
+
+    def _mute(self, said: Mapping[str, Word]) -> list[str]:
+        """The VMs whose agents have been silent for long. Who leads anew has heard no agent at first."""
+        now = self._clock.now()
+        for key in self._silent_agents.keys - said.keys():
+            self._silent_agents.see(key, now, is_so=False)
+        for key, word in said.items():
+            self._silent_agents.see(key, now, is_so=word.silent)
+        return self._silent_agents.long(now)
 
     def _renew(self, keys: Iterable[str]) -> bool:
         """Lays what is known now over the rows of these VMs; whether that is news."""
@@ -122,9 +143,9 @@ class Fleet:
         return any(news)
 
     def _laid_over(self, row: VmRow) -> VmRow:
-        is_waiting = self._waiting.is_long(row.key, self._clock.now())
-        said = said_of(row, self._words.get(row.key))
-        return vm_stated(msgspec.structs.replace(said, waiting=is_waiting))
+        now, said = self._clock.now(), said_of(row, self._words.get(row.key))
+        trouble = SILENT if self._silent_agents.is_long(row.key, now) else self._troubles.get(row.key, "")
+        return vm_stated(msgspec.structs.replace(said, waiting=self._waiting.is_long(row.key, now), trouble=trouble))
 
     async def _look_for_ever(self) -> None:
         while True:
@@ -158,6 +179,7 @@ class Fleet:
             return
         if change.after is None:
             self._waiting.see(row.key, self._clock.now(), is_so=False)
+            self._troubles.pop(row.key, None)
             news = self.journal.remove(rows, row.key)
         elif isinstance(row, VmRow):
             self._waiting.see(row.key, self._clock.now(), is_so=row.phase == PENDING)

@@ -77,7 +77,8 @@ class MigrationModel(Model, frozen=True):
 class PodModel(Model, frozen=True):
     """What a pod holds of its node; ``vm`` and what follows from it are null for a pod that runs none.
 
-    ``deferred`` is what of ``reserved`` its kubelet has put off until there is room.
+    ``deferred`` is what of ``reserved`` its kubelet has put off until there is room. ``agentSilent``: the agent of its
+    VM was not heard lately; never so where this process does not lead, since agents ask who leads.
     """
 
     pod: str
@@ -90,6 +91,7 @@ class PodModel(Model, frozen=True):
     denied: Amounts
     deferred: Amounts
     migrating: bool
+    agent_silent: bool
 
 
 class NodeModel(Model, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from itertools import islice
 from typing import Final
 
@@ -46,6 +47,7 @@ def nodes_view(context: SchedulerContext, standing: Standing) -> NodesModel:
     ``migrationsIdle`` says why no VM is moved at all, ``stuck`` of a node why VMs that should leave it cannot.
     """
     ledger, now = context.ledger, context.clock.now()
+    silent = _silent_agents(context) if standing.leads else frozenset()
     active = sorted((each for each in ledger.migrations.values() if each.is_active), key=lambda each: each.since)
     return NodesModel(
         ready=ledger.is_ready,
@@ -56,9 +58,15 @@ def nodes_view(context: SchedulerContext, standing: Standing) -> NodesModel:
         migrations_idle=context.migration_status.idle,
         migrations=[_migration(each, context.feed.migrations.facts.get(each.name), now) for each in active],
         nodes=[
-            _node(name, ledger.nodes[name], context.migration_status.stuck.get(name)) for name in sorted(ledger.nodes)
+            _node(name, ledger.nodes[name], context.migration_status.stuck.get(name), silent)
+            for name in sorted(ledger.nodes)
         ],
     )
+
+
+def _silent_agents(context: SchedulerContext) -> Set[ObjectName]:
+    ledger, now = context.ledger, context.clock.now()
+    return {name for name, vm in ledger.vms.items() if ledger.is_silent(vm, now)}
 
 
 def vm_view(context: SchedulerContext, vm: ObjectName, standing: Standing) -> VmModel | None:
@@ -128,7 +136,7 @@ def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) ->
     )
 
 
-def _node(name: str, book: NodeAccount, stuck: str | None) -> NodeModel:
+def _node(name: str, book: NodeAccount, stuck: str | None, silent: Set[ObjectName]) -> NodeModel:
     room = book.room
     return NodeModel(
         name=name,
@@ -141,11 +149,11 @@ def _node(name: str, book: NodeAccount, stuck: str | None) -> NodeModel:
         watermark=amount(room.watermark),
         pressure=_pressure(book.pressure),
         stuck=stuck,
-        pods=[_pod(claim) for claim in sorted(book.claims.values(), key=lambda claim: claim.pod.name)],
+        pods=[_pod(claim, silent) for claim in sorted(book.claims.values(), key=lambda claim: claim.pod.name)],
     )
 
 
-def _pod(claim: Claim) -> PodModel:
+def _pod(claim: Claim, silent: Set[ObjectName]) -> PodModel:
     account = claim.vm
     facts = None if account is None else account.facts
     return PodModel(
@@ -159,6 +167,7 @@ def _pod(claim: Claim) -> PodModel:
         denied=amount(claim.unmet),
         deferred=amount(claim.waits.all),
         migrating=claim.is_migrating,
+        agent_silent=claim.pod.vm in silent,
     )
 
 

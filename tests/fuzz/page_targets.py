@@ -8,7 +8,8 @@ import msgspec
 
 from protocol.kubernetes.objects import Json, JsonObject, name_of
 from protocol.kubernetes.pages import read_object
-from scheduler_plugin.dashboard.core.rows import group_row, move_row, node_rows, said_of, standing_row, vm_row, words
+from scheduler_plugin.dashboard.core.rows import group_row, move_row, node_rows, standing_row, vm_row
+from scheduler_plugin.dashboard.core.said import said_of, words
 from scheduler_plugin.dashboard.story import story
 from scheduler_plugin.history.core.batches import Batch
 from scheduler_plugin.history.core.chronicle import Chronicle

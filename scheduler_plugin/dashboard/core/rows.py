@@ -9,7 +9,6 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -131,14 +130,6 @@ class StandingRow(Row, frozen=True):
     idle: str = ""
     listed: bool = False
     silent: int = 0
-
-
-class Word(msgspec.Struct, frozen=True):
-    """What the scheduler says of one VM."""
-
-    reserved: Pair
-    denied: Pair
-    migrating: bool
 
 
 def pair(found: Resources | None) -> Pair:
@@ -299,41 +290,3 @@ def vm_stated(row: VmRow) -> VmRow:
         MOVING: row.migrating or row.phase in _MIGRATING,
     }
     return msgspec.structs.replace(row, state=worst(VM_STATES, found) or CALM)
-
-
-def words(nodes: JsonObject) -> dict[str, Word]:
-    """What the scheduler says of each VM. While a VM migrates it has two pods: the larger amounts count."""
-    found: dict[str, Word] = {}
-    for node in items(nodes, "nodes"):
-        for pod in items(node, "pods"):
-            vm = text(pod, "vm")
-            if vm:
-                word = Word(pair_at(pod, "reserved"), pair_at(pod, "denied"), flag(pod, "migrating"))
-                found[vm] = _together((found[vm], word)) if vm in found else word
-    return found
-
-
-def differing(before: Mapping[str, Word], now: Mapping[str, Word]) -> list[str]:
-    """The VMs of which the scheduler says something else than ``before``."""
-    return [vm for vm in before.keys() | now.keys() if before.get(vm) != now.get(vm)]
-
-
-def _together(said: Sequence[Word]) -> Word:
-    reserved, denied = ([getattr(each, name) for each in said] for name in ("reserved", "denied"))
-    return Word(_larger(reserved), _larger(denied), any(each.migrating for each in said))
-
-
-def _larger(pairs: Sequence[Pair]) -> Pair:
-    return max(each[0] for each in pairs), max(each[1] for each in pairs)
-
-
-def said_of(row: VmRow, word: Word | None) -> VmRow:
-    """The row with what the scheduler says of it; a VM that the scheduler does not know keeps what its object says.
-
-    Permits come sooner than the scheduler's next word, and what is permitted or used is reserved: no smaller
-    reservation is shown.
-    """
-    if word is None:
-        return msgspec.structs.replace(row, reserved=NOTHING, denied=ZERO, migrating=False)
-    reserved = _larger((word.reserved, row.permit, row.use))
-    return msgspec.structs.replace(row, reserved=reserved, denied=word.denied, migrating=word.migrating)

@@ -63,8 +63,16 @@ class LedgerViews(LedgerPart):
 
     def scaled_vms(self, now: Instant) -> tuple[int, int]:
         """How many VMs with a guest an agent is to size: those whose agent was heard lately, and the others."""
-        heard = [now - vm.heard_at <= LATELY for vm in self._state.vms.values() if self._is_scaled(vm)]
+        heard = [self._is_heard(vm, now) for vm in self._state.vms.values() if self._is_scaled(vm)]
         return heard.count(True), heard.count(False)
+
+    def is_silent(self, vm: VmAccount, now: Instant) -> bool:
+        """Whether an agent is to size the VM and was not heard lately. Only who leads hears agents."""
+        return self._is_scaled(vm) and not self._is_heard(vm, now)
+
+    @staticmethod
+    def _is_heard(vm: VmAccount, now: Instant) -> bool:
+        return now - vm.heard_at <= LATELY
 
     def _is_scaled(self, vm: VmAccount) -> bool:
         """Pods of another scheduler run VMs that may be its agents' to size."""

@@ -12,20 +12,29 @@ from rich.console import Console
 
 from protocol.runtime.clock import SystemClock
 from protocol.units import Seconds
+from scheduler_plugin.dashboard.sources.overheard import Hears
 from scheduler_plugin.history.recorder import LOG, Recorder
-from scripts.autoscale.history.site_source import site_source
+from scripts.autoscale.history.site_source import site_source, unheard
 from scripts.autoscale.site import Site
 from scripts.autoscale.terminal.printing import print_lines
 
 
 @asynccontextmanager
-async def recording(
-    site: Site, path: Path, console: Console, labels: Sequence[str] = (), interval: float = 10.0
+async def recording(  # noqa: PLR0913, PLR0917 - each is a setting of its own
+    site: Site,
+    path: Path,
+    console: Console,
+    labels: Sequence[str] = (),
+    interval: float = 10.0,
+    hears: Hears = unheard,
 ) -> AsyncIterator[Recorder]:
-    """Records ``site`` into ``path`` within the context. A recorder that ends before it is told, and fails nothing."""
+    """Records ``site`` into ``path`` within the context, and tells ``hears`` every answer of an agent.
+
+    A recorder that ends before it is told to says so, and fails nothing.
+    """
     clock = SystemClock()
     with warnings_on(console):
-        async with site_source(site, clock) as source:
+        async with site_source(site, clock, hears) as source:
             recorder = Recorder(path, source, clock, labels=labels, interval=Seconds(interval))
             task = asyncio.create_task(recorder.run())
             task.add_done_callback(_say_ended)

@@ -9,9 +9,11 @@ from typing import Final
 
 from deploy.kube.client import ApiError, ApiUnavailableError
 from deploy.kube.informer import Informer
-from protocol.kubernetes.objects import Json, JsonObject
+from protocol.kubernetes.objects import Json, JsonObject, name_of
 from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
+from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
+from scheduler_plugin.dashboard.sources.overheard import Hears
 from scheduler_plugin.history.core.looks import Look, machines_of
 from scheduler_plugin.history.recorder import LookError
 from scripts.autoscale.site import PodIndex, Site, explanation
@@ -21,11 +23,15 @@ _PATIENCE: Final = 10.0
 """Seconds that the first lists may take."""
 
 
+def unheard(_: ObjectName, __: Json | None) -> None:
+    """Nothing but the history wants to know."""
+
+
 class SiteSource:
     """See ``Source``; ``site_source`` makes one whose watches run."""
 
-    def __init__(self, site: Site, clock: Clock) -> None:
-        self._site, self._clock = site, clock
+    def __init__(self, site: Site, clock: Clock, hears: Hears = unheard) -> None:
+        self._site, self._clock, self._hears = site, clock, hears
         self._pods = PodIndex.of(())
         self._informers = {kind: Informer(site.client, kind, clock) for kind in (*_NEEDED, MIGRATIONS)}
 
@@ -60,15 +66,17 @@ class SiteSource:
     async def account(self, vm: JsonObject) -> Json | None:
         """See ``Source``."""
         try:
-            return await explanation(self._site, dict(vm), self._pods)
+            found = await explanation(self._site, dict(vm), self._pods)
         except (ApiError, ApiUnavailableError):
-            return None
+            found = None
+        self._hears(name_of(vm), found)
+        return found
 
 
 @asynccontextmanager
-async def site_source(site: Site, clock: Clock) -> AsyncIterator[SiteSource]:
-    """A source whose watches run within the context."""
-    source = SiteSource(site, clock)
+async def site_source(site: Site, clock: Clock, hears: Hears = unheard) -> AsyncIterator[SiteSource]:
+    """A source whose watches run within the context. ``hears`` is told every answer of an agent."""
+    source = SiteSource(site, clock, hears)
     watching = asyncio.create_task(source.run())
     try:
         yield source

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -62,12 +62,13 @@ class LocalPage:
         """Prints a link and serves until ``stop``. Raises ``CredentialsError`` and ``SiteError``."""
         path, port = history_path(*self.where, records=True), self.sock.getsockname()[1]
         with self.sock, quiet_logs():
-            async with (
-                _api(*self.where) as (api, clock),
-                recording(self.site, path, self.console, self.labels, self.interval),
-            ):
-                sources = SiteSources(self.site)
-                dashboard = assemble(self.site.title, api, sources, clock, None, SqliteHistory(path), self.labels)
+            async with AsyncExitStack() as context:
+                api, clock = await context.enter_async_context(_api(*self.where))
+                sources, history = SiteSources(self.site), SqliteHistory(path)
+                dashboard = assemble(self.site.title, api, sources, clock, None, history, self.labels)
+                hears = dashboard.fleet.hear
+                recorded = recording(self.site, path, self.console, self.labels, self.interval, hears)
+                await context.enter_async_context(recorded)
                 show_links(self.console, dashboard, port)
                 async with asyncio.TaskGroup() as tasks:
                     background = tasks.create_task(dashboard.run())

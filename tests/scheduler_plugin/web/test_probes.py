@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduler_plugin.ledger.parts.views import LATELY
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.objects import node, plain_pod, vm, vm_pod
@@ -53,11 +54,26 @@ async def test_nodes_are_shown_with_their_pods() -> None:
                             "denied": NOTHING,
                             "deferred": NOTHING,
                             "migrating": False,
+                            "agentSilent": True,
                         }
                     ],
                 }
             ],
         }
+
+
+async def test_a_pod_says_whether_the_agent_of_its_vm_is_heard() -> None:
+    clock = FakeClock()
+    async with running(small_cluster(), clock) as scheduler:
+
+        async def is_silent() -> list[object]:
+            nodes = (await scheduler.probe("nodes")).json()["nodes"]
+            return [pod["agentSilent"] for each in nodes for pod in each["pods"]]
+
+        await scheduler.ask(POD, 2, 8)
+        heard = await is_silent()
+        await clock.advance(LATELY + 1.0)
+        assert (heard, await is_silent()) == ([False], [True])
 
 
 async def test_a_vm_is_explained_and_an_unknown_one_is_not_found() -> None:

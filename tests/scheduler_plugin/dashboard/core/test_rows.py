@@ -12,15 +12,13 @@ from scheduler_plugin.dashboard.core.rows import (
     NodeRow,
     StandingRow,
     VmRow,
-    Word,
     group_row,
     move_row,
     node_rows,
-    said_of,
     standing_row,
     vm_row,
-    words,
 )
+from scheduler_plugin.dashboard.core.said import Word, said_of, words
 from tests.scheduler_plugin.dashboard.page_cluster import SCRIPT, a_node, a_pod, amounts, nodes_answer
 from tests.scheduler_plugin.objects import vm
 
@@ -113,6 +111,11 @@ def test_nodes_and_words_come_from_the_scheduler() -> None:
         replace(whole, key="n3", total=NOTHING, open=False, state="closed"),
     ]
     assert words(answer) == {"default/db": Word((3000, 4096), (1000, 0), True)}
+
+
+def test_a_vm_that_migrates_has_a_silent_agent_where_either_pod_has() -> None:
+    answer = nodes_answer(a_node("n1", a_pod("default/db", agentSilent=True)), a_node("n2", a_pod("default/db")))
+    assert words(answer) == {"default/db": Word((2000, 4096), (0, 0), False, True)}
 
 
 def test_the_standing_says_whether_the_scheduler_was_heard() -> None:

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from protocol.kubernetes.objects import Json, child
+from scheduler_plugin.dashboard.core.frames import VM
+from scheduler_plugin.dashboard.core.lasting import LONG
+from scheduler_plugin.dashboard.core.rows import VmRow
+from scheduler_plugin.dashboard.core.states import CALM
+from scheduler_plugin.dashboard.fleet import SILENT
+from tests.fake_clock import settle
+from tests.scheduler_plugin.dashboard.page_cluster import Page, a_node, a_pod, nodes_answer, page, put_vm
+from tests.scheduler_plugin.fake_cluster import VMS
+from tests.scheduler_plugin.objects import vm
+
+
+async def in_phase(run: Page, phase: str) -> None:
+    made = vm("db", 1)
+    made["status"] = {**child(made, "status"), "phase": phase}
+    run.cluster.put(VMS, made)
+    await settle()
+
+
+async def seen(run: Page) -> VmRow:
+    """After one more look, which tells readers where it is news."""
+    await run.dashboard.fleet.look()
+    row = run.dashboard.fleet.journal.get(VM, "default/db")
+    assert isinstance(row, VmRow)
+    return row
+
+
+async def is_waiting(run: Page) -> bool:
+    return (await seen(run)).waiting
+
+
+def told_by_scheduler(run: Page, *, silent: bool) -> None:
+    run.told.scheduler["/nodes"] = nodes_answer(a_node("n1", a_pod("default/db", agentSilent=silent)))
+
+
+async def test_a_vm_that_is_pending_for_long_stands_out_though_nothing_of_it_changes() -> None:
+    async with page() as run:
+        await in_phase(run, "Pending")
+        await run.clock.advance(LONG - 1.0)
+        assert not await is_waiting(run)
+        await run.clock.advance(1.0)
+        assert await is_waiting(run)
+        await in_phase(run, "Running")
+        assert not await is_waiting(run)
+
+
+async def test_a_vm_that_starts_again_begins_anew() -> None:
+    async with page() as run:
+        await in_phase(run, "Pending")
+        await run.clock.advance(LONG - 1.0)
+        await in_phase(run, "Running")
+        await in_phase(run, "Pending")
+        await run.clock.advance(LONG - 1.0)
+        assert not await is_waiting(run)
+        run.cluster.remove(VMS, "default", "db")
+        await in_phase(run, "Pending")
+        await run.clock.advance(LONG - 1.0)
+        assert not await is_waiting(run)
+
+
+async def test_an_agent_that_is_silent_for_long_is_trouble_until_it_is_heard() -> None:
+    async with page() as run:
+        put_vm(run.cluster, "db")
+        states = []
+        for is_silent, passed in ((True, 0.0), (True, LONG - 1.0), (True, 1.0), (False, 0.0), (True, LONG - 1.0)):
+            told_by_scheduler(run, silent=is_silent)
+            await run.clock.advance(passed)
+            found = await seen(run)
+            states.append((found.state, found.trouble))
+        calm = (CALM, "")
+        assert states == [calm, calm, ("trouble", SILENT), calm, calm]
+
+
+async def test_no_agent_is_called_silent_by_a_scheduler_that_does_not_answer() -> None:
+    async with page() as run:
+        put_vm(run.cluster, "db")
+        told_by_scheduler(run, silent=True)
+        await seen(run)
+        run.told.scheduler.clear()
+        await run.clock.advance(LONG)
+        assert (await seen(run)).state == CALM
+
+
+async def test_what_an_agent_says_is_wrong_is_heard_by_whichever_part_asks_it() -> None:
+    async with page() as run:
+        put_vm(run.cluster, "db")
+        await settle()
+        metrics: Json = {"with": "metrics", "reason": "no answer", "since_seconds": 7.0}
+        states, answers = [], list[Json | None]([{"vm": "default/db", "troubles": each} for each in ([metrics], [])])
+        for account in (*answers, None):
+            run.told.agent = account
+            await run.dashboard.sources.of_vm(run.cluster.get(VMS, "default", "db"))
+            found = run.dashboard.fleet.journal.get(VM, "default/db")
+            assert isinstance(found, VmRow)
+            states.append((found.state, found.trouble))
+        said = "its agent has trouble with metrics: no answer"
+        assert states == [("trouble", said), (CALM, ""), (CALM, "")]
+
+
+async def test_a_question_about_a_vm_tells_the_page_of_its_agents_trouble_and_its_end_ends_that() -> None:
+    async with page() as run:
+        await run.sign_in(run.links[-1])
+        put_vm(run.cluster, "db")
+        await settle()
+        run.told.agent = {"vm": "default/db", "troubles": [{"with": "scheduler", "reason": "503"}]}
+        await run.http.get("/api/vms/default/db")
+        assert (await seen(run)).trouble == "its agent has trouble with scheduler: 503"
+        run.cluster.remove(VMS, "default", "db")
+        await settle()
+        put_vm(run.cluster, "db")
+        await settle()
+        assert (await seen(run)).state == CALM
