@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
-from protocol.kubernetes.objects import Json
-from protocol.kubernetes.resources import VIRTUAL_MACHINES, escaped
+from protocol.kubernetes.objects import Json, items, name_of, uid_of
+from protocol.kubernetes.resources import EVENTS, VIRTUAL_MACHINES, escaped
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
@@ -25,6 +25,7 @@ AT_ONCE: Final = 8
 POINTS: Final = 400
 """Points of a chart, at most about so many."""
 MOST_DECISIONS: Final = 400
+MOST_MOVES: Final = 100
 OF_THE_VM_ALONE: Final = frozenset(
     {"vm", "leading", "mayMove", "staysBecause", "unreadableConstraints"}
     | {"refusedTargets", "problems", "migrations", "pods"}
@@ -34,17 +35,24 @@ OF_THE_VM_ALONE: Final = frozenset(
 
 @dataclass(slots=True)
 class Accounts:
-    """Asks the API, the scheduler and agents. Few at a time: readers cannot make a flood of it."""
+    """Asks the API, the scheduler and agents. Few at a time: readers cannot make a flood of it.
+
+    ``reads_events``: the API is asked with the readers' own rights, so that events are for them to see.
+    """
 
     api: KubernetesApi
     sources: Sources
     clock: Clock
     reports: CostReports
     history: History | None = None
+    reads_events: bool = False
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     async def of_vm(self, name: ObjectName, sight: Sight) -> Json | None:
-        """The object and the sentences of ``autoscale explain``; None where there is no such VM for the reader."""
+        """The sentences of ``autoscale explain`` and their sources; None where there is no such VM for the reader.
+
+        ``warnings`` is whether Kubernetes' warnings about it are among them.
+        """
         if not sight.sees(name.namespace):
             return None
         async with self._turns:
@@ -54,10 +62,21 @@ class Accounts:
             except ApiError:
                 return None
             asked = self.sources.of_scheduler(f"/explain/{escaped(name.namespace)}/{escaped(name.name)}")
-            agent, scheduler = await asyncio.gather(self.sources.of_vm(vm), asked)
+            agent, scheduler, events = await asyncio.gather(self.sources.of_vm(vm), asked, self._events(vm))
         if scheduler is not None and sight.namespaces is not None:
             scheduler = {key: said for key, said in scheduler.items() if key in OF_THE_VM_ALONE}
-        return {"story": list(story(vm, agent, scheduler)), "agent": agent, "scheduler": scheduler}
+        told = list(story(vm, agent, scheduler, events or ()))
+        return {"story": told, "agent": agent, "scheduler": scheduler, "warnings": events is not None}
+
+    async def _events(self, vm: Json) -> list[Json] | None:
+        """The events about a VM; None where they are not read, or cannot be."""
+        if not self.reads_events:
+            return None
+        path, about = EVENTS.path(name_of(vm).namespace), {"fieldSelector": f"involvedObject.uid={uid_of(vm)}"}
+        try:
+            return items(await self.api.call(ApiCall("GET", path, TIMEOUT, about)), "items")
+        except ApiError:
+            return None
 
     async def past_of(self, name: ObjectName, sight: Sight, seconds: int) -> Json | None:
         """What a VM was within the last ``seconds``, nothing where there is no history; None where there is no such VM
@@ -73,9 +92,10 @@ class Accounts:
             async with self._turns:
                 spans = await self.history.vm_series(name, period, max(SECOND, seconds * SECOND // POINTS))
                 decisions = await self.history.decisions(name, period, MOST_DECISIONS)
+                moves = await self.history.moves(name, period, MOST_MOVES)
         except HistoryError:
             return past([], [])
-        return past(spans, decisions)
+        return past(spans, decisions, moves)
 
     async def of_group(self, kind: str, name: ObjectName, sight: Sight) -> Json | None:
         """What the groups' program says; None where there is no such group for the reader, or no answer."""

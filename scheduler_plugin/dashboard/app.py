@@ -72,6 +72,7 @@ def assemble(  # noqa: PLR0913, PLR0917 - each is a part of its own
     fleet.on_news = readers.stir
     doorman = Doorman(fleet, clock, telemetry, judge)
     overheard = Overheard(sources, fleet.hear)
-    accounts = Accounts(api, overheard, clock, CostReports(history, sources, clock, labels), history)
+    reports = CostReports(history, sources, clock, labels)
+    accounts = Accounts(api, overheard, clock, reports, history, reads_events=judge is None)
     app = page_app(title, doorman, readers, accounts)
     return Dashboard(api, overheard, fleet, readers, doorman, accounts, telemetry, app)

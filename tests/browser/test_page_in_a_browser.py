@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 
+from protocol.kubernetes.timestamps import timestamp
+from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.doorman import cookie_at
+from scheduler_plugin.history.core.samples import MoveRecord
 from tests.scheduler_plugin.dashboard.page_cluster import SCRIPT, a_node, nodes_answer
-from tests.scheduler_plugin.fake_cluster import VMS
+from tests.scheduler_plugin.fake_cluster import MIGRATIONS, VMS, Obj
 
 pytest.importorskip("playwright")
 from playwright.async_api import expect
 
 from tests.browser.chromium import PATIENCE, Served, Visit, browsing, served, visit
-from tests.browser.made_up_fleet import DECIDED, fleet, past_of, running_vm
+from tests.browser.made_up_fleet import DECIDED, a_move, fleet, past_of, running_vm
 
 pytestmark = pytest.mark.browser
 VIEWS = {
@@ -38,6 +41,11 @@ FRAMES = """milliseconds => new Promise(done => {
 
 def link(run: Served) -> str:
     return f"{run.url}#token={run.links[-1]}"
+
+
+def dated(move: Obj, at: float) -> Obj:
+    """The migration, made ``at`` (ms since 1970)."""
+    return {**move, "metadata": {**move["metadata"], "creationTimestamp": timestamp(at / 1000)}}
 
 
 def a_vm(run: Served) -> str:
@@ -119,6 +127,26 @@ async def test_every_decision_is_a_mark_on_the_charts_with_its_sentences_and_in_
         await seen.shows("Cost of the last 15 minutes")
         await seen.tab.get_by_role("button", name="1 d").click()
         await seen.shows("Cost of the last 1 day")
+        assert seen.complaints == []
+
+
+async def test_migrations_that_are_over_are_marks_and_rows_and_those_that_last_are_not_told_twice() -> None:
+    cluster, told = fleet(2, 2)
+    namespace, _, name = "shop/db-0".partition("/")
+    now, vm = round(time.time() * 1000), ObjectName(namespace, name)
+    cluster.put(MIGRATIONS, dated(a_move(namespace, name, "node-1", "node-2"), now))
+    moved = [
+        MoveRecord(ObjectName(namespace, "old"), vm, "node-2", "node-1", "Succeeded", now - 600_000, now - 588_000),
+        MoveRecord(ObjectName(namespace, f"{name}-moves"), vm, "node-1", "node-2", "Running", now, now),
+    ]
+    past = past_of(cluster)
+    past.moved = moved
+    async with browsing() as browser, served(cluster, told, history=past) as run, visit(browser, link(run)) as seen:
+        await seen.shows("4 VMs")
+        await opened(seen, f"#/vm/{namespace}/{name}", "Decisions and migrations")
+        await seen.shows("migration: From node-2 to node-1: Succeeded after 12 s.")
+        rows = seen.tab.get_by_role("region", name="Its migrations").locator("tbody tr td:nth-child(4)")
+        assert await rows.all_inner_texts() == ["Running", "Succeeded"]
         assert seen.complaints == []
 
 

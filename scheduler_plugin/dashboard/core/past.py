@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocol.kubernetes.objects import Json
-from scheduler_plugin.history.core.samples import SECOND, VM_COLUMNS, Decision
+from scheduler_plugin.history.core.samples import SECOND, VM_COLUMNS, Decision, MoveRecord
 from scheduler_plugin.history.core.spans import Span
 
 _COLUMNS: Final = tuple(VM_COLUMNS)
 
 
-def past(spans: Sequence[Span], decisions: Sequence[Decision]) -> Json:
+def past(spans: Sequence[Span], decisions: Sequence[Decision], moves: Sequence[MoveRecord] = ()) -> Json:
     """Means by column (milli-vCPUs, KiB; null where nothing was known) at the seconds since 1970 ``at``, the oldest
-    first, with a null between spans that do not touch; and decisions, the newest first.
+    first, with a null between spans that do not touch; and decisions and migrations, the newest first (``downtime`` in
+    milliseconds; null where it is not known).
     """
     rows = _with_gaps(spans)
     values = [[None if span is None else span.mean(column) for _, span in rows] for column in _COLUMNS]
@@ -25,6 +26,21 @@ def past(spans: Sequence[Span], decisions: Sequence[Decision]) -> Json:
         "at": [at / SECOND for at, _ in rows],
         "columns": dict(zip(_COLUMNS, values, strict=True)),
         "decisions": said,
+        "moves": [_moved(each) for each in moves],
+    }
+
+
+def _moved(move: MoveRecord) -> Json:
+    return {
+        "key": str(move.name),
+        "vm": str(move.vm),
+        "phase": move.phase,
+        "source": move.source,
+        "target": move.target,
+        "reason": move.reason,
+        "since": move.since / SECOND,
+        "until": move.until / SECOND,
+        "downtime": move.downtime,
     }
 
 

@@ -32,3 +32,21 @@ export function movesTable(caption, moves) {
     each.progress || "–", each.reason || "–", new Date(each.started).toLocaleString(),
   ]));
 }
+
+const NEAR = 120; // seconds that a history may see a migration earlier or later than its object says
+
+// A VM's migrations: those whose objects there are, and those that the history has seen beside them, the newest first.
+export function movesOf(now, past) {
+  const isKnown = (each) => now.some((move) => move.key === each.key || (move.source === each.source && move.target === each.target
+    && Date.parse(move.started) / 1000 >= each.since - NEAR && Date.parse(move.started) / 1000 <= each.until + NEAR));
+  const over = past.filter((each) => !isKnown(each)).map((each) => ({ ...each, progress: "", started: new Date(each.since * 1000).toISOString() }));
+  return [...now, ...over].sort((a, b) => Date.parse(b.started) - Date.parse(a.started));
+}
+
+// The same as marks on charts.
+export function moveMarks(past) {
+  return past.map(({ since, until, source, target, phase, reason, downtime }) => ({
+    at: since, by: "migration", isMove: true, denied: false,
+    said: [`From ${source || "?"} to ${target || "?"}: ${phase} after ${Math.round(until - since)} s${downtime === null ? "" : `, ${downtime} ms stopped`}.`, reason].filter(Boolean),
+  }));
+}

@@ -3,7 +3,7 @@
 import { CostBox } from "./costs.js";
 import { fill, h, say } from "./dom.js";
 import { decisionList, marks } from "./marks.js";
-import { movesTable } from "./moves.js";
+import { moveMarks, movesTable, movesOf } from "./moves.js";
 import { waitsFor } from "./standing.js";
 import { STATES, groupHref, nodeHref, size, stateOf, whyOf } from "./words.js";
 
@@ -19,10 +19,12 @@ export class VmView {
   constructor(store, [namespace, name]) {
     this.store = store;
     this.key = `${namespace}/${name}`;
+    Object.assign(this, { namespace, name });
     this.title = name || "VM";
     this.path = [namespace, name].map(encodeURIComponent).join("/");
     this.facts = h("div", {});
     this.story = h("pre", { class: "story", tabindex: "0", "aria-label": "Why it has its size" }, "Asking …");
+    this.warnings = h("p", { class: "hint", hidden: true });
     this.moves = h("div", {});
     this.decided = [];
     this.chosen = null;
@@ -37,7 +39,7 @@ export class VmView {
     this.element = h("section", { class: "page" }, h("h1", {}, this.key), this.facts,
       h("span", { class: "pair", role: "group", "aria-label": "How far back" }, this.spans),
       h("div", { class: "charts" }, this.plots.map((each) => each.element)),
-      h("h2", {}, "Why"), this.story, this.decisions, this.cost.element, this.moves);
+      h("h2", {}, "Why"), this.story, this.warnings, this.decisions, this.cost.element, this.moves);
     this.look(this.span);
     this.ask();
     this.looking = setInterval(() => { if (!document.hidden) this.look(this.span, false); }, PAST_EVERY);
@@ -50,6 +52,8 @@ export class VmView {
       const answer = await fetch(`/api/vms/${this.path}`);
       const found = answer.ok ? await answer.json() : null;
       say(this.story, found ? found.story.join("\n") : "There is no such VM, or the API server does not answer.");
+      this.warnings.hidden = !found || found.warnings;
+      say(this.warnings, `Kubernetes' warnings about it are not among these: kubectl events --namespace ${this.namespace} --for VirtualMachine/${this.name}`);
       if (found && found.agent) this.heard(found.agent);
     } catch { say(this.story, "The server does not answer."); }
   }
@@ -61,7 +65,8 @@ export class VmView {
     const found = await fetch(`/api/vms/${this.path}/past?seconds=${seconds}`).then((answer) => answer.ok ? answer.json() : null).catch(() => null);
     if (this.span !== seconds) return;
     this.past = found;
-    if (found && found.at.length) this.tell(found.decisions);
+    if (found && found.at.length) this.tell([...found.decisions, ...moveMarks(found.moves)].sort((a, b) => b.at - a.at));
+    this.showMoves();
     this.sample();
   }
 
@@ -75,10 +80,10 @@ export class VmView {
   }
 
   tell(decided) {
-    const isNew = decided.length !== this.decided.length || (decided.length && decided[0].at !== this.decided[0].at);
-    if (!isNew) return;
+    if (JSON.stringify(decided) === JSON.stringify(this.decided)) return;
     this.decided = decided;
-    fill(this.decisions, decided.length ? [h("h2", {}, "Decisions"), ...decisionList(decided, LISTED, (each) => this.choose(each))] : null);
+    const title = decided.some((each) => each.isMove) ? "Decisions and migrations" : "Decisions";
+    fill(this.decisions, decided.length ? [h("h2", {}, title), ...decisionList(decided, LISTED, (each) => this.choose(each))] : null);
   }
 
   choose(decision) {
@@ -110,7 +115,12 @@ export class VmView {
       h("dl", { class: "facts" }, [["Has", vm.use], ["The guest has", vm.actual], ["Permit", vm.permit],
         ["Reserved", vm.reserved], ["At least", vm.least], ["At most", vm.most]]
         .map(([name, pair]) => h("div", {}, h("dt", {}, name), h("dd", {}, size(pair))))));
-    const moves = [...this.store.rows.move.values()].filter((each) => each.vm === this.key);
+    this.showMoves();
+  }
+
+  showMoves() {
+    const now = [...this.store.rows.move.values()].filter((each) => each.vm === this.key);
+    const moves = movesOf(now, this.past ? this.past.moves : []);
     fill(this.moves, moves.length ? movesTable("Its migrations", moves) : null);
   }
 

@@ -23,6 +23,7 @@ class MadeUpHistory:
 
     facts: Sequence[VmFacts]
     decided: Sequence[tuple[Millis, str, bool]] = ()
+    moved: Sequence[MoveRecord] = ()
     is_broken: bool = False
     asked: list[str] = field(default_factory=list)
 
@@ -46,7 +47,8 @@ class MadeUpHistory:
         ]
 
     async def moves(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[MoveRecord]:
-        return []
+        self._ask("moves")
+        return [each for each in self.moved if each.vm == vm and period.since <= each.since < period.until][:most]
 
     async def usage(self, period: Period) -> Sequence[Usage]:
         self._ask("usage")

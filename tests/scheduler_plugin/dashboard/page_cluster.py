@@ -16,18 +16,21 @@ from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.dashboard.app import Dashboard, assemble
 from scheduler_plugin.dashboard.reviews import ApiJudge
 from tests.fake_clock import FakeClock, settle
-from tests.scheduler_plugin.fake_cluster import VMS, Collection, FakeCluster, Obj
+from tests.scheduler_plugin.fake_cluster import VMS, Collection, FakeCluster, Obj, refused
 from tests.scheduler_plugin.objects import vm
 
 SCRIPT = "<script>alert(1)</script>"
 
 
 class PageCluster(FakeCluster):
-    """Adds groups, and reviews: ``people`` has the namespaces that the bearer of each token may list ("*": all)."""
+    """Adds groups, reviews and lists of events: ``people`` has the namespaces that the bearer of each token may list
+    ("*": all); ``events`` are those about each VM, None where they may not be listed.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.people: dict[str, set[str]] = {}
+        self.events: list[Json] | None = []
         for kind in (HVPAS, TORTOISES, VM_GROUPS):
             self.collections[kind.path()] = Collection()
 
@@ -39,6 +42,10 @@ class PageCluster(FakeCluster):
         if call.path.endswith("/subjectaccessreviews"):
             asked = spec["resourceAttributes"]["namespace"] or "*"
             return {"status": {"allowed": asked in self.people.get(spec["user"], set())}}
+        if call.method == "GET" and call.path.endswith("/events"):
+            if self.events is None:
+                raise refused(403, "events are forbidden")
+            return {"items": self.events}
         return super()._apply(call)
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.core.past import past
-from scheduler_plugin.history.core.samples import VM_COLUMNS, Decision
+from scheduler_plugin.history.core.samples import VM_COLUMNS, Decision, MoveRecord
 from scheduler_plugin.history.core.spans import held
 
 KNOWN = tuple(range(len(VM_COLUMNS)))
@@ -18,4 +18,22 @@ def test_what_was_not_seen_is_a_gap_in_the_chart() -> None:
 
 
 def test_without_a_past_there_is_nothing() -> None:
-    assert past([], []) == {"at": [], "columns": {name: [] for name in VM_COLUMNS}, "decisions": []}
+    assert past([], []) == {"at": [], "columns": {name: [] for name in VM_COLUMNS}, "decisions": [], "moves": []}
+
+
+def test_migrations_that_are_over_are_told_in_seconds() -> None:
+    name, vm = ObjectName("default", "db-moves"), ObjectName("default", "db")
+    moved = MoveRecord(name, vm, "n1", "n2", "Succeeded", 2000, 14_500, "n1 is full", 57)
+    assert past([], [], [moved])["moves"] == [
+        {
+            "key": "default/db-moves",
+            "vm": "default/db",
+            "phase": "Succeeded",
+            "source": "n1",
+            "target": "n2",
+            "reason": "n1 is full",
+            "since": 2.0,
+            "until": 14.5,
+            "downtime": 57,
+        }
+    ]

@@ -1,0 +1,69 @@
+"""What a reader is told who looks at one VM: why it has its size, its warnings, and where it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from protocol.kubernetes.objects import Json, uid_of
+from protocol.messages import ObjectName
+from scheduler_plugin.history.core.samples import SECOND, MoveRecord
+from tests.fake_clock import settle
+from tests.scheduler_plugin.dashboard.made_up_history import MadeUpHistory
+from tests.scheduler_plugin.dashboard.page_cluster import Page, page, put_vm
+from tests.scheduler_plugin.fake_cluster import VMS
+
+
+async def told(run: Page, path: str) -> Any:
+    return (await run.http.get(f"/api/vms/default/db{path}")).json()
+
+
+async def test_migrations_whose_objects_are_gone_come_from_the_history() -> None:
+    async with page() as run:
+        await run.sign_in(run.links[-1])
+        now, db = round(run.clock.wall() * SECOND), ObjectName("default", "db")
+        moves = [
+            MoveRecord(ObjectName("default", name), db, "n1", "n2", "Succeeded", now - ago, now - ago + 12_000)
+            for name, ago in (("lately", 60_000), ("long-ago", 90_000_000))
+        ]
+        run.dashboard.accounts.history = MadeUpHistory([], moved=moves)
+        assert [each["key"] for each in (await told(run, "/past?seconds=900"))["moves"]] == ["default/lately"]
+
+
+@pytest.mark.parametrize(("is_broken", "moves"), [(False, 1), (True, 0)])
+async def test_a_history_that_cannot_be_read_has_nothing(is_broken: bool, moves: int) -> None:
+    async with page() as run:
+        await run.sign_in(run.links[-1])
+        now, db = round(run.clock.wall() * SECOND), ObjectName("default", "db")
+        moved = MoveRecord(db, db, "n1", "n2", "Succeeded", now - 9000, now)
+        run.dashboard.accounts.history = MadeUpHistory([], moved=[moved], is_broken=is_broken)
+        assert len((await told(run, "/past?seconds=900"))["moves"]) == moves
+
+
+async def test_on_one_machine_a_vms_warnings_are_told_with_its_story() -> None:
+    async with page() as run:
+        await run.sign_in(run.links[-1])
+        put_vm(run.cluster, "db")
+        await settle()
+        uid = uid_of(run.cluster.get(VMS, "default", "db"))
+        at = "2026-01-01T00:00:00Z"
+        warning: Json = {"type": "Warning", "reason": "GrowthDenied", "message": "no room", "lastTimestamp": at}
+        run.cluster.events = [{**warning, "involvedObject": {"uid": uid}}]
+        found = await told(run, "")
+        assert (f"  Warning of {at}: GrowthDenied: no room" in found["story"], found["warnings"]) == (True, True)
+        asked = run.cluster.made("GET", "/namespaces/default/events")
+        assert [call.query for call in asked] == [{"fieldSelector": f"involvedObject.uid={uid}"}]
+        run.cluster.events = None
+        found = await told(run, "")
+        assert ([each for each in found["story"] if "Warning" in each], found["warnings"]) == ([], False)
+
+
+async def test_on_a_cluster_no_events_are_read_for_people_who_may_list_vms() -> None:
+    async with page(on_a_cluster=True) as run:
+        run.cluster.people = {"admin": {"*"}}
+        put_vm(run.cluster, "db")
+        await settle()
+        await run.sign_in("admin")
+        assert not (await told(run, ""))["warnings"]
+        assert run.cluster.made("GET", "/events") == []
