@@ -103,7 +103,7 @@ class Fleet:
     def hear(self, vm: ObjectName, account: Json | None) -> None:
         """What the agent of a VM has answered; None where it has not: what it said before is not known any more."""
         key, trouble = str(vm), "" if account is None else trouble_in(account)
-        if trouble == self._troubles.get(key, ""):
+        if trouble == self._troubles.get(key, "") or self.journal.get(VM, key) is None:
             return
         if trouble:
             self._troubles[key] = trouble

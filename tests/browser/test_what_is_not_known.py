@@ -11,6 +11,8 @@ from tests.browser.chromium import Served, Visit, browsing, served, visit
 from tests.browser.made_up_fleet import fleet
 
 pytestmark = pytest.mark.browser
+HURRIED = "Date.now = (now => { const from = now(); return () => from + 20 * (now() - from); })(Date.now)"
+"""To the page ten seconds without a heartbeat are more than three minutes."""
 WELL = "Nothing: every VM has what it asks for."
 
 
@@ -73,3 +75,14 @@ async def test_a_scheduler_that_is_silent_leaves_no_word_that_all_is_well() -> N
         await run.stop()
         await seen.shows("No connection to the page's server")
         assert await claims(seen) == []
+
+
+async def test_a_connection_that_says_nothing_more_is_no_connection() -> None:
+    async with browsing() as browser, served(*fleet(2, 2)) as run, visit(browser, link(run)) as seen:
+        await seen.shows(WELL)
+        run.dashboard.readers._open[b"others"] = MOST  # so that the page cannot connect again
+        await seen.tab.evaluate(HURRIED)
+        await seen.shows("No connection to the page's server")
+        assert await claims(seen) == []
+        run.dashboard.readers._open.clear()
+        await seen.shows(WELL)

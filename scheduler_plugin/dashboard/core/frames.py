@@ -30,7 +30,8 @@ KINDS: Final[Mapping[str, type[Row]]] = {
     STANDING: StandingRow,
 }
 COLUMNS: Final = {kind: row.__struct_fields__ for kind, row in KINDS.items()}
-HEARTBEAT: Final = b": still here\n\n"
+HEARTBEAT: Final = b"event: beat\ndata:\n\n"
+"""An event and no comment: the page hears of it, and so of its absence."""
 LONGEST_ID: Final = 64
 
 

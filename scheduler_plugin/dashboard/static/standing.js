@@ -21,8 +21,8 @@ export function linkOf(store) {
 }
 
 export function sentencesOf(store) {
-  const { link, heardAt, standing } = store;
-  if (link === "lost" && heardAt) return [`No connection to the page's server: what you see is from ${heardAt.toLocaleTimeString()}.`];
+  const { link, heardAt, signAt, standing } = store;
+  if (link === "lost" && heardAt) return [`No connection to the page's server: what you see is from ${clock(signAt / 1000)}.`];
   const waits = waitsFor(store);
   const said = waits ? [waits] : [];
   if (!standing) return said;

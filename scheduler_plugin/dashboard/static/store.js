@@ -1,6 +1,7 @@
 // The fleet in this browser: rows by kind and key, kept by the server's events. A browser opens six connections to one
 // server: a tab that is hidden gives its own up, and goes on from the last event when it is shown.
 
+const SILENT = 35000; // milliseconds: the server sends something every ten seconds
 const KINDS = ["vm", "node", "move", "group", "standing"];
 
 export class Store extends EventTarget {
@@ -10,11 +11,13 @@ export class Store extends EventTarget {
     this.columns = {};
     this.version = 0;
     this.heardAt = null;
+    this.signAt = 0;
     this.link = "asking"; // or "live", "lost", "paused"
     this.lastId = "";
     this.isOpen = false;
     this.source = null;
     this.retry = 0;
+    setInterval(() => this.listen(), 5000);
   }
 
   get standing() { return this.rows.standing.get("scheduler"); }
@@ -37,7 +40,8 @@ export class Store extends EventTarget {
     this.source = new EventSource(this.lastId ? `/api/events?after=${encodeURIComponent(this.lastId)}` : "/api/events");
     this.source.addEventListener("snapshot", (event) => this.take(event, true));
     this.source.addEventListener("diff", (event) => this.take(event, false));
-    this.source.addEventListener("open", () => this.become("live"));
+    this.source.addEventListener("beat", () => this.heard());
+    this.source.addEventListener("open", () => this.heard());
     this.source.addEventListener("error", () => this.lost());
   }
 
@@ -68,8 +72,20 @@ export class Store extends EventTarget {
     }
     this.version += 1;
     this.heardAt = new Date();
-    this.become("live");
+    this.heard();
     this.dispatchEvent(new Event("news"));
+  }
+
+  heard() {
+    this.signAt = Date.now();
+    this.become("live");
+  }
+
+  // A connection whose other end is gone says nothing, not even that it has ended.
+  listen() {
+    if (this.link !== "live" || Date.now() - this.signAt < SILENT) return;
+    this.become("lost");
+    this.connect();
   }
 
   become(link) {

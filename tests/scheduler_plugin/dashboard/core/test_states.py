@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from scheduler_plugin.dashboard.core import states
-from scheduler_plugin.dashboard.core.rows import VmRow, vm_stated
+from scheduler_plugin.dashboard.core.rows import NodeRow, VmRow, node_stated, vm_stated
+from scheduler_plugin.dashboard.core.sight import ALL, Sight
 from scheduler_plugin.dashboard.core.states import CALM, NODE_STATES, VM_STATES, script
 from scheduler_plugin.dashboard.files import STATES, page_files
 
@@ -34,6 +36,12 @@ def test_examples_in_docstrings_hold() -> None:
 )
 def test_a_vm_has_the_worst_state_that_is_true_of_it(row: VmRow, state: str) -> None:
     assert vm_stated(row).state == state
+
+
+def test_why_vms_cannot_leave_a_node_is_not_told_to_a_reader_of_a_namespace_not_even_by_its_state() -> None:
+    node = NodeRow("n1", "", excess=(500, 0), stuck="bank/ledger may not move")
+    seen = [sight.row(node_stated(node)) for sight in (ALL, Sight(frozenset({"shop"})))]
+    assert seen == [replace(node, state="stuck"), replace(node, stuck="", state="pressed")]
 
 
 def test_the_page_is_served_the_table_that_the_program_has() -> None:
