@@ -13,6 +13,12 @@ Document = dict[str, Any]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
+POLICIES: Final = tuple(
+    f"deploy/kubernetes/chart/autoscale/policies/{name}.yaml"
+    for name in ("agents", "groups", "injector", "leases", "neonvm-controller", "network", "scheduler")
+)
+"""The fences around all programs."""
+
 FILES: Final = (
     "deploy/neonvm.yaml",
     "deploy/scheduler-deploy.yaml",
@@ -26,13 +32,7 @@ FILES: Final = (
     "deploy/kubernetes/neonvm-devices.yaml",
     "deploy/kubernetes/neonvm-network.yaml",
     "deploy/kubernetes/neonvm-policy.yaml",
-    "deploy/kubernetes/chart/autoscale/policies/agents.yaml",
-    "deploy/kubernetes/chart/autoscale/policies/groups.yaml",
-    "deploy/kubernetes/chart/autoscale/policies/injector.yaml",
-    "deploy/kubernetes/chart/autoscale/policies/leases.yaml",
-    "deploy/kubernetes/chart/autoscale/policies/neonvm-controller.yaml",
-    "deploy/kubernetes/chart/autoscale/policies/network.yaml",
-    "deploy/kubernetes/chart/autoscale/policies/scheduler.yaml",
+    *POLICIES,
     "vm-deploy.yaml",
 )
 """What people apply, in the order in which it can be applied."""

@@ -13,7 +13,7 @@ import pytest
 from scripts.manifests.__main__ import ROOT, helm, rendered
 from scripts.manifests.rendering import CHART, PLAIN
 from tests import plain_yaml
-from tests.deploy.manifests import WITH_CERTIFICATES, documents
+from tests.deploy.manifests import POLICIES, WITH_CERTIFICATES, documents
 from tests.kubernetes.adoption.release import NAMESPACE, Release
 from tests.kubernetes.real_kubernetes import RealKubernetes
 
@@ -116,9 +116,15 @@ def test_a_real_api_server_takes_all_of_it(cluster: RealKubernetes, name: str) -
 
 def test_kustomize_finds_what_the_chart_installs_by_default(cluster: RealKubernetes) -> None:
     found = list(plain_yaml.load_all(cluster.kubectl("kustomize", str(ROOT / "deploy"))))
-    assert sorted(found, key=named) == sorted(documents("deploy/neonvm.yaml", *WITH_CERTIFICATES), key=named)
-    by_helm = objects({"neonvm": {"enabled": False}, "policies": {"enabled": False, "network": False}})
-    assert {named(each) for each in by_helm} == {*map(named, found), ("Pod", "autoscaling-answers")}
+    files = documents("deploy/neonvm.yaml", *WITH_CERTIFICATES, *POLICIES)
+    assert sorted(found, key=named) == sorted(files, key=named)
+    by_helm = {named(each) for each in objects({"neonvm": {"enabled": False}})}
+    added_later = {"groups", "dashboard", "expander"}
+    fences = {*(f"autoscaling-{name}" for name in added_later), "neonvm-controller", "neonvm-devices"}
+    assert by_helm ^ set(map(named, found)) == {
+        ("Pod", "autoscaling-answers"),
+        *(("NetworkPolicy", name) for name in fences),
+    }
 
 
 def test_without_certificates_one_scheduler_acts_alone_and_answers_http() -> None:

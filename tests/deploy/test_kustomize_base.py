@@ -1,0 +1,48 @@
+"""The kustomize base is what the chart installs by default, for ``kube-system``, as far as files tell it."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+
+from tests import plain_yaml
+from tests.deploy.manifests import POLICIES, ROOT, WITH_CERTIFICATES, Document, documents, name_of
+
+BASE = ROOT / "deploy"
+
+
+def resources() -> set[Path]:
+    base = plain_yaml.load((BASE / "kustomization.yaml").read_text())
+    return {(BASE / each).resolve() for each in base["resources"]}
+
+
+def moved(document: Document, namespace: str) -> Document:
+    """What kustomize's transformer ``namespace:`` makes of it."""
+    found = deepcopy(document)
+    for each in (found["metadata"], *found.get("subjects", [])):
+        if "namespace" in each:
+            each["namespace"] = namespace
+    return found
+
+
+def test_the_base_has_the_fences_that_the_chart_installs_by_default() -> None:
+    chart = plain_yaml.load((BASE / "kubernetes/chart/autoscale/values.yaml").read_text())["policies"]
+    assert chart == {"enabled": True, "network": True, "permits": True}
+    assert resources() == {ROOT / each for each in ("deploy/neonvm.yaml", *WITH_CERTIFICATES, *POLICIES)}
+    assert {ROOT / each for each in POLICIES} == set((BASE / "kubernetes/chart/autoscale/policies").glob("*.yaml"))
+
+
+def test_the_base_is_for_kube_system_alone_since_a_transformer_reaches_no_expression_argument_or_setting() -> None:
+    """As the base's head and docs/install.md tell; once nothing stays behind, they are to say something else."""
+    base = [document for file in resources() for document in documents(str(file))]
+    assert {each["metadata"].get("namespace") for each in base} == {None, "kube-system"}
+    left = {name_of(each) for each in base if "kube-system" in str(moved(each, "other"))}
+    assert left == {
+        *(name_of(each) for each in base if each["kind"] == "ValidatingAdmissionPolicy"),
+        "ConfigMap/kube-system/autoscaling-injector-config",
+        "ConfigMap/kube-system/autoscaling-kube-scheduler-config",
+        "ConfigMap/kube-system/autoscaling-scheduler-config",
+        "DaemonSet/kube-system/autoscaling-agent",
+        "Deployment/kube-system/autoscaling-scheduler",
+        "NetworkPolicy/kube-system/autoscaling-expander",
+    }
