@@ -15,6 +15,7 @@ from protocol.units import Instant, Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
 from scheduler_plugin.injector.admission.injector import Injector
 from scheduler_plugin.injector.admission.sidecars import why_not
+from scheduler_plugin.injector.certificates.gathered_bundle import GatheredBundle
 from scheduler_plugin.injector.certificates.keeper import CertificateKeeper, MissingSecretError
 from scheduler_plugin.injector.certificates.own_files import OwnCertificate
 from scheduler_plugin.injector.certificates.publishing import BundlePublisher
@@ -26,6 +27,7 @@ from scheduler_plugin.lease import Leadership, NotLeadingError
 
 OWN: Final = "injector"
 NO_CERTIFICATE: Final = "the webhook has no certificate yet"
+NO_AUTHORITY: Final = "no ca.crt names an authority that is valid"
 TIMEOUT: Final = Seconds(3.0)
 RETRY: Final = Seconds(2.0)
 """After a turn that failed, and while the webhook has no certificate yet."""
@@ -42,6 +44,7 @@ class Program:
     leadership: Leadership
     injector: Injector
     keeper: CertificateKeeper
+    gathered: GatheredBundle
     publisher: BundlePublisher
     own: OwnCertificate
     tls: FollowedTls[ssl.SSLContext]
@@ -104,7 +107,9 @@ class Program:
             bundle, trouble = await self.keeper.turn()
             trouble = await self.publisher.publish(bundle) or trouble
         elif self.leadership.leads:
-            trouble = await self.publisher.publish((self.folder / BUNDLE).read_bytes())
+            mounted = (self.folder / BUNDLE).read_bytes()
+            bundle = await self.gathered.gather(mounted, await self.publisher.published())
+            trouble = await self.publisher.publish(bundle) if bundle else NO_AUTHORITY
         if makes:
             await self.own.fetch()
         return trouble
@@ -146,6 +151,7 @@ def assemble(api: KubernetesApi, clock: Clock, settings: InjectorSettings, ident
         leadership,
         Injector(api, settings.template(), telemetry.reviewed),
         keeper,
+        GatheredBundle(api, clock, settings.namespace, settings.all_secrets()),
         BundlePublisher(api, leadership, settings.config_map, settings.webhook),
         OwnCertificate(api, settings.namespace, settings.secret(OWN), files[0]),
         server_tls(OWN, *files),

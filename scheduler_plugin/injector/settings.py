@@ -125,6 +125,10 @@ class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         servers = [Wanted(self.secret(name), self._server(name, services)) for name, services in SERVERS.items()]
         return [*servers, Wanted(self.secret(KUBE_SCHEDULER), Purpose(f"autoscaling-{KUBE_SCHEDULER}"))]
 
+    def all_secrets(self) -> list[str]:
+        """Every Secret that may name an authority."""
+        return [self.secrets, *(each.secret for each in self.wanted())]
+
     def secret(self, name: str) -> str:
         """The Secret of one certificate."""
         return f"{self.secrets}-{name}"

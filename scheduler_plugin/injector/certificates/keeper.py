@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.kubernetes.objects import Json, JsonObject, version_of
-from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import SECRETS
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
+from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
 from scheduler_plugin.injector.certificates.issuing import Issued, Purpose, issue, new_authority
 from scheduler_plugin.injector.certificates.rotation import is_due, needs_authority, signer
+from scheduler_plugin.injector.certificates.secret_reading import read_secret
 from scheduler_plugin.injector.certificates.stored import (
     BUNDLE,
     CERTIFICATE,
@@ -94,7 +94,7 @@ class CertificateKeeper:
         return bundle, trouble
 
     async def _trusted(self) -> list[Issued]:
-        secret = await self._read(self.authorities)
+        secret = await read_secret(self.api, self.namespace, self.authorities)
         if secret is None:
             raise MissingSecretError(f"there is no Secret {self.namespace}/{self.authorities}: apply the manifests")
         now, held = self.clock.wall(), content(secret)
@@ -110,7 +110,7 @@ class CertificateKeeper:
         return found
 
     async def _keep(self, wanted: Wanted, authorities: Sequence[Issued], bundle: bytes) -> None:
-        secret = await self._read(wanted.secret)
+        secret = await read_secret(self.api, self.namespace, wanted.secret)
         if secret is None:
             return
         held = content(secret)
@@ -133,14 +133,6 @@ class CertificateKeeper:
         by = authorities[signer([each.life for each in authorities], now)]
         pair = issue(by, wanted.purpose, self.lives.certificate, now).pair
         return {CERTIFICATE: pair.certificate, KEY: pair.key}
-
-    async def _read(self, name: str) -> JsonObject | None:
-        try:
-            return await self.api.call(ApiCall("GET", SECRETS.path(self.namespace, name), TIMEOUT))
-        except ApiRefusedError as error:
-            if error.kind is RefusalKind.NOT_FOUND:
-                return None
-            raise
 
     async def _write(self, name: str, read: JsonObject, data: Json) -> None:
         body: Json = {"metadata": {"resourceVersion": version_of(read)}, "data": data}

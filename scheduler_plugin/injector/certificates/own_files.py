@@ -8,15 +8,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import SECRETS
-from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, KubernetesApi
+from scheduler_plugin.cluster.api import KubernetesApi
+from scheduler_plugin.injector.certificates.secret_reading import read_secret
 from scheduler_plugin.injector.certificates.stored import certificate_in, content
-
-TIMEOUT: Final = Seconds(3.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +25,8 @@ class OwnCertificate:
 
     async def fetch(self) -> None:
         """Writes what the Secret holds, where it is usable and new. Raises ``ApiError`` and ``OSError``."""
-        try:
-            secret = await self.api.call(ApiCall("GET", SECRETS.path(self.namespace, self.name), TIMEOUT))
-        except ApiRefusedError as error:
-            if error.kind is RefusalKind.NOT_FOUND:
-                return
-            raise
-        found = certificate_in(content(secret))
+        secret = await read_secret(self.api, self.namespace, self.name)
+        found = certificate_in(content(secret or {}))
         if found is not None:
             whole = found.pair.certificate + found.pair.key
             if not self.file.exists() or self.file.read_bytes() != whole:

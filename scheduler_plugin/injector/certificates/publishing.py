@@ -19,7 +19,7 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import CONFIG_MAPS, MUTATING_WEBHOOKS
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
-from scheduler_plugin.injector.certificates.stored import BUNDLE
+from scheduler_plugin.injector.certificates.stored import BUNDLE, decoded
 from scheduler_plugin.lease import MERGE_PATCH, Leadership
 
 LOG: Final = logging.getLogger("autoscale.injector")
@@ -37,6 +37,11 @@ class BundlePublisher:
     leadership: Leadership
     config_map: str
     webhook: str
+
+    async def published(self) -> bytes:
+        """What the API server trusts so far; empty where that is nothing. Raises ``ApiError``."""
+        hooks = items(await self._webhook() or {}, "webhooks")
+        return b"".join(dict.fromkeys(decoded(text(each, "clientConfig", "caBundle")) for each in hooks))
 
     async def publish(self, bundle: bytes) -> str:
         """Writes it wherever something else stands; which copy could not be written and why, empty where all could.
@@ -60,20 +65,24 @@ class BundlePublisher:
         LOG.info("authorities published", extra={"config_map": str(name)})
 
     async def _to_api_server(self, bundle: bytes) -> None:
-        path, wanted = MUTATING_WEBHOOKS.path(name=self.webhook), base64.b64encode(bundle).decode()
-        try:
-            found = await self.api.call(ApiCall("GET", path, TIMEOUT))
-        except ApiRefusedError as error:
-            if error.kind is RefusalKind.NOT_FOUND:
-                return
-            raise
+        wanted, found = base64.b64encode(bundle).decode(), await self._webhook()
+        if found is None:
+            return
         stale = [each for each in items(found, "webhooks") if text(each, "clientConfig", "caBundle") != wanted]
         if not stale:
             return
         changed: list[Json] = [{"name": text(each, "name"), "clientConfig": {"caBundle": wanted}} for each in stale]
         body: Json = {"metadata": {"resourceVersion": version_of(found)}, "webhooks": changed}
-        await self._patch(path, body, STRATEGIC_PATCH)
+        await self._patch(MUTATING_WEBHOOKS.path(name=self.webhook), body, STRATEGIC_PATCH)
         LOG.info("the API server trusts the webhook", extra={"webhook": self.webhook})
+
+    async def _webhook(self) -> JsonObject | None:
+        try:
+            return await self.api.call(ApiCall("GET", MUTATING_WEBHOOKS.path(name=self.webhook), TIMEOUT))
+        except ApiRefusedError as error:
+            if error.kind is RefusalKind.NOT_FOUND:
+                return None
+            raise
 
     async def _copies(self) -> list[Json]:
         """All ConfigMaps of the name. The API server asks for rights to that name alone."""

@@ -22,7 +22,7 @@ BUNDLE: Final = "ca.crt"
 
 def content(secret: JsonObject) -> dict[str, bytes]:
     """What a Secret holds; a value that is no base64 counts as empty."""
-    return {key: _decoded(value) for key, value in texts(secret, "data").items()}
+    return {key: decoded(value) for key, value in texts(secret, "data").items()}
 
 
 def encoded(data: dict[str, bytes]) -> Json:
@@ -66,7 +66,8 @@ def usable(pair: Pair) -> Issued | None:
         return None
 
 
-def _decoded(value: str) -> bytes:
+def decoded(value: str) -> bytes:
+    """What a value in base64 says; nothing where it is none."""
     try:
         return base64.b64decode(value, validate=True)
     except (Error, ValueError):

@@ -259,6 +259,23 @@ def test_cert_manager_fills_the_secrets_that_the_keeper_would_fill() -> None:
     assert "Secret" not in {each["kind"] for each in objects(by_cert_manager)}
 
 
+def test_where_cert_manager_signs_the_schedulers_pod_trusts_what_the_injector_has_gathered() -> None:
+    def sources(values: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
+        volumes = workload(values, "autoscaling-scheduler")["spec"]["volumes"]
+        parts = {each["name"]: each["projected"]["sources"] for each in volumes if "projected" in each}
+        parts |= {each["name"]: [{"secret": each["secret"]}] for each in volumes if "secret" in each}
+        return {
+            name: [(kind, item["key"]) for part in found for kind, each in part.items() for item in each["items"]]
+            for name, found in parts.items()
+        }
+
+    shown = [("secret", "tls.crt"), ("secret", "tls.key")]
+    by_cert_manager = sources({"certificates": {"provider": "cert-manager"}})
+    names = ("certificates", "client-certificate")
+    assert by_cert_manager == {name: [*shown, ("configMap", "ca.crt")] for name in names}
+    assert sources({}) == {name: [*shown, ("secret", "ca.crt")] for name in names}
+
+
 def test_fences_are_around_the_releases_own_accounts_and_spare_both_namespaces() -> None:
     policies = (each for each in objects(ALL) if each["kind"] == "ValidatingAdmissionPolicy")
     found = {each["metadata"]["name"]: json.dumps(each) for each in policies}

@@ -91,11 +91,14 @@ class Cluster:
 
     async def bundles(self) -> set[bytes]:
         """What is trusted, wherever that is written."""
+        return {(await self.data("scheduler"))["ca.crt"], *await self.published()}
+
+    async def published(self) -> set[bytes]:
+        """What agents and the API server are told to trust."""
         hook = items(await self.api.get(MUTATING_WEBHOOKS, "autoscaling-injector", ""), "webhooks")[0]
         copies = [await self.api.get(CONFIG_MAPS, "autoscaling-ca", each) for each in (NAMESPACE, "default")]
         return {
             base64.b64decode(text(child(hook, "clientConfig"), "caBundle")),
-            (await self.data("scheduler"))["ca.crt"],
             *(texts(each, "data")["ca.crt"].encode() for each in copies),
         }
 

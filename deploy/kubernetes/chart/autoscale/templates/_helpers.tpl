@@ -156,3 +156,19 @@ secret:
   defaultMode: 0440
   items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}, {key: ca.crt, path: ca.crt}]
 {{- end }}
+
+{{/* The same for programs that trust each other. cert-manager names in a Secret the authority that signed it, which is another
+     than the others' while its issuer changes its key: the injector gathers all of them. */}}
+{{- define "autoscale.peersCertificateFiles" -}}
+{{- $root := index . 0 -}}
+{{- $secret := index . 1 -}}
+{{- if eq $root.Values.certificates.provider "self" -}}
+{{- include "autoscale.certificateFiles" $secret -}}
+{{- else -}}
+projected:
+  defaultMode: 0440
+  sources:
+    - secret: {name: {{ $secret }}, items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}]}
+    - configMap: {name: autoscaling-ca, items: [{key: ca.crt, path: ca.crt}]} # waits until it is filled
+{{- end }}
+{{- end }}

@@ -1,0 +1,23 @@
+"""How a Secret of ours is read: by its name, and as empty where the installation has none of that name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import SECRETS
+from protocol.units import Seconds
+from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, KubernetesApi
+
+TIMEOUT: Final = Seconds(3.0)
+
+
+async def read_secret(api: KubernetesApi, namespace: str, name: str) -> JsonObject | None:
+    """The Secret; None where there is none. Raises ``ApiError``."""
+    try:
+        return await api.call(ApiCall("GET", SECRETS.path(namespace, name), TIMEOUT))
+    except ApiRefusedError as error:
+        if error.kind is RefusalKind.NOT_FOUND:
+            return None
+        raise
