@@ -32,7 +32,7 @@ TIMEOUT: Final = Seconds(2.0)
 INTERVAL: Final = Seconds(5.0)
 RETRY: Final = Seconds(0.25)
 
-FOR_PEOPLE: Final = frozenset({RefusalKind.FORBIDDEN, RefusalKind.NOT_FOUND})
+FOR_PEOPLE: Final = frozenset({RefusalKind.FORBIDDEN, RefusalKind.INVALID, RefusalKind.NOT_FOUND})
 """Refusals that last until a person changes the installation."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import ssl
+from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 from typing import Final
 
@@ -98,10 +99,20 @@ def lease_terms(options: argparse.Namespace) -> LeaseTerms:
 
     Raises ``ListenError`` where clients could not be led to this replica.
     """
-    if options.leader_endpoints and not options.pod_ip:
-        raise ListenError("--leader-endpoints needs --pod-ip")
+    if options.leader_endpoints:
+        _refuse_other_families(options.pod_ip)
     duration = Seconds(float(options.lease_duration))
     return LeaseTerms(options.lease, duration, Seconds(duration * 2 / 9), LOOK_EVERY)
+
+
+def _refuse_other_families(pod_ip: str) -> None:
+    if not pod_ip:
+        raise ListenError("--leader-endpoints needs --pod-ip")
+    try:
+        IPv4Address(pod_ip)
+    except AddressValueError:
+        why = "pods of clusters that we serve have one"
+        raise ListenError(f"--pod-ip: expected an IPv4 address, got {pod_ip!r}: {why}") from None
 
 
 def _add_listeners(found: argparse.ArgumentParser) -> None:

@@ -73,8 +73,9 @@ class Facts:
     version.
 
     Lists are whole objects of the API: ``pods``, ``config_maps``, ``secrets`` and ``leases`` those of the namespace,
-    ``vm_pods`` those of VMs, ``waiting_pods`` those that wait for our scheduler. ``metrics`` and ``served`` are by pod.
-    ``admission`` has a refusal, or nothing, by the program whose pod was tried (as a dry run): in ``tried_in``.
+    ``api_services`` the API server's own, ``vm_pods`` those of VMs, ``waiting_pods`` those that wait for our scheduler.
+    ``metrics`` and ``served`` are by pod. ``admission`` has a refusal, or nothing, by the program whose pod was tried
+    (as a dry run): in ``tried_in``.
     """
 
     namespace: str
@@ -82,6 +83,7 @@ class Facts:
     server: Look[Server] = NOT_LOOKED
     release: str = ""
     namespaces: Objects = NOT_LOOKED
+    api_services: Objects = NOT_LOOKED
     nodes: Objects = NOT_LOOKED
     node_leases: Objects = NOT_LOOKED
     deployments: Objects = NOT_LOOKED

@@ -32,8 +32,8 @@ class Refuses(Connection):
         raise ApiRefusedError(classify(self.statuses[name]))
 
 
-@pytest.mark.parametrize("status", [403, 404])
-async def test_a_slice_that_is_missing_or_forbidden_is_tried_no_more_often_than_one_that_is_well(
+@pytest.mark.parametrize("status", [403, 404, 422])
+async def test_a_slice_that_is_missing_forbidden_or_of_another_family_is_tried_no_more_often_than_one_that_is_well(
     status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = FakeClock(start=0.0)

@@ -75,6 +75,12 @@ FAULTS = (
     Fault("api-version", "neonvm-controller needs Kubernetes 1.33", both(kube_scheduler("v1.32.0"), server("v1.32.9"))),
     Fault("api-version", "1.99 is newer than", both(kube_scheduler("v1.99.0"), server("v1.99.0+k3s1")), WARNING),
     Fault(
+        "api-addresses",
+        "is IPv6 (the API server's Service has fd00:10:96::1)",
+        in_list("api_services", "kubernetes", lambda each: each["spec"].update(clusterIP="fd00:10:96::1")),
+        before=True,
+    ),
+    Fault(
         "kube-scheduler-version", "1.37, the API server is 1.36: a kube-scheduler must not", kube_scheduler("v1.37.0")
     ),
     Fault("kube-scheduler-version", "one minor version older, not more", kube_scheduler("v1.34.1"), WARNING),

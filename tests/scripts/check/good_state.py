@@ -275,6 +275,7 @@ def good() -> Facts:
         Seen(Server("v1.36.2", 0.1, 0.6)),
         RELEASE,
         namespaces=Seen([{"metadata": {"name": NAMESPACE}}]),
+        api_services=Seen([{"metadata": {"name": "kubernetes"}, "spec": {"clusterIP": "10.96.0.1"}}]),
         nodes=Seen([node(name) for name in NODES]),
         node_leases=Seen([lease(name, name, ago=4.0) for name in NODES]),
         deployments=Seen([each for each in every if each["kind"] == "Deployment"]),

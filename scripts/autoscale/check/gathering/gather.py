@@ -22,6 +22,7 @@ from protocol.kubernetes.resources import (
     NAMESPACES,
     NODES,
     PODS,
+    SERVICES,
     VIRTUAL_MACHINES,
     Resource,
 )
@@ -111,13 +112,15 @@ class Gathering:
 
     async def _listed(self, facts: Facts, *, before: bool) -> Facts:
         """What there is before an installation too, and what there is of it."""
-        namespaces, nodes, node_leases, definitions = await asyncio.gather(
+        namespaces, api_services, nodes, node_leases, definitions = await asyncio.gather(
             self._all(NAMESPACES),
+            self._all(SERVICES, "default", fields="metadata.name=kubernetes"),
             self._all(NODES),
             self._all(LEASES, NODE_LEASES),
             self._all(CUSTOM_RESOURCE_DEFINITIONS),
         )
-        facts = replace(facts, namespaces=namespaces, nodes=nodes, node_leases=node_leases, definitions=definitions)
+        facts = replace(facts, namespaces=namespaces, api_services=api_services, nodes=nodes)
+        facts = replace(facts, node_leases=node_leases, definitions=definitions)
         return facts if before else await self._vms(await self._installation(facts))
 
     async def _installation(self, facts: Facts) -> Facts:

@@ -77,6 +77,19 @@ def _has_controller(facts: Facts) -> bool:
     return not isinstance(facts.deployments, Unseen) and "neonvm-controller" in installed(facts)
 
 
+def addresses_are_ipv4(facts: Facts) -> Found:
+    """Whether pods have addresses that our programs listen at, by the first family of the API server's own Service: it
+    is the one that the cluster was made with, and pods have theirs from it.
+    """
+    addresses = [text(each, "spec", "clusterIP") for each in facts.api_services.value]
+    if not any(addresses):
+        raise UnseenError("the Service default/kubernetes has no address")
+    if other := [each for each in addresses if ":" in each]:
+        said = f"the cluster's first family of addresses is IPv6 (the API server's Service has {other[0]})"
+        return Found(problems=[Problem("", said)])
+    return Found("IPv4")
+
+
 def kube_scheduler_fits(facts: Facts) -> Found:
     """Whether the kube-scheduler in our pod is as old as the API server, or one minor version older."""
     server = minor_of(facts.server.value.version)

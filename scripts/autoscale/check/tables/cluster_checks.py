@@ -41,6 +41,17 @@ CHECKS: Final = (
         When.ALWAYS,
     ),
     Check(
+        "api-addresses",
+        Section.API,
+        "pods have IPv4 addresses",
+        api_server.addresses_are_ipv4,
+        "Our programs listen at IPv4 addresses, the leading scheduler writes one into its EndpointSlices, and VMs have"
+        " one each. Where IPv6 is the first family, kubelets probe pods where nothing listens, and the scheduler does"
+        " not start. Of two families IPv4 has to be the first. The Service `default/kubernetes` is looked at.",
+        "kubectl -n default get service kubernetes -o yaml; install into a cluster whose first family is IPv4.",
+        When.ALWAYS,
+    ),
+    Check(
         "kube-scheduler-version",
         Section.API,
         "our kube-scheduler is no newer",

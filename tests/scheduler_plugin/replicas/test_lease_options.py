@@ -1,0 +1,28 @@
+"""Which places of a replica are refused at its start, for clients could never be led there."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_plugin.options import lease_terms, parser
+from scheduler_plugin.web.serving import ListenError
+
+LEADS = ["--lease=kube-system/scheduler", "--leader-endpoints=scheduler"]
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("", "--leader-endpoints needs --pod-ip"),
+        ("fd00:10:244::7", "expected an IPv4 address, got 'fd00:10:244::7': pods of clusters that we serve have one"),
+        ("scheduler-0", "expected an IPv4 address, got 'scheduler-0'"),
+    ],
+)
+def test_a_replica_whose_address_no_slice_of_ours_can_have_does_not_start(address: str, said: str) -> None:
+    with pytest.raises(ListenError, match=said):
+        lease_terms(parser().parse_args([*LEADS, f"--pod-ip={address}"]))
+
+
+def test_who_leads_no_clients_to_itself_needs_no_address() -> None:
+    assert lease_terms(parser().parse_args([LEADS[0], "--pod-ip="])).name.name == "scheduler"
+    assert lease_terms(parser().parse_args([*LEADS, "--pod-ip=10.0.0.7"])).name.name == "scheduler"
