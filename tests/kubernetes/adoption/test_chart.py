@@ -52,6 +52,7 @@ VALUES: dict[str, dict[str, Any]] = {
     "without certificates": {**ALONE, "agent": SIDECAR},
     "beside NeonVM": {"neonvm": {"enabled": False}},
     "with extras": EXTRAS,
+    "with a quota": {"priorityQuota": True},
     "with the page": {"dashboard": {"enabled": True, "history": {"persistent": True}}},
     "scheduler alone": {"agent": {"node": {"enabled": False}}, "neonvm": {"enabled": False}},
 }
@@ -147,6 +148,17 @@ def test_without_certificates_one_scheduler_acts_alone_and_answers_http() -> Non
 def test_values_that_cannot_be_meant_are_refused(values: dict[str, Any], said: str) -> None:
     done = template(values)
     assert (done.returncode != 0, said in done.stderr) == (True, True), done.stderr
+
+
+def test_where_priority_classes_need_a_quota_the_chart_makes_one_for_those_that_its_pods_have() -> None:
+    values = {**ALL, "priorityQuota": True}
+    (found,) = (each for each in objects(values) if each["kind"] == "ResourceQuota")
+    (selector,) = found["spec"]["scopeSelector"]["matchExpressions"]
+    pods = [each["spec"]["template"]["spec"] for each in objects(values) if "template" in each.get("spec", {})]
+    assert found["metadata"]["namespace"] == "ours"
+    assert (selector["scopeName"], selector["operator"]) == ("PriorityClass", "In")
+    assert set(selector["values"]) == {each["priorityClassName"] for each in pods}
+    assert "ResourceQuota" not in {each["kind"] for each in objects(ALL)}
 
 
 def test_an_old_kubernetes_is_refused() -> None:

@@ -67,6 +67,7 @@ KUBE_CONFIG = ("autoscaling-kube-scheduler-config", "scheduler.yaml")
 CONFIG = ("autoscaling-scheduler-config", "config.yaml")
 SCHEDULER = f"{NAMESPACE}:autoscaling-scheduler"
 WARNING = Level.WARNING
+NO_QUOTA_FOR_CLASS = "insufficient quota to match these scopes: [{PriorityClass In [system-node-critical]}]"
 
 FAULTS = (
     Fault("api-answers", "cannot be reached", no_answer),
@@ -176,6 +177,16 @@ FAULTS = (
         "namespace-quota",
         "maximum memory usage per Container",
         refused("autoscaling-agent", "maximum memory usage per Container is 64Mi, but limit is 192Mi"),
+        before=True,
+    ),
+    Fault(
+        "namespace-quota", f"agent is refused: {NO_QUOTA_FOR_CLASS}", refused("autoscaling-agent", NO_QUOTA_FOR_CLASS)
+    ),
+    Fault(
+        "namespace-quota",
+        f"agent in default, as {NAMESPACE} is not there yet, is refused: {NO_QUOTA_FOR_CLASS}",
+        both(yet_to_come, refused("autoscaling-agent", NO_QUOTA_FOR_CLASS)),
+        WARNING,
         before=True,
     ),
     Fault(

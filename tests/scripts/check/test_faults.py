@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -90,6 +91,15 @@ def test_a_namespace_that_installing_will_make_is_in_order_and_told_with_where_p
 def test_what_a_quota_of_the_other_namespace_refuses_says_nothing_of_one_that_is_yet_to_come() -> None:
     full = refused("autoscaling-agent", "exceeded quota: few, used: pods=1")
     assert wrong(both(yet_to_come, full)(good()), before=True) == {}
+
+
+@pytest.mark.parametrize("change", [yet_to_come, changed()], ids=["yet to come", "there"])
+def test_where_a_priority_class_needs_a_quota_the_chart_is_told_to_make_one(change: Callable[[Facts], Facts]) -> None:
+    lacks = refused("autoscaling-agent", "insufficient quota to match these scopes: [{PriorityClass In [x]}]")
+    found = wrong(both(change, lacks)(good()), before=True)
+    assert [(name, "--set priorityQuota=true" in each.remedy) for name, each in found.items()] == [
+        ("namespace-quota", True)
+    ]
 
 
 def test_pod_security_that_the_other_namespace_chose_for_itself_says_nothing_of_one_that_is_yet_to_come() -> None:

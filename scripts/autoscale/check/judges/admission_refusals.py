@@ -11,14 +11,19 @@ from typing import Final
 
 from protocol.kubernetes.objects import is_leaving, labels_of, name_of
 from scripts.autoscale.check.facts import Facts
-from scripts.autoscale.check.finding import Found, Problem
+from scripts.autoscale.check.finding import Found, Level, Problem
 from scripts.autoscale.check.installed_programs import SCHEDULER, installed
 from scripts.autoscale.check.looks import Seen, UnseenError
 
 _ENFORCE: Final = "pod-security.kubernetes.io/enforce"
 _POD_SECURITY: Final = ("violates PodSecurity",)
 _QUOTA: Final = ("exceeded quota", "failed quota")
+_CLASSES: Final = ("insufficient quota to match these scopes",)
+"""What a cluster says that admits some priority classes only where a quota is for them."""
+
 _LIMITS: Final = ("usage per Container", "usage per Pod", "limit to request ratio", "LimitRange")
+
+PRIORITY_QUOTA: Final = "install the chart with --set priorityQuota=true, which makes a quota for these classes"
 
 
 def exists(facts: Facts) -> Found:
@@ -51,15 +56,25 @@ def _labels(facts: Facts, namespace: str) -> Mapping[str, str]:
 
 
 def quota(facts: Facts) -> Found:
-    """Whether quotas and limits of the namespace leave room for a pod of each program."""
-    if facts.tried_in != facts.namespace:
+    """Whether quotas and limits of the namespace leave room for a pod of each program. One that is not there yet has
+    none, which is in the way where the cluster asks for a quota.
+    """
+    if facts.tried_in == facts.namespace:
+        found = _refused(facts, lambda said: _has(said, (*_QUOTA, *_CLASSES, *_LIMITS)))
+        return replace(found, problems=[_asks_for_quota(each) for each in found.problems])
+    lacking = _refused(facts, lambda said: _has(said, _CLASSES)).problems
+    if not lacking:
         raise UnseenError(f"there is no namespace {facts.namespace} yet, and so no quota in it")
-    return _refused(facts, lambda said: _has(said, (*_QUOTA, *_LIMITS)))
+    return Found(problems=[replace(_asks_for_quota(each), level=Level.WARNING) for each in lacking])
+
+
+def _asks_for_quota(problem: Problem) -> Problem:
+    return replace(problem, remedy=PRIORITY_QUOTA) if _has(problem.said, _CLASSES) else problem
 
 
 def others(facts: Facts) -> Found:
     """Whether anything else refuses our pods: a policy, a webhook."""
-    known = (*_POD_SECURITY, *_QUOTA, *_LIMITS)
+    known = (*_POD_SECURITY, *_QUOTA, *_CLASSES, *_LIMITS)
     return _refused(facts, lambda said: not _has(said, known))
 
 

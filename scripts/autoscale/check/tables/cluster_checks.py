@@ -148,7 +148,9 @@ CHECKS: Final = (
         "no quota or limit is in the way",
         admission_refusals.quota,
         "A ResourceQuota or LimitRange refused a pod that was sent as a dry run. Pods that run stay, and a"
-        " replacement would not be made.",
+        " replacement would not be made. *Insufficient quota to match these scopes* is the opposite: the cluster (GKE)"
+        " admits pods of the system's priority classes only where a quota is for them. Where the namespace is yet to"
+        " come that is a warning: the chart makes such a quota with `priorityQuota=true`.",
         "kubectl -n {namespace} describe quota,limits",
         When.ALWAYS,
     ),
