@@ -1,0 +1,42 @@
+"""What Helm makes of the chart where cert-manager signs the certificates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.kubernetes.adoption.test_chart import objects, workload
+
+pytestmark = pytest.mark.kubernetes
+
+
+def test_cert_manager_fills_the_secrets_that_the_keeper_would_fill() -> None:
+    by_cert_manager = {"certificates": {"provider": "cert-manager"}}
+    filled = {each["spec"]["secretName"] for each in objects(by_cert_manager) if each["kind"] == "Certificate"}
+    assert filled == {each["metadata"]["name"] for each in objects({}) if each["kind"] == "Secret"}
+    assert "Secret" not in {each["kind"] for each in objects(by_cert_manager)}
+
+
+def test_where_cert_manager_signs_the_schedulers_pod_trusts_what_the_injector_has_gathered() -> None:
+    def sources(values: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
+        volumes = workload(values, "autoscaling-scheduler")["spec"]["volumes"]
+        parts = {each["name"]: each["projected"]["sources"] for each in volumes if "projected" in each}
+        parts |= {each["name"]: [{"secret": each["secret"]}] for each in volumes if "secret" in each}
+        return {
+            name: [(kind, item["key"]) for part in found for kind, each in part.items() for item in each["items"]]
+            for name, found in parts.items()
+        }
+
+    shown = [("secret", "tls.crt"), ("secret", "tls.key")]
+    by_cert_manager = sources({"certificates": {"provider": "cert-manager"}})
+    names = ("certificates", "client-certificate")
+    assert by_cert_manager == {name: [*shown, ("configMap", "ca.crt")] for name in names}
+    assert sources({}) == {name: [*shown, ("secret", "ca.crt")] for name in names}
+
+
+def test_the_keys_of_authorities_outlive_their_certificates() -> None:
+    values = {"certificates": {"provider": "cert-manager"}, "expander": {"enabled": True}}
+    found = [each["spec"] for each in objects(values) if each["kind"] == "Certificate"]
+    policies = {each["secretName"]: each["privateKey"]["rotationPolicy"] for each in found if each.get("isCA")}
+    assert policies == {"autoscaling-certificates": "Never", "autoscaling-expander-ca": "Never"}
