@@ -48,7 +48,7 @@ async def test_a_pod_that_cannot_come_up_ends_the_demonstration_at_once(tmp_path
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "db"},
-        "spec": {"containers": [{"name": "agent"}]},
+        "spec": {"containers": [{"name": "agent", "image": "x"}]},
     }
     await api.client().create(PODS, "default", body)
     await settle()

@@ -288,7 +288,7 @@ def test_a_resized_pod_is_counted_as_kube_scheduler_counts_it(pod: JsonObject, a
 
 def test_amounts_that_are_no_quantities_are_refused() -> None:
     pod = resized(requesting({}))
-    assert [str(each) for each in pod_resources.faults("resize", resized(requesting("1")), pod)] == [
+    assert [str(each) for each in pod_resources.resize_faults(resized(requesting("1")), pod)] == [
         'spec.containers[0].resources.requests: Invalid value: "{}": cpu must be a quantity'
     ]
     assert pod_resources.excess(pod, {}) == 'expected a quantity such as 2, "250m" or "1Gi", got {}'

@@ -11,6 +11,10 @@ from typing import Final
 
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 
+REQUIRED: Final = "FieldValueRequired"
+FORBIDDEN: Final = "FieldValueForbidden"
+DUPLICATE: Final = "FieldValueDuplicate"
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:

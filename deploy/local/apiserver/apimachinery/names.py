@@ -60,8 +60,18 @@ def complaint(resource_key: str, name: str) -> str | None:
 
 
 @lru_cache(maxsize=4096)
+def label_complaints(name: str) -> tuple[str, ...]:
+    """All that is wrong with the name of a container."""
+    faults = (
+        (len(name) > _LONGEST_PART, f"must be no more than {_LONGEST_PART} bytes"),
+        (not _DNS_LABEL.fullmatch(name), _LABEL_RULE),
+    )
+    return tuple(rule for is_broken, rule in faults if is_broken)
+
+
+@lru_cache(maxsize=4096)
 def key_complaints(key: str) -> tuple[str, ...]:
-    """All that is wrong with the key of a label, an annotation or a taint."""
+    """All that is wrong with a qualified name: the key of a label, an annotation or a taint, or a finalizer."""
     *prefixes, name = key.split("/")
     if len(prefixes) > 1:
         return (_QUALIFIED_RULE,)

@@ -247,7 +247,7 @@ class Api:
         options: WriteOptions,
     ) -> tuple[JsonObject, tuple[str, ...]]:
         """``body`` pruned, completed and found valid, with warnings. Raises a 400 or 422."""
-        metadata.check(body, resource)
+        metadata.check(body, resource, before)
         warnings: tuple[str, ...] = ()
         if resource.schema is not None:
             body, unknown = resource.schema.without_unknown(body)
@@ -264,6 +264,10 @@ class Api:
         before = self.get(target)
         self._check_preconditions(target, before, options)
         strategy = strategy_of(target.resource.key)
+        if target.name in strategy.immortal:
+            raise forbidden(
+                target.resource.subject(target.name), f"this {target.resource.singular_name} may not be deleted"
+            )
         body = _with_policy(before.body, options.propagation)
         grace = strategy.grace(before.body)
         if options.grace is not None and grace:

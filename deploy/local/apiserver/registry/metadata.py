@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from deploy.local.apiserver.apimachinery.errors import ApiError, Cause, bad_request, invalid
-from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
+from deploy.local.apiserver.apimachinery.errors import FORBIDDEN, ApiError, Cause, bad_request, invalid
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, encode
 from deploy.local.apiserver.apimachinery.names import complaint, key_complaints, value_complaints
 from deploy.local.apiserver.resources.resource import Resource
 
@@ -32,6 +32,9 @@ _SERVERS: Final = (
 )
 _NOT_COUNTED: Final = frozenset({"metadata", "status", "apiVersion", "kind"})
 _ANNOTATIONS_LIMIT: Final = 256 * 1024
+_STANDARD_FINALIZERS: Final = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
+_FREE_FINALIZERS: Final = frozenset({"admissionregistration.k8s.io", "apiextensions.k8s.io"})
+"""Groups of Kubernetes whose finalizers need no domain, as those of custom resources, which are told to have one."""
 
 
 def timestamp(moment: datetime) -> str:
@@ -82,9 +85,9 @@ def counted(before: JsonObject, body: JsonObject) -> JsonObject:
     return {**body, "metadata": {**body["metadata"], "generation": before["metadata"]["generation"] + 1}}
 
 
-def check(body: JsonObject, resource: Resource) -> None:
-    """Raises a 422 that names every part of ``metadata`` that breaks a rule."""
-    causes = list(_causes(body["metadata"], resource))
+def check(body: JsonObject, resource: Resource, before: JsonObject | None = None) -> None:
+    """Raises a 422 that names every part of ``metadata`` that breaks a rule, ``before`` being what it replaces."""
+    causes = [*_causes(body["metadata"], resource), *_finalizer_causes(body["metadata"], resource, before)]
     if causes:
         raise invalid(resource.subject(body["metadata"].get("name", "")), causes)
 
@@ -104,11 +107,41 @@ def _causes(meta: JsonObject, resource: Resource) -> Iterator[Cause]:
     size = sum(len(key) + len(value) for key, value in (meta.get("annotations") or {}).items())
     if size > _ANNOTATIONS_LIMIT:
         yield Cause("metadata.annotations", f"Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes")
-    for index, owner in enumerate(meta.get("ownerReferences") or ()):
-        for part in ("apiVersion", "kind", "name", "uid"):
+    if meta.get("ownerReferences"):
+        yield from _owner_causes(meta["ownerReferences"])
+
+
+def _owner_causes(owners: list[JsonObject]) -> Iterator[Cause]:
+    path = "metadata.ownerReferences"
+    for owner in owners:
+        for part, what in (("apiVersion", "version must"), ("kind", "must"), ("name", "must"), ("uid", "must")):
             if not owner.get(part):
-                path = f"metadata.ownerReferences[{index}].{part}"
-                yield Cause(path, "Required value: must not be empty", "FieldValueRequired")
+                yield Cause(f"{path}.{part}", f'Invalid value: "": {what} not be empty')
+    first, *others = [f"{one.get('kind')}/{one.get('name')}" for one in owners if one.get("controller")] or [""]
+    for other in others:
+        why = f'Only one reference can have Controller set to true. Found "true" in references for {first} and {other}'
+        yield Cause(path, f"Invalid value: {encode(owners).decode()}: {why}")
+
+
+def _finalizer_causes(meta: JsonObject, resource: Resource, before: JsonObject | None) -> Iterator[Cause]:
+    """What is wrong with the finalizers that an object has and had not ``before``."""
+    known = () if before is None else finalizers(before)
+    added = [name for name in meta.get("finalizers") or () if name not in known]
+    if not added:
+        return
+    path = "metadata.finalizers"
+    if before is not None and is_ending(before):
+        told = ", ".join(f'"{name}"' for name in sorted(set(added)))
+        why = f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{told}}}"
+        yield Cause(path, f"Forbidden: {why}", FORBIDDEN)
+    if not resource.custom or before is None:
+        yield from (Cause(path, f'Invalid value: "{name}": {why}') for name in added for why in key_complaints(name))
+    if not resource.custom and resource.group not in _FREE_FINALIZERS:
+        for name in added:
+            if "/" not in name and name not in _STANDARD_FINALIZERS:
+                where = f"{path}[{meta['finalizers'].index(name)}]"
+                why = "name is neither a standard finalizer name nor is it fully qualified"
+                yield Cause(where, f'Invalid value: "{name}": {why}')
 
 
 def check_identity(before: JsonObject, body: JsonObject, resource: Resource) -> None:

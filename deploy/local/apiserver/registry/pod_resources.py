@@ -12,16 +12,19 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
-from deploy.local.apiserver.apimachinery.errors import Cause
+from deploy.local.apiserver.apimachinery.errors import FORBIDDEN, REQUIRED, Cause
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
 from protocol.units import ZERO, QuantityError, Resources, parse_quantity
 
-_LISTS: Final = ("containers", "initContainers")
+CONTAINER_LISTS: Final = ("containers", "initContainers")
+"""Where a pod's spec has its containers."""
+
 _TAKEN: Final = ("resources", "resizePolicy")
 _RESIZABLE: Final = frozenset({"cpu", "memory"})
-_FORBIDDEN: Final = "FieldValueForbidden"
 
 
 def service_class(containers: list[JsonObject]) -> str:
@@ -41,7 +44,7 @@ def with_resources_of(before: JsonObject, body: JsonObject) -> JsonObject:
     for ``faults`` to refuse.
     """
     spec: JsonObject = before.get("spec") or {}
-    lists = {name: _with_resources(spec.get(name) or [], field(body, ("spec", name)) or []) for name in _LISTS}
+    lists = {name: _with_resources(spec.get(name) or [], field(body, ("spec", name)) or []) for name in CONTAINER_LISTS}
     return {**before, "spec": {**spec, **{name: each for name, each in lists.items() if each or name in spec}}}
 
 
@@ -59,31 +62,19 @@ def _names(containers: list[JsonObject]) -> list[str]:
     return [each.get("name", "") for each in containers]
 
 
-def faults(subresource: str, before: JsonObject, body: JsonObject) -> Iterator[Cause]:
-    """What an update of a pod through ``subresource`` (``""``: the pod's own path) may not change."""
-    check = {"": _unchanged, "resize": _resized}.get(subresource)
-    return iter(()) if check is None else check(before, body)
-
-
-def _unchanged(before: JsonObject, body: JsonObject) -> Iterator[Cause]:
-    """An ordinary update may not touch the resources of a container that stays."""
-    for path, old, new in _pairs(before, body):
-        if old.get("resources") != new.get("resources"):
-            yield Cause(f"{path}.resources", "Forbidden: may be changed only through pods/resize", _FORBIDDEN)
-
-
-def _resized(before: JsonObject, body: JsonObject) -> Iterator[Cause]:
-    for name in _LISTS:
+def resize_faults(before: JsonObject, body: JsonObject) -> Iterator[Cause]:
+    """What a resize may not change, and how far it may not go."""
+    for name in CONTAINER_LISTS:
         if _names(field(before, ("spec", name)) or []) != _names(field(body, ("spec", name)) or []):
-            yield Cause(f"spec.{name}", f"Forbidden: {name} may not be added or removed on resize", _FORBIDDEN)
+            yield Cause(f"spec.{name}", f"Forbidden: {name} may not be added or removed on resize", FORBIDDEN)
             return
     if _bare(before) != _bare(body):
-        yield Cause("spec", "Forbidden: only cpu and memory resources are mutable", _FORBIDDEN)
+        yield Cause("spec", "Forbidden: only cpu and memory resources are mutable", FORBIDDEN)
         return
     for path, old, new in _pairs(before, body):
         if path.startswith("spec.init") and old != new and old.get("restartPolicy") != "Always":
-            yield Cause(path, "Forbidden: resources of non-sidecar init containers are immutable", _FORBIDDEN)
-        yield from _limit_faults(f"{path}.resources.requests", new)
+            yield Cause(path, "Forbidden: resources of non-sidecar init containers are immutable", FORBIDDEN)
+        yield from limit_faults(f"{path}.resources", new)
         for part in ("requests", "limits"):
             yield from _part_faults(f"{path}.resources.{part}", _amounts(old, part), _amounts(new, part))
     if _class_of(before) != _class_of(body):
@@ -128,29 +119,47 @@ def _size(amounts: JsonObject) -> Resources:
 def _part_faults(path: str, old: JsonObject, new: JsonObject) -> Iterator[Cause]:
     gone = sorted(old.keys() - new.keys())
     if gone:
-        yield Cause(path, f"Forbidden: {', '.join(gone)} cannot be removed", _FORBIDDEN)
+        yield Cause(path, f"Forbidden: {', '.join(gone)} cannot be removed", FORBIDDEN)
     others = sorted(name for name in new.keys() - _RESIZABLE if old.get(name) != new[name])
     if others:
-        yield Cause(path, f"Forbidden: only cpu and memory are resizable, not {', '.join(others)}", _FORBIDDEN)
+        yield Cause(path, f"Forbidden: only cpu and memory are resizable, not {', '.join(others)}", FORBIDDEN)
 
 
-def _limit_faults(path: str, container: JsonObject) -> Iterator[Cause]:
+def limit_faults(path: str, container: JsonObject) -> Iterator[Cause]:
+    """Where a container, whose resources are at ``path``, asks for more than its limits."""
     asked, limits = _amounts(container, "requests"), _amounts(container, "limits")
-    unreadable = [name for name in sorted(asked.keys() & _RESIZABLE) if not _is_quantity(asked[name])]
-    for name in unreadable:
-        yield Cause(path, f'Invalid value: "{asked[name]}": {name} must be a quantity')
-    for name in sorted(asked.keys() & limits.keys() & _RESIZABLE - set(unreadable)):
-        if _is_quantity(limits[name]) and parse_quantity(asked[name]) > parse_quantity(limits[name]):
+    for name in sorted(asked):
+        wanted, most = _quantity(asked[name]), _quantity(limits.get(name))
+        why = ""
+        if wanted is None:
+            why = f"{name} must be a quantity"
+        elif name not in limits and not _may_be_overcommitted(name):
+            why = "Limit must be set for non overcommitable resources"
+            yield Cause(f"{path}.limits", f"Required value: {why}", REQUIRED)
+            continue
+        elif most is not None and wanted != most and not _may_be_overcommitted(name):
+            why = f"must be equal to {name} limit of {limits[name]}"
+        elif most is not None and wanted > most:
             why = f"must be less than or equal to {name} limit of {limits[name]}"
-            yield Cause(path, f'Invalid value: "{asked[name]}": {why}')
+        if why:
+            yield Cause(f"{path}.requests", f'Invalid value: "{asked[name]}": {why}')
 
 
-def _is_quantity(value: object) -> bool:
+def _may_be_overcommitted(name: str) -> bool:
+    """Kubernetes' own resources may be promised twice; devices and huge pages may not."""
+    return ("/" not in name or "kubernetes.io/" in name) and not name.startswith("hugepages-")
+
+
+def _quantity(value: object) -> Fraction | None:
+    return _known_quantity(value) if isinstance(value, str | int | float) else None
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _known_quantity(value: str | float) -> Fraction | None:
     try:
-        parse_quantity(value)  # type: ignore[arg-type]  # it refuses what is none
+        return parse_quantity(value)
     except QuantityError:
-        return False
-    return True
+        return None
 
 
 def _amounts(container: JsonObject, part: str) -> JsonObject:
@@ -163,7 +172,7 @@ def _class_of(pod: JsonObject) -> str:
 
 def _pairs(before: JsonObject, body: JsonObject) -> Iterator[tuple[str, JsonObject, JsonObject]]:
     """Each container that is there before and after, with its path."""
-    for name in _LISTS:
+    for name in CONTAINER_LISTS:
         old = {each.get("name"): each for each in field(before, ("spec", name)) or []}
         for index, new in enumerate(field(body, ("spec", name)) or []):
             if new.get("name") in old:
@@ -175,6 +184,6 @@ def _bare(pod: JsonObject) -> JsonObject:
     spec: JsonObject = pod.get("spec") or {}
     lists = {
         name: [{key: value for key, value in each.items() if key != "resources"} for each in spec.get(name) or []]
-        for name in _LISTS
+        for name in CONTAINER_LISTS
     }
     return {**spec, **lists}

@@ -4,6 +4,7 @@ Rules that hold here:
 
 - A table says it, by resource key; a resource without an entry has nothing particular about it.
 - Everything is pure. Only what clients of the local cluster rely on is here: this is no copy of Kubernetes' validation.
+  What pods are refused for is in ``pod_checks``.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from deploy.local.apiserver.apimachinery.errors import Cause, bad_request
+from deploy.local.apiserver.apimachinery.errors import FORBIDDEN, REQUIRED, Cause, bad_request
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
-from deploy.local.apiserver.registry import pod_resources
+from deploy.local.apiserver.registry import pod_checks, pod_resources
 from deploy.local.apiserver.registry.metadata import is_ending, timestamp
 from deploy.local.apiserver.resources import definitions
 from deploy.local.apiserver.schema.rules import unreadable
@@ -26,9 +27,7 @@ NAMESPACE_FINALIZER: Final = "kubernetes"
 _DEFAULT_GRACE: Final = 30
 _MICRO_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
-_CHANGEABLE_POD_FIELDS: Final = frozenset(
-    {"activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "containers", "initContainers"}
-)
+_IMMORTAL_NAMESPACES: Final = frozenset({"default", "kube-system", "kube-public"})
 
 
 def _nothing_to_check(_: JsonObject | None, __: JsonObject) -> Iterator[Cause]:
@@ -45,6 +44,7 @@ class Strategy:
     ``check_path(subresource, before, body)`` finds what an update through that path (``""``: the object's own) may not
     change. ``needs_version``: a replacement must say what it replaces; ``status_with_metadata``: what writes the status
     may write labels, annotations and finalizers as well; ``made_by_update``: a replacement of nothing makes the object.
+    ``immortal`` are the names of those that may not be deleted.
     """
 
     complete: Callable[[JsonObject, datetime], JsonObject] = lambda body, _: body
@@ -58,6 +58,7 @@ class Strategy:
     needs_version: bool = False
     status_with_metadata: bool = False
     made_by_update: bool = False
+    immortal: frozenset[str] = frozenset()
 
 
 def _complete_pod(body: JsonObject, _: datetime) -> JsonObject:
@@ -78,28 +79,6 @@ def _complete_pod(body: JsonObject, _: datetime) -> JsonObject:
 
 def _first_pod_status(body: JsonObject) -> JsonObject:
     return {"phase": "Pending", "qosClass": pod_resources.service_class(field(body, ("spec", "containers")) or [])}
-
-
-def _check_pod(before: JsonObject | None, body: JsonObject) -> Iterator[Cause]:
-    spec: JsonObject = body.get("spec") or {}
-    containers = spec.get("containers")
-    if not containers:
-        yield Cause("spec.containers", "Required value", "FieldValueRequired")
-        return
-    for index, container in enumerate(containers):
-        if not container.get("name"):
-            yield Cause(f"spec.containers[{index}].name", "Required value", "FieldValueRequired")
-    if before is not None:
-        old: JsonObject = before.get("spec") or {}
-        changed = sorted(key for key in old.keys() | spec.keys() if old.get(key) != spec.get(key))
-        if any(key not in _CHANGEABLE_POD_FIELDS for key in changed):
-            yield Cause(
-                "spec",
-                "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
-                "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to "
-                f"existing tolerations),`spec.terminationGracePeriodSeconds`: changed {', '.join(changed)}",
-                "FieldValueForbidden",
-            )
 
 
 def _pod_grace(body: JsonObject) -> int:
@@ -154,7 +133,7 @@ def _check_immutable(before: JsonObject | None, body: JsonObject) -> Iterator[Ca
         return
     for name in ("data", "binaryData", "immutable", "type"):
         if before.get(name) != body.get(name):
-            yield Cause(name, "Forbidden: field is immutable when `immutable` is set", "FieldValueForbidden")
+            yield Cause(name, "Forbidden: field is immutable when `immutable` is set", FORBIDDEN)
 
 
 def _defaults(*path: str, **values: Any) -> Callable[[JsonObject, datetime], JsonObject]:
@@ -183,7 +162,7 @@ def _check_autoscaler(_: JsonObject | None, body: JsonObject) -> Iterator[Cause]
     target: JsonObject = spec.get("scaleTargetRef") or {}
     for part in ("kind", "name"):
         if not target.get(part):
-            yield Cause(f"spec.scaleTargetRef.{part}", "Required value", "FieldValueRequired")
+            yield Cause(f"spec.scaleTargetRef.{part}", "Required value", REQUIRED)
     most, least = spec.get("maxReplicas") or 0, spec["minReplicas"]
     if most < 1:
         yield Cause("spec.maxReplicas", f"Invalid value: {most}: must be greater than 0")
@@ -196,14 +175,19 @@ def _check_autoscaler(_: JsonObject | None, body: JsonObject) -> Iterator[Cause]
 STRATEGIES: Final[dict[str, Strategy]] = {
     "pods": Strategy(
         _complete_pod,
-        _check_pod,
+        pod_checks.check,
         _pod_grace,
         _first_pod_status,
-        check_path=pod_resources.faults,
+        check_path=pod_checks.check_path,
         status_with_metadata=True,
     ),
     "nodes": Strategy(keeps_first_status=True, status_with_metadata=True),
-    "namespaces": Strategy(_complete_namespace, first_status=lambda _: {"phase": "Active"}, is_held=_is_held_namespace),
+    "namespaces": Strategy(
+        _complete_namespace,
+        first_status=lambda _: {"phase": "Active"},
+        is_held=_is_held_namespace,
+        immortal=_IMMORTAL_NAMESPACES,
+    ),
     "secrets": Strategy(_complete_secret, _check_immutable),
     "configmaps": Strategy(check=_check_immutable),
     "leases.coordination.k8s.io": Strategy(_complete_lease, _check_lease, needs_version=True, made_by_update=True),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deploy.local.apiserver.resources.resource import CREATE_ONLY, Column, Resource, ScalePaths
+from deploy.local.apiserver.resources.resource import CREATE_ONLY, ONE_BY_ONE, Column, Resource, ScalePaths
 
 _AGE: Final = Column("Age", ".metadata.creationTimestamp", "date")
 _SCALABLE: Final = ("status", "scale")
@@ -137,6 +137,7 @@ BUILTINS: Final[tuple[Resource, ...]] = (
         namespaced=False,
         short_names=("ns",),
         subresources=("status", "finalize"),
+        verbs=ONE_BY_ONE,
         selectable=("status.phase",),
         columns=(Column("Status", ".status.phase"), _AGE),
     ),

@@ -17,6 +17,7 @@ from deploy.local.apiserver.schema.structural import Schema
 
 ALL_VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 CREATE_ONLY: Final = ("create",)
+ONE_BY_ONE: Final = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")
 
 METADATA_FIELDS: Final = ("metadata.name", "metadata.namespace")
 """The fields by which objects of every resource can be selected."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from deploy.local.apiserver.apimachinery.errors import method_not_allowed, unauthorized
+from deploy.local.apiserver.apimachinery.errors import method_not_allowed, no_such_path, unauthorized
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 from deploy.local.apiserver.apimachinery.media_types import APPLY_PATCH
 from deploy.local.apiserver.authn.identity import Authenticator, Identity
@@ -47,6 +48,9 @@ from deploy.local.apiserver.schema.shapes import (
     check_shape,
 )
 from deploy.local.apiserver.storage.history import Stored
+
+_OF_ONE_NAMESPACE: Final = frozenset({"create", "deletecollection"})
+"""Verbs on a collection that do not go across namespaces, as lists and watches do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,8 @@ class ResourceRoutes:
         verb, handler = self._verbs.get((method, bool(target.name)), ("", self._get))
         if verb not in target.resource.verbs:
             raise method_not_allowed()
+        if verb in _OF_ONE_NAMESPACE and target.resource.namespaced and not target.namespace:
+            raise no_such_path() if target.resource.custom else method_not_allowed()
         return handler
 
     def _view(self, call: Call) -> View:

@@ -1,0 +1,146 @@
+"""What a new pod must be, and what of a pod an update may change. Pure.
+
+Rules that hold here:
+
+- Of a pod's containers the names, the images, and requests against limits are looked at: what a mistake in a manifest
+  or a program is made of. Kubernetes looks at every field.
+- Containers are looked at where a write changes them alone: most writes are of a status, and cost nothing here.
+- Ordinary updates change images and what ``_CHANGEABLE`` says; resources are changed through ``pods/resize``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from deploy.local.apiserver.apimachinery.errors import DUPLICATE, FORBIDDEN, REQUIRED, Cause
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
+from deploy.local.apiserver.apimachinery.names import label_complaints
+from deploy.local.apiserver.registry import pod_resources
+from deploy.local.apiserver.registry.pod_resources import CONTAINER_LISTS
+
+_SETTLED: Final = (
+    "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
+    "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing "
+    "tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+)
+
+
+def check(before: JsonObject | None, body: JsonObject) -> Iterator[Cause]:
+    """All that is wrong with a pod, and with what an update through any path changed beside its containers."""
+    old, spec = _spec(before or {}), _spec(body)
+    if before is None or any(old.get(name) != spec.get(name) for name in CONTAINER_LISTS):
+        yield from _container_faults(spec)
+    if before is None:
+        return
+    changed = sorted(name for name in old.keys() | spec.keys() if old.get(name) != spec.get(name))
+    for name in changed:
+        yield from _CHANGEABLE.get(name, _nothing)(old.get(name), spec.get(name))
+    settled = [name for name in changed if name not in _CHANGEABLE and name not in CONTAINER_LISTS]
+    yield from _settled(name for name in settled if not _is_relaxed(name, old.get(name), spec.get(name)))
+
+
+def check_path(subresource: str, before: JsonObject, body: JsonObject) -> Iterator[Cause]:
+    """What an update through ``subresource`` (``""``: the pod's own path) may not change of its containers."""
+    if subresource == "resize":
+        yield from pod_resources.resize_faults(before, body)
+    elif not subresource:
+        yield from _changed_containers(_spec(before), _spec(body))
+
+
+def _spec(pod: JsonObject) -> JsonObject:
+    return pod.get("spec") or {}
+
+
+def _settled(names: Iterator[str]) -> Iterator[Cause]:
+    told = ", ".join(names)
+    if told:
+        yield Cause("spec", f"{_SETTLED}\nchanged: {told}", FORBIDDEN)
+
+
+def _container_faults(spec: JsonObject) -> Iterator[Cause]:
+    if not spec.get("containers"):
+        yield Cause("spec.containers", "Required value", REQUIRED)
+    taken: set[str] = set()
+    for kind in CONTAINER_LISTS:
+        for index, container in enumerate(spec.get(kind) or ()):
+            path, name = f"spec.{kind}[{index}]", container.get("name")
+            yield from _one_container(path, container)
+            if name in taken:
+                yield Cause(f"{path}.name", f'Duplicate value: "{name}"', DUPLICATE)
+            elif name:
+                taken.add(name)
+
+
+def _one_container(path: str, container: JsonObject) -> Iterator[Cause]:
+    name = container.get("name")
+    if not name:
+        yield Cause(f"{path}.name", "Required value", REQUIRED)
+    else:
+        yield from (Cause(f"{path}.name", f'Invalid value: "{name}": {why}') for why in label_complaints(name))
+    if not container.get("image"):
+        yield Cause(f"{path}.image", "Required value", REQUIRED)
+    yield from pod_resources.limit_faults(f"{path}.resources", container)
+
+
+def _changed_containers(old: JsonObject, new: JsonObject) -> Iterator[Cause]:
+    for kind in CONTAINER_LISTS:
+        if len(old.get(kind) or ()) != len(new.get(kind) or ()):
+            yield Cause(f"spec.{kind}", "Forbidden: pod updates may not add or remove containers", FORBIDDEN)
+            return
+    yield from _settled(kind for kind in CONTAINER_LISTS if _beside_images(old, kind) != _beside_images(new, kind))
+
+
+def _beside_images(spec: JsonObject, kind: str) -> list[JsonObject]:
+    """The containers without their images; what is empty is as what is not there."""
+    return [
+        {key: value for key, value in each.items() if key != "image" and value not in (None, [], {})}
+        for each in spec.get(kind) or ()
+    ]
+
+
+def _is_relaxed(name: str, old: Any, new: Any) -> bool:
+    """Whether a negative grace period becomes the one second that it means."""
+    return name == "terminationGracePeriodSeconds" and isinstance(old, int) and old < 0 and new == 1
+
+
+def _nothing(_: Any, __: Any) -> Iterator[Cause]:
+    return iter(())
+
+
+def _deadline_faults(old: int | None, new: int | None) -> Iterator[Cause]:
+    why = ""
+    if new is None:
+        why = "must not update from a positive integer to nil value"
+    elif old is not None and old < new:
+        why = "must be less than or equal to previous value"
+    if why:
+        shown = "null" if new is None else new
+        yield Cause("spec.activeDeadlineSeconds", f"Invalid value: {shown}: {why}")
+
+
+def _toleration_faults(old: list[JsonObject] | None, new: list[JsonObject] | None) -> Iterator[Cause]:
+    kept = [_but_for_how_long(each) for each in new or ()]
+    if any(_but_for_how_long(each) not in kept for each in old or ()):
+        why = "existing toleration can not be modified except its tolerationSeconds"
+        yield Cause("spec.tolerations", f"Forbidden: {why}", FORBIDDEN)
+
+
+def _but_for_how_long(toleration: JsonObject) -> JsonObject:
+    return {key: value for key, value in toleration.items() if key != "tolerationSeconds" and value}
+
+
+def _gate_faults(old: list[JsonObject] | None, new: list[JsonObject] | None) -> Iterator[Cause]:
+    known = {gate.get("name") for gate in old or ()}
+    for index, gate in enumerate(new or ()):
+        if gate.get("name") not in known:
+            why = f"only deletion is allowed, but found new scheduling gate '{gate.get('name', '')}'"
+            yield Cause(f"spec.schedulingGates[{index}].name", f"Forbidden: {why}", FORBIDDEN)
+
+
+_CHANGEABLE: Final[dict[str, Callable[[Any, Any], Iterator[Cause]]]] = {
+    "activeDeadlineSeconds": _deadline_faults,
+    "tolerations": _toleration_faults,
+    "schedulingGates": _gate_faults,
+}
+"""What an update may change of a pod's spec, beside its containers, and what is wrong with a change of it."""
