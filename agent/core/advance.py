@@ -118,8 +118,8 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
     before = guest.seen
     if before is not None and now - before.last < SHORTEST:
         return
-    if before is not None and guest.had is not None and sample.repeats(before.sample):
-        _repeated(state, before, now)
+    if vm is not None and before is not None and guest.had is not None and sample.repeats(before.sample):
+        _repeated(state, vm, before, now)
         return
     guest.seen = Seen(sample, now)
     guest.rates = rates(before, guest.seen)
@@ -142,13 +142,12 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
     _probe(state, vm, now, settling=settling)
 
 
-def _repeated(state: State, before: Seen, now: Instant) -> None:
+def _repeated(state: State, vm: Vm, before: Seen, now: Instant) -> None:
     """What the guest said last holds until it counts anew, if that is not too long ago to speak for the present."""
     if now - before.at > LONGEST:
         return
     state.guest.seen = replace(before, again=now)
-    if state.vm.seen is not None:
-        _observe(state, state.vm.seen, now)
+    _observe(state, vm, now)
 
 
 def _observe(state: State, vm: Vm, now: Instant) -> None:

@@ -59,9 +59,18 @@ def stored_upside_down(ledger: Ledger) -> None:
     account.stored_low = amount(9)
 
 
+def deny_without_agent(ledger: Ledger) -> None:
+    claim = ledger.claims["uid-a"]
+    assert claim.vm is not None
+    assert claim.vm.facts is not None
+    claim.unmet = amount(2)
+    claim.vm.facts = replace(claim.vm.facts, has_agent=False)
+
+
 @pytest.mark.parametrize(
     ("breaks", "words"),
     [
+        (deny_without_agent, "pod uid-a: is denied 2 cpu, 2Gi, which no agent wants"),
         (lose_count, "node n1: reserved is 5 cpu, 5Gi, its claims say 6 cpu, 6Gi"),
         (lose_claim, "nodes count the pods ['uid-a'], the claims are of ['uid-a', 'uid-b']"),
         (double_claim, "nodes count the pods ['uid-a', 'uid-b', 'uid-b'], the claims are of ['uid-a', 'uid-b']"),

@@ -1,0 +1,55 @@
+"""A guest whose exporter counts by its own clock shows one sample to several looks: it counts once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agent.core.events import Scraped
+from agent.core.guest import LONGEST, GuestSample
+from tests.agent.core.story import Story, sample, settled
+
+STAMPED = replace(sample(1.0, 0.0, 0.0), stamp=500.0)
+COUNTED = replace(sample(1.0, 0.0, 0.0), counted=500.0)
+
+
+def looked_once(first: GuestSample) -> Story:
+    """An agent that has seen ``first`` at two seconds, with what its guest did until then."""
+    return settled().at(2.0).happens(Scraped(first))
+
+
+@pytest.mark.parametrize(
+    "again",
+    [STAMPED, replace(STAMPED, cpus=sample(9.0, 0.0, 0.0).cpus), COUNTED],
+    ids=["the same page", "a page with other counters under one stamp", "a page without stamps"],
+)
+def test_a_sample_that_is_shown_again_changes_nothing_but_when_it_was_seen(again: GuestSample) -> None:
+    story = looked_once(COUNTED if again is COUNTED else STAMPED)
+    guest = story.state.guest
+    before = guest.seen, guest.rates, guest.goal, guest.counted
+    story.at(3.0).happens(Scraped(again))
+    assert guest.seen is not None
+    assert (guest.seen.at, guest.seen.last) == (2.0, 3.0)
+    assert (replace(guest.seen, again=before[0].again), guest.rates, guest.goal, guest.counted) == before  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (STAMPED, replace(STAMPED, stamp=501.0)),
+        (COUNTED, replace(COUNTED, counted=501.0)),
+        (replace(COUNTED, counted=None), replace(COUNTED, counted=None)),
+    ],
+    ids=["another stamp", "other counters", "neither is known"],
+)
+def test_what_is_not_known_to_be_the_same_is_a_new_sample(first: GuestSample, second: GuestSample) -> None:
+    story = looked_once(first).at(3.0).happens(Scraped(second))
+    assert story.state.guest.seen is not None
+    assert story.state.guest.seen.at == 3.0
+
+
+def test_what_was_said_too_long_ago_speaks_for_the_present_no_more() -> None:
+    story = looked_once(STAMPED).at(2.0 + LONGEST + 1.0).happens(Scraped(STAMPED))
+    assert story.state.guest.seen is not None
+    assert story.state.guest.seen.last == 2.0
