@@ -1,7 +1,7 @@
 """What a target pod takes over from its source, because the guest that comes to it was started with it (pure).
 
-A guest brings its memory and what it has written to its disk. The rest the target makes anew: the machine, and the base of
-the disk. Both must be those of the source, whatever the VM's spec or the image's tag has come to mean since.
+A guest brings its memory and what it has written to its disk. The rest the target makes anew: the machine, and the
+disk's base. Both must be those of the source, whatever the VM's spec or the image's tag has come to mean since.
 """
 
 from __future__ import annotations
