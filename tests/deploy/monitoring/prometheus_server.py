@@ -19,6 +19,7 @@ from tests.deploy.monitoring.monitoring_files import RULES
 from tests.plain_http import plain_client
 
 PATIENCE = 60.0
+QUESTION = 120.0  # as long as the command waits for one
 PAUSE = Seconds(0.2)
 CLOCK = SystemClock()
 
@@ -66,7 +67,7 @@ async def prometheus(folder: Path, targets: Mapping[str, str]) -> AsyncIterator[
             stderr=log,
         )
     try:
-        async with plain_client(base_url=f"http://127.0.0.1:{port}") as http:
+        async with plain_client(base_url=f"http://127.0.0.1:{port}", timeout=QUESTION) as http:
             server = Prometheus(http)
 
             async def ready() -> bool:
