@@ -83,7 +83,8 @@ def monitor_of(cluster: RealKubernetes) -> Obj:
 def has(cluster: RealKubernetes, cpu: str, slots: int) -> bool:
     """Whether the guest has that size."""
     found = status(cluster)
-    return (found.get("cpus"), found.get("memorySize")) == (cpu, f"{slots * _SLOT_MIB}Mi")
+    size = found.get("cpus") or "0", found.get("memorySize") or "0"
+    return Resources.parse(*size) == Resources.parse(cpu, f"{slots * _SLOT_MIB}Mi")
 
 
 def their_books(cluster: RealKubernetes) -> Books:

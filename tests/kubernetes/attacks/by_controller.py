@@ -87,7 +87,7 @@ BY_CONTROLLER: Final = (
     ),
     Attempt(
         CONTROLLER, "makes a pod with the token of another account", _RUNNERS, "create", PODS, "x",
-        _with_volume("x", _TOKEN, serviceAccountName="admin"),
+        _with_volume("x", _TOKEN, serviceAccountName="default"),
     ),
     Attempt(
         CONTROLLER, "mounts a Secret into a pod", _RUNNERS, "create", PODS, "x",
