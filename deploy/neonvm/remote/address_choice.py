@@ -1,8 +1,8 @@
 """Which address of the flat network a VM gets (pure).
 
 - A claim is an object whose name is the address, so the API server itself never lets two VMs have one.
-- A VM keeps the address in its status as long as no other has a claim of it: its guest may use it without one, from
-  before claims were made. For the same reason no VM gets an address that stands in the status of another.
+- A VM keeps the address in its status as long as it is one of ours and no other has a claim of it: its guest may use it
+  without one, from before claims were made. For the same reason no VM gets an address that another has in its status.
 - Of several claims of one VM, which two controllers may have made at once, the oldest is the VM's if its status has
   none of them; the others go with the VM.
 - Where a VM begins to look is scattered, so that an address that was given back is not soon another VM's.
@@ -44,6 +44,9 @@ class AddressRange:
             raise ValueError(f"the first address comes after the last one: {written}")
         return found
 
+    def __contains__(self, address: str) -> bool:
+        return self.first <= IPv4Address(address) <= self.last
+
     @property
     def size(self) -> int:
         """How many addresses there are."""
@@ -66,7 +69,7 @@ def free_addresses(
     """The addresses that the VM may have, in the order in which it tries them: the one that it has, and then those that
     are neither ``claimed`` nor ``used`` by another VM.
     """
-    if (said := _address_of(vm)) and said not in claimed:
+    if (said := _address_of(vm)) and said not in claimed and said in within:
         yield said
     taken = {*claimed, *used, said}
     start = zlib.crc32(uid_of(vm).encode()) % within.size

@@ -6,7 +6,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -198,33 +198,36 @@ def test_settings_are_laid_over_those_that_are_shipped() -> None:
     assert settings["agents"]["nodeAgents"] == ["ours:autoscaling-agent"]
 
 
+_HISTORY: Final = "--history=/var/lib/autoscale/history.sqlite"
+
+
 @pytest.mark.parametrize(
-    ("history", "argument", "volume", "claims"),
+    ("history", "arguments", "volume", "claims"),
     [
-        ({}, "--history=/var/lib/autoscale/history.sqlite", {"emptyDir": {"sizeLimit": "1Gi"}}, 0),
+        ({}, [_HISTORY, "--history-volume=3Gi"], {"emptyDir": {"sizeLimit": "3Gi"}}, 0),
         (
             {"persistent": True, "size": "2Gi", "storageClass": "fast"},
-            "--history=/var/lib/autoscale/history.sqlite",
+            [_HISTORY, "--history-volume=2Gi"],
             {"persistentVolumeClaim": {"claimName": "autoscaling-dashboard"}},
             1,
         ),
         (
             {"persistent": True, "existingClaim": "mine"},
-            "--history=/var/lib/autoscale/history.sqlite",
+            [_HISTORY, "--history-volume=3Gi"],
             {"persistentVolumeClaim": {"claimName": "mine"}},
             0,
         ),
-        ({"prometheus": "http://prometheus:9090"}, "--prometheus=http://prometheus:9090", None, 0),
-        ({"enabled": False}, None, None, 0),
+        ({"prometheus": "http://prometheus:9090"}, ["--prometheus=http://prometheus:9090"], None, 0),
+        ({"enabled": False}, [], None, 0),
     ],
 )
 def test_the_pages_history_is_where_the_values_say(
-    history: dict[str, Any], argument: str | None, volume: dict[str, Any] | None, claims: int
+    history: dict[str, Any], arguments: list[str], volume: dict[str, Any] | None, claims: int
 ) -> None:
     values = {"dashboard": {"enabled": True, "history": history}}
     spec = workload(values, "autoscaling-dashboard")["spec"]
     said = [each for each in spec["containers"][0]["args"] if each.startswith(("--history", "--prometheus"))]
-    assert said == ([argument] if argument else [])
+    assert said == arguments
     assert spec.get("volumes", []) == ([{"name": "history", **volume}] if volume else [])
     found = {named(each): each for each in objects(values)}
     made = [each for name, each in found.items() if name[0] == "PersistentVolumeClaim"]

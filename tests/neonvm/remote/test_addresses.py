@@ -118,8 +118,8 @@ async def test_a_vm_whose_address_was_claimed_by_another_gets_a_new_one() -> Non
     assert await claims.take(vm("b", {"extraNetIP": first})) != first
 
 
-@pytest.mark.parametrize("said", ["", "none", "10.100.128.999"])
-def test_what_is_no_address_is_not_tried(said: str) -> None:
+@pytest.mark.parametrize("said", ["", "none", "10.100.128.999", "10.101.0.1", "10.100.128.4"])
+def test_what_is_no_address_of_ours_is_not_tried(said: str) -> None:
     assert len(list(free_addresses(vm("a", {"extraNetIP": said}), FOUR, (), ("10.100.128.1",)))) == 3
 
 
