@@ -15,9 +15,9 @@ SETTLED = "pod updates may not change fields other than"
 
 
 def causes(response: httpx.Response) -> list[tuple[str, str]]:
-    """Reason and field of all that a 422 names."""
+    """Reason and field of all that a 422 names, once: of some kinds Kubernetes checks the metadata twice."""
     assert refused(response) == (422, "Invalid")
-    return [(cause["reason"], cause["field"]) for cause in response.json()["details"]["causes"]]
+    return list(dict.fromkeys((cause["reason"], cause["field"]) for cause in response.json()["details"]["causes"]))
 
 
 def posted(cluster: Cluster, *containers: Json, **spec: object) -> httpx.Response:
