@@ -16,7 +16,8 @@ def sized(**bounds: Object) -> Object:
     return {"resourcePolicy": {"containerPolicies": [{"containerName": "app", **bounds}]}}
 
 
-MOST = {"cpu": "20m", "memory": "64Mi"}
+MOST = {"cpu": "15m", "memory": "64Mi"}
+"""Less than a busy pod uses on a machine whose other tests leave it little, so that it is what is recommended."""
 SCENE = (
     deployment("web", BUSY),
     # As people write it: a real API server keeps 5m.
@@ -53,7 +54,7 @@ def pods_of(scene: Scene, name: str) -> list[tuple[Object, Object, int]]:
 
 def test_the_real_controllers_recommend_and_the_hvpa_alone_writes_replicas_and_then_requests(scene: Scene) -> None:
     scene.until(lambda: scene.replicas("web"), 2, "another replica")
-    scene.until(lambda: scene.requests("web")["cpu"], "20m", "larger replicas, once there are as many as may be")
+    scene.until(lambda: scene.requests("web")["cpu"], MOST["cpu"], "larger replicas, once there are as many as may be")
     (container,) = scene.get(DEPLOYMENTS, "web")["spec"]["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["cpu"] == "100m"
     assert scene.writers_of_replicas("web") == {("autoscale-groups", "scale")}
@@ -105,7 +106,7 @@ def test_running_pods_are_resized_in_place_and_none_restarts(scene: Scene) -> No
         ]
         return sorted(set(found))
 
-    scene.until(sizes, [("20m", "20m")], "every pod is larger, and its kubelet says so")
+    scene.until(sizes, [(MOST["cpu"], MOST["cpu"])], "every pod is larger, and its kubelet says so")
     assert [restarts for _, _, restarts in pods_of(scene, "cache") if restarts] == []
     assert scene.requests("cache")["cpu"] == "10m"
 
