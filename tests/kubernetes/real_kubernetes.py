@@ -160,13 +160,13 @@ def running(cluster: RealKubernetes, *more: str) -> Iterator[RealKubernetes]:
         cluster.down()
 
 
-def eventually(look: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-    """Returns once ``look`` says so. Raises ``NotYetError``."""
+def eventually(look: Callable[[], bool], what: str, seconds: float = PATIENCE, every: float = 0.2) -> None:
+    """Returns once ``look`` says so, which is asked again and again. Raises ``NotYetError``."""
     deadline = time.monotonic() + seconds
     while not look():
         if time.monotonic() > deadline:
             raise NotYetError(f"{what}: not within {seconds:g} s")
-        time.sleep(0.2)
+        time.sleep(every)
 
 
 def busybox_pod(name: str, *command: str, node: str = "", **container: Any) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def test_the_real_controllers_recommend_and_the_hvpa_alone_writes_replicas_and_t
     scene.until(lambda: scene.replicas("web"), 2, "another replica")
     scene.until(lambda: scene.requests("web")["cpu"], MOST["cpu"], "larger replicas, once there are as many as may be")
     (container,) = scene.get(DEPLOYMENTS, "web")["spec"]["template"]["spec"]["containers"]
-    assert container["resources"]["limits"]["cpu"] == "100m"
+    assert container["resources"]["limits"]["cpu"] == "75m", "as many times its request as before"
     assert scene.writers_of_replicas("web") == {("autoscale-groups", "scale")}
     recommends = scene.get(HORIZONTAL_AUTOSCALERS, "web")["spec"]
     assert recommends["scaleTargetRef"] == {"apiVersion": HVPAS.api_version, "kind": HVPAS.kind, "name": "web"}
