@@ -62,10 +62,17 @@ def test_a_definition_is_established_and_discovered(cluster: Cluster, things: st
     conditions = {one["type"]: one["status"] for one in found["status"]["conditions"]}
     assert (conditions["Established"], conditions["NamesAccepted"]) == ("True", "True")
     assert found["status"]["storedVersions"] == ["v1"]
+    # Kubernetes serves the objects a moment before it tells of them.
+    cluster.until(lambda: cluster.http.get(f"/apis/{group}/v1").is_success)
     resources = {one["name"]: one for one in cluster.get(f"/apis/{group}/v1")["resources"]}
     assert set(resources) == {"things", "things/status", "things/scale"}
     assert (resources["things"]["kind"], resources["things"]["shortNames"]) == ("Thing", ["th"])
-    assert group in [one["name"] for one in cluster.get("/apis")["groups"]]
+
+    def groups() -> list[str]:
+        return [one["name"] for one in cluster.get("/apis")["groups"]]
+
+    cluster.until(lambda: group in groups())
+    assert group in groups()
 
 
 def test_defaults_are_filled_in_and_unknown_fields_dropped(cluster: Cluster, things: str) -> None:
