@@ -1,71 +1,35 @@
-"""Real images: built twice, run, and carried through Debian's registry. `make test-kubernetes` runs these as root."""
+"""Real images: built, run, and carried through Debian's registry. `make test-kubernetes` runs these as root."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from deploy.images.building.image_build import Built, build, native_platform
-from deploy.images.building.layers import LayerMaker, merged
+from deploy.images.building.image_build import Built, build
+from deploy.images.building.layers import merged
 from deploy.images.building.oci_archive import blob_path
 from deploy.images.building.rootfs import write_tree
 from deploy.images.catalogue import IMAGES, NON_ROOT
 from deploy.images.formats import oci
-from deploy.images.inputs.apt import Origin
 from deploy.images.inputs.checkout import Checkout
 from deploy.images.push import Target, push
 from deploy.images.rules.platforms import PLATFORMS
 from deploy.neonvm.qemu.accelerator import MACHINE
 from deploy.release.assemble import assemble
+from tests.deploy.images.checked_out import SERVICES, maker
 from tests.deploy.images.debian_registry import free_port, registry_program, serving
 from vm_image.build import FIRST_LINE
-from vm_image.store import cache_root
 
 pytestmark = pytest.mark.kubernetes
 
 AGENT = IMAGES["autoscaler-agent"]
 REFERENCE = "localhost:5001/autoscaler-agent:dev"
-SERVICES = [image for image in IMAGES.values() if not image.is_guest]
-KEPT = ("packages", "wheels", "images", "layers")
-"""What has been fetched, and the guest image: two builds of its empty database differ."""
-
-
-def maker(platform: str = "") -> LayerMaker:
-    native = native_platform()
-    return LayerMaker(Checkout(), PLATFORMS[platform] if platform else native, native, Origin(), print)
-
-
-def fresh_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache without a layer of an image, and without the Python that compiles their modules."""
-    shared = cache_root()
-    folder.mkdir()
-    for name in KEPT:
-        (shared / name).mkdir(parents=True, exist_ok=True)
-        (folder / name).symlink_to(shared / name)
-    monkeypatch.setenv("AUTOSCALE_CACHE", str(folder))
-
-
-def built_services(folder: Path) -> dict[str, tuple[str, str]]:
-    """The digests of each service's image and of its archive, which is not kept."""
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        layers = maker()
-        built = (build(image, layers, f"localhost:5001/{image.name}:dev", Path(place)) for image in SERVICES)
-        return {each.image.name: (each.digest, oci.digest_of(each.path.read_bytes())) for each in built}
-
-
-def test_a_build_from_nothing_is_to_the_byte_what_earlier_builds_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = built_services(tmp_path)
-    fresh_cache(tmp_path / "cache", monkeypatch)
-    assert built_services(tmp_path) == kept
 
 
 def test_the_agents_image_is_small(tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+"""What a release's images are made of: whoever builds them again has the same bytes."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from deploy.images.building.image_build import build
+from deploy.images.formats import oci
+from tests.deploy.images.checked_out import SERVICES, maker
+from vm_image.store import cache_root
+
+pytestmark = pytest.mark.kubernetes
+
+KEPT = ("packages", "wheels", "images", "layers")
+"""What has been fetched, and the guest image: two builds of its empty database differ."""
+
+
+def fresh_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache without a layer of an image, and without the Python that compiles their modules."""
+    shared = cache_root()
+    folder.mkdir()
+    for name in KEPT:
+        (shared / name).mkdir(parents=True, exist_ok=True)
+        (folder / name).symlink_to(shared / name)
+    monkeypatch.setenv("AUTOSCALE_CACHE", str(folder))
+
+
+def built_services(folder: Path) -> dict[str, tuple[str, str]]:
+    """The digests of each service's image and of its archive, which is not kept."""
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        layers = maker()
+        built = (build(image, layers, f"localhost:5001/{image.name}:dev", Path(place)) for image in SERVICES)
+        return {each.image.name: (each.digest, oci.digest_of(each.path.read_bytes())) for each in built}
+
+
+def test_a_build_from_nothing_is_to_the_byte_what_earlier_builds_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = built_services(tmp_path)
+    fresh_cache(tmp_path / "cache", monkeypatch)
+    assert built_services(tmp_path) == kept
