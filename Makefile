@@ -17,9 +17,10 @@ PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/replay/test_wo
 QUICK := not vm and not cluster and not root and not kubernetes and not monitoring and not failovers and not browser and not terminal
 # An installation beside other things: installed, upgraded, attacked, checked. Suites with a target of their own.
 ADOPTION_TESTS := $(addprefix tests/kubernetes/,adoption attacks availability check injector neon page)
-# Nothing else may begin or end a cluster meanwhile: those of clusters, and of the demonstration that installs everything.
+# Nothing else may begin or end a cluster meanwhile.
 ALONE_TESTS := tests/kubernetes/alone
-DEMO_TESTS := tests/kubernetes/demo
+# After those of adoption, one after the other.
+LAST_TESTS := $(addprefix tests/kubernetes/,vm_group demo)
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
@@ -58,13 +59,13 @@ test-vm: env ## One real QEMU guest boots, grows under pgbench and shrinks
 
 test-kubernetes: env ## Images, and a real Kubernetes on this machine, as root: built once, started, tested and removed
 	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench
-	$(BIN)/pytest -m kubernetes -rs $(or $(TEST_ARGS),-n 2 --dist loadgroup $(addprefix --ignore=,$(ALONE_TESTS) $(DEMO_TESTS) $(ADOPTION_TESTS)))
+	$(BIN)/pytest -m kubernetes -rs $(or $(TEST_ARGS),-n 2 --dist loadgroup $(addprefix --ignore=,$(ALONE_TESTS) $(ADOPTION_TESTS) $(LAST_TESTS)))
 	$(if $(TEST_ARGS),,$(BIN)/pytest -m kubernetes -rs $(ALONE_TESTS))
 
-test-adoption: env ## On the same Kubernetes: the chart installed, upgraded and removed, attacks, two schedulers, `autoscale check`, the injector, the original beside it, a demonstration that is ended
+test-adoption: env ## On the same Kubernetes: the chart installed, upgraded and removed, attacks, two schedulers, `autoscale check`, the injector, the original beside it, a group of VMs, a demonstration that is ended
 	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench browser
 	$(BIN)/pytest -m kubernetes -rs $(or $(TEST_ARGS),$(ADOPTION_TESTS))
-	$(if $(TEST_ARGS),,$(BIN)/pytest -m kubernetes -rs $(DEMO_TESTS))
+	$(if $(TEST_ARGS),,$(foreach each,$(LAST_TESTS),$(BIN)/pytest -m kubernetes -rs $(each) &&) true)
 
 test-failovers: env ## 200 fail-overs of real schedulers: killed, ended, paused, cut off (10 minutes)
 	AUTOSCALE_FAILOVERS=$${AUTOSCALE_FAILOVERS:-200} $(BIN)/pytest -m failovers $(TEST_ARGS)

@@ -47,10 +47,10 @@ def test_a_page_says_how_many_are_left_where_nothing_selects(cluster: Cluster) -
 
 
 def test_an_object_is_read_from_whatever_revision_there_is(cluster: Cluster) -> None:
-    made = cluster.config_map("a", k="v")
-    assert (
-        cluster.get(cluster.path("configmaps", "a"), resourceVersion="0")["metadata"]["uid"] == made["metadata"]["uid"]
-    )
+    made, path = cluster.config_map("a", k="v"), cluster.path("configmaps", "a")
+    # What is read so may be older than the write by a moment.
+    cluster.until(lambda: cluster.http.get(path, params={"resourceVersion": "0"}).is_success)
+    assert cluster.get(path, resourceVersion="0")["metadata"]["uid"] == made["metadata"]["uid"]
 
 
 def test_one_object_of_a_list_says_how_far_the_store_has_come_and_a_write_goes_beyond(cluster: Cluster) -> None:

@@ -11,10 +11,10 @@ import pytest
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VM_GROUPS
 from protocol.names import ANNOTATION_DRAINING
 from tests.kubernetes.flat_client import flat_client
-from tests.kubernetes.group_of_vms import FIRST, GROUP, HPA, NAME, PRIMARY, SECOND, GroupOfVms
 from tests.kubernetes.object_watch import asking
 from tests.kubernetes.postgres_session import Session
 from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
+from tests.kubernetes.vm_group.group_of_vms import FIRST, GROUP, HPA, NAME, PRIMARY, SECOND, GroupOfVms
 
 pytestmark = pytest.mark.kubernetes
 
