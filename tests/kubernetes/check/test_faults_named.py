@@ -29,7 +29,7 @@ from tests.kubernetes.vms import following
 pytestmark = pytest.mark.kubernetes
 
 LOOKS = "api-looks"
-PATIENCE = 90.0
+PATIENCE = 240.0
 """Seconds. On a busy machine a controller may lose its Lease and end; its kubelet starts it again ten later or more."""
 
 

@@ -99,7 +99,11 @@ async def test_the_agent_of_a_node_asks_for_its_vms_together_and_each_grows_by_i
     agent, guests = await stage.node_agent(way, ours, vms)
     await all_grow(guests)
     await until(lambda: _more(agent, TOGETHER, 2), "they ask together", 60.0)
-    assert await ours.metric("autoscale_scheduler_batch_requests_sum") >= len(vms)
+
+    async def are_answered() -> bool:
+        return await ours.metric("autoscale_scheduler_batch_requests_sum") >= len(vms)
+
+    await until(are_answered, "each has been asked for in a message with others", 60.0)
     permits = await stage.fleet.permits()
     assert [LARGE.within(permits[vm.name]) for vm in vms] == [True] * 3
 

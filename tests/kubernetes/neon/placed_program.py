@@ -18,7 +18,7 @@ from tests.kubernetes.failing.fleet import until
 from tests.kubernetes.neon.places import Place
 from tests.kubernetes.scheduling.programs import asked
 
-PATIENCE: Final = 90.0
+PATIENCE: Final = 240.0
 """Seconds."""
 
 
