@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.cluster.lock import owner_of
 from tests.kubernetes.machine_state import machine_state
 from tests.kubernetes.real_kubernetes import VERSION, RealKubernetes, busybox_pod, eventually
 
@@ -24,11 +25,6 @@ def alone(home: Path, tmp_path: Path) -> Iterator[RealKubernetes]:
     cluster = RealKubernetes(f"alone-{os.getpid()}", tmp_path)
     yield cluster
     cluster.down()
-
-
-def owner_of(cluster: RealKubernetes) -> int:
-    pid, _ = (cluster.folder / "lock").read_text().split(maxsplit=1)
-    return int(pid)
 
 
 def test_a_cluster_that_is_taken_down_leaves_nothing(alone: RealKubernetes) -> None:
@@ -47,7 +43,9 @@ def test_a_cluster_that_is_taken_down_leaves_nothing(alone: RealKubernetes) -> N
 def test_what_a_killed_owner_leaves_is_removed(alone: RealKubernetes) -> None:
     before = machine_state(alone.name, alone.home)
     alone.up("--nodes", "1")
-    os.kill(owner_of(alone), signal.SIGKILL)
+    owner = owner_of(alone.folder)
+    assert owner is not None
+    os.kill(owner, signal.SIGKILL)
     eventually(lambda: not machine_state(alone.name, alone.home).processes, "its processes end with it", 10.0)
     alone.down()
     assert machine_state(alone.name, alone.home) == before

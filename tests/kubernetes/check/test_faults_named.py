@@ -23,14 +23,12 @@ from scripts.autoscale.check.gathering.gather import Gathering
 from scripts.autoscale.check.table import judged
 from tests.deploy.manifests import ROOT
 from tests.kubernetes.check.faults import FAULTS, SYSTEM, Fault, Installation, Outcome
-from tests.kubernetes.real_kubernetes import NotYetError, eventually, kubectl_program
+from tests.kubernetes.real_kubernetes import PATIENCE, NotYetError, eventually, kubectl_program
 from tests.kubernetes.vms import following
 
 pytestmark = pytest.mark.kubernetes
 
 LOOKS = "api-looks"
-PATIENCE = 240.0
-"""Seconds. On a busy machine a controller may lose its Lease and end; its kubelet starts it again ten later or more."""
 
 
 class ClockAhead(SystemClock):

@@ -10,16 +10,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from deploy.neonvm.network.netns import socket_in
 from tests.deploy.manifests import ROOT
 from tests.kubernetes.failing.fleet import until
 from tests.kubernetes.neon.places import Place
+from tests.kubernetes.real_kubernetes import PATIENCE
 from tests.kubernetes.scheduling.programs import asked
-
-PATIENCE: Final = 240.0
-"""Seconds."""
 
 
 @dataclass(slots=True)

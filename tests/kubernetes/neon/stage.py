@@ -30,9 +30,10 @@ from tests.kubernetes.failing.bare_control_plane import BareControlPlane
 from tests.kubernetes.failing.faulty_proxy import faulty_proxy
 from tests.kubernetes.failing.fleet import PODS, VMS, Fleet, Obj, permit_on, until
 from tests.kubernetes.neon import objects, originals
-from tests.kubernetes.neon.placed_program import PATIENCE, Program, listens, ours_in, until_up
+from tests.kubernetes.neon.placed_program import Program, listens, ours_in, until_up
 from tests.kubernetes.neon.places import Places
 from tests.kubernetes.neon.runner_pods import Kubelet, RunnerPod, kubelet
+from tests.kubernetes.real_kubernetes import PATIENCE
 
 SYSTEM_PODS: Final = "/api/v1/namespaces/kube-system/pods"
 MIGRATIONS: Final = "/apis/vm.neon.tech/v1/namespaces/default/virtualmachinemigrations"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.kubernetes.failing.fleet import PODS, VMS, Obj, until
-from tests.kubernetes.neon.placed_program import PATIENCE
 from tests.kubernetes.neon.runner_pods import RunnerPod
 from tests.kubernetes.neon.stage import Stage
+from tests.kubernetes.real_kubernetes import PATIENCE
 
 pytestmark = pytest.mark.kubernetes
 

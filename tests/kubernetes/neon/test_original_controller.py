@@ -6,8 +6,8 @@ import pytest
 
 from protocol.names import AGENT_CONTAINER
 from tests.kubernetes.failing.fleet import PODS, Obj, until
-from tests.kubernetes.neon.placed_program import PATIENCE
 from tests.kubernetes.neon.stage import MIGRATIONS, Stage
+from tests.kubernetes.real_kubernetes import PATIENCE
 
 pytestmark = pytest.mark.kubernetes
 

@@ -14,8 +14,9 @@ from protocol.names import ANNOTATION_APPROVED, ANNOTATION_PERMIT
 from protocol.permits import decode_permit
 from protocol.units import Resources
 from tests.kubernetes.failing.fleet import until
-from tests.kubernetes.neon.placed_program import PATIENCE, Program
+from tests.kubernetes.neon.placed_program import Program
 from tests.kubernetes.neon.stage import Stage
+from tests.kubernetes.real_kubernetes import PATIENCE
 
 pytestmark = pytest.mark.kubernetes
 

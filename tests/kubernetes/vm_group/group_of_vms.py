@@ -99,7 +99,7 @@ class GroupOfVms:
         try:
             self._once(VM_GROUPS, NAME, lambda it: it["spec"]["replicas"] == replicas, what, seconds)
         except NotYetError as error:
-            hpa = self.api.get(f"{HORIZONTAL_AUTOSCALERS.path('default')}/{NAME}").raise_for_status().json()
+            hpa = self.api.get(HORIZONTAL_AUTOSCALERS.path("default", NAME)).raise_for_status().json()
             raise NotYetError(f"{error}\nits HPA: {json.dumps(hpa['status'])}") from error
 
     def rests(self) -> None:
