@@ -30,6 +30,7 @@ from scripts.autoscale.demonstration.port_forwards import PortForwards
 from scripts.autoscale.demonstration.report import MigrationPoint, Observations, Report, report
 from scripts.autoscale.demonstration.scenario import POLICY, Scenario
 from scripts.autoscale.demonstration.screen import Screen
+from scripts.autoscale.demonstration.statements import statements
 from scripts.autoscale.local import GuestKind, KubernetesVersion
 from scripts.autoscale.outputs import a_file, a_picture
 from scripts.autoscale.page.local_page import page_beside
@@ -139,10 +140,15 @@ async def _demo(options: _Options) -> int:
 
 
 async def _play(stage: Stage, options: _Options, seen: Observations, console: Console, began: Instant) -> None:
-    """All acts, and a last look at what is there; it is left out where the demonstration is interrupted."""
+    """All acts, and a last look at what is there; it is left out where the demonstration is interrupted.
+
+    Where it has failed, the VMs say how they are.
+    """
     try:
         await _acts(stage, options, seen, console, began)
     except Exception:
+        for each in await statements(stage.site):
+            console.print(f"  {each}", highlight=False, soft_wrap=True, markup=False)
         await _last_look(stage, console)
         raise
     await _last_look(stage, console)

@@ -269,11 +269,16 @@ class FollowedPods:
 
 
 async def explanation(site: Site, vm: Json, pods: PodIndex) -> Json | None:
-    """The agent's own account of ``vm``: from its sidecar, or from the agent of its node."""
+    """The agent's own account of ``vm``."""
+    return await agent_says(site, vm, pods, "/explain")
+
+
+async def agent_says(site: Site, vm: Json, pods: PodIndex, path: str) -> Json | None:
+    """What the agent of ``vm`` says at ``path``: its sidecar, or the agent of its node."""
     pod = pods.by_name.get(ObjectName(name_of(vm).namespace, text(vm, "status", "podName")))
     if pod is None:
         return None
-    if found := await site.of_agent(pod, "/explain"):
+    if found := await site.of_agent(pod, path):
         return found
     agent = pods.agents.get(text(pod, "spec", "nodeName"))
-    return None if agent is None else await site.of_agent(agent, f"/explain/{name_of(vm)}")
+    return None if agent is None else await site.of_agent(agent, f"{path}/{name_of(vm)}")

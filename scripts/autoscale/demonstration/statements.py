@@ -1,0 +1,55 @@
+"""What the VMs of a demonstration that failed say of themselves, while they still can.
+
+A guest's agent and the database's own account come by the private link: where they answer and clients are not answered,
+the network between is at fault; where neither does, the guest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from deploy.kube.client import ApiError, ApiUnavailableError
+from protocol.kubernetes.objects import Json, child, name_of, text
+from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
+from scripts.autoscale.site import PodIndex, Site, agent_says
+
+_MEASURED: Final = {
+    "cores_busy": "CPUs busy",
+    "cores_in_iowait": "waiting for the disk",
+    "cores_stolen": "stolen",
+    "cpu_stall": "stalled for CPU",
+    "mem_stall": "stalled for memory",
+    "mem_used": "used",
+    "age_seconds": "s ago",
+}
+_COUNTED: Final = {"sessions": "sessions", "oldestTransactionSeconds": "s since the oldest transaction began"}
+
+
+async def statements(site: Site) -> list[str]:
+    """One line for each VM of the cluster; none where its API does not answer."""
+    try:
+        vms, pods = (await site.client.list(VIRTUAL_MACHINES)).objects, (await site.client.list(PODS)).objects
+    except (ApiError, ApiUnavailableError):
+        return []
+    index = PodIndex.of(pods)
+    return [
+        statement(vm, await agent_says(site, vm, index, "/explain"), await agent_says(site, vm, index, "/database"))
+        for vm in sorted(vms, key=name_of)
+    ]
+
+
+def statement(vm: Json, explained: Json | None, database: Json | None) -> str:
+    """What is known of one VM. ``explained`` and ``database`` are None where nobody answered (pure)."""
+    status = child(vm, "status")
+    size = f"{text(status, 'cpus') or '?'} CPU, {text(status, 'memorySize') or '?'}"
+    metrics = None if explained is None else child(explained, "metrics")
+    guest = "the agent gives no answer" if metrics is None else _said("the agent saw", metrics, _MEASURED)
+    inside = "the database gives no answer" if database is None else _said("the database has", database, _COUNTED)
+    where = f"{text(status, 'phase') or 'Pending'} on {text(status, 'node') or 'no node'}"
+    return f"{name_of(vm).name}: {where}, {size}; {guest}; {inside}"
+
+
+def _said(begin: str, found: Mapping[str, object], words: Mapping[str, str]) -> str:
+    known = [f"{found[key]} {word}" for key, word in words.items() if found.get(key) is not None]
+    return f"{begin} {', '.join(known) or 'nothing yet'}"

@@ -1,0 +1,73 @@
+"""What a demonstration that failed lets its VMs say: whether the guest or the way to it is at fault."""
+
+from typing import cast
+
+import httpx
+
+from deploy.kube.client import ApiClient
+from protocol.kubernetes.objects import Json
+from scripts.autoscale.demonstration.statements import statement, statements
+from scripts.autoscale.site import Site
+
+VM: Json = {
+    "metadata": {"namespace": "default", "name": "demo"},
+    "status": {"phase": "Running", "node": "node-1", "podName": "demo-7", "cpus": "1500m", "memorySize": "512Mi"},
+}
+EXPLAINED: Json = {"metrics": {"cores_busy": 0.1, "cores_in_iowait": 0.0, "mem_stall": None, "mem_used": "90Mi"}}
+DATABASE: Json = {"standby": False, "sessions": 8, "oldestTransactionSeconds": 80.5}
+
+
+def test_a_guest_that_answers_beside_clients_that_wait_points_at_the_network() -> None:
+    assert statement(VM, EXPLAINED, DATABASE) == (
+        "demo: Running on node-1, 1500m CPU, 512Mi; "
+        "the agent saw 0.1 CPUs busy, 0.0 waiting for the disk, 90Mi used; "
+        "the database has 8 sessions, 80.5 s since the oldest transaction began"
+    )
+
+
+def test_who_gives_no_answer_is_named() -> None:
+    assert statement(VM, EXPLAINED, None).endswith("90Mi used; the database gives no answer")
+    assert statement({"metadata": {"name": "new"}}, None, None) == (
+        "new: Pending on no node, ? CPU, ?; the agent gives no answer; the database gives no answer"
+    )
+    assert statement(VM, {}, DATABASE).startswith(
+        "demo: Running on node-1, 1500m CPU, 512Mi; the agent saw nothing yet"
+    )
+
+
+POD: Json = {
+    "metadata": {"namespace": "default", "name": "demo-7"},
+    "spec": {"nodeName": "node-1"},
+}
+AGENT: Json = {
+    "metadata": {
+        "namespace": "autoscaling",
+        "name": "agent-1",
+        "labels": {"app.kubernetes.io/name": "autoscaling-agent"},
+    },
+    "spec": {"nodeName": "node-1"},
+}
+
+
+class Asked:
+    """A site with one agent, which serves a whole node."""
+
+    def __init__(self, status: int = 200) -> None:
+        self._status = status
+        self.client = ApiClient(httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(self._answer)))
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        found = [VM] if request.url.path.endswith("/virtualmachines") else [POD, AGENT]
+        return httpx.Response(self._status, json={"metadata": {"resourceVersion": "1"}, "items": found})
+
+    async def of_agent(self, pod: Json, path: str) -> Json | None:
+        answers = {"/explain/default/demo": EXPLAINED, "/database/default/demo": DATABASE}
+        return answers.get(path) if pod is not POD and pod["spec"] == AGENT["spec"] else None
+
+
+async def test_all_vms_are_asked_also_where_one_agent_serves_a_node() -> None:
+    assert await statements(cast("Site", Asked())) == [statement(VM, EXPLAINED, DATABASE)]
+
+
+async def test_a_cluster_that_does_not_answer_has_nothing_to_say() -> None:
+    assert await statements(cast("Site", Asked(status=403))) == []
