@@ -13,7 +13,11 @@ VM: Json = {
     "metadata": {"namespace": "default", "name": "demo"},
     "status": {"phase": "Running", "node": "node-1", "podName": "demo-7", "cpus": "1500m", "memorySize": "512Mi"},
 }
-EXPLAINED: Json = {"metrics": {"cores_busy": 0.1, "cores_in_iowait": 0.0, "mem_stall": None, "mem_used": "90Mi"}}
+EXPLAINED: Json = {
+    "because": "the page cache needs 512Mi",
+    "metrics": {"cores_busy": 0.1, "cores_in_iowait": 0.0, "mem_stall": None, "mem_used": "90Mi"},
+    "troubles": [{"with_": "guest", "reason": "no answer within 3 s"}],
+}
 DATABASE: Json = {"standby": False, "sessions": 8, "oldestTransactionSeconds": 80.5}
 
 
@@ -21,12 +25,13 @@ def test_a_guest_that_answers_beside_clients_that_wait_points_at_the_network() -
     assert statement(VM, EXPLAINED, DATABASE) == (
         "demo: Running on node-1, 1500m CPU, 512Mi; "
         "the agent saw 0.1 CPUs busy, 0.0 waiting for the disk, 90Mi used; "
+        "its size: the page cache needs 512Mi; guest: no answer within 3 s; "
         "the database has 8 sessions, 80.5 s since the oldest transaction began"
     )
 
 
 def test_who_gives_no_answer_is_named() -> None:
-    assert statement(VM, EXPLAINED, None).endswith("90Mi used; the database gives no answer")
+    assert statement(VM, EXPLAINED, None).endswith("; guest: no answer within 3 s; the database gives no answer")
     assert statement({"metadata": {"name": "new"}}, None, None) == (
         "new: Pending on no node, ? CPU, ?; the agent gives no answer; the database gives no answer"
     )

@@ -170,11 +170,12 @@ sub shrink {
     my $outside = $used > ($held // 0) ? $used - ($held // 0) : 0;
     my $high = $target - $KERNEL - $outside;
     return if $high <= 0 || !defined $held || $target >= $total;
+    ($guard_until, $guarded) = (now() + $SHRINK, $target - $KERNEL);    # first: the kernel may take long over the limit
     write_to("$group/memory.high", int $high);
-    ($guard_until, $guarded) = (now() + $SHRINK, $target - $KERNEL);
 }
 
-sub release { write_to("$group/memory.high", 'max') if $guard_until; $guard_until = 0 }
+# A limit that cannot be taken back is tried again at each tick.
+sub release { $guard_until = 0 if !$guard_until || write_to("$group/memory.high", 'max') }
 
 sub guard { release() if $guard_until && now() > $guard_until }
 

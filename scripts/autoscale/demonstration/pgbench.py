@@ -124,14 +124,17 @@ async def run_pgbench(arguments: Sequence[str], heard: Callable[[str], None], at
         start_new_session=True,
     )
     lines: list[str] = []
+    now = asyncio.get_running_loop().time
+    began = last = now()
     try:
         async with asyncio.timeout(at_most):
             while process.stdout is not None and (line := await process.stdout.readline()):
                 lines.append(line.decode(errors="replace").rstrip())
+                last = now()
                 heard(lines[-1])
             return outcome_of(lines, await process.wait())
     except TimeoutError:
-        said = f"; its last words: {lines[-1]}" if lines else ""
+        said = f"; its last words, after {last - began:.1f} s: {lines[-1]}" if lines else ""
         raise PgbenchError(f"pgbench has not ended after {at_most:g} s: the database does not answer{said}") from None
     finally:
         if process.returncode is None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from deploy.kube.client import ApiError, ApiUnavailableError
-from protocol.kubernetes.objects import Json, child, name_of, text
+from protocol.kubernetes.objects import Json, child, items, name_of, text
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from scripts.autoscale.site import PodIndex, Site, agent_says
 
@@ -43,11 +43,17 @@ def statement(vm: Json, explained: Json | None, database: Json | None) -> str:
     """What is known of one VM. ``explained`` and ``database`` are None where nobody answered (pure)."""
     status = child(vm, "status")
     size = f"{text(status, 'cpus') or '?'} CPU, {text(status, 'memorySize') or '?'}"
-    metrics = None if explained is None else child(explained, "metrics")
-    guest = "the agent gives no answer" if metrics is None else _said("the agent saw", metrics, _MEASURED)
+    guest = "the agent gives no answer" if explained is None else _of_guest(explained)
     inside = "the database gives no answer" if database is None else _said("the database has", database, _COUNTED)
     where = f"{text(status, 'phase') or 'Pending'} on {text(status, 'node') or 'no node'}"
     return f"{name_of(vm).name}: {where}, {size}; {guest}; {inside}"
+
+
+def _of_guest(explained: Json) -> str:
+    troubles = [f"{text(each, 'with_')}: {text(each, 'reason')}" for each in items(explained, "troubles")]
+    because = text(explained, "because")
+    seen = _said("the agent saw", child(explained, "metrics"), _MEASURED)
+    return "; ".join((seen, *([f"its size: {because}"] if because else []), *troubles))
 
 
 def _said(begin: str, found: Mapping[str, object], words: Mapping[str, str]) -> str:
