@@ -106,7 +106,11 @@ def test_an_external_metric_that_is_excluded_scales_no_more_and_the_others_go_on
     scene.apply(tortoise("orders", attached="orders"))
     scene.until(lambda: external_metrics_of(scene, "orders"), ["orders"], "the excluded metric is gone")
     scene.until(lambda: scene.replicas("orders"), 2, "as many replicas as the other metric asks for")
-    assert scene.condition(HORIZONTAL_AUTOSCALERS, "orders", "ScalingActive")[:2] == ("True", "ValidMetricFound")
+    scene.until(
+        lambda: scene.condition(HORIZONTAL_AUTOSCALERS, "orders", "ScalingActive")[:2],
+        ("True", "ValidMetricFound"),
+        "all metrics are answered",
+    )
     assert scene.writers_of_replicas("orders") == {("kube-controller-manager", "scale")}
 
 
