@@ -57,7 +57,13 @@ def _pod() -> Object:
         "imagePullPolicy": "Never",
         "command": ["/usr/bin/python3", "/etc/server/server.py"],
         "env": [{"name": "FIGURES", "value": json.dumps(FIGURES)}],
-        "readinessProbe": {"httpGet": {"path": "/healthz", "port": 8443, "scheme": "HTTPS"}, "periodSeconds": 1},
+        "readinessProbe": {
+            "httpGet": {"path": "/healthz", "port": 8443, "scheme": "HTTPS"},
+            "periodSeconds": 1,
+            "timeoutSeconds": 10,
+            "failureThreshold": 10,
+        },
+        "resources": {"requests": {"cpu": "100m"}},
         "volumeMounts": [{"name": "files", "mountPath": "/etc/server"}],
     }
     spec: Json = {

@@ -57,5 +57,6 @@ if __name__ == "__main__":
     server = ThreadingHTTPServer(("", 8443), ExternalMetrics)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain("/etc/server/tls.crt", "/etc/server/tls.key")
-    server.socket = context.wrap_socket(server.socket, server_side=True)
+    # The greeting is left to each connection's own thread: one that says nothing must not keep the others waiting.
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     server.serve_forever()
