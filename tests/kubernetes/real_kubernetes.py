@@ -22,6 +22,7 @@ from deploy.local.kubernetes.plan.requirements import missing
 from deploy.local.kubernetes.programs.build import Builder
 from deploy.local.kubernetes.programs.toolchain import find_go
 from deploy.local.kubernetes.programs.versions import SUPPORTED, kubernetes_set
+from tests.kubernetes.looks import looks_at, question_in
 
 VERSION: Final = os.environ.get("AUTOSCALE_KUBERNETES", SUPPORTED[0])
 """The minor version that is tested."""
@@ -127,6 +128,8 @@ class RealKubernetes:
 
     def get(self, *arguments: str) -> Any:
         """An object, or a list of them."""
+        if question := question_in(arguments):
+            return looks_at(self.kubeconfig).look(question)
         return json.loads(self.kubectl("get", *arguments, "--output=json"))
 
     def apply(self, *objects: dict[str, Any]) -> None:

@@ -73,10 +73,13 @@ class _Connection:
 
     def reset(self) -> None:
         for each in (self.writer, self.server):
-            if each is not None and (raw := each.get_extra_info("socket")) is not None:
+            way: asyncio.WriteTransport | None = None if each is None else each.transport
+            if way is None:
+                continue  # not begun, or the peer hung up before it was greeted
+            if (raw := way.get_extra_info("socket")) is not None:
                 with suppress(OSError):
                     raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                each.transport.abort()
+            way.abort()
 
 
 class FaultyProxy:
@@ -87,7 +90,7 @@ class FaultyProxy:
         self.delay = 0.0
         self.judge: Judge = lambda _: None
         self._plane = plane
-        self._tls = plane.client_tls()
+        self._tls, self._own_tls = plane.client_tls(), plane.server_tls()
         self._connections: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
@@ -100,9 +103,8 @@ class FaultyProxy:
 
     async def open(self) -> None:
         """Begins to listen, always at the same port."""
-        tls = self._plane.server_tls()
         self._listener = await asyncio.start_server(
-            self._accept, "127.0.0.1", self._port, ssl=tls, limit=_LONGEST_HEAD, reuse_address=True
+            self._accept, "127.0.0.1", self._port, limit=_LONGEST_HEAD, reuse_address=True
         )
         self._port = self._listener.sockets[0].getsockname()[1]
 
@@ -145,6 +147,7 @@ class FaultyProxy:
         connection.flows.set()
         self._connections.add(connection)
         try:
+            await writer.start_tls(self._own_tls)  # not by the listener, which would own it until the peer is greeted
             await self._requests(connection)
         except (OSError, asyncio.IncompleteReadError):
             pass  # either end hung up

@@ -1,0 +1,130 @@
+"""``kubectl get`` without a kubectl: a process for each of many looks a second was most of the tests' work.
+
+What is asked in another way than by kind, name, namespace and selectors is left to kubectl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from protocol.runtime.clock import SystemClock
+from protocol.runtime.credentials import from_kubeconfig
+
+_SELECTORS: Final = {"--selector": "labelSelector", "--field-selector": "fieldSelector"}
+_NO_CONNECTION_IS_KEPT: Final = httpx.Limits(max_keepalive_connections=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked for."""
+
+    kind: str
+    name: str = ""
+    namespace: str | None = "default"
+    selectors: dict[str, str] = field(default_factory=dict)
+
+
+def question_in(arguments: Sequence[str]) -> Question | None:
+    """The question of a command line; None where only kubectl understands it (pure).
+
+    >>> question_in(["pod", "web", "--namespace=shop"])
+    Question(kind='pod', name='web', namespace='shop', selectors={})
+    >>> question_in(["pods", "--watch"]), question_in(["pods,services"])
+    (None, None)
+    """
+    words = [each for each in arguments if not each.startswith("-")]
+    namespace: str | None = "default"
+    selectors: dict[str, str] = {}
+    for each in arguments:
+        option, _, value = each.partition("=")
+        if option in _SELECTORS:
+            selectors[_SELECTORS[option]] = value
+        elif option == "--namespace":
+            namespace = value
+        elif each == "--all-namespaces":
+            namespace = None
+        elif each.startswith("-"):
+            return None
+    if len(words) == 1 and "/" in words[0]:
+        words = words[0].split("/", 1)
+    if not 1 <= len(words) <= 2 or "," in words[0] or "/" in words[0]:
+        return None
+    kind, name = (*words, "")[:2]
+    return Question(kind, name, namespace, selectors)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    root: str
+    plural: str
+    is_namespaced: bool
+
+    def path(self, question: Question) -> str:
+        place = f"/namespaces/{question.namespace}" if self.is_namespaced and question.namespace else ""
+        return f"{self.root}{place}/{self.plural}" + (f"/{question.name}" if question.name else "")
+
+
+class Looks:
+    """Looks at one API server. Raises ``AssertionError`` with what it complains of."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        found = from_kubeconfig(kubeconfig, SystemClock())
+        headers = {"Authorization": f"Bearer {found.token()}"}
+        self._http = httpx.Client(
+            base_url=found.server, verify=found.tls, headers=headers, trust_env=False, limits=_NO_CONNECTION_IS_KEPT
+        )
+        self._kinds: dict[str, _Kind] = {}
+
+    def look(self, question: Question) -> Any:
+        """The object, or a list of them."""
+        if question.kind not in self._kinds:
+            for name, kind in self._all_kinds():
+                self._kinds.setdefault(name, kind)
+        assert question.kind in self._kinds, f"the server does not have a resource type {question.kind}"
+        found = self._get(self._kinds[question.kind].path(question), question.selectors)
+        for each in found.get("items") or ():
+            each.update(apiVersion=found["apiVersion"], kind=found["kind"].removesuffix("List"))
+        return found
+
+    def _all_kinds(self) -> Iterator[tuple[str, _Kind]]:
+        """Every name by which kubectl knows a kind; those of the core come first."""
+        yield from self._kinds_at("/api/v1", "")
+        for group in self._get("/apis")["groups"]:
+            with suppress(AssertionError):  # one that others serve may be away
+                yield from self._kinds_at(f"/apis/{group['preferredVersion']['groupVersion']}", group["name"])
+
+    def _kinds_at(self, root: str, group: str) -> Iterator[tuple[str, _Kind]]:
+        for each in self._get(root)["resources"]:
+            if "/" in each["name"] or "get" not in each["verbs"]:
+                continue
+            kind = _Kind(root, each["name"], each["namespaced"])
+            names = (each["name"], each.get("singularName"), each["kind"].lower(), *each.get("shortNames", ()))
+            for name in filter(None, names):
+                yield name, kind
+                if group:
+                    yield f"{name}.{group}", kind
+
+    def _get(self, path: str, parameters: dict[str, str] | None = None) -> Any:
+        try:
+            answer = self._http.get(path, params=parameters)
+        except httpx.HTTPError as error:
+            raise AssertionError(f"the API server gives no answer: {error!r}") from error
+        assert answer.is_success, answer.text
+        return answer.json()
+
+
+_looks: dict[tuple[Path, int], Looks] = {}
+
+
+def looks_at(kubeconfig: Path) -> Looks:
+    """Looks with the rights of ``kubeconfig``, as it is now."""
+    key = kubeconfig, kubeconfig.stat().st_mtime_ns
+    if key not in _looks:
+        _looks[key] = Looks(kubeconfig)
+    return _looks[key]
