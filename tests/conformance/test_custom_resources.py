@@ -58,10 +58,15 @@ def thing(path: str, called: str = "a", **spec: object) -> Json:
 
 def test_a_definition_is_established_and_discovered(cluster: Cluster, things: str) -> None:
     group = things.split("/")[2]
-    found = cluster.get(f"{CRDS}/things.{group}")
-    conditions = {one["type"]: one["status"] for one in found["status"]["conditions"]}
-    assert (conditions["Established"], conditions["NamesAccepted"]) == ("True", "True")
-    assert found["status"]["storedVersions"] == ["v1"]
+
+    def is_established() -> bool:
+        status = cluster.get(f"{CRDS}/things.{group}")["status"]
+        conditions = {one["type"]: one["status"] for one in status["conditions"]}
+        return [conditions.get(kind) for kind in ("Established", "NamesAccepted")] == ["True", "True"]
+
+    cluster.until(is_established)
+    assert is_established()
+    assert cluster.get(f"{CRDS}/things.{group}")["status"]["storedVersions"] == ["v1"]
     # Kubernetes serves the objects a moment before it tells of them.
     cluster.until(lambda: cluster.http.get(f"/apis/{group}/v1").is_success)
     resources = {one["name"]: one for one in cluster.get(f"/apis/{group}/v1")["resources"]}

@@ -138,16 +138,21 @@ class FaultyProxy:
         return [each for each in self.asked if each.at >= instant]
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._serve(reader, writer))
+        connection = _Connection(reader, writer)
+        if self._listener is None:
+            connection.reset()  # it came while this closed
+            return
+        self._connections.add(connection)  # now: the task may be cancelled before it begins
+        task = asyncio.create_task(self._serve(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = _Connection(reader, writer)
+    async def _serve(self, connection: _Connection) -> None:
         connection.flows.set()
-        self._connections.add(connection)
         try:
-            await writer.start_tls(self._own_tls)  # not by the listener, which would own it until the peer is greeted
+            await connection.writer.start_tls(
+                self._own_tls
+            )  # not by the listener, which would own it until the peer is greeted
             await self._requests(connection)
         except (OSError, asyncio.IncompleteReadError):
             pass  # either end hung up

@@ -49,11 +49,11 @@ async def test_an_agent_goes_on_with_the_older_object_of_its_vm(stage: Stage) ->
     guest = await stage.agent(way, ours, vm)
     snapshot = plane.save()
     guest.load(2.0)
-    await until(lambda: guest.has(Resources.parse("2", "4Gi")), "the VM grows", 20.0)
+    await until(lambda: guest.has(Resources.parse("2", "4Gi")), "the VM grows")
     plane.restore(snapshot)
     await stage.ready()
     await until(lambda: guest.was_below(Resources.parse("2", "4Gi")), "the object orders the former size", 10.0)
-    await until(lambda: guest.has(Resources.parse("2", "4Gi")), "the VM grows again", 20.0)
+    await until(lambda: guest.has(Resources.parse("2", "4Gi")), "the VM grows again")
     assert guest.beyond == []
 
 
