@@ -6,6 +6,7 @@ the network between is at fault; where neither does, the guest.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Final
 
@@ -14,6 +15,7 @@ from protocol.kubernetes.objects import Json, child, items, name_of, text
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from scripts.autoscale.site import PodIndex, Site, agent_says
 
+_PATHS: Final = ("/explain", "/database")
 _MEASURED: Final = {
     "cores_busy": "CPUs busy",
     "cores_in_iowait": "waiting for the disk",
@@ -33,10 +35,11 @@ async def statements(site: Site) -> list[str]:
     except (ApiError, ApiUnavailableError):
         return []
     index = PodIndex.of(pods)
-    return [
-        statement(vm, await agent_says(site, vm, index, "/explain"), await agent_says(site, vm, index, "/database"))
-        for vm in sorted(vms, key=name_of)
-    ]
+
+    async def of_vm(vm: Json) -> str:
+        return statement(vm, *(await asyncio.gather(*(agent_says(site, vm, index, path) for path in _PATHS))))
+
+    return await asyncio.gather(*(of_vm(vm) for vm in sorted(vms, key=name_of)))
 
 
 def statement(vm: Json, explained: Json | None, database: Json | None) -> str:
