@@ -19,6 +19,9 @@ from protocol.runtime.credentials import from_kubeconfig
 _SELECTORS: Final = {"--selector": "labelSelector", "--field-selector": "fieldSelector"}
 _NO_CONNECTION_IS_KEPT: Final = httpx.Limits(max_keepalive_connections=0)
 
+_ANSWER: Final = 60.0
+"""Seconds; on a machine that is overrun an answer may take many."""
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -77,7 +80,12 @@ class Looks:
         found = from_kubeconfig(kubeconfig, SystemClock())
         headers = {"Authorization": f"Bearer {found.token()}"}
         self._http = httpx.Client(
-            base_url=found.server, verify=found.tls, headers=headers, trust_env=False, limits=_NO_CONNECTION_IS_KEPT
+            base_url=found.server,
+            verify=found.tls,
+            headers=headers,
+            trust_env=False,
+            limits=_NO_CONNECTION_IS_KEPT,
+            timeout=_ANSWER,
         )
         self._kinds: dict[str, _Kind] = {}
 
@@ -87,7 +95,7 @@ class Looks:
             for name, kind in self._all_kinds():
                 self._kinds.setdefault(name, kind)
         assert question.kind in self._kinds, f"the server does not have a resource type {question.kind}"
-        found = self._get(self._kinds[question.kind].path(question), question.selectors)
+        found = self.read(self._kinds[question.kind].path(question), question.selectors)
         for each in found.get("items") or ():
             each.update(apiVersion=found["apiVersion"], kind=found["kind"].removesuffix("List"))
         return found
@@ -95,12 +103,12 @@ class Looks:
     def _all_kinds(self) -> Iterator[tuple[str, _Kind]]:
         """Every name by which kubectl knows a kind; those of the core come first."""
         yield from self._kinds_at("/api/v1", "")
-        for group in self._get("/apis")["groups"]:
+        for group in self.read("/apis")["groups"]:
             with suppress(AssertionError):  # one that others serve may be away
                 yield from self._kinds_at(f"/apis/{group['preferredVersion']['groupVersion']}", group["name"])
 
     def _kinds_at(self, root: str, group: str) -> Iterator[tuple[str, _Kind]]:
-        for each in self._get(root)["resources"]:
+        for each in self.read(root)["resources"]:
             if "/" in each["name"] or "get" not in each["verbs"]:
                 continue
             kind = _Kind(root, each["name"], each["namespaced"])
@@ -110,7 +118,8 @@ class Looks:
                 if group:
                     yield f"{name}.{group}", kind
 
-    def _get(self, path: str, parameters: dict[str, str] | None = None) -> Any:
+    def read(self, path: str, parameters: dict[str, str] | None = None) -> Any:
+        """What the server has at ``path``."""
         try:
             answer = self._http.get(path, params=parameters)
         except httpx.HTTPError as error:

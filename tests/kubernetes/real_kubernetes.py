@@ -132,6 +132,10 @@ class RealKubernetes:
             return looks_at(self.kubeconfig).look(question)
         return json.loads(self.kubectl("get", *arguments, "--output=json"))
 
+    def read(self, path: str) -> Any:
+        """The JSON at ``path`` of the API server, of what it leads to as well."""
+        return looks_at(self.kubeconfig).read(path)
+
     def apply(self, *objects: dict[str, Any]) -> None:
         """Creates or changes objects."""
         self.kubectl("apply", "--filename=-", typed=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))

@@ -76,7 +76,7 @@ def let(cluster: RealKubernetes, least: tuple[str, int], most: tuple[str, int], 
 def monitor_of(cluster: RealKubernetes) -> Obj:
     """What the VM's agent says of the monitor in its guest."""
     path = f"/api/v1/namespaces/default/pods/{status(cluster)['podName']}:9101/proxy/explain"
-    found: Obj = json.loads(cluster.kubectl("get", "--raw", path))["monitor"]
+    found: Obj = cluster.read(path)["monitor"]
     return found
 
 
@@ -89,7 +89,7 @@ def has(cluster: RealKubernetes, cpu: str, slots: int) -> bool:
 
 def their_books(cluster: RealKubernetes) -> Books:
     """What our scheduler says is reserved on each node."""
-    nodes = json.loads(cluster.kubectl("get", "--raw", f"{_VIEWS}/nodes"))["nodes"]
+    nodes = cluster.read(f"{_VIEWS}/nodes")["nodes"]
     return {each["name"]: Resources.parse(each["reserved"]["cpu"], each["reserved"]["mem"]) for each in nodes}
 
 
@@ -185,4 +185,4 @@ def _follows(cluster: RealKubernetes) -> bool:
         "items"
     ]
     path = f"/api/v1/namespaces/kube-system/pods/{pod['metadata']['name']}:10297/proxy/settings"
-    return bool(json.loads(cluster.kubectl("get", "--raw", path))["pod_requests"])
+    return bool(cluster.read(path)["pod_requests"])
