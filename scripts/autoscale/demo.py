@@ -142,16 +142,22 @@ async def _demo(options: _Options) -> int:
 async def _play(stage: Stage, options: _Options, seen: Observations, console: Console, began: Instant) -> None:
     """All acts, and a last look at what is there; it is left out where the demonstration is interrupted.
 
-    Where it has failed, the VMs say how they are.
+    Where clients had to give up, the VMs say how they are.
     """
     try:
         await _acts(stage, options, seen, console, began)
     except Exception:
-        for each in await statements(stage.site):
-            console.print(f"  {each}", highlight=False, soft_wrap=True, markup=False)
+        await _say_how_vms_are(stage, console)
         await _last_look(stage, console)
         raise
+    if seen.load_problem or seen.client_failures:
+        await _say_how_vms_are(stage, console)
     await _last_look(stage, console)
+
+
+async def _say_how_vms_are(stage: Stage, console: Console) -> None:
+    for each in await statements(stage.site):
+        console.print(f"  {each}", highlight=False, soft_wrap=True, markup=False)
 
 
 async def _last_look(stage: Stage, console: Console) -> None:

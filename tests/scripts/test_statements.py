@@ -5,7 +5,7 @@ from typing import cast
 import httpx
 
 from deploy.kube.client import ApiClient
-from protocol.kubernetes.objects import Json
+from protocol.kubernetes.objects import Json, name_of
 from scripts.autoscale.demonstration.statements import statement, statements
 from scripts.autoscale.site import Site
 
@@ -58,7 +58,7 @@ class Asked:
     """A site with one agent, which serves a whole node."""
 
     def __init__(self, status: int = 200) -> None:
-        self._status = status
+        self._status, self._has_begun = status, False
         self.client = ApiClient(httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(self._answer)))
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
@@ -66,11 +66,15 @@ class Asked:
         return httpx.Response(self._status, json={"metadata": {"resourceVersion": "1"}, "items": found})
 
     async def of_agent(self, pod: Json, path: str) -> Json | None:
-        answers = {"/explain/default/demo": EXPLAINED, "/database/default/demo": DATABASE}
-        return answers.get(path) if pod is not POD and pod["spec"] == AGENT["spec"] else None
+        if name_of(pod).name != "agent-1":
+            return None
+        if path == "/database/default/demo" and not self._has_begun:
+            self._has_begun = True
+            return None
+        return {"/explain/default/demo": EXPLAINED, "/database/default/demo": DATABASE}.get(path)
 
 
-async def test_all_vms_are_asked_also_where_one_agent_serves_a_node() -> None:
+async def test_all_vms_are_asked_also_where_one_agent_serves_a_node_and_a_database_answers_late() -> None:
     assert await statements(cast("Site", Asked())) == [statement(VM, EXPLAINED, DATABASE)]
 
 
