@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +19,6 @@ from protocol.runtime.credentials import from_kubeconfig
 
 _SELECTORS: Final = {"--selector": "labelSelector", "--field-selector": "fieldSelector"}
 _NO_CONNECTION_IS_KEPT: Final = httpx.Limits(max_keepalive_connections=0)
-
 _ANSWER: Final = 60.0
 """Seconds; on a machine that is overrun an answer may take many."""
 
@@ -28,9 +28,9 @@ class Question:
     """What is asked for."""
 
     kind: str
-    name: str = ""
-    namespace: str | None = "default"
-    selectors: dict[str, str] = field(default_factory=dict)
+    name: str
+    namespace: str | None
+    selectors: dict[str, str]
 
 
 def question_in(arguments: Sequence[str]) -> Question | None:
@@ -77,16 +77,7 @@ class Looks:
     """Looks at one API server. Raises ``AssertionError`` with what it complains of."""
 
     def __init__(self, kubeconfig: Path) -> None:
-        found = from_kubeconfig(kubeconfig, SystemClock())
-        headers = {"Authorization": f"Bearer {found.token()}"}
-        self._http = httpx.Client(
-            base_url=found.server,
-            verify=found.tls,
-            headers=headers,
-            trust_env=False,
-            limits=_NO_CONNECTION_IS_KEPT,
-            timeout=_ANSWER,
-        )
+        self._http = client_of_people(kubeconfig, _ANSWER, limits=_NO_CONNECTION_IS_KEPT)
         self._kinds: dict[str, _Kind] = {}
 
     def look(self, question: Question) -> Any:
@@ -99,6 +90,15 @@ class Looks:
         for each in found.get("items") or ():
             each.update(apiVersion=found["apiVersion"], kind=found["kind"].removesuffix("List"))
         return found
+
+    def read(self, path: str, parameters: dict[str, str] | None = None) -> Any:
+        """What the server has at ``path``."""
+        try:
+            answer = self._http.get(path, params=parameters)
+        except httpx.HTTPError as error:
+            raise AssertionError(f"the API server gives no answer: {error!r}") from error
+        assert answer.is_success, answer.text
+        return answer.json()
 
     def _all_kinds(self) -> Iterator[tuple[str, _Kind]]:
         """Every name by which kubectl knows a kind; those of the core come first."""
@@ -118,22 +118,22 @@ class Looks:
                 if group:
                     yield f"{name}.{group}", kind
 
-    def read(self, path: str, parameters: dict[str, str] | None = None) -> Any:
-        """What the server has at ``path``."""
-        try:
-            answer = self._http.get(path, params=parameters)
-        except httpx.HTTPError as error:
-            raise AssertionError(f"the API server gives no answer: {error!r}") from error
-        assert answer.is_success, answer.text
-        return answer.json()
 
-
-_looks: dict[tuple[Path, int], Looks] = {}
+def client_of_people(kubeconfig: Path, timeout: float, **more: Any) -> httpx.Client:
+    """A client with people's rights; ``timeout`` in seconds."""
+    found = from_kubeconfig(kubeconfig, SystemClock())
+    headers = {"Authorization": f"Bearer {found.token()}"}
+    return httpx.Client(
+        base_url=found.server, verify=found.tls, headers=headers, trust_env=False, timeout=timeout, **more
+    )
 
 
 def looks_at(kubeconfig: Path) -> Looks:
     """Looks with the rights of ``kubeconfig``, as it is now."""
-    key = kubeconfig, kubeconfig.stat().st_mtime_ns
-    if key not in _looks:
-        _looks[key] = Looks(kubeconfig)
-    return _looks[key]
+    return _looks(kubeconfig, kubeconfig.stat().st_mtime_ns)
+
+
+@cache
+def _looks(kubeconfig: Path, written_at: int) -> Looks:
+    """``written_at`` tells apart clusters that write the same file one after the other."""
+    return Looks(kubeconfig)

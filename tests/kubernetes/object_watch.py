@@ -12,8 +12,7 @@ from typing import Any
 import httpx
 
 from protocol.kubernetes.resources import Resource
-from protocol.runtime.clock import SystemClock
-from protocol.runtime.credentials import from_kubeconfig
+from tests.kubernetes.looks import client_of_people
 from tests.kubernetes.real_kubernetes import PATIENCE, NotYetError, RealKubernetes
 
 Object = dict[str, Any]
@@ -22,9 +21,7 @@ Object = dict[str, Any]
 @contextmanager
 def asking(cluster: RealKubernetes) -> Iterator[httpx.Client]:
     """A client with people's rights: a kubectl for each look would be most of the work."""
-    found = from_kubeconfig(cluster.kubeconfig, SystemClock())
-    headers = {"Authorization": f"Bearer {found.token()}"}
-    with httpx.Client(base_url=found.server, verify=found.tls, headers=headers, trust_env=False, timeout=10) as client:
+    with client_of_people(cluster.kubeconfig, timeout=10) as client:
         yield client
 
 

@@ -143,7 +143,7 @@ def test_a_move_loses_no_frame(vm: RealKubernetes, session: Session) -> None:
     with echoing(session.namespace, before["extraNetIP"]) as client:
         vm.apply({**move, "spec": {"vmName": "db", "completionTimeout": 120}})
         path = ("virtualmachinemigrations.vm.neon.tech", "unnoticed")
-        assert outcome_of(vm, path)["phase"] == "Succeeded", outcome_of(vm, path)
+        until_moved(vm, path)
         eventually(lambda: len(vm.get("pods", "--selector=vm.neon.tech/name=db")["items"]) == 1, "one pod is left")
         time.sleep(2 * SETTLED)
         with suppress(NotYetError):  # a guest that has only just arrived may still have much to answer
@@ -177,7 +177,7 @@ def test_a_vm_moves_and_an_open_session_stays(
         eventually(lambda: vm.get(*path).get("status", {}).get("phase") not in {None, "", "Pending"}, "it has begun")
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
-        assert outcome_of(vm, path)["phase"] == "Succeeded", outcome_of(vm, path)
+        until_moved(vm, path)
     finally:
         over.set()
         worker.join()
@@ -209,10 +209,10 @@ def test_a_vm_moves_on_when_the_controller_that_moves_it_is_killed(
         if stands_still:
             eventually(lambda: time.monotonic() - answers[-1] > STANDSTILL, "the guest stands still", every=0.02)
         os.kill(leader, signal.SIGKILL)
-        outcome_of(vm, path)
+        until_ended(vm, path)
         ended_at = time.monotonic()
         eventually(lambda: answers[-1] > ended_at, "the guest answers", LONG)
-    assert outcome_of(vm, path)["phase"] == "Succeeded", outcome_of(vm, path)
+    until_moved(vm, path)
     assert (status(vm)["node"] != before["node"], asked.ask("select pg_backend_pid()")) == (True, backend)
     asked.close()
     eventually(lambda: len(vm.get("pods", PODS)["items"]) == 1, "one pod is left")
@@ -222,13 +222,18 @@ def test_a_vm_moves_on_when_the_controller_that_moves_it_is_killed(
     vm.wait("condition=Available", "deployment/neonvm-controller", namespace="kube-system")
 
 
-def outcome_of(cluster: RealKubernetes, path: tuple[str, str]) -> dict[str, Any]:
-    """The status of a migration once that has ended, well or badly."""
+def until_moved(cluster: RealKubernetes, path: tuple[str, str]) -> None:
+    """Returns once a migration has ended, which must have succeeded."""
+    until_ended(cluster, path)
+    found = cluster.get(*path)["status"]
+    assert found["phase"] == "Succeeded", found
+
+
+def until_ended(cluster: RealKubernetes, path: tuple[str, str]) -> None:
+    """Returns once a migration has ended, well or badly."""
     eventually(
         lambda: cluster.get(*path).get("status", {}).get("phase") in {"Succeeded", "Failed"}, "the migration has ended"
     )
-    found: dict[str, Any] = cluster.get(*path)["status"]
-    return found
 
 
 @contextmanager
@@ -271,7 +276,7 @@ def test_the_target_pod_of_a_move_arrives_with_what_the_vm_holds(vm: RealKuberne
             kind = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration", "metadata": {"name": name}}
             vm.apply({**kind, "spec": {"vmName": "db", "completionTimeout": 120}})
             path = ("virtualmachinemigrations.vm.neon.tech", name)
-            assert outcome_of(vm, path)["phase"] == "Succeeded", outcome_of(vm, path)
+            until_moved(vm, path)
             eventually(lambda: len(vm.get("pods", PODS)["items"]) == 1, "one pod is left")
         pods = [each.found for each in sorted(history.events, key=lambda each: each.revision)]
         bound = [each for each in pods if each["metadata"]["name"] != source and each["spec"].get("nodeName")]

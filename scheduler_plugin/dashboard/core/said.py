@@ -39,10 +39,19 @@ def trouble_in(account: JsonObject) -> str:
     >>> trouble_in({"troubles": [{"with": "metrics", "reason": "no answer", "since_seconds": 7.0}]})
     'its agent has trouble with metrics: no answer'
     """
-    said = [
+    said = troubles_in(account)
+    return shortened(f"its agent has trouble with {'; '.join(said)}") if said else ""
+
+
+def troubles_in(account: JsonObject) -> list[str]:
+    """Each thing that an agent says is wrong: with what, and why.
+
+    >>> troubles_in({"troubles": [{"with_": "guest", "reason": "no answer"}]})
+    ['guest: no answer']
+    """
+    return [
         f"{text(each, 'with_') or text(each, 'with')}: {text(each, 'reason')}" for each in items(account, "troubles")
     ]
-    return shortened(f"its agent has trouble with {'; '.join(said)}") if said else ""
 
 
 def differing(before: Mapping[str, Word], now: Mapping[str, Word]) -> list[str]:

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from deploy.kube.client import ApiError, ApiUnavailableError
-from protocol.kubernetes.objects import Json, child, items, name_of, text
+from protocol.kubernetes.objects import Json, child, name_of, text
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
-from scripts.autoscale.site import PodIndex, Site, agent_says
+from scheduler_plugin.dashboard.core.said import troubles_in
+from scripts.autoscale.site import PodIndex, Site, agent_says, explanation
 
 _TIMES: Final = 3
 """A guest whose database is asked for the first time starts a client for it, which takes an emulated one seconds."""
@@ -36,15 +37,15 @@ async def statements(site: Site) -> list[str]:
     except (ApiError, ApiUnavailableError):
         return []
     index = PodIndex.of(pods)
+    return await asyncio.gather(*(_asked(site, vm, index) for vm in sorted(vms, key=name_of)))
 
-    async def of_vm(vm: Json) -> str:
-        explained = await agent_says(site, vm, index, "/explain")
-        database: Json | None = None
-        for _ in range(_TIMES):
-            database = database or await agent_says(site, vm, index, "/database")
-        return statement(vm, explained, database)
 
-    return await asyncio.gather(*(of_vm(vm) for vm in sorted(vms, key=name_of)))
+async def _asked(site: Site, vm: Json, pods: PodIndex) -> str:
+    explained = await explanation(site, vm, pods)
+    database: Json | None = None
+    for _ in range(_TIMES):
+        database = database or await agent_says(site, vm, pods, "/database")
+    return statement(vm, explained, database)
 
 
 def statement(vm: Json, explained: Json | None, database: Json | None) -> str:
@@ -58,10 +59,9 @@ def statement(vm: Json, explained: Json | None, database: Json | None) -> str:
 
 
 def _of_guest(explained: Json) -> str:
-    troubles = [f"{text(each, 'with_')}: {text(each, 'reason')}" for each in items(explained, "troubles")]
     because = text(explained, "because")
     seen = _said("the agent saw", child(explained, "metrics"), _MEASURED)
-    return "; ".join((seen, *([f"its size: {because}"] if because else []), *troubles))
+    return "; ".join((seen, *([f"its size: {because}"] if because else []), *troubles_in(explained)))
 
 
 def _said(begin: str, found: Mapping[str, object], words: Mapping[str, str]) -> str:
