@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
 
 import pytest
 
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG
-from scripts.autoscale.check.finding import Level
 from tests.deploy.manifests import ROOT
 from tests.kubernetes.adoption.load import busy
 from tests.kubernetes.adoption.release import (
@@ -20,50 +18,32 @@ from tests.kubernetes.adoption.release import (
     settings_of,
     telling,
 )
-from tests.kubernetes.check.faults import Installation
+from tests.kubernetes.adoption.steps import (
+    NAME,
+    answers,
+    cpus,
+    deleted,
+    installed,
+    is_available,
+    is_in_order,
+    nothing_of_ours_is_left,
+    pods_of_vm,
+    resized,
+    taken_out,
+    vm,
+)
 from tests.kubernetes.flat_client import flat_client
-from tests.kubernetes.real_kubernetes import NotYetError, RealKubernetes, eventually
-from tests.kubernetes.vms import bounds
+from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
 
 pytestmark = pytest.mark.kubernetes
 
-NAME = "postgres14-disk-test"
 TEN_MINUTES = 600.0
-NOT_ASKED = ("componentstatuses", "events", "leases.", "namespaces", "nodes.metrics", "pods.metrics")
-"""Kinds of which nothing is a part of an installation; and Leases and the namespace, which stay. Programs make Leases,
-and what is left of them holds nothing.
-"""
-
-OUR_NAMES = ("autoscal", "neonvm")
 QUICK_TO_SHRINK = {
     "smoothing": {"cpu": [{"hold": {"window": "20s"}}], "memory": [{"hold": {"window": "20s"}}], "maxGap": "60s"}
 }
 """By default an agent gives no memory back in its first five minutes, nor after ten seconds without a look. CPUs stay
 with memory, in whole compute units.
 """
-
-
-def vm(cluster: RealKubernetes) -> dict[str, Any]:
-    found: dict[str, Any] = cluster.get("neonvm", NAME)
-    return found
-
-
-def cpus(cluster: RealKubernetes) -> float:
-    said = str(vm(cluster).get("status", {}).get("cpus", "0"))
-    return float(said.removesuffix("m")) / (1000 if said.endswith("m") else 1)
-
-
-def is_available(cluster: RealKubernetes) -> bool:
-    said = {each["type"]: each["status"] for each in vm(cluster).get("status", {}).get("conditions", [])}
-    return said.get("Available") == "True"
-
-
-def pods_of_vm(cluster: RealKubernetes) -> list[tuple[str, int]]:
-    """Which pods the VM has, and how often their containers began anew."""
-    found = cluster.get("pods", f"--selector=vm.neon.tech/name={NAME}")["items"]
-    return [
-        (each["metadata"]["uid"], sum(c["restartCount"] for c in each["status"]["containerStatuses"])) for each in found
-    ]
 
 
 def test_two_schedulers_answer_over_tls_and_so_does_the_webhook(release: Release) -> None:
@@ -122,35 +102,8 @@ def from_nothing_to_nothing(release: Release) -> None:
         assert (pods_of_vm(cluster), load.failures) == (pods, [])
         print(f"{load.answers} answers, none failed; the longest wait was {load.longest:.1f} s")
     shrinks(cluster)
-    deleted(release)
-
-
-def installed(release: Release, *more: str) -> None:
-    """As people do it, and asked whether it answers."""
-    began = time.monotonic()
-    release.helm("install", "--wait", "--timeout=6m", *more)
-    print(f"installed after {time.monotonic() - began:.0f} s")
-    answers(release)
-
-
-def answers(release: Release) -> None:
-    """To ``helm test``."""
-    assert "Phase:          Succeeded" in release.helm("test", "--timeout=2m")
-
-
-def is_in_order(release: Release) -> None:
-    """``autoscale check`` finds nothing wrong."""
-    said = dict[str, tuple[Level, str]]()
-
-    def nothing_is_wrong() -> bool:
-        said.clear()
-        said.update(Installation(release.cluster).check().wrong)
-        return not said
-
-    try:
-        eventually(nothing_is_wrong, "everything is in order", 45.0)
-    except NotYetError as error:
-        raise AssertionError(f"{error}: {said}") from None
+    deleted(cluster)
+    taken_out(release)
 
 
 def upgraded_and_back(release: Release) -> None:
@@ -199,14 +152,6 @@ def led_to(cluster: RealKubernetes) -> set[str]:
     return {address for each in slices for endpoint in each["endpoints"] or () for address in endpoint["addresses"]}
 
 
-def resized(cluster: RealKubernetes, size: int) -> None:
-    """Agent and scheduler bring the VM to a size between whose bounds there is no other."""
-    cluster.kubectl("annotate", "--overwrite", f"neonvm/{NAME}", f"{ANNOTATION_BOUNDS}={bounds(str(size), 2 * size)}")
-    began = time.monotonic()
-    eventually(lambda: cpus(cluster) == size, f"it has {size} CPUs", 180.0)
-    print(f"it has {size} CPUs after {time.monotonic() - began:.0f} s")
-
-
 def shrinks(cluster: RealKubernetes) -> None:
     """Without clients, by the agent of a new version, to what its policy finds enough."""
     policy = f"{ANNOTATION_CONFIG}={json.dumps(QUICK_TO_SHRINK)}"
@@ -214,42 +159,3 @@ def shrinks(cluster: RealKubernetes) -> None:
     began = time.monotonic()
     eventually(lambda: cpus(cluster) < 3, "it shrinks", 180.0)
     print(f"it shrinks after {time.monotonic() - began:.0f} s")
-
-
-def taken_out(release: Release) -> None:
-    """Nothing of ours is left but the kinds, the VMs, and Leases that nothing holds."""
-    release.helm("uninstall", "--wait", "--timeout=2m")
-    nothing_of_ours_is_left(release)
-
-
-def nothing_of_ours_is_left(release: Release) -> None:
-    left = set[str]()
-
-    def nothing_is_left() -> bool:
-        left.clear()
-        left.update(ours_in(release.cluster))
-        return not left
-
-    try:
-        eventually(nothing_is_left, "nothing of ours is left")
-    except NotYetError as error:
-        raise AssertionError(f"{error}: {left}") from None
-    assert {each["metadata"]["name"] for each in release.objects("crds")} == {
-        "virtualmachines.vm.neon.tech",
-        "virtualmachinemigrations.vm.neon.tech",
-    }
-
-
-def ours_in(cluster: RealKubernetes) -> set[str]:
-    """The objects of all kinds that have a name of ours."""
-    kinds = cluster.kubectl("api-resources", "--verbs=list", "--output=name").split()
-    asked = ",".join(each for each in kinds if not each.startswith(NOT_ASKED))
-    found = cluster.kubectl("get", asked, "--all-namespaces", "--output=name").split()
-    return {each for each in found if each.partition("/")[2].startswith(OUR_NAMES)}
-
-
-def deleted(release: Release) -> None:
-    """A VM that is to go waits for its controller."""
-    release.cluster.kubectl("delete", f"neonvm/{NAME}", "--timeout=80s")
-    eventually(lambda: pods_of_vm(release.cluster) == [], "its pod is gone")
-    taken_out(release)

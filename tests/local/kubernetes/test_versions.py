@@ -7,6 +7,7 @@ import pytest
 from deploy.local.kubernetes.programs.build import MODULES
 from deploy.local.kubernetes.programs.versions import (
     ADD_ONS,
+    CERT_MANAGER,
     HELM,
     NEON,
     SUPPORTED,
@@ -18,7 +19,9 @@ from deploy.local.kubernetes.programs.versions import (
     staging_of,
 )
 
-SETS = {each.name: each for minor in SUPPORTED for each in (HELM, NEON, *module_sets(minor, list(ADD_ONS)))}
+SETS = {
+    each.name: each for minor in SUPPORTED for each in (CERT_MANAGER, HELM, NEON, *module_sets(minor, list(ADD_ONS)))
+}
 UPSTREAM = """module k8s.io/kubernetes
 
 go 1.26.0

@@ -125,6 +125,15 @@ NEON: Final = ModuleSet(
 )
 """The programs beside which ours are tested: NeonVM's controller, and the agent and the scheduler made for it."""
 
+_CERT_MANAGER: Final = "github.com/cert-manager/cert-manager"
+_CERT_MANAGER_KINDS: Final = ("certificaterequests", "certificates", "clusterissuers", "issuers")
+CERT_MANAGER: Final = ModuleSet(
+    "cert-manager",
+    _CERT_MANAGER,
+    files=tuple(f"deploy/crds/cert-manager.io_{each}.yaml" for each in _CERT_MANAGER_KINDS),
+)
+"""Of its controllers those that the chart's authority needs: tests install the chart beside it."""
+
 ADD_ONS: Final = {VERTICAL_POD_AUTOSCALER.name: VERTICAL_POD_AUTOSCALER}
 """What a cluster has only if asked, by name."""
 

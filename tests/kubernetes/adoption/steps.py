@@ -1,0 +1,119 @@
+"""What stories of a release are made of: what people do and look at, on a cluster with the VM of ``vm-deploy.yaml``."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from protocol.names import ANNOTATION_BOUNDS
+from scripts.autoscale.check.finding import Level
+from tests.kubernetes.adoption.release import Release
+from tests.kubernetes.check.faults import Installation
+from tests.kubernetes.real_kubernetes import NotYetError, RealKubernetes, eventually
+from tests.kubernetes.vms import bounds
+
+NAME: Final = "postgres14-disk-test"
+_NOT_ASKED: Final = ("componentstatuses", "events", "leases.", "namespaces", "nodes.metrics", "pods.metrics")
+"""Kinds of which nothing is a part of an installation; and Leases and the namespace, which stay. Programs make Leases,
+and what is left of them holds nothing.
+"""
+
+_OUR_NAMES: Final = ("autoscal", "neonvm")
+
+
+def vm(cluster: RealKubernetes) -> dict[str, Any]:
+    found: dict[str, Any] = cluster.get("neonvm", NAME)
+    return found
+
+
+def cpus(cluster: RealKubernetes) -> float:
+    said = str(vm(cluster).get("status", {}).get("cpus", "0"))
+    return float(said.removesuffix("m")) / (1000 if said.endswith("m") else 1)
+
+
+def is_available(cluster: RealKubernetes) -> bool:
+    said = {each["type"]: each["status"] for each in vm(cluster).get("status", {}).get("conditions", [])}
+    return said.get("Available") == "True"
+
+
+def pods_of_vm(cluster: RealKubernetes) -> list[tuple[str, int]]:
+    """Which pods the VM has, and how often their containers began anew."""
+    found = cluster.get("pods", f"--selector=vm.neon.tech/name={NAME}")["items"]
+    return [
+        (each["metadata"]["uid"], sum(c["restartCount"] for c in each["status"]["containerStatuses"])) for each in found
+    ]
+
+
+def installed(release: Release, *more: str) -> None:
+    """As people do it, and asked whether it answers."""
+    began = time.monotonic()
+    release.helm("install", "--wait", "--timeout=6m", *more)
+    print(f"installed after {time.monotonic() - began:.0f} s")
+    answers(release)
+
+
+def answers(release: Release) -> None:
+    """To ``helm test``."""
+    assert "Phase:          Succeeded" in release.helm("test", "--timeout=2m")
+
+
+def is_in_order(release: Release, seconds: float = 45.0) -> None:
+    """``autoscale check`` finds nothing wrong, or nothing but that guests are emulated, as on a machine without KVM."""
+    said = dict[str, tuple[Level, str]]()
+
+    def nothing_is_wrong() -> bool:
+        said.clear()
+        said.update(Installation(release.cluster).check().wrong)
+        said.pop("nodes-accelerate", None)
+        return not said
+
+    try:
+        eventually(nothing_is_wrong, "everything is in order", seconds)
+    except NotYetError as error:
+        raise AssertionError(f"{error}: {said}") from None
+
+
+def resized(cluster: RealKubernetes, size: int) -> None:
+    """Agent and scheduler bring the VM to a size between whose bounds there is no other."""
+    cluster.kubectl("annotate", "--overwrite", f"neonvm/{NAME}", f"{ANNOTATION_BOUNDS}={bounds(str(size), 2 * size)}")
+    began = time.monotonic()
+    eventually(lambda: cpus(cluster) == size, f"it has {size} CPUs", 180.0)
+    print(f"it has {size} CPUs after {time.monotonic() - began:.0f} s")
+
+
+def deleted(cluster: RealKubernetes) -> None:
+    """A VM that is to go waits for its controller."""
+    cluster.kubectl("delete", f"neonvm/{NAME}", "--timeout=80s")
+    eventually(lambda: pods_of_vm(cluster) == [], "its pod is gone")
+
+
+def taken_out(release: Release) -> None:
+    """Nothing of ours is left but the kinds, the VMs, and Leases that nothing holds."""
+    release.helm("uninstall", "--wait", "--timeout=2m")
+    nothing_of_ours_is_left(release)
+
+
+def nothing_of_ours_is_left(release: Release) -> None:
+    left = set[str]()
+
+    def nothing_is_left() -> bool:
+        left.clear()
+        left.update(ours_in(release.cluster))
+        return not left
+
+    try:
+        eventually(nothing_is_left, "nothing of ours is left")
+    except NotYetError as error:
+        raise AssertionError(f"{error}: {left}") from None
+    assert {each["metadata"]["name"] for each in release.objects("crds")} == {
+        "virtualmachines.vm.neon.tech",
+        "virtualmachinemigrations.vm.neon.tech",
+    }
+
+
+def ours_in(cluster: RealKubernetes) -> set[str]:
+    """The objects of all kinds that have a name of ours."""
+    kinds = cluster.kubectl("api-resources", "--verbs=list", "--output=name").split()
+    asked = ",".join(each for each in kinds if not each.startswith(_NOT_ASKED))
+    found = cluster.kubectl("get", asked, "--all-namespaces", "--output=name").split()
+    return {each for each in found if each.partition("/")[2].startswith(_OUR_NAMES)}
