@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, TypeVar
 
 import msgspec
@@ -31,6 +31,9 @@ SLOT_GRANULE: Final = Bytes(8 * 1024**2)
 """Every slot size is a multiple of this."""
 
 MOST_SLOTS: Final = 512
+
+REMEMBERED_GUESTS: Final = 1_024
+"""So many sizes of guests are read only once: thousands of VMs share a few, and most changes leave them as they are."""
 
 
 class InvalidObjectError(ValueError):
@@ -150,8 +153,7 @@ def use_patch(use: Resources, slot_size: Bytes) -> dict[str, object]:
 def _virtual_machine(found: _Object, obj: JsonObject) -> VirtualMachine:
     meta, status = found.metadata, child(obj, "status")
     labels, annotations, problems = labels_of(obj), annotations_of(obj), list[str]()
-    slot_size = _slot_size(found.spec.guest.memorySlotSize)
-    spec_bounds, use = _sizes(found.spec.guest, slot_size)
+    slot_size, spec_bounds, use = _sizes(found.spec.guest)
     bounds = _annotated(ANNOTATION_BOUNDS, annotations, partial(_bounds, spec_bounds, slot_size, problems), problems)
     vm = VirtualMachine(
         name=ObjectName(meta.namespace, meta.name),
@@ -163,15 +165,21 @@ def _virtual_machine(found: _Object, obj: JsonObject) -> VirtualMachine:
         use=use,
         actual=_actual(status, problems),
         slot_size=slot_size,
-        pod_name=text(status, "podName") or None,
-        node=text(status, "node") or None,
-        pod_ip=text(status, "podIP") or None,
+        pod_name=_said(status, "podName"),
+        node=_said(status, "node"),
+        pod_ip=_said(status, "podIP"),
         phase=text(status, "phase"),
         enabled=labels.get(LABEL_ENABLED) == "true",
         permit=_annotated(ANNOTATION_PERMIT, annotations, decode_permit, problems),
         has_bounds=bounds is not None or ANNOTATION_BOUNDS not in annotations,
     )
     return replace(vm, problems=tuple(problems), at_most=spec_bounds.max) if problems else vm
+
+
+def _said(status: JsonObject, field: str) -> str | None:
+    """A text of the status; None where there is none yet, or where it is empty."""
+    found = status.get(field)
+    return found if found and isinstance(found, str) else None
 
 
 def _slot_size(quantity: WireQuantity) -> Bytes:
@@ -182,7 +190,10 @@ def _slot_size(quantity: WireQuantity) -> Bytes:
     return size
 
 
-def _sizes(guest: _Guest, slot_size: Bytes) -> tuple[Bounds, Resources]:
+@lru_cache(REMEMBERED_GUESTS)
+def _sizes(guest: _Guest) -> tuple[Bytes, Bounds, Resources]:
+    """The size of a slot, the bounds, and what is used. Raises ``ValueError``, which is not remembered."""
+    slot_size = _slot_size(guest.memorySlotSize)
     cpu = [cpu_from_wire(path, value) for path, value in _filled("spec.guest.cpus", guest.cpus)]
     slots = [slot_count_from_wire(path, value) for path, value in _filled("spec.guest.memorySlots", guest.memorySlots)]
     _ordered("spec.guest.cpus", [c.value for c in cpu], cpu)
@@ -190,7 +201,7 @@ def _sizes(guest: _Guest, slot_size: Bytes) -> tuple[Bounds, Resources]:
     if slots[2] > MOST_SLOTS:
         raise ValueError(f"spec.guest.memorySlots.max: expected at most {MOST_SLOTS} slots, got {slots[2]}")
     low, use, high = (Resources(c, slot_size * s) for c, s in zip(cpu, slots, strict=True))
-    return Bounds(low, high), use
+    return slot_size, Bounds(low, high), use
 
 
 def _filled(path: str, given: _Range) -> list[tuple[str, WireQuantity]]:

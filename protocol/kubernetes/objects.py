@@ -30,7 +30,7 @@ def child(source: JsonObject, *path: str) -> Json:
     {}
     """
     found = _leaf(source, path)
-    return dict(found) if isinstance(found, Mapping) else {}
+    return dict(found) if type(found) is dict or isinstance(found, Mapping) else {}
 
 
 def _leaf(source: JsonObject, path: tuple[str, ...]) -> object:
@@ -67,7 +67,9 @@ def texts(source: JsonObject, *path: str) -> dict[str, str]:
     {'a': 'b'}
     """
     found = _leaf(source, path)
-    return {key: value for key, value in found.items() if isinstance(value, str)} if isinstance(found, Mapping) else {}
+    if type(found) is dict or isinstance(found, Mapping):
+        return {key: value for key, value in found.items() if isinstance(value, str)}
+    return {}
 
 
 def whole(source: JsonObject, *path: str) -> int:

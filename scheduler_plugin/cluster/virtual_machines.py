@@ -90,6 +90,8 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
 def _first_requests(spec: JsonObject) -> Resources | None:
     """What pods of the VM are made with; None where that cannot be read."""
     given = child(spec, "podResources", "requests")
+    if not given:
+        return ZERO
     cpu, mem = _read(cpu_from_wire, given.get("cpu", 0)), _read(mem_from_wire, given.get("memory", 0))
     return None if cpu is None or mem is None else Resources(cpu, mem)
 
@@ -123,6 +125,8 @@ def _auto_migration(vm: VirtualMachine) -> bool | None:
 
 def _or_most(amount: Resources | None, vm: VirtualMachine, path: str) -> Resources | None:
     """An amount of the object, or the most that it may be where something at ``path`` cannot be read."""
+    if not vm.problems:
+        return amount
     return vm.at_most if any(problem.startswith(path) for problem in vm.problems) else amount
 
 

@@ -123,6 +123,27 @@ def test_what_a_range_leaves_out_follows_from_the_rest(
     assert [amount.whole_cpus for amount in (vm.bounds.min.cpu, vm.use.cpu, vm.bounds.max.cpu)] == [low, use, high]
 
 
+def test_vms_of_one_size_share_it_and_a_change_of_it_is_seen() -> None:
+    first, second = parse_virtual_machine(WHOLE), parse_virtual_machine(with_value("metadata/name", "other"))
+    assert (first.bounds, first.use, first.slot_size) == (second.bounds, second.use, second.slot_size)
+    grown = parse_virtual_machine(with_value("spec/guest/cpus/use", 2))
+    assert (grown.use.cpu, grown.use.mem, grown.bounds) == (MilliCpu(2000), first.use.mem, first.bounds)
+    slots = parse_virtual_machine(with_value("spec/guest/memorySlotSize", "1Gi"))
+    assert (slots.slot_size, slots.use.mem) == (GI, GI * 4)
+    assert parse_virtual_machine(WHOLE) == first
+
+
+@pytest.mark.parametrize("cpus", [2, 2.0, "2", "2000m"])
+def test_a_size_is_the_same_however_it_is_written(cpus: float | str) -> None:
+    assert parse_virtual_machine(with_value("spec/guest/cpus/use", cpus)).use.cpu == MilliCpu(2000)
+
+
+def test_a_size_that_breaks_a_rule_is_refused_each_time_as_it_is_written() -> None:
+    for cpus, shown in ((5, "5"), (5.0, "5"), ("5", "5"), (5, "5")):
+        with pytest.raises(InvalidObjectError, match=f"got min 250m, use {shown}, max 4"):
+            parse_virtual_machine(with_value("spec/guest/cpus/use", cpus))
+
+
 @pytest.mark.parametrize("label", ["false", "True", ""])
 def test_autoscaling_is_only_for_those_who_asked_for_it(label: str) -> None:
     assert not parse_virtual_machine(with_value("metadata/labels", {LABEL_ENABLED: label})).enabled
