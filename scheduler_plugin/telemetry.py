@@ -49,6 +49,7 @@ class Telemetry(ProgramTelemetry):
         self.permit, self.verb = cache(self.permits.labels), cache(self.verbs.labels)  # to look one up costs ten calls
         self.refusals = self._counter("agent_refusals", "Requests of agents answered with an error", "status")
         self.writes = self._counter("permit_writes", "Permits written to the API, by outcome", "outcome")
+        self.write = cache(self.writes.labels)
         self.wakes = self._counter("node_wakes", "Nodes touched to wake waiting pods, by outcome", "outcome")
         self.rivals = self._counter("rival_permit_writes", "Permits that another scheduler process wrote: must be 0")
         self.persist_seconds = Histogram(
@@ -145,7 +146,7 @@ class Telemetry(ProgramTelemetry):
 
     def permit_written(self, outcome: str, took: Seconds | None = None) -> None:
         """A permit's write ended; ``took`` where an agent waited for it."""
-        self.writes.labels(outcome).inc()
+        self.write(outcome).inc()
         if took is not None:
             self.persist_seconds.observe(took)
 

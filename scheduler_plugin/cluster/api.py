@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from protocol.kubernetes.objects import JsonObject
@@ -86,7 +86,7 @@ class ApiCall:
         """
         least = 1  # the server takes 0 for no time-out at all
         query = {**self.query, "timeout": f"{max(least, int(timeout * 1000))}ms"}
-        return replace(self, timeout=timeout, query=query, not_after=not_after)
+        return ApiCall(self.method, self.path, timeout, query, self.body, self.content_type, not_after)
 
 
 def unknown(call: ApiCall, error: Exception) -> ApiUnknownError:
