@@ -104,26 +104,32 @@ def _cycles(round_: Round) -> list[float]:
     return [sum(verbs) for verbs in zip(round_.times[::3], round_.times[1::3], round_.times[2::3], strict=True)]
 
 
-def _request(number: int, vcpus: str | int, mem: int) -> Prepared:
+def _request(number: int, vcpus: str | int, mem: int, sequence: int = 1) -> Prepared:
     body = {
         "protoVersion": 4,
         "pod": {"namespace": "default", "name": vm_name(number)},
         "resources": {"vCPUs": vcpus, "mem": mem},
         "lastPermit": {"vCPUs": 1, "mem": 4},
         "metrics": {"loadAvg1M": 0.7, "loadAvg5M": 0.5, "memoryUsageBytes": 2e9},
+        "sequence": sequence,
     }
     return post("/", json.dumps(body).encode(), token=token_of(vm_name(number)))
 
 
 def _mixed(at: int) -> list[Prepared]:
-    """A round of permits: of ten requests eight change nothing, one grows its VM and one gives that back."""
+    """A round of permits: of ten requests eight change nothing, one grows its VM and one gives that back.
+
+    As its sequence says, what is given back is given back by who knows of the growth: it is written, later.
+    """
     first = at * PERMITS_PER_ROUND
-    sizes: dict[int, tuple[str | int, int]] = {3: ("1250m", 5)}
-    grown = [_request((first + n - n % 10 + 3) % PERMIT_VMS, 1, 4) for n in range(PERMITS_PER_ROUND)]
-    return [
-        grown[n] if n % 10 == 7 else _request((first + n) % PERMIT_VMS, *sizes.get(n % 10, (1, 4)))
-        for n in range(PERMITS_PER_ROUND)
-    ]
+    return [_of_ten(first + n - n % 10, n % 10, 2 + first + n) for n in range(PERMITS_PER_ROUND)]
+
+
+def _of_ten(first: int, at: int, sequence: int) -> Prepared:
+    """The request at that place of the ten that begin with the VM ``first``."""
+    if at == 3:
+        return _request((first + 3) % PERMIT_VMS, "1250m", 5, sequence)
+    return _request((first + (3 if at == 7 else at)) % PERMIT_VMS, 1, 4, sequence)
 
 
 def _first(at: int) -> list[Prepared]:
