@@ -86,7 +86,7 @@ def test_a_replica_comes_with_the_load_and_goes_with_it_and_the_primary_stays(
             eventually(lambda: rows(second) == "1", "what is written streams to it")
             streams = "select count(distinct client_addr) from pg_stat_replication where state = 'streaming'"
             assert writer.ask(streams) == "2", "a replica that connects anew counts once"
-        group.wants(1, "the HPA asks for one less", 120.0)
+        group.wants(1, "the HPA asks for one less", 240.0)
         group.vm(SECOND, lambda it: ANNOTATION_DRAINING in it["metadata"].get("annotations", {}), "it drains")
         group.serves(FIRST, seconds=30.0)
         assert second.ask("select pg_is_in_recovery()") == "t", "who is connected goes on for a while"
