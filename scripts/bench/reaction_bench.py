@@ -26,7 +26,7 @@ from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_CONFIG
 from protocol.runtime.clock import Clock, SystemClock
-from protocol.units import Instant, MilliCpu, Seconds
+from protocol.units import Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from scripts.autoscale.demonstration.vm_objects import postgres_vm
 from scripts.autoscale.running import run
@@ -41,7 +41,9 @@ LOAD: Final = "SELECT count(*) FROM generate_series(1, 400000) a"
 POSTGRES: Final = 5432
 BOOT: Final = Seconds(300.0)
 CALM: Final = Seconds(6.0)
-"""A guest that has just been made smaller is left alone for so long before the next load."""
+"""A guest is left alone for so long after the last change of its size, memory's too, before the next load: an agent
+does not listen to what a shrink makes of noise.
+"""
 
 REST: Final = Seconds(60.0)
 GIVE_UP: Final = Seconds(30.0)
@@ -99,6 +101,8 @@ class Starter:
     vms: Informer = field(init=False)
     _ordered: Instant | None = None
     _online: Instant | None = None
+    _sizes: tuple[Resources, Resources | None] | None = None
+    _resized: Instant = Instant(0.0)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -132,8 +136,8 @@ class Starter:
         policy = {"smoothing": HOLD, "monitor": {"hold": "3s" if with_monitor else "0s"}}
         patch: Json = {"metadata": {"annotations": {ANNOTATION_CONFIG: msgspec.json.encode(policy).decode()}}}
         await self.site.client.merge_patch(VIRTUAL_MACHINES, VM, patch)
-        await self._until(self._is_small, REST, "shrink to 1 CPU")
-        await self.clock.sleep(Seconds(CALM + self.clock.jitter()))
+        calm = Seconds(CALM + self.clock.jitter())
+        await self._until(lambda: self._is_small() and self.clock.now() - self._resized >= calm, REST, "come to rest")
         self._ordered = self._online = None
 
     async def _start(self, sessions: list[Session], connected: Seconds, *, with_monitor: bool) -> Reaction:
@@ -152,6 +156,8 @@ class Starter:
     def _see(self, change: Change) -> None:
         if change.new is not None and change.name == VM:
             found, one = parse_virtual_machine(change.new), MilliCpu(1000)
+            if (found.use, found.actual) != self._sizes:
+                self._sizes, self._resized = (found.use, found.actual), self.clock.now()
             if found.use.cpu > one and self._ordered is None:
                 self._ordered = self.clock.now()
             if found.actual is not None and found.actual.cpu > one and self._online is None:
