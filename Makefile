@@ -59,7 +59,7 @@ test-vm: env ## One real QEMU guest boots, grows under pgbench and shrinks
 
 test-kubernetes: env ## Images, and a real Kubernetes on this machine, as root: built once, started, tested and removed
 	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench
-	$(BIN)/pytest -m kubernetes -rs $(or $(TEST_ARGS),-n 2 --dist loadgroup $(addprefix --ignore=,$(ALONE_TESTS) $(ADOPTION_TESTS) $(LAST_TESTS)))
+	$(BIN)/pytest -m kubernetes -rs $(or $(TEST_ARGS),-n 3 --dist loadgroup $(addprefix --ignore=,$(ALONE_TESTS) $(ADOPTION_TESTS) $(LAST_TESTS)))
 	$(if $(TEST_ARGS),,$(BIN)/pytest -m kubernetes -rs $(ALONE_TESTS))
 
 test-adoption: env ## On the same Kubernetes: the chart installed, upgraded and removed, attacks, two schedulers, `autoscale check`, the injector, the original beside it, a group of VMs, a demonstration that is ended

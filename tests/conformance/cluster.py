@@ -7,7 +7,7 @@ import itertools
 import json
 import ssl
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,9 +40,20 @@ def client_of(kubeconfig: Path) -> httpx.Client:
     return httpx.Client(base_url=cluster["server"], headers=headers, verify=_trust(cluster, user), timeout=20)
 
 
+class SharedContext(ssl.SSLContext):
+    """One that connections of several threads begin with at once: its protocols are set when it is made.
+
+    httpcore sets them again for each connection, which takes them away from a greeting that is just being written.
+    """
+
+    def set_alpn_protocols(self, alpn_protocols: Iterable[str]) -> None:
+        """They are set already, to the one that httpcore asks for without HTTP/2."""
+
+
 def _trust(cluster: Json, user: Json) -> ssl.SSLContext:
-    authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
-    context = ssl.create_default_context(cadata=authority)
+    context = SharedContext(ssl.PROTOCOL_TLS_CLIENT)
+    ssl.SSLContext.set_alpn_protocols(context, ["http/1.1"])
+    context.load_verify_locations(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
     if "client-certificate-data" in user:
         with tempfile.TemporaryDirectory() as directory:
             chain = Path(directory) / "client.pem"
