@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import select
+import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -10,11 +12,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from deploy.neonvm.network import netns
-from protocol.units import Instant
+from protocol.units import Instant, Seconds
 from scripts.bench.frames.echoes import Echoes, answered_number, request
 
 PERIOD = 0.01
 SETTLED = 1.0
+_ROOM = 4 * 1024**2
+"""Bytes. A guest that stood still for seconds answers hundreds of frames at once, and a busy machine lets them wait."""
+
+_SO_RCVBUFFORCE = 33  # asm-generic/socket.h, as the next one
+_SO_MEMINFO = 55
+_DROPS = 8  # linux/sock_diag.h: SK_MEMINFO_DROPS
 
 
 @dataclass
@@ -25,9 +33,12 @@ class EchoClient:
     address: str
     echoes: Echoes = field(default_factory=Echoes)
     over: threading.Event = field(default_factory=threading.Event)
+    dropped: int = 0
+    """So many frames came and found no room here, in all."""
 
     def run(self) -> None:
         with netns.icmp_in(self.namespace) as raw:
+            raw.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _ROOM)
             identity, due = raw.fileno(), time.monotonic()
             while not self.over.is_set():
                 if time.monotonic() >= due:
@@ -38,6 +49,13 @@ class EchoClient:
                     number = answered_number(raw.recv(2048), identity)
                     if number is not None:
                         self.echoes.answered.setdefault(number, Instant(time.monotonic()))
+                    self.dropped = struct.unpack_from("9I", raw.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 36))[_DROPS]
+
+    @property
+    def longest(self) -> Seconds:
+        """What the slowest of its answers took."""
+        answered, sent = self.echoes.answered.copy(), self.echoes.sent
+        return Seconds(max((at - sent[number] for number, at in answered.items()), default=0.0))
 
     @property
     def lost(self) -> list[int]:
