@@ -165,21 +165,15 @@ def _virtual_machine(found: _Object, obj: JsonObject) -> VirtualMachine:
         use=use,
         actual=_actual(status, problems),
         slot_size=slot_size,
-        pod_name=_said(status, "podName"),
-        node=_said(status, "node"),
-        pod_ip=_said(status, "podIP"),
+        pod_name=text(status, "podName") or None,
+        node=text(status, "node") or None,
+        pod_ip=text(status, "podIP") or None,
         phase=text(status, "phase"),
         enabled=labels.get(LABEL_ENABLED) == "true",
         permit=_annotated(ANNOTATION_PERMIT, annotations, decode_permit, problems),
         has_bounds=bounds is not None or ANNOTATION_BOUNDS not in annotations,
     )
     return replace(vm, problems=tuple(problems), at_most=spec_bounds.max) if problems else vm
-
-
-def _said(status: JsonObject, field: str) -> str | None:
-    """A text of the status; None where there is none yet, or where it is empty."""
-    found = status.get(field)
-    return found if found and isinstance(found, str) else None
 
 
 def _slot_size(quantity: WireQuantity) -> Bytes:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from cryptography import x509
 
@@ -20,7 +20,7 @@ from deploy.local.kubernetes.programs.versions import CERT_MANAGER
 from tests.kubernetes.adoption.release import NAMESPACE
 from tests.kubernetes.real_kubernetes import RealKubernetes
 
-AUTHORITY = "autoscaling-certificates"
+AUTHORITY: Final = "autoscaling-certificates"
 
 
 @dataclass(frozen=True, slots=True)
