@@ -10,11 +10,12 @@ from collections.abc import Iterable
 
 from vm_image.build import ensure_image, rebuild
 from vm_image.host import BuildError
+from vm_image.origin import NEWEST, Origin
 
 _DESCRIPTION = """Builds the guest image: a kernel, an initrd and a root disk with postgres 15 and node_exporter.
 
 The result is kept under ${AUTOSCALE_CACHE:-~/.cache/autoscale}/images and used again until one of its inputs
-changes. Needs mmdebstrap, qemu-utils, qemu-system-x86 and e2fsprogs; as root it installs what is missing.
+changes. Needs mmdebstrap, qemu-utils and qemu-system-x86; as root it installs what is missing.
 `autoscale images build postgres-vm` makes a container image of it, as NeonVM takes it."""
 
 
@@ -31,10 +32,24 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         super().add_usage(usage, actions, groups, prefix or "Usage: ")
 
 
+def _origin(snapshot: str) -> Origin:
+    try:
+        return Origin(snapshot)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def main() -> int:
     """Runs the build; returns the exit code."""
     parser = argparse.ArgumentParser(prog="vm_image/build.sh", description=_DESCRIPTION, formatter_class=_Help)
     parser.add_argument("--rebuild", action="store_true", help="build anew, with the newest packages")
+    parser.add_argument(
+        "--snapshot",
+        type=_origin,
+        metavar="TIME",
+        default=NEWEST,
+        help="Debian's packages of a time, such as 20260102T030405Z",
+    )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     started = time.monotonic()
@@ -43,7 +58,7 @@ def main() -> int:
         print(f"{time.monotonic() - started:6.1f} s  {line}", file=sys.stderr, flush=True)
 
     try:
-        image = rebuild(report) if options.rebuild else ensure_image(report)
+        image = (rebuild if options.rebuild else ensure_image)(report, options.snapshot)
     except BuildError as error:
         print(f"vm_image/build.sh: {error}", file=sys.stderr)
         return 1

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tarfile
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from vm_image import archives, host, recipe
 from vm_image.host import BuildError
+from vm_image.origin import NEWEST, SUITE, Origin
 from vm_image.store import Report, Store, cache_root
 
 FIRST_LINE: Final = "autoscale: the first program runs"
@@ -19,6 +22,8 @@ DPKG_STATUS: Final = "var/lib/dpkg/status"
 """Dpkg's list of what it has installed."""
 
 _BASE: Final = "base.tar"
+_DESCRIPTION: Final = "image.json"
+_REPEATABLE: Final = {"SOURCE_DATE_EPOCH": str(recipe.SOURCE_DATE_EPOCH)}
 _INITRD_DIRECTORIES: Final = ("proc", "root", "modules", "bin")
 _INITRD_COMMANDS: Final = ("sh", "mount", "umount", "insmod", "switch_root", "poweroff")
 
@@ -48,17 +53,24 @@ def cached_image() -> GuestImage | None:
     return None if folder is None else GuestImage.at(folder)
 
 
-def ensure_image(report: Report) -> GuestImage:
+def ensure_image(report: Report, origin: Origin = NEWEST) -> GuestImage:
     """The image of the present recipe, built where it is missing (about a minute and a half the first time).
 
     Safe to call from several processes at once. Raises ``BuildError``.
     """
-    return GuestImage.at(image_store().get(recipe.image_key(), lambda work: _make_image(work, report), report))
+    name = _name(recipe.image_key(), origin)
+    return GuestImage.at(image_store().get(name, lambda work: _make_image(work, origin, report), report))
 
 
-def base_layer() -> Path:
+def base_layer(origin: Origin = NEWEST) -> Path:
     """The tar of the present recipe's base layer, which an image was made of."""
-    return _layers().path(recipe.base_key()) / _BASE
+    return _layers().path(_name(recipe.base_key(), origin)) / _BASE
+
+
+def inputs_of(image: GuestImage) -> str:
+    """What an image was made of: its recipe and, as a digest, its base layer. Equal inputs give equal images."""
+    described = json.loads((image.disk.parent / _DESCRIPTION).read_text())
+    return f"{described['recipe']} {described['baseDigest']}"
 
 
 def busybox_of(base: Path) -> bytes:
@@ -73,23 +85,29 @@ def packages_of(base: Path) -> bytes:
         return archives.member(packed, DPKG_STATUS)
 
 
-def rebuild(report: Report) -> GuestImage:
-    """The image with the newest packages of the distribution, whatever is in the cache. Raises ``BuildError``."""
-    _layers().drop(recipe.base_key(), report)
-    image_store().drop(recipe.image_key(), report)
-    return ensure_image(report)
+def rebuild(report: Report, origin: Origin = NEWEST) -> GuestImage:
+    """The image from nothing, with the packages that the distribution has now. Raises ``BuildError``."""
+    _layers().drop(_name(recipe.base_key(), origin), report)
+    image_store().drop(_name(recipe.image_key(), origin), report)
+    return ensure_image(report, origin)
 
 
 def _layers() -> Store:
     return Store(cache_root() / "layers")
 
 
-def _make_image(work: Path, report: Report) -> None:
+def _name(key: str, origin: Origin) -> str:
+    """Under which name something of that key is kept: equal packages give equal images wherever they came from."""
+    return f"{key}-{origin.snapshot}" if origin.snapshot else key
+
+
+def _make_image(work: Path, origin: Origin, report: Report) -> None:
     report("1/4 looking for the programs that the build needs")
     host.ensure_tools(report)
     host.check_rootless()
     report("2/4 packages, kernel and an empty database (once, about a minute)")
-    base = _layers().get(recipe.base_key(), lambda layer: _make_base(layer, report), report) / _BASE
+    name = _name(recipe.base_key(), origin)
+    base = _layers().get(name, lambda layer: _make_base(layer, origin, report), report) / _BASE
     report("3/4 kernel and initrd")
     try:
         _make_boot(work, base)
@@ -97,16 +115,20 @@ def _make_image(work: Path, report: Report) -> None:
         raise BuildError(f"the base layer has no {error}; build it anew: vm_image/build.sh --rebuild") from error
     report("4/4 root disk")
     _make_disk(work, base, report)
+    with base.open("rb") as packed:
+        digest = hashlib.file_digest(packed, "sha256").hexdigest()
     described = {
-        "suite": recipe.SUITE,
+        "suite": SUITE,
         "packages": recipe.PACKAGES,
+        "recipe": recipe.image_key(),
         "base": recipe.base_key(),
+        "baseDigest": digest,
         "diskMiB": recipe.DISK_MIB,
     }
-    (work / "image.json").write_text(json.dumps(described, indent=2) + "\n")
+    (work / _DESCRIPTION).write_text(json.dumps(described, indent=2) + "\n")
 
 
-def _make_base(work: Path, report: Report) -> None:
+def _make_base(work: Path, origin: Origin, report: Report) -> None:
     """The root file system as a tar, by mmdebstrap; the longest step."""
     temporary = work / "tmp"
     temporary.mkdir()
@@ -115,14 +137,16 @@ def _make_base(work: Path, report: Report) -> None:
         "mmdebstrap",
         f"--mode={'root' if host.is_root() else 'unshare'}",
         "--variant=minbase",
+        "--skip=cleanup/apt",
         f"--include={','.join(recipe.PACKAGES)}",
         *(f"--dpkgopt=path-exclude={path}" for path in recipe.LEFT_OUT),
         f"--customize-hook={recipe.HERE / 'rootfs' / 'customize.sh'}",
-        recipe.SUITE,
+        SUITE,
         "-",
+        *(origin.sources.splitlines() if origin.snapshot else ()),
     ]
-    script = 'out=$1; shift; exec "$@" >"$out"'
-    host.run(["sh", "-c", script, "sh", str(work / _BASE), *command], work / "mmdebstrap.log", report)
+    script = 'umask 022; out=$1; shift; exec "$@" >"$out"'
+    host.run(["sh", "-c", script, "sh", str(work / _BASE), *command], work / "mmdebstrap.log", report, _REPEATABLE)
     temporary.rmdir()
 
 
@@ -151,6 +175,7 @@ def _make_disk(work: Path, base: Path, report: Report) -> None:
     ours = work / "ours.tar"
     ours.write_bytes(archives.tar(files))
     script = recipe.HERE / "rootfs" / "disk.sh"
-    arguments = [str(work), str(base), str(ours), f"{recipe.DISK_MIB}M"]
-    host.run([*host.as_root(), "sh", str(script), *arguments], work / "disk.log", report)
+    identifier = uuid.uuid5(uuid.NAMESPACE_OID, recipe.image_key())
+    arguments = [str(work), str(base), str(ours), f"{recipe.DISK_MIB}M", str(identifier)]
+    host.run([*host.as_root(), "sh", str(script), *arguments], work / "disk.log", report, _REPEATABLE)
     ours.unlink()

@@ -19,7 +19,6 @@ from vm_image.store import Report
 
 TOOLS: Final[Mapping[str, str]] = {
     "mmdebstrap": "mmdebstrap",
-    "mke2fs": "e2fsprogs",
     "qemu-img": "qemu-utils",
     "qemu-system-x86_64": "qemu-system-x86",
 }
@@ -29,6 +28,7 @@ ROOTLESS_TOOLS: Final[Mapping[str, str]] = {"newuidmap": "uidmap", "unshare": "u
 """The same of what a build without root needs as well."""
 
 _GRACE_SECONDS: Final = 3
+_NOTHING: Final[Mapping[str, str]] = {}
 
 
 class BuildError(Exception):
@@ -88,10 +88,11 @@ def check_rootless() -> None:
         )
 
 
-def run(command: Sequence[str], log: Path, report: Report) -> None:
+def run(command: Sequence[str], log: Path, report: Report, environment: Mapping[str, str] = _NOTHING) -> None:
     """Runs one step of the build; its output goes to ``log`` and lines that start with ``I:`` also to ``report``.
 
-    Raises ``BuildError`` with the end of the output. An interrupted step gets the time to clean up after itself.
+    ``environment`` is added to that of this process. An interrupted step gets the time to clean up after itself.
+    Raises ``BuildError`` with the end of the output.
     """
     with (
         log.open("a") as written,
@@ -102,6 +103,7 @@ def run(command: Sequence[str], log: Path, report: Report) -> None:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            env={**os.environ, **environment},
         ) as process,
     ):
         try:

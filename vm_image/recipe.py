@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from vm_image.origin import SUITE
+
 HERE: Final = Path(__file__).parent
-SUITE: Final = "bookworm"
 PACKAGES: Final = (
     "postgresql-15",
     "prometheus-node-exporter",
@@ -49,6 +50,9 @@ MODULE_ORDER: Final = (
     "pvpanic-pci",
 )
 """The kernel modules of the initrd, each after those that it needs."""
+
+SOURCE_DATE_EPOCH: Final = 1767225600
+"""Seconds since 1970: the time of whatever is younger in an image, and of its database (2026-01-01)."""
 
 DISK_MIB: Final = 4096
 """Size of the root disk in MiB; the file is sparse and holds only what is used."""
@@ -85,7 +89,8 @@ GUEST_FILES: Final = (
 
 def base_key() -> str:
     """The name of the base layer."""
-    return _digest([SUITE, *PACKAGES, "|", *LEFT_OUT, "|", *MODULE_ORDER], ["rootfs/customize.sh"])
+    chosen = [SUITE, *PACKAGES, "|", *LEFT_OUT, "|", *MODULE_ORDER, "|", str(SOURCE_DATE_EPOCH)]
+    return _digest(chosen, ["rootfs/customize.sh", "rootfs/initdb.sh"])
 
 
 def image_key() -> str:

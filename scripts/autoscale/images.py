@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from deploy.images.building.layers import LayerMaker, merged
 from deploy.images.building.rootfs import write_tree
 from deploy.images.catalogue import IMAGES, Image
 from deploy.images.formats.registry_login import LoginError
-from deploy.images.inputs.apt import Origin, drop_packages
+from deploy.images.inputs.apt import drop_packages
 from deploy.images.inputs.checkout import Checkout
 from deploy.images.push import PushError, Target, push
 from deploy.images.rules.lock import LockError
@@ -25,6 +24,7 @@ from deploy.images.rules.platforms import PLATFORMS, Platform
 from scripts.autoscale.running import INTERRUPTED
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
 from vm_image.host import BuildError
+from vm_image.origin import NEWEST, Origin
 from vm_image.store import Report
 
 DEFAULT_FOLDER: Final = Path("build/images")
@@ -43,10 +43,11 @@ def _platforms(names: list[str] | None) -> list[str]:
     return names or []
 
 
-def _time(snapshot: str) -> str:
-    if snapshot and not re.fullmatch(r"\d{8}T\d{6}Z", snapshot):
-        raise typer.BadParameter(f"expected a time such as 20260102T030405Z, got {snapshot!r}")
-    return snapshot
+def _origin(snapshot: str) -> Origin:
+    try:
+        return Origin(snapshot)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 Names = Annotated[list[str] | None, typer.Argument(callback=_known, help="Which images; all of them without names.")]
@@ -59,8 +60,14 @@ OnPlatforms = Annotated[
 Tag = Annotated[str, typer.Option(help="The images' tag.")]
 Folder = Annotated[Path, typer.Option("--output", help="The folder of the archives.")]
 Snapshot = Annotated[
-    str,
-    typer.Option(callback=_time, help="Debian's packages of a time, such as 20260102T030405Z."),
+    Origin,
+    typer.Option(
+        "--snapshot",
+        parser=_origin,
+        metavar="TIME",
+        show_default="the newest",
+        help="Debian's packages of a time, such as 20260102T030405Z.",
+    ),
 ]
 
 
@@ -108,7 +115,7 @@ def build_images(  # noqa: PLR0913, PLR0917 - the options of a command
         str, typer.Option(help="The registry in the images' names, as pods name them.")
     ] = DEFAULT_REGISTRY,
     tag: Tag = "dev",
-    snapshot: Snapshot = "",
+    snapshot: Snapshot = NEWEST,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Fetch the newest packages first.")] = False,
 ) -> None:
     """Build images as archives that `ctr image import`, `docker load` and `autoscale images push` take."""
@@ -146,7 +153,7 @@ def unpack(
     name: Annotated[str, typer.Argument(help="The image.")],
     folder: Annotated[Path, typer.Argument(help="An empty folder, or one to be made.")],
     platform: Annotated[str, typer.Option(help="linux/amd64 or linux/arm64; this machine's without.")] = "",
-    snapshot: Snapshot = "",
+    snapshot: Snapshot = NEWEST,
 ) -> None:
     """Write the files of an image into a folder; deploy/images/Dockerfile does so."""
     (image,) = (IMAGES[known] for known in _known([name]))
@@ -184,8 +191,8 @@ def _chosen(names: Sequence[str] | None) -> list[Platform]:
     return [PLATFORMS[name] for name in names] if names else [native_platform()]
 
 
-def _maker(platform: Platform, snapshot: str, report: Report) -> LayerMaker:
-    return LayerMaker(Checkout(), platform, native_platform(), Origin(snapshot), report)
+def _maker(platform: Platform, origin: Origin, report: Report) -> LayerMaker:
+    return LayerMaker(Checkout(), platform, native_platform(), origin, report)
 
 
 @contextmanager

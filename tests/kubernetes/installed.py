@@ -11,7 +11,6 @@ from typing import Final
 from deploy.images.building.image_build import build, native_platform
 from deploy.images.building.layers import LayerMaker
 from deploy.images.catalogue import IMAGES
-from deploy.images.inputs.apt import Origin
 from deploy.images.inputs.checkout import Checkout
 from deploy.kube.client import client_from_kubeconfig
 from deploy.local.kubernetes.machine.image_loading import load_image
@@ -20,6 +19,7 @@ from deploy.local.kubernetes.plan.installation_plan import MANIFESTS, NAMESPACE,
 from protocol.runtime.clock import SystemClock
 from tests.deploy.manifests import ROOT
 from tests.kubernetes.real_kubernetes import VERSION, RealKubernetes
+from vm_image.origin import Origin
 
 GROUPS: Final = "deploy/kubernetes/groups.yaml"
 

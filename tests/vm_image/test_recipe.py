@@ -31,7 +31,7 @@ def test_another_disk_size_changes_only_the_image(monkeypatch: pytest.MonkeyPatc
 
 def test_every_file_of_ours_in_the_folder_is_in_the_recipe() -> None:
     listed = {file.source for file in recipe.GUEST_FILES}
-    used_by_the_build = {"rootfs/customize.sh", "rootfs/disk.sh"}
+    used_by_the_build = {"rootfs/customize.sh", "rootfs/initdb.sh", "rootfs/disk.sh"}
     there = {str(path.relative_to(recipe.HERE)) for path in (recipe.HERE / "rootfs").iterdir()}
     assert there == listed | used_by_the_build
 

@@ -1,7 +1,10 @@
 #!/bin/sh
-# disk.sh WORK BASE OURS SIZE: makes WORK/rootfs.raw of SIZE from the base tar and our own files, a tar too.
+# disk.sh WORK BASE OURS SIZE UUID: makes WORK/rootfs.raw of SIZE from the base tar and our own files, a tar too.
 # Runs as root, or as the root of a user namespace, which cannot make devices: the guest's kernel brings its own.
+# Equal inputs give equal bytes. So the programs are those of the guest, and every time in the file system that is later
+# than SOURCE_DATE_EPOCH is that; mke2fs takes two of an inode's times from the unpacked tree, where they cannot be set.
 set -eu
+umask 022
 cd "$1"
 trap 'rm -rf tree' EXIT
 trap 'exit 143' INT TERM
@@ -13,4 +16,18 @@ mkdir -p tree/neonvm/bin tree/neonvm/runtime
 ln -s /sbin/init tree/neonvm/bin/init
 for name in sh mkdir mount chmod mkswap swapon swapoff; do ln -s /bin/busybox "tree/neonvm/bin/$name"; done
 for name in blkid tune2fs; do ln -s "/sbin/$name" "tree/neonvm/bin/$name"; done
-mke2fs -q -t ext4 -m 0 -N 65536 -L autoscale -E lazy_itable_init=0,lazy_journal_init=0 -d tree rootfs.raw "$4"
+find tree -newermt "@$SOURCE_DATE_EPOCH" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+
+export E2FSPROGS_FAKE_TIME="$SOURCE_DATE_EPOCH" MKE2FS_CONFIG=tree/etc/mke2fs.conf
+inodes=65536
+of_guest() {
+    program=tree/sbin/$1
+    shift
+    tree/lib64/ld-linux-x86-64.so.2 --library-path tree/lib/x86_64-linux-gnu:tree/usr/lib/x86_64-linux-gnu "$program" "$@"
+}
+of_guest mke2fs -q -t ext4 -m 0 -N $inodes -L autoscale -U "$5" -E "lazy_itable_init=0,lazy_journal_init=0,hash_seed=$5" \
+    -d tree rootfs.raw "$4"
+free=$(of_guest dumpe2fs -h rootfs.raw 2>&1 | sed -n 's/^Free inodes: *//p')
+for inode in 2 $(seq 11 $((inodes - free))); do
+    printf "set_inode_field <$inode> %s @$SOURCE_DATE_EPOCH\n" ctime atime
+done | of_guest debugfs -w -f - rootfs.raw >/dev/null

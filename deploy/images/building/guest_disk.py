@@ -14,36 +14,32 @@ from typing import Final
 from deploy.images.catalogue import GUEST
 from deploy.images.formats.tree import File, symlink
 from deploy.images.rules.platforms import Platform
-from vm_image import host, recipe
-from vm_image.build import DPKG_STATUS, base_layer, busybox_of, ensure_image, packages_of
+from vm_image import host
+from vm_image.build import DPKG_STATUS, GuestImage, busybox_of, packages_of
 from vm_image.host import BuildError
 from vm_image.store import Report
 
 COMMANDS: Final = ("sh", "mv", "chown", "sysctl", "cp", "ls")
 
 
-def disk_key(platform: Platform) -> str:
-    """The name of the disk's content. Raises ``BuildError`` for a platform that there is no guest for."""
+def check_platform(platform: Platform) -> None:
+    """Raises ``BuildError`` for a platform that there is no guest for."""
     if platform.name != GUEST:
         raise BuildError(f"the guest's disk is built for {GUEST} only: leave postgres-vm out for {platform.name}")
-    return f"guest-disk and its packages {recipe.image_key()}"
 
 
-def kernel_files(report: Report) -> list[File]:
-    """The kernel and the initrd of the present recipe; a guest is an amd64 machine wherever it runs."""
-    image = ensure_image(report)
+def kernel_files(image: GuestImage) -> list[File]:
+    """The kernel and the initrd of a guest image; a guest is an amd64 machine wherever it runs."""
     return [File(f"vm/kernel/{path.name}", path.read_bytes()) for path in (image.kernel, image.initrd)]
 
 
-def disk_files(report: Report) -> list[File]:
-    """The disk of the present recipe with its commands; the guest image is built where it is missing."""
-    image = ensure_image(report)
+def disk_files(image: GuestImage, base: Path, report: Report) -> list[File]:
+    """The disk of a guest image with its commands, which come from its ``base`` layer, a tar."""
     report("packing the root disk (qcow2)")
     with tempfile.TemporaryDirectory(prefix="autoscale-pack-") as work:
         disk = Path(work, "disk.qcow2")
         convert = ["qemu-img", "convert", "-c", "-f", "raw", "-O", "qcow2", str(image.disk), str(disk)]
         host.run(convert, Path(work, "convert.log"), report)
-        base = base_layer()
         return with_commands(disk.read_bytes(), busybox_of(base), packages_of(base))
 
 

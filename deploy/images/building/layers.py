@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import assert_never
 
 from deploy.images.building.bytecode import Interpreter
-from deploy.images.building.guest_disk import disk_files, disk_key, kernel_files
+from deploy.images.building.guest_disk import check_platform, disk_files, kernel_files
 from deploy.images.building.layer_store import StoredLayer, files_of, layer_key, stored_layer
 from deploy.images.building.rootfs import write_tree
 from deploy.images.catalogue import PYTHON, GuestDisk, GuestKernel, Image, Layer, Packages, Sources, Wheels
@@ -24,7 +24,8 @@ from deploy.images.rules.base_files import described, program, system_files
 from deploy.images.rules.contents import kept, reached
 from deploy.images.rules.lock import Pin, closure
 from deploy.images.rules.platforms import Platform
-from vm_image import recipe
+from vm_image.build import GuestImage, base_layer, ensure_image, inputs_of
+from vm_image.origin import Origin
 from vm_image.store import Report, Store, cache_root
 
 
@@ -35,7 +36,7 @@ class LayerMaker:
     checkout: Checkout
     platform: Platform
     native: Platform
-    origin: apt.Origin
+    origin: Origin
     report: Report
 
     def layers_of(self, image: Image) -> list[StoredLayer]:
@@ -58,11 +59,14 @@ class LayerMaker:
             case Sources():
                 return self._source_layer(layer)
             case GuestDisk():
-                key = layer_key([disk_key(self.platform).encode()])
-                return stored_layer(key, lambda: tree(disk_files(self.report)), self.report)
+                check_platform(self.platform)
+                image, base = self._guest_image, base_layer(self.origin)
+                key = layer_key([b"guest-disk and its packages", inputs_of(image).encode()])
+                return stored_layer(key, lambda: tree(disk_files(image, base, self.report)), self.report)
             case GuestKernel():
-                key = layer_key([f"guest-kernel {recipe.image_key()}".encode()])
-                return stored_layer(key, lambda: tree(kernel_files(self.report)), self.report)
+                image = self._guest_image
+                key = layer_key([b"guest-kernel", inputs_of(image).encode()])
+                return stored_layer(key, lambda: tree(kernel_files(image)), self.report)
             case _:
                 assert_never(layer)
 
@@ -106,6 +110,10 @@ class LayerMaker:
     def _with_bytecode(self, files: Iterable[File]) -> list[File]:
         given = list(files)
         return [*given, *self._interpreter.compiled(given)]
+
+    @cached_property
+    def _guest_image(self) -> GuestImage:
+        return ensure_image(self.report, self.origin)
 
     @cached_property
     def _interpreter(self) -> Interpreter:

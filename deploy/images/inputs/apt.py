@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,35 +16,15 @@ from deploy.images.catalogue import Image, Packages
 from deploy.images.rules.platforms import Platform
 from vm_image import host
 from vm_image.host import BuildError
+from vm_image.origin import KEYRING, Origin
 from vm_image.store import Report, Store, cache_root
 
-SUITE: Final = "bookworm"
-KEYRING: Final = "/usr/share/keyrings/debian-archive-keyring.gpg"
-_NEWEST: Final = "http://deb.debian.org"
-_SNAPSHOT: Final = "http://snapshot.debian.org/archive"
 STAND_INS: Final = (
     *("adduser", "awk", "debconf", "dpkg", "openssl", "passwd", "perl-base", "tar"),
     *("libbrlapi0.8", "libcacard0", "libcap2-bin", "libgstreamer-plugins-base1.0-0", "libgstreamer1.0-0"),
     *("libspice-server1", "libsndio7.0"),
 )
 """Packages that others depend on and no image has: for their installation, or for sound and screens of QEMU."""
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where packages come from: the newest of Debian 12, or its state at ``snapshot`` (``20260102T030405Z``)."""
-
-    snapshot: str = ""
-
-    @property
-    def sources(self) -> str:
-        """apt's list of sources."""
-        options = f"signed-by={KEYRING}" + (" check-valid-until=no" if self.snapshot else "")
-        parts = (("debian", SUITE), ("debian", f"{SUITE}-updates"), ("debian-security", f"{SUITE}-security"))
-        return "".join(f"deb [{options}] {self._address(archive)} {suite} main\n" for archive, suite in parts)
-
-    def _address(self, archive: str) -> str:
-        return f"{_SNAPSHOT}/{archive}/{self.snapshot}" if self.snapshot else f"{_NEWEST}/{archive}"
 
 
 def installed(architecture: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from deploy.images.building.image_build import native_platform
 from deploy.images.building.layers import LayerMaker
 from deploy.images.catalogue import IMAGES
-from deploy.images.inputs.apt import Origin
 from deploy.images.inputs.checkout import Checkout
 from deploy.images.rules.platforms import PLATFORMS
+from vm_image.origin import Origin
 
 SERVICES = [image for image in IMAGES.values() if not image.is_guest]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deploy.images.catalogue import IMAGES, NON_ROOT, PYTHON, Image, Packages, Sources, Wheels
-from deploy.images.inputs.apt import Origin, installed
+from deploy.images.inputs.apt import installed
 from deploy.images.inputs.checkout import Checkout
 from deploy.images.inputs.wheelhouse import requirements_here
 from deploy.images.rules.base_files import ENVIRONMENT
@@ -119,13 +119,6 @@ def test_the_file_for_docker_says_the_same(image: Image) -> None:
     assert f"USER {NON_ROOT}\n" in text.partition("FROM empty")[0]
     assert f"ENV {' '.join(f'{name}={value}' for name, value in ENVIRONMENT.items())}\n" in text
     assert set(re.findall(r"^FROM empty AS (\S+)$", text, re.MULTILINE)) == {each.name for each in WITH_DOCKER}
-
-
-def test_packages_come_from_debian_alone_and_from_one_state_of_it_where_that_is_asked() -> None:
-    newest, then = Origin().sources, Origin("20260102T030405Z").sources
-    assert newest.count("http://deb.debian.org/") == newest.count("signed-by=") == 3
-    assert then.count("/20260102T030405Z bookworm") == then.count("check-valid-until=no") == 3
-    assert newest.count("-security main") == 1
 
 
 def test_what_only_an_installation_needs_is_not_fetched() -> None:

@@ -15,7 +15,6 @@ from typing import Any, Final
 from deploy.images.building.image_build import build, native_platform
 from deploy.images.building.layers import LayerMaker
 from deploy.images.catalogue import IMAGES
-from deploy.images.inputs.apt import Origin
 from deploy.images.inputs.checkout import Checkout
 from deploy.local.kubernetes.machine.image_loading import load_image
 from deploy.local.kubernetes.machine.installation import built_parts
@@ -24,6 +23,7 @@ from deploy.local.kubernetes.plan.installation_plan import OWN_IMAGES, REFERENCE
 from scripts.manifests.__main__ import ROOT, helm
 from scripts.manifests.rendering import CHART
 from tests.kubernetes.real_kubernetes import VERSION, RealKubernetes
+from vm_image.origin import Origin
 
 NAMESPACE: Final = "autoscale-system"
 NEXT: Final = "next"

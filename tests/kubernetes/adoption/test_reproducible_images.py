@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import filecmp
+import os
 import tempfile
 from pathlib import Path
 
@@ -10,12 +12,15 @@ import pytest
 from deploy.images.building.image_build import build
 from deploy.images.formats import oci
 from tests.deploy.images.checked_out import SERVICES, maker
+from tests.kubernetes.adoption.debian_archive import STATE, archive_proxy
+from vm_image.build import GuestImage, ensure_image, inputs_of
+from vm_image.origin import NEWEST, Origin
 from vm_image.store import cache_root
 
 pytestmark = pytest.mark.kubernetes
 
 KEPT = ("packages", "wheels", "images", "layers")
-"""What has been fetched, and the guest image: two builds of its empty database differ."""
+"""What has been fetched, and the guest image, which has a test of its own."""
 
 
 def fresh_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,3 +47,29 @@ def test_a_build_from_nothing_is_to_the_byte_what_earlier_builds_left(
     kept = built_services(tmp_path)
     fresh_cache(tmp_path / "cache", monkeypatch)
     assert built_services(tmp_path) == kept
+
+
+def built_guest(cache: Path, origin: Origin, monkeypatch: pytest.MonkeyPatch) -> GuestImage:
+    """A guest image that was made of nothing that an earlier build left."""
+    monkeypatch.setenv("AUTOSCALE_CACHE", str(cache))
+    return ensure_image(print, origin)
+
+
+def test_two_guest_images_of_equal_packages_are_equal_to_the_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one takes them from the archive of all states, elsewhere, at another time, under other settings."""
+    newest = built_guest(tmp_path / "newest", NEWEST, monkeypatch)
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    monkeypatch.setenv("LC_ALL", "C")
+    before = os.umask(0o077)
+    try:
+        with archive_proxy() as proxy:
+            monkeypatch.setenv("http_proxy", proxy)
+            archived = built_guest(tmp_path / "archived", Origin(STATE), monkeypatch)
+    finally:
+        os.umask(before)
+    assert inputs_of(archived) == inputs_of(newest)
+    for one, other in zip((newest.kernel, newest.initrd), (archived.kernel, archived.initrd), strict=True):
+        assert one.read_bytes() == other.read_bytes()
+    assert filecmp.cmp(newest.disk, archived.disk, shallow=False)

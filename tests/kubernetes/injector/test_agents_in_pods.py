@@ -15,7 +15,6 @@ import pytest
 from deploy.images.building.image_build import build, native_platform
 from deploy.images.building.layers import LayerMaker
 from deploy.images.catalogue import IMAGES
-from deploy.images.inputs.apt import Origin
 from deploy.images.inputs.checkout import Checkout
 from deploy.local.kubernetes.machine.image_loading import load_image
 from deploy.local.kubernetes.plan.cluster_plan import CONTROL_HOST
@@ -27,6 +26,7 @@ from tests.kubernetes.scheduling.agents import Agent
 from tests.kubernetes.scheduling.books import PODS, VMS, Obj
 from tests.kubernetes.scheduling.programs import AGENTS
 from tests.kubernetes.scheduling.stage import Stage
+from vm_image.origin import Origin
 
 pytestmark = pytest.mark.kubernetes
 

@@ -15,7 +15,6 @@ import msgspec
 from deploy.images.building.image_build import build, native_platform
 from deploy.images.building.layers import LayerMaker
 from deploy.images.catalogue import IMAGES
-from deploy.images.inputs.apt import Origin
 from deploy.images.inputs.checkout import Checkout
 from deploy.images.rules.lock import LockError
 from deploy.local.kubernetes.plan.installation_plan import OWN_IMAGES, REFERENCE, kube_scheduler_image
@@ -24,6 +23,7 @@ from deploy.local.kubernetes.programs.images import Image, write_image
 from deploy.local.kubernetes.programs.toolchain import NoGoError, find_go
 from deploy.local.kubernetes.programs.versions import KUBERNETES, kubernetes_set, required_version
 from vm_image.host import BuildError
+from vm_image.origin import Origin
 from vm_image.store import Report
 
 

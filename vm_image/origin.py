@@ -1,0 +1,38 @@
+"""Which of Debian's packages an image is made of (pure)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+SUITE: Final = "bookworm"
+KEYRING: Final = "/usr/share/keyrings/debian-archive-keyring.gpg"
+_NEWEST: Final = "http://deb.debian.org"
+_SNAPSHOT: Final = "http://snapshot.debian.org/archive"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where packages come from: the newest of Debian 12, or its state at ``snapshot`` (``20260102T030405Z``)."""
+
+    snapshot: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises ``ValueError`` for what is no time."""
+        if self.snapshot and not re.fullmatch(r"\d{8}T\d{6}Z", self.snapshot):
+            raise ValueError(f"expected a time such as 20260102T030405Z, got {self.snapshot!r}")
+
+    @property
+    def sources(self) -> str:
+        """apt's list of sources."""
+        options = f"signed-by={KEYRING}" + (" check-valid-until=no" if self.snapshot else "")
+        parts = (("debian", SUITE), ("debian", f"{SUITE}-updates"), ("debian-security", f"{SUITE}-security"))
+        return "".join(f"deb [{options}] {self._address(archive)} {suite} main\n" for archive, suite in parts)
+
+    def _address(self, archive: str) -> str:
+        return f"{_SNAPSHOT}/{archive}/{self.snapshot}" if self.snapshot else f"{_NEWEST}/{archive}"
+
+
+NEWEST: Final = Origin()
+"""What Debian 12 has now."""
