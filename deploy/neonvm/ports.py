@@ -234,8 +234,11 @@ class Guest(Protocol):
     async def state(self) -> GuestState:
         """What the guest has now."""
 
-    async def set_cpu(self, use: MilliCpu) -> None:
-        """Gives the guest this much CPU: whole CPUs online, and a quota for the fraction."""
+    async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
+        """Gives the guest this much CPU: whole CPUs online, and a quota for the fraction.
+
+        Returns what it then says that it has; None where it must be asked (see ``state``).
+        """
 
     async def set_memory(self, use: Bytes) -> None:
         """Asks the guest to have this much memory; shrinking may stop part of the way (see ``state``)."""

@@ -13,14 +13,33 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Final, TypeVar
 
-from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of, number, text, texts, uid_of, version_of
+from protocol.kubernetes.objects import (
+    JsonObject,
+    child,
+    flag,
+    items,
+    name_of,
+    number,
+    text,
+    texts,
+    uid_of,
+    version_of,
+    whole,
+)
 from protocol.messages import ObjectName
-from protocol.names import ANNOTATION_APPROVED, ANNOTATION_PERMIT, AUTO_MIGRATION, BOOTING, LABEL_ENABLED
-from protocol.permits import decode_permit
+from protocol.names import (
+    ANNOTATION_APPROVED,
+    ANNOTATION_PERMIT,
+    ANNOTATION_PERMIT_WRITER,
+    AUTO_MIGRATION,
+    BOOTING,
+    LABEL_ENABLED,
+)
+from protocol.permits import decode_permit, encode_permit
 from protocol.units import ZERO, Bytes, MilliCpu, Resources
 from protocol.virtual_machine import Bounds, VirtualMachine, parse_virtual_machine
 from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire, slot_count_from_wire
@@ -39,13 +58,15 @@ class ClusterVm(VirtualMachine):
     """A VirtualMachine with what decides where and whether it may move.
 
     ``has_overlay``: its guest has an address of its own, which it keeps when it moves. ``is_booting``: its controller
-    says so, and would refuse to move it. ``first_requests`` are those of ``podResources``.
+    says so, and would refuse to move it. ``first_requests`` are those of ``podResources``. ``generation`` changes with
+    the spec alone; 0 where the API server does not count it.
     """
 
     constraints: PodConstraints = UNCONSTRAINED
     has_overlay: bool = True
     is_booting: bool = False
     first_requests: Resources | None = None
+    generation: int = 0
 
 
 _NAMES: Final = tuple(each.name for each in fields(VirtualMachine))
@@ -60,8 +81,35 @@ def read_vm(obj: JsonObject) -> VirtualMachine:
     booting = any(text(each, "reason") == BOOTING for each in items(obj, "status", "conditions"))
     known, first = dict(zip(_NAMES, _KNOWN(vm), strict=True)), _first_requests(spec)
     return ClusterVm(
-        **known, constraints=pod_constraints(spec), has_overlay=has_overlay, is_booting=booting, first_requests=first
+        **known,
+        constraints=pod_constraints(spec),
+        has_overlay=has_overlay,
+        is_booting=booting,
+        first_requests=first,
+        generation=whole(obj, "metadata", "generation"),
     )
+
+
+def with_permit(vm: VirtualMachine, permit: Resources, answer: JsonObject) -> VirtualMachine | None:
+    """``vm`` after a write of ``permit`` onto that very version of it was answered; None where more may have changed.
+
+    What a webhook changes in passing shows in the generation, the labels or the annotations; the status is written
+    elsewhere. So the rest of the answer need not be read.
+    """
+    metadata = answer.get("metadata")
+    if not isinstance(vm, ClusterVm) or not vm.generation or vm.problems or vm.unreadable or type(metadata) is not dict:
+        return None
+    annotations, version = metadata.get("annotations"), metadata.get("resourceVersion")
+    if type(annotations) is not dict or type(version) is not str:
+        return None
+    written = {
+        ANNOTATION_PERMIT: encode_permit(permit),
+        ANNOTATION_PERMIT_WRITER: text(annotations, ANNOTATION_PERMIT_WRITER),
+    }
+    seen = metadata.get("uid"), metadata.get("generation"), metadata.get("labels", {}), annotations
+    if seen != (vm.uid, vm.generation, vm.labels, {**vm.annotations, **written}):
+        return None
+    return replace(vm, resource_version=version, annotations=annotations, permit=permit)
 
 
 def vm_facts(vm: VirtualMachine) -> VmFacts:

@@ -25,7 +25,7 @@ from protocol.messages import ObjectName
 from protocol.units import Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError, ApiUnknownError
-from scheduler_plugin.cluster.virtual_machines import vm_facts
+from scheduler_plugin.cluster.virtual_machines import vm_facts, with_permit
 from scheduler_plugin.cluster.write import WRITE_TIMEOUT
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import PersistPermit
@@ -87,14 +87,19 @@ class PermitWriter:
         return None
 
     async def _stored_on(self, vm: VirtualMachine, order: PersistPermit) -> VirtualMachine | None:
-        known = self._context.feed.vms.newest
+        vms = self._context.feed.vms
+        known = vms.newest
         answer = await self._context.writer.store_permit(vm, order)
         version = version_of(answer)
         if version == vm.resource_version:
             raise ApiUnknownError("the write has changed nothing, so that an earlier one may still land")
         if 0 < number(version) <= known:
             raise ApiUnknownError("the cluster's store was restored, and has not been read since")
-        return self._context.feed.vms.learn(answer)
+        written = with_permit(vm, order.permit, answer)
+        if written is None:
+            return vms.learn(answer)
+        vms.learn_fact(vm.name, vm.uid, version, written)
+        return written
 
     def _report(self, order: PersistPermit, stored: VirtualMachine | None) -> None:
         if stored is None:

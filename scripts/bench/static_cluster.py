@@ -52,6 +52,7 @@ def _vm(number: int, slots: int = 4, version: int = 1, annotations: Mapping[str,
         "namespace": "default",
         "uid": f"v-{number}",
         "resourceVersion": str(version),
+        "generation": 1,
         "annotations": annotations or {},
         "labels": {LABEL_ENABLED: "true"},
     }

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ LONG = 120.0
 """A Lease runs out, and a busy machine takes its time, before another controller takes a move up."""
 STANDSTILL = 0.25
 """A guest that answers nothing for so long in a move stands still; it does for 0.3 s and more."""
+CONNECTIONS = 12
 SMALL = Resources.parse(1, "384Mi")
 DEVICES = "autoscaling.neon.tech/guest-devices"
 
@@ -134,6 +136,40 @@ def test_the_guests_monitor_is_heard_and_asked_before_memory_goes(vm: RealKubern
 def counts_on(cluster: RealKubernetes) -> Bytes:
     """The memory that the guest's monitor counts on; nothing before it was told."""
     return Bytes.parse(monitor_of(cluster)["counts_on"] or "0")
+
+
+def test_connections_that_come_at_once_are_heard_and_the_vm_grows_before_they_ask_anything(
+    vm: RealKubernetes, session: Session
+) -> None:
+    """They never ask anything, so no look would ever make it grow: that is counted as a false alarm."""
+    hold = [{"hold": {"window": "5s"}}]
+    policy = {"smoothing": {"cpu": hold, "memory": hold}, "memory": {"cache": {"enabled": False}}}
+    try:
+        want(vm, "1", 4)
+        eventually(lambda: has(vm, "1", 4), "it has shrunk")
+        let(vm, ("1", 4), ("2", 4), policy)
+        eventually(lambda: monitor_of(vm)["version"] == 2, "its monitor is heard")
+        time.sleep(SETTLED)
+        before = heard(vm)
+        with ThreadPoolExecutor(CONNECTIONS) as clients:
+            address = status(vm)["extraNetIP"]
+            opened = list(clients.map(lambda _: Session(session.namespace, address), range(CONNECTIONS)))
+        eventually(lambda: has(vm, "2", 4), "it has grown")
+        eventually(lambda: sum(heard(vm)) > sum(before), "looks have judged the report")
+        right, wrong = (after - earlier for after, earlier in zip(heard(vm), before, strict=True))
+        print(f"for {CONNECTIONS} connections {right} reports were right and {wrong} false")
+        for each in opened:
+            each.close()
+    finally:
+        vm.kubectl("annotate", "neonvm/db", f"{ANNOTATION_CONFIG}-")
+        want(vm, "2", 4)
+    eventually(lambda: has(vm, "2", 4), "it is as before")
+
+
+def heard(cluster: RealKubernetes) -> tuple[int, int]:
+    """For how many reports of its guest's monitor the VM has grown, rightly and not."""
+    said = monitor_of(cluster)
+    return int(said["right_reports"]), int(said["false_reports"])
 
 
 def test_a_move_loses_no_frame(vm: RealKubernetes, session: Session) -> None:

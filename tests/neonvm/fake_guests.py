@@ -153,11 +153,12 @@ class FakeGuest:
             raise GuestError("no answer")
         return self.has
 
-    async def set_cpu(self, use: MilliCpu) -> None:
+    async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
         self.orders.append(f"cpu {use}")
         if self.stops is not None:
             await self.stops.wait()
         self.has = GuestState(self.has.phase, use, self.has.mem)
+        return use
 
     async def set_memory(self, use: Bytes) -> None:
         self.orders.append(f"memory {use}")

@@ -167,13 +167,17 @@ class QemuGuest:
         phase = GuestPhase.RUNNING if self._ready else GuestPhase.BOOTING
         return GuestState(phase, self._cpu_had, await self._memory(machine))
 
-    async def set_cpu(self, use: MilliCpu) -> None:
-        """Switches CPUs in the guest and sets the quota for the fraction. Raises ``GuestError``."""
+    async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
+        """Switches CPUs in the guest and sets the quota for the fraction; what it then says that it has.
+
+        Raises ``GuestError``.
+        """
         if not MilliCpu(0) < use <= self._spec.cpu_max:
             raise GuestError(f"{self._spec.vm}: CPU must be above zero and at most {self._spec.cpu_max}, not {use}")
         answer = await self._ask("PUT", "/cpu", str(use.value), _SWITCH_SECONDS)
         if answer.status != 200:
             raise GuestError(f"{self._spec.vm}: the guest refused {use} CPU: {answer.text}")
+        return self._said(answer)
 
     async def set_memory(self, use: Bytes) -> None:
         """Plugs or unplugs memory and waits up to three seconds for the guest to follow. Raises ``GuestError``.
@@ -323,8 +327,15 @@ class QemuGuest:
 
     async def _cpu(self) -> MilliCpu:
         answer = await self._ask("GET", "/cpu")
-        if answer.status != 200 or not answer.text.isdigit():
+        said = self._said(answer) if answer.status == 200 else None
+        if said is None:
             raise GuestError(f"{self._spec.vm}: the guest cannot say its CPU: {answer.text}")
+        return said
+
+    def _said(self, answer: Answer) -> MilliCpu | None:
+        """The CPU of which the guest's daemon speaks, if it does."""
+        if not answer.text.isdigit():
+            return None
         self._cpu_had = MilliCpu(int(answer.text))
         return self._cpu_had
 

@@ -123,12 +123,12 @@ class RemoteGuest:
             cpu = MilliCpu(1000 * plugged)
         return GuestState(phase, cpu, memory)
 
-    async def set_cpu(self, use: MilliCpu) -> None:
-        """Gives the guest this much CPU. Raises ``GuestError``."""
+    async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
+        """Gives the guest this much CPU; what it then has, where its runner says so. Raises ``GuestError``."""
         if self.is_neonvms and self._hardware.plugs_cpus:
             async with self._shared() as machine:
                 await plug(machine, self.runner.who, use.whole_cpus, self._clock)
-        await self.runner.set_cpu(use)
+        return await self.runner.set_cpu(use)
 
     async def set_memory(self, use: Bytes) -> None:
         """Plugs or unplugs memory and waits up to three seconds for the guest to follow. Raises ``GuestError``."""

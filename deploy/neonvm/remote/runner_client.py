@@ -78,9 +78,16 @@ class RunnerClient:
         except (ValueError, RecursionError) as error:
             raise GuestError(f"{self.who}: its runner cannot say its CPU: {error}") from error
 
-    async def set_cpu(self, use: MilliCpu) -> None:
-        """Gives the guest so much CPU, in the words that both runners know. Raises ``GuestError``."""
-        self._good(await self._ask("POST", "/cpu_change", CpuChange(cpu_to_wire(use))))
+    async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
+        """Gives the guest so much CPU, in the words that both runners know; ours says what it then has.
+
+        Raises ``GuestError``.
+        """
+        answer = self._good(await self._ask("POST", "/cpu_change", CpuChange(cpu_to_wire(use))))
+        try:
+            return CpuChange.read(answer)
+        except (ValueError, RecursionError):
+            return None
 
     async def decide(self, move: str, wanted: Decided) -> Decided:
         """Whose the guest is after ``move``. Raises ``GuestError``: a ``TransferError`` where that is never decided."""

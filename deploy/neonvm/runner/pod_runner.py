@@ -151,11 +151,11 @@ class PodRunner:
         except GuestError:
             return False
 
-    async def set_cpu(self, use: MilliCpu) -> None:
-        """Gives the guest so much CPU. Raises ``GuestError``."""
+    async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
+        """Gives the guest so much CPU; what it then says that it has. Raises ``GuestError``."""
         if self.decisions.is_given:
             raise GuestError(MOVED_AWAY)
-        await self._guest.set_cpu(use)
+        return await self._guest.set_cpu(use)
 
     async def database(self) -> Answer:
         """What the guest says of its database. Raises ``GuestError``."""

@@ -4,7 +4,8 @@
 - A guest that boots is left alone. A resize that was refused, or stopped part of the way, is tried again after 1 s,
   doubled up to 10 s, and at once when another size is asked for.
 - A guest that is held for a migration is not resized until a size is asked for again.
-- What the guest has is asked of it at its ``Pace``, after every resize, and when there is a sign that it has changed.
+- What the guest has is asked of it at its ``Pace``, after a resize to which it has not said it, and when there is a
+  sign that it has changed.
 - When the guest has ended, all of this ends with its reason.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from deploy.neonvm.ports import Guest, GuestError, GuestPhase, GuestState
@@ -205,8 +206,14 @@ class Resizer:
     async def _step_cpu(self) -> None:
         wanted: MilliCpu = self._wanted.cpu
         if self._may_step and self.state.cpu != wanted:
-            await self._guest.set_cpu(wanted)
-            await self._look()
+            turns = self._turns
+            has = await self._guest.set_cpu(wanted)
+            if has is None:
+                await self._look()
+            elif turns == self._turns:
+                self._turns += 1
+                self.state = replace(self.state, cpu=has)
+                self._on_change()
 
     async def _step_memory(self) -> None:
         wanted: Bytes = self._wanted.mem

@@ -2,7 +2,7 @@
 
 GET, PUT /cpu              the guest's CPU in thousandths, as a bare number
 GET /cpu_current           the same as NeonVM's runner says it: {"vcpus": 1} or {"vcpus": "250m"}, in any case
-POST /cpu_change           the same as NeonVM's controller asks for it
+POST /cpu_change           the same as NeonVM's controller asks for it; the answer is as of /cpu_current, or empty
 GET /ready                 200 once the guest runs and its database answers, 503 before
 GET /healthz               200 as long as this program runs
 GET /status                what the guest has (``RunnerStatus``)
@@ -103,19 +103,19 @@ class RunnerApi:
 
     async def put_cpu(self, body: bytes) -> Reply:
         """Gives the guest so many thousandths."""
-        await self._runner.set_cpu(MilliCpu(int(body)))
-        return await self.cpu(b"")
+        has = await self._runner.set_cpu(MilliCpu(int(body)))
+        return await self.cpu(b"") if has is None else Reply(_OK, str(has.value))
 
     async def cpu_current(self, _: bytes) -> Reply:
         """The CPU as NeonVM writes it."""
         return _json({"vcpus": cpu_to_wire((await self._runner.state()).cpu)})
 
     async def cpu_change(self, body: bytes) -> Reply:
-        """Gives the guest the CPU that NeonVM's controller asks for. What it has then, the controller asks itself:
-        one question more would keep a load in an emulated guest waiting for a tenth of a second.
+        """Gives the guest the CPU that NeonVM's controller asks for, and tells what it then has where the guest has
+        said so: to ask it would keep a load in an emulated guest waiting for a tenth of a second and more.
         """
-        await self._runner.set_cpu(CpuChange.read(body))
-        return Reply(_OK, "")
+        has = await self._runner.set_cpu(CpuChange.read(body))
+        return Reply(_OK, "") if has is None else _json({"vcpus": cpu_to_wire(has)})
 
     async def ready(self, _: bytes) -> Reply:
         """Whether the guest's database answers."""

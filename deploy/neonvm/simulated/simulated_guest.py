@@ -131,12 +131,13 @@ class SimulatedGuest:
         size = self._now().size
         return GuestState(GuestPhase.RUNNING, size.cpu, size.mem)
 
-    async def set_cpu(self, use: MilliCpu) -> None:
+    async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
         """Resizes at once. Raises ``GuestError`` for a size outside of the VM's bounds."""
         if not MilliCpu(0) < use <= self._spec.cpu_max:
             raise GuestError(f"{self._spec.vm}: CPU must be above zero and at most {self._spec.cpu_max}, not {use}")
         kernel = self._now()
         self._replace(kernel.resized(Resources(use, kernel.asked.mem)))
+        return use
 
     async def set_memory(self, use: Bytes) -> None:
         """Resizes at once, as far down as memory is not in use. Raises ``GuestError`` for a size out of bounds."""

@@ -23,6 +23,8 @@ class ObedientGuest:
         self.refusals: dict[str, int] = {}
         self.slow_memory: asyncio.Event | None = None
         self.least = Bytes(0)
+        self.says = True
+        self.looks = 0
         self.end = asyncio.Event()
 
     async def start(self) -> None: ...
@@ -41,13 +43,15 @@ class ObedientGuest:
     async def stop(self) -> None: ...
 
     async def state(self) -> GuestState:
+        self.looks += 1
         self._refuse("state")
         return self.has
 
-    async def set_cpu(self, use: MilliCpu) -> None:
+    async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
         self.orders.append(f"cpu {use}")
         self._refuse("cpu")
         self.has = GuestState(self.has.phase, use, self.has.mem)
+        return use if self.says else None
 
     async def set_memory(self, use: Bytes) -> None:
         self.orders.append(f"memory {use}")
@@ -108,6 +112,19 @@ async def test_a_wish_is_followed_at_once_and_only_once() -> None:
         await settle()
         await resized.clock.advance(30)
         assert sorted(resized.guest.orders) == ["cpu 2", "memory 2Gi"]
+
+
+async def test_what_a_guest_says_of_its_cpu_to_an_order_is_told_without_another_question() -> None:
+    async with resizing(ObedientGuest()) as resized:
+        await resized.boot()
+        before = resized.guest.looks
+        resized.resizer.want(Resources(LARGE.cpu, SMALL.mem))
+        await settle()
+        assert (resized.resizer.state.cpu, resized.guest.looks) == (LARGE.cpu, before)
+        resized.guest.says = False
+        resized.resizer.want(SMALL)
+        await settle()
+        assert (resized.resizer.state.cpu, resized.guest.looks) == (SMALL.cpu, before + 1)
 
 
 async def test_memory_that_comes_off_slowly_does_not_delay_a_cpu() -> None:

@@ -102,9 +102,12 @@ async def pod(tmp_path: Path, daemon: FakeGuestDaemon) -> AsyncIterator[Pod]:
 
 async def test_the_cpu_is_a_bare_number(pod: Pod) -> None:
     assert await pod.ask("GET", "/cpu") == Reply("200 OK", "1000")
-    pod.daemon.answers["GET /cpu"] = (200, "2500")
+    pod.daemon.answers |= {"PUT /cpu 2500": (200, "1500"), "GET /cpu": (200, "2500")}
+    assert await pod.ask("PUT", "/cpu", b"2500") == Reply("200 OK", "1500")
+    assert pod.daemon.asked[-1] == "PUT /cpu 2500"
+    pod.daemon.answers["PUT /cpu 2500"] = (200, "")
     assert await pod.ask("PUT", "/cpu", b"2500") == Reply("200 OK", "2500")
-    assert "PUT /cpu 2500" in pod.daemon.asked
+    assert pod.daemon.asked[-2:] == ["PUT /cpu 2500", "GET /cpu"], "a daemon that says nothing is asked"
 
 
 async def test_neonvms_controller_asks_in_its_own_words(pod: Pod) -> None:
@@ -113,6 +116,8 @@ async def test_neonvms_controller_asks_in_its_own_words(pod: Pod) -> None:
     assert (await pod.ask("POST", "/cpu_change", {"vcpus": 2.5})).status == "200 OK"
     assert (await pod.ask("POST", "/cpu_change", {"VCPUs": "2500m"})).status == "200 OK", "as v0.49.1 writes it"
     assert pod.daemon.asked[-3:] == ["PUT /cpu 2500"] * 3, "an order costs the guest one question"
+    pod.daemon.answers["PUT /cpu 2500"] = (200, "2500")
+    assert (await pod.ask("POST", "/cpu_change", {"vcpus": 2.5})).text == '{"vcpus":"2500m"}'
     assert (await pod.ask("POST", "/cpu_change", {"cpus": 2})).status == "400 Bad Request"
     assert (await pod.ask("POST", "/cpu_change", b"[]")).status == "400 Bad Request"
 

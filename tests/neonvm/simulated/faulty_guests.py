@@ -82,8 +82,8 @@ class FaultyGuest:
     async def state(self) -> GuestState:
         return await self.inner.state()
 
-    async def set_cpu(self, use: MilliCpu) -> None:
-        await self.inner.set_cpu(use)
+    async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
+        return await self.inner.set_cpu(use)
 
     async def set_memory(self, use: Bytes) -> None:
         await self.inner.set_memory(use)
