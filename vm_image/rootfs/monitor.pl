@@ -19,6 +19,8 @@ my $MOST_UNSENT     = 65_536;
 my $GREETING        = 5;             # seconds for an agent to say what it is
 my $TICK            = 0.5;
 my $LOOK            = 0.06;          # seconds over which a load is measured once the kernel has said that tasks wait
+my $LOOK_AGAIN      = 0.1;           # and over which it is measured again, for $WINDOW after the kernel's word
+my $WINDOW          = 0.5;           # seconds: the kernel says nothing more before they are over
 my $LEAST_STALL     = 0.2;
 my @PAUSE           = (0.2, 2.0);    # seconds between reports: the least, and the most while a load goes on
 my $ASK_EVERY       = 1.0;
@@ -27,7 +29,8 @@ my $MOST_TITLES     = 100;           # processes whose doing is read for one rep
 my $SHRINK          = 10;            # seconds for which an approved shrink is guarded
 
 my (%client, $agent);                # clients by file number; $agent is the one that is served
-my ($count, $asked_at, $reported_at, $pause, $began) = (1, -9, -9, $PAUSE[0], undef);
+my ($count, $asked_at, $reported_at, $pause) = (1, -9, -9, $PAUSE[0]);
+my ($began, $span, $look_until) = (undef, $LOOK, 0);
 my ($guard_until, $guarded) = (0, 0);
 my ($pids, @processes);              # what the database's group counts, and counted within the last second
 
@@ -112,14 +115,20 @@ sub report {
 
 sub at_most { $_[0] < $_[1] ? $_[0] : $_[1] }
 
-# A look begins when the kernel says that tasks of the database wait, and ends a moment later.
+# A look begins when the kernel says that tasks of the database wait, and ends a moment later. It has said so of a
+# trifle, if there is no load then; of one that comes soon after, it would say nothing for a while.
+sub marked_by_kernel {
+    $look_until = now() + $WINDOW;
+    ($began, $span) = (reading(), $LOOK) if !$began;
+}
+
 sub look {
-    $began //= reading();
     my $after = reading();
-    return if $after->{at} - $began->{at} < $LOOK;
+    return if $after->{at} - $began->{at} < $span;
     my $share = ($after->{stall} - $began->{stall}) / 1e6 / ($after->{at} - $began->{at});
-    report('cpu', $began, $after) if $share >= $LEAST_STALL;
-    $began = undef;
+    my $is_load = $share >= $LEAST_STALL;
+    report('cpu', $began, $after) if $is_load;
+    ($began, $span) = ($is_load || $after->{at} >= $look_until ? undef : $after, $LOOK_AGAIN);
 }
 
 sub tick {
@@ -361,10 +370,10 @@ sub serve {
         vec($writes, fileno $_->{socket}, 1) = 1 for grep { length $_->{out} } values %client;
         vec($marks, fileno $_, 1) = 1 for grep { $_ } $cpu, @memory;
         my $wait = $next - now();
-        $wait = at_most($wait, $LOOK) if $began;
+        $wait = at_most($wait, $began->{at} + $span - now()) if $began;
         select $reads, $writes, $marks, $wait > 0.001 ? $wait : 0.001;
         for (grep { $_ && vec $marks, fileno $_, 1 } @memory) { sysseek $_, 0, 0; sysread $_, my $seen, 4096; memory_is_short() }
-        if ($cpu && vec $marks, fileno $cpu, 1) { $began //= reading() }
+        if ($cpu && vec $marks, fileno $cpu, 1) { marked_by_kernel() }
         look() if $began;
         accept_from($server) if vec $reads, fileno $server, 1;
         for my $one (my @now = values %client) {
@@ -388,7 +397,7 @@ listen $server, 8 or die "listen: $!\n";
 fcntl $server, 4, 2048;
 serve(
     $server,
-    marked("$group/cpu.pressure", 'some 20000 500000'),
+    marked("$group/cpu.pressure", sprintf('some 20000 %d', $WINDOW * 1e6)),
     marked("$group/memory.pressure", 'some 50000 1000000'),
     marked("$group/memory.events"),
 );
