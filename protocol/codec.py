@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, TypeVar
 
 import msgspec
@@ -24,6 +25,9 @@ from protocol.units import Bytes, ComputeUnit, Resources
 from protocol.versions import EVERY_VERSION, ProtocolVersion, VersionRange
 from protocol.wire.wire_dialects import DIALECTS, Dialect
 from protocol.wire.wire_messages import WireHead, WireMetrics, WirePod, WireRequestBody, WireResources, WireResponseBody
+
+_REMEMBERED: Final = 1_024
+"""So many answers are written only once."""
 
 
 class MalformedMessageError(ValueError):
@@ -105,8 +109,11 @@ def encode_request(version: ProtocolVersion, request: AgentRequest, slot_size: B
     return _ENCODER.encode(wire)
 
 
+@lru_cache(_REMEMBERED)
 def encode_response(version: ProtocolVersion, response: PluginResponse, slot_size: Bytes) -> bytes:
     """A scheduler's response as ``version`` writes it, the permit down to what that version can say.
+
+    The same few are written again and again, and are remembered.
 
     >>> unit = ComputeUnit.parse("250m", "1Gi")
     >>> encode_response(ProtocolVersion.V5_0, PluginResponse(Resources.parse(1, "2Gi"), unit), Bytes.parse("1Gi"))

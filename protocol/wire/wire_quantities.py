@@ -11,7 +11,8 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from functools import lru_cache
+from typing import Final, TypeVar, cast
 
 from protocol.field_errors import shown
 from protocol.units import Amount, Bytes, MilliCpu, QuantityError
@@ -21,6 +22,11 @@ WireQuantity = int | float | str
 
 LARGEST_AMOUNT: Final = 2**63 - 1
 LARGEST_SLOT_COUNT: Final = 2**16 - 1
+
+REMEMBERED: Final = 4_096
+"""So many amounts are read only once: agents and VMs say the same few again and again. What is wrong is read anew."""
+
+_LONGEST_REMEMBERED: Final = 24  # characters
 
 A = TypeVar("A", bound=Amount)
 
@@ -94,6 +100,12 @@ def _whole_number(quantity: WireQuantity) -> int | None:
 
 
 def _checked(parse: Callable[[WireQuantity], A], path: str, quantity: WireQuantity) -> A:
+    if isinstance(quantity, str) and len(quantity) > _LONGEST_REMEMBERED:
+        return _read(parse, path, quantity)
+    return cast("A", _remembered(parse, path, quantity))
+
+
+def _read(parse: Callable[[WireQuantity], A], path: str, quantity: WireQuantity) -> A:
     try:
         amount = parse(quantity)
     except QuantityError as error:
@@ -101,3 +113,6 @@ def _checked(parse: Callable[[WireQuantity], A], path: str, quantity: WireQuanti
     if amount.value > LARGEST_AMOUNT:
         raise ValueError(f"{path}: expected an amount below 2**63 of its smallest unit, got {shown(quantity)}")
     return amount
+
+
+_remembered: Final = lru_cache(REMEMBERED, typed=True)(_read)
