@@ -71,7 +71,10 @@ def initrd(entries: Iterable[Entry], directories: Iterable[str]) -> bytes:
         *(_member(file.path, _mode(file), file.content) for file in files),
         _member("TRAILER!!!", 0, b""),
     ]
-    return gzip.compress(b"".join(members), compresslevel=6, mtime=0)
+    packed = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed, mtime=0) as file:
+        file.write(b"".join(members))  # gzip.compress names the operating system or not, as Python's version has it
+    return packed.getvalue()
 
 
 def _mode(entry: Entry) -> int:

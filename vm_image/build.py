@@ -23,6 +23,8 @@ DPKG_STATUS: Final = "var/lib/dpkg/status"
 
 _BASE: Final = "base.tar"
 _DESCRIPTION: Final = "image.json"
+_BUSYBOX: Final = "busybox"
+_PACKAGES: Final = "packages"
 _REPEATABLE: Final = {"SOURCE_DATE_EPOCH": str(recipe.SOURCE_DATE_EPOCH)}
 _INITRD_DIRECTORIES: Final = ("proc", "root", "modules", "bin")
 _INITRD_COMMANDS: Final = ("sh", "mount", "umount", "insmod", "switch_root", "poweroff")
@@ -62,27 +64,20 @@ def ensure_image(report: Report, origin: Origin = NEWEST) -> GuestImage:
     return GuestImage.at(image_store().get(name, lambda work: _make_image(work, origin, report), report))
 
 
-def base_layer(origin: Origin = NEWEST) -> Path:
-    """The tar of the present recipe's base layer, which an image was made of."""
-    return _layers().path(_name(recipe.base_key(), origin)) / _BASE
-
-
 def inputs_of(image: GuestImage) -> str:
     """What an image was made of: its recipe and, as a digest, its base layer. Equal inputs give equal images."""
     described = json.loads((image.disk.parent / _DESCRIPTION).read_text())
     return f"{described['recipe']} {described['baseDigest']}"
 
 
-def busybox_of(base: Path) -> bytes:
-    """The busybox of the base layer, a tar. Raises ``KeyError`` where it has none."""
-    with tarfile.open(base) as packed:
-        return archives.member(packed, "bin/busybox", "usr/bin/busybox")
+def busybox_of(image: GuestImage) -> bytes:
+    """The busybox that is in an image."""
+    return (image.disk.parent / _BUSYBOX).read_bytes()
 
 
-def packages_of(base: Path) -> bytes:
-    """What dpkg has installed in the base layer, a tar. Raises ``KeyError`` where it does not say."""
-    with tarfile.open(base) as packed:
-        return archives.member(packed, DPKG_STATUS)
+def packages_of(image: GuestImage) -> bytes:
+    """What dpkg has installed in an image, as it lists it."""
+    return (image.disk.parent / _PACKAGES).read_bytes()
 
 
 def rebuild(report: Report, origin: Origin = NEWEST) -> GuestImage:
@@ -153,11 +148,13 @@ def _make_base(work: Path, origin: Origin, report: Report) -> None:
 def _make_boot(work: Path, base: Path) -> None:
     with tarfile.open(base) as packed:
         (work / "vmlinuz").write_bytes(archives.member(packed, "boot/vmlinuz"))
+        (work / _PACKAGES).write_bytes(archives.member(packed, DPKG_STATUS))
         modules = [
             archives.Entry(f"modules/{name}.ko", archives.member(packed, f"boot/modules/{name}.ko"))
             for name in recipe.MODULE_ORDER
         ]
         busybox = archives.member(packed, "bin/busybox", "usr/bin/busybox")
+    (work / _BUSYBOX).write_bytes(busybox)
     entries = [
         archives.Entry("init", (recipe.HERE / "initrd" / "init.sh").read_bytes(), 0o755),
         archives.Entry("modules/order", "".join(f"{name}\n" for name in recipe.MODULE_ORDER).encode()),

@@ -90,7 +90,7 @@ GUEST_FILES: Final = (
 def base_key() -> str:
     """The name of the base layer."""
     chosen = [SUITE, *PACKAGES, "|", *LEFT_OUT, "|", *MODULE_ORDER, "|", str(SOURCE_DATE_EPOCH)]
-    return _digest(chosen, ["rootfs/customize.sh", "rootfs/initdb.sh"])
+    return _digest(chosen, ["build.py", "rootfs/customize.sh", "rootfs/initdb.sh"])
 
 
 def image_key() -> str:
@@ -98,7 +98,7 @@ def image_key() -> str:
     placing = [f"{file.target}:{file.mode:o}" for file in GUEST_FILES]
     return _digest(
         [base_key(), str(DISK_MIB), *placing],
-        ["initrd/init.sh", "rootfs/disk.sh", *(file.source for file in GUEST_FILES)],
+        ["archives.py", "initrd/init.sh", "rootfs/disk.sh", *(file.source for file in GUEST_FILES)],
     )
 
 

@@ -12,6 +12,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd, lcm
 from typing import Final
 
@@ -19,8 +20,11 @@ from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources
 from protocol.versions import ProtocolVersion as V
 from protocol.wire.wire_messages import WireResources
 from protocol.wire.wire_quantities import (
+    REMEMBERED,
+    WireQuantity,
     cpu_from_wire,
     cpu_to_wire,
+    is_short,
     mem_from_wire,
     mem_to_wire,
     slot_count_from_wire,
@@ -47,11 +51,8 @@ class Dialect:
 
     def read(self, path: str, found: WireResources, slot_size: Bytes) -> Resources:
         """Amounts of this version. Raises ``ValueError`` naming the field below ``path``."""
-        read_cpu = cpu_from_wire if self.fractional_cpu else whole_cpu_from_wire
-        cpu = read_cpu(f"{path}.vCPUs", found.vCPUs)
-        if self.bytes_and_unit:
-            return Resources(cpu, mem_from_wire(f"{path}.mem", found.mem))
-        return Resources(cpu, slot_size * slot_count_from_wire(f"{path}.mem", found.mem))
+        read = _read_before if is_short(found.vCPUs) and is_short(found.mem) else _read
+        return read(self.fractional_cpu, self.bytes_and_unit, path, found.vCPUs, found.mem, slot_size)
 
     def write_down(self, amount: Resources, slot_size: Bytes) -> WireResources:
         """The most that this version can say and that is not above ``amount``."""
@@ -80,6 +81,19 @@ class Dialect:
     def _written(self, amount: Resources, slot_size: Bytes) -> WireResources:
         mem = mem_to_wire(amount.mem) if self.bytes_and_unit else amount.mem.units_down(slot_size)
         return WireResources(cpu_to_wire(amount.cpu), mem)
+
+
+def _read(  # noqa: PLR0913, PLR0917 - what is remembered is found by each of them
+    fractional_cpu: bool, in_bytes: bool, path: str, cpu: WireQuantity, mem: WireQuantity, slot_size: Bytes
+) -> Resources:
+    read_cpu = cpu_from_wire if fractional_cpu else whole_cpu_from_wire
+    amount = read_cpu(f"{path}.vCPUs", cpu)
+    if in_bytes:
+        return Resources(amount, mem_from_wire(f"{path}.mem", mem))
+    return Resources(amount, slot_size * slot_count_from_wire(f"{path}.mem", mem))
+
+
+_read_before: Final = lru_cache(REMEMBERED, typed=True)(_read)
 
 
 def _factor(amount: int, step: int) -> int:

@@ -93,6 +93,15 @@ def slot_count_from_wire(path: str, quantity: WireQuantity) -> int:
     return count
 
 
+def is_short(quantity: WireQuantity) -> bool:
+    """Whether it may be remembered: a text of a peer may have any length.
+
+    >>> is_short("1500m"), is_short(2.5), is_short("0" * 60_000)
+    (True, True, False)
+    """
+    return not isinstance(quantity, str) or len(quantity) <= _LONGEST_REMEMBERED
+
+
 def _whole_number(quantity: WireQuantity) -> int | None:
     if isinstance(quantity, str):
         return int(quantity) if quantity.isascii() and quantity.isdigit() and len(quantity) < 20 else None
@@ -100,9 +109,7 @@ def _whole_number(quantity: WireQuantity) -> int | None:
 
 
 def _checked(parse: Callable[[WireQuantity], A], path: str, quantity: WireQuantity) -> A:
-    if isinstance(quantity, str) and len(quantity) > _LONGEST_REMEMBERED:
-        return _read(parse, path, quantity)
-    return cast("A", _remembered(parse, path, quantity))
+    return cast("A", _read_before(parse, path, quantity)) if is_short(quantity) else _read(parse, path, quantity)
 
 
 def _read(parse: Callable[[WireQuantity], A], path: str, quantity: WireQuantity) -> A:
@@ -115,4 +122,4 @@ def _read(parse: Callable[[WireQuantity], A], path: str, quantity: WireQuantity)
     return amount
 
 
-_remembered: Final = lru_cache(REMEMBERED, typed=True)(_read)
+_read_before: Final = lru_cache(REMEMBERED, typed=True)(_read)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,8 @@ LONG = 120.0
 STANDSTILL = 0.25
 """A guest that answers nothing for so long in a move stands still; it does for 0.3 s and more."""
 CONNECTIONS = 12
+JUDGED = 15.0
+"""A report counts for 3 s; a look after that judges it."""
 SMALL = Resources.parse(1, "384Mi")
 DEVICES = "autoscaling.neon.tech/guest-devices"
 
@@ -141,29 +143,33 @@ def counts_on(cluster: RealKubernetes) -> Bytes:
 def test_connections_that_come_at_once_are_heard_and_the_vm_grows_before_they_ask_anything(
     vm: RealKubernetes, session: Session
 ) -> None:
-    """They never ask anything, so no look would ever make it grow: that is counted as a false alarm."""
+    """They never ask anything; what looks find of that is counted. On a busy machine a look may be first, and right."""
     hold = [{"hold": {"window": "5s"}}]
     policy = {"smoothing": {"cpu": hold, "memory": hold}, "memory": {"cache": {"enabled": False}}}
     try:
-        want(vm, "1", 4)
-        eventually(lambda: has(vm, "1", 4), "it has shrunk")
         let(vm, ("1", 4), ("2", 4), policy)
         eventually(lambda: monitor_of(vm)["version"] == 2, "its monitor is heard")
-        time.sleep(SETTLED)
-        before = heard(vm)
-        with ThreadPoolExecutor(CONNECTIONS) as clients:
-            address = status(vm)["extraNetIP"]
-            opened = list(clients.map(lambda _: Session(session.namespace, address), range(CONNECTIONS)))
-        eventually(lambda: has(vm, "2", 4), "it has grown")
-        eventually(lambda: sum(heard(vm)) > sum(before), "looks have judged the report")
-        right, wrong = (after - earlier for after, earlier in zip(heard(vm), before, strict=True))
-        print(f"for {CONNECTIONS} connections {right} reports were right and {wrong} false")
-        for each in opened:
-            each.close()
+        eventually(lambda: grows_for_connections(vm, session.namespace), "a report was heard before a look")
     finally:
         vm.kubectl("annotate", "neonvm/db", f"{ANNOTATION_CONFIG}-")
         want(vm, "2", 4)
     eventually(lambda: has(vm, "2", 4), "it is as before")
+
+
+def grows_for_connections(cluster: RealKubernetes, client: str) -> bool:
+    """Whether the VM, once it is small, grows by what its monitor reports of connections that come at once."""
+    eventually(lambda: has(cluster, "1", 4), "it is small")
+    time.sleep(SETTLED)
+    before, address = heard(cluster), status(cluster)["extraNetIP"]
+    with ExitStack() as opened, ThreadPoolExecutor(CONNECTIONS) as clients:
+        for each in clients.map(lambda _: Session(client, address), range(CONNECTIONS)):
+            opened.callback(each.close)
+        eventually(lambda: has(cluster, "2", 4), "it has grown")
+        with suppress(NotYetError):
+            eventually(lambda: heard(cluster) != before, "looks have judged a report", JUDGED)
+    right, wrong = (after - earlier for after, earlier in zip(heard(cluster), before, strict=True))
+    print(f"for {CONNECTIONS} connections {right} reports were right and {wrong} false")
+    return right + wrong > 0
 
 
 def heard(cluster: RealKubernetes) -> tuple[int, int]:

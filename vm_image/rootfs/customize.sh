@@ -24,6 +24,7 @@ for module in virtio virtio_ring virtio_pci virtio_pci_modern_dev virtio_pci_leg
 done
 fetch libfaketime
 library=$(find "$fetched" -name libfaketime.so.1)
+[ -n "$library" ]
 sh "${0%/*}/initdb.sh" "$root" "${library#"$root"}"
 rm -rf "$fetched"
 

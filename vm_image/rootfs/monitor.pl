@@ -2,8 +2,8 @@
 # where none is given). The agent asks it before memory goes and tells it after memory came; it asks for memory where
 # the database waits for some, and in version 2 reports load as it begins.
 #
-# Rules: the kernel wakes it (PSI triggers, memory.events), but for one look at one number twice a second. One agent
-# is served, the newest. It needs nothing but the perl binary: the image has no modules.
+# Rules: the kernel wakes it (PSI triggers, memory.events), but for one look at one number twice a second, and a few
+# more looks after the kernel has spoken of a trifle. One agent is served, the newest. It needs nothing but the perl binary: the image has no modules.
 use strict;
 use warnings;
 
@@ -19,8 +19,8 @@ my $MOST_UNSENT     = 65_536;
 my $GREETING        = 5;             # seconds for an agent to say what it is
 my $TICK            = 0.5;
 my $LOOK            = 0.06;          # seconds over which a load is measured once the kernel has said that tasks wait
-my $LOOK_AGAIN      = 0.1;           # and over which it is measured again, for $WINDOW after the kernel's word
-my $WINDOW          = 0.5;           # seconds: the kernel says nothing more before they are over
+my $LOOK_AGAIN      = 0.1;           # and again, each time over twice as long, until $WINDOW is over
+my $WINDOW          = 0.5;           # seconds, the trigger's: the kernel speaks at most once in it
 my $LEAST_STALL     = 0.2;
 my @PAUSE           = (0.2, 2.0);    # seconds between reports: the least, and the most while a load goes on
 my $ASK_EVERY       = 1.0;
@@ -118,8 +118,8 @@ sub at_most { $_[0] < $_[1] ? $_[0] : $_[1] }
 # A look begins when the kernel says that tasks of the database wait, and ends a moment later. It has said so of a
 # trifle, if there is no load then; of one that comes soon after, it would say nothing for a while.
 sub marked_by_kernel {
-    $look_until = now() + $WINDOW;
-    ($began, $span) = (reading(), $LOOK) if !$began;
+    return if $began;
+    ($began, $span, $look_until) = (reading(), $LOOK, now() + $WINDOW);
 }
 
 sub look {
@@ -128,7 +128,8 @@ sub look {
     my $share = ($after->{stall} - $began->{stall}) / 1e6 / ($after->{at} - $began->{at});
     my $is_load = $share >= $LEAST_STALL;
     report('cpu', $began, $after) if $is_load;
-    ($began, $span) = ($is_load || $after->{at} >= $look_until ? undef : $after, $LOOK_AGAIN);
+    $span = $span == $LOOK ? $LOOK_AGAIN : 2 * $span;
+    $began = $is_load || $after->{at} >= $look_until ? undef : $after;
 }
 
 sub tick {

@@ -33,14 +33,14 @@ def kernel_files(image: GuestImage) -> list[File]:
     return [File(f"vm/kernel/{path.name}", path.read_bytes()) for path in (image.kernel, image.initrd)]
 
 
-def disk_files(image: GuestImage, base: Path, report: Report) -> list[File]:
-    """The disk of a guest image with its commands, which come from its ``base`` layer, a tar."""
+def disk_files(image: GuestImage, report: Report) -> list[File]:
+    """The disk of a guest image with its commands."""
     report("packing the root disk (qcow2)")
     with tempfile.TemporaryDirectory(prefix="autoscale-pack-") as work:
         disk = Path(work, "disk.qcow2")
         convert = ["qemu-img", "convert", "-c", "-f", "raw", "-O", "qcow2", str(image.disk), str(disk)]
         host.run(convert, Path(work, "convert.log"), report)
-        return with_commands(disk.read_bytes(), busybox_of(base), packages_of(base))
+        return with_commands(disk.read_bytes(), busybox_of(image), packages_of(image))
 
 
 def with_commands(disk: bytes, busybox: bytes, packages: bytes) -> list[File]:

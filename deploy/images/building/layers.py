@@ -24,7 +24,7 @@ from deploy.images.rules.base_files import described, program, system_files
 from deploy.images.rules.contents import kept, reached
 from deploy.images.rules.lock import Pin, closure
 from deploy.images.rules.platforms import Platform
-from vm_image.build import GuestImage, base_layer, ensure_image, inputs_of
+from vm_image.build import GuestImage, ensure_image, inputs_of
 from vm_image.origin import Origin
 from vm_image.store import Report, Store, cache_root
 
@@ -60,9 +60,9 @@ class LayerMaker:
                 return self._source_layer(layer)
             case GuestDisk():
                 check_platform(self.platform)
-                image, base = self._guest_image, base_layer(self.origin)
+                image = self._guest_image
                 key = layer_key([b"guest-disk and its packages", inputs_of(image).encode()])
-                return stored_layer(key, lambda: tree(disk_files(image, base, self.report)), self.report)
+                return stored_layer(key, lambda: tree(disk_files(image, self.report)), self.report)
             case GuestKernel():
                 image = self._guest_image
                 key = layer_key([b"guest-kernel", inputs_of(image).encode()])

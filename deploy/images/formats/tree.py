@@ -90,7 +90,10 @@ def tar_of(files: Tree) -> bytes:
 
 def compressed(data: bytes) -> bytes:
     """The bytes in gzip, the one compression that every registry and node reads."""
-    return gzip.compress(data, compresslevel=9, mtime=0)
+    packed = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=packed, mtime=0) as file:
+        file.write(data)  # gzip.compress names the operating system or not, as Python's version has it
+    return packed.getvalue()
 
 
 def _parents(paths: Iterable[str]) -> set[str]:

@@ -334,7 +334,7 @@ class QemuGuest:
 
     def _said(self, answer: Answer) -> MilliCpu | None:
         """The CPU of which the guest's daemon speaks, if it does."""
-        if not answer.text.isdigit():
+        if not (answer.text.isascii() and answer.text.isdigit()):
             return None
         self._cpu_had = MilliCpu(int(answer.text))
         return self._cpu_had

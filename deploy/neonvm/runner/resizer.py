@@ -4,7 +4,7 @@
 - A guest that boots is left alone. A resize that was refused, or stopped part of the way, is tried again after 1 s,
   doubled up to 10 s, and at once when another size is asked for.
 - A guest that is held for a migration is not resized until a size is asked for again.
-- What the guest has is asked of it at its ``Pace``, after a resize to which it has not said it, and when there is a
+- What the guest has is asked of it at its ``Pace``, after a resize whose answer did not say it, and when there is a
   sign that it has changed.
 - When the guest has ended, all of this ends with its reason.
 """
@@ -74,6 +74,7 @@ class Resizer:
         self._is_held = phase is GuestPhase.RECEIVING
         self._steps = 0
         self._turns = 0  # how often the state was told; an answer asked for before that is old
+        self._orders = 0  # how often the guest answered an order with its CPU; then so is what that answer says of it
         self._followed = (
             _Followed("cpu", self._step_cpu, asyncio.Event()),
             _Followed("memory", self._step_memory, asyncio.Event()),
@@ -155,13 +156,15 @@ class Resizer:
 
     async def _look(self) -> bool:
         """Asks the guest; whether it has answered."""
-        turns = self._turns
+        turns, orders = self._turns, self._orders
         try:
             state = await self._guest.state()
         except GuestError as error:
             self._say("state", str(error))
             return False
         self._say("state", "")
+        if orders != self._orders:
+            state = replace(state, cpu=self.state.cpu)
         if state != self.state and turns == self._turns:
             booted = self.state.phase is GuestPhase.BOOTING
             self.state = state
@@ -211,9 +214,15 @@ class Resizer:
             if has is None:
                 await self._look()
             elif turns == self._turns:
-                self._turns += 1
-                self.state = replace(self.state, cpu=has)
-                self._on_change()
+                self._has_cpu(has)
+
+    def _has_cpu(self, cpu: MilliCpu) -> None:
+        """The guest has said so itself; what a look that is on its way says of it is older."""
+        self._orders += 1
+        self._say("state", "")
+        if cpu != self.state.cpu:
+            self.state = replace(self.state, cpu=cpu)
+            self._on_change()
 
     async def _step_memory(self) -> None:
         wanted: Bytes = self._wanted.mem

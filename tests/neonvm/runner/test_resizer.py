@@ -22,8 +22,10 @@ class ObedientGuest:
         self.orders: list[str] = []
         self.refusals: dict[str, int] = {}
         self.slow_memory: asyncio.Event | None = None
+        self.slow_cpu: asyncio.Event | None = None
         self.least = Bytes(0)
-        self.says = True
+        self.says: Callable[[MilliCpu], MilliCpu | None] = lambda use: use
+        self.slow_looks: asyncio.Event | None = None
         self.looks = 0
         self.end = asyncio.Event()
 
@@ -45,13 +47,18 @@ class ObedientGuest:
     async def state(self) -> GuestState:
         self.looks += 1
         self._refuse("state")
-        return self.has
+        seen = self.has
+        if self.slow_looks is not None:
+            await self.slow_looks.wait()
+        return seen
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
         self.orders.append(f"cpu {use}")
         self._refuse("cpu")
+        if self.slow_cpu is not None:
+            await self.slow_cpu.wait()
         self.has = GuestState(self.has.phase, use, self.has.mem)
-        return use if self.says else None
+        return self.says(use)
 
     async def set_memory(self, use: Bytes) -> None:
         self.orders.append(f"memory {use}")
@@ -121,10 +128,49 @@ async def test_what_a_guest_says_of_its_cpu_to_an_order_is_told_without_another_
         resized.resizer.want(Resources(LARGE.cpu, SMALL.mem))
         await settle()
         assert (resized.resizer.state.cpu, resized.guest.looks) == (LARGE.cpu, before)
-        resized.guest.says = False
+        resized.guest.says = lambda _: None
         resized.resizer.want(SMALL)
         await settle()
         assert (resized.resizer.state.cpu, resized.guest.looks) == (SMALL.cpu, before + 1)
+
+
+async def test_a_look_that_began_before_an_order_was_answered_tells_memory_and_no_old_cpu() -> None:
+    async with resizing(ObedientGuest()) as resized:
+        await resized.boot()
+        resized.guest.slow_looks = asyncio.Event()
+        resized.guest.has = GuestState(GuestPhase.RUNNING, SMALL.cpu, LARGE.mem)
+        resized.resizer.look_again()
+        await settle()
+        resized.resizer.want(Resources(LARGE.cpu, SMALL.mem))
+        await settle()
+        assert resized.resizer.state == GuestState(GuestPhase.RUNNING, LARGE.cpu, SMALL.mem)
+        resized.guest.slow_looks.set()
+        await settle()
+        assert resized.resizer.state == GuestState(GuestPhase.RUNNING, LARGE.cpu, LARGE.mem)
+
+
+async def test_a_guest_that_left_during_an_order_keeps_nothing_of_its_answer() -> None:
+    async with resizing(ObedientGuest()) as resized:
+        await resized.boot()
+        resized.guest.slow_cpu = asyncio.Event()
+        resized.resizer.want(Resources(LARGE.cpu, SMALL.mem))
+        await settle()
+        resized.resizer.leave()
+        resized.guest.slow_cpu.set()
+        await settle()
+        assert resized.resizer.state == GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
+
+
+async def test_a_guest_that_says_it_has_another_cpu_is_believed_and_asked_again() -> None:
+    async with resizing(ObedientGuest()) as resized:
+        await resized.boot()
+        resized.guest.says = lambda _: SMALL.cpu
+        resized.resizer.want(Resources(LARGE.cpu, SMALL.mem))
+        await settle()
+        changes = resized.changes
+        assert resized.resizer.state.cpu == SMALL.cpu
+        await resized.clock.advance(1.0)
+        assert (resized.guest.orders, resized.changes) == (["cpu 2", "cpu 2"], changes)
 
 
 async def test_memory_that_comes_off_slowly_does_not_delay_a_cpu() -> None:
