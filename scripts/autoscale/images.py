@@ -43,9 +43,10 @@ def _platforms(names: list[str] | None) -> list[str]:
     return names or []
 
 
-def _origin(snapshot: str) -> Origin:
+def _origin(snapshot: str | Origin) -> Origin:
+    """What ``--snapshot`` says; typer hands its default over too."""
     try:
-        return Origin(snapshot)
+        return snapshot if isinstance(snapshot, Origin) else Origin(snapshot)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
