@@ -128,8 +128,9 @@ sub look {
     my $share = ($after->{stall} - $began->{stall}) / 1e6 / ($after->{at} - $began->{at});
     my $is_load = $share >= $LEAST_STALL;
     report('cpu', $began, $after) if $is_load;
-    $span = $span == $LOOK ? $LOOK_AGAIN : 2 * $span;
-    $began = $is_load || $after->{at} >= $look_until ? undef : $after;
+    my $left = $look_until - $after->{at};
+    $span = at_most($span == $LOOK ? $LOOK_AGAIN : 2 * $span, $left);
+    $began = $is_load || $left < $LOOK ? undef : $after;
 }
 
 sub tick {
