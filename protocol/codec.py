@@ -23,11 +23,8 @@ from protocol.field_errors import field_message, shown
 from protocol.messages import AgentRequest, Metrics, ObjectName, PluginResponse
 from protocol.units import Bytes, ComputeUnit, Resources
 from protocol.versions import EVERY_VERSION, ProtocolVersion, VersionRange
-from protocol.wire.wire_dialects import DIALECTS, Dialect
+from protocol.wire.wire_dialects import DIALECTS, REMEMBERED, Dialect
 from protocol.wire.wire_messages import WireHead, WireMetrics, WirePod, WireRequestBody, WireResources, WireResponseBody
-
-_REMEMBERED: Final = 1_024
-"""So many answers are written only once."""
 
 
 class MalformedMessageError(ValueError):
@@ -109,7 +106,7 @@ def encode_request(version: ProtocolVersion, request: AgentRequest, slot_size: B
     return _ENCODER.encode(wire)
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(REMEMBERED)
 def encode_response(version: ProtocolVersion, response: PluginResponse, slot_size: Bytes) -> bytes:
     """A scheduler's response as ``version`` writes it, the permit down to what that version can say.
 

@@ -71,9 +71,14 @@ def initrd(entries: Iterable[Entry], directories: Iterable[str]) -> bytes:
         *(_member(file.path, _mode(file), file.content) for file in files),
         _member("TRAILER!!!", 0, b""),
     ]
+    return compressed(b"".join(members), level=6)
+
+
+def compressed(data: bytes, level: int) -> bytes:
+    """The bytes in gzip. ``gzip.compress`` names the operating system or not, as Python's version has it."""
     packed = io.BytesIO()
-    with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed, mtime=0) as file:
-        file.write(b"".join(members))  # gzip.compress names the operating system or not, as Python's version has it
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=level, fileobj=packed, mtime=0) as file:
+        file.write(data)
     return packed.getvalue()
 
 

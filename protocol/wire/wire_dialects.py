@@ -20,11 +20,9 @@ from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources
 from protocol.versions import ProtocolVersion as V
 from protocol.wire.wire_messages import WireResources
 from protocol.wire.wire_quantities import (
-    REMEMBERED,
     WireQuantity,
     cpu_from_wire,
     cpu_to_wire,
-    is_short,
     mem_from_wire,
     mem_to_wire,
     slot_count_from_wire,
@@ -32,6 +30,11 @@ from protocol.wire.wire_quantities import (
 )
 
 LARGEST_UNIT_FACTOR: Final = 16
+
+REMEMBERED: Final = 4_096
+"""So many amounts are read, and answers written, only once: a fleet has few. What is wrong is read anew."""
+
+_LONGEST_REMEMBERED: Final = 24  # characters
 
 _ONE_CPU: Final = MilliCpu(1000)
 _ONE_MILLI: Final = MilliCpu(1)
@@ -51,7 +54,7 @@ class Dialect:
 
     def read(self, path: str, found: WireResources, slot_size: Bytes) -> Resources:
         """Amounts of this version. Raises ``ValueError`` naming the field below ``path``."""
-        read = _read_before if is_short(found.vCPUs) and is_short(found.mem) else _read
+        read = _read_before if _is_short(found.vCPUs) and _is_short(found.mem) else _read
         return read(self.fractional_cpu, self.bytes_and_unit, path, found.vCPUs, found.mem, slot_size)
 
     def write_down(self, amount: Resources, slot_size: Bytes) -> WireResources:
@@ -94,6 +97,11 @@ def _read(  # noqa: PLR0913, PLR0917 - what is remembered is found by each of th
 
 
 _read_before: Final = lru_cache(REMEMBERED, typed=True)(_read)
+
+
+def _is_short(quantity: WireQuantity) -> bool:
+    """Whether it may be remembered: a text of a peer may have any length."""
+    return not isinstance(quantity, str) or len(quantity) <= _LONGEST_REMEMBERED
 
 
 def _factor(amount: int, step: int) -> int:

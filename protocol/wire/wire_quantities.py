@@ -11,8 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Final, TypeVar, cast
+from typing import Final, TypeVar
 
 from protocol.field_errors import shown
 from protocol.units import Amount, Bytes, MilliCpu, QuantityError
@@ -22,11 +21,6 @@ WireQuantity = int | float | str
 
 LARGEST_AMOUNT: Final = 2**63 - 1
 LARGEST_SLOT_COUNT: Final = 2**16 - 1
-
-REMEMBERED: Final = 4_096
-"""So many amounts are read only once: agents and VMs say the same few again and again. What is wrong is read anew."""
-
-_LONGEST_REMEMBERED: Final = 24  # characters
 
 A = TypeVar("A", bound=Amount)
 
@@ -93,15 +87,6 @@ def slot_count_from_wire(path: str, quantity: WireQuantity) -> int:
     return count
 
 
-def is_short(quantity: WireQuantity) -> bool:
-    """Whether it may be remembered: a text of a peer may have any length.
-
-    >>> is_short("1500m"), is_short(2.5), is_short("0" * 60_000)
-    (True, True, False)
-    """
-    return not isinstance(quantity, str) or len(quantity) <= _LONGEST_REMEMBERED
-
-
 def _whole_number(quantity: WireQuantity) -> int | None:
     if isinstance(quantity, str):
         return int(quantity) if quantity.isascii() and quantity.isdigit() and len(quantity) < 20 else None
@@ -109,10 +94,6 @@ def _whole_number(quantity: WireQuantity) -> int | None:
 
 
 def _checked(parse: Callable[[WireQuantity], A], path: str, quantity: WireQuantity) -> A:
-    return cast("A", _read_before(parse, path, quantity)) if is_short(quantity) else _read(parse, path, quantity)
-
-
-def _read(parse: Callable[[WireQuantity], A], path: str, quantity: WireQuantity) -> A:
     try:
         amount = parse(quantity)
     except QuantityError as error:
@@ -120,6 +101,3 @@ def _read(parse: Callable[[WireQuantity], A], path: str, quantity: WireQuantity)
     if amount.value > LARGEST_AMOUNT:
         raise ValueError(f"{path}: expected an amount below 2**63 of its smallest unit, got {shown(quantity)}")
     return amount
-
-
-_read_before: Final = lru_cache(REMEMBERED, typed=True)(_read)

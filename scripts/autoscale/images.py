@@ -24,7 +24,7 @@ from deploy.images.rules.platforms import PLATFORMS, Platform
 from scripts.autoscale.running import INTERRUPTED
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
 from vm_image.host import BuildError
-from vm_image.origin import NEWEST, Origin
+from vm_image.origin import Origin
 from vm_image.store import Report
 
 DEFAULT_FOLDER: Final = Path("build/images")
@@ -43,10 +43,9 @@ def _platforms(names: list[str] | None) -> list[str]:
     return names or []
 
 
-def _origin(snapshot: str | Origin) -> Origin:
-    """What ``--snapshot`` says; typer hands its default over too."""
+def _time(snapshot: str) -> str:
     try:
-        return snapshot if isinstance(snapshot, Origin) else Origin(snapshot)
+        return Origin(snapshot).snapshot
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -61,10 +60,9 @@ OnPlatforms = Annotated[
 Tag = Annotated[str, typer.Option(help="The images' tag.")]
 Folder = Annotated[Path, typer.Option("--output", help="The folder of the archives.")]
 Snapshot = Annotated[
-    Origin,
+    str,
     typer.Option(
-        "--snapshot",
-        parser=_origin,
+        callback=_time,
         metavar="TIME",
         show_default="the newest",
         help="Debian's packages of a time, such as 20260102T030405Z.",
@@ -116,7 +114,7 @@ def build_images(  # noqa: PLR0913, PLR0917 - the options of a command
         str, typer.Option(help="The registry in the images' names, as pods name them.")
     ] = DEFAULT_REGISTRY,
     tag: Tag = "dev",
-    snapshot: Snapshot = NEWEST,
+    snapshot: Snapshot = "",
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Fetch the newest packages first.")] = False,
 ) -> None:
     """Build images as archives that `ctr image import`, `docker load` and `autoscale images push` take."""
@@ -154,7 +152,7 @@ def unpack(
     name: Annotated[str, typer.Argument(help="The image.")],
     folder: Annotated[Path, typer.Argument(help="An empty folder, or one to be made.")],
     platform: Annotated[str, typer.Option(help="linux/amd64 or linux/arm64; this machine's without.")] = "",
-    snapshot: Snapshot = NEWEST,
+    snapshot: Snapshot = "",
 ) -> None:
     """Write the files of an image into a folder; deploy/images/Dockerfile does so."""
     (image,) = (IMAGES[known] for known in _known([name]))
@@ -192,8 +190,8 @@ def _chosen(names: Sequence[str] | None) -> list[Platform]:
     return [PLATFORMS[name] for name in names] if names else [native_platform()]
 
 
-def _maker(platform: Platform, origin: Origin, report: Report) -> LayerMaker:
-    return LayerMaker(Checkout(), platform, native_platform(), origin, report)
+def _maker(platform: Platform, snapshot: str, report: Report) -> LayerMaker:
+    return LayerMaker(Checkout(), platform, native_platform(), Origin(snapshot), report)
 
 
 @contextmanager

@@ -7,8 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 from protocol.names import ANNOTATION_CONFIG, MIGRATION_PLURAL
 from protocol.units import Bytes, Resources
 from tests.conformance.cluster import client_of
+from tests.kubernetes.connection_burst import grows_for_connections
 from tests.kubernetes.echo_client import SETTLED, echoing
 from tests.kubernetes.flat_client import flat_client
 from tests.kubernetes.neighbour_pod import NeighbourPod
@@ -52,10 +52,10 @@ LONG = 120.0
 """A Lease runs out, and a busy machine takes its time, before another controller takes a move up."""
 STANDSTILL = 0.25
 """A guest that answers nothing for so long in a move stands still; it does for 0.3 s and more."""
-CONNECTIONS = 12
-JUDGED = 15.0
-"""A report counts for 3 s; a look after that judges it."""
 SMALL = Resources.parse(1, "384Mi")
+HOLD = [{"hold": {"window": "5s"}}]
+AT_ONCE = {"smoothing": {"cpu": HOLD, "memory": HOLD}, "memory": {"cache": {"enabled": False}}}
+"""An agent that gives back soon what is not needed."""
 DEVICES = "autoscaling.neon.tech/guest-devices"
 
 
@@ -119,14 +119,12 @@ def test_a_vm_grows(vm: RealKubernetes) -> None:
 
 def test_the_guests_monitor_is_heard_and_asked_before_memory_goes(vm: RealKubernetes) -> None:
     """Nothing of the VM names its port: the agent reaches it inside of the pod."""
-    hold = [{"hold": {"window": "5s"}}]
-    policy = {"smoothing": {"cpu": hold, "memory": hold}, "memory": {"cache": {"enabled": False}}}
     try:
         want(vm, "1", 8)
         eventually(lambda: has(vm, "1", 8), "it has grown")
         eventually(lambda: counts_on(vm) == Bytes.parse("1Gi"), "its monitor knows")
         assert monitor_of(vm)["version"] == 2
-        let(vm, ("1", 2), ("2", 8), policy)
+        let(vm, ("1", 2), ("2", 8), AT_ONCE)
         eventually(lambda: counts_on(vm) < Bytes.parse("1Gi"), "its monitor has agreed to less")
         eventually(lambda: size_of(vm).mem < Bytes.parse("1Gi"), "the memory has gone")
     finally:
@@ -144,38 +142,14 @@ def test_connections_that_come_at_once_are_heard_and_the_vm_grows_before_they_as
     vm: RealKubernetes, session: Session
 ) -> None:
     """They never ask anything; what looks find of that is counted. On a busy machine a look may be first, and right."""
-    hold = [{"hold": {"window": "5s"}}]
-    policy = {"smoothing": {"cpu": hold, "memory": hold}, "memory": {"cache": {"enabled": False}}}
     try:
-        let(vm, ("1", 4), ("2", 4), policy)
+        let(vm, ("1", 4), ("2", 4), AT_ONCE)
         eventually(lambda: monitor_of(vm)["version"] == 2, "its monitor is heard")
         eventually(lambda: grows_for_connections(vm, session.namespace), "a report was heard before a look")
     finally:
         vm.kubectl("annotate", "neonvm/db", f"{ANNOTATION_CONFIG}-")
         want(vm, "2", 4)
     eventually(lambda: has(vm, "2", 4), "it is as before")
-
-
-def grows_for_connections(cluster: RealKubernetes, client: str) -> bool:
-    """Whether the VM, once it is small, grows by what its monitor reports of connections that come at once."""
-    eventually(lambda: has(cluster, "1", 4), "it is small")
-    time.sleep(SETTLED)
-    before, address = heard(cluster), status(cluster)["extraNetIP"]
-    with ExitStack() as opened, ThreadPoolExecutor(CONNECTIONS) as clients:
-        for each in clients.map(lambda _: Session(client, address), range(CONNECTIONS)):
-            opened.callback(each.close)
-        eventually(lambda: has(cluster, "2", 4), "it has grown")
-        with suppress(NotYetError):
-            eventually(lambda: heard(cluster) != before, "looks have judged a report", JUDGED)
-    right, wrong = (after - earlier for after, earlier in zip(heard(cluster), before, strict=True))
-    print(f"for {CONNECTIONS} connections {right} reports were right and {wrong} false")
-    return right + wrong > 0
-
-
-def heard(cluster: RealKubernetes) -> tuple[int, int]:
-    """For how many reports of its guest's monitor the VM has grown, rightly and not."""
-    said = monitor_of(cluster)
-    return int(said["right_reports"]), int(said["false_reports"])
 
 
 def test_a_move_loses_no_frame(vm: RealKubernetes, session: Session) -> None:

@@ -8,13 +8,13 @@ import io
 import shutil
 import subprocess
 import tarfile
-import threading
 from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
+from tests.loopback_http import served
 from vm_image import host
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,12 +55,8 @@ def mirror(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     """A folder, and the loopback address under which it is served."""
     folder = tmp_path / "mirror"
     folder.mkdir()
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield folder, f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with served(functools.partial(Quiet, directory=folder)) as address:
+        yield folder, f"http://{address}"
 
 
 def publish_plugins(mirror: Path, content: bytes) -> None:

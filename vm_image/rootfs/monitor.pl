@@ -3,7 +3,8 @@
 # the database waits for some, and in version 2 reports load as it begins.
 #
 # Rules: the kernel wakes it (PSI triggers, memory.events), but for one look at one number twice a second, and a few
-# more looks after the kernel has spoken of a trifle. One agent is served, the newest. It needs nothing but the perl binary: the image has no modules.
+# more looks after the kernel has spoken of a trifle. One agent is served, the newest. It needs nothing but the perl
+# binary: the image has no modules.
 use strict;
 use warnings;
 

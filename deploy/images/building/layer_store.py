@@ -12,12 +12,16 @@ from typing import Final
 
 from deploy.images.formats import oci
 from deploy.images.formats.tree import File, Kind, Tree, compressed, tar_of
+from vm_image import archives
 from vm_image.store import Report, Store, cache_root
 
 _CONTENT: Final = "layer.tar.gz"
 _FACTS: Final = "layer.json"
 _RULES: Final = ("formats", "rules", "building")
-"""The packages whose code decides what a layer holds. What the catalogue says of a layer is among its parts."""
+"""The packages whose code decides what a layer holds, beside ``vm_image.archives``.
+
+What the catalogue says of a layer is among its parts.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ def layer_key(parts: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
     folder = Path(__file__).parents[1]
     rules = (path.read_bytes() for package in _RULES for path in sorted((folder / package).glob("*.py")))
-    for part in (*rules, *parts):
+    for part in (*rules, Path(archives.__file__).read_bytes(), *parts):
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()[:16]
 

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import tarfile
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import PurePosixPath
 from typing import Final
+
+from vm_image import archives
 
 _MERGED: Final = ("bin", "sbin", "lib", "lib64", "lib32", "libx32")
 
@@ -90,10 +91,7 @@ def tar_of(files: Tree) -> bytes:
 
 def compressed(data: bytes) -> bytes:
     """The bytes in gzip, the one compression that every registry and node reads."""
-    packed = io.BytesIO()
-    with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=packed, mtime=0) as file:
-        file.write(data)  # gzip.compress names the operating system or not, as Python's version has it
-    return packed.getvalue()
+    return archives.compressed(data, level=9)
 
 
 def _parents(paths: Iterable[str]) -> set[str]:

@@ -8,10 +8,9 @@ import hashlib
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from deploy.release import push_images
 from deploy.release.assemble import assemble
 from scripts.autoscale.main import app
 from tests.deploy.release.test_release import image
+from tests.loopback_http import served
 
 SCRIPT = Path(push_images.__file__)
 
@@ -88,13 +88,8 @@ class Store(Registry):
 def serving(kind: type[Registry]) -> Iterator[tuple[str, type[Registry]]]:
     """Its address, and the kind itself, which has what it was given."""
     handler = type("Serving", (kind,), {"kept": {}, "logins": []})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"127.0.0.1:{server.server_port}", handler
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with served(handler) as address:
+        yield address, handler
 
 
 @pytest.fixture

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import httpx
+
+from tests.loopback_http import served
 
 STATE = "20260102T030405Z"
 _ASKED = re.compile(rf"http://snapshot\.debian\.org/archive/(debian|debian-security)/{STATE}/(\S+)")
@@ -38,12 +39,5 @@ def archive_proxy() -> Iterator[str]:
             def log_message(self, *_: object) -> None:
                 """Says nothing."""
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-            server.server_close()
+        with served(Handler) as address:
+            yield f"http://{address}"

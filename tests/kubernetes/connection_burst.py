@@ -1,0 +1,42 @@
+"""Connections that come to a VM's database all at once, and whether its agent heard of them before any look."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from typing import Final
+
+from tests.kubernetes.postgres_session import Session
+from tests.kubernetes.real_kubernetes import NotYetError, RealKubernetes, eventually
+from tests.kubernetes.vms import has, monitor_of, status
+
+_CONNECTIONS: Final = 12
+_CALM: Final = 1.0
+_JUDGED: Final = 15.0
+"""A report counts for 3 s; a look after that judges it."""
+
+
+def grows_for_connections(cluster: RealKubernetes, client: str) -> bool:
+    """Whether the VM, once it is small, grows by what its monitor reports of connections that come at once.
+
+    They come from the network namespace ``client`` and ask nothing.
+    """
+    eventually(lambda: has(cluster, "1", 4), "it is small")
+    time.sleep(_CALM)
+    before, address = _heard(cluster), status(cluster)["extraNetIP"]
+    with ExitStack() as opened, ThreadPoolExecutor(_CONNECTIONS) as clients:
+        for each in clients.map(lambda _: Session(client, address), range(_CONNECTIONS)):
+            opened.callback(each.close)
+        eventually(lambda: has(cluster, "2", 4), "it has grown")
+        with suppress(NotYetError):
+            eventually(lambda: _heard(cluster) != before, "looks have judged a report", _JUDGED)
+    right, wrong = (after - earlier for after, earlier in zip(_heard(cluster), before, strict=True))
+    print(f"for {_CONNECTIONS} connections {right} reports were right and {wrong} false")
+    return right + wrong > 0
+
+
+def _heard(cluster: RealKubernetes) -> tuple[int, int]:
+    """For how many reports of its guest's monitor the VM has grown, rightly and not."""
+    said = monitor_of(cluster)
+    return int(said["right_reports"]), int(said["false_reports"])
