@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from agent.assignments import Assignment
 from agent.config import PolicyError, read_policy

@@ -13,7 +13,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Final, TypeVar
 
@@ -48,8 +48,7 @@ class Bounds:
     max: Resources
 
 
-@dataclass(frozen=True, slots=True)
-class VirtualMachine:
+class VirtualMachine(msgspec.Struct, frozen=True):
     """What this project needs to know of a VirtualMachine.
 
     ``problems`` says what beside the spec cannot be read, each beginning with the path of its field: then ``bounds``
@@ -173,7 +172,7 @@ def _virtual_machine(found: _Object, obj: JsonObject) -> VirtualMachine:
         permit=_annotated(ANNOTATION_PERMIT, annotations, decode_permit, problems),
         has_bounds=bounds is not None or ANNOTATION_BOUNDS not in annotations,
     )
-    return replace(vm, problems=tuple(problems), at_most=spec_bounds.max) if problems else vm
+    return msgspec.structs.replace(vm, problems=tuple(problems), at_most=spec_bounds.max) if problems else vm
 
 
 def _slot_size(quantity: WireQuantity) -> Bytes:

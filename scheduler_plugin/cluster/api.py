@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Final, Protocol
+
+import msgspec
 
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page
@@ -61,8 +62,7 @@ def complaint(status: int, body: bytes, retry_after: str) -> ApiError:
     return ApiUnknownError(str(refusal), refusal.retry_after) if refusal.is_unknown else ApiRefusedError(refusal)
 
 
-@dataclass(frozen=True, slots=True)
-class ApiCall:
+class ApiCall(msgspec.Struct, frozen=True):
     """One request. ``path`` begins with a slash; ``body`` is encoded as JSON; ``timeout`` covers the whole call.
 
     From ``not_after`` on, on the machine's monotonic clock, it must not be sent any more: the sender may have been
@@ -72,7 +72,7 @@ class ApiCall:
     method: str
     path: str
     timeout: Seconds
-    query: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = {}
     body: JsonObject | None = None
     content_type: str = "application/json"
     not_after: Instant | None = None

@@ -13,9 +13,9 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from operator import attrgetter
 from typing import Final, TypeVar
+
+from msgspec.structs import asdict, replace
 
 from protocol.kubernetes.objects import (
     JsonObject,
@@ -53,8 +53,7 @@ DEFAULT_SLOT: Final = Bytes.parse("1Gi")
 Q = TypeVar("Q", MilliCpu, Bytes, int)
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterVm(VirtualMachine):
+class ClusterVm(VirtualMachine, frozen=True):
     """A VirtualMachine with what decides where and whether it may move.
 
     ``has_overlay``: its guest has an address of its own, which it keeps when it moves. ``is_booting``: its controller
@@ -69,23 +68,17 @@ class ClusterVm(VirtualMachine):
     generation: int = 0
 
 
-_NAMES: Final = tuple(each.name for each in fields(VirtualMachine))
-_KNOWN: Final = attrgetter(*_NAMES)
-"""What is read of any VirtualMachine, in the order of ``_NAMES``."""
-
-
 def read_vm(obj: JsonObject) -> VirtualMachine:
     """A VirtualMachine. Raises ``ValueError``."""
     vm, spec = parse_virtual_machine(obj), child(obj, "spec")
     has_overlay = flag(spec, "extraNetwork", "enable") or bool(text(obj, "status", "extraNetIP"))
     booting = any(text(each, "reason") == BOOTING for each in items(obj, "status", "conditions"))
-    known, first = dict(zip(_NAMES, _KNOWN(vm), strict=True)), _first_requests(spec)
     return ClusterVm(
-        **known,
+        **asdict(vm),
         constraints=pod_constraints(spec),
         has_overlay=has_overlay,
         is_booting=booting,
-        first_requests=first,
+        first_requests=_first_requests(spec),
         generation=whole(obj, "metadata", "generation"),
     )
 

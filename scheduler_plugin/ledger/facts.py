@@ -13,6 +13,8 @@ from enum import Enum
 from fractions import Fraction
 from typing import Final, Generic, TypeVar
 
+import msgspec
+
 from protocol.messages import ObjectName
 from protocol.names import SCHEDULER_NAME
 from protocol.units import ZERO, Amount, Bytes, ComputeUnit, MilliCpu, QuantityError, Resources
@@ -158,8 +160,7 @@ class PodFacts:
     asks_room: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class VmFacts:
+class VmFacts(msgspec.Struct, frozen=True):
     """A VirtualMachine.
 
     ``most`` is the upper bound of autoscaling, ``use`` what the spec asks for, ``actual`` what the guest has (None

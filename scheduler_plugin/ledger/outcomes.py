@@ -45,8 +45,7 @@ class ReadPod:
     pod: ObjectName
 
 
-@dataclass(frozen=True, slots=True)
-class PersistPermit:
+class PersistPermit(msgspec.Struct, frozen=True, gc=False):
     """Write ``permit`` into the annotation of ``vm``: all that its agent may hold.
 
     While ``before_answer`` the agent must not be answered until the write is confirmed. Writes for one VM go one at a

@@ -7,7 +7,9 @@ a VM may hold more than its pod requests.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from protocol.units import Resources
 from scheduler_plugin.ledger.accounts.claims import Claim

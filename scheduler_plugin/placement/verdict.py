@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from protocol.units import Resources
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(msgspec.Struct, frozen=True, gc=False):
     """What placement may know of one node.
 
     ``total`` is what pods may reserve there at most, ``free`` what of it is left, ``watermark`` the level above which

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from protocol.kubernetes.objects import JsonObject
 from protocol.names import ANNOTATION_PERMIT, ANNOTATION_PERMIT_WRITER

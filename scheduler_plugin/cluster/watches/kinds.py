@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+import msgspec
+
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Unreadable
 from protocol.kubernetes.refusals import RefusalKind
@@ -15,8 +17,7 @@ from scheduler_plugin.cluster.api import ApiError
 F = TypeVar("F")
 
 
-@dataclass(frozen=True, slots=True)
-class Change(Generic[F]):
+class Change(msgspec.Struct, Generic[F], frozen=True):
     """One fact before and after: ``before`` None is new, ``after`` None is deleted."""
 
     name: ObjectName

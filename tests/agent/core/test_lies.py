@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from agent.core.events import Fault, PolicyRefused, PolicySet, ScrapeFailed
 from agent.core.explain import explain
@@ -125,6 +126,6 @@ def test_the_view_of_an_object_takes_an_order_as_obeyed_where_the_status_is_sile
     )
     seen = view(found, "vm-1-pod")
     assert seen == replace(vm(cu(2), version=12), recorded_permit=cu(3))
-    assert not view(replace(found, enabled=False), "vm-1-pod").resizable
-    moved = view(replace(found, pod_name="other", phase="Migrating", resource_version="x"), "vm-1-pod")
+    assert not view(structs.replace(found, enabled=False), "vm-1-pod").resizable
+    moved = view(structs.replace(found, pod_name="other", phase="Migrating", resource_version="x"), "vm-1-pod")
     assert (moved.ours, moved.resizable, moved.version) == (False, False, 0)

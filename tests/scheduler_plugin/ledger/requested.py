@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger import Decision, Effect, Ledger, NodeFacts, PodFacts, ResizePod, RunnerRequests, VmFacts
@@ -141,12 +143,12 @@ class Requested:
     def store(self, decision: Decision) -> None:
         order = decision.persist
         if order is not None:
-            self.vm = replace(self.vm, version=self.vm.version + 1, permit=order.permit)
+            self.vm = structs.replace(self.vm, version=self.vm.version + 1, permit=order.permit)
             self.fleet.did(self.ledger.permit_stored(order.revision, self.vm))
 
     def use(self, size: Resources) -> None:
         """The guest has that size, and its object says so."""
-        self.vm = replace(self.vm, version=self.vm.version + 1, use=size, actual=size)
+        self.vm = structs.replace(self.vm, version=self.vm.version + 1, use=size, actual=size)
         self.fleet.did(self.ledger.see_vm(self.vm, self.now))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from scheduler_plugin.ledger import ClaimState, Ledger, VmTruth, overcommitted, violations, violations_on
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
@@ -64,7 +65,7 @@ def deny_without_agent(ledger: Ledger) -> None:
     assert claim.vm is not None
     assert claim.vm.facts is not None
     claim.unmet = amount(2)
-    claim.vm.facts = replace(claim.vm.facts, has_agent=False)
+    claim.vm.facts = structs.replace(claim.vm.facts, has_agent=False)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger import NotReadyError, PodFacts, VmFacts
@@ -144,7 +145,7 @@ def test_a_pod_that_a_vm_comes_to_own_counts_as_that_vm_from_then_on() -> None:
 
 def unreadable(most: Resources, *, version: int = 5, is_bounded: bool = True, uid: str = "first") -> VmFacts:
     """The VM ``a`` as the most that it may be."""
-    return replace(
+    return structs.replace(
         vm("a", most, version=version, most=most, uid=uid), unreadable="spec: garbage", is_bounded=is_bounded
     )
 
@@ -162,14 +163,14 @@ def test_a_vm_that_cannot_be_read_counts_as_the_most_that_it_may_be() -> None:
 def test_a_vm_that_becomes_unreadable_keeps_at_least_what_it_may_have() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), owned("a", "n1"))
     fleet.grant("a", amount(7), number=1)
-    fleet.did(fleet.ledger.see_vm(replace(unreadable(amount(1), version=0), has_agent=False, uid=""), LATER))
+    fleet.did(fleet.ledger.see_vm(structs.replace(unreadable(amount(1), version=0), has_agent=False, uid=""), LATER))
     assert fleet.on("n1") == amount(7)
     fleet.did(fleet.ledger.see_vm(vm("a", amount(3), version=9), LATER))
     assert fleet.on("n1") == amount(7), "promises to its agent still hold"
 
 
 def test_an_unreadable_vm_without_a_name_for_itself_is_known_by_its_name() -> None:
-    fleet = Fleet(node(), replace(unreadable(amount(3)), uid=""), vm_pod("a", "n1"))
+    fleet = Fleet(node(), structs.replace(unreadable(amount(3)), uid=""), vm_pod("a", "n1"))
     assert fleet.on("n1") == amount(3)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from protocol.units import Instant
 from scheduler_plugin.ledger import Decision, Ledger, PersistPermit

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger import RoomFreed, RunnerRequests
@@ -247,7 +248,7 @@ def test_what_may_not_be_as_low_as_the_vm_goes_down_to_what_its_pod_was_made_wit
 ) -> None:
     """A LimitRange that says how little a container may request."""
     at, found = Requested(asked=amount(4), allocated=amount(4)), []
-    at.vm = replace(at.vm, first_requests=amount(2))
+    at.vm = structs.replace(at.vm, first_requests=amount(2))
     at.start()
     at.pass_time(10)
     while (lowered := at.due()) is not None:

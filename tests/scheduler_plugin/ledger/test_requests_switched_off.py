@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger import ResizePod

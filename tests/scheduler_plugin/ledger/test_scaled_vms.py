@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from protocol.units import Instant
 from scheduler_plugin.ledger import VmFacts
@@ -34,7 +35,11 @@ def test_each_vm_counts_once() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [replace(RUNS, has_agent=False), replace(RUNS, phase="Pending"), replace(RUNS, phase="Succeeded")],
+    [
+        structs.replace(RUNS, has_agent=False),
+        structs.replace(RUNS, phase="Pending"),
+        structs.replace(RUNS, phase="Succeeded"),
+    ],
     ids=["not autoscaled", "has no guest yet", "has no guest any more"],
 )
 def test_a_vm_that_needs_no_agent_does_not_count(other: VmFacts) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from protocol.messages import AgentRequest
 from protocol.units import ZERO
@@ -32,7 +33,7 @@ def fleet_of(*facts: PodFacts | VmFacts) -> Fleet:
 
 def status(pod: str | None, *, version: int) -> VmFacts:
     """Newer facts of the VM, by which it runs in ``pod``."""
-    return replace(RUNS, pod=None if pod is None else name(pod), version=version)
+    return structs.replace(RUNS, pod=None if pod is None else name(pod), version=version)
 
 
 def test_a_pod_beside_the_one_that_the_vm_runs_in_claims_what_it_requests() -> None:
@@ -71,7 +72,7 @@ def test_the_answer_to_a_permits_write_may_be_the_first_that_names_the_pod() -> 
     fleet = fleet_of(status(None, version=1), runner(), backup())
     order = fleet.ask("a", amount(8), number=1).persist
     assert (fleet.on("n2"), order is None) == (amount(8), False)
-    stored = replace(status("a-pod", version=2), permit=amount(8))
+    stored = structs.replace(status("a-pod", version=2), permit=amount(8))
     fleet.did(fleet.ledger.permit_stored(0 if order is None else order.revision, stored))
     assert (fleet.on("n1"), fleet.on("n2")) == (amount(8), amount(1))
 
@@ -118,7 +119,7 @@ def test_a_pod_with_a_runner_is_not_placed_for_a_vm_that_runs_in_another_one() -
 
 
 def test_after_a_restart_a_migration_takes_no_pod_away_of_a_vm_that_had_the_name_before() -> None:
-    fleet = fleet_of(replace(RUNS, uid="a-second", pod=name("new"), version=9), runner())
+    fleet = fleet_of(structs.replace(RUNS, uid="a-second", pod=name("new"), version=9), runner())
     fleet.did(fleet.ledger.see_migration(migration("a", to="n2", source_pod="a-pod"), LATER))
     assert not fleet.ledger.claims["uid-a"].is_migrating
 

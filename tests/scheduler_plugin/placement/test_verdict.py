@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from protocol.ranking.config import PreferredSize, RankingConfig
 from protocol.units import MilliCpu, Resources

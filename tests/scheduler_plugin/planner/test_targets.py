@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from protocol.messages import ObjectName
 from scheduler_plugin.constraints import (
@@ -242,7 +243,7 @@ def test_a_pair_counts_as_new_once_the_node_or_the_vm_has_changed(changed: str) 
         known = fixture.ledger.vms[name("a")].facts
         assert known is not None
         demands = PodConstraints((Toleration(operator="Exists"),))
-        fixture.fleet.did(fixture.ledger.see_vm(replace(known, version=200, constraints=demands), fixture.now))
+        fixture.fleet.did(fixture.ledger.see_vm(structs.replace(known, version=200, constraints=demands), fixture.now))
     assert fixture.moves() == {"a": "n2"}
 
 

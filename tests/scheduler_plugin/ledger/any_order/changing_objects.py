@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
+from msgspec import structs
 
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger import (
@@ -43,13 +44,15 @@ class ChangingObjects(HearingScheduler):
     @rule(vm=names, use=sizes)
     def resize_by_hand(self, vm: str, use: Resources) -> None:
         if name(vm) in self.api.vms:
-            self.api.put_vm(replace(self.api.vms[name(vm)], use=use))
+            self.api.put_vm(structs.replace(self.api.vms[name(vm)], use=use))
 
     @rule(vm=names)
     def opt_in_or_out(self, vm: str) -> None:
         """An agent whose VM opts out forgets what it was told."""
         if name(vm) in self.api.vms:
-            changed = self.api.put_vm(replace(self.api.vms[name(vm)], has_agent=not self.api.vms[name(vm)].has_agent))
+            changed = self.api.put_vm(
+                structs.replace(self.api.vms[name(vm)], has_agent=not self.api.vms[name(vm)].has_agent)
+            )
             for uid in [uid for uid in self.agents if self.api.pods[uid].vm_uid == changed.uid]:
                 del self.agents[uid]
 
@@ -60,9 +63,11 @@ class ChangingObjects(HearingScheduler):
         if found is None:
             return
         if found.unreadable:
-            self.api.put_vm(replace(found, unreadable="", is_bounded=True))
+            self.api.put_vm(structs.replace(found, unreadable="", is_bounded=True))
         else:
-            self.api.put_vm(replace(found, unreadable=UNREADABLE, is_bounded=is_bounded, use=found.use.at_least(most)))
+            self.api.put_vm(
+                structs.replace(found, unreadable=UNREADABLE, is_bounded=is_bounded, use=found.use.at_least(most))
+            )
 
     @rule(vm=names)
     def delete_vm(self, vm: str) -> None:
@@ -75,7 +80,7 @@ class ChangingObjects(HearingScheduler):
         if found is None or self.runner_of(found) is not None:
             return
         pod = name(f"{vm}-pod-{self.api.number()}")
-        self.api.put_vm(replace(found, pod=pod, phase="Pending", actual=None))
+        self.api.put_vm(structs.replace(found, pod=pod, phase="Pending", actual=None))
         counted = requests.at_least(around)
         self.api.put_pod(PodFacts(f"uid-{pod.name}", pod, counted, name(vm), vm_uid=found.uid, around=around))
 
@@ -101,7 +106,7 @@ class ChangingObjects(HearingScheduler):
         self.api.put_pod(replace(pod, node=to))
         found = self.api.vms.get(pod.vm) if pod.vm is not None else None
         if found is not None and found.uid == pod.vm_uid and pod.has_runner:
-            self.api.put_vm(replace(found, phase="Running", actual=found.use))
+            self.api.put_vm(structs.replace(found, phase="Running", actual=found.use))
 
     def runner_of(self, vm: VmFacts) -> PodFacts | None:
         """The pod with the VM's guest, and not the one that it has left."""
@@ -118,7 +123,7 @@ class ChangingObjects(HearingScheduler):
         number = self.api.number()
         target = replace(source, uid=f"uid-{vm}-{number}", name=name(f"{vm}-pod-{number}"), node=to)
         self.api.put_pod(target)
-        self.api.put_vm(replace(found, pod=target.name))
+        self.api.put_vm(structs.replace(found, pod=target.name))
         self.agents.pop(source.uid, None)
         if is_known:
             done = MigrationFacts(name(f"m-{number}"), f"m-{number}", 0, found.name, MigrationPhase.SUCCEEDED, to)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
+from msgspec import structs
 
 from protocol.messages import AgentRequest
 from protocol.units import ZERO, Resources
@@ -95,7 +96,7 @@ class AnyOrder(ChangingObjects):
     def teardown(self) -> None:
         """All is heard and written, and every agent is gone with its VM's label: the objects alone are left."""
         for vm in list(self.api.vms.values()):
-            self.api.put_vm(replace(vm, has_agent=False, unreadable="", is_bounded=True))
+            self.api.put_vm(structs.replace(vm, has_agent=False, unreadable="", is_bounded=True))
         for migration in list(self.api.migrations):
             self.api.drop_migration(migration)
         while any(self.api.news.values()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
+from msgspec import structs
 
 from protocol.messages import ObjectName
 from scheduler_plugin.ledger import (
@@ -34,7 +35,7 @@ class Api:
 
     def put_vm(self, vm: VmFacts) -> VmFacts:
         self.version += 1
-        self.vms[vm.name] = replace(vm, version=self.version)
+        self.vms[vm.name] = structs.replace(vm, version=self.version)
         self.news["vm"].append(self.vms[vm.name])
         return self.vms[vm.name]
 
