@@ -10,6 +10,9 @@ was lost could still land on it.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Final
+
 import msgspec
 
 from protocol.field_errors import field_message
@@ -22,9 +25,13 @@ class _Permit(msgspec.Struct, frozen=True):
     mem: WireQuantity
 
 
-_DECODER = msgspec.json.Decoder(_Permit)
+REMEMBERED: Final = 1_024
+"""So many permits are written out only once: a fleet has few."""
+
+_DECODER: Final = msgspec.json.Decoder(_Permit)
 
 
+@lru_cache(REMEMBERED)
 def encode_permit(permit: Resources) -> str:
     """The annotation's text. Equal permits give equal texts.
 

@@ -37,7 +37,7 @@ def decide(state: LedgerState, claim: Claim, request: AgentRequest, now: Instant
         raise NotReadyError(f"node {claim.node} of pod {request.pod} is not known yet")
     if request.metrics is not None:
         claim.metrics = request.metrics
-    wanted = bounded(account, request.resources)
+    wanted, reserved = bounded(account, request.resources), account.reserved
     outside = False
     if account.is_old(claim.pod.uid, request.sequence, now) and account.permit is not None:
         permit = _held(claim, account, wanted.at_most(account.permit))
@@ -54,7 +54,8 @@ def decide(state: LedgerState, claim: Claim, request: AgentRequest, now: Instant
         unmet = wanted.minus_or_zero(by_room.at_least(permit)) if account.has_agent else ZERO
         _note_denial(state, claim, unmet, now)
     persist = account.write(state.next_revision())
-    state.settle_vm(account)
+    if account.reserved != reserved:
+        state.settle_vm(account)
     return Decision(permit, policy.compute_unit, claim.holds_still, persist, state.finish(outside=outside))
 
 

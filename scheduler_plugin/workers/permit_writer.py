@@ -8,15 +8,14 @@ Rules that hold here:
 - What was written into a store that is older than what is known of VMs counts as unsure: what the permit was decided
   on may be no more. Versions are compared within the kind alone: others may be kept in a store of their own.
 - A write that has changed nothing proves nothing about earlier ones: it counts as unsure too.
-- The ledger hears how each write ended, whatever happens to the caller: confirmed, or unsure.
+- The ledger hears how each write ended, whatever happens to the caller: confirmed, or unsure. It hears that first, and
+  needs not be told of the VM again.
 - Decreases go at a bounded rate. One that fails is not repeated here: the agent's next message orders it again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Never
 
 from protocol.kubernetes.objects import number, version_of
@@ -43,13 +42,20 @@ class PermitWriter:
         """Writes a permit and reports to the ledger; whether the API is now known to hold it."""
         self._context.queues.permits.drop(order.vm)
         began = self._context.clock.now()
-        async with self._turn(order.vm) as turn:
-            if order.revision <= turn.newest:
-                return order.revision == turn.stored
-            turn.newest = order.revision
-            outcome = await self._write(order)
-            if outcome == "stored":
-                turn.stored = order.revision
+        turn = self._turns.setdefault(order.vm, _Turn())
+        turn.users += 1
+        try:
+            async with turn.lock:
+                if order.revision <= turn.newest:
+                    return order.revision == turn.stored
+                turn.newest = order.revision
+                outcome = await self._write(order)
+                if outcome == "stored":
+                    turn.stored = order.revision
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[order.vm]
         waited = Seconds(self._context.clock.now() - began) if order.before_answer else None
         self._context.telemetry.permit_written(outcome, waited)
         return outcome == "stored"
@@ -71,7 +77,11 @@ class PermitWriter:
             return outcome
         finally:
             self._report(order, stored)
-        return "lost" if stored is None else "stored"
+        if stored is None:
+            return "lost"
+        if not stored.unreadable:  # else it has been taken note of, and why
+            self._context.feed.vms.learn_fact(stored.name, stored.uid, stored.resource_version, stored)
+        return "stored"
 
     async def _stored_vm(self, order: PersistPermit) -> VirtualMachine | None:
         """The VM with the permit on it; None where there is no such VM any more. Raises ``ApiError``."""
@@ -95,29 +105,13 @@ class PermitWriter:
             raise ApiUnknownError("the write has changed nothing, so that an earlier one may still land")
         if 0 < number(version) <= known:
             raise ApiUnknownError("the cluster's store was restored, and has not been read since")
-        written = with_permit(vm, order.permit, answer)
-        if written is None:
-            return vms.learn(answer)
-        vms.learn_fact(vm.name, vm.uid, version, written)
-        return written
+        return with_permit(vm, order.permit, answer) or vms.learn(answer)
 
     def _report(self, order: PersistPermit, stored: VirtualMachine | None) -> None:
         if stored is None:
             self._context.order(self._context.ledger.permit_unsure(order.revision, order.vm))
         else:
             self._context.order(self._context.ledger.permit_stored(order.revision, vm_facts(stored)))
-
-    @asynccontextmanager
-    async def _turn(self, vm: ObjectName) -> AsyncIterator[_Turn]:
-        turn = self._turns.setdefault(vm, _Turn())
-        turn.users += 1
-        try:
-            async with turn.lock:
-                yield turn
-        finally:
-            turn.users -= 1
-            if not turn.users:
-                del self._turns[vm]
 
 
 class _Turn:

@@ -176,7 +176,7 @@ class FakeVmApi:
     def change(self, *, shown: bool = True, **fields: object) -> None:
         """Another client changes the object; ``shown``: the watch says so."""
         version = str(int(self.found.resource_version) + 1)
-        self.found = replace(self.found, resource_version=version, **fields)  # type: ignore[arg-type]
+        self.found = replace(self.found, resource_version=version, **fields)
         if shown:
             self._changes.put_nowait(self.found)
 

@@ -29,6 +29,9 @@ class OutstandingPermits:
 
     def add(self, permit: Resources, now: Instant) -> None:
         """Another answer, to a message that may be older than those answered before."""
+        if self.held.within(permit):
+            self.replace(permit, now)
+            return
         recent = [(at, older) for at, older in self._recent if now - at < SETTLE and not older.within(permit)]
         recent.append((now, permit))
         if len(recent) > MOST_OUTSTANDING:
@@ -40,6 +43,8 @@ class OutstandingPermits:
             self.held = self.held.at_least(older)
 
     def replace(self, permit: Resources, now: Instant) -> None:
-        """The answer to a message that is newer than every one answered before."""
+        """The answer to a message that is newer than every one answered before, or may be, and whatever they granted
+        is within it.
+        """
         self._recent = [(now, permit)]
         self.held = permit

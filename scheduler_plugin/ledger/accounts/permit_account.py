@@ -164,7 +164,8 @@ class PermitAccount:
     def answer(self, permit: Resources, asked: Resources, pod: str, sequence: int | None, now: Instant) -> None:
         """Records the decision for a message that is not old, from the pod with this UID."""
         is_newest = sequence is not None and self.heard is not None and sequence > self.heard
-        may_hold = permit.at_least(asked.at_most(self.promises.held))
+        held = self.promises.held
+        may_hold = permit.at_least(asked.at_most(held))
         if is_newest and now >= self.trusted_from:
             self.promises.replace(may_hold, now)
         else:
@@ -173,7 +174,8 @@ class PermitAccount:
             self.trusted_from = Instant(now + SETTLE)
         self.permit, self.heard, self.heard_from, self.heard_at = permit, sequence, pod, now
         self.is_unproven = False
-        self._derive()
+        if self.promises.held != held:
+            self._derive()
 
     def write(self, revision: int) -> PersistPermit | None:
         """The write that the API needs now, if any; the same one again while its outcome is open.
@@ -195,8 +197,7 @@ class PermitAccount:
             revision = self.pending.revision
         self.pending = PersistPermit(facts.name, permit, revision, before_answer=is_urgent, uid=facts.uid)
         self.stored_low = self.stored_low.at_most(permit)
-        self.stored_high = self.stored_high.at_least(permit)
-        self._derive()
+        self.stored_high = self.stored_high.at_least(permit)  # of what is reserved already
         return self.pending
 
     def stored(self, revision: int, facts: VmFacts) -> None:

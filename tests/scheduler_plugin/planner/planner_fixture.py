@@ -64,7 +64,7 @@ class PlannerFixture:
             self.tell(of, known.use, Metrics(load, mem_used=used))
         if facts is not None:
             now_known = self.fleet.vms[name(of)]
-            changed = structs.replace(now_known, version=99, **facts)  # type: ignore[arg-type] # names of fields
+            changed = structs.replace(now_known, version=99, **facts)
             self.fleet.did(self.ledger.see_vm(changed, self.now))
 
     def tell(self, of: str, wanted: Resources, metrics: Metrics | None = None) -> None:
