@@ -50,6 +50,8 @@ from scheduler_plugin.ledger.facts import WITHOUT_GUEST
 
 DEFAULT_SLOT: Final = Bytes.parse("1Gi")
 
+_PERMIT: Final = f"metadata.annotations[{ANNOTATION_PERMIT}]"
+
 Q = TypeVar("Q", MilliCpu, Bytes, int)
 
 
@@ -114,7 +116,7 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         most=vm.bounds.max,
         use=vm.use,
         actual=None if vm.phase in WITHOUT_GUEST else _or_most(vm.actual, vm, "status."),
-        permit=_or_most(vm.permit, vm, f"metadata.annotations[{ANNOTATION_PERMIT}]"),
+        permit=_or_most(vm.permit, vm, _PERMIT),
         pod=ObjectName(vm.name.namespace, vm.pod_name) if vm.pod_name else None,
         stays_because=_stays_because(vm),
         auto_migration=_auto_migration(vm),
@@ -160,7 +162,7 @@ def _stays_because(vm: VirtualMachine) -> str | None:
 
 def _auto_migration(vm: VirtualMachine) -> bool | None:
     """What the VM says of being moved, as a label or an annotation; a word against it counts more."""
-    said = {vm.labels.get(AUTO_MIGRATION), vm.annotations.get(AUTO_MIGRATION)}
+    said = vm.labels.get(AUTO_MIGRATION), vm.annotations.get(AUTO_MIGRATION)
     return False if "false" in said else True if "true" in said else None
 
 

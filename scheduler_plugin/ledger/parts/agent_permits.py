@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from protocol.messages import AgentRequest, ObjectName
 from protocol.units import Instant
 from scheduler_plugin.ledger.facts import VmFacts
@@ -25,11 +27,15 @@ class AgentPermits(LedgerPart):
     def permit_stored(self, revision: int, vm: VmFacts) -> Effects:
         """A ``PersistPermit`` was confirmed; ``vm`` is the object as the API returned it."""
         account = self._state.vms.get(vm.name)
-        if account is not None:
-            account.stored(revision, vm)
-            self._state.recount(vm.name)
-            self._state.migrations.disturb(vm.name)
-            self._state.settle_vm(account)
+        if account is None:
+            return ()
+        known, reserved = account.facts, account.reserved
+        account.stored(revision, vm)
+        if reserved == account.reserved and known is not None and _is_same_but_for_permit(known, vm):
+            return ()
+        self._state.recount(vm.name)
+        self._state.migrations.disturb(vm.name)
+        self._state.settle_vm(account)
         return self._finish(outside=True)
 
     def permit_unsure(self, revision: int, vm: ObjectName) -> Effects:
@@ -38,3 +44,7 @@ class AgentPermits(LedgerPart):
         if account is not None:
             account.unsure(revision)
         return ()
+
+
+def _is_same_but_for_permit(known: VmFacts, vm: VmFacts) -> bool:
+    return vm == replace(known, version=vm.version, permit=vm.permit)
