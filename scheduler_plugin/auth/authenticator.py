@@ -17,14 +17,15 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final, Never
+
+import msgspec
 
 from protocol.kubernetes.objects import JsonObject
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scheduler_plugin.auth.identity import Identity, identity_in
-from scheduler_plugin.auth.token_shape import bearer_token, expiry, is_plausible
+from scheduler_plugin.auth.token_shape import bearer_token, plausible_until
 from scheduler_plugin.cluster.api import ApiError, ApiUnknownError
 
 ACCEPTED_FOR: Final = Seconds(60.0)
@@ -47,13 +48,26 @@ class OverloadedError(Exception):
     """More tokens are waiting for a review than will be reviewed in time."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
+class _Question(msgspec.Struct, eq=False):
+    """A token that is asked about, which ends at ``until`` (seconds since 1970), and who waits to hear of it."""
+
     key: bytes
     token: str
     audience: str
     asked_at: Instant
-    answer: asyncio.Future[Identity | None]
+    until: float
+    waiting: list[asyncio.Future[Identity | None]] = []
+
+    def answer(self, identity: Identity | None) -> None:
+        for each in self.waiting:
+            if not each.done():  # one that waited may have gone away
+                each.set_result(identity)
+
+    def fail(self, error: Exception) -> None:
+        for each in self.waiting:
+            if not each.done():
+                each.set_exception(error)
+                each.exception()  # seen, also where the request that asked goes away just now
 
 
 class _Verdicts:
@@ -99,7 +113,7 @@ class TokenAuthenticator:
                     tasks.create_task(self._ask())
         finally:
             for question in self._open.values():
-                _fail(question, ApiUnknownError("this scheduler is about to end"))
+                question.fail(ApiUnknownError("this scheduler is about to end"))
             self._open.clear()
 
     def remembered(self, authorization: str, audience: str) -> Identity | None:
@@ -123,10 +137,13 @@ class TokenAuthenticator:
                 return verdicts[key]
         question = self._open.get(key)
         if question is None:
-            if not is_plausible(token, audience, self._clock.wall()):
+            until = plausible_until(token, audience, self._clock.wall())
+            if until is None:
                 return None
-            question = self._put(_Question(key, token, audience, now, asyncio.get_running_loop().create_future()))
-        return await asyncio.shield(question.answer)
+            question = self._put(_Question(key, token, audience, now, until))
+        answer: asyncio.Future[Identity | None] = asyncio.get_running_loop().create_future()
+        question.waiting.append(answer)
+        return await answer
 
     def _put(self, question: _Question) -> _Question:
         try:
@@ -144,19 +161,14 @@ class TokenAuthenticator:
                     raise OverloadedError
                 identity = identity_in(await self._review(question.token, question.audience), question.audience)
             except (ApiError, OverloadedError) as error:
-                _fail(question, error)
+                question.fail(error)
             else:
                 kept = self._refused if identity is None else self._accepted
-                left = Seconds(expiry(question.token) - self._clock.wall())
+                left = Seconds(question.until - self._clock.wall())
                 kept.keep(question.key, identity, self._clock.now(), left)
-                question.answer.set_result(identity)
+                question.answer(identity)
             del self._open[question.key]
 
 
 def _key(token: str, audience: str) -> bytes:
     return hashlib.sha256(f"{audience}\n{token}".encode()).digest()
-
-
-def _fail(question: _Question, error: Exception) -> None:
-    question.answer.set_exception(error)
-    question.answer.exception()  # seen, also where the requests that asked have gone away

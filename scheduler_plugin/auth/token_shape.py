@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import re
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -24,6 +25,7 @@ LONGEST_TOKEN: Final = 16 * 1024
 LEEWAY: Final = Seconds(3600.0)
 
 _SHORTEST_SIGNATURE: Final = 32  # bytes: that of HS256, the shortest in use
+_REMEMBERED_HEADERS: Final = 64
 _SEGMENTS: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
 _SUBJECT: Final = re.compile(r"system:serviceaccount:[a-z0-9.-]{1,253}:[a-z0-9.-]{1,253}")
 
@@ -60,22 +62,26 @@ def bearer_token(authorization: str | None) -> str | None:
     return token if scheme.lower() == "bearer" and 0 < len(token) <= LONGEST_TOKEN else None
 
 
-def is_plausible(token: str, audience: str, wall: float) -> bool:
-    """Whether the API server could accept ``token`` for ``audience`` at ``wall``, in seconds since 1970."""
+def plausible_until(token: str, audience: str, wall: float) -> float | None:
+    """When a token ends that the API server could accept for ``audience`` at ``wall``, both in seconds since 1970; None
+    where it could not.
+    """
     found = _SEGMENTS.fullmatch(token)
     if found is None:
-        return False
+        return None
+    header, body, signature = found.groups()
     try:
-        header, body, signature = (_decoded(segment) for segment in found.groups())
-        claims = _CLAIMS.decode(body)
-        algorithm = _HEADER.decode(header).alg
+        claims = _CLAIMS.decode(_decoded(body))
+        is_signed = _names_algorithm(header) and _size(signature) >= _SHORTEST_SIGNATURE
     except (ValueError, RecursionError):
-        return False
+        return None
+    return claims.exp if is_signed and _is_of_an_agent(claims, audience, wall) else None
+
+
+def _is_of_an_agent(claims: _Claims, audience: str, wall: float) -> bool:
     bound = claims.kubernetes
     return (
-        algorithm.lower() not in ("", "none")
-        and len(signature) >= _SHORTEST_SIGNATURE
-        and bool(claims.iss)
+        bool(claims.iss)
         and _SUBJECT.fullmatch(claims.sub) is not None
         and (audience == claims.aud if isinstance(claims.aud, str) else audience in claims.aud)
         and wall < claims.exp + LEEWAY
@@ -83,9 +89,17 @@ def is_plausible(token: str, audience: str, wall: float) -> bool:
     )
 
 
-def expiry(token: str) -> float:
-    """When a plausible token ends, in seconds since 1970."""
-    return _CLAIMS.decode(_decoded(token.split(".")[1])).exp
+@lru_cache(_REMEMBERED_HEADERS)
+def _names_algorithm(header: str) -> bool:
+    """Raises ``ValueError``. All tokens of a cluster have the same few headers."""
+    return _HEADER.decode(_decoded(header)).alg.lower() not in ("", "none")
+
+
+def _size(segment: str) -> int:
+    """Of what a segment says, in bytes. Raises ``ValueError`` where no bytes are written so."""
+    if len(segment) % 4 == 1:
+        raise ValueError("a segment is no base64url")
+    return len(segment) * 3 // 4
 
 
 def _decoded(segment: str) -> bytes:

@@ -13,6 +13,8 @@ from scheduler_plugin.cluster.api import ApiCall, KubernetesApi
 REVIEW_TIMEOUT: Final = Seconds(3.0)
 """Longer than a healthy API ever needs, shorter than agents wait (5 s)."""
 
+_PATH: Final = TOKEN_REVIEWS.path()
+
 
 @dataclass(frozen=True, slots=True)
 class TokenReviews:
@@ -27,4 +29,4 @@ class TokenReviews:
             "kind": TOKEN_REVIEWS.kind,
             "spec": {"token": token, "audiences": [audience]},
         }
-        return await self.api.call(ApiCall("POST", TOKEN_REVIEWS.path(), REVIEW_TIMEOUT, body=body))
+        return await self.api.call(ApiCall("POST", _PATH, REVIEW_TIMEOUT, body=body))

@@ -38,7 +38,7 @@ from protocol.versions import ProtocolVersion
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from protocol.wire.wire_batches import BatchAnswer, MalformedBatchError, decode_answers, decode_batch
 from scheduler_plugin.auth.identity import identity_in
-from scheduler_plugin.auth.token_shape import is_plausible
+from scheduler_plugin.auth.token_shape import plausible_until
 from scheduler_plugin.cluster.migrations import read_migration
 from scheduler_plugin.cluster.pods.reading import pod_at_most, read_pod
 from scheduler_plugin.cluster.scheduling_fields import pod_constraints, pod_traits, volume_terms
@@ -168,7 +168,7 @@ def _ranking(body: bytes) -> object:
 
 
 def _token(text: str) -> object:
-    return is_plausible(text, "autoscale-scheduler", 0.0)
+    return plausible_until(text, "autoscale-scheduler", 0.0)
 
 
 def _admission(body: bytes) -> object:
