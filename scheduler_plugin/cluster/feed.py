@@ -15,7 +15,6 @@ import asyncio
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from protocol.kubernetes.objects import number
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_PERMIT_WRITER
 from protocol.permits import decode_writer
@@ -206,11 +205,10 @@ class Feed:
         self._watch_for_rivals(change)
         if change.before is not None and (change.after is None or change.after.uid != change.before.uid):
             self._queues.permits.drop(change.name)
-        after = change.after
-        if after is None:
+        if change.after is None:
             self._queues.add(self._ledger.lose_vm(change.name))
-        elif not self._ledger.has_seen(after.name, after.uid, number(after.resource_version)):
-            self._queues.add(self._ledger.see_vm(vm_facts(after), self._clock.now()))
+        else:
+            self._queues.add(self._ledger.see_vm(vm_facts(change.after), self._clock.now()))
 
     def _migration_changed(self, change: Change[ClusterMigration]) -> None:
         if not self._ledger.is_ready:

@@ -8,8 +8,8 @@ Rules that hold here:
 - What was written into a store that is older than what is known of VMs counts as unsure: what the permit was decided
   on may be no more. Versions are compared within the kind alone: others may be kept in a store of their own.
 - A write that has changed nothing proves nothing about earlier ones: it counts as unsure too.
-- The ledger hears how each write ended, whatever happens to the caller: confirmed, or unsure. It hears that first, and
-  needs not be told of the VM again.
+- The ledger hears how each write ended, whatever happens to the caller: confirmed, or unsure. What it has heard so of a
+  VM it is not told again.
 - Decreases go at a bounded rate. One that fails is not repeated here: the agent's next message orders it again.
 """
 
@@ -18,16 +18,18 @@ from __future__ import annotations
 import asyncio
 from typing import Never
 
+from msgspec.structs import replace
+
 from protocol.kubernetes.objects import number, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
-from protocol.units import Seconds
+from protocol.units import Resources, Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError, ApiUnknownError
 from scheduler_plugin.cluster.virtual_machines import vm_facts, with_permit
 from scheduler_plugin.cluster.write import WRITE_TIMEOUT
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import PersistPermit
+from scheduler_plugin.ledger import PersistPermit, VmFacts
 from scheduler_plugin.telemetry import LOG
 
 
@@ -69,7 +71,7 @@ class PermitWriter:
     async def _write(self, order: PersistPermit) -> str:
         stored = None
         try:
-            stored = await self._stored_vm(order)
+            stored = await self._stored_facts(order)
         except ApiError as error:
             outcome = "refused" if isinstance(error, ApiRefusedError) else "unknown"
             what = {"vm": str(order.vm), "permit": str(order.permit), "outcome": outcome, "reason": str(error)}
@@ -77,13 +79,9 @@ class PermitWriter:
             return outcome
         finally:
             self._report(order, stored)
-        if stored is None:
-            return "lost"
-        if not stored.unreadable:  # else it has been taken note of, and why
-            self._context.feed.vms.learn_fact(stored.name, stored.uid, stored.resource_version, stored)
-        return "stored"
+        return "lost" if stored is None else "stored"
 
-    async def _stored_vm(self, order: PersistPermit) -> VirtualMachine | None:
+    async def _stored_facts(self, order: PersistPermit) -> VmFacts | None:
         """The VM with the permit on it; None where there is no such VM any more. Raises ``ApiError``."""
         began = self._context.clock.now()
         vm = self._context.feed.vms.facts.get(order.vm)
@@ -96,7 +94,7 @@ class PermitWriter:
             vm = self._context.feed.vms.learn(await self._context.writer.read_vm(order.vm))
         return None
 
-    async def _stored_on(self, vm: VirtualMachine, order: PersistPermit) -> VirtualMachine | None:
+    async def _stored_on(self, vm: VirtualMachine, order: PersistPermit) -> VmFacts | None:
         vms = self._context.feed.vms
         known = vms.newest
         answer = await self._context.writer.store_permit(vm, order)
@@ -105,13 +103,26 @@ class PermitWriter:
             raise ApiUnknownError("the write has changed nothing, so that an earlier one may still land")
         if 0 < number(version) <= known:
             raise ApiUnknownError("the cluster's store was restored, and has not been read since")
-        return with_permit(vm, order.permit, answer) or vms.learn(answer)
+        written = with_permit(vm, order.permit, answer)
+        if written is None:
+            found = vms.learn(answer)
+            return None if found is None else vm_facts(found)
+        vms.learn_told(vm.name, vm.uid, version, written)
+        return self._with_permit(vm, order.permit, version) or vm_facts(written)
 
-    def _report(self, order: PersistPermit, stored: VirtualMachine | None) -> None:
+    def _with_permit(self, vm: VirtualMachine, permit: Resources, version: str) -> VmFacts | None:
+        """What the ledger knows of this ``vm``, with the permit; None where it knows another version of it."""
+        account = self._context.ledger.vms.get(vm.name)
+        known = None if account is None else account.facts
+        if known is None or known.uid != vm.uid or not 0 < known.version == number(vm.resource_version):
+            return None
+        return replace(known, version=number(version), permit=permit)
+
+    def _report(self, order: PersistPermit, stored: VmFacts | None) -> None:
         if stored is None:
             self._context.order(self._context.ledger.permit_unsure(order.revision, order.vm))
         else:
-            self._context.order(self._context.ledger.permit_stored(order.revision, vm_facts(stored)))
+            self._context.order(self._context.ledger.permit_stored(order.revision, stored))
 
 
 class _Turn:

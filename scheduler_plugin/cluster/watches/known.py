@@ -67,6 +67,11 @@ class KnownFacts(Generic[F]):
             self._now_readable(name)
             self._put(name, fact)
 
+    def learn_told(self, name: ObjectName, uid: str, version: str, fact: F) -> None:
+        """As ``learn_fact``, of an object that could be read before; who follows changes is told by other ways."""
+        if self._is_news(name, uid, version):
+            self.facts[name] = fact
+
     def forget(self, name: ObjectName, version: int = 0) -> None:
         """Takes note that the object is gone, and what is no newer than ``version`` with it."""
         known = self._versions.pop(name, 0)

@@ -89,13 +89,6 @@ class ClusterFacts(LedgerPart):
         self._state.know_vm(vm, now, at_rebuild=False)
         return self._finish(outside=True)
 
-    def has_seen(self, vm: ObjectName, uid: str, version: int) -> bool:
-        """Whether this very version of a VirtualMachine was the last that was told of: it need not be told again."""
-        account = self._state.vms.get(vm)
-        if account is None or account.facts is None or account.is_deleted or account.facts.unreadable:
-            return False
-        return 0 < version == account.facts.version and uid == account.facts.uid
-
     def lose_vm(self, name: ObjectName) -> Effects:
         """The VirtualMachine was deleted. Its pods hold their reservations until they go."""
         self._state.lose_vm(name)
