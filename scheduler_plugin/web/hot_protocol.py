@@ -201,10 +201,16 @@ class HotProtocol(BoundedProtocol):
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
+    def on_message_begin(self) -> None:
+        """A request begins, as for both classes above; its ASGI scope is made once it is known that it needs one."""
+        self._is_whole, self._in_head, self._head_size = False, True, 0
+        self.url, self.expect_100_continue, self.headers = b"", False, []
+
     def on_headers_complete(self) -> None:
         """The body follows; of a hot path it goes to a cycle of ours."""
         path = self._hot.get(self.url)
         if path is None or not self._is_plain_post():
+            self._make_scope()
             super().on_headers_complete()
             return
         self._in_head = False
@@ -217,6 +223,12 @@ class HotProtocol(BoundedProtocol):
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, self.app))  # type: ignore[arg-type]  # see ``cycle``
         cycle.admit(headers.get(b"content-length", b""))
+
+    def _make_scope(self) -> None:
+        url, expects, headers = self.url, self.expect_100_continue, self.headers
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects
+        self.headers += headers  # which the scope has, too
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Takes a header, as both classes above together: it is called most often of all."""

@@ -6,7 +6,8 @@ Rules that hold here:
 - A connection beyond the limits of the listener or of its peer is told to come again (503) and closed.
 - A request must be whole, head and body, within a time that begins with the connection or with its first byte;
   one that is not is answered with 408 and closed.
-- A request that arrives in one piece starts no timer: hot paths pay nothing.
+- A request that arrives in one piece starts no timer, nor does its answer on a connection that has answered before:
+  hot paths pay nothing. One timer of a connection looks now and then how long it has been idle.
 - A client that takes nothing of its answer for a while is cut off: what is sent to it is memory of ours.
 """
 
@@ -106,6 +107,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._peers = peers
         self._deadline: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
+        self._idle_since: float | None = None
         self._is_whole = False
         self._is_for_it = True
         self._in_head = True
@@ -124,6 +126,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """Frees its place."""
         self._stop()
         self._move_on()
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
         self._peers.leave(self._peer)
         super().connection_lost(exc)
 
@@ -176,6 +181,37 @@ class BoundedProtocol(HttpToolsProtocol):
         """The request is whole; another one may have begun in the same piece."""
         self._is_whole, self._in_head, self._head_size = True, True, 0
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """What was pipelined comes next; where nothing was, the connection is idle from now on."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self._idle_since = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._end_unless_used_within(self.timeout_keep_alive)
+
+    def _unset_keepalive_if_required(self) -> None:
+        """Something has come: the connection is not idle. The timer stays."""
+        self._idle_since = None
+
+    def _end_unless_used_within(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self._end_if_idle)
+
+    def _end_if_idle(self) -> None:
+        """Ends a connection that has been idle for long enough; one that is in use starts the timer anew."""
+        self.timeout_keep_alive_task = None
+        if self._idle_since is None:
+            return
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._end_unless_used_within(left)
+        else:
+            self.timeout_keep_alive_handler()
 
     @property
     def _peer(self) -> str:
