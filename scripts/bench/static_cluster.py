@@ -10,7 +10,7 @@ import base64
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page
@@ -85,6 +85,7 @@ class StaticCluster:
         running = [pod(number, node_name(number // VMS_PER_NODE)) for number in range(vms)]
         waiting = [pod(number, None) for number in range(vms, vms + pending)]
         self._version = 1
+        self._reviews = {token_of(vm_name(number)): _accepted(_bound_to(vm_name(number))) for number in range(vms)}
         self._lists: dict[str, list[JsonObject]] = {
             NODES: [_node(number) for number in range(nodes)],
             VMS: [
@@ -101,10 +102,16 @@ class StaticCluster:
     async def call(self, call: ApiCall) -> JsonObject:
         """Every write succeeds at once."""
         if call.path.endswith("/tokenreviews"):
-            return _review(call)
+            return self._review(call)
         if call.method == "PATCH" and call.path.startswith("/apis/vm.neon.tech"):
             return self._patched(int(call.path.rpartition("-")[2]), call)
         return {}
+
+    def _review(self, call: ApiCall) -> JsonObject:
+        """Accepts each token of ``token_of`` and ``node_token``; those of the running VMs' agents are known before."""
+        spec = (call.body or {}).get("spec")
+        token = str(spec["token"]) if isinstance(spec, dict) else ""
+        return self._reviews.get(token) or _accepted(_claims_of(token)["kubernetes.io"])
 
     def _patched(self, number: int, call: ApiCall) -> JsonObject:
         self._version += 1
@@ -119,12 +126,16 @@ class StaticCluster:
 
 def token_of(pod: str) -> str:
     """A text with the shape of the token of the agent in ``pod``."""
-    return _token({"pod": {"name": pod, "uid": _uid(pod)}})
+    return _token(_bound_to(pod))
 
 
 def node_token(node: str) -> str:
     """A text with the shape of the token of the agent of ``node``."""
     return _token({"node": {"name": node}})
+
+
+def _bound_to(pod: str) -> JsonObject:
+    return {"pod": {"name": pod, "uid": _uid(pod)}}
 
 
 def _token(bound: Mapping[str, object]) -> str:
@@ -143,11 +154,13 @@ def _uid(pod: str) -> str:
     return f"p-{int(pod.rpartition('-')[2])}"
 
 
-def _review(call: ApiCall) -> JsonObject:
-    """Accepts each token of ``token_of`` and ``node_token``."""
-    spec = (call.body or {}).get("spec")
-    claims = str(spec["token"]).split(".")[1] if isinstance(spec, dict) else ""
-    bound = json.loads(base64.urlsafe_b64decode(claims + "==="))["kubernetes.io"]
+def _claims_of(token: str) -> dict[str, Any]:
+    claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "==="))
+    return claims
+
+
+def _accepted(bound: Mapping[str, Any]) -> JsonObject:
+    """The TokenReview of a token that is bound to this pod or node."""
     prefix = "authentication.kubernetes.io/"
     if "pod" in bound:
         extra = {f"{prefix}pod-name": [bound["pod"]["name"]], f"{prefix}pod-uid": [bound["pod"]["uid"]]}
