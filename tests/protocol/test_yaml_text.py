@@ -68,7 +68,13 @@ def test_any_text_is_a_document_or_a_yaml_error(text: str) -> None:
         assert "\n" not in str(error)  # noqa: PT017 - either outcome is right
 
 
-def test_a_text_of_the_size_of_a_policy_is_read_between_two_requests() -> None:
-    began = process_time()
-    read_yaml("a: [" + "1," * 4000 + "]")
-    assert process_time() - began < 0.2, "27 ms on a slow machine"
+def test_four_times_the_text_takes_no_more_than_a_few_times_as_long() -> None:
+    def took(items: int) -> float:
+        times = []
+        for _ in range(5):
+            began = process_time()
+            read_yaml("a: [" + "1," * items + "]")
+            times.append(process_time() - began)
+        return min(times)
+
+    assert took(4000) < 10 * took(1000), "about 30 ms and 8 ms: a policy is read between two requests"
