@@ -92,12 +92,14 @@ class FakeCluster:
     # What a test does -------------------------------------------------------------------------------------------
 
     def put(self, path: str, obj: Obj) -> Obj:
-        """Creates or replaces an object."""
+        """Creates or replaces an object; its generation counts how often its spec was changed."""
         collection, key = self.collections[path], _key(obj)
-        kind = "MODIFIED" if key in collection.objects else "ADDED"
+        before = collection.objects.get(key)
+        kind = "ADDED" if before is None else "MODIFIED"
         self.revision += 1
         obj = _copied(obj)
         obj["metadata"]["resourceVersion"] = str(self.revision)
+        obj["metadata"]["generation"] = 1 if before is None else _generation(before, obj)
         collection.objects[key] = obj
         self._publish(collection, kind, obj)
         return obj
@@ -360,6 +362,11 @@ def _copied(obj: Obj) -> Obj:
 
 def _labels(obj: Obj) -> list[list[str]]:
     return [list(each) for each in obj["metadata"].get("labels", {}).items()]
+
+
+def _generation(before: Obj, obj: Obj) -> int:
+    generation: int = before["metadata"]["generation"]
+    return generation + (obj.get("spec") != before.get("spec"))
 
 
 def _key(obj: Obj) -> tuple[str, str]:

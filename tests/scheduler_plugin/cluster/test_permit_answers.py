@@ -9,12 +9,13 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_PERMIT, ANNOTATION_PERMIT_WRITER, LABEL_ENABLED
 from protocol.permits import encode_permit
 from protocol.units import Resources
 from protocol.virtual_machine import VirtualMachine
-from scheduler_plugin.cluster.virtual_machines import read_vm, with_permit
+from scheduler_plugin.cluster.virtual_machines import read_vm, vm_facts, with_permit
 from tests.scheduler_plugin.objects import Obj, vm
 
 PERMIT = Resources.parse(2, "8Gi")
@@ -48,7 +49,9 @@ def answered(obj: Obj) -> Obj:
 )
 def test_nothing_but_the_permit_has_changed(annotations: dict[str, str]) -> None:
     obj = known(annotations=annotations)
-    assert with_permit(read_vm(obj), PERMIT, answered(obj)) == read_vm(answered(obj))
+    before, after = read_vm(obj), read_vm(answered(obj))
+    assert with_permit(before, PERMIT, answered(obj)) == after
+    assert vm_facts(after) == replace(vm_facts(before), version=9, permit=PERMIT)
 
 
 def relabelled(obj: Obj) -> None:

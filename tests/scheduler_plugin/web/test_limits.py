@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import uvicorn
@@ -137,7 +142,7 @@ class Wire(asyncio.Transport):
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
-        self.left, self.is_aborted = LARGE, False
+        self.left, self.is_aborted, self.closings = LARGE, False, 0
 
     def get_write_buffer_size(self) -> int:
         return self.left
@@ -149,7 +154,7 @@ class Wire(asyncio.Transport):
         self.is_aborted = True
 
     def close(self) -> None:
-        """Nothing is open."""
+        self.closings += 1
 
 
 def written_to(wire: Wire) -> BoundedProtocol:
@@ -184,6 +189,60 @@ async def test_a_client_that_has_caught_up_is_left_in_peace() -> None:
     protocol.resume_writing()
     assert not await turns(wire, 0)
     protocol.connection_lost(None)
+
+
+@dataclass
+class Timers:
+    """The part of an event loop that a connection's timers need."""
+
+    now: float = 0.0
+    due: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, seconds: float, call: Callable[..., object], *arguments: object) -> asyncio.TimerHandle:
+        timer = self.now + seconds, partial(call, *arguments)
+        self.due.append(timer)
+        return cast("asyncio.TimerHandle", SimpleNamespace(cancel=partial(self.due.remove, timer)))
+
+    def advance(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.due and min(self.due, key=itemgetter(0))[0] <= until:
+            timer = min(self.due, key=itemgetter(0))
+            self.due.remove(timer)
+            self.now = timer[0]
+            timer[1]()
+        self.now = until
+
+
+def test_a_connection_ends_once_it_has_been_idle_and_one_timer_watches_over_all_its_requests() -> None:
+    timers, wire = Timers(), Wire()
+    config = uvicorn.Config(FastAPI(), lifespan="off", log_config=None, timeout_keep_alive=10)
+    state: ServerState = ServerState()
+    protocol = BoundedProtocol(
+        Peers(Limits(request=Seconds(1000.0))),
+        config=config,
+        server_state=state,
+        app_state={},
+        _loop=cast("asyncio.AbstractEventLoop", timers),
+    )
+    protocol.connection_made(wire)
+    for _ in range(5):
+        protocol.on_response_complete()
+        timers.advance(7)
+        protocol.data_received(b"")
+        timers.advance(12)
+        assert wire.closings == 0, "a request is under way"
+    assert state.total_requests == 5
+    protocol.on_response_complete()
+    assert len(timers.due) == 2, "for the request, and for being idle"
+    timers.advance(9.9)
+    assert wire.closings == 0
+    timers.advance(0.2)
+    assert wire.closings == 1
+    protocol.connection_lost(None)
+    assert timers.due == []
 
 
 async def test_one_peer_gets_only_so_many_connections_and_a_place_that_is_left_is_free_again() -> None:

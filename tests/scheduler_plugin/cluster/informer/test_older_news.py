@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from protocol.kubernetes.objects import name_of, uid_of, version_of
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.cluster.watches import known as known_module
@@ -63,6 +64,17 @@ async def test_a_deletion_does_not_remove_a_younger_object_of_the_same_name(clus
         informer.learn(cluster.put(NODES, node("a", "5")))
         await settle()
         assert story.take() == [("a", "1", "5")]
+
+
+async def test_what_was_told_by_other_ways_is_known_and_not_told_again(cluster: FakeCluster) -> None:
+    async with informed(cluster, FakeClock()) as (informer, story):
+        story.take()
+        told = cluster.put(NODES, node("a", "3"))
+        informer.learn_told(name_of(told), uid_of(told), version_of(told), "3")
+        assert informer.facts == {ObjectName("", "a"): "3"}
+        informer.learn_told(name_of(told), uid_of(told), "1", "1")
+        await settle()
+        assert (story.take(), informer.facts) == ([], {ObjectName("", "a"): "3"})
 
 
 async def test_an_answer_about_a_deleted_object_does_not_bring_it_back(cluster: FakeCluster) -> None:
