@@ -5,6 +5,7 @@ Rules that hold here:
 - Objects are turned into facts as they arrive, one by one, and only facts are kept. An object that cannot be read is
   reported once per version and kept as the most that it may be (``Kind.at_most``); a kind without such a fact keeps
   what was known before.
+- One version of an object is read once: what a write's answer or a watch has told is in the next list, too.
 - What was read on its own may be newer than what a watch or list says next: an older version of an object never
   replaces a newer one, and one that is gone does not come back.
 """
@@ -48,12 +49,15 @@ class KnownFacts(Generic[F]):
 
         Returns its fact; the most that it may be where it cannot be read, None where the kind has no such fact.
         """
-        name = name_of(obj)
+        name, uid, version = name_of(obj), uid_of(obj), version_of(obj)
+        known = self.at_version(name, version)
+        if known is not None and self._uids[name] == uid:
+            return known
         try:
             fact = self.kind.read(obj)
         except ValueError as error:
-            return self.learn_unreadable(Unreadable(name, uid_of(obj), version_of(obj), str(error)), obj)
-        self.learn_fact(name, uid_of(obj), version_of(obj), fact)
+            return self.learn_unreadable(Unreadable(name, uid, version, str(error)), obj)
+        self.learn_fact(name, uid, version, fact)
         return fact
 
     def at_version(self, name: ObjectName, version: str) -> F | None:

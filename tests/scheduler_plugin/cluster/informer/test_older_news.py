@@ -7,12 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from protocol.kubernetes.objects import name_of, uid_of, version_of
+from protocol.kubernetes.objects import JsonObject, name_of, uid_of, version_of
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.cluster.watches import known as known_module
+from scheduler_plugin.cluster.watches.kinds import Kind
+from scheduler_plugin.cluster.watches.known import KnownFacts
 from tests.fake_clock import FakeClock, settle
-from tests.scheduler_plugin.cluster.informer.informed import informed
+from tests.scheduler_plugin.cluster.informer.informed import Story, cpu_of, informed
 from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster, Fault
 from tests.scheduler_plugin.objects import Obj, node
 
@@ -64,6 +66,27 @@ async def test_a_deletion_does_not_remove_a_younger_object_of_the_same_name(clus
         informer.learn(cluster.put(NODES, node("a", "5")))
         await settle()
         assert story.take() == [("a", "1", "5")]
+
+
+def test_a_version_of_an_object_is_read_once_and_another_object_of_that_version_is_another() -> None:
+    read, story = list[str](), Story()
+
+    def reading(obj: JsonObject) -> str:
+        read.append(version_of(obj))
+        return cpu_of(obj)
+
+    def found(version: str, cpu: str, uid: str) -> Obj:
+        obj = named("a", cpu, uid)
+        obj["metadata"]["resourceVersion"] = version
+        return obj
+
+    known = KnownFacts(Kind("nodes", NODES, reading), story.changed, story)
+    news = [("7", "1", "u-1"), ("7", "1", "u-1"), ("8", "2", "u-1"), ("8", "3", "u-2"), ("", "4", "u-2")]
+    assert [known.learn(found(*each)) for each in news] == ["1", "1", "2", "3", "4"]
+    assert read == ["7", "8", "8", ""]
+    known.go_back()
+    assert known.learn(found("8", "5", "u-2")) == "5", "the store was restored"
+    assert story.take() == [("a", None, "1"), ("a", "1", "2"), ("a", "2", "3"), ("a", "3", "5")]
 
 
 async def test_what_was_told_by_other_ways_is_known_and_not_told_again(cluster: FakeCluster) -> None:
