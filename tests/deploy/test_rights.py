@@ -12,6 +12,7 @@ from pkgutil import iter_modules
 from typing import Any, Final, NewType, get_args, get_type_hints
 
 import httpx
+import msgspec
 import pytest
 
 from agent.adapters.kubernetes_api import KubernetesApi as AgentApi
@@ -142,6 +143,9 @@ def sample(kind: Any) -> Any:
     if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind)
         return kind(**{each.name: sample(hints[each.name]) for each in fields(kind)})
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        hints = get_type_hints(kind)
+        return kind(**{name: sample(hints[name]) for name in kind.__struct_fields__})
     if isinstance(kind, type) and issubclass(kind, Enum):
         return next(iter(kind))
     return sample(kind.__supertype__ if isinstance(kind, NewType) else get_args(kind)[0])
