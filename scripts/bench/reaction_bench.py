@@ -47,6 +47,9 @@ does not listen to what a shrink makes of noise.
 
 REST: Final = Seconds(60.0)
 GIVE_UP: Final = Seconds(30.0)
+OVER: Final = Seconds(120.0)
+"""How long a load may last: it is a few seconds' work, and a guest that stands still ends none."""
+
 HOLD: Final = {"cpu": [{"hold": {"window": 4}}], "memory": [{"hold": {"window": 4}}]}
 
 
@@ -149,8 +152,12 @@ class Starter:
         except SiteError as error:
             self.say(str(error))
         found = Reaction(with_monitor, round(connected, 3), _since(began, self._ordered), _since(began, self._online))
-        for each in sessions:
-            await each.finished()
+        try:
+            async with asyncio.timeout(OVER):
+                for each in sessions:
+                    await each.finished()
+        except TimeoutError:
+            raise SiteError(f"the load did not end within {OVER:g} s, the guest may stand still") from None
         return found
 
     def _see(self, change: Change) -> None:

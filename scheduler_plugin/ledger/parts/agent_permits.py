@@ -31,7 +31,8 @@ class AgentPermits(LedgerPart):
             return ()
         known, reserved = account.facts, account.reserved
         account.stored(revision, vm)
-        if reserved == account.reserved and known is not None and _is_same_but_for_permit(known, vm):
+        is_moving = bool(self._state.migrations.of(vm.name))  # then room for it is looked for again
+        if reserved == account.reserved and not is_moving and known and _is_same_but_for_permit(known, vm):
             return ()
         self._state.recount(vm.name)
         self._state.migrations.disturb(vm.name)

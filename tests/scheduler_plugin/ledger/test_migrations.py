@@ -20,6 +20,7 @@ from tests.scheduler_plugin.ledger.fleet import (
     migration,
     name,
     node,
+    plain_pod,
     vm,
     vm_pod,
 )
@@ -168,6 +169,18 @@ def test_a_person_who_names_a_node_gets_the_room_reserved() -> None:
     fleet = two_nodes()
     hear(fleet, migration("a", PENDING, to="n2", is_ours=False))
     assert on_both(fleet) == (2, 2)
+
+
+def test_room_that_has_become_free_is_reserved_with_the_next_permit_of_the_vm_that_waits_for_it() -> None:
+    """Whether that permit changes what is reserved for it, or not."""
+    for wanted in (amount(2), amount(3)):
+        fleet = two_nodes()
+        fleet.did(fleet.ledger.see_pod(plain_pod("large", amount(9), "n2")))
+        hear(fleet, migration("a", PENDING, to="n2", is_ours=False))
+        fleet.did(fleet.ledger.lose_pod("uid-large"))
+        assert fleet.on("n2") == ZERO
+        fleet.grant("a", wanted)
+        assert fleet.on("n2") == wanted
 
 
 def test_a_migration_seen_before_its_vm_books_once_the_vm_is_known() -> None:
