@@ -135,6 +135,10 @@ class Feed:
             for node in self.nodes.facts.values():
                 self._queues.add(self._ledger.see_node(node_facts(node, settings)))
 
+    def feeds(self, ledger: Ledger) -> bool:
+        """Whether it is this ledger that is told of what changes; each term has its own."""
+        return self._ledger is ledger
+
     def listed(self, kind: str) -> None:
         """An informer has listed everything; once all have, the ledger takes in the lists."""
         is_first = bool(self.missing)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Any, Final
 
 import msgspec
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from protocol.wire.wire_batches import OFFER
 from scheduler_plugin.web.bodies import BodyError, too_long
@@ -226,7 +226,7 @@ class HotProtocol(BoundedProtocol):
 
     def _make_scope(self) -> None:
         url, expects, headers = self.url, self.expect_100_continue, self.headers
-        super().on_message_begin()
+        HttpToolsProtocol.on_message_begin(self)
         self.url, self.expect_100_continue = url, expects
         self.headers += headers  # which the scope has, too
 
@@ -263,5 +263,6 @@ class HotProtocol(BoundedProtocol):
         if isinstance(self.cycle, HotCycle):
             self._is_whole, self._in_head, self._head_size = True, True, 0
             self.cycle.end()
+            self._rest_if_answered()
         else:
             super().on_message_complete()

@@ -181,6 +181,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """The request is whole; another one may have begun in the same piece."""
         self._is_whole, self._in_head, self._head_size = True, True, 0
         super().on_message_complete()
+        self._rest_if_answered()
 
     def on_response_complete(self) -> None:
         """What was pipelined comes next; where nothing was, the connection is idle from now on."""
@@ -190,7 +191,17 @@ class BoundedProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
-            return
+        else:
+            self._rest()
+
+    def _rest_if_answered(self) -> None:
+        """A request that was answered by its head, or before its body had been read, is over only now."""
+        cycle: RequestResponseCycle | None = self.cycle
+        is_over = cycle is not None and cycle.response_complete and not self.pipeline
+        if is_over and self._idle_since is None and not self.transport.is_closing():
+            self._rest()
+
+    def _rest(self) -> None:
         self._idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self._end_unless_used_within(self.timeout_keep_alive)

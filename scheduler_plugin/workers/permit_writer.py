@@ -9,7 +9,7 @@ Rules that hold here:
   on may be no more. Versions are compared within the kind alone: others may be kept in a store of their own.
 - A write that has changed nothing proves nothing about earlier ones: it counts as unsure too.
 - The ledger hears how each write ended, whatever happens to the caller: confirmed, or unsure. What it has heard so of a
-  VM it is not told again.
+  VM it is not told again; but it is where the store was restored or the term ended meanwhile.
 - Decreases go at a bounded rate. One that fails is not repeated here: the agent's next message orders it again.
 """
 
@@ -107,7 +107,8 @@ class PermitWriter:
         if written is None:
             found = vms.learn(answer)
             return None if found is None else vm_facts(found)
-        vms.learn_told(vm.name, vm.uid, version, written)
+        is_told = vms.facts.get(vm.name) is vm and self._context.feed.feeds(self._context.ledger)
+        (vms.learn_told if is_told else vms.learn_fact)(vm.name, vm.uid, version, written)
         return self._with_permit(vm, order.permit, version) or vm_facts(written)
 
     def _with_permit(self, vm: VirtualMachine, permit: Resources, version: str) -> VmFacts | None:

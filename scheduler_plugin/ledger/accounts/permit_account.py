@@ -201,12 +201,17 @@ class PermitAccount:
         return self.pending
 
     def stored(self, revision: int, facts: VmFacts) -> None:
-        """The API confirmed a write and returned ``facts``; only the newest write says what is stored now."""
+        """The API confirmed a write and returned ``facts``; only the newest write says what is stored now.
+
+        A VM that has been deleted since is not back.
+        """
         if self.facts is None or facts.uid != self.facts.uid:
             return
         if self.pending is not None and self.pending.revision == revision:
             self.pending, self.in_doubt = None, False
+        is_deleted = self.is_deleted
         self.observe(facts if facts.version >= self.facts.version else self.facts)
+        self.is_deleted = is_deleted
 
     def unsure(self, revision: int) -> None:
         """A write failed, or its outcome is unknown: the next message orders it again."""

@@ -101,6 +101,16 @@ def test_a_confirmation_that_is_older_than_what_was_seen_does_not_hide_it() -> N
     assert fleet.reserved("a") == amount(5)
 
 
+def test_a_confirmation_that_comes_after_the_vm_was_deleted_does_not_bring_it_back() -> None:
+    fleet = fleet_of_one()
+    decision = fleet.ask("a", amount(4), number=1)
+    fleet.did(fleet.ledger.lose_vm(name("a")))
+    fleet.store(decision)
+    assert fleet.reserved("a") == amount(4), "its pod is still there"
+    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    assert list(fleet.ledger.vms) == []
+
+
 def test_a_confirmation_for_another_vm_of_the_name_says_nothing() -> None:
     fleet = fleet_of_one()
     fleet.ask("a", amount(4), number=1)

@@ -354,6 +354,15 @@ async def test_a_request_that_does_not_become_whole_in_time_is_ended(said: bytes
         assert found.asked == []
 
 
+@pytest.mark.parametrize("path", ["/now", "/elsewhere"])
+async def test_what_follows_a_body_counts_as_part_of_the_head(path: str) -> None:
+    half = "X: " + "x" * (LONGEST_HEAD // 2)
+    head = "\r\n".join([f"POST {path} HTTP/1.1", "Host: x", "Transfer-Encoding: chunked", half, "", ""])
+    async with serving() as (_, client):
+        client.writer.write(f"{head}1\r\nb\r\n0\r\n{half}\r\n\r\n".encode())
+        assert (await client.said())[0] == "400 Bad Request"
+
+
 async def test_a_head_that_is_too_long_is_refused() -> None:
     async with serving() as (found, client):
         client.writer.write(post("/now", b"", "X: " + "x" * (LONGEST_HEAD + 1)))

@@ -16,6 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from protocol.units import Seconds
@@ -216,18 +217,38 @@ class Timers:
         self.now = until
 
 
-def test_a_connection_ends_once_it_has_been_idle_and_one_timer_watches_over_all_its_requests() -> None:
-    timers, wire = Timers(), Wire()
-    config = uvicorn.Config(FastAPI(), lifespan="off", log_config=None, timeout_keep_alive=10)
-    state: ServerState = ServerState()
+def idling(timers: Timers, wire: Wire, state: ServerState) -> BoundedProtocol:
+    """A connection that may be idle for 10 s."""
     protocol = BoundedProtocol(
         Peers(Limits(request=Seconds(1000.0))),
-        config=config,
+        config=uvicorn.Config(FastAPI(), lifespan="off", log_config=None, timeout_keep_alive=10),
         server_state=state,
         app_state={},
         _loop=cast("asyncio.AbstractEventLoop", timers),
     )
     protocol.connection_made(wire)
+    return protocol
+
+
+def test_a_connection_whose_request_was_answered_before_it_was_whole_is_idle_once_it_is() -> None:
+    timers, wire = Timers(), Wire()
+    protocol = idling(timers, wire, ServerState())
+    protocol.on_response_complete()
+    protocol.data_received(b"")
+    answered = SimpleNamespace(response_complete=True, message_event=asyncio.Event())
+    protocol.cycle = cast("RequestResponseCycle", answered)
+    timers.advance(20)
+    protocol.on_message_complete()
+    timers.advance(9.9)
+    assert wire.closings == 0
+    timers.advance(0.2)
+    assert wire.closings == 1
+
+
+def test_a_connection_ends_once_it_has_been_idle_and_one_timer_watches_over_all_its_requests() -> None:
+    timers, wire = Timers(), Wire()
+    state = ServerState()
+    protocol = idling(timers, wire, state)
     for _ in range(5):
         protocol.on_response_complete()
         timers.advance(7)
