@@ -17,6 +17,7 @@ import msgspec
 
 from protocol.field_errors import field_message
 from protocol.units import Resources
+from protocol.wire.wire_dialects import REMEMBERED
 from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, cpu_to_wire, mem_from_wire, mem_to_wire
 
 
@@ -24,9 +25,6 @@ class _Permit(msgspec.Struct, frozen=True):
     vCPUs: WireQuantity  # noqa: N815 - the name on the wire
     mem: WireQuantity
 
-
-REMEMBERED: Final = 1_024
-"""So many permits are written out only once: a fleet has few."""
 
 _DECODER: Final = msgspec.json.Decoder(_Permit)
 
