@@ -32,6 +32,8 @@ MOST_REQUESTS: Final = 128
 LONGEST_BATCH: Final = 128 * 1024
 """Bytes of a batch, and of its answer; a request has 300 to 500."""
 
+_GRANTED: Final = b'{"status":200,'
+
 WORKED: Final = 200
 """The status of an entry that is answered with a permit."""
 
@@ -80,7 +82,16 @@ def granted_entry(answer: bytes) -> bytes:
     >>> granted_entry(b'{"permit":{"vCPUs":1,"mem":"2Gi"}}')
     b'{"status":200,"permit":{"vCPUs":1,"mem":"2Gi"}}'
     """
-    return b'{"status":200,' + answer[1:]
+    return _GRANTED + answer[1:]
+
+
+def is_granted(entry: bytes) -> bool:
+    """Whether an entry is one of ``granted_entry``.
+
+    >>> is_granted(granted_entry(b"{}")), is_granted(refused_entry(404, "no such pod"))
+    (True, False)
+    """
+    return entry.startswith(_GRANTED)
 
 
 def refused_entry(status: int, error: str, retry_after: Seconds | None = None) -> bytes:

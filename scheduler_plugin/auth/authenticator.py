@@ -123,6 +123,16 @@ class TokenAuthenticator:
             return None
         return self._accepted.find(_key(token, audience), self._clock.now())
 
+    def is_refused(self, authorization: str | None, audience: str) -> bool:
+        """Whether the token in an ``Authorization`` header is no good, as far as is known without a question."""
+        token = bearer_token(authorization)
+        if token is None:
+            return True
+        key, now = _key(token, audience), self._clock.now()
+        if self._accepted.has(key, now):
+            return False
+        return self._refused.has(key, now) or plausible_until(token, audience, self._clock.wall()) is None
+
     async def identify(self, authorization: str | None, audience: str) -> Identity | None:
         """The owner of the token in an ``Authorization`` header; None where it is no good.
 

@@ -28,6 +28,7 @@ from scheduler_plugin.dashboard.doorman import LONGEST_TOKEN, Doorman, cookie_at
 from scheduler_plugin.dashboard.files import PageFile, page_files
 from scheduler_plugin.dashboard.headers import LOOPBACK, SafeHeaders
 from scheduler_plugin.dashboard.readers import Readers
+from scheduler_plugin.web.http.bounded_protocol import authenticate
 
 Name = Annotated[str, Path(max_length=253)]
 Key = Annotated[str, Query(max_length=2 * 253 + 1)]
@@ -167,7 +168,10 @@ def _cookie(request: Request) -> str:
 
 
 async def _session(request: Request, doorman: Doorman) -> Session | None:
-    return await doorman.find(request.cookies.get(_cookie(request), ""))
+    session = await doorman.find(request.cookies.get(_cookie(request), ""))
+    if session is not None:
+        authenticate(request)
+    return session
 
 
 def _is_own(request: Request) -> bool:

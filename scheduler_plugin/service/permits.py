@@ -31,6 +31,8 @@ RETRY_AFTER: Final = Seconds(1.0)
 AT_ONCE: Final = Seconds(0.0)
 """Another scheduler may answer already."""
 
+_NO_TOKEN: Final = "a bearer token of the agent's service account is needed"  # noqa: S105 - a message
+
 
 class RefusedError(Exception):
     """An agent's request is answered with an error: an HTTP status, and when to come again."""
@@ -71,6 +73,15 @@ class Permits:
             return identity_of(feed.addresses.only_pod_at(address), feed.settings.tokenless)
         return self._authenticator.remembered(authorization, feed.settings.audience)
 
+    def introduce(self, authorization: str | None, address: str) -> None:
+        """Look at who asks before the request itself is read. Raises ``RefusedError`` where no agent can show this."""
+        if authorization is None:
+            is_refused = self.known(None, address) is None
+        else:
+            is_refused = self._authenticator.is_refused(authorization, self._context.feed.settings.audience)
+        if is_refused:
+            raise RefusedError(401, _NO_TOKEN)
+
     async def identify(self, authorization: str | None) -> Identity:
         """Whose token this is. Raises ``RefusedError``."""
         try:
@@ -81,7 +92,7 @@ class Permits:
             what = f"the token cannot be reviewed just now: {error}"
             raise RefusedError(503, what, self._until_asked_again()) from None
         if identity is None:
-            raise RefusedError(401, "a bearer token of the agent's service account is needed")
+            raise RefusedError(401, _NO_TOKEN)
         return identity
 
     def judge(self, wire: WireRequest, identity: Identity) -> Granted | Awaitable[Granted]:

@@ -26,6 +26,7 @@ from protocol.wire.wire_batches import (
     decode_batch,
     encode_batch,
     granted_entry,
+    is_granted,
     refused_entry,
 )
 from scheduler_plugin.auth.identity import Identity
@@ -33,7 +34,7 @@ from scheduler_plugin.service import Granted, RefusedError, Service
 from scheduler_plugin.service.permits import AT_ONCE
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.web.bodies import BodyError
-from scheduler_plugin.web.hot_paths import HotRequest, HotResponse
+from scheduler_plugin.web.http.hot_paths import HotRequest, HotResponse
 
 LONGEST_BODY: Final = 64 * 1024
 """An agent's request is a few hundred bytes; anything longer is not one."""
@@ -52,6 +53,14 @@ class AgentRoutes:
     def __init__(self, service: Service) -> None:
         self._context = service.context
         self._permits = service.permits
+
+    def introduction(self, authorization: str | None, address: str) -> HotResponse | None:
+        """What is answered to a client that cannot be an agent, before its request is read."""
+        try:
+            self._permits.introduce(authorization, address)
+        except RefusedError as refusal:
+            return self._refused(refusal)
+        return None
 
     def request(self, request: HotRequest) -> HotResponse | Awaitable[HotResponse]:
         """One agent's request of any wire version."""
@@ -123,9 +132,10 @@ class AgentRoutes:
                 for each in tasks:
                     each.cancel()
                 raise
-        answers = encode_batch([each if isinstance(each, bytes) else self._now(each) for each in found])
+        entries = [each if isinstance(each, bytes) else self._now(each) for each in found]
         left = [each for each in tasks if not each.done()]
-        return HotResponse(answers, rest=_ended(left) if left else None)
+        is_agent = any(is_granted(each) for each in entries)
+        return HotResponse(encode_batch(entries), rest=_ended(left) if left else None, authenticates=is_agent)
 
     async def _until_done(self, tasks: list[asyncio.Task[bytes]]) -> None:
         clock, done = self._context.clock, asyncio.Event()

@@ -10,6 +10,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Final
 
 import msgspec
@@ -35,7 +36,7 @@ from scheduler_plugin.web.extender_messages import (
     HostPriority,
 )
 from scheduler_plugin.web.guard import guarded
-from scheduler_plugin.web.hot_paths import HotPath, HotPaths, HotRequest, HotResponse
+from scheduler_plugin.web.http.hot_paths import HotPath, HotPaths, HotRequest, HotResponse
 from scheduler_plugin.web.models import BatchEntry, NodesModel, Problem, VmModel
 from scheduler_plugin.web.settings_view import settings_view
 from scheduler_plugin.web.standby import by_leader, leading
@@ -103,8 +104,15 @@ def agents_app(desk: Desk) -> HotPaths:
     one = by_leader(desk, lambda service, request: AgentRoutes(service).request(request))
     many = by_leader(desk, lambda service, request: AgentRoutes(service).batch(request))
     admission = leading(desk)
-    paths = {"/": HotPath(one, LONGEST_REQUEST, admission), PATH: HotPath(many, LONGEST_BATCH, admission)}
+    paths = {
+        "/": HotPath(one, LONGEST_REQUEST, admission, partial(_introduction, desk)),
+        PATH: HotPath(many, LONGEST_BATCH, admission, partial(_introduction, desk)),
+    }
     return HotPaths(paths, app)
+
+
+def _introduction(desk: Desk, authorization: str | None, address: str) -> HotResponse | None:
+    return AgentRoutes(desk.acting()).introduction(authorization, address)  # only where ``leading`` lets in
 
 
 def extender_app(desk: Desk) -> HotPaths:

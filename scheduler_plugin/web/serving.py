@@ -20,9 +20,10 @@ from starlette.types import ASGIApp
 
 from protocol.runtime.prompt_server import PromptServer
 from protocol.runtime.tls_files import FollowedTls, TlsFilesError, following
-from scheduler_plugin.web.hot_paths import HotPaths
-from scheduler_plugin.web.hot_protocol import HotProtocol
-from scheduler_plugin.web.limits import BoundedProtocol, Limits, Peers
+from scheduler_plugin.web.http.bounded_protocol import BoundedProtocol
+from scheduler_plugin.web.http.hot_paths import HotPaths
+from scheduler_plugin.web.http.hot_protocol import HotProtocol
+from scheduler_plugin.web.limits import Limits, Peers
 
 LOG: Final = logging.getLogger("autoscale.serving")
 
@@ -63,7 +64,6 @@ class Listener:
             lifespan="off",
             server_header=False,
             proxy_headers=False,
-            timeout_keep_alive=int(self.limits.idle),
             timeout_graceful_shutdown=GRACE,
         )
         return Server(config, self, self._context())
@@ -95,11 +95,15 @@ class Server(PromptServer):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begins to listen, at the address or on a socket that is given. Raises ``ListenError``."""
         config, listener = self.config, self.listener
-        handshake = None if self.context is None else listener.limits.handshake
+        timeout = None if self.context is None else listener.limits.handshake
         where: dict[str, Any] = {"sock": sockets[0]} if sockets else {"host": config.host, "port": config.port}
         try:
             server = await asyncio.get_running_loop().create_server(
-                self._connection, ssl=self.context, ssl_handshake_timeout=handshake, **where
+                self._connection,
+                ssl=self.context,
+                ssl_handshake_timeout=timeout,
+                ssl_shutdown_timeout=timeout,
+                **where,
             )
         except OSError as error:
             why = error.strerror or error

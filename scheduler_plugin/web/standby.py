@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from scheduler_plugin.service import Desk, Service, StandingByError
-from scheduler_plugin.web.hot_paths import Admission, Handler, HotRequest, HotResponse
+from scheduler_plugin.web.http.hot_paths import Admission, Handler, HotRequest, HotResponse
 from scheduler_plugin.web.models import Problem
 
 _ENCODER: Final = msgspec.json.Encoder()

@@ -13,6 +13,8 @@ from protocol.units import Instant
 from protocol.wire.wire_batches import LONGEST_BATCH, MOST_REQUESTS, OFFER
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.web.agents import HELD
+from scheduler_plugin.web.apps import agents_app
+from scheduler_plugin.web.http.hot_paths import HotRequest, HotResponse
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.granted import with_permit
@@ -198,3 +200,15 @@ async def test_batches_are_offered_to_those_alone_who_say_that_they_know_them(
         new = await scheduler.client.post("http://agents/", content=content, headers={**headers, OFFER: "1"})
         assert (old.headers.get(OFFER), new.headers[OFFER]) == (None, str(MOST_REQUESTS))
         assert old.content == new.content
+
+
+async def test_batch_for_foreign_vms_does_not_authenticate(cluster: FakeCluster, clock: FakeClock) -> None:
+    """Any pod can get a token of its own account with our audience: its batch is answered, but keeps no place."""
+    cluster.tokens["other"] = token_of(plain_pod("other", node="n1"))
+    async with running(cluster, clock) as scheduler:
+        path = agents_app(scheduler.parts.service).by_url[b"/permits"]
+        content = json.dumps([request(cluster, "a", 1, 4)]).encode()
+        for who, is_agent in (("other", False), ("node", True)):
+            found = path.handler(HotRequest(content, f"Bearer {token_text(who)}", "10.0.0.9"))
+            answer = found if isinstance(found, HotResponse) else await found
+            assert (answer.status, answer.authenticates) == (200, is_agent)

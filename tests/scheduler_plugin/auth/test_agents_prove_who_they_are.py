@@ -9,9 +9,10 @@ import pytest
 
 from scheduler_plugin.auth.identity import Identity, identity_in
 from scheduler_plugin.settings.document import parse_settings
+from scheduler_plugin.web.apps import agents_app
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
-from tests.scheduler_plugin.objects import Obj, node, plain_pod, token_of, vm, vm_pod
+from tests.scheduler_plugin.objects import Obj, node, plain_pod, token_of, token_text, vm, vm_pod
 from tests.scheduler_plugin.running import SETTINGS, Running, running
 
 POD = vm_pod("db", "n1")
@@ -137,3 +138,16 @@ async def test_the_extender_can_demand_a_token_of_its_own(cluster: FakeCluster, 
         assert await status("Bearer s3cret") == 401
         await asyncio.to_thread(secret.write_text, "s3cret\n")
         assert [await status(header) for header in ("Bearer s3cret", "Bearer wrong", "")] == [200, 401, 401]
+
+
+@pytest.mark.parametrize("path", ["/", "/permits"])
+async def test_token_is_looked_at_before_the_body(cluster: FakeCluster, path: str) -> None:
+    """A stranger's body is memory of ours: it is not read. A token that is not known yet may be an agent's."""
+    cluster.tokens["agent"] = token_of(POD)
+    async with running(cluster, FakeClock()) as scheduler:
+        asked = agents_app(scheduler.parts.service).by_url[path.encode()]
+        for authorization in (None, "Bearer junk"):
+            refusal = asked.refusal(authorization, "10.0.0.9")
+            assert refusal is not None
+            assert (refusal.status, refusal.headers["www-authenticate"]) == (401, "Bearer")
+        assert asked.refusal(f"Bearer {token_text('agent')}", "10.0.0.9") is None

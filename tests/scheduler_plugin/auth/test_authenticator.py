@@ -124,7 +124,19 @@ async def test_no_flood_of_bad_tokens_pushes_out_a_good_verdict(
 )
 async def test_what_cannot_be_the_token_of_an_agent_costs_no_question(server: ApiServer, header: str | None) -> None:
     async with asking(server) as found:
+        assert found.is_refused(header, AUDIENCE)
         assert await found.identify(header, AUDIENCE) is None
+    assert server.asked == []
+
+
+async def test_what_is_known_of_a_token_costs_no_question(server: ApiServer) -> None:
+    """Before a request is read only what is known counts: a new token may be good."""
+    async with asking(server) as found:
+        assert not found.is_refused(f"Bearer {token_text('bad')}", AUDIENCE)
+        assert [await shows(found, label) for label in ("good", "bad")] == [AGENT, None]
+        server.asked.clear()
+        assert not found.is_refused(f"Bearer {token_text('good')}", AUDIENCE)
+        assert found.is_refused(f"Bearer {token_text('bad')}", AUDIENCE)
     assert server.asked == []
 
 

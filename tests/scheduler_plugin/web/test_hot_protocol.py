@@ -14,9 +14,10 @@ from uvicorn.server import ServerState
 
 from protocol.units import Seconds
 from scheduler_plugin.web.bodies import BodyError
-from scheduler_plugin.web.hot_paths import Handler, HotPath, HotPaths, HotRequest, HotResponse
-from scheduler_plugin.web.hot_protocol import HotProtocol
-from scheduler_plugin.web.limits import LONGEST_HEAD, Limits, Peers
+from scheduler_plugin.web.http.bounded_protocol import LONGEST_HEAD
+from scheduler_plugin.web.http.hot_paths import Handler, HotPath, HotPaths, HotRequest, HotResponse
+from scheduler_plugin.web.http.hot_protocol import HotProtocol
+from scheduler_plugin.web.limits import Limits, Peers
 from scheduler_plugin.web.serving import Listener, serve
 from tests.scheduler_plugin.web.test_serving import free_address, listening
 
@@ -37,6 +38,7 @@ class Answers:
         self.address = free_address()
         self.go_on = asyncio.Event()
         self.asked: list[str] = []
+        self.introduced: list[tuple[str | None, str]] = []
         self.was_asked, self.has_ended = asyncio.Event(), asyncio.Event()
 
     def app(self) -> HotPaths:
@@ -45,9 +47,18 @@ class Answers:
             "/later": self.later,
             "/broken": self.broken,
             "/early": self.early,
+            "/refusing": self.refusing,
         }
         paths = {path: HotPath(handler, LONGEST) for path, handler in handlers.items()}
-        return HotPaths(paths | {"/closed": HotPath(self.now, LONGEST, _only_a)}, _Rest())
+        introduced = HotPath(self.now, LONGEST, introduction=self._introduce)
+        return HotPaths(paths | {"/closed": HotPath(self.now, LONGEST, _only_a), "/introduced": introduced}, _Rest())
+
+    def _introduce(self, authorization: str | None, address: str) -> HotResponse | None:
+        self.introduced.append((authorization, address))
+        return HotResponse(b"not b", 401) if authorization == "Bearer b" else None
+
+    def refusing(self, _: HotRequest) -> HotResponse:
+        return HotResponse(b"malformed", 400)
 
     def now(self, request: HotRequest) -> HotResponse:
         try:
@@ -55,7 +66,9 @@ class Answers:
         except BodyError as error:
             return HotResponse(str(error).encode(), error.status)
         self.asked.append(said)
-        return HotResponse(f"{said} by {request.authorization}".encode(), headers={"x-path": "now"})
+        authenticates = request.authorization != "Bearer stranger"
+        body = f"{said} by {request.authorization}".encode()
+        return HotResponse(body, headers={"x-path": "now"}, authenticates=authenticates)
 
     async def later(self, request: HotRequest) -> HotResponse:
         self.asked.append(request.body().decode())
@@ -180,9 +193,42 @@ async def test_a_client_that_is_not_let_in_is_told_before_its_body_is_there(said
     async with serving() as (found, client):
         client.writer.write(said[:-50])
         assert await client.said() == ("401 Unauthorized", "who are you?")
-        client.writer.write(said[-50:] + post("/closed", b"1", "Authorization: Bearer a"))
-        assert await client.said() == ("200 OK", "1 by Bearer a")
-        assert found.asked == ["1"]
+        assert await client.has_ended()
+        assert found.asked == []
+
+
+async def test_client_that_was_let_in_is_not_introduced_again() -> None:
+    """The token is looked at before the body until a request has succeeded; permits then pay nothing for it."""
+    async with serving() as (found, client):
+        for authorization in ("a", "b"):
+            client.writer.write(post("/introduced", b"x", f"Authorization: Bearer {authorization}"))
+            assert await client.said() == ("200 OK", f"x by Bearer {authorization}")
+        assert found.introduced == [("Bearer a", "127.0.0.1")]
+
+
+async def test_success_that_does_not_authenticate_leaves_a_stranger() -> None:
+    async with serving() as (found, client):
+        for authorization in ("stranger", "b"):
+            client.writer.write(post("/introduced", b"x", f"Authorization: Bearer {authorization}"))
+            status, _ = await client.said()
+            assert status == ("200 OK" if authorization == "stranger" else "401 Unauthorized")
+        assert await client.has_ended()
+        assert found.asked == ["x"]
+
+
+async def test_refusal_of_a_stranger_ends_its_connection() -> None:
+    """Nine addresses without a token once held all connections of the agents' port, after one 400 each."""
+    async with serving() as (_, client):
+        client.writer.write(post("/refusing"))
+        status, headers, _ = await client.answer()
+        assert (status, headers["connection"]) == ("400 Bad Request", "close")
+        assert await client.has_ended()
+
+
+async def test_refusal_leaves_an_authenticated_connection_open() -> None:
+    async with serving() as (_, client):
+        client.writer.write(post("/now") + post("/refusing") + post("/now"))
+        assert [(await client.said())[0] for _ in range(3)] == ["200 OK", "400 Bad Request", "200 OK"]
 
 
 async def test_who_is_not_let_in_is_told_in_turn_and_when_it_asks_whether_to_go_on() -> None:
@@ -191,9 +237,16 @@ async def test_who_is_not_let_in_is_told_in_turn_and_when_it_asks_whether_to_go_
         await found.was_asked.wait()
         found.go_on.set()
         assert [await client.said() for _ in range(2)] == [("200 OK", "waited"), ("401 Unauthorized", "who are you?")]
-        client.writer.write(b"x" * 50 + post("/closed", b"x", "Expect: 100-continue")[:-1])
-        assert await client.said() == ("401 Unauthorized", "who are you?")
+        assert await client.has_ended()
         assert found.asked == ["first"]
+
+
+async def test_stranger_that_asks_whether_to_go_on_is_refused() -> None:
+    async with serving() as (found, client):
+        client.writer.write(post("/closed", b"x", "Expect: 100-continue")[:-1])
+        assert await client.said() == ("401 Unauthorized", "who are you?")
+        assert await client.has_ended()
+        assert found.asked == []
 
 
 async def test_a_body_in_chunks_is_put_together() -> None:
@@ -245,16 +298,16 @@ class Wire(asyncio.Transport):
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
-        self.written = b""
+        self.written, self.is_closed = b"", False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
 
     def is_closing(self) -> bool:
-        return False
+        return self.is_closed
 
     def close(self) -> None:
-        """Nothing is open."""
+        self.is_closed = True
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -278,8 +331,8 @@ async def test_a_client_that_does_not_read_is_not_worked_for() -> None:
     protocol.resume_writing()
     for _ in range(10):
         await asyncio.sleep(0)
-    assert found.asked == ["1", "3"]
-    assert re.findall(rb"HTTP/1.1 ([0-9]+)", wire.written) == [b"200", b"401", b"200"]
+    assert found.asked == ["1"]
+    assert re.findall(rb"HTTP/1.1 ([0-9]+)", wire.written) == [b"200", b"401"], "a refused token ends the connection"
     protocol.connection_lost(None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
@@ -21,12 +21,14 @@ from uvicorn.server import ServerState
 
 from protocol.units import Seconds
 from scheduler_plugin.web.bodies import BodyError, read_body
-from scheduler_plugin.web.limits import LONGEST_HEAD, BoundedProtocol, Limits, Peers
+from scheduler_plugin.web.http.bounded_protocol import LONGEST_HEAD, BoundedProtocol, authenticate
+from scheduler_plugin.web.limits import Limits, Peers
 from scheduler_plugin.web.serving import Listener, serve
 from tests.scheduler_plugin.web.test_serving import free_address, listening
 
 SHORT = Limits(connections=4, per_peer=3, request=Seconds(0.05), idle=Seconds(1.0))
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+PROOF = b"GET /proof HTTP/1.1\r\nHost: x\r\n\r\n"
 LARGE = 8 * 1024**2
 """Bytes."""
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
@@ -54,6 +56,11 @@ class Client:
         async with asyncio.timeout(5):
             return not (await self._reader.read()).startswith(b"HTTP")
 
+    async def displaced(self) -> None:
+        """Returns once the other side has aborted the connection."""
+        with suppress(ConnectionResetError):
+            await self.ended()
+
     def leave(self) -> None:
         self._writer.close()
 
@@ -66,8 +73,8 @@ class Served:
         self.bodies: list[int] = []
         self._clients: list[Client] = []
 
-    async def client(self, said: bytes = b"") -> Client:
-        client = Client(*await asyncio.open_connection(*self.address.split(":")))
+    async def client(self, said: bytes = b"", address: str = "127.0.0.1") -> Client:
+        client = Client(*await asyncio.open_connection(*self.address.split(":"), local_addr=(address, 0)))
         client.say(said)
         self._clients.append(client)
         return client
@@ -84,9 +91,18 @@ class Served:
                 return PlainTextResponse(str(error), error.status)
             return Response()
 
-        app = FastAPI()
+        async def prove(request: Request) -> Response:
+            authenticate(request)
+            return Response()
 
+        async def refuse(request: Request) -> Response:
+            return Response(status_code=404 if request.url.path == "/unknown" else 401)
+
+        app = FastAPI()
         app.add_route("/", answer, methods=["GET", "POST"])
+        app.add_route("/proof", prove)
+        app.add_route("/refused", refuse)
+        app.add_route("/unknown", refuse)
         return app
 
 
@@ -220,8 +236,8 @@ class Timers:
 def idling(timers: Timers, wire: Wire, state: ServerState) -> BoundedProtocol:
     """A connection that may be idle for 10 s."""
     protocol = BoundedProtocol(
-        Peers(Limits(request=Seconds(1000.0))),
-        config=uvicorn.Config(FastAPI(), lifespan="off", log_config=None, timeout_keep_alive=10),
+        Peers(Limits(request=Seconds(1000.0), idle=Seconds(10.0), idle_unauthenticated=Seconds(10.0))),
+        config=uvicorn.Config(FastAPI(), lifespan="off", log_config=None),
         server_state=state,
         app_state={},
         _loop=cast("asyncio.AbstractEventLoop", timers),
@@ -266,26 +282,81 @@ def test_a_connection_ends_once_it_has_been_idle_and_one_timer_watches_over_all_
     assert timers.due == []
 
 
-async def test_one_peer_gets_only_so_many_connections_and_a_place_that_is_left_is_free_again() -> None:
+async def test_newest_connection_displaces_oldest_of_its_peer() -> None:
     async with served(Limits(connections=9, per_peer=2, request=Seconds(5.0))) as listener:
+        other = await listener.client(GET, "127.0.0.2")
         clients = [await listener.client(GET) for _ in range(2)]
-        assert [await client.status() for client in clients] == ["200 OK"] * 2
+        assert [await client.status() for client in [other, *clients]] == ["200 OK"] * 3
+        newest = await listener.client(GET)
+        assert await newest.status() == "200 OK"
+        await clients[0].displaced()
+        for client in (other, clients[1]):
+            client.say(GET)
+            assert await client.status() == "200 OK"
+
+
+async def test_strangers_of_many_addresses_do_not_hold_a_listener() -> None:
+    """Nine addresses fill the listener and stay; agents still get in, and one that has shown who it is stays."""
+    async with served(Limits(connections=9, per_peer=9, request=Seconds(5.0))) as listener:
+        agent = await listener.client(PROOF)
+        assert await agent.status() == "200 OK"
+        strangers = [await listener.client(GET, f"127.0.0.{number}") for number in range(2, 11)]
+        assert [await stranger.status() for stranger in strangers[1:]] == ["200 OK"] * 8
+        await strangers[0].displaced()
+        late_agent = await listener.client(PROOF)
+        assert await late_agent.status() == "200 OK"
+        await strangers[1].displaced()
+        agent.say(GET)
+        assert await agent.status() == "200 OK"
+
+
+async def test_listener_full_of_authenticated_connections_refuses() -> None:
+    async with served(Limits(connections=2, per_peer=9, request=Seconds(5.0))) as listener:
+        for _ in range(2):
+            assert await (await listener.client(PROOF)).status() == "200 OK"
         refused = await listener.client(GET)
         assert await refused.status() == "503 Service Unavailable"
         assert await refused.ended()
-        clients[0].leave()
+
+
+async def test_place_that_is_left_is_free_again() -> None:
+    async with served(Limits(connections=9, per_peer=1, request=Seconds(5.0))) as listener:
+        first = await listener.client(PROOF)
+        assert await first.status() == "200 OK"
+        first.leave()
         for _ in range(100):
             await asyncio.sleep(0.01)
-            third = await listener.client(GET)
-            if await third.status() == "200 OK":
+            if await (await listener.client(PROOF)).status() == "200 OK":
                 return
         pytest.fail("the place was not given back")
 
 
-async def test_a_listener_has_only_so_many_connections() -> None:
-    async with served(Limits(connections=2, per_peer=9, request=Seconds(5.0))) as listener:
-        clients = [await listener.client(GET) for _ in range(3)]
-        assert sorted([await client.status() for client in clients]) == ["200 OK", "200 OK", "503 Service Unavailable"]
+@pytest.mark.parametrize("path", ["/missing", "/refused"])
+async def test_stranger_is_closed_by_its_first_refusal(path: str) -> None:
+    async with served(Limits(request=Seconds(5.0))) as listener:
+        client = await listener.client(GET.replace(b"/ ", f"{path} ".encode()))
+        assert (await client.status()).startswith("4")
+        assert await client.ended()
+
+
+async def test_authenticated_connection_survives_a_refusal() -> None:
+    """Of an agent's VMs one may be unknown; only a token that is refused ends the connection."""
+    async with served(Limits(request=Seconds(5.0))) as listener:
+        client = await listener.client(PROOF + GET.replace(b"/ ", b"/unknown ") + GET)
+        assert [await client.status() for _ in range(3)] == ["200 OK", "404 Not Found", "200 OK"]
+        client.say(GET.replace(b"/ ", b"/refused "))
+        assert await client.status() == "401 Unauthorized"
+        assert await client.ended()
+
+
+async def test_stranger_may_be_idle_for_a_short_time_only() -> None:
+    short = Limits(request=Seconds(5.0), idle=Seconds(60.0), idle_unauthenticated=Seconds(0.05))
+    async with served(short) as listener:
+        stranger, agent = await listener.client(GET), await listener.client(PROOF)
+        assert [await client.status() for client in (stranger, agent)] == ["200 OK"] * 2
+        assert await stranger.ended()
+        agent.say(GET)
+        assert await agent.status() == "200 OK"
 
 
 async def test_a_head_that_is_too_long_is_refused() -> None:

@@ -44,13 +44,15 @@ class HotRequest(msgspec.Struct, frozen=True, gc=False):
 class HotResponse(msgspec.Struct, frozen=True, gc=False):
     """An answer in JSON. A header ``connection`` ends the connection; names of headers are in lower case.
 
-    ``rest`` is work that the answer did not wait for; it is awaited once the answer has been sent.
+    ``rest`` is work that the answer did not wait for; it is awaited once the answer has been sent. A success shows that
+    the client is one that the path is for, unless it does not ``authenticate``.
     """
 
     body: bytes
     status: int = 200
     headers: Mapping[str, str] = {}
     rest: Awaitable[None] | None = None
+    authenticates: bool = True
 
 
 Handler = Callable[[HotRequest], HotResponse | Awaitable[HotResponse]]
@@ -61,18 +63,30 @@ Admission = Callable[[str | None], HotResponse | None]
 """What is answered to a client that shows this ``Authorization``, before its body is read; None: it is let in."""
 
 
-def anyone(_: str | None) -> HotResponse | None:
+Introduction = Callable[[str | None, str], HotResponse | None]
+"""The same for a client that has not shown yet who it is, with the IP address that it speaks from."""
+
+
+def anyone(_: str | None, __: str = "") -> HotResponse | None:
     """Lets all clients in."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class HotPath:
-    """A handler, the ``longest`` body in bytes that it is given, and who is let in."""
+    """A handler, the ``longest`` body in bytes that it is given, and who is let in.
+
+    ``introduction`` is asked besides ``admission`` until a request on the connection has succeeded.
+    """
 
     handler: Handler
     longest: int
     admission: Admission = anyone
+    introduction: Introduction = anyone
+
+    def refusal(self, authorization: str | None, address: str) -> HotResponse | None:
+        """What a client that is not known yet is answered before its body is read; None: it is let in."""
+        return self.admission(authorization) or self.introduction(authorization, address)
 
     def answer(self, request: HotRequest, refusal: HotResponse | None) -> HotResponse | Awaitable[HotResponse]:
         """The answer to a request whose admission was refused so, or was not."""
@@ -103,12 +117,12 @@ class HotPaths:
 async def _answered(request: Request, path: HotPath) -> tuple[Response, Awaitable[None] | None]:
     content: bytes | BodyError = b""
     shown = request.headers.get("authorization")
-    refusal = path.admission(shown)
+    address = request.client.host if request.client else ""
+    refusal = path.refusal(shown, address)
     try:
         content = await read_body(request, path.longest) if refusal is None else b""
     except BodyError as error:
         content = error
-    address = request.client.host if request.client else ""
     found = path.answer(HotRequest(content, shown, address, OFFER in request.headers), refusal)
     answer = found if isinstance(found, HotResponse) else await found
     return Response(answer.body, answer.status, answer.headers, media_type=JSON), answer.rest

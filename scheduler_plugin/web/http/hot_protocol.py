@@ -20,8 +20,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from protocol.wire.wire_batches import OFFER
 from scheduler_plugin.web.bodies import BodyError, too_long
-from scheduler_plugin.web.hot_paths import HotPath, HotPaths, HotRequest, HotResponse
-from scheduler_plugin.web.limits import LONGEST_HEAD, BoundedProtocol, Peers
+from scheduler_plugin.web.http.bounded_protocol import LONGEST_HEAD, BoundedProtocol
+from scheduler_plugin.web.http.hot_paths import HotPath, HotPaths, HotRequest, HotResponse
+from scheduler_plugin.web.limits import Peers
 from scheduler_plugin.web.models import Problem
 
 LOG: Final = logging.getLogger("autoscale.serving")
@@ -84,7 +85,10 @@ class HotCycle:
 
     def admit(self, length: bytes) -> None:
         """The head is whole, and says how long the body is. What is refused by the head is answered before the body."""
-        self._refusal = self._path.admission(self._authorization)
+        if self._protocol.is_authenticated:
+            self._refusal = self._path.admission(self._authorization)
+        else:
+            self._refusal = self._path.refusal(self._authorization, self._protocol.address)
         if self._refusal is not None:
             self.end()
         elif length.isdigit() and (len(length) > len(str(self._path.longest)) or int(length) > self._path.longest):
@@ -121,8 +125,7 @@ class HotCycle:
             return
         protocol, pieces = self._protocol, self._pieces
         content = self._fault or (pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        address = protocol.client[0] if protocol.client else ""
-        request = HotRequest(content, self._authorization, address, self._knows_batches)
+        request = HotRequest(content, self._authorization, protocol.address, self._knows_batches)
         if protocol.flow.write_paused:
             protocol.work(self._answer_later(self._once_read(request)))
             return
@@ -159,6 +162,11 @@ class HotCycle:
         if self.disconnected or self._protocol.transport.is_closing():
             return
         self.response_started = self.response_complete = True
+        if response.status < 400:
+            if response.authenticates:
+                self._protocol.authenticate()
+        elif self._protocol.closes_with(response.status):
+            self.keep_alive = False
         more = _lines(response.headers) if response.headers else b""
         if "connection" in response.headers:
             self.keep_alive = False

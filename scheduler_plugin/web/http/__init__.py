@@ -1,0 +1,1 @@
+"""HTTP over connections whose clients are strangers: bounds, and hot paths."""
