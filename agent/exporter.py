@@ -182,7 +182,7 @@ def _amounts(runner: Runner) -> Iterator[tuple[str, Resources]]:
 def _used(runner: Runner) -> tuple[float | None, Bytes | None]:
     """The cores and the memory that the guest uses, as far as its last sample says."""
     guest = runner.state.guest
-    return guest.rates.busy, None if guest.seen is None else guest.seen.sample.mem_used
+    return guest.rates.used, None if guest.seen is None else guest.seen.sample.mem_used
 
 
 def _counts(runners: Iterable[Runner]) -> Iterator[Metric]:

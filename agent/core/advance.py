@@ -121,15 +121,14 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
     if vm is not None and before is not None and guest.had is not None and sample.repeats(before.sample):
         _repeated(state, vm, before, now)
         return
-    guest.seen = Seen(sample, now)
-    guest.rates = rates(before, guest.seen)
-    guest.counted = guest.counted.plus(guest.rates)
-    had = guest.had
+    guest.seen, guest.cpus = Seen(sample, now), max(guest.cpus, len(sample.cpus))
     if vm is None:
         guest.had, guest.rates, guest.goal = None, NO_RATES, NO_GOAL
         return
+    has = vm.actual.at_most(guest.had or vm.actual)
     guest.had = vm.actual
-    has = vm.actual.at_most(had or vm.actual)
+    guest.rates = rates(before, guest.seen, min(guest.cpus, has.cpu.whole_cpus))
+    guest.counted = guest.counted.plus(guest.rates)
     since = now if before is None else before.at
     if not vm.unfinished_shrink and state.vm.patching is None and is_calm(guest.rates, has, state.policy):
         guest.calm_since = since
@@ -163,7 +162,7 @@ def _probe(state: State, vm: Vm, now: Instant, *, settling: bool) -> None:
     if guest.seen is None or not policy.enabled:
         guest.probing = Probing()
         return
-    spent = None if settling else cost(guest.rates, policy.trickle)
+    spent = None if settling or guest.rates.is_partial else cost(guest.rates, policy.trickle)
     view = memory_view(guest.seen.sample, spent, vm, guest.goal, state.scheduler.compute_unit)
     guest.probing.observe(view, now, policy)
 

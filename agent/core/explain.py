@@ -61,6 +61,7 @@ class MetricsView:
     load5: float | None
     runnable: float | None
     cores_busy: float | None
+    cores_unknown: float
     cores_stolen: float | None
     cores_in_iowait: float | None
     cores_in_kernel: float | None
@@ -237,7 +238,8 @@ def _metrics(state: State, now: Instant) -> MetricsView | None:
         load1=sample.load1,
         load5=sample.load5,
         runnable=sample.runnable,
-        cores_busy=_rounded(rates.busy),
+        cores_busy=_rounded(rates.used),
+        cores_unknown=round(rates.unknown, 3),
         cores_stolen=_rounded(rates.steal),
         cores_in_iowait=_rounded(rates.iowait),
         cores_in_kernel=_rounded(rates.kernel),

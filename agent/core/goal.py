@@ -14,6 +14,7 @@ Rules that hold here:
   more tasks runnable than there are CPUs, or the memory in use filling what there is.
 - What is left out so makes nothing grow, but it is no proof that less is enough either: it is ``kept``. Such noise goes
   on from the shrink to its end: once the guest was calm, what comes is a load.
+- Nor is time of which nothing is known (a counter fell, a CPU is missing): it may have been busy, so it is ``kept``.
 - Tasks that wait for memory which is page cache are no need here, where the guest shows what it rereads: ``probing``
   finds out whether more of it helps.
 - The load average is slow: it speaks only where PSI is missing and the CPU is busy through and through.
@@ -97,14 +98,28 @@ def goal(sample: GuestSample, over: Rates, has: Resources, policy: Policy, *, se
     ``settling``: it was made smaller so recently that it may be busy with that.
     """
     seen = _parts(sample, over, has, policy)
+    kept = _in_doubt(seen, over, has, policy) if settling or over.is_partial else NOTHING
     if not settling:
-        return Goal(_most(seen, MilliCpu), _most(seen, Bytes), tuple(seen))
+        return Goal(_most(seen, MilliCpu), _most(seen, Bytes), tuple(seen), kept)
     counted = _parts(sample, _sifted(sample, over, has, policy), has, policy)
     return Goal(
         cpu=_most(counted, MilliCpu),
         mem=_most(counted, Bytes),
         parts=tuple(_as_counted(part, counted) for part in seen),
-        kept=Resources(_most(seen, MilliCpu) or NOTHING.cpu, _most(seen, Bytes) or NOTHING.mem),
+        kept=kept,
+    )
+
+
+def _in_doubt(seen: list[Part], over: Rates, has: Resources, policy: Policy) -> Resources:
+    """The most that the guest may need: all that was seen, and whatever cannot be compared was busy or waited."""
+    most = Resources(_most(seen, MilliCpu) or NOTHING.cpu, _most(seen, Bytes) or NOTHING.mem)
+    if over.unknown and over.busy is not None:
+        occupied = MilliCpu.cores((over.busy + over.unknown) / policy.cpu.target)
+        most = most.at_least(Resources(occupied, NOTHING.mem))
+    return most.at_least(
+        Resources(
+            has.cpu if "cpu_stall" in over.lost else NOTHING.cpu, has.mem if "mem_stall" in over.lost else NOTHING.mem
+        )
     )
 
 
@@ -117,7 +132,7 @@ def without_waiting(known: Goal) -> Goal:
 def is_calm(over: Rates, has: Resources, policy: Policy) -> bool:
     """Whether nothing is to be seen of what a shrink brings about: no work of the kernel alone, and no waiting."""
     busy, worked, deadband = over.busy, _worked(over), policy.cpu.pressure_deadband
-    if busy is None or worked is None:
+    if busy is None or worked is None or over.is_partial:
         return False
     is_quiet = busy - worked <= deadband * has.cpu.as_cores
     return (
@@ -172,10 +187,11 @@ def _cpu_parts(sample: GuestSample, over: Rates, cores: float, policy: CpuPolicy
     if over.busy is None:
         return []
     stolen = f", {over.steal:.2f} of it stolen by the host" if over.steal else ""
+    unknown = f"; {over.unknown:.2f} cores unknown, so nothing shrinks for this" if over.unknown else ""
     busy = Part(
         "cpu busy",
         MilliCpu.cores(over.busy / policy.target),
-        f"{over.busy:.2f} cores busy{stolen}, {policy.target:.0%} wanted",
+        f"{over.busy:.2f} cores busy{stolen}, {policy.target:.0%} wanted{unknown}",
     )
     unmet = _unmet(sample, over, over.busy, cores, policy)
     if unmet is None:

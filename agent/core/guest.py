@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-- Counters only count where both samples have them and they did not fall: a CPU that came, went or was reset in between
-  says nothing about this interval.
+- Each counter counts by itself, if both samples have it and it did not fall. Time of which nothing is known, because a
+  CPU came, is missing from a page, or a counter fell, is ``unknown``: it may have been busy or idle.
 - A boot in between, or samples too close or too far apart, give no rates at all. Missing is None, never zero.
 - An exporter that samples by a clock of its own (vector) shows the same counters until its next sample: such a page is
   no new look, and rates are over the time between two of its samples.
@@ -30,6 +30,9 @@ CLOCK_TOLERANCE: Final = Seconds(1.0)
 BOOT_TOLERANCE: Final = Seconds(5.0)
 """The boot time moves by this much when the guest's clock is set; more is another boot."""
 
+
+FALL: Final = 0.01
+"""Seconds: a counter of CPU time that falls by less moves within the kernel's own tick, and stands still."""
 
 FASTEST: Final = 1e12
 """No guest moves more bytes a second than this, whatever it says."""
@@ -110,6 +113,9 @@ class Seen:
 class Rates:
     """The interval of ``span`` seconds between two samples: cores busy (with steal), of these stolen and in the kernel;
     cores that waited for disks; PSI shares in 0..1; bytes a second that were refaulted, read and written.
+
+    ``unknown`` are cores that may have been busy or idle beyond ``busy``. ``lost`` names the counters that the guest
+    has but that cannot be compared over this interval.
     """
 
     busy: float | None = None
@@ -123,6 +129,18 @@ class Rates:
     read: float | None = None
     written: float | None = None
     span: float = 0.0
+    unknown: float = 0.0
+    lost: frozenset[str] = frozenset()
+
+    @property
+    def is_partial(self) -> bool:
+        """Return True if the guest may have been busier, or have waited more, than the rates say."""
+        return self.unknown > 0 or bool(self.lost)
+
+    @property
+    def used(self) -> float | None:
+        """The cores busy; None if only a part of them is known."""
+        return None if self.unknown else self.busy
 
 
 NO_RATES: Final = Rates()
@@ -141,35 +159,38 @@ class CpuCount:
 
     def plus(self, interval: Rates) -> CpuCount:
         """With one more interval; one in which the CPU was not seen counts for nothing."""
-        if interval.busy is None:
+        if interval.used is None:
             return self
-        return CpuCount(self.used + interval.busy * interval.span, self.seen + interval.span)
+        return CpuCount(self.used + interval.used * interval.span, self.seen + interval.span)
 
 
 NO_COUNT: Final = CpuCount()
 """What an agent has counted when it begins."""
 
 
-def rates(before: Seen | None, now: Seen) -> Rates:
-    """What happened between two samples; everything None where they cannot be compared."""
+def rates(before: Seen | None, now: Seen, cpus: int = 0) -> Rates:
+    """What happened between two samples; everything None if they cannot be compared.
+
+    ``cpus`` is how many CPUs the guest has at least; of those that ``now`` lacks nothing is known.
+    """
     if before is None or _rebooted(before.sample, now.sample):
         return NO_RATES
     span, was, sample = _span(before, now), before.sample, now.sample
     if not SHORTEST <= span <= LONGEST:
         return NO_RATES
-    busy, steal, iowait, kernel = _cores(was.cpus, sample.cpus, span)
+    cores = _cores(was.cpus, sample.cpus, span)
+    found: dict[str, float | None] = {}
+    for name, most in _MOST.items():
+        found[name] = _rate(getattr(was, name), getattr(sample, name), span, most)
     return Rates(
-        busy=busy,
-        steal=steal,
-        iowait=iowait,
-        kernel=kernel,
-        cpu_stall=_share(was.cpu_stall, sample.cpu_stall, span),
-        mem_stall=_share(was.mem_stall, sample.mem_stall, span),
-        io_stall=_share(was.io_stall, sample.io_stall, span),
-        refaulted=_rate(was.refaulted, sample.refaulted, span),
-        read=_rate(was.read, sample.read, span),
-        written=_rate(was.written, sample.written, span),
+        busy=cores.busy if cores.known else None,
+        steal=cores.steal if cores.known else None,
+        iowait=cores.iowait if cores.known else None,
+        kernel=cores.kernel if cores.known else None,
+        unknown=max(0.0, max(cpus, len(sample.cpus)) - cores.known) if cores.known else 0.0,
+        lost=frozenset(name for name in _MOST if found[name] is None and _has_either(name, was, sample)),
         span=span,
+        **found,
     )
 
 
@@ -188,35 +209,51 @@ def _rebooted(before: GuestSample, now: GuestSample) -> bool:
     return abs(now.boot_time - before.boot_time) > BOOT_TOLERANCE
 
 
-_Cores = tuple[float | None, float | None, float | None, float | None]
+@dataclass(frozen=True, slots=True)
+class _Cores:
+    """Mean numbers of CPUs; ``known`` is of how many it is known whether they were busy."""
+
+    busy: float = 0.0
+    steal: float = 0.0
+    iowait: float = 0.0
+    kernel: float = 0.0
+    known: float = 0.0
 
 
 def _cores(before: Mapping[str, CpuSeconds], now: Mapping[str, CpuSeconds], span: float) -> _Cores:
-    """The mean number of CPUs busy (with steal), stolen, waiting for disks and in the kernel.
-
-    A CPU is never occupied for more than the whole span. None where no CPU can be compared.
-    """
-    busy = steal = iowait = kernel = 0.0
-    is_known = False
+    """The sums over all CPUs that both samples have. A CPU is never occupied for more than the whole span."""
+    busy = steal = iowait = kernel = known = 0.0
     for cpu, a in now.items():
         b = before.get(cpu)
-        if b is None or not (a.busy >= b.busy and a.steal >= b.steal):
+        if b is None:
             continue
-        is_known = True
-        busy += min(a.busy + a.steal - (b.busy + b.steal), span)
-        steal += min(a.steal - b.steal, span)
+        in_kernel, stolen = a.kernel - b.kernel, a.steal - b.steal
+        parts = (a.busy - b.busy - in_kernel, in_kernel, stolen)
+        occupied = min(sum(max(0.0, part) for part in parts), span)
+        busy += occupied
+        known += span if min(parts) > -FALL else occupied
+        steal += min(max(0.0, stolen), span)
+        kernel += min(max(0.0, in_kernel), span)
         iowait += min(max(0.0, a.iowait - b.iowait), span)
-        kernel += min(max(0.0, a.kernel - b.kernel), span)
-    return (busy / span, steal / span, iowait / span, kernel / span) if is_known else (None, None, None, None)
+    return _Cores(busy / span, steal / span, iowait / span, kernel / span, known / span)
 
 
-def _rate(before: float | None, after: float | None, span: float) -> float | None:
+_MOST: Final[Mapping[str, float]] = {
+    "cpu_stall": 1.0,
+    "mem_stall": 1.0,
+    "io_stall": 1.0,
+    "refaulted": FASTEST,
+    "read": FASTEST,
+    "written": FASTEST,
+}
+"""The counters of a sample beside those of its CPUs, and the most that each can rise by in a second."""
+
+
+def _rate(before: float | None, after: float | None, span: float, most: float) -> float | None:
     if before is None or after is None or after < before:
         return None
-    return min(FASTEST, (after - before) / span)
+    return min(most, (after - before) / span)
 
 
-def _share(before: float | None, after: float | None, span: float) -> float | None:
-    if before is None or after is None or after < before:
-        return None
-    return min(1.0, (after - before) / span)
+def _has_either(name: str, before: GuestSample, now: GuestSample) -> bool:
+    return getattr(before, name) is not None or getattr(now, name) is not None

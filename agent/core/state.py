@@ -115,6 +115,7 @@ class GuestSide:
     """What the guest said last, what follows from it, and how low the VM may go.
 
     ``calm_since`` is the beginning of the last interval in which the guest, smaller by then, was busy with no shrink.
+    ``cpus`` is the greatest number of CPUs that one of its pages has listed.
     """
 
     stabilizer: Stabilizer
@@ -125,6 +126,7 @@ class GuestSide:
     goal: Goal = NO_GOAL
     probing: Probing = field(default_factory=Probing)
     calm_since: Instant | None = None
+    cpus: int = 0
     failure: Failure | None = None
 
 
