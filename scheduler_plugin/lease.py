@@ -94,7 +94,8 @@ class _Seen:
 class Leadership:
     """Seeks the Lease, keeps it, and says for how long this process may still write.
 
-    ``on_change`` is called with whether this process leads, whenever that changes. ``holder`` is who was last seen to.
+    ``on_change`` is called with whether this process leads, whenever that changes; ``on_restored`` when the Lease is
+    older than it was: the cluster's store was restored. ``holder`` is who was last seen to lead.
     ``term`` counts how often this process has begun to lead. ``spare`` is how long before the Lease's end it stops.
     ``namespace`` is that of the Lease and of all replicas; ``path`` is the Lease's, read and written through ``api``.
     """
@@ -102,6 +103,7 @@ class Leadership:
     def __init__(self, api: KubernetesApi, clock: Clock, terms: LeaseTerms, identity: str) -> None:
         self.identity = identity
         self.on_change: Callable[[bool], None] = lambda _: None
+        self.on_restored: Callable[[], None] = lambda: None
         self.api = api
         self._clock = clock
         self._terms = terms
@@ -219,6 +221,8 @@ class Leadership:
             is_same = seen is not None and seen.uid == uid != "" and not is_restored
             is_followed = seen is not None and is_same and (seen.is_followed or was_held)
             seen = self._seen = _Seen(uid, version, self._clock.now(), is_restored, is_followed)
+            if is_restored and lease is not None:
+                self.on_restored()
         self._newest = number(version)
         return lease, seen
 

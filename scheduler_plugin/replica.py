@@ -56,6 +56,7 @@ class Replica:
         self._acting: Parts | None = None
         self._news = asyncio.Event()
         self._leadership.on_change = self._led
+        self._leadership.on_restored = self.feed.restored
         self._watch = LeaseWatch(leadership, ports.clock)
         ports.telemetry.leads(False)
 

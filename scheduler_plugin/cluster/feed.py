@@ -5,6 +5,8 @@ Rules that hold here:
 - The ledger hears nothing before all four kinds have been listed; then everything at once, and it is ready. A cluster
   that has no migrations has listed them.
 - Whenever a kind had to be listed again, the ledger is given all lists again: what no event told is found by it.
+- Where one kind shows that the cluster's store was restored, all are listed again before the ledger hears or decides
+  anything: what is known of the others may be from the history that was lost.
 - Namespaces, volumes and their claims only narrow where VMs may move: nothing waits for them.
 - A pod of the same name with another UID is another pod: the old one is gone.
 """
@@ -76,11 +78,11 @@ class Feed:
         self.pods: Informer[PodFacts] = Informer(PODS, self._pod_changed, report)
         self.vms: Informer[VirtualMachine] = Informer(VMS, self._vm_changed, report)
         self.migrations: Informer[ClusterMigration] = Informer(MIGRATIONS, self._migration_changed, report)
-        for informer in (self.nodes, self.pods, self.vms, self.migrations):
-            informer.on_restored = self._forget_versions
         self.namespaces: Informer[Labels] = Informer(NAMESPACES, _ignored, report)
         self.claims: Informer[str] = Informer(CLAIMS, _ignored, report)
         self.volumes: Informer[tuple[NodeTerm, ...]] = Informer(VOLUMES, _ignored, report)
+        for informer in (*self.informers, *self._extras):
+            informer.on_restored = partial(self.restored, informer)
         self.addresses = PodAddresses()
         self._clock = clock
         self._report = report
@@ -93,6 +95,10 @@ class Feed:
     def informers(self) -> tuple[Informer[Any], ...]:
         """All informers."""
         return (self.nodes, self.pods, self.vms, self.migrations)
+
+    @property
+    def _extras(self) -> tuple[Informer[Any], ...]:
+        return (self.namespaces, self.claims, self.volumes)
 
     def fill(self, ledger: Ledger, queues: WorkQueues, writer: str | None) -> None:
         """From now on all that is read goes into this ledger; what has been read by now, at once.
@@ -121,7 +127,7 @@ class Feed:
         async with asyncio.TaskGroup() as tasks:
             for informer in self.informers:
                 tasks.create_task(informer.run(api, self._clock, partial(self.listed, informer.kind.name)))
-            for extra in (self.namespaces, self.claims, self.volumes):
+            for extra in self._extras:
                 tasks.create_task(extra.run(api, self._clock, _nothing))
 
     def use(self, settings: SchedulerSettings) -> None:
@@ -141,7 +147,7 @@ class Feed:
 
     def listed(self, kind: str) -> None:
         """An informer has listed everything; once all have, the ledger takes in the lists."""
-        is_first = bool(self.missing)
+        is_first = not self.ready.is_set()
         self._listed.add(kind)
         if self.missing or self._is_refreshing:
             return
@@ -156,8 +162,13 @@ class Feed:
         moves = [migration.facts for migration in self.migrations.facts.values()]
         self._queues.add(self._ledger.resync(nodes, self.pods.facts.values(), vms, self._clock.now(), moves))
 
-    def _forget_versions(self) -> None:
+    def restored(self, witness: Informer[Any] | None = None) -> None:
+        """The cluster's store was restored: everything is read again, by the ``witness``, who says so, anyway."""
+        self._listed.clear()
         self._ledger.forget_versions()
+        for informer in (*self.informers, *self._extras):
+            if informer is not witness:
+                informer.read_again()
 
     @property
     def missing(self) -> list[str]:

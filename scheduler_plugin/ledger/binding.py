@@ -7,6 +7,8 @@ Rules that hold here:
 - Asking again for the same node succeeds and reserves nothing more; another node is refused while the first may hold.
 - Only the last certain refusal of all calls in flight releases; after a call with an unknown outcome, only a fresh
   read of the pod does.
+- No pod loses its node, unless the API's store was restored: then its bind is in doubt again, and is really sent when
+  kube-scheduler asks for it.
 """
 
 from __future__ import annotations
@@ -175,9 +177,11 @@ def see_pod(state: LedgerState, pod: PodFacts) -> None:
 
 
 def _see_unbound(state: LedgerState, pod: PodFacts) -> None:
-    """A pod whose bind is on its way: its requests may have been raised for that."""
+    """A pod whose bind is on its way: its requests may have been raised for that. Or one that was unbound."""
     claim = state.claims.get(pod.uid)
-    if claim is not None and claim.state is ClaimState.TENTATIVE and not _runs_another_vm(claim, pod):
+    if claim is not None and claim.state is ClaimState.BOUND:
+        state.doubt(claim)
+    elif claim is not None and claim.state is ClaimState.TENTATIVE and not _runs_another_vm(claim, pod):
         _learn(state, claim, pod)
         state.change(claim)
 

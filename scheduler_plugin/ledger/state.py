@@ -23,7 +23,7 @@ from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
 from scheduler_plugin.ledger.assumed_pods import AssumedPods
 from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.moves import Migrations
-from scheduler_plugin.ledger.outcomes import Effect, PersistPermit, RequestsSeen, RoomFreed
+from scheduler_plugin.ledger.outcomes import Effect, ReadPod, RoomFreed
 from scheduler_plugin.ledger.sampled_pods import SampledPods
 from scheduler_plugin.ledger.vm_accounts import VmAccounts
 from scheduler_plugin.ledger.waiting_pods import WaitingPods
@@ -52,7 +52,7 @@ class LedgerState:
         self.strained: set[str] = set()
         self.scheduler = SCHEDULER_NAME
         self.follows_requests, self.returns_requests = False, True
-        self.orders: list[PersistPermit | RequestsSeen] = []
+        self.orders: list[Effect] = []
         self._changed_vms: dict[VmAccount, None] = {}
         self._revision = 0
         self._gone: dict[str, None] = {}
@@ -246,6 +246,14 @@ class LedgerState:
         self.migrations.forget_versions()
         for account in self.accounts:
             account.forget_version()
+        for claim in self.claims.values():
+            if claim.state is ClaimState.CONFIRMED:
+                self.doubt(claim)
+
+    def doubt(self, claim: Claim) -> None:
+        """It is unknown again whether the claim's pod is bound; the reservation stays until the pod has been read."""
+        claim.state = ClaimState.UNKNOWN
+        self.orders.append(ReadPod(claim.pod.uid, claim.pod.name))
 
     def lapse(self, now: Instant) -> None:
         """Time has passed: what silent agents held or wanted ends, and what was not taken back is taken back again."""

@@ -119,7 +119,7 @@ class MigrationCreator:
     async def _read(self, order: ReadMigration) -> None:
         name = order.migration
         try:
-            found = self._context.feed.migrations.learn(await self._context.writer.read_migration(name))
+            found = await self._context.feed.migrations.read(name, self._context.writer.read_migration(name))
             self._unanswered.settled(name)
             if found is not None:
                 self._refusals.made(found.facts.vm)

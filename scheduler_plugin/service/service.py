@@ -137,7 +137,7 @@ class Service:
 
     async def _unseen_pod(self, name: ObjectName, uid: str) -> PodFacts:
         """A pod that kube-scheduler has seen before our watch did."""
-        found = self.context.feed.pods.learn(await self.context.writer.read_pod(name))
+        found = await self.context.feed.pods.read(name, self.context.writer.read_pod(name))
         if found is None or found.uid != uid:
             raise UnknownPodError(f"pod {name} with UID {uid} does not exist")
         return found

@@ -61,7 +61,7 @@ class BackgroundTasks:
 
     async def _fresh(self, uid: str, pod: ObjectName) -> PodFacts | None:
         try:
-            found = self._context.feed.pods.learn(await self._context.writer.read_pod(pod))
+            found = await self._context.feed.pods.read(pod, self._context.writer.read_pod(pod))
         except ApiRefusedError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise

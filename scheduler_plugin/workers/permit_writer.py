@@ -5,8 +5,9 @@ Rules that hold here:
 - A permit is for one VM, by its UID: it is never written onto another one of that name.
 - Writes for one VM go one at a time, newest only, each onto the version of the VM that is known (see
   ``cluster.write``). A conflict is read and tried again while an agent would still wait.
-- What was written into a store that is older than what is known of VMs counts as unsure: what the permit was decided
-  on may be no more. Versions are compared within the kind alone: others may be kept in a store of their own.
+- What was written into a store that is older than what is known of VMs, or while a restored one is read again, counts
+  as unsure: what the permit was decided on may be no more. Versions are compared within the kind alone: others may be
+  kept in a store of their own.
 - A write that has changed nothing proves nothing about earlier ones: it counts as unsure too.
 - The ledger hears how each write ended, whatever happens to the caller: confirmed, or unsure. What it has heard so of a
   VM it is not told again; but it is where the store was restored or the term ended meanwhile.
@@ -91,7 +92,7 @@ class PermitWriter:
             except ApiRefusedError as error:
                 if error.kind is not RefusalKind.CONFLICT or self._context.clock.now() - began >= WRITE_TIMEOUT:
                     raise
-            vm = self._context.feed.vms.learn(await self._context.writer.read_vm(order.vm))
+            vm = await self._context.feed.vms.read(order.vm, self._context.writer.read_vm(order.vm))
         return None
 
     async def _stored_on(self, vm: VirtualMachine, order: PersistPermit) -> VmFacts | None:
@@ -101,7 +102,7 @@ class PermitWriter:
         version = version_of(answer)
         if version == vm.resource_version:
             raise ApiUnknownError("the write has changed nothing, so that an earlier one may still land")
-        if 0 < number(version) <= known:
+        if 0 < number(version) <= known or not self._context.ledger.is_ready:
             raise ApiUnknownError("the cluster's store was restored, and has not been read since")
         written = with_permit(vm, order.permit, answer)
         if written is None:

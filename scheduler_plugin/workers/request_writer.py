@@ -208,7 +208,7 @@ class RequestWriter:
             self._offered = None
         if is_conflict:
             with suppress(ApiError):
-                self._context.feed.pods.learn(await self._context.writer.read_pod(order.pod))
+                await self._context.feed.pods.read(order.pod, self._context.writer.read_pod(order.pod))
 
     def _tell(self, order: ResizePod, error: ApiError) -> None:
         what = {"pod": str(order.pod), "requests": str(order.size), "reason": str(error)}

@@ -37,6 +37,8 @@ VOLUMES = "/api/v1/persistentvolumes"
 LEASES = "/apis/coordination.k8s.io/v1/leases"
 SLICES = "/apis/discovery.k8s.io/v1/endpointslices"
 
+BUMP = 1_000_000_000
+
 EVERY_PATH = (NODES, PODS, VMS, MIGRATIONS, NAMESPACES, CLAIMS, VOLUMES, LEASES, SLICES)
 
 
@@ -128,9 +130,17 @@ class FakeCluster:
         kept.revision, kept.collections = self.revision, copy.deepcopy(self.collections)
         return kept
 
-    def restore(self, kept: FakeCluster, ends: Callable[[FakeCluster], None] | None = None) -> None:
-        """The store is again what it was; versions begin again from there, and running watches end, cut unless told."""
+    def restore(
+        self, kept: FakeCluster, ends: Callable[[FakeCluster], None] | None = None, *, is_bumped: bool = False
+    ) -> None:
+        """The store is again what it was; versions begin again from there, and running watches end, cut unless told.
+
+        ``is_bumped``: by ``etcdutl snapshot restore --bump-revision 1000000000 --mark-compacted``.
+        """
         self.revision, self.collections = kept.revision, copy.deepcopy(kept.collections)
+        if is_bumped:
+            self.revision += BUMP
+            self.forget_history()
         (ends or FakeCluster.cut_watches)(self)
 
     def cut_watches(self) -> None:

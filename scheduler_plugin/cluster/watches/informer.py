@@ -8,6 +8,10 @@ Rules that hold here:
   itself.
 - After 410, or a line that is no event, the resource version is worthless: list again. After anything else, resume,
   but not from a version that the store has not reached: it was restored, and such a watch would stay silent.
+- Lists and reads are consistent: they show all that was known before they were asked for. A list that is older than
+  that, or that shows an object older than it was or one that was gone, proves that the store was restored, also where
+  its revision was raised above all earlier ones (``etcdutl snapshot restore --bump-revision``). Then versions that
+  were known mean nothing any more, and everything is read again.
 - A kind that a cluster may lack (404 for its list) counts as listed and empty, and is looked for now and then.
 - No failure ends ``run``; consecutive failures wait longer, spread by chance, and as long as the server asks.
 """
@@ -15,13 +19,14 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final, Never
 
 from protocol.backoff import Backoff, Retries
 from protocol.kubernetes.cursor import Cursor, WatchTimes, watch_query
-from protocol.kubernetes.objects import Json, name_of, number
+from protocol.kubernetes.objects import Json, JsonObject, name_of, number, uid_of, version_of
 from protocol.kubernetes.pages import Page, Unreadable, UnreadableAnswerError, WatchEvent, read_event
 from protocol.kubernetes.refusals import heeded
 from protocol.messages import ObjectName
@@ -67,7 +72,7 @@ class Informer(KnownFacts[F]):
     """What is known of one kind, kept in step. ``is_missing`` while the cluster lacks the kind, ``is_answered`` while
     lists and watches of it have not broken off since the API server last answered.
 
-    ``on_restored`` runs before a list that is older than what is known: the cluster's store was restored.
+    ``on_restored`` runs as soon as it is certain that the cluster's store was restored; a list of this kind follows.
     """
 
     is_missing: bool = False
@@ -99,13 +104,36 @@ class Informer(KnownFacts[F]):
 
         ``run`` must be running.
         """
-        self._wanted += 1
-        wanted = self._wanted
-        if self._interruption is not None and not self._interruption.expired():
-            self._interruption.reschedule(asyncio.get_running_loop().time())
+        wanted = self._list_again()
         while self._taken < wanted:
             self._listed.clear()
             await self._listed.wait()
+
+    async def read(self, name: ObjectName, answer: Awaitable[JsonObject]) -> F | None:
+        """As ``learn``, with the object of that name as it is read now.
+
+        Raises ``ApiError``: also if the object is older than it was known to be, because the store was restored.
+        """
+        known, gone = self._versions.get(name, 0), frozenset(self._gone)
+        obj = await answer
+        if 0 < number(version_of(obj)) < known or uid_of(obj) in gone:
+            self.report.watch_restored(self.kind.name)
+            self.read_again()
+            self.on_restored()
+            raise ApiUnknownError(f"{self.kind.name} {name}: the cluster's store was restored, and is read again")
+        return self.learn(obj)
+
+    def read_again(self) -> None:
+        """The store was restored: what comes now counts, whatever its version, and a list is asked for at once."""
+        self.go_back()
+        self._list_again()
+
+    def _list_again(self) -> int:
+        """Asks for a list that is begun from now on; ``_taken`` reaches the number once it has been taken in."""
+        self._wanted += 1
+        if self._interruption is not None and not self._interruption.expired():
+            self._interruption.reschedule(asyncio.get_running_loop().time())
+        return self._wanted
 
     async def _interruptible(self, work: Coroutine[None, None, None]) -> None:
         interruption = asyncio.timeout(None)
@@ -169,13 +197,15 @@ class Informer(KnownFacts[F]):
         self._synced(on_synced)
 
     async def _list(self, api: KubernetesApi) -> None:
-        seen: set[ObjectName] = set()
+        seen, gone, anew = set[ObjectName](), frozenset(self._gone), self._cursor.must_list
         rest = ""
         while True:
             page = await self._page(api, {"continue": rest} if rest else {})
-            if number(page.version) < self.newest:
+            if self._is_restored(page, gone):
                 self._go_back()
-            seen |= await self._take(page)
+                seen, gone, rest = set(), frozenset(), ""  # what this list has shown so far was not believed
+                continue
+            seen |= await self._take(page, anew=anew)
             rest = page.rest
             if not rest:
                 break
@@ -188,8 +218,17 @@ class Informer(KnownFacts[F]):
     async def _look_at_store(self, api: KubernetesApi) -> None:
         """A watch ends with its server, and the one that comes next may have an older store."""
         page = await api.page(ApiCall("GET", self.kind.path, LIST_TIMEOUT, query={"limit": "1"}))
-        if number(page.version) < number(self._cursor.version):
+        if number(page.version) < number(self._cursor.version) or self._is_restored(page, frozenset(self._gone)):
             self._cursor = Cursor()
+
+    def _is_restored(self, page: Page, gone: AbstractSet[str]) -> bool:
+        """Whether a page shows what was before; ``gone`` are the objects known to be gone before it was asked for."""
+        by = number(page.version)
+        shown = [(name_of(each), uid_of(each), version_of(each)) for each in page.objects]
+        shown += [(each.name, each.uid, each.version) for each in page.unreadable]
+        return by < self.newest or any(
+            uid in gone or self.is_older(name, number(version), by) for name, uid, version in shown
+        )
 
     async def _page(self, api: KubernetesApi, query: Mapping[str, str]) -> Page:
         while True:
@@ -201,9 +240,9 @@ class Informer(KnownFacts[F]):
                     raise
                 self._page_size = max(1, self._page_size // 4)
 
-    async def _take(self, page: Page) -> set[ObjectName]:
+    async def _take(self, page: Page, *, anew: bool) -> set[ObjectName]:
         for count, obj in enumerate(page.objects, start=1):
-            self.learn(obj)
+            self.learn(obj, anew=anew)
             if count % AT_ONCE == 0:
                 await asyncio.sleep(0)
         for found in page.unreadable:

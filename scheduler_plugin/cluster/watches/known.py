@@ -5,7 +5,9 @@ Rules that hold here:
 - Objects are turned into facts as they arrive, one by one, and only facts are kept. An object that cannot be read is
   reported once per version and kept as the most that it may be (``Kind.at_most``); a kind without such a fact keeps
   what was known before.
-- One version of an object is read once: what a write's answer or a watch has told is in the next list, too.
+- One version of an object is read once while the watch lasts: what a write's answer or a watch has told is in the next
+  list, too. A list that follows a watch that could not be resumed reads everything again: the same version may have
+  other content (the defaults of a changed CRD, a restored store).
 - What was read on its own may be newer than what a watch or list says next: an older version of an object never
   replaces a newer one, and one that is gone does not come back.
 """
@@ -44,14 +46,14 @@ class KnownFacts(Generic[F]):
     _uids: dict[ObjectName, str] = field(default_factory=dict)
     _gone: dict[str, int] = field(default_factory=dict)
 
-    def learn(self, obj: JsonObject) -> F | None:
-        """Takes an object that was read on its own, as if it had been watched.
+    def learn(self, obj: JsonObject, *, anew: bool = False) -> F | None:
+        """Takes an object that was read on its own, as if it had been watched. ``anew``: also one of a known version.
 
         Returns its fact; the most that it may be where it cannot be read, None where the kind has no such fact.
         """
         name, uid, version = name_of(obj), uid_of(obj), version_of(obj)
         known = self.at_version(name, version)
-        if known is not None and self._uids[name] == uid:
+        if known is not None and self._uids[name] == uid and not anew:
             return known
         try:
             fact = self.kind.read(obj)
@@ -110,6 +112,10 @@ class KnownFacts(Generic[F]):
             return False
         self._versions[name], self._uids[name] = age, uid
         return True
+
+    def is_older(self, name: ObjectName, version: int, by: int) -> bool:
+        """Whether what was read at version ``by`` shows the object older than it was known to be by then."""
+        return 0 < version < self._versions.get(name, 0) <= by
 
     def forget_all(self) -> None:
         """The cluster lacks the kind."""

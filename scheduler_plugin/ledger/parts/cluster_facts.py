@@ -97,9 +97,10 @@ class ClusterFacts(LedgerPart):
     def forget_versions(self) -> None:
         """The API has gone back to an earlier state (its store was restored): what it says next is the newest there is.
 
-        Follow it with complete lists.
+        Nothing is decided until complete lists have been taken in (``resync``).
         """
         self._state.forget_versions()
+        self.is_ready = False
 
     def pass_time(self, now: Instant) -> Effects:
         """Ends promises to agents that were not heard of since a rebuild, and wishes of those that have fallen silent.

@@ -16,7 +16,7 @@ from scheduler_plugin.ledger import (
     UnknownPodError,
 )
 from scheduler_plugin.placement import FITS, NO_FREE_CPU, UNKNOWN_NODE, Refused
-from tests.scheduler_plugin.ledger.fleet import NOW, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
+from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 
 RESERVED = Reservation(FITS, needs_bind=True)
 
@@ -251,3 +251,25 @@ def test_whose_pods_are_placed_here_may_change_for_pods_that_are_known() -> None
     assert fleet.ledger.places(pod)
     fleet.ledger.serve("other", 20)
     assert not fleet.ledger.places(pod)
+
+
+def test_confirmed_bind_is_in_doubt_after_a_restore() -> None:
+    """The watch has not shown the pod on its node yet, and never will: in the restored store it has none."""
+    fleet, pod = Fleet(node()), plain_pod("p", amount(2))
+    assert fleet.ledger.reserve(pod, "n1").needs_bind
+    fleet.did(fleet.ledger.bind_done("uid-p", "n1"))
+    assert not fleet.ledger.reserve(pod, "n1").needs_bind
+    fleet.ledger.forget_versions()
+    assert fleet.did(fleet.ledger.resync([node()], [pod], [], LATER)) == (ReadPod("uid-p", pod.name),)
+    assert fleet.ledger.reserve(pod, "n1").needs_bind
+
+
+def test_pod_that_is_listed_without_its_node_is_in_doubt() -> None:
+    """Only a restored store unbinds a pod: it keeps its room until it was read, and is really bound if asked for."""
+    fleet = Fleet(node(), plain_pod("p", amount(2), "n1"))
+    unbound = plain_pod("p", amount(2))
+    assert fleet.did(fleet.ledger.see_pod(unbound)) == (ReadPod("uid-p", unbound.name),)
+    assert fleet.did(fleet.ledger.see_pod(unbound)) == ()
+    assert fleet.on("n1") == amount(2)
+    assert fleet.did(fleet.ledger.pod_read("uid-p", unbound)) == ()
+    assert fleet.on("n1") == amount(0)
