@@ -72,6 +72,7 @@ class _Memory(_Section):
     kernel_allowance: str | int | None = None
     pressure_threshold: Share | None = None
     pressure_step: Annotated[float, msgspec.Meta(ge=0, le=10)] | None = None
+    kill_hold: Span | None = None
     cache: _Cache | None = None
 
 
@@ -105,6 +106,7 @@ AMOUNTS: Final = frozenset({"memory.kernelAllowance", f"{_CACHE}.trickle"})
 """What is an amount of memory."""
 
 LIMITS: Final[dict[str, tuple[float, float]]] = {
+    "memory.killHold": (0.0, 86_400.0),
     "memory.cache.watch": (5.0, 3600.0),
     "memory.cache.retry": (5.0, 7 * 86_400.0),
     "memory.cache.longest": (5.0, 7 * 86_400.0),

@@ -190,6 +190,11 @@ def _counts(runners: Iterable[Runner]) -> Iterator[Metric]:
         "autoscale_agent_events", "What happened to a VM's agent.", labels=(*VM_LABELS, "kind")
     )
     rejected = CounterMetricFamily("autoscale_agent_rejected_permits", "Permits not believed.", labels=VM_LABELS)
+    kills = CounterMetricFamily(
+        "autoscale_agent_guest_oom_kills",
+        "Processes that a guest's kernel killed for lack of memory.",
+        labels=VM_LABELS,
+    )
     reports = CounterMetricFamily(
         "autoscale_agent_monitor_reports",
         "Loads that a guest's monitor reported and its VM grew for, by what looks then showed.",
@@ -200,9 +205,10 @@ def _counts(runners: Iterable[Runner]) -> Iterator[Metric]:
         for kind, count in sorted(runner.tally.items()):
             events.add_metric((*name, kind), count)
         rejected.add_metric(name, runner.state.scheduler.rejected)
+        kills.add_metric(name, runner.state.guest.kills.total)
         for outcome, count in _reports(runner.state.monitor):
             reports.add_metric((*name, outcome), count)
-    yield from (events, rejected, reports)
+    yield from (events, rejected, kills, reports)
 
 
 def _reports(side: MonitorSide) -> Iterator[tuple[str, int]]:

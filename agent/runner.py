@@ -138,8 +138,8 @@ class Runner:
         return await self._ports.database.look()
 
     def _take(self, event: Event) -> None:
-        note(self._log, self.tally, self.assignment.vm, self.state, event)
         now = self._ports.clock.now()
+        note(self._log, self.tally, self.assignment.vm, self.state, event, now)
         advance(self.state, event, now, self._ports.clock.jitter())
         self.wishes, ended = follow(self.state, self.wishes, now)
         self.growths.add(ended)

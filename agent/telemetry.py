@@ -35,10 +35,12 @@ from agent.core.events import (
     VmRestored,
     VmSeen,
 )
+from agent.core.guest import GuestSample, is_other_boot
 from agent.core.monitor.monitor_side import printable
 from agent.core.state import State
 from protocol.guest.monitor_messages import DownscaleResult
 from protocol.messages import ObjectName
+from protocol.units import Instant
 
 Field = str | int | float | bool | None
 
@@ -76,10 +78,12 @@ class AgentLog:
         self._logger.log(_LEVELS[level], message, extra=dict(fields))
 
 
-def note(log: Log, tally: Counter[str], vm: ObjectName, state: State, event: Event) -> None:
+def note(  # noqa: PLR0913, PLR0917 - where to, about whom, and what
+    log: Log, tally: Counter[str], vm: ObjectName, state: State, event: Event, now: Instant
+) -> None:
     """Counts ``event`` and writes of it what is new against ``state``, which has not taken it yet."""
     tally[_kind(event)] += 1
-    found = _line(state, event)
+    found = _line(state, event, now)
     if found is not None:
         level, message, fields = found
         log.line(level, message, {"vm": str(vm), **fields})
@@ -90,6 +94,9 @@ def _kind(event: Event) -> str:
         return STARTED[type(event.action)]
     return KINDS[type(event)]
 
+
+KILLS_APART: Final = 60.0
+"""Seconds."""
 
 STARTED: Final[Mapping[type, str]] = {
     AskScheduler: "ask_started",
@@ -120,7 +127,7 @@ KINDS: Final[Mapping[type, str]] = {
 Line = tuple[Level, str, dict[str, Field]]
 
 
-def _line(state: State, event: Event) -> Line | None:
+def _line(state: State, event: Event, now: Instant) -> Line | None:
     match event:
         case Answered():
             return _answered(state, event)
@@ -133,7 +140,7 @@ def _line(state: State, event: Event) -> Line | None:
         case PolicySet() | PolicyRefused():
             return _settings(event)
         case _:
-            return _recovered(state, event)
+            return _recovered(state, event, now)
 
 
 def _settings(event: PolicySet | PolicyRefused) -> Line | None:
@@ -175,6 +182,21 @@ def _monitored(state: State, event: MonitorJoined | MonitorAnswered) -> Line | N
     return None if is_known else (Level.INFO, "the guest's monitor keeps its memory", {"reason": reason})
 
 
+def _metrics_back(state: State) -> Line | None:
+    failure = state.guest.failure
+    return None if failure is None else (Level.INFO, "metrics are back", {"failures": failure.count})
+
+
+def _killed(state: State, sample: GuestSample, now: Instant) -> Line | None:
+    """A guest that kills on and on is one line in ``KILLS_APART`` seconds."""
+    guest = state.guest
+    is_rebooted = guest.seen is not None and is_other_boot(guest.seen.sample, sample)
+    count, last = guest.kills.count(sample, is_rebooted=is_rebooted), guest.kills.at
+    if not count or (last is not None and now - last < KILLS_APART):
+        return None
+    return Level.WARNING, "the guest killed processes for lack of memory", {"kills": count}
+
+
 def _failed(state: State, event: AskFailed | PatchFailed | ScrapeFailed | VmLost | MonitorLost) -> Line | None:
     message, before = {
         AskFailed: ("the scheduler gave no permit", state.scheduler.failure),
@@ -188,11 +210,11 @@ def _failed(state: State, event: AskFailed | PatchFailed | ScrapeFailed | VmLost
     return Level.WARNING, message, {"fault": event.fault.value, "reason": event.reason}
 
 
-def _recovered(state: State, event: Event) -> Line | None:
+def _recovered(state: State, event: Event, now: Instant) -> Line | None:
     if isinstance(event, (MonitorJoined, MonitorAnswered)):
         return _monitored(state, event)
-    if isinstance(event, Scraped) and state.guest.failure is not None:
-        return Level.INFO, "metrics are back", {"failures": state.guest.failure.count}
+    if isinstance(event, Scraped):
+        return _killed(state, event.sample, now) or _metrics_back(state)
     if isinstance(event, (VmSeen, VmRestored)) and state.vm.lost is not None:
         return Level.INFO, "the VM can be read again", {"failures": state.vm.lost.count}
     return None

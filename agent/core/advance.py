@@ -32,8 +32,8 @@ from agent.core.events import (
     VmRestored,
     VmSeen,
 )
-from agent.core.goal import NO_GOAL, goal, is_calm, without_waiting
-from agent.core.guest import LONGEST, NO_RATES, SHORTEST, GuestSample, Seen, rates
+from agent.core.goal import NO_GOAL, goal, is_calm, with_part, without_waiting
+from agent.core.guest import LONGEST, NO_RATES, SHORTEST, GuestSample, Seen, is_other_boot, rates
 from agent.core.memory.memory_view import memory_view
 from agent.core.memory.probing import Probing
 from agent.core.memory.rereading import cost
@@ -127,6 +127,8 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
         return
     has = vm.actual.at_most(guest.had or vm.actual)
     guest.had = vm.actual
+    is_rebooted = before is not None and is_other_boot(before.sample, sample)
+    guest.kills = guest.kills.after(sample, has.mem, now, state.policy.memory, is_rebooted=is_rebooted)
     guest.rates = rates(before, guest.seen, min(guest.cpus, has.cpu.whole_cpus))
     guest.counted = guest.counted.plus(guest.rates)
     since = now if before is None else before.at
@@ -136,6 +138,9 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
     guest.goal = goal(sample, guest.rates, has, state.policy, settling=settling)
     if guest.probing.is_refilling(now, state.policy.memory.cache) and not sample.shows_rereading:
         guest.goal = without_waiting(guest.goal)
+    killed = guest.kills.part(now)
+    if killed is not None:
+        guest.goal = with_part(guest.goal, killed)
     state.monitor.looked(guest.goal.cpu, now)
     _observe(state, vm, now)
     _probe(state, vm, now, settling=settling)

@@ -4,6 +4,8 @@ Rules that hold here:
 
 - Each resource by itself goes to the target of its policy, which grows it and proves that less is enough.
 - What is unknown holds: without metrics, without a compute unit or without proof, a resource stays as it is.
+- After processes were killed for lack of memory, the memory that this asks for needs no fresh metrics: a guest that
+  thrashes answers late.
 - The bounds and the floor are orders and need no proof. Memory that is in use is never taken away, not even by them.
 """
 
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from agent.core.goal import NO_GOAL, NOTHING, Goal, Part
+from agent.core.memory.kills import MEMORY_KILLS
 from agent.core.memory.memory_view import kernel_share
 from agent.core.monitor.monitor_plan import kept_by, wanted_by, why_kept
 from agent.core.sizing import Sizes
@@ -62,18 +65,21 @@ def _without_monitor(state: State, vm: Vm, now: Instant) -> tuple[Resources, str
         return vm.use, "no compute unit yet: asking for what the VM has"
     known, used = current_goal(state, now), in_use(state, vm, now)
     sizes = Sizes(unit, vm.bounds_at(now), vm.slot_size)
-    size, is_for_cache = _wanted(state, vm, sizes, known)
+    size, is_for_cache = _wanted(state, vm, sizes, known, now)
     if vm.floor is not None:
-        without, _ = _wanted(state, vm, Sizes(unit, vm.bounds, vm.slot_size), known)
+        without, _ = _wanted(state, vm, Sizes(unit, vm.bounds, vm.slot_size), known, now)
         if not size.within(without.at_least(used)):
             return size.at_least(used), f"not below the floor of {sizes.bounds.min} that this hour has"
     size = size.at_least(used)
     return size, _for_the_cache(vm, size) if is_for_cache else _because(vm, size, known, sizes)
 
 
-def _wanted(state: State, vm: Vm, sizes: Sizes, known: Goal) -> tuple[Resources, bool]:
+def _wanted(state: State, vm: Vm, sizes: Sizes, known: Goal, now: Instant) -> tuple[Resources, bool]:
     """The size within the bounds of ``sizes``, and whether the page cache decides about its memory."""
     size = _size(vm, sizes, known, state.guest.stabilizer)
+    killed = state.guest.kills.needed(now)
+    if killed:
+        size = size.at_least(sizes.covering(Resources(NOTHING.cpu, killed)))
     with_cache = size.at_least(_for_cache(state, vm, sizes, known)).at_most(vm.bounds.max)
     return with_cache, with_cache.mem > size.mem
 
@@ -124,11 +130,11 @@ def _fresh(state: State, now: Instant) -> bool:
 
 
 def _because(vm: Vm, size: Resources, known: Goal, sizes: Sizes) -> str:
+    if not size.within(vm.use):
+        return f"growing for {_strongest(known, sizes.unit) or MEMORY_KILLS}"
     if known.need is None:
         what = "no metrics" if not known.parts else "some metrics are missing"
         return f"{what}: not below what the VM has"
-    if not size.within(vm.use):
-        return f"growing for {_strongest(known, sizes.unit)}"
     if size != vm.use:
         return f"shrinking: {size} is proven to be enough"
     if size.within(sizes.covering(known.need)):

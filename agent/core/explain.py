@@ -70,6 +70,7 @@ class MetricsView:
     mem_used: str | None
     mem_total: str | None
     oom_kills: int | None
+    oom_kills_seen: int
     cpu_seconds: float
     seen_seconds: float
 
@@ -248,6 +249,7 @@ def _metrics(state: State, now: Instant) -> MetricsView | None:
         mem_used=None if sample.mem_used is None else str(sample.mem_used),
         mem_total=None if sample.mem_total is None else str(sample.mem_total),
         oom_kills=None if sample.oom_kills is None else int(sample.oom_kills),
+        oom_kills_seen=state.guest.kills.total,
         cpu_seconds=round(state.guest.counted.used, 3),
         seen_seconds=round(state.guest.counted.seen, 3),
     )

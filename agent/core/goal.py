@@ -129,6 +129,12 @@ def without_waiting(known: Goal) -> Goal:
     return replace(known, mem=_most(list(parts), Bytes), parts=parts)
 
 
+def with_part(known: Goal, part: Part) -> Goal:
+    """The same with one more reason for memory; a need that cannot be told stays unknown."""
+    mem = known.mem if known.mem is None or not isinstance(part.need, Bytes) else max(known.mem, part.need)
+    return replace(known, mem=mem, parts=(*known.parts, part))
+
+
 def is_calm(over: Rates, has: Resources, policy: Policy) -> bool:
     """Whether nothing is to be seen of what a shrink brings about: no work of the kernel alone, and no waiting."""
     busy, worked, deadband = over.busy, _worked(over), policy.cpu.pressure_deadband

@@ -173,7 +173,7 @@ def rates(before: Seen | None, now: Seen, cpus: int = 0) -> Rates:
 
     ``cpus`` is how many CPUs the guest has at least; of those that ``now`` lacks nothing is known.
     """
-    if before is None or _rebooted(before.sample, now.sample):
+    if before is None or is_other_boot(before.sample, now.sample):
         return NO_RATES
     span, was, sample = _span(before, now), before.sample, now.sample
     if not SHORTEST <= span <= LONGEST:
@@ -203,7 +203,8 @@ def _span(before: Seen, now: Seen) -> float:
     return theirs if abs(theirs - ours) <= now.at - before.last + CLOCK_TOLERANCE else ours
 
 
-def _rebooted(before: GuestSample, now: GuestSample) -> bool:
+def is_other_boot(before: GuestSample, now: GuestSample) -> bool:
+    """Return True if the guest was started between the samples, as far as both say when that was."""
     if before.boot_time is None or now.boot_time is None:
         return False
     return abs(now.boot_time - before.boot_time) > BOOT_TOLERANCE

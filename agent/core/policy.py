@@ -75,13 +75,15 @@ class MemoryPolicy:
 
     ``target`` is the share of the memory that should be used (0..1]. ``kernel_allowance`` is what the VM holds but the
     guest does not report. Tasks that stall on memory for ``pressure_threshold`` of the time or more make the VM grow by
-    at least ``pressure_step`` of what it has.
+    at least ``pressure_step`` of what it has. So does each look that shows processes killed for lack of memory; the VM
+    keeps that for ``kill_hold`` seconds after the last kill. 0 ignores kills.
     """
 
     target: float = 0.75
     kernel_allowance: Bytes = Bytes(100 * 1024**2)
     pressure_threshold: float = 0.1
     pressure_step: float = 0.25
+    kill_hold: Seconds = Seconds(900.0)
     cache: CachePolicy = field(default_factory=CachePolicy)
 
 

@@ -17,6 +17,7 @@ from agent.core.actions import AskScheduler, PatchVm
 from agent.core.events import Fault
 from agent.core.goal import NO_GOAL, Goal
 from agent.core.guest import NO_COUNT, NO_RATES, CpuCount, Rates, Seen
+from agent.core.memory.kills import Kills
 from agent.core.memory.probing import Probing
 from agent.core.monitor.monitor_side import MonitorSide
 from agent.core.policy import Policy, Rhythm
@@ -125,6 +126,7 @@ class GuestSide:
     counted: CpuCount = NO_COUNT
     goal: Goal = NO_GOAL
     probing: Probing = field(default_factory=Probing)
+    kills: Kills = field(default_factory=Kills)
     calm_since: Instant | None = None
     cpus: int = 0
     failure: Failure | None = None

@@ -57,6 +57,7 @@ class FakeGuest:
     clock: FakeClock
     cores: float = 0.0
     error: PortError | None = None
+    oom_kills: float = 0.0
     looks: int = 0
     closed: int = 0
     _busy: float = 0.0
@@ -70,7 +71,13 @@ class FakeGuest:
         if self.error is not None:
             raise self.error
         memory = Bytes(64 * GIB)
-        return GuestSample(cpus={"0": CpuSeconds(self._busy)}, load1=self.cores, mem_total=memory, mem_available=memory)
+        return GuestSample(
+            cpus={"0": CpuSeconds(self._busy)},
+            load1=self.cores,
+            mem_total=memory,
+            mem_available=memory,
+            oom_kills=self.oom_kills,
+        )
 
     def close(self) -> None:
         """See ``MetricsSource``."""

@@ -78,6 +78,17 @@ async def test_metrics_are_what_the_runners_know(served: Served) -> None:
     assert "process_resident_memory_bytes" in text
 
 
+async def test_kills_of_a_guest_are_counted(served: Served) -> None:
+    fixture, supervisor, http = served
+    supervisor.runners[ASSIGNMENT] = fixture.runner
+    async with fixture:
+        await fixture.clock.advance(2.0)
+        fixture.guest.oom_kills = 3.0
+        await fixture.clock.advance(1.0)
+        text = (await http.get("/metrics")).text
+    assert 'autoscale_agent_guest_oom_kills_total{namespace="default",vm="vm-1"} 3.0' in text
+
+
 async def test_a_growth_and_a_trouble_are_told(served: Served) -> None:
     fixture, supervisor, http = served
     supervisor.runners[ASSIGNMENT] = fixture.runner

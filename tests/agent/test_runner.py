@@ -48,6 +48,22 @@ async def test_metrics_that_fail_are_said_once_and_again_when_they_are_back() ->
         assert fixture.runner.tally["scrape_failed"] == 5
 
 
+async def test_guest_that_kills_is_logged_once_a_minute() -> None:
+    """A guest may kill a process with each look; the log has the first, and another a minute later."""
+    async with RunnerFixture() as fixture:
+        await fixture.clock.advance(2.0)
+        for _ in range(30):
+            fixture.guest.oom_kills += 2.0
+            await fixture.clock.advance(1.0)
+        killed = [fields for _, message, fields in fixture.log.lines if message.startswith("the guest killed")]
+        assert killed == [{"vm": "default/vm-1", "kills": 2}]
+        assert fixture.runner.state.guest.kills.total == 60
+        await fixture.clock.advance(60.0)
+        fixture.guest.oom_kills += 1.0
+        await fixture.clock.advance(1.0)
+        assert fixture.log.messages.count("the guest killed processes for lack of memory") == 2
+
+
 async def test_a_scheduler_that_is_away_is_asked_again_and_nothing_else_stops() -> None:
     async with RunnerFixture() as fixture:
         fixture.guest.cores = 0.25
