@@ -111,7 +111,7 @@ async def test_a_certificate_for_agents_leaves_the_port_of_kube_scheduler_as_its
         assert await answers(options) == HEARD
         trusting = ssl.create_default_context(cafile=str(certificate))
         async with httpx.AsyncClient(verify=trusting, trust_env=False) as client:
-            assert (await client.post(f"https://{options.listen_agents}/", content=b"{}")).status_code == 400
+            assert (await client.post(f"https://{options.listen_agents}/", content=b"{}")).status_code == 401
         with pytest.raises(httpx.TransportError):
             await plain_client().post(f"http://{options.listen_agents}/", content=b"{}")
 
@@ -124,4 +124,4 @@ async def test_a_certificate_for_kube_scheduler_is_its_own(tmp_path: Path) -> No
         httpx.AsyncClient(verify=ssl.create_default_context(cafile=str(certificate)), trust_env=False) as client,
     ):
         assert (await client.post(f"https://{options.listen_extender}/bind", content=b"{}")).status_code == 200
-        assert (await client.post(f"http://{options.listen_agents}/", content=b"{}")).status_code == 400
+        assert (await client.post(f"http://{options.listen_agents}/", content=b"{}")).status_code == 401

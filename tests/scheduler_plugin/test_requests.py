@@ -80,7 +80,8 @@ async def test_malformed_requests_are_told_what_is_wrong(
     cluster: FakeCluster, clock: FakeClock, body: bytes, error: str
 ) -> None:
     async with settled(cluster, clock) as scheduler:
-        response = await scheduler.client.post("http://agents/", content=body)
+        headers = {"Authorization": f"Bearer {token_text('t')}"}
+        response = await scheduler.client.post("http://agents/", content=body, headers=headers)
         assert (response.status_code, response.json()) == (413 if len(body) > 65536 else 400, {"error": error})
 
 

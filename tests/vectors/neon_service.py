@@ -14,7 +14,7 @@ from protocol.messages import ObjectName
 from scheduler_plugin.ledger import MigrationFacts
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
-from tests.scheduler_plugin.objects import node, plain_pod, token_of, vm, vm_pod
+from tests.scheduler_plugin.objects import node, plain_pod, token_of, token_text, vm, vm_pod
 from tests.scheduler_plugin.running import Running, running
 from tests.vectors.case import Case
 from tests.vectors.phrases import Phrases, told, understood
@@ -45,7 +45,8 @@ async def _unsupported_version(scheduler: Running) -> int:
 
 
 async def _unreadable(scheduler: Running) -> int:
-    return (await scheduler.client.post(_AGENTS, content=b"{")).status_code
+    headers = {"Authorization": f"Bearer {token_text('token-pg')}"}
+    return (await scheduler.client.post(_AGENTS, content=b"{", headers=headers)).status_code
 
 
 async def _other_method(scheduler: Running) -> int:
