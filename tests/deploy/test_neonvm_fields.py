@@ -144,3 +144,18 @@ def test_one_without_a_spec_stays_valid_and_is_left_alone() -> None:
     assert faults({}) == []
     with pytest.raises(InvalidObjectError, match="the field is missing"):
         read({})
+
+
+@pytest.mark.parametrize(
+    "words", ["quiet loglevel=7", "autoscale.primary=10.0.0.1", 'dyndbg="file a +p"', "a--b x_maxcpus=1"]
+)
+def test_vm_may_add_kernel_words(words: str) -> None:
+    assert faults({"spec": {"guest": {**GUEST, "appendKernelCmdline": words}}}) == []
+
+
+@pytest.mark.parametrize(
+    "words", ["maxcpus=2", "a autoscale.cpu=2000", "a\nnr-cpus=9", 'a "maxcpus=2"', "--", "a -- b"]
+)
+def test_kernel_words_for_size_are_refused(words: str) -> None:
+    """They are the controller's: a guest is told its CPU and its addresses on the kernel's command line."""
+    assert len(faults({"spec": {"guest": {**GUEST, "appendKernelCmdline": words}}})) == 1

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from deploy.neonvm.addressing import (
 from deploy.neonvm.ports import GuestError, GuestSpec
 from deploy.neonvm.qemu.accelerator import MACHINE, QEMU, Accelerator
 from deploy.owned_process import owned
+from protocol.names import KERNEL_PRIMARY
 from protocol.units import Bytes
 from vm_image.build import GuestImage
 
@@ -43,6 +45,12 @@ _KERNEL: Final = (
     "console=ttyS0 quiet loglevel=3 mitigations=off nokaslr oops=panic panic=-1 reboot=t psi=1 "
     "memhp_default_state=online_movable random.trust_cpu=on swiotlb=noforce"
 )
+LONGEST_OWN_WORDS: Final = 1024
+"""Characters: Linux on x86 takes a line of 2,047, of which ours have about 500."""
+
+_WORD: Final = re.compile(r"[!#-~]+")
+_OUR_NAMES: Final = frozenset({"__", "maxcpus", "nr_cpus", "possible_cpus"})
+_NAMES_FOR_VMS: Final = frozenset({KERNEL_PRIMARY, "autoscale.gateway"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +179,14 @@ def _memory(spec: GuestSpec) -> Iterator[str]:
 
 
 def _kernel_line(spec: GuestSpec, accelerator: Accelerator) -> str:
-    """What the kernel and our init are told. ``maxcpus`` keeps a booting guest from having more than it may use."""
+    """What the kernel and our init are told. ``maxcpus`` keeps a booting guest from having more than it may use.
+
+    Of two words of one name the later one counts: ours stand after the VM's own.
+    """
     words = [
         _KERNEL,
         accelerator.kernel,
+        *own_words(spec.kernel_arguments),
         f"maxcpus={spec.cpu_use.whole_cpus}",
         f"autoscale.name={spec.vm.name}",
         f"autoscale.cpu={spec.cpu_use.value}",
@@ -185,8 +197,31 @@ def _kernel_line(spec: GuestSpec, accelerator: Accelerator) -> str:
         words.append(f"autoscale.link={LINK_GUEST}/{LINK_PREFIX}")
     if spec.address and any(each.startswith("ports:") for each in spec.network.attachments):
         words.append(f"autoscale.back={LINK_POD}")
-    words.append(spec.kernel_arguments)
     return " ".join(word for word in words if word)
+
+
+def own_words(text: str) -> list[str]:
+    """The words that a VM may add to its guest's kernel command line; what it may not is left out.
+
+    The kernel reads no further than ``--``, takes an open quote to the end of the line, and cuts a line that is too
+    long: each would take our words away.
+
+    >>> own_words("quiet maxcpus=64 autoscale.cpu=64000 autoscale.primary=10.100.128.0 -- init=/bin/sh")
+    ['quiet', 'autoscale.primary=10.100.128.0', 'init=/bin/sh']
+    """
+    kept: list[str] = []
+    left = LONGEST_OWN_WORDS
+    for word in text.split():
+        left -= len(word) + 1
+        if left < 0:
+            break
+        if _WORD.fullmatch(word) and not _is_ours(word.partition("=")[0].replace("-", "_")):
+            kept.append(word)
+    return kept
+
+
+def _is_ours(name: str) -> bool:
+    return name in _OUR_NAMES or (name.startswith("autoscale.") and name not in _NAMES_FOR_VMS)
 
 
 def _interfaces(spec: GuestSpec) -> Iterator[str]:

@@ -92,7 +92,32 @@ def test_a_guest_without_a_private_link_is_not_told_of_one(tmp_path: Path) -> No
 
 def test_a_vm_may_have_words_of_its_own_on_the_kernel_command_line(tmp_path: Path) -> None:
     spec = replace(spec_in(tmp_path), kernel_arguments="autoscale.primary=10.100.128.0")
-    assert values(spec, "-append")[0].endswith(" autoscale.primary=10.100.128.0")
+    assert " autoscale.primary=10.100.128.0 maxcpus=" in values(spec, "-append")[0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "maxcpus=2 autoscale.cpu=2000",
+        "nr_cpus=64 possible-cpus=64 nr-cpus=64",
+        "autoscale.flat=10.100.128.9/17 autoscale.name=other autoscale.link=10.0.0.1/30 autoscale.back=10.0.0.2",
+        "-- maxcpus=2",
+        '"maxcpus=2" a="b',
+        "a\nautoscale.cpu=2000\u00a0b\x00c",
+        "x" * 5000,
+        "x=1 " * 5000,
+    ],
+)
+def test_vm_cannot_replace_our_kernel_words(tmp_path: Path, words: str) -> None:
+    """``maxcpus=2 autoscale.cpu=2000`` once gave a guest two CPUs at ``use: 250m``."""
+    spec = spec_in(tmp_path)
+    line = values(replace(spec, kernel_arguments=f"quiet {words}"), "-append")[0]
+    ours = values(spec, "-append")[0].partition(" maxcpus=")
+    own = line.removeprefix(ours[0]).removesuffix(f"{ours[1]}{ours[2]}")
+    assert line == f"{ours[0]}{own}{ours[1]}{ours[2]}"
+    assert own.split()[0] == "quiet"
+    assert not any(word in own for word in ("maxcpus=2 ", "autoscale.", "cpus=", " -- ", '"', "\n"))
+    assert len(line) < 2048
 
 
 def test_an_attachment_that_nobody_knows_is_refused(tmp_path: Path) -> None:
