@@ -45,7 +45,7 @@ class ConflictError(PortError):
 
 
 class RefusedError(PortError):
-    """The API refused the patch; it took no effect."""
+    """The API refused the call for certain: a patch took no effect."""
 
 
 class GoneError(PortError):

@@ -39,8 +39,7 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 TIMES: Final = WatchTimes.spread(0.0)
 
 _ERRORS: Final[Mapping[RefusalKind, type[PortError]]] = {
-    RefusalKind.INVALID: RefusedError,
-    RefusalKind.FORBIDDEN: RefusedError,
+    RefusalKind.UNAVAILABLE: PortError,
     RefusalKind.NOT_FOUND: GoneError,
     RefusalKind.CONFLICT: ConflictError,
     RefusalKind.GONE: ExpiredError,
@@ -137,7 +136,7 @@ def _refusal(method: str, path: str, refusal: Refusal) -> PortError:
     ours = refusal.kind in _OURS or refusal.status == _BAD_REQUEST
     said = f": {refusal.message}" if refusal.message else ""
     reason = f"the API server answers {refusal.status} to {method} {path}{said}"
-    return _ERRORS.get(refusal.kind, PortError)(Fault.AGENT if ours else Fault.VM_API, reason)
+    return _ERRORS.get(refusal.kind, RefusedError)(Fault.AGENT if ours else Fault.VM_API, reason)
 
 
 def _event(path: str, line: bytes) -> WatchEvent:

@@ -38,7 +38,7 @@ from agent.core.memory.memory_view import memory_view
 from agent.core.memory.probing import Probing
 from agent.core.memory.rereading import cost
 from agent.core.permits import answered, ask_failed, sent
-from agent.core.policy import VM_API_BACKOFF
+from agent.core.policy import REFUSED_GROWTH_BACKOFF, VM_API_BACKOFF
 from agent.core.stabilizer import Stabilizer
 from agent.core.state import State, failed_again
 from agent.core.vm import Vm
@@ -196,7 +196,8 @@ def _started(state: State, action: Action | AskMonitor, now: Instant, jitter: fl
 
 def _patched(state: State, vm: Vm, now: Instant) -> None:
     side = state.vm
-    side.patching = side.failure = side.retry_at = None
+    side.patching = side.failure = side.retry_at = side.grows_from = None
+    side.refused = 0
     side.patched_at = now
     _adopt(state, vm, now)
 
@@ -218,6 +219,9 @@ def _patch_failed(state: State, event: PatchFailed, now: Instant, jitter: float)
     patch, side.patching = side.patching, None
     side.failure = failed_again(side.failure, event.fault, event.reason, now)
     side.retry_at = Instant(now + VM_API_BACKOFF.delay(side.failure.count, jitter))
+    if event.refused and patch is not None and side.seen is not None and not patch.target.within(side.seen.use):
+        side.refused += 1
+        side.grows_from = Instant(now + REFUSED_GROWTH_BACKOFF.delay(side.refused, jitter))
     if patch is None or event.refused or not _is_newest(side.seen, patch):
         return
     earlier = patch.target if side.unsettled is None else side.unsettled.target

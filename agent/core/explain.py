@@ -146,7 +146,7 @@ def explain(state: State, vm_name: str, now: Instant) -> Explanation:
     return Explanation(
         vm=vm_name,
         pod=str(state.pod),
-        because=_headline(state, planned.because),
+        because=_headline(state, planned.because, now),
         size=None if vm is None else _sizes(state, vm, now),
         permit=_shown(side.permit),
         ceiling=_shown(side.ceiling),
@@ -211,8 +211,13 @@ def failures(state: State, now: Instant) -> list[FailureView]:
     return [_failure(name, failure, now) for name, failure in found.items() if failure is not None]
 
 
-def _headline(state: State, because: str) -> str:
-    denial = state.scheduler.denial
+def _headline(state: State, because: str, now: Instant) -> str:
+    side, denial = state.vm, state.scheduler.denial
+    if side.grows_from is not None and not side.may_grow(now):
+        left = side.grows_from - now
+        return (
+            f"{because}; the API refused this growth; no more is asked for until try {side.refused + 1} in {left:.0f} s"
+        )
     return because if denial is None else f"{because}; the scheduler granted {denial.granted} of {denial.wanted}"
 
 

@@ -4,6 +4,8 @@ Rules that hold here:
 
 - A VM is never patched above the ceiling; before the first permit, not above what it has. It shrinks without asking.
 - A request is never below what the VM has or may come to have, a patch of the same plan included.
+- After a growth that the API refused for certain, no more than the VM has is asked for until the next try: what cannot
+  be used must not stay reserved.
 - One request and one patch in flight, each with its own waits after failures. A denial delays only asking for more.
   That what was denied is no longer wanted is told at once, because the scheduler counts it as pressure.
 - A VM that has more than it was ever permitted (another writer patched it) is asked for; if that is denied, it is
@@ -29,17 +31,18 @@ def plan(state: State, now: Instant) -> Plan:
         return Plan((), None, "the VM has not been seen yet")
     if not vm.ours:
         return Plan((), None, "the VM runs in another pod, whose agent looks after it")
-    wanted = desired_size(state, vm, now)
-    patch = _patch(state, vm, wanted.size, now)
+    wanted, may_grow = desired_size(state, vm, now), state.vm.may_grow(now)
+    size = wanted.size if may_grow else wanted.size.at_most(vm.use)
+    patch = _patch(state, vm, size, now)
     patch_at = None if patch is None else _patch_at(state, vm, patch)
     patching = patch is not None and patch_at is not None and patch_at <= now
-    report = _report(state, vm, wanted.size, held.at_least(patch.target) if patch is not None and patching else held)
-    ask_at = _ask_at(state, wanted.size.at_least(held), report, now)
+    report = _report(state, vm, size, held.at_least(patch.target) if patch is not None and patching else held)
+    ask_at = _ask_at(state, size.at_least(held), report, now)
     actions: list[Action] = [patch] if patch is not None and patching else []
     if ask_at is not None and ask_at <= now:
         actions.append(AskScheduler(_request(state, vm, report), vm.slot_size))
-    later = [at for at in (patch_at, ask_at) if at is not None and at > now]
-    message = message_to(state.monitor, vm, wanted.size, wanted.unasked, now)
+    later = [at for at in (patch_at, ask_at, state.vm.grows_from) if at is not None and at > now]
+    message = message_to(state.monitor, vm, size, wanted.unasked, now)
     return Plan(tuple(actions), min(later, default=None), wanted.because, message)
 
 

@@ -177,5 +177,8 @@ REFUSED_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(60.0))
 MONITOR_GRACE: Final = Seconds(60.0)
 """For so long a VM keeps its memory after its monitor is gone: time for some seven tries to find it again."""
 
+REFUSED_GROWTH_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(300.0))
+"""After a growth that the API refused for certain: a webhook or a policy that forbids it seldom changes its mind."""
+
 VM_API_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(40.0))
 """After a failed patch."""

@@ -90,7 +90,8 @@ class VmSide:
 
     ``stale_at`` is a version that a patch was refused for: until a newer one is seen no patch can succeed.
     ``shrunk_at`` is when the last order to shrink went out, ``fell_at`` when the VM was last seen to have less than
-    before. ``failure`` is with patching, ``lost`` with reading.
+    before. ``failure`` is with patching, ``lost`` with reading. The API has refused ``refused`` growths in a row for
+    certain; none is tried or asked for until ``grows_from``.
     """
 
     seen: Vm | None = None
@@ -98,6 +99,8 @@ class VmSide:
     unsettled: PatchVm | None = None
     stale_at: int | None = None
     retry_at: Instant | None = None
+    refused: int = 0
+    grows_from: Instant | None = None
     shrunk_at: Instant | None = None
     fell_at: Instant | None = None
     patched_at: Instant | None = None
@@ -109,6 +112,10 @@ class VmSide:
         """The least that the VM has been ordered to have, a patch in flight included; None before it was seen."""
         use = None if self.seen is None else self.seen.use
         return use if use is None or self.patching is None else use.at_most(self.patching.target)
+
+    def may_grow(self, now: Instant) -> bool:
+        """Return False while a growth that the API refused is not to be tried again."""
+        return self.grows_from is None or now >= self.grows_from
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ import pytest
 
 from agent.core.actions import AskScheduler
 from agent.core.events import Fault, PatchConflicted, PatchFailed, VmRestored
+from agent.core.explain import explain
 from protocol.units import Bytes, MilliCpu, Resources
 from tests.agent.core.story import GIB, NETWORK, Story, asks, cu, patches, planned, settled, vm
 
@@ -14,9 +15,54 @@ def test_a_failed_patch_is_repeated_after_five_seconds() -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
     story.answers(cu(2)).acts()
-    story.at(1.5).happens(PatchFailed(Fault.VM_API, "500", refused=True))
+    story.at(1.5).happens(PatchFailed(Fault.VM_API, "500", refused=False)).sees(vm(cu(1), version=2))
     assert story.plans() == planned((), 6.5, "growing for cpu busy")
-    assert story.at(6.5).looks(cores=0.25, span=5.5).acts() == [patches(cu(2), 1)]
+    assert story.at(6.5).looks(cores=0.25, span=5.5).acts() == [patches(cu(2), 2)]
+
+
+def test_refused_growth_stays_reserved_for_no_one() -> None:
+    """A webhook forbids the size: until the next try the agent asks for what the VM has."""
+    story = settled(1).looks(cores=0.25)
+    story.acts()
+    story.answers(cu(2)).acts()
+    story.at(1.5).happens(PatchFailed(Fault.VM_API, "denied by a webhook", refused=True))
+    assert story.acts() == [asks(cu(1), cu(2), 3)]
+    story.answers(cu(1))
+    assert story.plans() == planned((), 6.5, "growing for cpu busy")
+    assert explain(story.state, "db/vm-1", story.instant).because == (
+        "growing for cpu busy; the API refused this growth; no more is asked for until try 2 in 5 s"
+    )
+    story.at(6.5).looks(cores=0.25, span=5.5)
+    assert story.acts() == [asks(cu(2), cu(1), 4)]
+    assert story.answers(cu(2)).acts() == [patches(cu(2), 1)]
+
+
+def test_refused_growths_wait_longer_each_time() -> None:
+    """Of ten minutes, the room of a growth that is always refused is reserved for some seconds."""
+    story = settled(1)
+    reserved = refused = 0
+    for second in range(2, 602):
+        story.at(float(second)).looks(cores=0.25)
+        while actions := story.acts():
+            for action in actions:
+                if isinstance(action, AskScheduler):
+                    story.answers(action.request.resources)
+                else:
+                    story.happens(PatchFailed(Fault.VM_API, "denied by a webhook", refused=True))
+                    refused += 1
+        reserved += story.state.scheduler.permit != cu(1)
+    assert (refused, reserved) == (7, 0)
+    assert story.state.vm.grows_from is not None
+    story.at(story.state.vm.grows_from).looks(cores=0.25, span=story.state.vm.grows_from - 601)
+    story.acts()
+    story.answers(cu(2)).acts()
+    assert story.obeys().state.vm.may_grow(story.instant)
+
+
+def test_refused_shrink_bars_no_growth() -> None:
+    story = shrunk()
+    story.happens(PatchFailed(Fault.VM_API, "denied by a webhook", refused=True))
+    assert story.state.vm.may_grow(story.instant)
 
 
 def test_a_patch_of_unknown_outcome_counts_as_in_effect_until_the_object_has_moved_on() -> None:
