@@ -3,19 +3,18 @@
 - The VM's own image copies its disk into a volume of the pod; the runner's image has QEMU and the guest's kernel.
 - Nothing in the pod has a privilege. The guest's devices come from the node: ``guest_resource`` brings ``/dev/kvm``
   where a guest boots on it, and the node's network program hands over the tap, through a folder of this pod alone.
-- A VM's own init containers have as little: no privilege, and none of the volumes that the pod has for its runner and
-  its agent. One of these is the folder of every tap on the node.
+- A VM's own init containers are built from an allow-list (``init_containers``).
 - A pod of a node that is lost goes after half a minute, not after Kubernetes' five.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
 from deploy.neonvm.addressing import METRICS_PORT, MONITOR_PORT, QMP_PORT, RUNNER_PORT
 from deploy.neonvm.objects.dump import encode_dump
+from deploy.neonvm.objects.init_containers import IMAGES, init_container
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import is_runner
 from deploy.neonvm.objects.same_guest import DISK
@@ -27,7 +26,6 @@ FLAT_FOLDER: Final = "/run/autoscale/flat"
 """On the node: a folder for each pod, by its uid, in which it is handed its tap."""
 
 _LOST: Final = 30
-_IMAGES: Final = "virtualmachineimages"
 _FIRST_LOOK: Final = 2
 
 
@@ -49,8 +47,7 @@ class RunnerForm:
         spec = child(pod, "spec")
         agents = self._agents(vm)
         volumes = [*_volumes(vm), *(self._agent_volumes() if agents else [])]
-        reserved = {text(each, "name") for each in volumes} - {_IMAGES}
-        own = [_init_container(each, reserved) for each in items(vm, "spec", "extraInitContainers")]
+        own = [init_container(each) for each in items(vm, "spec", "extraInitContainers")]
         made: Json = {
             **spec,
             "automountServiceAccountToken": False,
@@ -107,7 +104,7 @@ class RunnerForm:
             "securityContext": _CONTAINER_SECURITY,
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": [
-                {"name": _IMAGES, "mountPath": "/vm/images"},
+                {"name": IMAGES, "mountPath": "/vm/images"},
                 {"name": "run", "mountPath": "/run/neonvm"},
                 {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - in the pod
                 *(_FLAT_MOUNTS if is_on_flat_network(vm) else []),
@@ -137,7 +134,6 @@ _POD_SECURITY: Final[Json] = {
     "fsGroup": USER,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-_NO_PRIVILEGE: Final[Json] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "privileged": False}
 _CONTAINER_SECURITY: Final[Json] = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -171,13 +167,6 @@ def _agent(plain: Json) -> Json:
     }
 
 
-def _init_container(plain: Json, reserved: Collection[str]) -> Json:
-    """One of the VM's own init containers, without what is not the VM's."""
-    mounts = [each for each in items(plain, "volumeMounts") if text(each, "name") not in reserved]
-    security = {**child(plain, "securityContext"), **_NO_PRIVILEGE}
-    return {**plain, "securityContext": security, "volumeMounts": mounts}
-
-
 def _grace(vm: Json) -> int:
     return whole(vm, "spec", "terminationGracePeriodSeconds")
 
@@ -191,7 +180,7 @@ def _disk_copier(vm: Json) -> Json:
         "command": ["sh", "-c", "cp /disk.qcow2 /vm/images/rootdisk.qcow2"],
         "securityContext": _CONTAINER_SECURITY,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [{"name": _IMAGES, "mountPath": "/vm/images"}],
+        "volumeMounts": [{"name": IMAGES, "mountPath": "/vm/images"}],
     }
 
 
@@ -218,7 +207,7 @@ def _environment(vm: Json, pod: Json) -> list[Json]:
 def _volumes(vm: Json) -> list[Json]:
     flat: Json = {"name": "flat", "hostPath": {"path": FLAT_FOLDER, "type": "DirectoryOrCreate"}}
     return [
-        {"name": _IMAGES, "emptyDir": {}},
+        {"name": IMAGES, "emptyDir": {}},
         {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}},
         {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
         *([flat] if is_on_flat_network(vm) else []),

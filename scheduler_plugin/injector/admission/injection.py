@@ -5,6 +5,10 @@ Rules that hold here:
 - The pod of a VM that lets itself be resized gets it, whether our controller made the pod or NeonVM's. Nothing else of
   the pod is changed, and no label or annotation is set: NeonVM's controller removes those that the VM lacks.
 - A pod that has a container of the agent's name gets none, so asking twice changes nothing.
+- The agent's volumes hold its tokens. A pod that mentions them already is refused: its other containers would read what
+  is added under these names.
+- A pod with a service account of its own gets no agent: the tokens would be that account's, in a pod that whoever may
+  create VMs decides about.
 - The agent is an init container that goes on (``restartPolicy: Always``): a pod whose guest has ended ends, and an
   agent that has ended is started again.
 """
@@ -61,9 +65,17 @@ class AgentTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The pod stays as it is; ``outcome`` says why."""
+    """The pod stays as it is; ``outcome`` says why, and ``why`` what its creator is warned of (empty for nothing)."""
 
     outcome: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The pod must not be created, because ``why``."""
+
+    why: str
 
 
 NO_VM: Final = Left("no_vm")
@@ -74,13 +86,13 @@ HAS_AGENT: Final = Left("has_agent")
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """The operations of RFC 6902 that add the agent. ``account`` is one that must exist, empty where it need not."""
+    """The operations of RFC 6902 that add the agent. ``account`` is the service account that must exist."""
 
     patch: list[Json]
     account: str
 
 
-def judge(pod: Json, template: AgentTemplate) -> Left | Injection:
+def judge(pod: Json, template: AgentTemplate) -> Left | Refused | Injection:
     """Whether a new pod gets the agent, and how."""
     spec, labels = child(pod, "spec"), labels_of(pod)
     runners = [each for each in items(spec, "containers") if text(each, "name") == RUNNER_CONTAINER]
@@ -90,31 +102,41 @@ def judge(pod: Json, template: AgentTemplate) -> Left | Injection:
         return NOT_ENABLED
     if labels.get(LABEL_INJECT) == "false":
         return OPTED_OUT
-    if any(text(each, "name") == AGENT_CONTAINER for kind in _KINDS for each in items(spec, kind)):
+    if any(text(each, "name") == AGENT_CONTAINER for each in _containers(spec)):
         return HAS_AGENT
-    takes_account = text(spec, "serviceAccountName") in DEFAULT_ACCOUNTS
+    if taken := _reserved_names(spec):
+        return Refused(f"volumes of the agent are mentioned by the pod: {', '.join(taken)}")
+    account = text(spec, "serviceAccountName")
+    if account not in {*DEFAULT_ACCOUNTS, template.account}:
+        return Left("own_account", f"its pod has the service account {account}, and agents use {template.account}")
     patch = [
         *_appended(spec, "initContainers", [_agent(labels[LABEL_VM_NAME], runners[0], template)]),
-        *_appended(spec, "volumes", _missing(spec, _volumes(template))),
+        *_appended(spec, "volumes", _volumes(template)),
+        {"op": "add", "path": "/spec/serviceAccountName", "value": template.account},
     ]
-    if takes_account:
-        patch.append({"op": "add", "path": "/spec/serviceAccountName", "value": template.account})
-    return Injection(patch, template.account if takes_account else "")
+    return Injection(patch, template.account)
 
 
-_KINDS: Final = ("containers", "initContainers")
+def _containers(spec: Json) -> list[Json]:
+    return [each for kind in _KINDS for each in items(spec, kind)]
+
+
+def _reserved_names(spec: Json) -> list[str]:
+    """The names of the agent's volumes that the pod defines, mounts or attaches."""
+    mentions = [*items(spec, "volumes")]
+    for each in _containers(spec):
+        mentions += [*items(each, "volumeMounts"), *items(each, "volumeDevices")]
+    return sorted({text(each, "name") for each in mentions} & {IDENTITY, API_ACCESS})
+
+
+_KINDS: Final = ("containers", "initContainers", "ephemeralContainers")
 
 
 def _appended(spec: Json, name: str, added: list[Json]) -> list[Json]:
-    """Operations that put ``added`` at the end of a list that may not be there."""
+    """Operations that put ``added`` at the end of a list that may be missing."""
     if not items(spec, name):
-        return [{"op": "add", "path": f"/spec/{name}", "value": added}] if added else []
+        return [{"op": "add", "path": f"/spec/{name}", "value": added}]
     return [{"op": "add", "path": f"/spec/{name}/-", "value": each} for each in added]
-
-
-def _missing(spec: Json, volumes: list[Json]) -> list[Json]:
-    known = {text(each, "name") for each in items(spec, "volumes")}
-    return [each for each in volumes if each["name"] not in known]
 
 
 def _agent(vm: str, runner: Json, template: AgentTemplate) -> Json:

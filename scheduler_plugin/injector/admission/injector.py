@@ -1,4 +1,4 @@
-"""Answers the API server: every question it can read with *allowed*, and never with a fault of the server's.
+"""Answers the API server: a pod is allowed with or without an agent, or refused where it mentions the agent's volumes.
 
 Rules that hold here:
 
@@ -17,8 +17,8 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import SERVICE_ACCOUNTS
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
-from scheduler_plugin.injector.admission.injection import AgentTemplate, Left, judge
-from scheduler_plugin.injector.admission.reviews import Question, answer, read_review
+from scheduler_plugin.injector.admission.injection import AgentTemplate, Left, Refused, judge
+from scheduler_plugin.injector.admission.reviews import Question, answer, read_review, refusal
 
 LOG: Final = logging.getLogger("autoscale.injector")
 
@@ -52,11 +52,15 @@ class Injector:
         if question.pod is None:
             return self._left(question, "not_a_new_pod")
         found = judge(question.pod, self.template)
+        if isinstance(found, Refused):
+            self.report("refused")
+            LOG.warning("a VM's pod is refused", extra={"namespace": question.namespace, "reason": found.why})
+            return refusal(question.uid, f"autoscaling: {found.why}")
         if isinstance(found, Left):
-            return self._left(question, found.outcome)
+            return self._left(question, found.outcome, found.why)
         if self.problem:
             return self._left(question, "not_possible", self.problem)
-        if found.account and (why := await self._lacks(question.namespace, found.account)):
+        if why := await self._lacks(question.namespace, found.account):
             return self._left(question, "no_account", why)
         self.report("injected")
         return answer(question.uid, found.patch)

@@ -1,6 +1,6 @@
 """AdmissionReviews (admission.k8s.io/v1), read and answered. Pure.
 
-Every question that can be read is answered with *allowed*: an injector never keeps a pod from being made.
+The answer is a patch, a warning, or a refusal; the last only for pods that mention names of the agent's.
 """
 
 from __future__ import annotations
@@ -72,10 +72,19 @@ def _pod(found: dict[str, msgspec.Raw]) -> Json | None:
 
 def answer(uid: str, patch: Sequence[Json] = (), warning: str = "") -> bytes:
     """The pod may be made, with the operations of ``patch`` (RFC 6902); ``warning`` is told to who makes it."""
-    response: Json = {"uid": uid, "allowed": True}
+    response: Json = {"allowed": True}
     if patch:
         encoded = base64.b64encode(_ENCODER.encode(patch)).decode()
         response |= {"patchType": "JSONPatch", "patch": encoded}
     if warning:
         response["warnings"] = [warning[:LONGEST_WARNING]]
-    return _ENCODER.encode({"apiVersion": API_VERSION, "kind": KIND, "response": response})
+    return _answer(uid, response)
+
+
+def refusal(uid: str, why: str) -> bytes:
+    """The pod must not be created, because ``why``."""
+    return _answer(uid, {"allowed": False, "status": {"code": 403, "reason": "Forbidden", "message": why}})
+
+
+def _answer(uid: str, response: Json) -> bytes:
+    return _ENCODER.encode({"apiVersion": API_VERSION, "kind": KIND, "response": {"uid": uid, **response}})

@@ -51,34 +51,6 @@ def test_nothing_in_the_pod_has_a_privilege_or_an_identity() -> None:
     assert [each["name"] for each in spec["volumes"] if "hostPath" in each] == ["flat"]
 
 
-def test_an_init_container_of_the_vm_gets_no_privilege_and_nobody_elses_volume() -> None:
-    """The folder of the tap is that of all pods on the node, and the agent's token speaks for the pod."""
-    sidecar: Json = {"containers": [{"name": "autoscaler-agent"}], "volumes": [{"name": "autoscale-identity"}]}
-    mounts = [
-        {"name": name, "mountPath": f"/{name}"}
-        for name in ("virtualmachineimages", "flat", "run", "autoscale-identity", "kube-api-access", "theirs")
-    ]
-    security = {"privileged": True, "runAsUser": 1000, "capabilities": {"add": ["SYS_ADMIN"]}}
-    wanted = {
-        "name": "mine",
-        "image": "mine:1",
-        "restartPolicy": "Always",
-        "volumeMounts": mounts,
-        "securityContext": security,
-    }
-    of = vm(extraNetwork={"enable": True}, extraInitContainers=[wanted])
-    of["metadata"]["labels"] = {"autoscaling.neon.tech/enabled": "true"}  # type: ignore[index]
-    made = pod(of, RunnerForm("runner:1", sidecar=sidecar))["spec"]["initContainers"][1]
-    assert [each["name"] for each in made["volumeMounts"]] == ["virtualmachineimages", "theirs"]
-    assert made["securityContext"] == {
-        "privileged": False,
-        "runAsUser": 1000,
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    assert (made["image"], made["restartPolicy"]) == ("mine:1", "Always")
-
-
 def test_why_a_guest_or_the_copy_of_its_disk_failed_stands_in_the_status_of_its_pod() -> None:
     spec = pod(vm())["spec"]
     said = [each["terminationMessagePolicy"] for each in (*spec["initContainers"], *spec["containers"])]

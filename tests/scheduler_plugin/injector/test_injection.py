@@ -18,6 +18,7 @@ from scheduler_plugin.injector.admission.injection import (
     OPTED_OUT,
     Injection,
     Left,
+    Refused,
     judge,
 )
 from scheduler_plugin.injector.admission.sidecars import why_not
@@ -93,12 +94,21 @@ def test_why_the_agent_failed_stands_in_the_status_of_its_pod() -> None:
     assert agent_in(injected(original()))["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
-def test_a_pod_with_an_account_of_its_own_keeps_it() -> None:
+@pytest.mark.parametrize("account", ["postgres", "vm-agent-2"])
+def test_no_token_of_another_account_is_projected(account: str) -> None:
+    """Whoever may create VMs names their account, and may not be allowed to act as it."""
     pod = original()
-    pod["spec"]["serviceAccountName"] = "postgres"
-    found = judge(pod, TEMPLATE)
-    assert isinstance(found, Injection)
-    assert (found.account, injected(pod)["spec"]["serviceAccountName"]) == ("", "postgres")
+    pod["spec"]["serviceAccountName"] = account
+    left = judge(pod, TEMPLATE)
+    assert isinstance(left, Left)
+    assert (left.outcome, account in left.why) == ("own_account", True)
+
+
+@pytest.mark.parametrize("account", ["", "default", "vm-agent"])
+def test_the_agent_has_the_account_of_agents(account: str) -> None:
+    pod = original()
+    pod["spec"]["serviceAccountName"] = account
+    assert injected(pod)["spec"]["serviceAccountName"] == "vm-agent"
 
 
 def test_a_pod_with_neither_init_containers_nor_volumes_gets_both() -> None:
@@ -110,11 +120,29 @@ def test_a_pod_with_neither_init_containers_nor_volumes_gets_both() -> None:
     assert len(made["spec"]["volumes"]) == 2
 
 
-def test_a_volume_that_is_there_already_is_not_added_twice() -> None:
-    made = injected(original())
-    made["spec"]["initContainers"].pop()
-    again = injected(made)
-    assert [each["name"] for each in again["spec"]["volumes"]] == [each["name"] for each in made["spec"]["volumes"]]
+def mentioning(name: str, part: str, kind: str) -> Any:
+    pod = copy.deepcopy(original())
+    mention = {"name": name, "mountPath": "/x", "devicePath": "/x"}
+    if kind == "volumes":
+        pod["spec"]["volumes"].append({"name": name, "emptyDir": {}})
+    else:
+        pod["spec"].setdefault(kind, [{"name": "debug"}])[0][part] = [mention]
+    return pod
+
+
+@pytest.mark.parametrize("name", ["autoscaling-agent-identity", "autoscaling-agent-api-access"])
+@pytest.mark.parametrize("part", ["volumeMounts", "volumeDevices"])
+@pytest.mark.parametrize("kind", ["volumes", "containers", "initContainers", "ephemeralContainers"])
+def test_a_pod_that_mentions_the_agents_volumes_is_refused(name: str, part: str, kind: str) -> None:
+    """Its other containers would read the agent's tokens, which are added under these names."""
+    refused = judge(mentioning(name, part, kind), TEMPLATE)
+    assert isinstance(refused, Refused)
+    assert name in refused.why
+
+
+def test_a_pod_with_its_agent_is_not_refused_when_asked_again() -> None:
+    """The API server asks again when another webhook has changed the pod."""
+    assert judge(injected(original()), TEMPLATE) == HAS_AGENT
 
 
 def changed(**labels: Any) -> Any:

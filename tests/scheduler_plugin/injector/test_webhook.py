@@ -1,4 +1,4 @@
-"""What the API server is answered: always that the pod may be made, and never with a fault of ours."""
+"""What the API server is answered: an agent, why there is none, or a refusal; never with a fault of ours."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class Asked:
         async with httpx.AsyncClient(transport=transport, base_url="http://injector") as client:
             yield client
 
-    async def ask(self, body: bytes) -> dict[str, Any]:
+    async def ask(self, body: bytes, *, allowed: bool = True) -> dict[str, Any]:
         async with self.client() as client:
             answer = await client.post(MUTATE, content=body)
             assert answer.status_code == 200, answer.text
         found = response(answer.content)
-        assert (found["uid"], found["allowed"]) == ("u-1", True)
+        assert (found["uid"], found["allowed"]) == ("u-1", allowed)
         return found
 
 
@@ -88,6 +88,28 @@ async def test_a_namespace_without_the_service_account_is_told_and_its_vm_starts
     asked.api.failure = ApiRefusedError(classify(403))
     assert "warnings" in await asked.ask(review(original()))
     assert asked.outcomes == ["no_account"] * 3
+
+
+async def test_a_pod_that_mentions_the_agents_volumes_is_refused() -> None:
+    asked, pod = Asked(), original()
+    pod["spec"]["initContainers"][0]["volumeMounts"] = [{"name": "autoscaling-agent-api-access", "mountPath": "/x"}]
+    found = await asked.ask(review(pod), allowed=False)
+    assert found["status"] == {
+        "code": 403,
+        "reason": "Forbidden",
+        "message": "autoscaling: volumes of the agent are mentioned by the pod: autoscaling-agent-api-access",
+    }
+    assert ("patch" in found, asked.outcomes) == (False, ["refused"])
+
+
+async def test_a_vm_with_an_account_of_its_own_starts_without_an_agent() -> None:
+    asked, pod = Asked(), original()
+    pod["spec"]["serviceAccountName"] = "postgres"
+    found = await asked.ask(review(pod))
+    assert found["warnings"] == [
+        "autoscaling: the VM has no agent: its pod has the service account postgres, and agents use vm-agent"
+    ]
+    assert ("patch" in found, asked.outcomes) == (False, ["own_account"])
 
 
 async def test_a_fault_of_ours_leaves_the_pod_alone_and_is_counted() -> None:

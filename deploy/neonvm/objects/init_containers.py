@@ -1,0 +1,61 @@
+"""A VM's own init containers, built from an allow-list (pure).
+
+Whoever may create VMs in a namespace may not be allowed to create pods there, and pods of VMs are created by the
+controller. So these containers get what Pod Security ``restricted`` allows and nothing of the pod but the disk:
+
+- no volume except the one with the guest's disk. A mount of any other name is dropped, because a webhook may add a
+  volume of that name later: ours does, with the agent's tokens.
+- no environment from Secrets, ConfigMaps or files: reading those is a right of its own.
+- no port of the node, no probe of another host (the kubelet would send it from the node), no lifecycle hook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from protocol.kubernetes.objects import Json, child, flag, items, text, whole
+
+IMAGES: Final = "virtualmachineimages"
+"""The volume with the guest's disk."""
+
+_KEPT: Final = ("name", "image", "imagePullPolicy", "command", "args", "workingDir", "resources", "restartPolicy")
+_PROBES: Final = ("startupProbe", "livenessProbe", "readinessProbe")
+_PORT: Final = ("name", "containerPort", "protocol")
+_FROM_POD: Final = frozenset({"fieldRef", "resourceFieldRef"})
+
+
+def init_container(plain: Json) -> Json:
+    """The container as its VM may have it."""
+    return {
+        **{key: plain[key] for key in _KEPT if key in plain},
+        **{key: plain[key] for key in _PROBES if key in plain and not _names_host(child(plain, key))},
+        "env": [each for each in items(plain, "env") if _is_readable(each)],
+        "ports": [{key: each[key] for key in _PORT if key in each} for each in items(plain, "ports")],
+        "volumeMounts": [each for each in items(plain, "volumeMounts") if text(each, "name") == IMAGES],
+        "securityContext": _security(child(plain, "securityContext")),
+    }
+
+
+def _is_readable(variable: Json) -> bool:
+    """Whether the variable has a plain value or one of the pod's own fields."""
+    source = variable.get("valueFrom")
+    return source is None or (isinstance(source, Mapping) and set(source) <= _FROM_POD)
+
+
+def _names_host(probe: Json) -> bool:
+    return any(text(probe, kind, "host") for kind in ("httpGet", "tcpSocket"))
+
+
+def _security(wanted: Json) -> Json:
+    """The user may be chosen, but not root; without one the pod's user applies."""
+    users = {key: whole(wanted, key) for key in ("runAsUser", "runAsGroup")}
+    return {
+        **{key: value for key, value in users.items() if value > 0},
+        "runAsNonRoot": True,
+        "readOnlyRootFilesystem": flag(wanted, "readOnlyRootFilesystem"),
+        "allowPrivilegeEscalation": False,
+        "privileged": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
