@@ -98,23 +98,29 @@ def judge(pod: Json, template: AgentTemplate) -> Left | Refused | Injection:
     runners = [each for each in items(spec, "containers") if text(each, "name") == RUNNER_CONTAINER]
     if not labels.get(LABEL_VM_NAME) or not runners:
         return NO_VM
-    if labels.get(LABEL_ENABLED) != "true":
-        return NOT_ENABLED
-    if labels.get(LABEL_INJECT) == "false":
-        return OPTED_OUT
-    if any(text(each, "name") == AGENT_CONTAINER for each in _containers(spec)):
-        return HAS_AGENT
+    if (left := _unwanted(spec, labels)) is not None:
+        return left
     if taken := _reserved_names(spec):
         return Refused(f"volumes of the agent are mentioned by the pod: {', '.join(taken)}")
     account = text(spec, "serviceAccountName")
     if account not in {*DEFAULT_ACCOUNTS, template.account}:
         return Left("own_account", f"its pod has the service account {account}, and agents use {template.account}")
-    patch = [
+    patch: list[Json] = [
         *_appended(spec, "initContainers", [_agent(labels[LABEL_VM_NAME], runners[0], template)]),
         *_appended(spec, "volumes", _volumes(template)),
         {"op": "add", "path": "/spec/serviceAccountName", "value": template.account},
     ]
     return Injection(patch, template.account)
+
+
+def _unwanted(spec: Json, labels: Mapping[str, str]) -> Left | None:
+    """Why the pod of a VM shall have no agent, or no other; None if it shall have one."""
+    if labels.get(LABEL_ENABLED) != "true":
+        return NOT_ENABLED
+    if labels.get(LABEL_INJECT) == "false":
+        return OPTED_OUT
+    has_agent = any(text(each, "name") == AGENT_CONTAINER for each in _containers(spec))
+    return HAS_AGENT if has_agent else None
 
 
 def _containers(spec: Json) -> list[Json]:

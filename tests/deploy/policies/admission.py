@@ -1,6 +1,7 @@
 """What ValidatingAdmissionPolicies say to a request, as kube-apiserver asks them: match, conditions, variables, rules.
 
-A variable that has no value, and a rule that cannot be evaluated, refuse: all our policies fail closed.
+A policy with parameters is asked once for each of them. A variable without a value, and a rule that cannot be
+evaluated, refuse: all our policies fail closed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from deploy.local.apiserver.schema.cel import EvaluationError, compiled, evaluat
 from tests.deploy.manifests import Document
 
 _OPERATIONS: Final = {"POST": "CREATE", "PATCH": "UPDATE", "PUT": "UPDATE", "DELETE": "DELETE"}
-_NAMES: Final = ("request", "object", "oldObject", "namespaceObject", "variables")
+_NAMES: Final = ("request", "object", "oldObject", "namespaceObject", "params", "variables")
+PRIORITIES: Final[list[Document]] = [
+    {"metadata": {"name": "system-node-critical"}, "value": 2_000_001_000},
+    {"metadata": {"name": "high"}, "value": 1_000},
+    {"metadata": {"name": "usual"}, "value": 0, "globalDefault": True},
+]
+"""The PriorityClasses of the cluster, by which a policy may ask as its parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +93,7 @@ def _scope(write: Write) -> dict[str, Any]:
     metadata = {"name": write.namespace, **({"labels": dict(write.labels)} if write.labels else {})}
     namespace = {"metadata": metadata} if write.namespace else None
     objects = {"object": write.after, "oldObject": write.before, "namespaceObject": namespace}
-    return {"request": write.request, **objects, "variables": {}}
+    return {"request": write.request, **objects, "params": None, "variables": {}}
 
 
 def _said_by(policy: Document, write: Write) -> str:
@@ -99,8 +106,9 @@ def _said_by(policy: Document, write: Write) -> str:
         except EvaluationError:
             continue
         scope["variables"] = {**scope["variables"], each["name"]: value}
+    parameters = PRIORITIES if policy["spec"].get("paramKind", {}).get("kind") == "PriorityClass" else [None]
     for rule in policy["spec"]["validations"]:
-        if not _holds(rule["expression"], scope):
+        if not all(_holds(rule["expression"], {**scope, "params": each}) for each in parameters):
             return f"{policy['metadata']['name']}: {rule['message']}"
     return ""
 

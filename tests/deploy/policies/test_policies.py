@@ -79,6 +79,10 @@ def test_no_role_allows_what_rbac_is_said_to_refuse(tried: Attempt) -> None:
     assert [rule for rule in rules_of(tried.who.account, tried.namespace) if allows(rule, tried)] == []
 
 
+ABOUT_EVERYBODY = {"autoscaling-permit-writers"}
+"""A permit is what the scheduler has granted: nobody else can write one."""
+
+
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy["metadata"]["name"])
 def test_a_policy_is_bound_refuses_and_is_asked_about_no_other_identity(policy: Document) -> None:
     name = policy["metadata"]["name"]
@@ -88,6 +92,24 @@ def test_a_policy_is_bound_refuses_and_is_asked_about_no_other_identity(policy: 
     for rule in policy["spec"]["matchConstraints"]["resourceRules"]:
         for resource in rule["resources"]:
             plural, _, subresource = resource.partition("/")
-            for other in OTHERS:
+            for other in OTHERS if name not in ABOUT_EVERYBODY else ():
                 assert not is_judged(policy, Write(other, "UPDATE", rule["apiGroups"][0], plural, "a", subresource))
     assert all(rule["reason"] == "Forbidden" for rule in policy["spec"]["validations"])
+
+
+@pytest.mark.parametrize("other", [*OTHERS, "system:serviceaccount:other:autoscaling-scheduler"])
+def test_permits_are_kept_from_everybody_and_nothing_else_is(other: str) -> None:
+    """Objects without annotations, or with others, are not refused for want of a permit."""
+
+    def said(before: Obj, after: Obj) -> str:
+        old, new = ({"metadata": {"annotations": each} if each else {}} for each in (before, after))
+        write = Write(other, "UPDATE", "vm.neon.tech", "virtualmachines", "a", after=new, before=old)
+        return refusal(POLICIES, write)
+
+    permit, writer = "autoscaling.neon.tech/permit", "autoscaling.neon.tech/permit-writer"
+    kept: Obj = {permit: "1", writer: "s/1"}
+    none: Obj = {}
+    allowed = ((kept, kept), (none, none), (kept, none), (kept, {writer: "s/1"}), ({"a": "b"}, {"a": "c", "d": "e"}))
+    refused = ((kept, kept | {permit: "2"}), (kept, kept | {writer: "x"}), (none, {permit: "1"}), (none, {writer: "x"}))
+    assert [said(*each) for each in allowed] == [""] * len(allowed)
+    assert all(said(*each).startswith("autoscaling-permit-writers: the scheduler alone") for each in refused)

@@ -13,7 +13,7 @@ import httpx
 from protocol.kubernetes.resources import NODES, SERVICE_ACCOUNTS
 from tests.deploy.manifests import documents
 from tests.kubernetes.attacks.attempt import RBAC, Attempt
-from tests.kubernetes.attacks.world import ELSEWHERE, NAMESPACES, OBJECTS, SYSTEM, Obj, Who
+from tests.kubernetes.attacks.world import ELSEWHERE, HOME, NAMESPACES, OBJECTS, SYSTEM, Obj, Who
 from tests.kubernetes.failing.bare_control_plane import BareControlPlane
 from tests.kubernetes.failing.faulty_proxy import faulty_proxy
 from tests.kubernetes.failing.fleet import Fleet, until
@@ -29,8 +29,25 @@ _OPERATOR: Final[tuple[Obj, ...]] = (
     ),
     *(
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}}
-        for name, namespace in (("operator", ELSEWHERE), *(("default", each) for each in (SYSTEM, *NAMESPACES)))
+        for name, namespace in (
+            ("operator", ELSEWHERE),
+            ("tenant", HOME),
+            *(("default", each) for each in (SYSTEM, *NAMESPACES)),
+        )
     ),
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": "tenant", "namespace": HOME},
+        "rules": [{"apiGroups": ["vm.neon.tech"], "resources": ["virtualmachines"], "verbs": ["*"]}],
+    },
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "tenant", "namespace": HOME},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tenant"},
+        "subjects": [{"kind": "ServiceAccount", "name": "tenant", "namespace": HOME}],
+    },
     {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRoleBinding",
@@ -39,7 +56,7 @@ _OPERATOR: Final[tuple[Obj, ...]] = (
         "subjects": [{"kind": "ServiceAccount", "name": "operator", "namespace": ELSEWHERE}],
     },
 )
-"""What a cluster of others has: namespaces, and an operator that may do everything."""
+"""What a cluster of others has: namespaces, an operator that may do everything, and a tenant who may do so to VMs."""
 
 
 @dataclass(frozen=True, slots=True)

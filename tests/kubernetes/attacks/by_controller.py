@@ -19,6 +19,7 @@ from tests.kubernetes.attacks.world import (
     VM_ADDRESS,
     Obj,
     address,
+    owner,
     pod,
     runner,
 )
@@ -26,6 +27,7 @@ from tests.kubernetes.attacks.world import (
 _RUNNERS: Final = "policy neonvm-controller-pods"
 _MACHINES: Final = "policy neonvm-controller-vms"
 _ADDRESSES: Final = "policy neonvm-controller-addresses"
+_X: Final = "mine-x"
 
 
 def _evil(name: str, spec: Obj) -> Obj:
@@ -48,6 +50,35 @@ def _reading(name: str, part: Obj) -> Obj:
     return made
 
 
+def _init(name: str, **part: object) -> Obj:
+    """The pod with one more init container, as a VM may have some."""
+    made = runner(MINE, name)
+    harmless = made["spec"]["initContainers"][0]
+    made["spec"]["initContainers"].append({**harmless, "name": "more", "volumeMounts": [], **part})
+    return made
+
+
+def _secured(name: str, **security: object) -> Obj:
+    safe = runner(MINE, name)["spec"]["initContainers"][0]["securityContext"]
+    return _init(name, securityContext=changed(safe, security))
+
+
+def _named(name: str, **metadata: object) -> Obj:
+    return changed(runner(MINE, name), {"metadata": metadata})
+
+
+def _prioritized(name: str, priority: str) -> Obj:
+    return _evil(name, {"priorityClassName": priority})
+
+
+def _token_beside(name: str) -> Obj:
+    """The agent's token, in another container."""
+    made = _with_volume(name, _TOKEN, serviceAccountName="vm-agent")
+    mounts = made["spec"]["initContainers"][0]["volumeMounts"]
+    made["spec"]["initContainers"][0]["volumeMounts"] = [*mounts, {"name": "more", "mountPath": "/more"}]
+    return made
+
+
 def _flat_for_all(name: str) -> Obj:
     """Another container with the folder of all taps."""
     made = runner(changed(MINE, {"spec": {"extraNetwork": {"enable": True}}}), name)
@@ -57,25 +88,58 @@ def _flat_for_all(name: str) -> Obj:
 
 _TOKEN: Final[Obj] = {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
 _SECRET: Final[Obj] = {"projected": {"sources": [{"secret": {"name": "root"}}]}}
+_CONFIG: Final[Obj] = {"projected": {"sources": [{"configMap": {"name": "root"}}]}}
+_PROBE: Final[Obj] = {"httpGet": {"port": 80, "host": "169.254.169.254"}}
+_PRIORITIES: Final = "policy neonvm-controller-priorities"
+_EVIL: Final[dict[str, Obj]] = {
+    "takes a port of the node": _init(_X, ports=[{"containerPort": 80, "hostPort": 80}]),
+    "runs a container as root": _secured(_X, runAsUser=0),
+    "lets a container run as root": _secured(_X, runAsNonRoot=False),
+    "makes a pod that may run as root": _evil(_X, {"securityContext": {"runAsNonRoot": None}}),
+    "runs a container without seccomp": _secured(_X, seccompProfile={"type": "Unconfined"}),
+    "makes a pod without seccomp": _evil(_X, {"securityContext": {"seccompProfile": None}}),
+    "gives a container the type of super-privileged ones": _secured(_X, seLinuxOptions={"type": "spc_t"}),
+    "runs a container without AppArmor": _secured(_X, appArmorProfile={"type": "Unconfined"}),
+    "shows a container all of /proc": _secured(_X, procMount="Unmasked"),
+    "lets a container gain privileges": _secured(_X, allowPrivilegeEscalation=None),
+    "leaves a container its capabilities": _secured(_X, capabilities=None),
+    "has the node probe another host": _init(_X, restartPolicy="Always", startupProbe=_PROBE),
+    "has the node call another host": _init(_X, restartPolicy="Always", lifecycle={"postStart": _PROBE}),
+    "gives a pod a ConfigMap as its environment": _init(_X, envFrom=[{"configMapRef": {"name": "root"}}]),
+    "gives a pod a ConfigMap's key": _init(
+        _X, env=[{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "root", "key": "a"}}}]
+    ),
+    "mounts a ConfigMap into a pod": _with_volume(_X, {"configMap": {"name": "root"}}),
+    "projects a ConfigMap into a pod": _with_volume(_X, _CONFIG),
+    "mounts a claim into a pod": _with_volume(_X, {"persistentVolumeClaim": {"claimName": "data"}}),
+    "mounts the agent's token beside the agent": _token_beside(_X),
+    "labels a pod as another VM's": _named(_X, labels={"vm.neon.tech/name": "theirs"}),
+    "names a pod like another's": _named("bank-0"),
+    "makes a pod of two owners": _named(
+        _X, ownerReferences=[*owner(VIRTUAL_MACHINES, "mine"), *owner(VIRTUAL_MACHINES, "theirs")]
+    ),
+    "puts a pod into another network": _named(_X, annotations={"k8s.v1.cni.cncf.io/networks": "theirs"}),
+}
+"""A VM's pod with one thing that none has."""
 
 BY_CONTROLLER: Final = (
     Attempt(CONTROLLER, "makes a VM's pod", "", "create", PODS, "mine-2", runner(MINE, "mine-2")),
-    Attempt(CONTROLLER, "makes a privileged pod", _RUNNERS, "create", PODS, "x", _privileged("x")),
+    Attempt(CONTROLLER, "makes a privileged pod", _RUNNERS, "create", PODS, _X, _privileged(_X)),
     Attempt(
-        CONTROLLER, "makes a pod in its node's network", _RUNNERS, "create", PODS, "x",
-        _evil("x", {"hostNetwork": True}),
+        CONTROLLER, "makes a pod in its node's network", _RUNNERS, "create", PODS, _X,
+        _evil(_X, {"hostNetwork": True}),
     ),
     Attempt(
-        CONTROLLER, "mounts the node's files into a pod", _RUNNERS, "create", PODS, "x",
-        _evil("x", {"volumes": [*runner(MINE, "x")["spec"]["volumes"], {"name": "root", "hostPath": {"path": "/"}}]}),
+        CONTROLLER, "mounts the node's files into a pod", _RUNNERS, "create", PODS, _X,
+        _evil(_X, {"volumes": [*runner(MINE, _X)["spec"]["volumes"], {"name": "root", "hostPath": {"path": "/"}}]}),
     ),
     Attempt(
-        CONTROLLER, "makes a pod beside the cluster's own", _RUNNERS, "create", PODS, "x",
-        changed(runner(MINE, "x"), {"metadata": {"namespace": SYSTEM}}), namespace=SYSTEM,
+        CONTROLLER, "makes a pod beside the cluster's own", _RUNNERS, "create", PODS, _X,
+        changed(runner(MINE, _X), {"metadata": {"namespace": SYSTEM}}), namespace=SYSTEM,
     ),
     Attempt(
-        CONTROLLER, "makes a pod in a namespace that is closed to us", _RUNNERS, "create", PODS, "x",
-        changed(runner(MINE, "x"), {"metadata": {"namespace": CLOSED}}), namespace=CLOSED,
+        CONTROLLER, "makes a pod in a namespace that is closed to us", _RUNNERS, "create", PODS, _X,
+        changed(runner(MINE, _X), {"metadata": {"namespace": CLOSED}}), namespace=CLOSED,
     ),
     Attempt(
         CONTROLLER, "makes a VM's pod on the flat network", "", "create", PODS, "mine-3",
@@ -86,26 +150,31 @@ BY_CONTROLLER: Final = (
         _with_volume("mine-4", _TOKEN, serviceAccountName="vm-agent"),
     ),
     Attempt(
-        CONTROLLER, "makes a pod with the token of another account", _RUNNERS, "create", PODS, "x",
-        _with_volume("x", _TOKEN, serviceAccountName="default"),
+        CONTROLLER, "makes a pod with the token of another account", _RUNNERS, "create", PODS, _X,
+        _with_volume(_X, _TOKEN, serviceAccountName="default"),
     ),
     Attempt(
-        CONTROLLER, "mounts a Secret into a pod", _RUNNERS, "create", PODS, "x",
-        _with_volume("x", {"secret": {"secretName": "root"}}),
+        CONTROLLER, "mounts a Secret into a pod", _RUNNERS, "create", PODS, _X,
+        _with_volume(_X, {"secret": {"secretName": "root"}}),
     ),
-    Attempt(CONTROLLER, "projects a Secret into a pod", _RUNNERS, "create", PODS, "x", _with_volume("x", _SECRET)),
+    Attempt(CONTROLLER, "projects a Secret into a pod", _RUNNERS, "create", PODS, _X, _with_volume(_X, _SECRET)),
     Attempt(
-        CONTROLLER, "gives a pod a Secret as its environment", _RUNNERS, "create", PODS, "x",
-        _reading("x", {"envFrom": [{"secretRef": {"name": "root"}}]}),
-    ),
-    Attempt(
-        CONTROLLER, "gives a pod a Secret's key", _RUNNERS, "create", PODS, "x",
-        _reading("x", {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "root", "key": "a"}}}]}),
+        CONTROLLER, "gives a pod a Secret as its environment", _RUNNERS, "create", PODS, _X,
+        _reading(_X, {"envFrom": [{"secretRef": {"name": "root"}}]}),
     ),
     Attempt(
-        CONTROLLER, "gives a container all taps of the node", _RUNNERS, "create", PODS, "x", _flat_for_all("x"),
+        CONTROLLER, "gives a pod a Secret's key", _RUNNERS, "create", PODS, _X,
+        _reading(_X, {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "root", "key": "a"}}}]}),
     ),
-    Attempt(CONTROLLER, "makes a pod of no VM", _RUNNERS, "create", PODS, "x", pod("x")),
+    Attempt(
+        CONTROLLER, "gives a container all taps of the node", _RUNNERS, "create", PODS, _X, _flat_for_all(_X),
+    ),
+    *(Attempt(CONTROLLER, what, _RUNNERS, "create", PODS, _X, body) for what, body in _EVIL.items()),
+    Attempt(
+        CONTROLLER, "makes a pod that displaces others", _PRIORITIES, "create", PODS, _X,
+        _prioritized(_X, "system-node-critical"),
+    ),
+    Attempt(CONTROLLER, "makes a pod of no VM", _RUNNERS, "create", PODS, _X, pod(_X)),
     Attempt(CONTROLLER, "deletes another's pod", _RUNNERS, "delete", PODS, "web-2"),
     *patches(PODS, "theirs-1", CONTROLLER, {
         "says what a VM has": (noted("vm.neon.tech/usage"), ""),

@@ -1,21 +1,42 @@
-"""What people and the programs of others do, whom no fence of ours may touch."""
+"""What people and the programs of others do: no policy is asked about them but the one that keeps permits."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from protocol.kubernetes.resources import NODES, PODS, VIRTUAL_MACHINES
-from tests.kubernetes.attacks.attempt import Attempt, patches, use
-from tests.kubernetes.attacks.world import ADMIN, OPERATOR, pod
+from tests.kubernetes.attacks.attempt import RBAC, Attempt, noted, patches, use
+from tests.kubernetes.attacks.world import ADMIN, OPERATOR, TENANT, pod, vm
+
+_PERMITS: Final = "policy autoscaling-permit-writers"
+_PERMIT: Final = "autoscaling.neon.tech/permit"
+_WRITER: Final = "autoscaling.neon.tech/permit-writer"
+_MUCH: Final = '{"vCPUs":1000,"mem":"1Ti"}'
 
 BY_OTHERS: Final = (
+    *patches(VIRTUAL_MACHINES, "mine", TENANT, {
+        "resizes a VM": (use(2, 2), ""),
+        "lets a VM grow further": ({"spec": {"guest": {"cpus": {"max": 9}}}}, ""),
+        "writes a permit": (noted(_PERMIT, _MUCH), _PERMITS),
+        "says that the scheduler wrote a permit": (noted(_WRITER), _PERMITS),
+        "takes a permit away": (noted(_PERMIT, None), ""),
+    }),
+    *patches(
+        VIRTUAL_MACHINES, "mine", TENANT,
+        {"says in the status where a VM runs": ({"status": {"node": "node-b"}}, RBAC)}, subresource="status",
+    ),
+    Attempt(TENANT, "makes a VM", "", "create", VIRTUAL_MACHINES, "new", vm("new", "", "")),
+    Attempt(TENANT, "makes a pod", RBAC, "create", PODS, "of-tenant", pod("of-tenant")),
     *patches(VIRTUAL_MACHINES, "theirs", ADMIN, {
         "resizes a VM beyond its permit": (use(4, 4), ""),
         "changes its bounds and labels": (
             {"metadata": {"labels": {"a": "b"}, "annotations": {"autoscaling.neon.tech/bounds": None}}}, ""
         ),
     }),
-    *patches(VIRTUAL_MACHINES, "theirs", OPERATOR, {"changes the maximum of a VM": (use(1, 2), "")}),
+    *patches(VIRTUAL_MACHINES, "theirs", OPERATOR, {
+        "changes the maximum of a VM": (use(1, 2), ""),
+        "writes a permit": (noted(_PERMIT, _MUCH), _PERMITS),
+    }),
     *patches(NODES, "node-b", OPERATOR, {"labels a node": ({"metadata": {"labels": {"a": "b"}}}, "")}),
     Attempt(OPERATOR, "makes a pod", "", "create", PODS, "of-operator", pod("of-operator")),
     Attempt(OPERATOR, "deletes a pod", "", "delete", PODS, "web-2"),

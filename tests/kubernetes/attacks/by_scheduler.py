@@ -31,11 +31,13 @@ from tests.kubernetes.attacks.world import (
     GUEST,
     MORE,
     MOVED,
+    RESOURCE_CLAIMS,
     SCHEDULER,
     SECRETS,
     SYSTEM,
     THEIRS,
     beside,
+    device_claim,
     move,
     named,
     owner,
@@ -46,6 +48,7 @@ from tests.kubernetes.attacks.world import (
 _VMS: Final = "policy autoscaling-scheduler-vms"
 _NODES: Final = "policy autoscaling-scheduler-nodes"
 _PODS: Final = "policy autoscaling-scheduler-pods"
+_CLAIMS: Final = "policy autoscaling-scheduler-claims"
 OF_US: Final = move("to-b", "autoscale-scheduler")
 BY_SCHEDULER: Final = (
     *patches(VIRTUAL_MACHINES, "theirs", SCHEDULER, {
@@ -128,6 +131,22 @@ BY_SCHEDULER: Final = (
     *patches(PERSISTENT_VOLUME_CLAIMS, "data", SCHEDULER, {
         "chooses where a volume is made": (noted("volume.kubernetes.io/selected-node", "node-b"), ""),
         "labels a volume's claim": ({"metadata": {"labels": {"a": "b"}}}, "policy autoscaling-scheduler-volumes"),
+    }),
+    Attempt(
+        SCHEDULER, "makes a claim on devices for a pod", "", "create", RESOURCE_CLAIMS, "web-2-gpu",
+        device_claim("web-2-gpu", "web-2"),
+    ),
+    Attempt(
+        SCHEDULER, "makes a claim on devices of no pod", _CLAIMS, "create", RESOURCE_CLAIMS, "x", device_claim("x"),
+    ),
+    Attempt(SCHEDULER, "ends the claim of a pod", "", "delete", RESOURCE_CLAIMS, "web-1-gpu"),
+    Attempt(SCHEDULER, "ends a person's claim", _CLAIMS, "delete", RESOURCE_CLAIMS, "gpus"),
+    *patches(RESOURCE_CLAIMS, "gpus", SCHEDULER, {
+        "holds a claim while it is in use": (
+            {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}}, "",
+        ),
+        "labels a claim": ({"metadata": {"labels": {"a": "b"}}}, _CLAIMS),
+        "gives a claim another owner": ({"metadata": {"ownerReferences": owner(PODS, "web-2")}}, _CLAIMS),
     }),
     Attempt(
         SCHEDULER, "takes the Lease of the cluster's scheduler", "policy autoscaling-leases", "update", LEASES,

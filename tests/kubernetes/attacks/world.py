@@ -40,6 +40,7 @@ NAMESPACES: Final[dict[str, dict[str, str]]] = {
 """Those of others, with their labels."""
 
 SECRETS: Final = Resource("", "v1", "secrets", "Secret")
+RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
 WEBHOOKS: Final = Resource(
     "admissionregistration.k8s.io",
     "v1",
@@ -85,6 +86,7 @@ DASHBOARD: Final = Who("page's program", f"{SYSTEM}:autoscaling-dashboard")
 EXPANDER: Final = Who("expander", f"{SYSTEM}:autoscaling-expander")
 INJECTOR: Final = Who("injector", f"{SYSTEM}:autoscaling-injector")
 OPERATOR: Final = Who("an operator of others", f"{ELSEWHERE}:operator")
+TENANT: Final = Who("a person with VMs in a namespace", f"{HOME}:tenant")
 ADMIN: Final = Who("administrator")
 
 
@@ -208,6 +210,17 @@ def address(ip: str, resource: str, group: str, labels: Obj) -> Obj:
     return found
 
 
+def device_claim(name: str, of_pod: str = "") -> Obj:
+    """A claim on devices: a person's, or the one that kube-scheduler made for an extended resource of a pod."""
+    found = named(RESOURCE_CLAIMS, name, spec={"devices": {}})
+    if of_pod:
+        found["metadata"] |= {
+            "annotations": {"resource.kubernetes.io/extended-resource-claim": "true"},
+            "ownerReferences": owner(PODS, of_pod),
+        }
+    return found
+
+
 def hook(resource: str = "pods", authority: str = "") -> Obj:
     """A webhook about VMs' pods, or about other objects."""
     config: Obj = {"service": {"namespace": SYSTEM, "name": "autoscaling-injector", "path": "/mutate", "port": 10293}}
@@ -260,6 +273,7 @@ OBJECTS: Final[tuple[tuple[Resource, Obj], ...]] = (
     *((SECRETS, named(SECRETS, name, SYSTEM)) for name in ("autoscaling-certificates-scheduler", "bank")),
     *((WEBHOOKS, named(WEBHOOKS, name, webhooks=[hook()])) for name in ("theirs", "autoscaling-injector")),
     (CONFIG_MAPS, named(CONFIG_MAPS, "autoscaling-ca", data={"mine": "x"})),
+    *((RESOURCE_CLAIMS, each) for each in (device_claim("gpus"), device_claim("web-1-gpu", "web-1"))),
     (IP_ADDRESSES, VM_ADDRESS),
     (IP_ADDRESSES, SERVICE_ADDRESS),
 )  # fmt: skip

@@ -132,9 +132,10 @@ class Stage:
         self.has_priority = True
         return self.name
 
-    def patch(self, path: str, body: Obj) -> Obj:
-        """A merge patch; the object that it makes."""
-        return done(self.http.patch(path, json=body, headers={"Content-Type": MERGE_PATCH}))
+    def patch(self, path: str, body: Obj, by: str = "") -> Obj:
+        """A merge patch, in the name of the user ``by`` if one is given; the object that it makes."""
+        headers = {"Content-Type": MERGE_PATCH, **({"Impersonate-User": by} if by else {})}
+        return done(self.http.patch(path, json=body, headers=headers))
 
     def delete_pods(self, *names: str) -> None:
         """Deletes pods at once, as a kubelet does that has ended their containers; all where none is named."""

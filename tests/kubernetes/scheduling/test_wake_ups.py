@@ -10,6 +10,7 @@ import pytest
 from protocol.names import ANNOTATION_PERMIT
 from protocol.units import Resources
 from tests.conformance.cluster import done
+from tests.kubernetes.attacks.world import SCHEDULER
 from tests.kubernetes.real_kubernetes import eventually
 from tests.kubernetes.scheduling.agents import Agent
 from tests.kubernetes.scheduling.books import PODS, VMS
@@ -109,7 +110,9 @@ def test_a_permit_that_nobody_can_read_keeps_the_most_until_it_is_mended(stage: 
     odd = stage.vm("odd")
     stage.vm_pod(odd, "odd")
     stage.until_placed("odd")
-    stage.patch(stage.path(VMS, "odd"), {"metadata": {"annotations": {ANNOTATION_PERMIT: "much"}}})
+    stage.patch(
+        stage.path(VMS, "odd"), {"metadata": {"annotations": {ANNOTATION_PERMIT: "much"}}}, by=SCHEDULER.username
+    )
     stage.pod("waits")
     assert "not enough free" in stage.until_refused("waits")["waits"]
     stage.patch(stage.path(VMS, "odd"), {"metadata": {"annotations": {ANNOTATION_PERMIT: None}}})

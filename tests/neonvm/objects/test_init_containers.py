@@ -32,7 +32,7 @@ def test_it_runs_what_the_vm_says() -> None:
     wanted = {
         "command": ["sh"],
         "args": ["-c", "true"],
-        "workingDir": "/tmp",
+        "workingDir": "/work",
         "resources": {"limits": {"memory": "1Gi"}},
         "restartPolicy": "Always",
         "imagePullPolicy": "Always",
@@ -82,7 +82,7 @@ def test_whether_or_not_the_pod_has_an_agent() -> None:
 
 
 def test_no_port_of_the_node_is_taken() -> None:
-    ports = [{"name": "x", "containerPort": 80, "protocol": "TCP", "hostPort": 80, "hostIP": "0.0.0.0"}]  # noqa: S104
+    ports = [{"name": "x", "containerPort": 80, "protocol": "TCP", "hostPort": 80, "hostIP": "0.0.0.0"}]
     assert made(ports=ports)["ports"] == [{"name": "x", "containerPort": 80, "protocol": "TCP"}]
 
 
