@@ -108,6 +108,8 @@ class Runner:
         self._base = policy
         self._annotation: str | None = None
         self._bounds: Bounds | None = None
+        self._floor: Floor | None = None
+        self._held: VmFloor | None = None
         self._problems: tuple[str, ...] = ()
         self._changed = asyncio.Event()
         self._never = asyncio.Event()
@@ -215,10 +217,17 @@ class Runner:
             self._read_policy()
 
     def _view(self, found: VirtualMachine) -> Vm:
+        return view(self._with_old_bounds(found), self.assignment.pod.name, self._held_floor(found))
+
+    def _held_floor(self, found: VirtualMachine) -> VmFloor | None:
+        """The object's floor, whose end is fixed when it is first seen: each view of a far end would move it else."""
         floor, clock = _read_floor(found)[0], self._ports.clock
-        lasts = 0.0 if floor is None else min(LONGEST_FLOOR, floor.until - clock.wall())
-        held = None if floor is None else VmFloor(floor.size, Instant(clock.now() + lasts))
-        return view(self._with_old_bounds(found), self.assignment.pod.name, held)
+        if floor != self._floor:
+            self._floor, self._held = floor, None
+        if floor is not None and self._held is None:
+            lasts = min(LONGEST_FLOOR, floor.until - clock.wall())
+            self._held = VmFloor(floor.size, Instant(clock.now() + lasts))
+        return self._held
 
     def _with_old_bounds(self, found: VirtualMachine) -> VirtualMachine:
         """Bounds that cannot be read leave the last ones in force, as far as the spec allows them."""

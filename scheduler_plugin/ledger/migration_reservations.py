@@ -77,7 +77,7 @@ def see_migration(state: LedgerState, facts: MigrationFacts, now: Instant) -> No
     if known is None:
         known = Migration(facts.name, facts.vm, now)
         state.migrations.add(known)
-    known.learn(facts)
+    known.learn(facts, now)
     state.recount(known.vm)
     state.migrations.disturb(known.vm)
 

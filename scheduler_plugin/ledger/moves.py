@@ -73,7 +73,7 @@ class Migration:
 
     ``source`` is the node that the VM leaves, ``target`` the node that was chosen for it, ``placed_on`` the node that
     its target pod was placed on. ``problem`` says why nothing is reserved on ``target`` although it should be.
-    ``waiting_target`` is its target pod while that has no node.
+    ``waiting_target`` is its target pod while that has no node. ``over_since`` is when it was first seen to be over.
     """
 
     name: ObjectName
@@ -89,6 +89,7 @@ class Migration:
     placed_on: str | None = None
     problem: str | None = None
     waiting_target: WaitingTarget | None = None
+    over_since: Instant | None = None
 
     @property
     def reservation_uid(self) -> str:
@@ -130,11 +131,13 @@ class Migration:
         """The node that the VM moves to, as far as is known."""
         return self.placed_on or self.target
 
-    def learn(self, facts: MigrationFacts) -> None:
+    def learn(self, facts: MigrationFacts, now: Instant) -> None:
         """Takes newer facts; older ones than those known change nothing."""
         if self.facts is not None and facts.version < self.facts.version:
             return
         self.facts, self.creation = facts, Creation.DONE
+        if facts.phase.is_over and self.over_since is None:
+            self.over_since = now
         self.target = facts.target
         self.source_pod = facts.source_pod or self.source_pod
         self.target_pod = facts.target_pod or self.target_pod

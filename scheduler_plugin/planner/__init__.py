@@ -3,11 +3,11 @@
 from scheduler_plugin.ledger import Move
 from scheduler_plugin.planner.beneficiaries import room_being_made, waiting_for_room
 from scheduler_plugin.planner.cost import Freedom, HasPlace, Selection, cost_of, in_order, least_cost
-from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, Now, Plan, Stuck
+from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, Plan, Stuck
 from scheduler_plugin.planner.planner import Look, Planner, completed
 from scheduler_plugin.planner.refused_orders import RefusedOrders
 from scheduler_plugin.planner.refused_targets import Refusal, RefusedTargets
-from scheduler_plugin.planner.victims import Rest, Victim, stays_because
+from scheduler_plugin.planner.victims import Now, Rest, Victim, stays_because
 
 __all__ = [
     "Cancel",

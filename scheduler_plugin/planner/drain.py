@@ -15,9 +15,9 @@ from typing import Final
 from protocol.messages import ObjectName
 from scheduler_plugin.ledger import ClaimState, Ledger, Move
 from scheduler_plugin.planner.cost import Selection, costs
-from scheduler_plugin.planner.plan import MigrationPolicy, Need, Now, Stuck
+from scheduler_plugin.planner.plan import MigrationPolicy, Need, Stuck
 from scheduler_plugin.planner.targets import Targets, Traffic
-from scheduler_plugin.planner.victims import Victim, victim_of
+from scheduler_plugin.planner.victims import Now, Victim, victim_of
 
 RESTING: Final = "resting after a migration"
 
@@ -61,7 +61,7 @@ class DrainPlan:
         for arrived, claim in enumerate(need.book.claims.values()):
             if claim.vm is None or claim.state is ClaimState.INCOMING:
                 continue
-            victim = victim_of(self._ledger, claim, arrived, self._now.wall, opt_in=self._policy.opt_in)
+            victim = victim_of(self._ledger, claim, arrived, self._now, opt_in=self._policy.opt_in)
             if isinstance(victim, str):
                 others[victim] += 1
                 continue
@@ -74,7 +74,8 @@ class DrainPlan:
         return found, others
 
     def _rests(self, vm: ObjectName, need: Need) -> bool:
-        return self._policy.rest.until(self._ledger.migrations_of(vm), drains=need.excess is None) > self._now.wall
+        rests_until = self._policy.rest.until(self._ledger.migrations_of(vm), self._now, drains=need.excess is None)
+        return rests_until > self._now.wall
 
 
 def _move(need: Need, victim: Victim, target: str) -> Move:

@@ -51,14 +51,6 @@ class MigrationPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
-    """The present: ``monotonic`` on a clock that never goes back, ``wall`` in seconds since 1970 as the API counts."""
-
-    monotonic: Instant
-    wall: float
-
-
-@dataclass(frozen=True, slots=True)
 class Stuck:
     """VMs should leave ``node`` and none can: ``why`` in words, with numbers."""
 

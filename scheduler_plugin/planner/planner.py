@@ -26,11 +26,12 @@ from scheduler_plugin.ledger import Ledger, Migration, MigrationPhase, Move
 from scheduler_plugin.planner.cost import Selection, least_cost
 from scheduler_plugin.planner.drain import RESTING, DrainPlan
 from scheduler_plugin.planner.places import Places
-from scheduler_plugin.planner.plan import GRACE, Cancel, MigrationPolicy, Need, Now, Plan, Stuck, seen_of
+from scheduler_plugin.planner.plan import GRACE, Cancel, MigrationPolicy, Need, Plan, Stuck, seen_of
 from scheduler_plugin.planner.refused_orders import RefusedOrders
 from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.targets import Choice, Targets, Traffic
 from scheduler_plugin.planner.unplaced import UnplacedTargets
+from scheduler_plugin.planner.victims import Now
 
 Look = Generator[None, None, Plan]
 """A plan that is made step by step."""
@@ -99,7 +100,7 @@ class Planner:
                     self._stuck[need.book.name] = stuck
             moves = tuple(drain.moves)
         cancels = tuple(self._cancels(ledger, policy, now.monotonic, is_current=surroundings.is_current))
-        forget = _forgotten(ledger, policy, now.wall)
+        forget = _forgotten(ledger, policy, now)
         return Plan(moves, tuple(self._stuck.values()), cancels, forget)
 
     @property
@@ -213,11 +214,11 @@ def _needless(ledger: Ledger, policy: MigrationPolicy, ours: list[Migration]) ->
     return found
 
 
-def _forgotten(ledger: Ledger, policy: MigrationPolicy, wall: float) -> tuple[ObjectName, ...]:
+def _forgotten(ledger: Ledger, policy: MigrationPolicy, now: Now) -> tuple[ObjectName, ...]:
     """Our objects that are no longer needed."""
     if not ledger.migrations:
         return ()
     over = {each.vm: None for each in ledger.migrations.values() if not each.is_active}
-    names = [name for vm in over for name in policy.rest.forgotten(ledger.migrations_of(vm), wall)]
+    names = [name for vm in over for name in policy.rest.forgotten(ledger.migrations_of(vm), now)]
     known = [ledger.migrations[name] for name in names]
     return tuple(each.name for each in known if each.is_ours and not each.is_leaving)

@@ -4,6 +4,8 @@ Rules that hold here:
 
 - Only what can be moved safely and as a whole: a VM of ours in phase Running, in one pod that is known to be bound,
   that may move, is not on its way already, and does not rest after its last migration.
+- When a migration ended is what its status says, by the clock of another program. One that is dated later than it was
+  seen to be over counts from when it was seen.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from operator import itemgetter
 from typing import Final
 
 from protocol.backoff import Backoff
 from protocol.messages import Metrics, ObjectName
-from protocol.units import Resources, Seconds
+from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import ClaimState, Ledger, Migration, MigrationPhase
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.facts import RUNNING, MigrationFacts, VmFacts
@@ -25,6 +28,14 @@ COPY_TIME: Final = Seconds(5.0)
 
 REMEMBERED: Final = Seconds(3600.0)
 """For how long a VM that has moved is less welcome to move again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The present: ``monotonic`` on a clock that never goes back, ``wall`` in seconds since 1970 as the API counts."""
+
+    monotonic: Instant
+    wall: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,51 +72,53 @@ class Rest:
     backoff: Seconds = Seconds(60.0)
     backoff_most: Seconds = Seconds(3600.0)
 
-    def until(self, migrations: Sequence[Migration], *, drains: bool) -> float:
+    def until(self, migrations: Sequence[Migration], now: Now, *, drains: bool) -> float:
         """When the VM may move again, in seconds since 1970. ``drains``: having moved lately is no excuse then."""
         until, failures, before = -inf, 0, -inf
-        for facts in ended(migrations):
-            if end_of(facts) - before > 2 * self.backoff_most:
+        for at, facts in _ended(migrations, now):
+            if at - before > 2 * self.backoff_most:
                 failures = 0  # what was before is forgotten, though its object may have been kept
-            before = end_of(facts)
+            before = at
             if facts.phase is MigrationPhase.SUCCEEDED:
                 failures = 0
-                until = -inf if drains else end_of(facts) + self.cooldown
+                until = -inf if drains else at + self.cooldown
             else:
                 failures += 1
-                until = end_of(facts) + self.after(failures)
+                until = at + self.after(failures)
         return until
 
     def after(self, failures: int) -> Seconds:
         """How long to wait after so many failures in a row."""
         return Backoff(self.backoff, self.backoff_most, spread=0.0).delay(failures, 0.0)
 
-    def forgotten(self, migrations: Sequence[Migration], wall: float) -> list[ObjectName]:
+    def forgotten(self, migrations: Sequence[Migration], now: Now) -> list[ObjectName]:
         """Which of a VM's ended migrations have nothing to say any more.
 
         A success is kept while it is remembered, a failure until a later success or for twice the longest wait: the
         next failure has to count it.
         """
-        over = ended(migrations)
-        successes = [end_of(facts) for facts in over if facts.phase is MigrationPhase.SUCCEEDED]
+        over = _ended(migrations, now)
+        successes = [at for at, facts in over if facts.phase is MigrationPhase.SUCCEEDED]
         last = max(successes, default=-inf)
-        return [facts.name for facts in over if self._says_nothing(facts, last, wall)]
+        return [facts.name for at, facts in over if self._says_nothing(at, facts.phase, last, now.wall)]
 
-    def _says_nothing(self, facts: MigrationFacts, last_success: float, wall: float) -> bool:
-        if facts.phase is MigrationPhase.SUCCEEDED:
-            return end_of(facts) + max(self.cooldown, REMEMBERED) <= wall
-        return end_of(facts) < last_success or end_of(facts) + 2 * self.backoff_most <= wall
-
-
-def ended(migrations: Sequence[Migration]) -> list[MigrationFacts]:
-    """The facts of those that have ended, the first to end first."""
-    over = [each.facts for each in migrations if each.facts is not None and each.facts.phase.is_over]
-    return sorted(over, key=end_of)
+    def _says_nothing(self, at: float, phase: MigrationPhase, last_success: float, wall: float) -> bool:
+        if phase is MigrationPhase.SUCCEEDED:
+            return at + max(self.cooldown, REMEMBERED) <= wall
+        return at < last_success or at + 2 * self.backoff_most <= wall
 
 
-def end_of(facts: MigrationFacts) -> float:
-    """When a migration ended, in seconds since 1970; where that is unknown, when it was made."""
-    return facts.created_at if facts.ended_at is None else facts.ended_at
+def _ended(migrations: Sequence[Migration], now: Now) -> list[tuple[float, MigrationFacts]]:
+    """Those that have ended, the first to end first, and when that was in seconds since 1970."""
+    over = [(_end_of(each, each.facts, now), each.facts) for each in migrations if each.facts and not each.is_active]
+    return sorted(over, key=itemgetter(0))
+
+
+def _end_of(migration: Migration, facts: MigrationFacts, now: Now) -> float:
+    """When it ended, or was made if its status does not say; at the latest when it was seen to be over."""
+    dated = facts.created_at if facts.ended_at is None else facts.ended_at
+    since = migration.over_since
+    return dated if since is None else min(dated, now.wall - (now.monotonic - since))
 
 
 def stays_because(facts: VmFacts, *, opt_in: bool) -> str | None:
@@ -117,13 +130,13 @@ def stays_because(facts: VmFacts, *, opt_in: bool) -> str | None:
     return facts.stays_because
 
 
-def moved_lately(migrations: Sequence[Migration], wall: float) -> int:
-    """How many of a VM's migrations ended well within ``REMEMBERED``; ``wall`` is now, in seconds since 1970."""
-    over = [facts for facts in ended(migrations) if facts.phase is MigrationPhase.SUCCEEDED]
-    return sum(end_of(facts) + REMEMBERED > wall for facts in over)
+def moved_lately(migrations: Sequence[Migration], now: Now) -> int:
+    """The number of a VM's migrations that succeeded within ``REMEMBERED``."""
+    over = [at for at, facts in _ended(migrations, now) if facts.phase is MigrationPhase.SUCCEEDED]
+    return sum(at + REMEMBERED > now.wall for at in over)
 
 
-def victim_of(ledger: Ledger, claim: Claim, arrived: int, wall: float, *, opt_in: bool) -> Victim | str:
+def victim_of(ledger: Ledger, claim: Claim, arrived: int, now: Now, *, opt_in: bool) -> Victim | str:
     """The VM of ``claim`` as one that may be moved, or in words why it cannot be."""
     facts = None if claim.vm is None else claim.vm.facts
     if facts is None:
@@ -133,7 +146,7 @@ def victim_of(ledger: Ledger, claim: Claim, arrived: int, wall: float, *, opt_in
     why = stays_because(facts, opt_in=opt_in) or _busy(ledger, claim, facts)
     if why is not None:
         return why
-    moved = moved_lately(ledger.migrations_of(facts.name), wall)
+    moved = moved_lately(ledger.migrations_of(facts.name), now)
     return Victim(facts.name, claim, _load(claim), _to_copy(ledger, facts, claim.metrics), arrived, moved)
 
 

@@ -280,6 +280,14 @@ async def test_a_floor_of_a_wrong_clock_holds_for_a_day_at_most() -> None:
         assert seen is not None
         assert seen.floor is not None
         assert seen.floor.until <= fixture.clock.now() + 86_400
+        until = seen.floor.until
+        await fixture.clock.advance(60.0)
+        fixture.vm_api.change()
+        await fixture.clock.advance(1.0)
+        seen = fixture.runner.state.vm.seen
+        assert seen is not None
+        assert seen.floor is not None
+        assert seen.floor.until == until, "another view of the VM does not begin it again"
 
 
 async def test_a_store_that_was_restored_is_noticed_when_the_watch_begins_again() -> None:

@@ -7,14 +7,18 @@ from dataclasses import replace
 import pytest
 
 from protocol.units import Instant
-from scheduler_plugin.ledger import MigrationPhase
+from scheduler_plugin.ledger import Ledger, MigrationPhase
 from scheduler_plugin.ledger.moves import Migration
-from scheduler_plugin.planner import Rest
+from scheduler_plugin.planner import Now, Rest
 from scheduler_plugin.planner.victims import moved_lately
 from tests.scheduler_plugin.ledger.fleet import migration, name
 
 DAY = 86_400.0
 REST = Rest()
+
+
+def at(wall: float) -> Now:
+    return Now(Instant(0.0), wall)
 
 
 def failed(at: float) -> Migration:
@@ -36,11 +40,36 @@ def failed(at: float) -> Migration:
 def test_a_vm_rests_twice_as_long_after_each_failure_unless_the_last_one_is_long_ago(
     ends: list[float], rests: float
 ) -> None:
-    assert REST.until([failed(at) for at in ends], drains=False) == ends[-1] + rests
+    assert REST.until([failed(at) for at in ends], at(ends[-1]), drains=False) == ends[-1] + rests
 
 
 def test_only_moves_within_the_hour_that_ended_well_count_against_another_one() -> None:
     moved = [
         replace(failed(at), facts=migration("a", MigrationPhase.SUCCEEDED, ended_at=at)) for at in (0.0, 1.0, 900.0)
     ]
-    assert [moved_lately([*moved, failed(950.0)], wall) for wall in (1000.0, 3600.0, 3601.0, 4500.0)] == [3, 2, 1, 0]
+    assert [moved_lately([*moved, failed(950.0)], at(wall)) for wall in (1000.0, 3600.0, 3601.0, 4500.0)] == [
+        3,
+        2,
+        1,
+        0,
+    ]
+
+
+@pytest.mark.parametrize("phase", [MigrationPhase.SUCCEEDED, MigrationPhase.FAILED])
+@pytest.mark.parametrize("dated", [1060.0, 1000.0 + DAY, 4.1e9], ids=["a minute", "a day", "the year 2100"])
+def test_rest_counts_from_when_an_end_was_seen(phase: MigrationPhase, dated: float) -> None:
+    """The controller's clock is ahead of ours: the VM rests from when its migration was seen to be over."""
+    ledger = Ledger()
+    ledger.see_migration(migration("a", MigrationPhase.PENDING), Instant(50.0))
+    ledger.see_migration(migration("a", phase, version=2, ended_at=dated), Instant(100.0))
+    ledger.see_migration(migration("a", phase, version=3, ended_at=dated + 60.0), Instant(160.0))
+    known, seen_at = ledger.migrations_of(name("a")), 1000.0
+    rest = REST.cooldown if phase is MigrationPhase.SUCCEEDED else REST.backoff
+    for later in (60.0, 6000.0):
+        now = Now(Instant(100.0 + later), seen_at + later)
+        assert REST.until(known, now, drains=False) == seen_at + rest
+    assert moved_lately(known, Now(Instant(3700.0), seen_at + 3600.0)) == 0
+    assert [REST.forgotten(known, Now(Instant(100.0 + late), seen_at + late)) for late in (3599.0, 7200.0)] == [
+        [],
+        [known[0].name],
+    ]
