@@ -104,6 +104,10 @@ GROUP_KIND: Final = "VirtualMachineGroup"
 LABEL_GROUP: Final = "autoscaling.neon.tech/group"
 """On a VirtualMachine and its pod: the VirtualMachineGroup, in the same namespace, that it belongs to."""
 
+PASSWORD_SUFFIX: Final = ".postgres-password"  # noqa: S105 - a name
+"""A Secret called as the VM or its group, and this, has the password of the database in its entry ``PASSWORD_KEY``."""
+PASSWORD_KEY: Final = "password"  # noqa: S105 - a name
+
 LABEL_ROLE: Final = "autoscaling.neon.tech/role"
 """On a VirtualMachine of a group and its pod: ``primary`` or ``replica``."""
 

@@ -78,6 +78,7 @@ GUEST_FILES: Final = (
     GuestFile("rootfs/neonvm.sh", "usr/lib/autoscale/neonvm.sh", 0o755),
     GuestFile("rootfs/plugged.sh", "usr/lib/autoscale/plugged.sh", 0o755),
     GuestFile("rootfs/postgres.sh", "usr/lib/autoscale/postgres.sh", 0o755),
+    GuestFile("rootfs/password.sh", "usr/lib/autoscale/password.sh", 0o755),
     GuestFile("rootfs/standby.sh", "usr/lib/autoscale/standby.sh", 0o755),
     GuestFile("rootfs/database.sh", "usr/lib/autoscale/database.sh", 0o755),
     GuestFile("rootfs/database.sql", "usr/lib/autoscale/database.sql"),

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
+from deploy.neonvm.objects.vm_spec import password_secret
+from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.runtime.clock import SystemClock
 from protocol.units import Resources, Seconds
 from scripts.autoscale.clusters import Kubeconfig
-from scripts.autoscale.demonstration.pgbench import Outcome, Server, find_pgbench, prepare, press
+from scripts.autoscale.demonstration.pgbench import (
+    Outcome,
+    PgbenchError,
+    Server,
+    find_pgbench,
+    prepare,
+    press,
+    problem_of,
+)
 from scripts.autoscale.demonstration.screen import Screen
 from scripts.autoscale.demonstration.vm_failures import watch_for_ends
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.local import Name
+from scripts.autoscale.passwords import make_password, password_of
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, open_site
 from scripts.autoscale.terminal.completion import complete_vm
 from scripts.autoscale.vms import vm_name
 
 _POSTGRES = 5432
+_ADMITTED: Final = Seconds(180.0)
+"""Kubelets bring a new Secret to a running pod after a minute, or two."""
+_AGAIN: Final = Seconds(2.0)
 
 
 def bench(  # noqa: PLR0913, PLR0917 - each is an option of the command
@@ -42,10 +56,35 @@ async def _bench(vm: str, seconds: int, clients: int, scale: int, where: tuple[s
     find_pgbench()
     async with open_site(*where) as site:
         found = await site.client.get(VIRTUAL_MACHINES, vm_name(vm))
+        password = await _password(site, found, console)
         async with site.into_vm(found, _POSTGRES) as (host, port):
-            outcome = await _watched(site, console, vm, _Run(Server(host, port), seconds, clients, scale))
+            server = Server(host, port, password)
+            await _until_admitted(server, console)
+            outcome = await _watched(site, console, vm, _Run(server, seconds, clients, scale))
     console.print(f"{outcome.transactions} transactions, {outcome.failed} failed. {outcome.problem}")
     return 1 if outcome.failed or outcome.problem or not outcome.transactions else 0
+
+
+async def _password(site: Site, vm: Json, console: Console) -> str:
+    """The password of the VM's database, which is made if its owner has set none."""
+    if password := await password_of(site.client, vm):
+        return password
+    await make_password(site.client, vm)
+    console.print(f"made the Secret {password_secret(vm)} with a new password")
+    return await password_of(site.client, vm)
+
+
+async def _until_admitted(server: Server, console: Console) -> None:
+    """Returns once the database takes the password. Raises ``PgbenchError`` if it still does not after some minutes."""
+    clock, waits = SystemClock(), False
+    deadline = clock.now() + _ADMITTED
+    while problem := await problem_of(server):
+        if "authentication" not in problem or clock.now() >= deadline:
+            raise PgbenchError(problem)
+        if not waits:
+            console.print("waiting until the kubelet has brought the password to the VM (a minute or two)")
+        waits = True
+        await clock.sleep(_AGAIN)
 
 
 class _Run:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import struct
 from typing import Final
 
+from scripts.bench.scram import Proof
+
 _PROTOCOL_3: Final = 196608
-_ERROR, _READY = b"E", b"Z"
+_AUTHENTICATION, _ERROR, _READY = b"R", b"E", b"Z"
 
 
 class DatabaseError(Exception):
@@ -15,16 +18,17 @@ class DatabaseError(Exception):
 
 
 class Session:
-    """One connection as the user ``postgres`` to a server that trusts it."""
+    """One connection as the user ``postgres``."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, password: str) -> None:
         self._reader = reader
         self._writer = writer
+        self._proof = Proof(password, secrets.token_urlsafe(18))
 
     @classmethod
-    async def open(cls, host: str, port: int) -> Session:
+    async def open(cls, host: str, port: int, password: str) -> Session:
         """A session that is ready for queries. Raises ``DatabaseError`` and ``OSError``."""
-        session = cls(*await asyncio.open_connection(host, port))
+        session = cls(*await asyncio.open_connection(host, port), password)
         settings = b"user\0postgres\0database\0postgres\0\0"
         session._writer.write(struct.pack("!ii", len(settings) + 8, _PROTOCOL_3) + settings)
         await session._until_ready()
@@ -51,7 +55,9 @@ class Session:
                 body = await self._reader.readexactly(length - 4)
             except (asyncio.IncompleteReadError, OSError) as error:
                 raise DatabaseError(f"the database ended the connection: {error}") from None
-            if kind == _ERROR:
+            if kind == _AUTHENTICATION:
+                self._writer.write(self._proof.answer(body))
+            elif kind == _ERROR:
                 said = body
             elif kind == _READY and not said:
                 return

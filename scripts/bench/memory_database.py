@@ -19,7 +19,7 @@ from agent.adapters.exposition import read_sample
 from agent.core.guest import GuestSample
 from protocol.units import Bytes, Seconds
 from scripts.autoscale.demonstration.pgbench import GRACE, PgbenchError, Server, run_pgbench, tps_of
-from scripts.bench.memory_guest import MIB, MemoryGuest
+from scripts.bench.memory_guest import MIB, PASSWORD, MemoryGuest
 
 PAGE: Final = 8192
 
@@ -71,7 +71,7 @@ class Database:
     @property
     def server(self) -> Server:
         """How to reach it."""
-        return Server("127.0.0.1", self.guest.port)
+        return Server("127.0.0.1", self.guest.port, PASSWORD)
 
     @property
     def size(self) -> Bytes:
@@ -81,7 +81,7 @@ class Database:
     async def make(self) -> None:
         """Loads the tables, and gives postgres half their size as ``shared_buffers``. Raises ``PgbenchError``."""
         loading = ["-i", "-q", "-I", "dtgvp", "-s", str(self.scale), "-F", str(_FILL), "--unlogged-tables", "postgres"]
-        outcome = await run_pgbench([*self.server.arguments, *loading], lambda _: None, _LOADING)
+        outcome = await run_pgbench(self.server, loading, lambda _: None, _LOADING)
         if outcome.problem:
             raise PgbenchError(outcome.problem)
         buffers = f"{self.size.value // 2 // MIB}MB"
@@ -111,7 +111,7 @@ class Database:
 
         script = self._script("read", _READ.format(last=self.scale * 100_000 - 1, reads=_READS))
         load = ["-M", "prepared", "-n", "-c", str(_CLIENTS), "-j", "1", "-T", str(seconds), "-P", "1", "-f", script]
-        await run_pgbench([*self.server.arguments, *load, "postgres"], line, Seconds(seconds + GRACE))
+        await run_pgbench(self.server, [*load, "postgres"], line, Seconds(seconds + GRACE))
         return heard or [0.0]
 
     async def measure(self, seconds: int) -> Throughput:
@@ -132,7 +132,7 @@ class Database:
     async def _runs(self, statement: str) -> bool:
         """Whether one statement, which is a transaction of its own, went well."""
         once = ["-n", "-t", "1", "-f", self._script("once", statement), "postgres"]
-        return not (await run_pgbench([*self.server.arguments, *once], lambda _: None, _LOADING)).problem
+        return not (await run_pgbench(self.server, once, lambda _: None, _LOADING)).problem
 
     def _script(self, name: str, statement: str) -> str:
         path = self.folder / f"{name}.sql"

@@ -20,6 +20,7 @@ from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_netw
 from deploy.neonvm.ports import Guest, GuestError, GuestPhase, GuestSpec
 from deploy.neonvm.qemu.machine import Hypervisor, Machine
 from deploy.neonvm.qemu.qemu_guest import QemuGuests
+from deploy.neonvm.runner.password import PasswordGuest
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Bytes, MilliCpu, Seconds
@@ -27,6 +28,8 @@ from vm_image.build import ensure_image
 
 MIB: Final = 1024**2
 CPU: Final = MilliCpu(1000)
+PASSWORD: Final = "memory"  # noqa: S105
+"""Of a database that lives as long as one run, on this machine."""
 
 _VM, _POD = ObjectName("default", "memory"), ObjectName("default", "memory-pod")
 _BOOT: Final = Seconds(240.0)
@@ -114,6 +117,8 @@ async def memory_guest(folder: Path, sizes: GuestSizes) -> AsyncIterator[MemoryG
         watched = _Watched(guests.hypervisor)
         guest = replace(guests, hypervisor=watched).create(spec)
         try:
+            if isinstance(guest, PasswordGuest):
+                await guest.set_password(PASSWORD)
             await guest.start()
             async with asyncio.timeout(_BOOT):
                 while (await guest.state()).phase is not GuestPhase.RUNNING:

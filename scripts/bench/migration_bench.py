@@ -28,6 +28,7 @@ from scripts.autoscale.demonstration.pgbench import Outcome, Server, find_pgbenc
 from scripts.autoscale.demonstration.probe import Noticed, probe
 from scripts.autoscale.demonstration.vm_failures import watch_for_ends
 from scripts.autoscale.migrate import migration_of
+from scripts.autoscale.passwords import make_password, password_of
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.stages.fresh_cluster import fresh_cluster
@@ -128,11 +129,13 @@ class _Runs:
         )
 
     async def _server(self, stack: AsyncExitStack) -> Server:
+        await make_password(self._site.client, _ping_pong())
         await self._site.client.create(VIRTUAL_MACHINES, VM.namespace, _ping_pong())
         if not await self._until(self._answers, _BOOT):
             raise SiteError(f"the VM did not come up within {_BOOT:g} s")
         vm = await self._site.client.get(VIRTUAL_MACHINES, VM)
-        server = Server(*await stack.enter_async_context(self._site.into_vm(vm, _POSTGRES)))
+        place = await stack.enter_async_context(self._site.into_vm(vm, _POSTGRES))
+        server = Server(*place, await password_of(self._site.client, vm))
         await prepare(server, _SCALE)
         return server
 

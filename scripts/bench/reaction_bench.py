@@ -29,6 +29,7 @@ from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from scripts.autoscale.demonstration.vm_objects import postgres_vm
+from scripts.autoscale.passwords import make_password, password_of
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.stages.fresh_cluster import fresh_cluster
@@ -114,9 +115,12 @@ class Starter:
 
     async def measure(self, stack: AsyncExitStack, starts: int) -> list[Reaction]:
         """The reactions to so many starts of each kind. Raises ``SiteError``, ``DatabaseError`` and ``OSError``."""
-        await self.site.client.create(VIRTUAL_MACHINES, VM.namespace, postgres_vm(VM, cpus=4, slots=4))
+        vm = postgres_vm(VM, cpus=4, slots=4)
+        await make_password(self.site.client, vm)
+        await self.site.client.create(VIRTUAL_MACHINES, VM.namespace, vm)
         await self._until(lambda: _is_available(self.vms.get(VM) or {}), BOOT, "come up")
-        server = await stack.enter_async_context(self.site.into_vm(self.vms.objects[VM], POSTGRES))
+        place = await stack.enter_async_context(self.site.into_vm(self.vms.objects[VM], POSTGRES))
+        server = (*place, await password_of(self.site.client, self.vms.objects[VM]))
         sessions = [await Session.open(*server) for _ in range(0 if self.connections else SESSIONS)]
         for each in sessions:
             stack.callback(each.close)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import secrets
 import struct
 import time
-from typing import Final
+from typing import Any, Final
 
 from deploy.neonvm.network.netns import socket_in
+from protocol.names import PASSWORD_KEY, PASSWORD_SUFFIX
+from scripts.bench.scram import Proof
 
 PATIENCE: Final = 30.0
+PASSWORD: Final = "of these tests"
+
+
+def password_of(vm: str) -> dict[str, Any]:
+    """The Secret with the password of the VM's database, or of a group's."""
+    metadata = {"name": f"{vm}{PASSWORD_SUFFIX}", "namespace": "default"}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {PASSWORD_KEY: PASSWORD}}
 
 
 class Session:
@@ -18,6 +28,7 @@ class Session:
 
     def __init__(self, namespace: str, address: str, patience: float = PATIENCE) -> None:
         self.namespace = namespace
+        self._proof = Proof(PASSWORD, secrets.token_urlsafe(18))
         self._socket = socket_in(namespace)
         self._socket.settimeout(patience)
         self._socket.connect((address, 5432))
@@ -44,7 +55,9 @@ class Session:
         while True:
             kind, length = struct.unpack("!ci", self._read(5))
             body = self._read(length - 4)
-            if kind == b"D":
+            if kind == b"R":
+                self._socket.sendall(self._proof.answer(body))
+            elif kind == b"D":
                 (size,) = struct.unpack("!i", body[2:6])
                 found = body[6 : 6 + size].decode()
             elif kind == b"E":

@@ -21,7 +21,7 @@ from tests.kubernetes.echo_client import SETTLED, echoing
 from tests.kubernetes.flat_client import flat_client
 from tests.kubernetes.neighbour_pod import NeighbourPod
 from tests.kubernetes.pod_processes import processes_of
-from tests.kubernetes.postgres_session import Session
+from tests.kubernetes.postgres_session import Session, password_of
 from tests.kubernetes.real_kubernetes import NotYetError, RealKubernetes, eventually
 from tests.kubernetes.scheduling.books import overcommitted
 from tests.kubernetes.scheduling.history import History
@@ -63,7 +63,7 @@ DEVICES = "autoscaling.neon.tech/guest-devices"
 def vm(with_vms: RealKubernetes) -> Iterator[RealKubernetes]:
     """The cluster with our programs, and a VM whose database answers, with its agent beside it."""
     cluster = with_vms
-    cluster.apply(VM)
+    cluster.apply(password_of("db"), VM)
     try:
         eventually(lambda: is_ready(cluster), "the VM is ready", 240.0)
         yield cluster

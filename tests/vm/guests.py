@@ -6,21 +6,23 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
 from deploy.neonvm.ports import Guest, GuestPhase, GuestSpec, PodNetwork
-from deploy.neonvm.qemu.qemu_guest import QemuGuests
+from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.units import Bytes, MilliCpu
+from scripts.autoscale.demonstration.pgbench import Server
 from vm_image.build import ensure_image
 
 VM, POD = ObjectName("default", "db"), ObjectName("default", "db-pod")
 BOOT_SECONDS = 240
+PASSWORD = "of these tests"
 MIB = 1024**2
 
 
@@ -47,7 +49,7 @@ class Booted:
     async def pgbench(self, *arguments: str) -> str:
         """Runs pgbench from the machine through a forwarded port; returns all that it said."""
         port = await self.network.expose(self.spec.address, 5432)
-        return await output(_pgbench(), "-h", "127.0.0.1", "-p", str(port), "-U", "postgres", *arguments, "postgres")
+        return await output(_pgbench(), *arguments, "postgres", env=Server("127.0.0.1", port, PASSWORD).environment)
 
     async def psql(self, query: str) -> str:
         """What the database answers to one query, through a forwarded port."""
@@ -77,13 +79,20 @@ async def booted(kind: NetworkKind, state_dir: Path) -> AsyncIterator[Booted]:
         )
         guest = (await QemuGuests.prepare(image, network, SystemClock())).create(spec)
         try:
-            await guest.start()
+            await with_password(guest).start()
             await until_running(guest)
             yield Booted(guest, spec, network)
         finally:
             await guest.stop()
     finally:
         await network.down()
+
+
+def with_password(guest: Guest) -> Guest:
+    """The guest, which gives its database the password of these tests when it boots."""
+    assert isinstance(guest, QemuGuest)
+    guest.password = PASSWORD
+    return guest
 
 
 async def until(holds: Callable[[], Awaitable[bool]], seconds: float, guest: Guest | None = None) -> None:
@@ -110,20 +119,23 @@ async def until_running(guest: Guest) -> None:
     await until(runs, BOOT_SECONDS, guest)
 
 
-async def output(*command: str) -> str:
-    """All that a command says; it must succeed."""
+async def output(*command: str, env: Mapping[str, str] | None = None) -> str:
+    """All that a command says, with more in its environment; it must succeed."""
     process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *command,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, **(env or {})},
     )
     said, _ = await process.communicate()
     assert process.returncode == 0, said.decode()
     return said.decode()
 
 
-async def psql(port: int, query: str) -> str:
+async def psql(port: int, query: str, password: str = PASSWORD) -> str:
     """What the database at a port of loopback answers to one query."""
     program = str(Path(_pgbench()).with_name("psql"))
-    return await output(program, "-XAtq", "-h", "127.0.0.1", "-p", str(port), "-U", "postgres", "-c", query)
+    return await output(program, "-wXAtq", "-c", query, env=Server("127.0.0.1", port, password).environment)
 
 
 def machines(state_dir: Path) -> list[int]:

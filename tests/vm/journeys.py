@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
 
 from deploy.neonvm.network.chooser import NetworkKind
@@ -16,7 +15,8 @@ from deploy.neonvm.qemu.qemu_guest import QemuGuests
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.units import Bytes, Seconds
-from tests.vm.guests import MIB, Booted, booted
+from scripts.bench.database_client import Session
+from tests.vm.guests import MIB, PASSWORD, Booted, booted, with_password
 from vm_image.build import ensure_image
 
 LIMITS = TransferLimits(downtime=Seconds(0.02), bandwidth=Bytes(1024 * MIB), timeout=Seconds(60.0))
@@ -40,7 +40,7 @@ class Journey:
         pod = ObjectName("default", f"db-pod-{self.hops}")
         place = await self.home.network.add_pod(f"node-{self.hops % 2 + 1}", pod)
         spec = replace(self.spec, pod=pod, network=place, **changes)  # type: ignore[arg-type]  # fields of a spec
-        guest = self.guests.create(spec)
+        guest = with_password(self.guests.create(spec))
         await guest.receive()
         return guest, spec
 
@@ -98,36 +98,22 @@ class Probe:
 async def probing(journey: Journey) -> AsyncIterator[Probe]:
     """Probes the guest's database through the flat network until the end of the block; the connection must hold."""
     port = await journey.home.network.expose(journey.spec.address, 5432)
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    probe = Probe()
-    parameters = b"user\0postgres\0database\0postgres\0\0"
-    writer.write((len(parameters) + 8).to_bytes(4, "big") + (196608).to_bytes(4, "big") + parameters)
-    await _ready(reader)
-    task = asyncio.create_task(_probe(reader, writer, probe))
+    session, probe = await Session.open("127.0.0.1", port, PASSWORD), Probe()
+    task = asyncio.create_task(_probe(session, probe))
     try:
         yield probe
         assert not task.done(), f"the probe's connection has ended: {task}"
     finally:
         task.cancel()
         await asyncio.wait((task,))
-        writer.close()
+        session.close()
 
 
-async def _probe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, probe: Probe) -> None:
-    query = b";\0"
-    for _ in count():
+async def _probe(session: Session, probe: Probe) -> None:
+    while True:
         began = time.monotonic()
-        writer.write(b"Q" + (len(query) + 4).to_bytes(4, "big") + query)
-        await _ready(reader)
+        session.begin(";")
+        await session.finished()
         took = time.monotonic() - began
         probe.stalls.append((began, took))
         await asyncio.sleep(max(0.0, PROBE_SECONDS - took))
-
-
-async def _ready(reader: asyncio.StreamReader) -> None:
-    """Reads messages of the server until it is ready for a query."""
-    while True:
-        head = await reader.readexactly(5)
-        await reader.readexactly(int.from_bytes(head[1:], "big") - 4)
-        if head[:1] == b"Z":
-            return

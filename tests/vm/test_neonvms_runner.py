@@ -20,7 +20,7 @@ import pytest
 
 from deploy.neonvm.qemu.accelerator import QEMU, emulation
 from deploy.owned_process import owned
-from tests.vm.guests import BOOT_SECONDS, psql, until
+from tests.vm.guests import BOOT_SECONDS, PASSWORD, psql, until
 from vm_image.build import GuestImage, ensure_image
 
 pytestmark = pytest.mark.vm
@@ -34,6 +34,8 @@ RUNTIME: Final = {
     "/neonvm/bin/mount -t tmpfs -o size=1048576 scratch /var/scratch\n"
     "/neonvm/bin/chmod 0777 /var/scratch\n"
     "/neonvm/bin/blkid /dev/vdb > /var/scratch/disk\n"
+    "/neonvm/bin/mkdir -p /etc/autoscale/secret\n"  # as a disk of the VM from a Secret is mounted
+    f"echo '{PASSWORD}' > /etc/autoscale/secret/password\n"
     # What follows lets this test, as the database's user, do what the machine would do.
     "/neonvm/bin/mkdir -p /dev/input\n"
     "mkfifo -m 666 /dev/input/event0\n"

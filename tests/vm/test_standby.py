@@ -23,7 +23,7 @@ from protocol.runtime.clock import SystemClock
 from protocol.units import MilliCpu, Seconds
 from scheduler_plugin.groups.core.replicas.draining import drain
 from scheduler_plugin.groups.core.replicas.members import DatabaseState, GroupSpec, Member, Role
-from tests.vm.guests import Booted, booted, until, until_running
+from tests.vm.guests import Booted, booted, until, until_running, with_password
 from tests.vm.journeys import Journey
 from vm_image.build import ensure_image
 
@@ -48,7 +48,8 @@ async def standby_of(primary: Booted, state_dir: Path) -> AsyncIterator[Journey]
     )
     image = await asyncio.to_thread(ensure_image, lambda _: None)
     guests = await QemuGuests.prepare(image, primary.network, SystemClock())
-    journey = Journey(Booted(guests.create(spec), spec, primary.network), guests, guests.create(spec), spec)
+    guest = with_password(guests.create(spec))
+    journey = Journey(Booted(guest, spec, primary.network), guests, guest, spec)
     try:
         await journey.guest.start()
         await until_running(journey.guest)

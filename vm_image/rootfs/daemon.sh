@@ -4,6 +4,7 @@
 #   GET /cpu    the guest's CPU in thousandths, as the kernel has it: digits without a line's end, as NeonVM's runner reads it
 #   PUT /cpu    gives it that much (the body is the number); answers when it is done
 #   GET /ready  200 once the database accepts connections, 503 before
+#   PUT /password  the body is the password of the database's accounts; 503 until the database has it
 #   PUT /shutdown  stops the database and switches the machine off
 #   GET /database  how the database is, as JSON: its replication and its clients (database.sql); 503 while it cannot say
 export PATH=/usr/lib/postgresql/15/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -53,6 +54,17 @@ require_ready() {
     [ "$state" = ready ] || answer "503 Service Unavailable" "the database says: ${state:-it is starting}"
 }
 
+put_password() {
+    # Under NeonVM's own runner the daemon is reached from the flat network, where anybody may be.
+    case " $(cat /proc/cmdline) " in *" autoscale.cpu="*) ;; *) answer "404 Not Found" "this machine takes no password" ;; esac
+    case $length in [1-9] | [1-9][0-9] | [1-9][0-9][0-9]) ;; *) answer "400 Bad Request" "a password has 1 to 999 bytes" ;; esac
+    # shellcheck disable=SC3045 # busybox has -n
+    IFS= read -r -n "$length" password
+    said=$(AUTOSCALE_PASSWORD=$password PGCONNECT_TIMEOUT=2 sh /usr/lib/autoscale/password.sh 2>&1) ||
+        answer "503 Service Unavailable" "the database does not have the password yet: $said"
+    answer "200 OK" "the database has the password"
+}
+
 put_shutdown() {
     busybox setsid sh /usr/lib/autoscale/shutdown.sh </dev/null >/dev/null 2>&1 &
     answer "200 OK" "the machine is going to be switched off"
@@ -88,8 +100,9 @@ case "$method $path" in
 "PUT /cpu") put_cpu ;;
 "GET /ready") get_ready ;;
 "GET /database") get_database ;;
+"PUT /password") put_password ;;
 "PUT /shutdown") put_shutdown ;;
 *" /cpu" | *" /ready" | *" /database") answer "405 Method Not Allowed" "$path takes GET, and /cpu also PUT" ;;
-*" /shutdown") answer "405 Method Not Allowed" "$path takes PUT" ;;
-*) answer "404 Not Found" "there is /cpu, /ready, /database and /shutdown" ;;
+*" /password" | *" /shutdown") answer "405 Method Not Allowed" "$path takes PUT" ;;
+*) answer "404 Not Found" "there is /cpu, /ready, /database, /password and /shutdown" ;;
 esac

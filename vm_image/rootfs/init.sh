@@ -82,6 +82,12 @@ GOMAXPROCS=1 forever nice -n -5 setpriv --reuid prometheus --regid prometheus --
     --collector.vmstat.fields='^(oom_kill|pgpg|pswp|pg.*fault|pgscan|workingset_refault).*' \
     --log.level=warn &
 forever sh "$here/postgres.sh" "$primary" &
+# Under NeonVM's own runner the owner mounts a Secret with the password as a disk of the VM. Ours sends it (daemon.sh).
+[ ! -f /etc/autoscale/secret/password ] || {
+    AUTOSCALE_PASSWORD=$(cat /etc/autoscale/secret/password)
+    export AUTOSCALE_PASSWORD
+    until sh "$here/password.sh" 2>/dev/null; do busybox sleep 2; done
+} &
 if [ -z "$cpu" ]; then
     [ -n "$switched" ] || { forever busybox uevent sh "$here/plugged.sh" & sh "$here/plugged.sh"; }
     [ ! -e /dev/input/event0 ] || forever busybox acpid -d & # runs /etc/acpi/PWRF/00000080

@@ -1,5 +1,6 @@
 #!/bin/sh
 # standby.sh PRIMARY: makes the data directory a streaming standby of the database at PRIMARY, once; runs as postgres.
+# The primary wants the owner's password (password.sh); until it is here, the primary gives no copy.
 # A finished copy has a standby.signal. It is made beside the data and takes its place when it is whole, so a power cut
 # at any moment leaves either nothing or a whole copy.
 set -eu
@@ -8,8 +9,8 @@ home=/var/lib/postgresql
 
 [ ! -e $home/data/standby.signal ] || exit 0
 rm -rf $home/copy
-until pg_basebackup --pgdata=$home/copy --write-recovery-conf --wal-method=stream --checkpoint=fast \
-    --dbname="host=$primary user=replicator application_name=$(busybox hostname) connect_timeout=10"; do
+until pg_basebackup --no-password --pgdata=$home/copy --write-recovery-conf --wal-method=stream --checkpoint=fast \
+    --dbname="host=$primary user=replicator passfile=/run/autoscale.pgpass application_name=$(busybox hostname) connect_timeout=10"; do
     echo "autoscale: the primary $primary gave no copy; it is asked again"
     busybox sleep 1
 done

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from deploy.local.kubelet.reporting import keep_writing_status
 from deploy.local.process import ProcessSupervisor
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import has_agent
-from deploy.neonvm.objects.vm_spec import kernel_arguments, machine_of
+from deploy.neonvm.objects.vm_spec import kernel_arguments, machine_of, password_secret
 from deploy.neonvm.ports import (
     ClusterNetwork,
     Guest,
@@ -45,10 +46,13 @@ from deploy.neonvm.ports import (
     TransferLimits,
 )
 from deploy.neonvm.runner.guest_of_vm import guest_of_vm
+from deploy.neonvm.runner.password import PasswordGuest, keep_password, usable
 from deploy.neonvm.runner.resizer import HERE, Pace, Resizer
-from protocol.kubernetes.objects import Json, name_of, node_of, uid_of
+from protocol.kubernetes.objects import Json, name_of, node_of, text, uid_of
+from protocol.kubernetes.resources import SECRETS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
+from protocol.names import PASSWORD_KEY
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
@@ -98,6 +102,7 @@ class Sandbox:
         self._name = name_of(pod)
         self._machine = machine_of(vm)
         self._kernel_arguments = kernel_arguments(vm)
+        self._secret = password_secret(vm)
         self._deps = deps
         self._inside: _Inside | None = None
         self._receives = bool(migration_of(pod))
@@ -183,10 +188,13 @@ class Sandbox:
         resizer.pace = deps.pace
         self._inside = _Inside(guest, resizer)
         async with asyncio.TaskGroup() as tasks:
-            companion = tasks.create_task(self._accompany(place))
+            beside = [tasks.create_task(self._accompany(place))]
+            if isinstance(guest, PasswordGuest):
+                beside.append(tasks.create_task(keep_password(guest, self._password, deps.clock)))
             reason = await resizer.run()
             await self._decided.wait()
-            companion.cancel()
+            for task in beside:
+                task.cancel()
         return reason
 
     async def _accompany(self, place: PodNetwork) -> None:
@@ -199,6 +207,14 @@ class Sandbox:
         folder = pod_folder(deps.state, self._name, self.uid)
         run = sidecar(self._pod, self._machine.name, place, folder, deps.policy)
         await attend_agent(run, deps, self._keep)
+
+    async def _password(self) -> str:
+        """The password in the VM's Secret; empty if it cannot be had now."""
+        try:
+            secret = await self._deps.client.get(SECRETS, self._secret)
+            return usable(b64decode(text(secret, "data", PASSWORD_KEY)).decode())
+        except (ApiError, ApiUnavailableError, ValueError):
+            return ""
 
     def _keep(self, supervisor: ProcessSupervisor) -> None:
         self.agent = supervisor

@@ -18,14 +18,16 @@ from deploy.neonvm.objects.init_containers import IMAGES, init_container
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import is_runner
 from deploy.neonvm.objects.same_guest import DISK
+from deploy.neonvm.objects.vm_spec import password_secret
 from protocol.kubernetes.objects import Json, child, flag, items, labels_of, name_of, text, whole
-from protocol.names import LABEL_ENABLED, RUNNER_COMMAND
+from protocol.names import LABEL_ENABLED, PASSWORD_KEY, RUNNER_COMMAND
 
 USER: Final = 65532
 FLAT_FOLDER: Final = "/run/autoscale/flat"
 """On the node: a folder for each pod, by its uid, in which it is handed its tap."""
 
 _LOST: Final = 30
+_SECRET: Final = "postgres"  # noqa: S105 - a volume
 _FIRST_LOOK: Final = 2
 
 
@@ -107,6 +109,7 @@ class RunnerForm:
                 {"name": IMAGES, "mountPath": "/vm/images"},
                 {"name": "run", "mountPath": "/run/neonvm"},
                 {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - in the pod
+                {"name": _SECRET, "mountPath": "/run/password", "readOnly": True},
                 *(_FLAT_MOUNTS if is_on_flat_network(vm) else []),
             ],
         }
@@ -204,11 +207,18 @@ def _environment(vm: Json, pod: Json) -> list[Json]:
     return [*from_fields, *from_values]
 
 
+def _password_of(vm: Json) -> Json:
+    """A pod without the Secret starts all the same; the kubelet brings one that is made later."""
+    items = [{"key": PASSWORD_KEY, "path": PASSWORD_KEY}]
+    return {"secretName": password_secret(vm).name, "optional": True, "items": items, "defaultMode": 0o440}
+
+
 def _volumes(vm: Json) -> list[Json]:
     flat: Json = {"name": "flat", "hostPath": {"path": FLAT_FOLDER, "type": "DirectoryOrCreate"}}
     return [
         {"name": IMAGES, "emptyDir": {}},
         {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}},
         {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+        {"name": _SECRET, "secret": _password_of(vm)},
         *([flat] if is_on_flat_network(vm) else []),
     ]

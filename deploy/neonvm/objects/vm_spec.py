@@ -5,8 +5,9 @@ The annotation with narrower bounds for autoscaling does not change the hardware
 
 from __future__ import annotations
 
-from protocol.kubernetes.objects import Json, annotations_of, child, text
-from protocol.names import ANNOTATION_BOUNDS
+from protocol.kubernetes.objects import Json, annotations_of, child, labels_of, name_of, text
+from protocol.messages import ObjectName
+from protocol.names import ANNOTATION_BOUNDS, LABEL_GROUP, PASSWORD_SUFFIX
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 
 FINALIZER = "vm.neon.tech/finalizer"
@@ -21,6 +22,15 @@ def machine_of(vm: Json) -> VirtualMachine:
 def kernel_arguments(vm: Json) -> str:
     """What the VM's spec adds to its guest's kernel command line."""
     return text(vm, "spec", "guest", "appendKernelCmdline")
+
+
+def password_secret(vm: Json) -> ObjectName:
+    """The Secret with the password of the VM's database: that of its group, or its own.
+
+    The name cannot be chosen: who may make VMs must not thereby read any Secret of the namespace.
+    """
+    name = name_of(vm)
+    return ObjectName(name.namespace, f"{labels_of(vm).get(LABEL_GROUP) or name.name}{PASSWORD_SUFFIX}")
 
 
 def restarts(vm: Json, pod_phase: str) -> bool:

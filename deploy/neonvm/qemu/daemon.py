@@ -52,7 +52,9 @@ async def _exchange(connection: socket.socket, request: bytes) -> bytes:
 
 
 def _request(method: str, path: str, body: str) -> bytes:
-    head = f"{method} {path} HTTP/1.1\r\nHost: guest\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    head = (
+        f"{method} {path} HTTP/1.1\r\nHost: guest\r\nContent-Length: {len(body.encode())}\r\nConnection: close\r\n\r\n"
+    )
     return (head + body).encode()
 
 

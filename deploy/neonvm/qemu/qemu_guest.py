@@ -114,6 +114,7 @@ class QemuGuest:
         self._receives = False
         self._is_moving = False
         self._cpu_had = spec.cpu_use
+        self.password = ""  # of the database; a guest that boots is ready once it has it
 
     async def start(self) -> None:
         """Launches QEMU on the VM's own disk; the guest then boots for some seconds. Raises ``GuestError``."""
@@ -192,6 +193,20 @@ class QemuGuest:
         deadline = Instant(clock.now() + _MEMORY_SECONDS)
         while await self._memory(machine) != self._spec.mem_min + wanted and clock.now() < deadline:
             await clock.sleep(_MEMORY_PAUSE)
+
+    async def set_password(self, password: str) -> None:
+        """Sets the password of the database's accounts; a guest that boots is ready once it has it.
+
+        Raises ``GuestError``.
+        """
+        self.password = password
+        if self._ready:
+            await self._send_password()
+
+    async def _send_password(self) -> None:
+        answer = await self._ask("PUT", "/password", self.password)
+        if answer.status != 200:
+            raise GuestError(f"{self._spec.vm}: {answer.text}")
 
     async def ended(self) -> str:
         """Returns once the guest cannot go on: why, what its process complained about, and its console's last lines.
@@ -319,11 +334,15 @@ class QemuGuest:
         return self._spec.mem_min + Bytes(size)
 
     async def _has_booted(self) -> bool:
-        """Whether the database is up. Before that the daemon may be unreachable: that is what booting looks like."""
+        """Return True if the database is up and has its password. An unreachable daemon is what booting looks like."""
         try:
-            return (await self._ask("GET", "/ready", seconds=_READY_SECONDS)).status == 200
+            if (await self._ask("GET", "/ready", seconds=_READY_SECONDS)).status != 200:
+                return False
+            if self.password:
+                await self._send_password()
         except GuestError:
             return False
+        return True
 
     async def _cpu(self) -> MilliCpu:
         answer = await self._ask("GET", "/cpu")

@@ -157,6 +157,10 @@ class PodRunner:
             raise GuestError(MOVED_AWAY)
         return await self._guest.set_cpu(use)
 
+    async def set_password(self, password: str) -> None:
+        """Sets the password of the guest's database. Raises ``GuestError``."""
+        await self._guest.set_password(password)
+
     async def database(self) -> Answer:
         """What the guest says of its database. Raises ``GuestError``."""
         return await self._guest.ask("GET", "/database")

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,12 +27,14 @@ from deploy.neonvm.runner.console import ConsoleCopy
 from deploy.neonvm.runner.flat_tap import FlatTap, handed_over
 from deploy.neonvm.runner.frame_return import FrameReturn
 from deploy.neonvm.runner.gate_server import GateServer
+from deploy.neonvm.runner.password import from_file, keep_password
 from deploy.neonvm.runner.pod_guest import guest_spec, own_ports
 from deploy.neonvm.runner.pod_runner import Ending, PodRunner
 from deploy.neonvm.runner.runner_api import RunnerApi
 from deploy.neonvm.runner.runner_arguments import RunnerArguments
 from deploy.neonvm.runner.tls_identity import TlsIdentity
 from protocol.messages import ObjectName
+from protocol.names import PASSWORD_KEY
 from protocol.runtime.clock import SystemClock
 from protocol.units import Seconds
 from vm_image.build import GuestImage
@@ -45,11 +48,12 @@ _SPARE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Where the pod keeps its disk (``images``), sockets and keys (``run``), and gets its tap (``flat``)."""
+    """Where the pod keeps disk (``images``), sockets and keys (``run``), and finds its tap (``flat``) and password."""
 
     images: Path
     run: Path
     flat: Path
+    password: Path
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Folders:
@@ -58,6 +62,7 @@ class Folders:
             Path(environment.get("RUNNER_IMAGES", "/vm/images")),
             Path(environment.get("RUNNER_RUN", "/run/neonvm")),
             Path(environment.get("RUNNER_FLAT", "/run/flat")),
+            Path(environment.get("RUNNER_PASSWORD", "/run/password")) / PASSWORD_KEY,
         )
 
 
@@ -95,6 +100,8 @@ async def run(told: RunnerArguments, environment: Mapping[str, str]) -> Ending:
     async with AsyncExitStack() as open_ports:
         for port, serve in ((api_port, RunnerApi(runner).serve), (qmp_port, gate.serve)):
             await _serving(open_ports, port, serve)
+        passing = asyncio.create_task(keep_password(runner, partial(from_file, folders.password), SystemClock()))
+        open_ports.callback(passing.cancel)
         return await runner.run(stop, Seconds(max(1, told.grace - _SPARE)))
 
 

@@ -23,6 +23,7 @@ from scripts.autoscale.demonstration.moves import Move, MoveWatch
 from scripts.autoscale.demonstration.report import MigrationPoint, migration_point
 from scripts.autoscale.demonstration.vm_clients import ClientReport, VmClients
 from scripts.autoscale.demonstration.vm_objects import MAY_MOVE, kept_in_place, postgres_vm
+from scripts.autoscale.passwords import make_password
 from scripts.autoscale.site import Site, SiteError
 
 NEIGHBOURS: Final = (ObjectName("default", "neighbour-1"), ObjectName("default", "neighbour-2"))
@@ -73,6 +74,7 @@ class MigrationScenario:
     async def move_in(self) -> None:
         """Makes the neighbours; they boot by themselves, and stay where they are until their clients are there."""
         for name in NEIGHBOURS:
+            await make_password(self.site.client, small_vm(name))
             await self.site.client.create(VIRTUAL_MACHINES, name.namespace, kept_in_place(small_vm(name)))
 
     async def settle(self) -> None:

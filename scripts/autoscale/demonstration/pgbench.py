@@ -11,8 +11,9 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Final
 
 from protocol.units import Seconds
@@ -72,22 +73,34 @@ def outcome_of(lines: Sequence[str], code: int) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where postgres answers."""
+    """A database that asks for ``password``."""
 
     host: str
     port: int
+    password: str = field(default="", repr=False)
 
     @property
-    def arguments(self) -> list[str]:
-        """How to reach it."""
-        return ["-h", self.host, "-p", str(self.port), "-U", "postgres"]
+    def environment(self) -> dict[str, str]:
+        """What postgres' clients are told of it: a password on a command line would be everybody's to read."""
+        place = {"PGHOST": self.host, "PGPORT": str(self.port), "PGUSER": "postgres"}
+        return {**place, "PGPASSWORD": self.password} if self.password else place
+
+
+async def problem_of(server: Server) -> str:
+    """Why the database lets nobody in; empty if it does. Raises ``PgbenchError``."""
+    with NamedTemporaryFile("w", suffix=".sql") as script:
+        script.write("SELECT 1;\n")
+        script.flush()
+        once = ["-n", "-t", "1", "-f", script.name, "postgres"]
+        said = list[str]()
+        outcome = await run_pgbench(server, once, said.append, GRACE)
+    return " ".join(said) or outcome.problem if outcome.problem else ""
 
 
 async def prepare(server: Server, scale: int) -> None:
     """Makes pgbench's tables. Raises ``PgbenchError``."""
-    outcome = await run_pgbench(
-        [*server.arguments, "-i", "-q", "-s", str(scale), "postgres"], lambda _: None, PREPARING
-    )
+    arguments = ["-i", "-q", "-s", str(scale), "postgres"]
+    outcome = await run_pgbench(server, arguments, lambda _: None, PREPARING)
     if outcome.problem:
         raise PgbenchError(outcome.problem)
 
@@ -107,10 +120,12 @@ async def press(
 
     limit = [] if rate is None else ["-R", str(rate)]
     run = ["-n", "-c", str(clients), "-j", "1", "-T", str(seconds), "-P", "1", *limit, "postgres"]
-    return await run_pgbench([*server.arguments, *run], heard, Seconds(seconds + GRACE))
+    return await run_pgbench(server, run, heard, Seconds(seconds + GRACE))
 
 
-async def run_pgbench(arguments: Sequence[str], heard: Callable[[str], None], at_most: Seconds) -> Outcome:
+async def run_pgbench(
+    server: Server, arguments: Sequence[str], heard: Callable[[str], None], at_most: Seconds
+) -> Outcome:
     """Runs pgbench to its end; ``heard`` gets every line.
 
     Raises ``PgbenchError`` where it is not installed, and where it has not ended after ``at_most``.
@@ -120,7 +135,7 @@ async def run_pgbench(arguments: Sequence[str], heard: Callable[[str], None], at
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, "LC_ALL": "C", "PGCONNECT_TIMEOUT": f"{GRACE:.0f}"},
+        env={**os.environ, **server.environment, "LC_ALL": "C", "PGCONNECT_TIMEOUT": f"{GRACE:.0f}"},
         start_new_session=True,
     )
     lines: list[str] = []

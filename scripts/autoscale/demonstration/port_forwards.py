@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -19,6 +19,7 @@ from scripts.autoscale.demonstration.groups.read_load import PgbenchReads, ReadL
 from scripts.autoscale.demonstration.loads import LoadMaker, PgbenchLoad, SimulatedLoad
 from scripts.autoscale.demonstration.pgbench import Server
 from scripts.autoscale.demonstration.vm_clients import NoClients, PgbenchClients, VmClients
+from scripts.autoscale.passwords import password_of
 from scripts.autoscale.site import Site
 
 _CLIENTS: Final = 8
@@ -57,7 +58,8 @@ class PortForwards:
         folder = ClusterFolder.of(self.cluster)
         endpoint = await ask_cluster(folder, EXPOSE_SERVICE, f"{GROUP}-read")
         primary = await self.site.client.get(VIRTUAL_MACHINES, PRIMARY)
-        return PgbenchReads(await self._postgres(primary), Server("127.0.0.1", endpoint.port))
+        server = await self._postgres(primary)
+        return PgbenchReads(server, replace(server, host="127.0.0.1", port=endpoint.port))
 
     async def _serving(self) -> list[str]:
         """Where the simulated replicas that serve take their demand."""
@@ -73,4 +75,5 @@ class PortForwards:
         return f"http://127.0.0.1:{exposed.port}"
 
     async def _postgres(self, vm: Json) -> Server:
-        return Server(*await self.stack.enter_async_context(self.site.into_vm(vm, _POSTGRES)))
+        place = await self.stack.enter_async_context(self.site.into_vm(vm, _POSTGRES))
+        return Server(*place, await password_of(self.site.client, vm))

@@ -66,8 +66,7 @@ async def probe(server: Server, seconds: int, clock: Clock) -> Noticed:
         await asyncio.to_thread(script.write_text, _SCRIPT)
         offset = time.time() - clock.now()
         arguments = ["-n", "-c", "1", "-T", str(seconds), "-f", str(script), "-l", f"--log-prefix={prefix}"]
-        whole = [*server.arguments, *arguments, "postgres"]
-        outcome = await run_pgbench(whole, lambda _: None, Seconds(seconds + GRACE))
+        outcome = await run_pgbench(server, [*arguments, "postgres"], lambda _: None, Seconds(seconds + GRACE))
         return Noticed(outcome, await asyncio.to_thread(_read, Path(folder), offset))
 
 

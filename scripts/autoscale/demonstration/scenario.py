@@ -22,6 +22,7 @@ from scripts.autoscale.demonstration.screen import Fleet, Screen
 from scripts.autoscale.demonstration.vm_failures import watch_for_ends
 from scripts.autoscale.demonstration.vm_objects import kept_in_place, postgres_vm
 from scripts.autoscale.demonstration.watcher import Watcher
+from scripts.autoscale.passwords import make_password
 from scripts.autoscale.site import Site, SiteError
 
 DEMO_VM: Final = ObjectName("default", "demo")
@@ -91,6 +92,7 @@ class Scenario:
                 each.cancel()
 
     async def _acts(self) -> None:
+        await make_password(self.site.client, demo_vm())
         await self.site.client.create(VIRTUAL_MACHINES, DEMO_VM.namespace, demo_vm())
         if not await self._until(lambda: self.watcher.snapshot().available, _BOOT):
             raise SiteError(f"the VM did not come up within {_BOOT:g} s: {self.watcher.snapshot().condition}")

@@ -17,7 +17,7 @@ def postgres_vm(name: ObjectName, cpus: int, slots: int) -> Json:
     return {
         "apiVersion": f"{VM_GROUP}/{VM_VERSION}",
         "kind": "VirtualMachine",
-        "metadata": {"name": name.name, "labels": {LABEL_ENABLED: "true"}},
+        "metadata": {"name": name.name, "namespace": name.namespace, "labels": {LABEL_ENABLED: "true"}},
         "spec": {
             "schedulerName": "autoscale-scheduler",
             "extraNetwork": {"enable": True},

@@ -33,6 +33,7 @@ from tests.kubernetes.adoption.steps import (
     vm,
 )
 from tests.kubernetes.flat_client import flat_client
+from tests.kubernetes.postgres_session import password_of
 from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
 
 pytestmark = pytest.mark.kubernetes
@@ -84,6 +85,7 @@ def from_nothing_to_nothing(release: Release) -> None:
     cluster, began = release.cluster, time.monotonic()
     installed(release, "--create-namespace")
     is_in_order(release)
+    cluster.apply(password_of(NAME))
     cluster.kubectl("apply", f"--filename={ROOT / 'vm-deploy.yaml'}")
     eventually(lambda: is_available(cluster), "the VM is available", 240.0)
     print(f"the database answers after {time.monotonic() - began:.0f} s")

@@ -86,6 +86,14 @@ def _flat_for_all(name: str) -> Obj:
     return made
 
 
+def _password_for_all(name: str) -> Obj:
+    """A container of the VM's own with the password of its database."""
+    made = runner(MINE, name)
+    made["spec"]["initContainers"][0]["volumeMounts"].append({"name": "postgres", "mountPath": "/password"})
+    return made
+
+
+_PASSWORD: Final = [{"key": "password", "path": "password"}]
 _TOKEN: Final[Obj] = {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
 _SECRET: Final[Obj] = {"projected": {"sources": [{"secret": {"name": "root"}}]}}
 _CONFIG: Final[Obj] = {"projected": {"sources": [{"configMap": {"name": "root"}}]}}
@@ -156,6 +164,13 @@ BY_CONTROLLER: Final = (
     Attempt(
         CONTROLLER, "mounts a Secret into a pod", _RUNNERS, "create", PODS, _X,
         _with_volume(_X, {"secret": {"secretName": "root"}}),
+    ),
+    Attempt(
+        CONTROLLER, "mounts another database's password into a pod", _RUNNERS, "create", PODS, _X,
+        _with_volume(_X, {"secret": {"secretName": "other.postgres-password", "items": _PASSWORD}}),
+    ),
+    Attempt(
+        CONTROLLER, "gives a VM's own container its password", _RUNNERS, "create", PODS, _X, _password_for_all(_X),
     ),
     Attempt(CONTROLLER, "projects a Secret into a pod", _RUNNERS, "create", PODS, _X, _with_volume(_X, _SECRET)),
     Attempt(

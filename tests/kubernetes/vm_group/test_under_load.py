@@ -12,7 +12,7 @@ from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VM_GROUPS
 from protocol.names import ANNOTATION_DRAINING
 from tests.kubernetes.flat_client import flat_client
 from tests.kubernetes.object_watch import asking
-from tests.kubernetes.postgres_session import Session
+from tests.kubernetes.postgres_session import Session, password_of
 from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
 from tests.kubernetes.vm_group.group_of_vms import FIRST, GROUP, HPA, NAME, PRIMARY, SECOND, GroupOfVms
 
@@ -24,7 +24,7 @@ def group(with_vms: RealKubernetes) -> Iterator[GroupOfVms]:
     """A primary and one replica that serves, and nothing of them afterwards."""
     with asking(with_vms) as api:
         found = GroupOfVms(api)
-        with_vms.apply(GROUP)
+        with_vms.apply(password_of(NAME), GROUP)
         try:
             found.serves(FIRST, seconds=600.0)
             yield found

@@ -61,7 +61,7 @@ def test_the_disk_is_copied_from_the_vms_own_image() -> None:
     spec = pod(vm())["spec"]
     (init,) = spec["initContainers"]
     assert (init["image"], init["command"][-1]) == ("postgres:15", "cp /disk.qcow2 /vm/images/rootdisk.qcow2")
-    assert [each["name"] for each in spec["volumes"]] == ["virtualmachineimages", "run", "tmp"]
+    assert [each["name"] for each in spec["volumes"]] == ["virtualmachineimages", "run", "tmp", "postgres"]
 
 
 def test_the_runner_is_told_the_vm_and_its_address() -> None:

@@ -24,6 +24,7 @@ from scripts.autoscale.demonstration.groups.group_report import GroupObservation
 from scripts.autoscale.demonstration.groups.group_watch import GroupWatch
 from scripts.autoscale.demonstration.groups.read_load import ReadLoad
 from scripts.autoscale.demonstration.watcher import Watcher
+from scripts.autoscale.passwords import make_password
 from scripts.autoscale.site import Site, SiteError
 
 _LEAVE: Final = Seconds(60.0)
@@ -72,6 +73,7 @@ class GroupScenario:
             with suppress(ApiError):  # it has gone meanwhile
                 await self.site.client.delete(VIRTUAL_MACHINES, name)
         await self._until(lambda: not self.watcher.others, _LEAVE, "VMs of the other acts did not end")
+        await make_password(self.site.client, demo_group(self.policy))
         await self.site.client.create(VM_GROUPS, GROUP.namespace, demo_group(self.policy))
         await self._until(lambda: self.watcher.is_ready, _BOOT, "the group did not come up")
         self.tell("the group serves: a primary, and a replica that streams from it")

@@ -54,7 +54,7 @@ class PgbenchReads:
 
         while goes_on() and not total.problem:
             reads = ["-n", "-S", "-c", str(_CLIENTS), "-j", "1", "-T", str(_WAVE), "-P", "1", "postgres"]
-            total += await run_pgbench([*self.endpoint.arguments, *reads], heard, Seconds(_WAVE + GRACE))
+            total += await run_pgbench(self.endpoint, reads, heard, Seconds(_WAVE + GRACE))
         return total
 
 

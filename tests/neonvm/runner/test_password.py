@@ -1,0 +1,62 @@
+"""The password of a guest's database follows the owner's Secret."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deploy.neonvm.objects.vm_spec import password_secret
+from deploy.neonvm.ports import GuestError
+from deploy.neonvm.runner.password import from_file, keep_password
+from tests.fake_clock import FakeClock
+
+
+@dataclass
+class FakeGuest:
+    """Takes a password unless it is ``away``."""
+
+    away: bool = False
+    passwords: list[str] = field(default_factory=list)
+
+    async def set_password(self, password: str) -> None:
+        if self.away:
+            raise GuestError("the guest has stopped")
+        self.passwords.append(password)
+
+
+async def test_guest_gets_each_password_once(tmp_path: Path) -> None:
+    """None at first; then the Secret is made, the guest is away for a while, and the password is changed later."""
+    clock, guest, file = FakeClock(), FakeGuest(), tmp_path / "password"
+    keeping = asyncio.create_task(keep_password(guest, lambda: from_file(file), clock))
+    heard = list[list[str]]()
+    for text, away in [(None, False), ("first\n", True), ("first\n", False), ("first\n", False), ("second", False)]:
+        if text is not None:
+            file.write_text(text)
+        guest.away = away
+        await clock.advance(5.0)
+        await settled()
+        heard.append(list(guest.passwords))
+    keeping.cancel()
+    assert heard == [[], [], ["first"], ["first"], ["first", "second"]]
+
+
+async def settled() -> None:
+    """Files are read by a thread."""
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+
+
+async def test_unusable_password_counts_as_none(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    for written in (b"two\nlines", b"\xff", b"", b"x" * 1000):
+        file.write_bytes(written)
+        assert await from_file(file) == ""
+
+
+def test_secret_is_named_by_vm_or_group() -> None:
+    def secret_of(**labels: str) -> str:
+        return str(password_secret({"metadata": {"namespace": "shop", "name": "db", "labels": labels}}))
+
+    assert secret_of() == "shop/db.postgres-password"
+    assert secret_of(**{"autoscaling.neon.tech/group": "orders"}) == "shop/orders.postgres-password"

@@ -1,0 +1,21 @@
+#!/bin/sh
+# AUTOSCALE_PASSWORD=PASSWORD password.sh: gives the database's accounts that password. Fails until the database answers.
+# A standby has its accounts from its primary, and streams from it with the password that is kept here (standby.sh).
+set -eu
+kept=/run/autoscale.pgpass
+umask 077
+printf '*:*:*:*:%s\n' "$(printf %s "$AUTOSCALE_PASSWORD" | busybox sed 's/[\\:]/\\&/g')" >$kept.new
+chown postgres $kept.new
+mv $kept.new $kept
+exec psql -XAtq -U postgres -h /run/postgresql -v ON_ERROR_STOP=1 <<'END'
+\getenv password AUTOSCALE_PASSWORD
+SET statement_timeout = '3s';
+SET log_statement = 'none';
+SET log_min_error_statement = 'panic';
+SELECT pg_is_in_recovery() AS standby \gset
+\if :standby
+\else
+ALTER ROLE postgres PASSWORD :'password';
+ALTER ROLE replicator PASSWORD :'password';
+\endif
+END
