@@ -19,14 +19,15 @@ _NO_BINDING: Final = "biws"
 class Proof:
     """The answers of one session to the server's requests for authentication.
 
-    >>> proof = Proof("pencil", "rOprNGfwEbeRWgbNEkqO")
+    >>> proof = Proof("pencil", "rOprNGfwEbeRWgbNEkqO", "user")
     >>> first = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
-    >>> proof.answer(struct.pack("!i", 11) + first)[5:]  # the proof of RFC 7677, whose user is named
-    b'c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=5EHqf4QfP6XN3Yyp2L1sNIe2g8lkpPHMZ46C+hI5yXw='
+    >>> proof.answer(struct.pack("!i", 11) + first)[5:]  # the example of RFC 7677
+    b'c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ='
     """
 
     password: str
     nonce: str
+    user: str = "postgres"
 
     def answer(self, request: bytes) -> bytes:
         """The message that answers the body of an ``R`` message; empty if it asks for nothing."""
@@ -40,7 +41,7 @@ class Proof:
 
     @property
     def _bare(self) -> str:
-        return f"n=,r={self.nonce}"
+        return f"n={self.user},r={self.nonce}"
 
     def _final(self, server_first: str) -> str:
         fields = dict(each.split("=", 1) for each in server_first.split(","))
