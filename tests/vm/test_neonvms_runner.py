@@ -130,7 +130,7 @@ async def test_it_serves_under_it_follows_it_and_ends_in_order(tmp_path: Path) -
     console = tmp_path / "console"
     console.touch()
     with machine(image, tmp_path) as vm:
-        await until_said(lambda: has_said(console, "ready to accept connections"), wanted=True)
+        await until_said(lambda: has_said(console, "the database has its password"), wanted=True)
         asked = "SELECT current_setting('work_mem'), current_setting('cluster_name')"
         assert await vm.sql(asked) == "7MB|the shop\n"
         asked = "CREATE TEMP TABLE said (it text); COPY said FROM PROGRAM 'echo $SHOP'; SELECT * FROM said"

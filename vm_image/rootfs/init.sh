@@ -86,7 +86,8 @@ forever sh "$here/postgres.sh" "$primary" &
 [ ! -f /etc/autoscale/secret/password ] || {
     AUTOSCALE_PASSWORD=$(cat /etc/autoscale/secret/password)
     export AUTOSCALE_PASSWORD
-    until sh "$here/password.sh" 2>/dev/null; do busybox sleep 2; done
+    until sh "$here/password.sh" >/dev/null 2>&1; do busybox sleep 2; done
+    echo "autoscale: the database has its password"
 } &
 if [ -z "$cpu" ]; then
     [ -n "$switched" ] || { forever busybox uevent sh "$here/plugged.sh" & sh "$here/plugged.sh"; }

@@ -7,6 +7,11 @@ umask 077
 printf '*:*:*:*:%s\n' "$(printf %s "$AUTOSCALE_PASSWORD" | busybox sed 's/[\\:]/\\&/g')" >$kept.new
 chown postgres $kept.new
 mv $kept.new $kept
+# A psql for nothing, at each look while the guest boots, would take most of an emulated CPU.
+read -r state <<END
+$(busybox sed -n 8p /var/lib/postgresql/data/postmaster.pid 2>&1)
+END
+[ "$state" = ready ] || { echo "${state:-it is starting}" && exit 1; }
 exec psql -XAtq -U postgres -h /run/postgresql -v ON_ERROR_STOP=1 <<'END'
 \getenv password AUTOSCALE_PASSWORD
 SET statement_timeout = '3s';

@@ -336,13 +336,11 @@ class QemuGuest:
     async def _has_booted(self) -> bool:
         """Return True if the database is up and has its password. An unreachable daemon is what booting looks like."""
         try:
-            if (await self._ask("GET", "/ready", seconds=_READY_SECONDS)).status != 200:
-                return False
-            if self.password:
+            if self.password:  # a standby copies its primary with it, and is ready after that
                 await self._send_password()
+            return (await self._ask("GET", "/ready", seconds=_READY_SECONDS)).status == 200
         except GuestError:
             return False
-        return True
 
     async def _cpu(self) -> MilliCpu:
         answer = await self._ask("GET", "/cpu")
