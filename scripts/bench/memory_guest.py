@@ -17,10 +17,10 @@ from typing import Final
 
 from agent.adapters.exposition import COLLECTORS
 from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
+from deploy.neonvm.password import PasswordGuest
 from deploy.neonvm.ports import Guest, GuestError, GuestPhase, GuestSpec
 from deploy.neonvm.qemu.machine import Hypervisor, Machine
 from deploy.neonvm.qemu.qemu_guest import QemuGuests
-from deploy.neonvm.runner.password import PasswordGuest
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Bytes, MilliCpu, Seconds

@@ -28,6 +28,7 @@ from deploy.local.process import ProcessSupervisor
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import has_agent
 from deploy.neonvm.objects.vm_spec import kernel_arguments, machine_of, password_secret
+from deploy.neonvm.password import PasswordGuest, keep_password, usable
 from deploy.neonvm.ports import (
     ClusterNetwork,
     Guest,
@@ -46,7 +47,6 @@ from deploy.neonvm.ports import (
     TransferLimits,
 )
 from deploy.neonvm.runner.guest_of_vm import guest_of_vm
-from deploy.neonvm.runner.password import PasswordGuest, keep_password, usable
 from deploy.neonvm.runner.resizer import HERE, Pace, Resizer
 from protocol.kubernetes.objects import Json, name_of, node_of, text, uid_of
 from protocol.kubernetes.resources import SECRETS

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.neonvm.objects.vm_spec import password_secret
+from deploy.neonvm.password import from_file, keep_password
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.runner.password import from_file, keep_password
 from tests.fake_clock import FakeClock
 
 
