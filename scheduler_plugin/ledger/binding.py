@@ -24,6 +24,7 @@ from scheduler_plugin.ledger.outcomes import (
     ReadPod,
     RequestsSeen,
     Reservation,
+    RoomFreed,
     UnknownPodError,
 )
 from scheduler_plugin.ledger.state import LedgerState
@@ -57,7 +58,7 @@ def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
         else:
             found = sort_out(names, {name: judge_target(state, pod, pod.migration, name) for name in names})
         if found.fits:
-            state.waiting.woken(pod.uid)
+            state.waiting.fits(pod.uid)
             state.sampled.forget(pod.uid)
         elif not state.is_gone(pod.uid):
             account = state.accounts.of(pod) if state.accounts.is_run_by(pod) else None
@@ -67,6 +68,35 @@ def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
     elsewhere = f"the pod holds a reservation on node {held.node}"
     others = {name: elsewhere for name in names if name != held.node}
     return Filtered([name for name in names if name == held.node], others, {})
+
+
+def find_waiting(state: LedgerState, pods: list[PodFacts]) -> list[Effect]:
+    """Of the listed pods, those that kube-scheduler has found no node for wait again; those that fit are called."""
+    everywhere, calls = frozenset(state.rooms), dict[str, None]()
+    for pod in pods:
+        is_ours = pod.scheduler == state.scheduler and not (pod.uid in state.claims or state.is_gone(pod.uid))
+        if not (is_ours and pod.unschedulable and pod.node is None):
+            continue
+        state.waiting.add(pod, state.accounts.of(pod) if state.accounts.is_run_by(pod) else None, everywhere)
+        node = _called_for(state, pod)
+        if node is not None:
+            calls[node] = None
+            state.waiting.woken(pod.uid)
+    return [RoomFreed(node) for node in calls]
+
+
+def _called_for(state: LedgerState, pod: PodFacts) -> str | None:
+    """A node that the pod may fit by now, one without taints if there is one; None if it fits nowhere."""
+    try:
+        names = state.rooms if pod.migration is not None else state.node_indexes.of(claim_of(state, pod)).fitting()
+    except NotReadyError:  # kube-scheduler asks until it is known
+        names = state.rooms
+    return next((name for name in names if not _is_tainted(state, name)), next(iter(names), None))
+
+
+def _is_tainted(state: LedgerState, name: str) -> bool:
+    facts = state.nodes[name].facts
+    return facts is not None and bool(facts.traits.taints)
 
 
 def reserve(state: LedgerState, pod: PodFacts, node: str) -> Reservation:

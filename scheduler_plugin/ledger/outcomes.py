@@ -124,6 +124,7 @@ class Reservation:
     verdict: Verdict
     detail: str = ""
     needs_bind: bool = False
+    effects: tuple[Effect, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

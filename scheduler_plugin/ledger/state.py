@@ -26,8 +26,8 @@ from scheduler_plugin.ledger.moves import Migrations
 from scheduler_plugin.ledger.outcomes import Effect, ReadPod, RoomFreed
 from scheduler_plugin.ledger.sampled_pods import SampledPods
 from scheduler_plugin.ledger.vm_accounts import VmAccounts
-from scheduler_plugin.ledger.waiting_pods import WaitingPods
-from scheduler_plugin.placement import FITS, Room, verdict
+from scheduler_plugin.ledger.waiting_pods import WaitingPod, WaitingPods
+from scheduler_plugin.placement import Room
 from scheduler_plugin.placement.node_index import NodeIndexes
 
 REMEMBERED_GONE: Final = 20_000
@@ -57,6 +57,7 @@ class LedgerState:
         self._revision = 0
         self._gone: dict[str, None] = {}
         self._touched: dict[str, None] = {}
+        self._unheard: list[WaitingPod] = []
 
     def next_revision(self) -> int:
         """A number above all given out before: outcomes of writes are told apart by it."""
@@ -269,6 +270,7 @@ class LedgerState:
                 self.change(claim, unmet=ZERO)
         for account in [each for each in self.vms.values() if each.in_doubt and not (each.pending or each.claims)]:
             self._agent_gone(account)
+        self._unheard += self.waiting.unheard(now)
 
     def finish(self, *, outside: bool) -> tuple[Effect, ...]:
         """Ends a step. ``outside``: facts from outside caused it, so it may have pushed a node over its total."""
@@ -289,31 +291,26 @@ class LedgerState:
         freed = self._wake()
         self._touched.clear()
         self._changed_vms.clear()
+        self._unheard.clear()
         effects: tuple[Effect, ...] = (*self.orders, *freed)
         self.orders.clear()
         return effects
 
     def _wake(self) -> list[RoomFreed]:
         """The nodes to touch, so that pods that wait on them and would fit now are looked at again."""
-        nodes: dict[str, None] = {}
         if not self.waiting:
             return []
-        for account in self._changed_vms:
-            for pod in self.waiting.resized(account):
-                node = next((each for each in pod.nodes if verdict(self.rooms.get(each), pod.claim) is FITS), None)
-                if node is not None:
-                    nodes[node] = None
-                    self._woken(pod.facts.uid)
-        for name in self._touched:
-            room = self.rooms.get(name)
-            for pod in [] if room is None else self.waiting.fitting(room):
-                nodes[name] = None
-                self._woken(pod.facts.uid)
-        return [RoomFreed(name) for name in nodes]
+        changed = [pod for account in self._changed_vms for pod in self.waiting.resized(account)]
+        nodes = [self._call(pod.facts.uid, pod.goal(self.rooms)) for pod in (*changed, *self._unheard)]
+        for room in filter(None, map(self.rooms.get, self._touched)):
+            nodes += [self._call(pod.facts.uid, room.node) for pod in self.waiting.fitting(room)]
+        return [RoomFreed(node) for node in dict.fromkeys(nodes) if node is not None]
 
-    def _woken(self, uid: str) -> None:
-        self.waiting.woken(uid)
-        self.sampled.forget(uid)
+    def _call(self, uid: str, node: str | None) -> str | None:
+        if node is not None:
+            self.waiting.woken(uid)
+            self.sampled.forget(uid)
+        return node
 
     def unlisted(self, uids: Iterable[str]) -> list[Claim]:
         """The claims whose pods are not in a complete list, though they may be expected there."""

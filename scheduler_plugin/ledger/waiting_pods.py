@@ -3,18 +3,21 @@
 Rules that hold here:
 
 - A pod waits on the nodes that it was refused on. It is woken once, when one of them can take it; then it is asked
-  about again, and waits anew if it must.
+  about again, and waits anew if it must. If it is not asked about, the call was lost: it is called again, for another
+  node if there is one, a few times; kube-scheduler may refuse it for reasons of its own.
+- A process that starts finds who waits by what kube-scheduler says on pods, and then they wait on all nodes.
 - A pod that is gone, bound or fits again waits no more. Pods that no watch has shown are few: the oldest are forgotten.
 - Pods that were asked about together share one set of nodes: there are few sets, of thousands of names each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
-from protocol.units import Resources
+from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.claims import VmAccount, claim_size
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.placement import FITS, Room, verdict
@@ -22,15 +25,31 @@ from scheduler_plugin.placement import FITS, Room, verdict
 MOST_UNSEEN: Final = 1_000
 """So many waiting pods are kept that no watch has shown."""
 
+ASKED_WITHIN: Final = Seconds(30.0)
+"""A pod that was woken is asked about within this time: kube-scheduler lets it wait 10 s at most."""
+
+MOST_CALLS: Final = 4
+"""So often a pod is called before it only waits for room again."""
+
 
 @dataclass(slots=True, eq=False)
 class WaitingPod:
-    """A pod that needs ``claim``, as does its VM's ``account``; ``nodes`` are those that refused it."""
+    """A pod that needs ``claim``, as does its VM's ``account``; ``nodes`` are those that refused it.
+
+    ``calls`` counts how often it was woken without being asked about, ``called_at`` is when that was noticed last.
+    """
 
     facts: PodFacts
     account: VmAccount | None
     claim: Resources
     nodes: frozenset[str]
+    calls: int = 0
+    called_at: Instant | None = None
+
+    def goal(self, rooms: Mapping[str, Room]) -> str | None:
+        """A node that the pod fits now, by each call in vain another one; None if it fits on none."""
+        fitting = (name for name in self.nodes if verdict(rooms.get(name), self.claim) is FITS)
+        return next(iter(list(islice(fitting, self.calls + 1))[-1:]), None)
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +70,7 @@ class WaitingPods:
         self._seen: set[str] = set()
         self._unseen: dict[str, None] = {}
         self._unlisted: dict[str, WaitingPod] = {}
+        self._called: dict[str, WaitingPod] = {}
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -72,8 +92,29 @@ class WaitingPods:
         self._drop(uid)
 
     def woken(self, uid: str) -> None:
-        """The pod will be asked about again."""
+        """The pod was called: it should be asked about soon. One that no watch shows may be gone."""
+        pod = self._pods.get(uid)
         self._drop(uid)
+        if pod is not None and uid in self._seen:
+            pod.calls, pod.called_at = pod.calls + 1, None
+            self._called[uid] = pod
+
+    def fits(self, uid: str) -> None:
+        """The pod was asked about and fits somewhere."""
+        self._drop(uid)
+
+    def unheard(self, now: Instant) -> list[WaitingPod]:
+        """Those that were called in vain; they wait again, and these are to be called again."""
+        found = []
+        for uid, pod in list(self._called.items()):
+            if pod.called_at is None:
+                pod.called_at = now
+            elif now - pod.called_at >= ASKED_WITHIN:
+                del self._called[uid]
+                pod.claim = claim_size(pod.facts, pod.account)
+                self._enter(pod)
+                found += [pod] if pod.calls < MOST_CALLS else []
+        return found
 
     def seen(self, uid: str) -> None:
         """A watch shows the pod, and that it is not bound."""
@@ -86,7 +127,7 @@ class WaitingPods:
         """A complete list names ``uids``; what it does not name waits again only if it is seen later."""
         self._seen &= uids
         self._unlisted = {uid: pod for uid, pod in self._pods.items() if uid not in uids}
-        for uid in self._unlisted:
+        for uid in self._unlisted.keys() | (self._called.keys() - uids):
             self._drop(uid)
 
     def resized(self, account: VmAccount) -> list[WaitingPod]:
@@ -120,6 +161,7 @@ class WaitingPods:
     def _drop(self, uid: str) -> None:
         pod = self._pods.pop(uid, None)
         self._unseen.pop(uid, None)
+        self._called.pop(uid, None)
         if pod is None:
             return
         group = self._groups[pod.nodes]

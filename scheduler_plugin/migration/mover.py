@@ -134,6 +134,7 @@ class Mover:
     def _reserve(self, move: Move) -> None:
         context = self._context
         reservation = context.ledger.reserve_move(move, self._name_for(move), context.clock.now())
+        context.order(reservation.effects)
         if not isinstance(reservation.verdict, Fits):
             reason = f"{reservation.verdict.message} {reservation.detail}".rstrip()
             LOG.warning("move not reserved", extra={"vm": str(move.vm), "to": move.target, "reason": reason})
@@ -141,7 +142,6 @@ class Mover:
         what = {"vm": str(move.vm), "from": move.source, "to": move.target, "reason": move.reason}
         LOG.info("move reserved", extra=what)
         context.telemetry.migrations.causes.labels(move.cause.value).inc()
-        context.order(reservation.effects)
 
     def _name_for(self, move: Move) -> ObjectName:
         """A VM moves at most once a second, so the second tells its migrations apart, also after a restart."""

@@ -12,6 +12,7 @@ from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.telemetry import LOG
+from scheduler_plugin.workers.for_each import for_each
 
 DELETE_RETRY: Final = Seconds(5.0)
 
@@ -35,19 +36,20 @@ class MigrationRemover:
         while True:
             await self._any_unwanted.wait()
             self._any_unwanted.clear()
-            for name in list(self._unwanted):
-                why = self._unwanted.get(name)  # while others were deleted, this one may have become wanted
-                if why is not None:
-                    await self._remove(name, why)
+            if not all(await for_each(list(self._unwanted), self._remove)):
+                await self._context.clock.sleep(DELETE_RETRY)
 
-    async def _remove(self, name: ObjectName, why: str) -> None:
+    async def _remove(self, name: ObjectName) -> bool:
+        """False if the deletion failed."""
+        why = self._unwanted.get(name)  # while others were deleted, this one may have become wanted
         found = self._context.feed.migrations.facts.get(name)
-        if found is None or found.facts.is_leaving:
-            return
+        if why is None or found is None or found.facts.is_leaving:
+            return True
         try:
             await self._context.writer.delete_migration(name, found.facts.uid)
         except ApiError as error:
             if not (isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND):
                 what = {"migration": str(name), "why": why, "reason": str(error)}
                 LOG.warning("migration not deleted, trying again", extra=what)
-                await self._context.clock.sleep(DELETE_RETRY)
+                return False
+        return True

@@ -127,6 +127,7 @@ class Service:
             reservation = self.context.ledger.reserve(pod, node)
         except (LedgerError, ApiError) as error:
             return str(error)
+        self.context.order(reservation.effects)
         if not isinstance(reservation.verdict, Fits):
             return _why_not(reservation.verdict, reservation.detail)
         return await self._bind_reserved(pod, node) if reservation.needs_bind else ""

@@ -2,7 +2,8 @@
 
 Rules that hold here:
 
-- A node is touched at most once per interval, however often room was freed on it; one that fails is tried again.
+- A node is touched at most once per interval, however often room was freed on it; one that fails is tried again for as
+  long as the node is there, whatever the API server said.
 - "Not bound" is believed only ``BIND_SETTLE`` after a bind went missing: until then it may still land. "Bound" and
   "gone" are believed at once.
 """
@@ -12,7 +13,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Never
 
-from protocol.kubernetes.refusals import RefusalKind
+from protocol.backoff import Backoff, Retries
+from protocol.kubernetes.refusals import RefusalKind, heeded
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
 from protocol.units import Seconds
@@ -21,12 +23,16 @@ from scheduler_plugin.cluster.recent_writes import RecentWrites
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import PodFacts, ReadPod, RoomFreed
 from scheduler_plugin.telemetry import LOG
+from scheduler_plugin.workers.for_each import for_each
 
 BIND_SETTLE: Final = Seconds(10.0)
 """A binding that was sent so long ago has landed or never will."""
 
 TIME_STEP: Final = Seconds(5.0)
 """How often the ledger is told that time has passed."""
+
+TOUCH_BACKOFF: Final = Backoff(Seconds(0.5), Seconds(30.0))
+"""Between two rounds of touching nodes of which one has failed, beside the interval of the settings."""
 
 READ_INTERVAL: Final = Seconds(1.0)
 """Between two rounds of reading pods whose fate is still unknown."""
@@ -71,23 +77,32 @@ class BackgroundTasks:
         return found if found is not None and found.uid == uid else None
 
     async def _wake(self) -> Never:
+        retries = Retries(TOUCH_BACKOFF)
         while True:
             first = await self._context.queues.wakes.take()
-            for order in (first, *self._context.queues.wakes.take_all()):
-                await self._touch(order)
-            await self._context.clock.sleep(self._context.feed.settings.wake_interval)
+            errors = await for_each((first, *self._context.queues.wakes.take_all()), self._touch)
+            wait = self._context.feed.settings.wake_interval
+            failed = [heeded(error.retry_after) for error in errors if error is not None]
+            if failed:
+                wait = Seconds(wait + max(failed) + retries.failed(self._context.clock.jitter()))
+            else:
+                retries.succeeded()
+            await self._context.clock.sleep(wait)
 
-    async def _touch(self, order: RoomFreed) -> None:
+    async def _touch(self, order: RoomFreed) -> ApiError | None:
+        """Why the node was not touched, if that is to be tried again."""
         try:
             await self._context.writer.touch_node(order.node, micro_timestamp(self._context.clock.wall()))
-            self._context.telemetry.wakes.labels("done").inc()
-        except ApiRefusedError as error:
-            self._context.telemetry.wakes.labels("refused").inc()
-            LOG.warning("node not touched, pods may wait longer", extra={"node": order.node, "reason": str(error)})
         except ApiError as error:
-            self._context.telemetry.wakes.labels("unknown").inc()
+            is_refused = isinstance(error, ApiRefusedError)
+            self._context.telemetry.wakes.labels("refused" if is_refused else "unknown").inc()
+            if isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND:
+                return None
             LOG.warning("node not touched, trying again", extra={"node": order.node, "reason": str(error)})
             self._context.queues.wakes.put(order.node, order)
+            return error
+        self._context.telemetry.wakes.labels("done").inc()
+        return None
 
     async def _pass_time(self) -> Never:
         """Ends promises to agents that were never heard of, and wishes of those that are heard of no more."""
@@ -99,8 +114,7 @@ class BackgroundTasks:
     async def _read(self) -> Never:
         while True:
             first = await self._context.queues.reads.take()
-            for order in (first, *self._context.queues.reads.take_all()):
-                await self._settle_later(order)
+            await for_each((first, *self._context.queues.reads.take_all()), self._settle_later)
             await self._context.clock.sleep(READ_INTERVAL)
 
     async def _settle_later(self, order: ReadPod) -> None:

@@ -11,7 +11,8 @@ Rules that hold here:
 - A write that has changed nothing proves nothing about earlier ones: it counts as unsure too.
 - The ledger hears how each write ended, whatever happens to the caller: confirmed, or unsure. What it has heard so of a
   VM it is not told again; but it is where the store was restored or the term ended meanwhile.
-- Decreases go at a bounded rate. One that fails is not repeated here: the agent's next message orders it again.
+- Decreases go at a bounded rate, several at a time, so that VMs whose writes hang do not hold up the others. One that
+  fails is not repeated here: the agent's next message orders it again.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from scheduler_plugin.cluster.write import WRITE_TIMEOUT
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import PersistPermit, VmFacts
 from scheduler_plugin.telemetry import LOG
+from scheduler_plugin.workers.for_each import AT_ONCE
 
 
 class PermitWriter:
@@ -63,11 +65,20 @@ class PermitWriter:
         self._context.telemetry.permit_written(outcome, waited)
         return outcome == "stored"
 
-    async def run(self) -> Never:
+    async def run(self) -> None:
         """Carries out the decreases that were ordered, for ever."""
+        pace = asyncio.Lock()
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(AT_ONCE):
+                tasks.create_task(self._lower(pace))
+
+    async def _lower(self, pace: asyncio.Lock) -> Never:
+        """One of those who write; an order is taken and begun in one step, so that none is overtaken by an increase."""
         while True:
-            await self.store(await self._context.queues.permits.take())
-            await self._context.clock.sleep(Seconds(1 / self._context.feed.settings.lazy_writes_per_second))
+            async with pace:
+                await self._context.clock.sleep(Seconds(1 / self._context.feed.settings.lazy_writes_per_second))
+                order = await self._context.queues.permits.take()
+            await self.store(order)
 
     async def _write(self, order: PersistPermit) -> str:
         stored = None

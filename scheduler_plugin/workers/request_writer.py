@@ -12,7 +12,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +26,7 @@ from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import Effect, LedgerError, PodFacts, ResizePod
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.workers.api_discovery import offers_pod_resize
+from scheduler_plugin.workers.for_each import AT_ONCE, for_each
 
 PATIENCE: Final = Seconds(2.0)
 """Kubelets answer within a second; agents wait for five."""
@@ -39,7 +40,7 @@ ROUND: Final = Seconds(2.0)
 LOOK_AGAIN: Final = Seconds(300.0)
 """After so long an API server without ``pods/resize`` is asked whether it has been upgraded."""
 
-AT_ONCE: Final = 256
+LOOKS_AT_ONCE: Final = 256
 """So many pods are looked at before others get their turn."""
 
 TRIES: Final = 4
@@ -135,25 +136,42 @@ class RequestWriter:
         context.telemetry.requests.followed.set(context.ledger.follows_requests)
 
     async def _round(self) -> None:
+        uids = self._context.ledger.requests_astray()
+        astray = enumerate(uids, start=1)
+        short = await for_each(range(min(AT_ONCE, len(uids))), lambda _: self._correct(astray))
+        self._context.telemetry.requests.short.set(sum(short))
+
+    async def _correct(self, astray: Iterator[tuple[int, str]]) -> int:
+        """Writes for one of those who are ``astray`` after the other; how many stay short."""
         ledger, short = self._context.ledger, 0
-        for count, uid in enumerate(ledger.requests_astray(), start=1):
+        for count, uid in astray:
             async with self._turn(uid):
                 has_written = await self._carry_out(partial(ledger.requests_due, uid))
             if has_written:
-                await self._context.clock.sleep(Seconds(1 / self._context.feed.settings.lazy_writes_per_second))
+                await self._context.clock.sleep(Seconds(AT_ONCE / self._context.feed.settings.lazy_writes_per_second))
             short += ledger.is_unheld(uid)
-            if count % AT_ONCE == 0:
+            if count % LOOKS_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        self._context.telemetry.requests.short.set(short)
+        return short
 
     async def _follow_waiting(self) -> Never:
+        queue = self._context.queues.waiting_requests
         while True:
-            seen = await self._context.queues.waiting_requests.take()
-            pod = self._context.feed.pod(seen.name, seen.uid) or seen
-            with suppress(LedgerError):
-                for order in self._context.ledger.requests_of_waiting(pod):
-                    if await self._write(order) != "refused":
-                        break
+            first = await queue.take()
+            again = await for_each((first, *queue.take_all()), self._request_waiting)
+            for pod in filter(None, again):
+                queue.put(pod.uid, pod)
+            await self._context.clock.sleep(ROUND if any(again) else Seconds(0.0))
+
+    async def _request_waiting(self, seen: PodFacts) -> PodFacts | None:
+        """The pod, if that is to be tried again."""
+        pod, outcome = self._context.feed.pod(seen.name, seen.uid) or seen, ""
+        with suppress(LedgerError):
+            for order in self._context.ledger.requests_of_waiting(pod):
+                outcome = await self._write(order)
+                if outcome != "refused":
+                    break
+        return pod if outcome in {"conflict", "unknown"} else None
 
     async def _carry_out(self, find: Callable[[Instant], Found]) -> bool:
         """Writes what is found to be written, again where it was refused; whether anything was sent."""

@@ -232,12 +232,25 @@ async def test_a_pod_that_cannot_be_read_keeps_its_room_and_is_read_again(
         assert scheduler.reserved("n1") == "0 cpu, 0", "a conflict is certain: this call bound nothing"
 
 
-async def test_a_wake_up_that_is_refused_is_not_repeated(cluster: FakeCluster, clock: FakeClock) -> None:
+@pytest.mark.parametrize("refuse", [429, 403, 401, 409])
+async def test_refused_wake_up_is_repeated(cluster: FakeCluster, clock: FakeClock, refuse: int) -> None:
     async with running(cluster, clock) as scheduler:
         first, second = waiting_pod(cluster, "first"), waiting_pod(cluster, "second")
         await scheduler.bind(first, "n1")
         await scheduler.filter(second, "n1")
-        cluster.faults.append(Fault(to("PATCH", "/nodes/n1"), refuse=403))
+        cluster.faults.append(Fault(to("PATCH", "/nodes/n1"), refuse=refuse, times=3))
         cluster.remove(PODS, "default", "first")
-        await clock.advance(5)
+        await clock.advance(20)
+        assert "annotations" in cluster.get(NODES, "", "n1")["metadata"]
+        assert len(cluster.made("PATCH", "/nodes/n1")) == 4
+
+
+async def test_wake_up_by_a_node_that_is_gone_is_not_repeated(cluster: FakeCluster, clock: FakeClock) -> None:
+    async with running(cluster, clock) as scheduler:
+        first, second = waiting_pod(cluster, "first"), waiting_pod(cluster, "second")
+        await scheduler.bind(first, "n1")
+        await scheduler.filter(second, "n1")
+        cluster.faults.append(Fault(to("PATCH", "/nodes/n1"), refuse=404))
+        cluster.remove(PODS, "default", "first")
+        await clock.advance(20)
         assert len(cluster.made("PATCH", "/nodes/n1")) == 1

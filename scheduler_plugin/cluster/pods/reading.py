@@ -72,7 +72,7 @@ def pod_facts(found: Pod, traits: PodTraits = PLAIN_POD) -> PodFacts:
         vm_uid=vm_uid,
         migration_uid=migration_uid,
         around=ZERO if vm is None else around,
-        unschedulable="" if migration is None else _unschedulable(status),
+        unschedulable="" if found.spec.nodeName else _unschedulable(status),
         deferred=deferred(found, status, requests) if vm is None else ZERO,
         asks_room=vm is None and (meta.labels or {}).get(LABEL_MAKE_ROOM) == "true",
         traits=traits,

@@ -28,16 +28,17 @@ class ClusterFacts(LedgerPart):
 
         A pod that is missing is gone, unless its bind is younger than the list may be: that one is read again.
         """
-        state = self._state
+        state, listed, is_first = self._state, list(pods), not self.is_ready
         self._list_nodes(list(nodes))
         self._list_vms(list(vms), now)
-        doubtful = self._list_pods(list(pods))
+        doubtful = self._list_pods(listed)
         doubtful += migration_reservations.relist(state, list(migrations), now)
-        if not self.is_ready:
+        if is_first:
             state.rebuilt(now)
         state.lapse(now)
         self.is_ready = True
-        return (*doubtful, *self._finish(outside=True))
+        effects = (*doubtful, *self._finish(outside=True))
+        return (*effects, *binding.find_waiting(state, listed)) if is_first else effects
 
     def _list_nodes(self, nodes: list[NodeFacts]) -> None:
         for node in nodes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from protocol.messages import ObjectName
 from protocol.units import Instant
 from scheduler_plugin.ledger import migration_reservations
@@ -20,8 +22,7 @@ class MigrationOrders(LedgerPart):
         """
         self._require_ready()
         reservation = migration_reservations.reserve_move(self._state, move, migration, now)
-        self._finish(outside=False)
-        return reservation
+        return replace(reservation, effects=(*reservation.effects, *self._finish(outside=False)))
 
     def migration_created(self, name: ObjectName) -> Effects:
         """The API made a migration that we ordered; it will be seen."""

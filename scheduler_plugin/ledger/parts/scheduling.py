@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from dataclasses import replace
 from zlib import crc32
 
 from protocol.ranking.config import RankingConfig
@@ -58,7 +59,7 @@ class Scheduling(LedgerPart):
         if len(found) == 1:
             state.assumed.assume(pod.uid, found[0], claim)
         if found:
-            state.waiting.woken(pod.uid)
+            state.waiting.fits(pod.uid)
             state.sampled.forget(pod.uid)
         return found
 
@@ -86,11 +87,13 @@ class Scheduling(LedgerPart):
         return self._state.node_indexes.of(binding.claim_of(self._state, pod)).scores(names)
 
     def reserve(self, pod: PodFacts, node: str) -> Reservation:
-        """Bind: reserves room or refuses. Raises ``NotReadyError``, and ``UnknownPodError`` for a pod that is gone."""
+        """Bind: reserves room or refuses. Raises ``NotReadyError``, and ``UnknownPodError`` for a pod that is gone.
+
+        Carry out its effects: the target of a migration may need less than was reserved for it.
+        """
         self._require_ready()
         reservation = binding.reserve(self._state, pod, node)
-        self._finish(outside=False)
-        return reservation
+        return replace(reservation, effects=self._finish(outside=False))
 
     def bind_done(self, uid: str, node: str) -> Effects:
         """The API accepted a bind."""

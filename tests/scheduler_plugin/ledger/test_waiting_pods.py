@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.units import ZERO
-from scheduler_plugin.ledger import RoomFreed, waiting_pods
+from protocol.units import ZERO, Instant
+from scheduler_plugin.ledger import Ledger, PodFacts, RoomFreed, waiting_pods
 from scheduler_plugin.ledger.waiting_pods import WaitingPods
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, node, plain_pod, vm, vm_pod
 
@@ -123,3 +123,64 @@ def test_two_pods_of_one_vm_wait_by_themselves() -> None:
 def test_nothing_waits_at_first() -> None:
     assert len(WaitingPods()) == 0
     assert Fleet(node()).ledger.rooms["n1"].reserved == ZERO
+
+
+def test_target_that_needs_less_than_was_reserved_calls_who_waits() -> None:
+    """The source pod had a sidecar that the target has not: the bind frees its part of the reservation."""
+    source = replace(vm_pod("a", "n1"), requests=amount(1.1), around=amount(1))
+    fleet = Fleet(node(), node("n2"), vm("a", amount(2), pod=source.name), source)
+    fleet.did(fleet.ledger.see_migration(migration("a", to="n2"), LATER))
+    assert fleet.on("n2") == amount(3)
+    refused(fleet, "w", 7, "n2")
+    target = replace(vm_pod("a", uid="t"), migration=migration("a").name)
+    assert fleet.ledger.reserve(target, "n2").effects == (RoomFreed("n2"),)
+
+
+def waits(of: str, needs: float) -> PodFacts:
+    """A pod for which kube-scheduler has found no node."""
+    return replace(plain_pod(of, amount(needs)), unschedulable="0/1 nodes are available")
+
+
+def test_who_waits_is_found_in_the_first_list() -> None:
+    fits, fits_not = waits("fits", 3), waits("no", 9.5)
+    ledger = Ledger()
+    assert ledger.resync([node("n1")], [fits, fits_not], [], LATER) == (RoomFreed("n1"),)
+    assert ledger.waiting == 1
+    assert ledger.see_node(node("n1", 20)) == (RoomFreed("n1"),)
+
+
+def test_pod_whose_vm_is_not_known_yet_is_called() -> None:
+    """kube-scheduler asks again by itself until it is known."""
+    pod = replace(vm_pod("a"), unschedulable="0/1 nodes are available")
+    assert Ledger().resync([node("n1")], [pod], [], LATER) == (RoomFreed("n1"),)
+    assert Ledger().resync([], [pod], [], LATER) == ()
+
+
+def test_pod_called_in_vain_is_called_for_another_node() -> None:
+    fleet = Fleet(node("n1"), node("n2"), plain_pod("on-n1", amount(8), "n1"), plain_pod("on-n2", amount(8), "n2"))
+    fleet.did(fleet.ledger.see_pod(plain_pod("w", amount(3))))
+    refused(fleet, "w", 3, "n1", "n2")
+    (first,) = fleet.did(fleet.ledger.lose_pod("uid-on-n1"))
+    fleet.did(fleet.ledger.lose_pod("uid-on-n2"))
+    assert first == RoomFreed("n1")
+    assert fleet.did(fleet.ledger.pass_time(LATER)) == ()
+    (second,) = fleet.did(fleet.ledger.pass_time(Instant(LATER + 30)))
+    assert second in {RoomFreed("n1"), RoomFreed("n2")}
+    assert fleet.did(fleet.ledger.pass_time(Instant(LATER + 40))) == ()
+    (third,) = fleet.did(fleet.ledger.pass_time(Instant(LATER + 80)))
+    assert third == second  # there are two: the third call goes to the last of them, too
+    fleet.did(fleet.ledger.pass_time(Instant(LATER + 90)))
+    fleet.did(fleet.ledger.see_pod(plain_pod("other", amount(8), "n1")))
+    fleet.did(fleet.ledger.see_pod(plain_pod("more", amount(8), "n2")))
+    assert fleet.did(fleet.ledger.pass_time(Instant(LATER + 130))) == ()
+    assert fleet.ledger.waiting == 1
+
+
+def test_called_pod_that_a_list_does_not_name_is_forgotten() -> None:
+    fleet = busy("n1")
+    fleet.did(fleet.ledger.see_pod(plain_pod("w", amount(3))))
+    refused(fleet, "w", 3, "n1")
+    assert fleet.did(fleet.ledger.lose_pod("uid-on-n1")) == (RoomFreed("n1"),)
+    fleet.did(fleet.ledger.resync([node("n1")], [], [], LATER))
+    assert fleet.did(fleet.ledger.pass_time(Instant(LATER + 60))) == ()
+    assert fleet.ledger.waiting == 0
