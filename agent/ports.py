@@ -33,11 +33,17 @@ class PortError(Exception):
 
 
 class SchedulerError(PortError):
-    """No usable answer. ``retry_after`` is how long the scheduler itself asks one to wait."""
+    """No usable answer. ``retry_after`` is how long the scheduler itself asks one to wait.
 
-    def __init__(self, fault: Fault, reason: str, retry_after: Seconds | None = None) -> None:
+    ``is_others_turn``: it answers another agent of the VM.
+    """
+
+    def __init__(
+        self, fault: Fault, reason: str, retry_after: Seconds | None = None, *, is_others_turn: bool = False
+    ) -> None:
         super().__init__(fault, reason)
         self.retry_after = retry_after
+        self.is_others_turn = is_others_turn
 
 
 class ConflictError(PortError):

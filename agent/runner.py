@@ -164,7 +164,7 @@ class Runner:
         try:
             self._take(Answered(await self._ports.scheduler.ask(action.request, action.slot_size)))
         except SchedulerError as error:
-            self._take(AskFailed(error.fault, error.reason, error.retry_after))
+            self._take(AskFailed(error.fault, error.reason, error.retry_after, error.is_others_turn))
 
     async def _patch(self, action: PatchVm) -> None:
         try:

@@ -74,7 +74,7 @@ class Telemetry(ProgramTelemetry):
         for counter, known in (
             (self.permits, ("whole", "partly", "migrate")),
             (self.refusals, ("400", "401", "403", "404", "413", "503")),
-            (self.writes, ("stored", "lost", "refused", "unknown")),
+            (self.writes, ("stored", "altered", "lost", "refused", "unknown")),
             (self.wakes, ("done", "refused", "unknown")),
             (self.migrations.orders, ("created", "refused", "unknown")),
             (self.migrations.ended, ("succeeded", "failed", "cancelled")),

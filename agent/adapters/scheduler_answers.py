@@ -23,8 +23,11 @@ _FAULTS: Final[Mapping[int, tuple[Fault, str]]] = {
     401: (Fault.AGENT, "the scheduler does not accept this agent's token"),
     403: (Fault.AGENT, "the scheduler does not let this agent speak for this pod"),
     404: (Fault.SCHEDULER, "the scheduler does not know this pod"),
+    409: (Fault.AGENT, "the scheduler answers another agent of this VM"),
     503: (Fault.SCHEDULER, "the scheduler is not ready"),
 }
+
+_CONFLICT: Final = 409
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,8 @@ class SchedulerAnswer:
     def refusal(self) -> SchedulerError:
         """Why there is no permit in it."""
         fault, what = _FAULTS.get(self.status, (Fault.SCHEDULER, f"the scheduler answers {self.status}"))
-        return SchedulerError(fault, f"{what}: {reason_in(self.body)}", self.retry_after)
+        is_others_turn = self.status == _CONFLICT
+        return SchedulerError(fault, f"{what}: {reason_in(self.body)}", self.retry_after, is_others_turn=is_others_turn)
 
     def permit(self, version: ProtocolVersion, slot_size: Bytes) -> PluginResponseView:
         """The permit in it. Raises ``SchedulerError``."""

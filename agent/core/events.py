@@ -79,11 +79,15 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class AskFailed:
-    """No usable answer came; the request may or may not have been taken. ``retry_after`` is the scheduler's wish."""
+    """No usable answer came; the request may or may not have been taken. ``retry_after`` is the scheduler's wish.
+
+    ``is_others_turn``: the scheduler answers another agent of the VM.
+    """
 
     fault: Fault
     reason: str
     retry_after: Seconds | None = None
+    is_others_turn: bool = False
 
 
 @dataclass(frozen=True, slots=True)

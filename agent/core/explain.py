@@ -149,7 +149,7 @@ def explain(state: State, vm_name: str, now: Instant) -> Explanation:
         because=_headline(state, planned.because, now),
         size=None if vm is None else _sizes(state, vm, now),
         permit=_shown(side.permit),
-        ceiling=_shown(side.ceiling),
+        ceiling=_shown(state.ceiling),
         compute_unit=_shown(side.compute_unit),
         migrating=side.migrate,
         goal=_shown(guest.goal.need),

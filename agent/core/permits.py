@@ -67,6 +67,8 @@ def _accept(state: State, request: AgentRequest, response: Response, now: Instan
     side.permit = side.ceiling = None if side.is_void else response.permit
     side.compute_unit = response.compute_unit or side.compute_unit
     side.migrate = response.migrate
+    side.is_stood_back = False
+    side.answered_version = 0 if state.vm.seen is None else state.vm.seen.version
     side.answered_at = now
     if side.migrate:
         side.next_at = min(side.next_at, Instant(now + state.policy.timing.migrating_tick))
@@ -89,6 +91,9 @@ def ask_failed(state: State, event: AskFailed, now: Instant, jitter: float) -> N
     if side.asking is None:
         return
     side.asking = None
+    if event.is_others_turn:
+        side.is_stood_back = True
+        side.permit = side.ceiling = None
     _ask_again_later(state, event, now, jitter)
 
 

@@ -3,6 +3,7 @@
 Rules that hold here:
 
 - A VM is never patched above the ceiling; before the first permit, not above what it has. It shrinks without asking.
+- While the scheduler answers another agent of the VM nothing is patched.
 - A request is never below what the VM has or may come to have, a patch of the same plan included.
 - After a growth that the API refused for certain, no more than the VM has is asked for until the next try: what cannot
   be used must not stay reserved.
@@ -40,7 +41,7 @@ def plan(state: State, now: Instant) -> Plan:
     ask_at = _ask_at(state, size.at_least(held), report, now)
     actions: list[Action] = [patch] if patch is not None and patching else []
     if ask_at is not None and ask_at <= now:
-        actions.append(AskScheduler(_request(state, vm, report), vm.slot_size))
+        actions.append(AskScheduler(_request(state, report), vm.slot_size))
     later = [at for at in (patch_at, ask_at, state.vm.grows_from) if at is not None and at > now]
     message = message_to(state.monitor, vm, size, wanted.unasked, now)
     return Plan(tuple(actions), min(later, default=None), wanted.because, message)
@@ -49,7 +50,7 @@ def plan(state: State, now: Instant) -> Plan:
 def _patch(state: State, vm: Vm, size: Resources, now: Instant) -> PatchVm | None:
     """The patch that brings the VM towards ``size`` as far as it is permitted; None where nothing is to change."""
     side = state.scheduler
-    ceiling = vm.use if side.ceiling is None else whole_slots(side.ceiling, vm.slot_size)
+    ceiling = vm.use if state.ceiling is None else whole_slots(state.ceiling, vm.slot_size)
     overruled = side.denial is not None and vm.use.within(side.denial.wanted)
     limit = ceiling.at_least(in_use(state, vm, now)) if overruled else ceiling.at_least(vm.use)
     target = size.at_most(limit)
@@ -59,7 +60,9 @@ def _patch(state: State, vm: Vm, size: Resources, now: Instant) -> PatchVm | Non
 def _patch_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
     """When ``patch`` may start; None while only an event can free it."""
     side, timing = state.vm, state.policy.timing
-    if side.patching is not None or side.stale_at is not None or state.scheduler.migrate or not vm.resizable:
+    if side.patching is not None or side.stale_at is not None or not vm.resizable:
+        return None
+    if state.scheduler.migrate or state.scheduler.is_stood_back:
         return None
     waits = [state.begins_at, side.retry_at]
     if vm.unfinished_shrink and side.shrunk_at is not None and not vm.use.within(patch.target):
@@ -87,23 +90,23 @@ def _due(state: State, wanted: Resources, report: Resources, now: Instant) -> In
     side = state.scheduler
     if state.vm.seen is not None and not state.vm.seen.enabled:
         return side.next_at
-    if side.ceiling is None or side.failure is not None:
+    ceiling = state.ceiling
+    if ceiling is None or side.failure is not None:
         return now
-    if not wanted.within(side.ceiling):
+    if not wanted.within(ceiling):
         return now if side.denial is None else min(side.next_at, max(now, side.denial.retry_at))
-    less = not side.ceiling.within(report)
-    pressure_is_over = side.denial is not None and not side.migrate and report.within(side.ceiling)
+    less = not ceiling.within(report)
+    pressure_is_over = side.denial is not None and not side.migrate and report.within(ceiling)
     load_is_news = not side.knows_load and _metrics(state) is not None
     return now if less or pressure_is_over or load_is_news else side.next_at
 
 
-def _request(state: State, vm: Vm, report: Resources) -> AgentRequest:
+def _request(state: State, report: Resources) -> AgentRequest:
     side = state.scheduler
-    recorded = vm.recorded_permit if side.stores_permits else None
     return AgentRequest(
         pod=state.pod,
         resources=report,
-        last_permit=recorded if side.ceiling is None else side.ceiling,
+        last_permit=state.ceiling,
         compute_unit=side.compute_unit,
         metrics=_metrics(state),
         sequence=side.sequence,

@@ -63,14 +63,18 @@ class SchedulerSide:
     ``sequence`` numbers the next request: it only rises, so that the scheduler knows a late message from a new one.
     ``is_void``: the VM was opted out while the request was in flight, so a permit in its answer does not count.
     ``knows_load`` says that it was ever told the VM's load: without it, it cannot tell an idle VM from a busy one.
-    ``stores_permits``: what the VM's object records is this scheduler's. The original's stores none there, and takes
-    what an agent presents as granted, so a permit that another scheduler has left must not reach it.
+    ``answered_version`` is the version of the VM that was known when the last permit came. ``is_stood_back``: the
+    scheduler answers another agent of the VM. ``stores_permits``: what the VM's object records is this scheduler's.
+    The original's stores none there, and takes what an agent presents as granted, so a permit that another scheduler
+    has left must not reach it.
     """
 
     next_at: Instant
     sequence: int
     compute_unit: ComputeUnit | None = None
     stores_permits: bool = True
+    answered_version: int = 0
+    is_stood_back: bool = False
     permit: Resources | None = None
     ceiling: Resources | None = None
     asking: AskScheduler | None = None
@@ -155,6 +159,16 @@ class State:
     settings_failure: Failure | None = None
     monitor_failure: Failure | None = None
     rhythm: Rhythm | None = None
+
+    @property
+    def ceiling(self) -> Resources | None:
+        """What of the permit is certain. It was stored before it was answered, so a newer object that records less says
+        that it was taken back: autoscaling was off for a while, or another agent speaks for the VM.
+        """
+        side, vm = self.scheduler, self.vm.seen
+        if side.ceiling is None or vm is None or vm.recorded_permit is None or not side.stores_permits:
+            return side.ceiling
+        return side.ceiling.at_most(vm.recorded_permit) if vm.version > side.answered_version else side.ceiling
 
     @property
     def held(self) -> Resources | None:

@@ -44,7 +44,7 @@ class Explanation:
     ``is_migrating`` is whether a migration takes the VM away, ``holds_still`` whether its agent is told so;
     ``journeys`` are the VM's active migrations. ``requests`` are those of the guest's container, ``requests_secured``
     what of them the kubelet has set aside; None where they do not follow the VM. ``requests_problem`` is what stands
-    between them and the reservation, empty where nothing does.
+    between them and the reservation, ``permit_problem`` why the last permit could not be stored; empty if nothing is.
     """
 
     pod: ObjectName
@@ -68,6 +68,7 @@ class Explanation:
     requests: Resources | None = None
     requests_secured: Resources | None = None
     requests_problem: str = ""
+    permit_problem: str = ""
 
 
 def explain(
@@ -96,6 +97,7 @@ def explain(
         journeys=tuple(_journey(each, account, now) for each in migrations if each.is_active),
         requests=None if runner is None else runner.asked,
         requests_secured=None if runner is None else (claim.resizes or PodRequests()).least(runner),
+        permit_problem="" if account is None else account.refusal,
         requests_problem=_requests_problem(claim, account, node, now)
         if follows_requests and account is not None
         else "",
@@ -152,11 +154,12 @@ def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
     if account is None or account.facts is None:
         return {"requests of the pod": claim.pod.requests}
     around = claim.pod.around
-    held = (account.promises.held, account.stored_high) if account.has_agent else (ZERO, ZERO)
+    offered = Resources.most(each.permit for each in account.offers.values())
     use = "the most that an unreadable VM may be" if account.facts.unreadable else "spec.guest use"
     guest = {
-        "permit the agent may hold": held[0],
-        "permit the API may hold": held[1],
+        "permit the agent may hold": account.held,
+        "permit that is being written": offered,
+        "permit the API may hold": account.stored_high,
         use: account.facts.use,
         "what the guest has": account.facts.actual or ZERO,
         f"granted by the original's scheduler: annotation {ANNOTATION_APPROVED}": account.facts.granted,

@@ -1,7 +1,8 @@
 """What the ledger answers: effects for the service to carry out, decisions, reservations, and errors.
 
-The service reports each effect's outcome back: ``PersistPermit`` by ``permit_stored`` or ``permit_unsure``, a
-reservation's bind by ``bind_done``, ``bind_refused`` or ``bind_unknown``, ``ReadPod`` by ``pod_read``,
+The service reports each effect's outcome back: ``PersistPermit`` by ``permit_stored``, ``permit_refused`` or
+``permit_unsure``, a reservation's bind by ``bind_done``, ``bind_refused`` or ``bind_unknown``, ``ReadPod`` by
+``pod_read``,
 ``CreateMigration`` by ``migration_created``, ``migration_refused`` or ``migration_unsure``, ``ReadMigration`` by
 ``see_migration`` where it was found, and by ``migration_refused`` where there is none and none can come any more.
 """
@@ -28,6 +29,10 @@ class UnknownPodError(LedgerError):
 
 class NotReadyError(LedgerError):
     """The ledger lacks a fact that will arrive: 503, ask again."""
+
+
+class OtherAgentError(LedgerError):
+    """Another agent looks after the VM: 409."""
 
 
 @dataclass(frozen=True, slots=True)

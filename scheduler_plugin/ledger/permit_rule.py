@@ -2,18 +2,20 @@
 
 Rules that hold here:
 
-- What does not exceed the VM's reservation is always granted; what exceeds it is granted as far as the node has room.
-  CPU and memory are independent, and the unmet part replaces the pod's earlier pressure. It ends with the agent:
+- What the VM has is always granted, and so is what the agent says that it holds, as far as it is reserved for the VM.
+  What exceeds both is granted as far as there is room: what is reserved for the VM, and what its node has free or too
+  much. So a permit never lifts a node over its total, whatever stands on the object.
+- CPU and memory are independent, and the unmet part replaces the pod's earlier pressure. It ends with the agent:
   at once where autoscaling is switched off, else after ``SILENT``.
 - A VM that holds still for its migration is permitted what it has, whatever its agent does: the rest is pressure. Until
   its target pod has a node it may grow.
-- ``lastPermit`` counts only for a VM that a rebuild found without a persisted permit: then its agent may use that much
-  at any moment without asking, so it is reserved even over the node's total. Everywhere else the ledger knows better,
-  and an agent's claim raises nothing.
-- Where pods' requests follow permits, nothing above the reservation is permitted before they hold it (B.10). What is
-  missing there is no pressure: another node would not help.
+- Apart from that ``lastPermit`` counts only for a VM that a rebuild found without a persisted permit: then its agent
+  may use that much at any moment without asking, so it is reserved even over the node's total.
+- Where pods' requests follow permits, nothing above what the VM has or held is permitted before they hold it (B.10).
+  What is missing there is no pressure: another node would not help.
 - A VM for which autoscaling is not enabled gets what it has.
 - A permit never exceeds the VM's upper bound, unless the VM has more already.
+- One agent of a VM is answered, and others are told that it is.
 """
 
 from __future__ import annotations
@@ -25,38 +27,75 @@ from fractions import Fraction
 from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
-from scheduler_plugin.ledger.outcomes import Decision, NotReadyError, UnknownPodError
+from scheduler_plugin.ledger.accounts.permit_account import Message
+from scheduler_plugin.ledger.outcomes import Decision, NotReadyError, OtherAgentError, PersistPermit, UnknownPodError
 from scheduler_plugin.ledger.state import LedgerState
 
 
-def decide(state: LedgerState, claim: Claim, request: AgentRequest, now: Instant) -> Decision:
-    """Decides one request and records it. Raises ``UnknownPodError`` and ``NotReadyError``; then nothing changed."""
+def decide(state: LedgerState, claim: Claim, request: AgentRequest, agent: str, now: Instant) -> Decision:
+    """Decides one request of the ``agent`` and records it.
+
+    Raises ``UnknownPodError`` and ``NotReadyError``; then nothing changed. Raises ``OtherAgentError``.
+    """
     account = _account(claim)
     policy = state.nodes[claim.node].policy
     if policy is None:
         raise NotReadyError(f"node {claim.node} of pod {request.pod} is not known yet")
+    reserved, outside, persist = account.reserved, False, None
+    if not account.has_agent:
+        permit = bounded(account, request.resources).at_most(account.in_use)
+        _note_denial(state, claim, ZERO, now)
+    else:
+        message = Message(claim.pod.uid, agent, request.sequence, request.resources, request.last_permit)
+        _require_turn(state, account, message, now)
+        permit, persist, outside = _decided(state, claim, account, message, now)
     if request.metrics is not None:
         claim.metrics = request.metrics
-    wanted, reserved = bounded(account, request.resources), account.reserved
-    outside = False
-    if account.is_old(claim.pod.uid, request.sequence, now) and account.permit is not None:
-        permit = _held(claim, account, wanted.at_most(account.permit))
-        account.answer_old(permit, request.sequence, now)
-    else:
-        by_room = wanted if wanted.within(account.reserved) else wanted.at_most(ceiling(state, account, claim))
-        by_room = _held(claim, account, by_room)
-        permit = _secured(state, claim, account, by_room)
-        claim.unsecured = by_room.minus_or_zero(permit)
-        if account.is_unproven and request.last_permit is not None:
-            outside = True
-            permit = permit.at_least(wanted.at_most(request.last_permit))
-        account.answer(permit, request.resources, claim.pod.uid, request.sequence, now)
-        unmet = wanted.minus_or_zero(by_room.at_least(permit)) if account.has_agent else ZERO
-        _note_denial(state, claim, unmet, now)
-    persist = account.write(state.next_revision())
     if account.reserved != reserved:
         state.settle_vm(account)
     return Decision(permit, policy.compute_unit, claim.holds_still, persist, state.finish(outside=outside))
+
+
+def _decided(
+    state: LedgerState, claim: Claim, account: VmAccount, message: Message, now: Instant
+) -> tuple[Resources, PersistPermit | None, bool]:
+    """The permit, the write that it needs, and whether it follows a fact from outside."""
+    wanted = bounded(account, message.asked)
+    by_room = _held(claim, account, _by_room(state, claim, account, message, wanted))
+    revision, last = state.next_revision(), message.last_permit
+    if account.permit is not None and account.is_old(message, now):
+        permit = by_room.at_most(account.permit)
+        return permit, account.answer_old(permit, message.sequence, now, revision), False
+    permit = _secured(state, claim, account, by_room)
+    claim.unsecured = by_room.minus_or_zero(permit)
+    outside = account.is_unproven and last is not None
+    if account.is_unproven and last is not None:
+        permit = permit.at_least(wanted.at_most(last))
+        account.honour(permit, now)
+    persist = account.answer(message, permit, now, revision, state.claims)
+    _note_denial(state, claim, wanted.minus_or_zero(by_room.at_least(permit)), now)
+    return permit, persist, outside
+
+
+def _require_turn(state: LedgerState, account: VmAccount, message: Message, now: Instant) -> None:
+    """Raises ``OtherAgentError`` if another agent is answered."""
+    rival = account.rival_of(message, now, state.claims)
+    if rival is None:
+        return
+    account.turn_away(message)
+    where, ago = state.claims[rival].pod.name, now - account.heard_at
+    raise OtherAgentError(
+        f"VM {account.name} is looked after by the agent in pod {where}, heard {ago:.0f} s ago: run one form of agent"
+        " for a VM"
+    )
+
+
+def _by_room(state: LedgerState, claim: Claim, account: VmAccount, message: Message, wanted: Resources) -> Resources:
+    """``wanted`` as far as the VM has it, its agent holds it, or there is room."""
+    if wanted.within(account.reserved) and not any(state.nodes[each.node].over.any for each in account.claims):
+        return wanted
+    own = account.in_use.at_least((message.last_permit or ZERO).at_most(account.reserved))
+    return wanted.at_most(ceiling(state, account, claim).at_least(own))
 
 
 def _account(claim: Claim) -> VmAccount:
@@ -80,9 +119,7 @@ def bounded(account: VmAccount, wanted: Resources) -> Resources:
 
 
 def ceiling(state: LedgerState, account: VmAccount, claim: Claim) -> Resources:
-    """What the VM may reach: its reservation and what is free beside it, wherever it has a pod."""
-    if not account.has_agent:
-        return account.reserved
+    """What a VM with an agent may reach: its reservation, and what each node of its pods has free or too much."""
     pods_on = Counter(each.node for each in account.claims) if len(account.claims) > 1 else {}
     found = _reach(state, claim, pods_on)
     for other in account.claims if pods_on else ():
@@ -92,10 +129,9 @@ def ceiling(state: LedgerState, account: VmAccount, claim: Claim) -> Resources:
 
 def _reach(state: LedgerState, claim: Claim, pods_on: Mapping[str, int]) -> Resources:
     """How far the guest of this claim could grow by its node alone, shared with the VM's other pods there."""
-    free = state.nodes[claim.node].room.free
-    pods = pods_on.get(claim.node, 1)
-    reach = claim.reserved + (free if pods == 1 else _share(free, pods))
-    return reach if claim.pod.around is ZERO else reach.minus_or_zero(claim.pod.around)
+    node, pods = state.nodes[claim.node], pods_on.get(claim.node, 1)
+    free = node.room.free if pods == 1 else _share(node.room.free, pods)
+    return (claim.reserved + free).minus_or_zero(claim.pod.around + node.over)
 
 
 def _held(claim: Claim, account: VmAccount, permit: Resources) -> Resources:
@@ -105,10 +141,10 @@ def _held(claim: Claim, account: VmAccount, permit: Resources) -> Resources:
 
 def _secured(state: LedgerState, claim: Claim, account: VmAccount, permit: Resources) -> Resources:
     """``permit`` as far as the pod's requests hold it against all other schedulers, where they follow permits."""
-    if not state.follows_requests or permit.within(account.reserved):
+    if not state.follows_requests or permit.within(account.had):
         return permit
     secured = claim.secured
-    return permit if secured is None else permit.at_most(account.reserved.at_least(secured))
+    return permit if secured is None else permit.at_most(account.had.at_least(secured))
 
 
 def _share(free: Resources, pods: int) -> Resources:

@@ -23,7 +23,7 @@ from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
 from scheduler_plugin.ledger.assumed_pods import AssumedPods
 from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.moves import Migrations
-from scheduler_plugin.ledger.outcomes import Effect, ReadPod, RoomFreed
+from scheduler_plugin.ledger.outcomes import Effect, PersistPermit, ReadPod, RoomFreed
 from scheduler_plugin.ledger.sampled_pods import SampledPods
 from scheduler_plugin.ledger.vm_accounts import VmAccounts
 from scheduler_plugin.ledger.waiting_pods import WaitingPod, WaitingPods
@@ -115,15 +115,17 @@ class LedgerState:
         account.claims.remove(claim)
         if not account.claims:
             account.agent_gone()
-            self._agent_gone(account)
+            self._take_back(account)
 
-    def _agent_gone(self, account: VmAccount) -> None:
-        """No pod of the VM is left: its permit is taken back, and it is forgotten where its object is gone too."""
-        order = account.take_back(self.next_revision())
-        if order is not None:
-            self.orders.append(order)
+    def _take_back(self, account: VmAccount) -> None:
+        """The VM has no agent: its permit is taken back. Without an object and pods it is forgotten."""
+        self._have_written(account.take_back(self.next_revision()))
         self._changed_vms[account] = None
         self.accounts.forget_unneeded(account)
+
+    def _have_written(self, write: PersistPermit | None) -> None:
+        if write is not None:
+            self.orders.append(write)
 
     def pod_gone(self, uid: str) -> None:
         """The pod is deleted or has finished, for good."""
@@ -200,12 +202,14 @@ class LedgerState:
         if account.facts is None:
             account.open(facts, now, at_rebuild=at_rebuild)
         else:
+            before = account.stored_high
             account.observe(facts)
             account.lapse(now)
+            self._have_written(account.edited(before, now, self.next_revision()))
         had_pods = bool(account.claims)
         self.recount(facts.name)
-        if not (had_pods or account.claims or at_rebuild):
-            self._agent_gone(account)
+        if not at_rebuild and (account.is_to_be_taken_back or not (had_pods or account.claims)):
+            self._take_back(account)
         self.migrations.disturb(facts.name)
         self.settle_vm(account)
 
@@ -239,7 +243,9 @@ class LedgerState:
                     claim.resizes.send(account.reserved, runner, now)
             if not account.claims and account.facts is not None:
                 account.agent_gone()
-                self._agent_gone(account)
+                self._take_back(account)
+            elif account.is_to_be_taken_back:
+                self._take_back(account)
 
     def forget_versions(self) -> None:
         """Facts of any version count as news from now on, and what is gone may come back."""
@@ -261,6 +267,11 @@ class LedgerState:
         for account in self.vms.values():
             if account.is_unproven and account.lapse(now):
                 self.settle_vm(account)
+            if account.is_left_raised(now):
+                self._have_written(account.lower(self.next_revision()))
+            if account.others:
+                account.forget_gone(self.claims)
+                self.settle_vm(account)
             for claim in account.claims:
                 if claim.resizes is not None and claim.resizes.changes_with_time:
                     claim.resizes.settle(now)
@@ -268,8 +279,8 @@ class LedgerState:
         for claim in self.claims.values():
             if claim.unmet.any and claim.vm is not None and claim.vm.is_silent(now):
                 self.change(claim, unmet=ZERO)
-        for account in [each for each in self.vms.values() if each.in_doubt and not (each.pending or each.claims)]:
-            self._agent_gone(account)
+        for account in [each for each in self.vms.values() if each.is_to_be_taken_back]:
+            self._take_back(account)
         self._unheard += self.waiting.unheard(now)
 
     def finish(self, *, outside: bool) -> tuple[Effect, ...]:

@@ -24,7 +24,14 @@ from scheduler_plugin.auth.by_address import identity_of
 from scheduler_plugin.auth.identity import Identity, may_speak_for
 from scheduler_plugin.cluster.api import ApiError
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import LedgerError, NotReadyError, PersistPermit, PodFacts, UnknownPodError
+from scheduler_plugin.ledger import (
+    LedgerError,
+    NotReadyError,
+    OtherAgentError,
+    PersistPermit,
+    PodFacts,
+    UnknownPodError,
+)
 from scheduler_plugin.service.workers import Workers
 
 RETRY_AFTER: Final = Seconds(1.0)
@@ -106,26 +113,29 @@ class Permits:
         except MalformedRequestError as error:
             raise RefusedError(400, str(error)) from None
         ledger = self._context.ledger
+        agent = identity.pod_uid or identity.account
         if ledger.follows_requests and ledger.is_short(pod.uid, request):
-            return self._once_covered(pod, vm, request)
-        return self._decided(pod, vm, request)
+            return self._once_covered(pod, vm, request, agent)
+        return self._decided(pod, vm, request, agent)
 
     async def _once_known(self, wire: WireRequest, authorization: str | None) -> Granted:
         found = self.judge(wire, await self.identify(authorization))
         return found if isinstance(found, Granted) else await found
 
-    async def _once_covered(self, pod: PodFacts, vm: VirtualMachine, request: AgentRequest) -> Granted:
+    async def _once_covered(self, pod: PodFacts, vm: VirtualMachine, request: AgentRequest, agent: str) -> Granted:
         try:
             await self._requests.cover(pod.uid, request)
         except LedgerError as error:
             raise _refusal(error) from None
-        found = self._decided(pod, vm, request)
+        found = self._decided(pod, vm, request, agent)
         return found if isinstance(found, Granted) else await found
 
-    def _decided(self, pod: PodFacts, vm: VirtualMachine, request: AgentRequest) -> Granted | Awaitable[Granted]:
+    def _decided(
+        self, pod: PodFacts, vm: VirtualMachine, request: AgentRequest, agent: str
+    ) -> Granted | Awaitable[Granted]:
         context = self._context
         try:
-            decision = context.ledger.decide(pod.uid, request, context.clock.now())
+            decision = context.ledger.decide(pod.uid, request, context.clock.now(), agent)
         except LedgerError as error:
             raise _refusal(error) from None
         if decision.effects:
@@ -138,13 +148,15 @@ class Permits:
         if decision.persist is None:
             return self._within_term(granted)
         if decision.persist.before_answer:
-            return self._once_stored(decision.persist, granted)
+            return self._once_stored(vm, decision.persist, granted)
         context.order((decision.persist,))
         return self._within_term(granted)
 
-    async def _once_stored(self, permit: PersistPermit, granted: Granted) -> Granted:
-        if not await self._writer.store(permit):
-            what = f"the permit of {permit.vm} could not be persisted, ask again"
+    async def _once_stored(self, vm: VirtualMachine, permit: PersistPermit, granted: Granted) -> Granted:
+        why = await self._writer.store(permit)
+        if why:
+            self._events.not_stored(vm, permit.permit, why)
+            what = f"the permit of {permit.vm} could not be stored, ask again: {why}"
             raise RefusedError(503, what, self._until_asked_again())
         return self._within_term(granted)
 
@@ -178,6 +190,8 @@ class Permits:
 def _refusal(error: LedgerError) -> RefusedError:
     if isinstance(error, UnknownPodError):
         return RefusedError(404, str(error))
+    if isinstance(error, OtherAgentError):
+        return RefusedError(409, str(error))
     if isinstance(error, NotReadyError):
         return RefusedError(503, str(error), RETRY_AFTER)
     raise error

@@ -148,6 +148,7 @@ class ExplainedPod(Model, frozen=True):
     reserved_because: dict[str, Amounts]
     permit: Amounts | None
     permit_stored: bool
+    permit_problem: str | None
     denied: Amounts
     denied_for_seconds: float | None
     denied_by: str | None

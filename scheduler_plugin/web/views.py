@@ -189,6 +189,7 @@ def _explained(found: Explanation) -> ExplainedPod:
         reserved_because={source: amount(floor) for source, floor in found.floors.items()},
         permit=None if found.permit is None else amount(found.permit),
         permit_stored=found.is_permit_stored,
+        permit_problem=found.permit_problem or None,
         denied=amount(found.denied),
         denied_for_seconds=found.denied_for,
         denied_by=found.denied_by,

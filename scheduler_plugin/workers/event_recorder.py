@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-- A VM is told of denials at most once per ``QUIET``, the whole cluster gets at most five events a second: they are for
-  people.
+- A VM is told of denials, and of permits that cannot be stored, at most once per ``QUIET``; the whole cluster gets at
+  most five events a second: they are for people.
 - An event that is refused is dropped; metrics and ``/explain`` say the same. One that has a name of its own is tried
   again while it is unknown whether it was written; it cannot be written twice.
 """
@@ -39,17 +39,27 @@ class EventRecorder:
 
     def denied(self, vm: VirtualMachine, uid: str, wanted: Resources, permit: Resources) -> None:
         """The VM did not get all that its agent asked for."""
-        now = self._context.clock.now()
-        told_at = self._told_at.pop(vm.name, None)
-        if told_at is not None and now - told_at < QUIET:
-            self._told_at[vm.name] = told_at
+        if not self._is_due(vm.name):
             return
-        self._told_at[vm.name] = now
-        if len(self._told_at) > REMEMBERED:
-            del self._told_at[next(iter(self._told_at))]
-        found = self._context.ledger.explain(uid, now)
+        found = self._context.ledger.explain(uid, self._context.clock.now())
         why = found.denied_by or found.requests_problem or "its upper bound is reached"
         self.tell(EventRecord(about_vm(vm), "GrowthDenied", f"asked for {wanted}, got {permit}: {why}"))
+
+    def not_stored(self, vm: VirtualMachine, permit: Resources, why: str) -> None:
+        """The VM's permit could not be written, so that its agent was not answered."""
+        if self._is_due(vm.name):
+            note = f"the permit {permit} could not be stored: {why}"
+            self.tell(EventRecord(about_vm(vm), "PermitNotStored", note))
+
+    def _is_due(self, vm: ObjectName) -> bool:
+        """Whether the VM has had no event for a while; if so, it gets one now."""
+        now = self._context.clock.now()
+        told_at = self._told_at.pop(vm, None)
+        is_due = told_at is None or now - told_at >= QUIET
+        self._told_at[vm] = now if told_at is None or is_due else told_at
+        if len(self._told_at) > REMEMBERED:
+            del self._told_at[next(iter(self._told_at))]
+        return is_due
 
     def tell(self, notice: EventRecord) -> None:
         """Has an event written; of two about the same thing the newer is kept."""

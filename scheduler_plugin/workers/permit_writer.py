@@ -9,8 +9,9 @@ Rules that hold here:
   as unsure: what the permit was decided on may be no more. Versions are compared within the kind alone: others may be
   kept in a store of their own.
 - A write that has changed nothing proves nothing about earlier ones: it counts as unsure too.
-- The ledger hears how each write ended, whatever happens to the caller: confirmed, or unsure. What it has heard so of a
-  VM it is not told again; but it is where the store was restored or the term ended meanwhile.
+- A permit is stored only if the object that came back has at least that permit: a webhook may drop or lower it.
+- The ledger hears how each write ended, whatever happens to the caller: confirmed, refused, or unsure. What it has
+  heard so of a VM it is not told again; but it is where the store was restored or the term ended meanwhile.
 - Decreases go at a bounded rate, several at a time, so that VMs whose writes hang do not hold up the others. One that
   fails is not repeated here: the agent's next message orders it again.
 """
@@ -18,7 +19,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-from typing import Never
+from typing import NamedTuple, Never
 
 from msgspec.structs import replace
 
@@ -36,6 +37,17 @@ from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.workers.for_each import AT_ONCE
 
 
+class Stored(NamedTuple):
+    """How a write ended: ``outcome`` as the metric counts it, ``why`` it did not store the permit (empty if it did).
+
+    ``facts`` is the VM as it is stored now, if that is known.
+    """
+
+    outcome: str
+    why: str = ""
+    facts: VmFacts | None = None
+
+
 class PermitWriter:
     """The only writer of the permit annotation."""
 
@@ -43,8 +55,8 @@ class PermitWriter:
         self._context = context
         self._turns: dict[ObjectName, _Turn] = {}
 
-    async def store(self, order: PersistPermit) -> bool:
-        """Writes a permit and reports to the ledger; whether the API is now known to hold it."""
+    async def store(self, order: PersistPermit) -> str:
+        """Writes a permit and reports to the ledger. Empty if the API is now known to hold it, otherwise why not."""
         self._context.queues.permits.drop(order.vm)
         began = self._context.clock.now()
         turn = self._turns.setdefault(order.vm, _Turn())
@@ -52,18 +64,17 @@ class PermitWriter:
         try:
             async with turn.lock:
                 if order.revision <= turn.newest:
-                    return order.revision == turn.stored
-                turn.newest = order.revision
-                outcome = await self._write(order)
-                if outcome == "stored":
-                    turn.stored = order.revision
+                    return turn.why if order.revision == turn.newest else "a newer permit was written instead"
+                turn.newest, turn.why = order.revision, "the write was given up"
+                ended = await self._write(order, turn)
+                turn.why = ended.why
         finally:
             turn.users -= 1
             if not turn.users:
                 del self._turns[order.vm]
         waited = Seconds(self._context.clock.now() - began) if order.before_answer else None
-        self._context.telemetry.permit_written(outcome, waited)
-        return outcome == "stored"
+        self._context.telemetry.permit_written(ended.outcome, waited)
+        return ended.why
 
     async def run(self) -> None:
         """Carries out the decreases that were ordered, for ever."""
@@ -80,24 +91,36 @@ class PermitWriter:
                 order = await self._context.queues.permits.take()
             await self.store(order)
 
-    async def _write(self, order: PersistPermit) -> str:
-        stored = None
+    async def _write(self, order: PersistPermit, turn: _Turn) -> Stored:
+        ended = Stored("unknown", "the write was given up")
         try:
-            stored = await self._stored_facts(order)
+            ended = self._judged(order, await self._stored_facts(order, turn))
         except ApiError as error:
-            outcome = "refused" if isinstance(error, ApiRefusedError) else "unknown"
-            what = {"vm": str(order.vm), "permit": str(order.permit), "outcome": outcome, "reason": str(error)}
-            LOG.warning("permit not persisted", extra=what)
-            return outcome
+            ended = Stored("refused" if isinstance(error, ApiRefusedError) else "unknown", str(error))
         finally:
-            self._report(order, stored)
-        return "lost" if stored is None else "stored"
+            self._report(order, ended, turn.version)
+        if ended.why:
+            what = {"vm": str(order.vm), "permit": str(order.permit), "outcome": ended.outcome, "reason": ended.why}
+            LOG.warning("permit not stored", extra=what)
+        return ended
 
-    async def _stored_facts(self, order: PersistPermit) -> VmFacts | None:
+    @staticmethod
+    def _judged(order: PersistPermit, facts: VmFacts | None) -> Stored:
+        """Whether the object that came back holds what was ordered."""
+        if facts is None:
+            return Stored("lost", "the VirtualMachine is gone")
+        if facts.permit is not None and order.permit.within(facts.permit):
+            return Stored("stored", facts=facts)
+        kept = "nothing" if facts.permit is None else str(facts.permit)
+        why = f"wrote the permit {order.permit}, the API server stored {kept}: a webhook or a policy changed it"
+        return Stored("altered", why, facts)
+
+    async def _stored_facts(self, order: PersistPermit, turn: _Turn) -> VmFacts | None:
         """The VM with the permit on it; None where there is no such VM any more. Raises ``ApiError``."""
         began = self._context.clock.now()
         vm = self._context.feed.vms.facts.get(order.vm)
         while vm is not None and vm.uid == order.uid:
+            turn.version = number(vm.resource_version)
             try:
                 return await self._stored_on(vm, order)
             except ApiRefusedError as error:
@@ -131,18 +154,25 @@ class PermitWriter:
             return None
         return replace(known, version=number(version), permit=permit)
 
-    def _report(self, order: PersistPermit, stored: VmFacts | None) -> None:
-        if stored is None:
-            self._context.order(self._context.ledger.permit_unsure(order.revision, order.vm))
+    def _report(self, order: PersistPermit, ended: Stored, version: int) -> None:
+        ledger, facts = self._context.ledger, ended.facts
+        if not ended.why and facts is not None:
+            self._context.order(ledger.permit_stored(order.revision, facts))
+        elif ended.outcome == "unknown":
+            self._context.order(ledger.permit_unsure(order.revision, order.vm, version))
         else:
-            self._context.order(self._context.ledger.permit_stored(order.revision, stored))
+            self._context.order(ledger.permit_refused(order.revision, order.vm, ended.why, facts))
 
 
 class _Turn:
-    """Who may write for one VM; kept only while a task writes or waits."""
+    """Who may write for one VM; kept only while a task writes or waits.
+
+    ``newest`` is the last revision that was sent, ``version`` what it was written onto, ``why`` it is not stored.
+    """
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.users = 0
         self.newest = 0
-        self.stored = 0
+        self.version = 0
+        self.why = ""

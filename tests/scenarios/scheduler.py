@@ -266,6 +266,7 @@ class Scheduler:
         assert self.ledger is not None
         effect = self.writes.pop(vm)
         found = self.cluster.vms.get(vm)
+        base = 0 if found is None else found.version
         if found is None:
             outcome = "failed"
         elif outcome == "late":
@@ -275,7 +276,7 @@ class Scheduler:
         if outcome == "answered" and found is not None:
             self._do(self.ledger.permit_stored(effect.revision, found.facts()))
         else:
-            self._do(self.ledger.permit_unsure(effect.revision, vm))
+            self._do(self.ledger.permit_unsure(effect.revision, vm, base))
         for entry in [entry for entry in self.waiting if entry[0].vm == vm]:
             self.waiting.remove(entry)
             stored = outcome == "answered" and entry[0].revision == effect.revision

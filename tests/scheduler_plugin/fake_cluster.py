@@ -82,6 +82,8 @@ class FakeCluster:
         """The status of a review by the token's label (``objects.token_text``)."""
         self.is_away = False
         self.offers_resize = True
+        self.webhook: Callable[[Obj], object] | None = None
+        """Changes each object that a patch is about to store."""
         self.admitted: Callable[[Obj], object] | None = None
         """Changes each pod whose requests are about to be changed, as a webhook may."""
         self.resized: Callable[[Obj], object] | None = None
@@ -349,6 +351,8 @@ class FakeCluster:
         for name, value in body.items():
             if name != "metadata":
                 changed[name] = {**changed.get(name, {}), **value} if isinstance(value, dict) else value
+        if self.webhook is not None:
+            self.webhook(changed)
         return found if changed == found else self.put(path, changed)
 
 

@@ -34,8 +34,8 @@ def said(response: Any) -> tuple[int, Any]:
 
 
 @asynccontextmanager
-async def settled(cluster: FakeCluster, clock: FakeClock) -> AsyncIterator[Running]:
+async def settled(cluster: FakeCluster, clock: FakeClock, identity: str = "us") -> AsyncIterator[Running]:
     """A scheduler that has been running long enough to trust decreases."""
-    async with running(cluster, clock) as scheduler:
+    async with running(cluster, clock, identity=identity) as scheduler:
         await clock.advance(60)
         yield scheduler

@@ -12,6 +12,7 @@ import pytest
 from protocol.units import Instant
 from protocol.wire.wire_batches import LONGEST_BATCH, MOST_REQUESTS, OFFER
 from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.ledger.accounts.permit_account import SILENT
 from scheduler_plugin.web.agents import HELD
 from scheduler_plugin.web.apps import agents_app
 from scheduler_plugin.web.http.hot_paths import HotRequest, HotResponse
@@ -116,6 +117,9 @@ async def test_an_agent_speaks_for_the_vms_of_its_node_alone_also_in_a_batch(
         assert found[0] == {"status": 403, "error": f"{account} is not the agent of pod default/far-pod"}
         assert (found[1]["status"], found[2]["status"]) == (200, 404)
         own = (await post(scheduler, [request(cluster, name, 1, 4) for name in "ab"], by="sidecar")).json()
+        assert [each["status"] for each in own] == [409, 403]
+        await clock.advance(SILENT)
+        own = (await post(scheduler, [request(cluster, name, 1, 4) for name in "ab"], by="sidecar")).json()
         assert [each["status"] for each in own] == [200, 403]
         assert (scheduler.reserved("n2"), stored(cluster, "far")) == ("1 cpu, 4Gi", {"vCPUs": "1", "mem": "4Gi"})
 
@@ -153,7 +157,7 @@ async def test_a_write_that_hangs_holds_up_no_other_vm_and_its_permit_comes_to_w
         await clock.advance(HELD - 0.01)
         assert not asking.done()
         assert stored(cluster, "a") == {"vCPUs": 2, "mem": "4Gi"}
-        again = asyncio.create_task(scheduler.ask(vm_pod("b", "n1"), 2, 8, sequence=8))
+        again = asyncio.create_task(scheduler.ask(vm_pod("b", "n1"), 2, 8, token="node", sequence=8))
         await clock.advance(0.02)
         assert not again.done(), "it is not answered before it is stored"
         held.set()
@@ -169,7 +173,8 @@ async def test_an_entry_whose_write_fails_is_told_so_alone(cluster: FakeCluster,
     async with running(cluster, clock) as scheduler:
         cluster.faults.append(Fault(to("PATCH", "/virtualmachines/b")))
         found = (await post(scheduler, [request(cluster, "b", 2, 8), request(cluster, "c", 2, 8)])).json()
-        lost = {"status": 503, "error": "the permit of default/b could not be persisted, ask again", "retryAfter": 1.0}
+        why = "the permit of default/b could not be stored, ask again: lost by a fault"
+        lost = {"status": 503, "error": why, "retryAfter": 1.0}
         assert found == [lost, permit(2, 8)]
         assert scheduler.reserved("n1") == "6 cpu, 21Gi", "what may have been written stays reserved"
 
@@ -179,10 +184,10 @@ async def test_a_fault_of_ours_at_one_vm_costs_no_other_vm_its_answer(
 ) -> None:
     decide = Ledger.decide
 
-    def fails_for_b(ledger: Ledger, uid: str, asked: Any, now: Instant) -> Any:
+    def fails_for_b(ledger: Ledger, uid: str, asked: Any, now: Instant, agent: str) -> Any:
         if uid == "pod-b":
             raise RuntimeError("a fault of ours")
-        return decide(ledger, uid, asked, now)
+        return decide(ledger, uid, asked, now, agent)
 
     async with running(cluster, clock) as scheduler:
         monkeypatch.setattr(Ledger, "decide", fails_for_b)

@@ -121,7 +121,10 @@ async def test_an_increase_whose_writing_is_unknown_is_answered_503_and_keeps_it
     async with settled(cluster, clock) as scheduler:
         cluster.faults.append(Fault(to("PATCH", "/virtualmachines/db"), is_applied=landed))
         answer = await scheduler.ask(POD, 2, 8)
-        assert said(answer) == (503, {"error": "the permit of default/db could not be persisted, ask again"})
+        assert said(answer) == (
+            503,
+            {"error": "the permit of default/db could not be stored, ask again: lost by a fault"},
+        )
         assert answer.headers["Retry-After"] == "1"
         assert scheduler.reserved("n1") == "2 cpu, 8Gi"
         assert (await scheduler.ask(POD, 2, 8)).json()["permit"] == {"vCPUs": 2, "mem": 8}

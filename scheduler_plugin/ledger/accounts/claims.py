@@ -96,6 +96,12 @@ class VmAccount(PermitAccount):
     is_replaced: bool = False
     claims: list[Claim] = field(default_factory=list)
 
+    @property
+    def is_to_be_taken_back(self) -> bool:
+        """Whether the API may hold more for a VM without an agent than it has, and no write is on its way."""
+        has_nobody = not (self.has_agent and self.claims)
+        return has_nobody and not (self.orders or self.is_deleted or self.stored_high.within(self.in_use))
+
 
 def claim_size(pod: PodFacts, vm: PermitAccount | None) -> Resources:
     """What ``pod`` needs: its VM and what lies around the guest, and no less than its requests."""

@@ -1,30 +1,41 @@
-"""One VM's account: what its agent may hold, and what therefore stays reserved whatever message or write is lost.
+"""One VM's account. What is stored, what is held and what is granted are three facts:
+
+| Fact | Field | Changed by | Reserved | Granted again | Persisted |
+|---|---|---|---|---|---|
+| in use | ``facts`` | agent, guest, people | yes | yes | no |
+| held: answered to an agent | ``promises``, ``others`` | answers | until less is proven | as its agent names it | yes |
+| offered: waits for its write | ``offers`` | decisions | until the write has ended | as there is room | by that |
+| stored: is on the object | ``stored_low``, ``stored_high`` | all who write | yes | as there is room | it is |
+| wished | the request | the agent | no | as there is room | no |
+
+Room is what is reserved for the VM and what its node has free, less what the node has too much. So nothing is granted
+because it stands on the object: a predecessor's write that lands late, and an edit, were answered to nobody.
 
 Rules that hold here:
 
-- ``reserved`` is the largest of: every permit that the agent may still hold, every permit that the API may hold,
-  ``spec.use``, and what the guest has. It falls only when each of these has provably fallen.
-- Promises are for agents that exist: permits count only while autoscaling is enabled for the VM, and are taken back
-  from the API once its last pod is gone. A VM without an agent follows its object.
+- ``reserved`` falls only when each of its parts has provably fallen.
 - A smaller permit counts as held only once the message is known to be newer than what was answered before: by its
   sequence, or by time (``promises``). So a late "decrease" never takes away what was granted after it was sent.
-- An agent that is permitted less than it asked for and held goes on with the older permit until it hears of that; that
-  it has heard is known once it asks for less.
+- An agent that is permitted less than it asked for goes on with what it names as its last permit.
 - A message that is not newer than the last one changes no amount; it is answered as things stand. Only messages of one
-  pod are compared: an agent in another pod of the VM is heard only once the VM runs there, and counts from elsewhere.
-- Sequences prove nothing for ``SETTLE`` after the account was opened on what a predecessor has granted, and after one
-  went back: then an unknown answer, or one to an unknown agent, may be the newest.
-- What is persisted is the most that the agent may hold, not the last decision: a restarted scheduler must know it.
-- The API may hold any permit between ``stored_low`` and ``stored_high``. Only what is within ``stored_low`` may be
-  answered without waiting for a write.
-- A permit that a rebuild found may yet be lowered by a write of the process before, which is still on its way. So it
-  counts as stored only as far as the VM uses it, until a write of our own has made any older one impossible.
+  agent in one pod are compared.
+- Sequences prove nothing for ``SETTLE`` after the account was opened on what a predecessor has granted, after one
+  went back, and after another agent took over: then an unknown answer may be the newest.
+- One agent at a time: others are refused while it is heard. What it held when it fell silent stays held as long as
+  its pod exists.
+- What is persisted is the most that any agent may hold, not the last decision: a restarted scheduler must know it.
+- Only what is within ``stored_low`` may be answered without waiting for a write.
+- A write that was refused leaves no doubt. One whose outcome is unknown does until the object is seen in a newer
+  version, because each write names the version that it is for.
+- Without an agent (autoscaling is off, or no pod is left) the permit is first taken back from the API; then the VM
+  follows its object.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -41,36 +52,84 @@ SILENT: Final = Seconds(45.0)
 What a slower one was denied is forgotten between its messages, and known again with the next.
 """
 
+MEND_EVERY: Final = Seconds(5.0)
+"""The shortest time between two writes that undo another writer's edits, so that no fight fills the queue."""
+
+
+class Offer(NamedTuple):
+    """A permit that was decided at ``at`` and is answered once its write is confirmed."""
+
+    permit: Resources
+    at: Instant
+
+
+class OtherAgent(NamedTuple):
+    """An agent that is not answered now: the sequence of its last message, and what it may hold."""
+
+    sequence: int | None
+    held: Resources
+
+
+class Message(NamedTuple):
+    """A request as the account sees it. ``pod`` is the UID of the VM's pod, ``agent`` tells who speaks for it."""
+
+    pod: str
+    agent: str
+    sequence: int | None
+    asked: Resources
+    last_permit: Resources | None = None
+
 
 @dataclass(slots=True, eq=False)
 class PermitAccount:
     """What is known of one VM. ``facts`` is None while only its pods have been seen.
 
-    ``permit`` is the last decision, ``promises`` are all that the agent may still hold. ``heard`` is the sequence of
-    the last message, ``heard_from`` the UID of its pod, ``trusted_from`` when sequences prove something again.
-    ``is_unproven`` marks a VM that a rebuild found without a persisted permit: its agent's ``lastPermit`` is the only
-    witness of what it may use.
+    ``permit`` is the last decision. ``heard`` is the sequence of the last message, ``heard_from`` the UID of its pod,
+    ``agent`` who sent it, ``trusted_from`` when sequences prove something again. ``orders`` are the writes by revision
+    whose outcome is open, ``doubts`` the permits of those whose outcome is unknown until a version above
+    ``doubted_version`` is seen (0: until a write is confirmed), ``refusal`` is why the last write did not store its
+    permit (empty if it did). ``is_unproven`` marks a VM that a rebuild found without a
+    persisted permit: its agent's ``lastPermit`` is the only witness of what it may use.
     """
 
     facts: VmFacts | None = None
     permit: Resources | None = None
     promises: OutstandingPermits = field(default_factory=OutstandingPermits)
+    others: dict[str, OtherAgent] = field(default_factory=dict)
+    offers: dict[int, Offer] = field(default_factory=dict)
+    orders: dict[int, Resources] = field(default_factory=dict)
+    doubts: tuple[Resources, ...] = ()
+    doubted_version: int = 0
     stored_low: Resources = ZERO
     stored_high: Resources = ZERO
-    in_doubt: bool = False
     pending: PersistPermit | None = None
+    refusal: str = ""
     heard: int | None = None
     heard_from: str | None = None
+    agent: str | None = None
     heard_at: Instant = LONG_AGO
     trusted_from: Instant = LONG_AGO
+    mended_at: Instant = LONG_AGO
+    raised_at: Instant | None = None
     is_unproven: bool = False
     is_deleted: bool = False
     reserved: Resources = ZERO
 
     @property
+    def held(self) -> Resources:
+        """The most that any agent may hold because it was answered."""
+        held = self.promises.held
+        return Resources.most((held, *(each.held for each in self.others.values()))) if self.others else held
+
+    @property
+    def had(self) -> Resources:
+        """What the VM has and what its agents hold, whatever else stands on the object."""
+        return self.in_use.at_least(self.held)
+
+    @property
     def is_stored(self) -> bool:
         """Whether the API is known to hold exactly what the agent may hold."""
-        return self.permit is not None and self.stored_low == self.promises.held == self.stored_high
+        return self.permit is not None and self.stored_low == self.held == self.stored_high
 
     @property
     def in_use(self) -> Resources:
@@ -84,32 +143,30 @@ class PermitAccount:
         """Whether an agent may hold permits for the VM."""
         return self.facts is not None and self.facts.has_agent
 
+    @property
+    def may_be_used(self) -> Resources:
+        """The most that the VM may come to use without another answer."""
+        return self.had.at_least(self.stored_high)
+
     def is_silent(self, now: Instant) -> bool:
         """Whether an agent has not been heard of for so long that what it asked for is no wish any more."""
         return now - self.heard_at >= SILENT
 
+    # What the API says --------------------------------------------------------------------------------------------
+
     def open(self, facts: VmFacts, now: Instant, *, at_rebuild: bool) -> None:
         """The first facts about this VM. ``at_rebuild``: an agent may hold what a scheduler before this one granted."""
         self.facts, self.is_deleted = facts, False
-        self.stored_low = self.stored_high = facts.permit or ZERO
         if at_rebuild and facts.permit is not None:
-            self.stored_low, self.in_doubt = facts.permit.at_most(self.in_use), True
+            self.doubts = (facts.permit.at_most(self.in_use),)  # a decrease of the process before may land yet
+            self.doubted_version = facts.version
+        self._bound()
         may_have_agent = facts.has_agent and facts.phase not in WITHOUT_GUEST
         if facts.permit is not None or (at_rebuild and may_have_agent):
-            self.promises.add(self.reserved_without_agent, now)
+            self.promises.add(self.in_use.at_least(self.stored_high), now)
             self.trusted_from = Instant(now + SETTLE)
         self.is_unproven = at_rebuild and facts.has_agent and facts.permit is None
-        self._derive()
-
-    @property
-    def reserved_without_agent(self) -> Resources:
-        """What the API's facts alone require: the rebuild rule."""
-        return self.in_use.at_least(self.stored_high) if self.has_agent else self.in_use
-
-    @property
-    def may_be_used(self) -> Resources:
-        """The most that the VM may come to use without another answer."""
-        return self.reserved_without_agent.at_least(self.permit or ZERO) if self.has_agent else self.in_use
+        self._settle()
 
     def observe(self, facts: VmFacts) -> None:
         """Newer facts of the same VM; older ones than those known change nothing."""
@@ -117,14 +174,11 @@ class PermitAccount:
             facts = self._at_most(facts, self.facts)
         if self.facts is None or facts.version < self.facts.version:
             return
+        if facts.version > self.doubted_version > 0:
+            self.doubts = ()
         self.facts, self.is_deleted = facts, False
-        stored = facts.permit or ZERO
-        if self.pending is None and not self.in_doubt:
-            self.stored_low = self.stored_high = stored
-        else:
-            self.stored_low = self.stored_low.at_most(stored)
-            self.stored_high = self.stored_high.at_least(stored)
-        self._derive()
+        self._bound()
+        self._settle()
 
     def _at_most(self, facts: VmFacts, known: VmFacts) -> VmFacts:
         """An object that has become unreadable: its VM may still have whatever it had."""
@@ -135,6 +189,7 @@ class PermitAccount:
     def forget_version(self) -> None:
         """Facts of any version are newer from now on."""
         self.facts = self.facts and replace(self.facts, version=0)
+        self.doubted_version = 0
 
     def lapse(self, now: Instant) -> bool:
         """An agent that has not been heard of since a rebuild, and to which nothing was ever persisted, holds nothing.
@@ -148,47 +203,139 @@ class PermitAccount:
         self._derive()
         return self.reserved != before
 
-    def is_old(self, pod: str, sequence: int | None, now: Instant) -> bool:
-        """Whether a message from the pod with this UID is doubled, or was overtaken by one already answered."""
-        if sequence is None or self.heard is None or now - self.heard_at >= SETTLE or pod != self.heard_from:
-            return False
-        return sequence <= self.heard
+    # What agents say ----------------------------------------------------------------------------------------------
 
-    def answer_old(self, permit: Resources, sequence: int | None, now: Instant) -> None:
+    def rival_of(self, message: Message, now: Instant, alive: Container[str]) -> str | None:
+        """The agent that is heard instead of the sender, if it is another one in a pod that is ``alive``."""
+        if self.agent in (None, message.agent) or message.pod != self.heard_from:
+            return None
+        return self.agent if self.agent in alive and not self.is_silent(now) else None
+
+    def turn_away(self, message: Message) -> None:
+        """Records what an agent that is refused says that it holds: its newer message may prove less.
+
+        What is reserved changes with the next message of the agent that is answered.
+        """
+        known = self.others.get(message.agent)
+        holds, sequence = (message.last_permit or ZERO).at_most(self.reserved), message.sequence
+        if known is not None and not _is_above(sequence, known.sequence):
+            holds = holds.at_least(known.held)
+            sequence = sequence if known.sequence is None else known.sequence
+        self.others[message.agent] = OtherAgent(sequence, holds)
+
+    def forget_gone(self, alive: Container[str]) -> None:
+        """Agents whose pods are gone hold nothing."""
+        self.others = {agent: other for agent, other in self.others.items() if agent in alive}
+        self._derive()
+
+    def is_old(self, message: Message, now: Instant) -> bool:
+        """Whether a message is doubled, or was overtaken by one already answered."""
+        if message.sequence is None or self.heard is None or now - self.heard_at >= SETTLE:
+            return False
+        return message.sequence <= self.heard and self._is_of_the_same(message)
+
+    def answer_old(self, permit: Resources, sequence: int | None, now: Instant, revision: int) -> PersistPermit | None:
         """Records the answer to an old message; an agent may hold it, unless the message is a duplicate."""
         if sequence != self.heard:
             self.promises.add(permit, now)
             self.trusted_from = Instant(now + SETTLE)
             self._derive()
+        return self.write(revision)
 
-    def answer(self, permit: Resources, asked: Resources, pod: str, sequence: int | None, now: Instant) -> None:
-        """Records the decision for a message that is not old, from the pod with this UID."""
-        is_newest = sequence is not None and self.heard is not None and sequence > self.heard
-        held = self.promises.held
-        may_hold = permit.at_least(asked.at_most(held))
-        if is_newest and now >= self.trusted_from:
-            self.promises.replace(may_hold, now)
-        else:
-            self.promises.add(may_hold, now)
-        if self.heard is not None and not is_newest:
-            self.trusted_from = Instant(now + SETTLE)
-        self.permit, self.heard, self.heard_from, self.heard_at = permit, sequence, pod, now
-        self.is_unproven = False
-        if self.promises.held != held:
-            self._derive()
+    def honour(self, permit: Resources, now: Instant) -> None:
+        """The agent of an unproven VM may use this much without asking."""
+        self.promises.add(permit, now)
+        self._derive()
 
-    def write(self, revision: int) -> PersistPermit | None:
-        """The write that the API needs now, if any; the same one again while its outcome is open.
+    def answer(
+        self, message: Message, permit: Resources, now: Instant, revision: int, alive: Container[str] = ()
+    ) -> PersistPermit | None:
+        """Records the decision for a message that is not old. Returns the write that the API needs, if any.
 
         A new write gets ``revision``, which must be above every earlier one.
         """
-        if self.permit is None or self.facts is None or self.is_stored or not self.has_agent:
+        if not self._is_of_the_same(message):
+            self._take_over(message, now, alive)
+        is_newest = _is_above(message.sequence, self.heard)
+        held = self.promises.held
+        carried = message.asked.at_most(held)
+        if message.last_permit is not None:
+            carried = carried.at_most(message.last_permit)
+        may_hold = permit.at_least(carried)
+        waits = not permit.within(self.stored_low)
+        if is_newest and now >= self.trusted_from:
+            self.promises.replace(carried if waits else may_hold, now)
+            self.offers.clear()
+        else:
+            self.promises.add(carried if waits else may_hold, now)
+        if self.heard is not None and not is_newest:
+            self.trusted_from = Instant(now + SETTLE)
+        self.permit, self.heard, self.heard_at = permit, message.sequence, now
+        self.is_unproven = False
+        order = self.write(revision, Offer(may_hold, now) if waits else None)
+        if order is not None or self.promises.held != held:
+            self._derive()
+        return order
+
+    def _is_of_the_same(self, message: Message) -> bool:
+        return message.agent == self.agent and message.pod == self.heard_from
+
+    def _take_over(self, message: Message, now: Instant, alive: Container[str]) -> None:
+        """Another agent is answered from now on. The one before may hold its permit as long as its pod exists, if the
+        VM has not left the pod that it spoke for.
+        """
+        if self.agent is not None:
+            self.trusted_from = Instant(now + SETTLE)
+            if message.pod != self.heard_from:
+                self._fold(list(self.others), now)
+            elif self.agent in alive:
+                self.others[self.agent] = OtherAgent(self.heard, self.promises.held)
+        self._fold([each for each in self.others if each == message.agent], now)
+        self.heard, self.agent, self.heard_from = None, message.agent, message.pod
+
+    def _fold(self, agents: list[str], now: Instant) -> None:
+        for agent in agents:
+            self.promises.add(self.promises.held.at_least(self.others.pop(agent).held), now)
+
+    # Writes -------------------------------------------------------------------------------------------------------
+
+    def write(self, revision: int, offer: Offer | None = None) -> PersistPermit | None:
+        """The write that the API needs now, if any; the same one again while its outcome is open."""
+        if self.permit is None or self.facts is None or not self.has_agent or (offer is None and self.is_stored):
             return None
-        return self._order(self.facts, self.promises.held, revision, is_urgent=not self.permit.within(self.stored_low))
+        due = Resources.most((self.held, *(each.permit for each in self.offers.values())))
+        due = due if offer is None else due.at_least(offer.permit)
+        order = self._order(self.facts, due, revision, is_urgent=not self.permit.within(self.stored_low))
+        if offer is not None:
+            self.offers[order.revision] = offer
+        return order
+
+    def edited(self, before: Resources, now: Instant, revision: int) -> PersistPermit | None:
+        """Another writer may have changed the permit on the object, which was ``before`` at most. Returns the write
+        that restores what agents hold. What is above that is lowered later: a rival may have answered it.
+        """
+        if not self.stored_high.within(before):
+            self.raised_at = now
+        is_lowered = not (self.orders or self.doubts or self.held.within(self.stored_low))
+        if not is_lowered or now - self.mended_at < MEND_EVERY:
+            return None
+        self.mended_at = now
+        return self.write(revision)
+
+    def is_left_raised(self, now: Instant) -> bool:
+        """Whether more than agents hold has stood on the object for so long that they would have said they hold it."""
+        if self.raised_at is None or now - self.raised_at < SETTLE or self.orders:
+            return False
+        self.raised_at = None
+        return self.has_agent and not self.stored_high.within(self.had)
+
+    def lower(self, revision: int) -> PersistPermit | None:
+        """The write that brings the object back to what agents hold."""
+        return None if self.facts is None else self._order(self.facts, self.held, revision, is_urgent=False)
 
     def take_back(self, revision: int) -> PersistPermit | None:
         """The write that takes a permit back whose agent is gone, if the API may hold one above what the VM needs."""
-        if self.facts is None or self.is_deleted or not self.has_agent or self.stored_high.within(self.in_use):
+        if self.facts is None or self.is_deleted or self.stored_high.within(self.in_use):
             return None
         return self._order(self.facts, self.in_use, revision, is_urgent=False)
 
@@ -196,27 +343,59 @@ class PermitAccount:
         if self.pending is not None and self.pending.permit == permit:
             revision = self.pending.revision
         self.pending = PersistPermit(facts.name, permit, revision, before_answer=is_urgent, uid=facts.uid)
-        self.stored_low = self.stored_low.at_most(permit)
-        self.stored_high = self.stored_high.at_least(permit)  # of what is reserved already
+        self.orders[revision] = permit
+        self._bound()
         return self.pending
 
-    def stored(self, revision: int, facts: VmFacts) -> None:
-        """The API confirmed a write and returned ``facts``; only the newest write says what is stored now.
+    def confirmed(self, revision: int, facts: VmFacts) -> None:
+        """The API confirmed a write and returned ``facts``: no earlier write can land any more.
 
         A VM that has been deleted since is not back.
         """
         if self.facts is None or facts.uid != self.facts.uid:
             return
-        if self.pending is not None and self.pending.revision == revision:
-            self.pending, self.in_doubt = None, False
-        is_deleted = self.is_deleted
-        self.observe(facts if facts.version >= self.facts.version else self.facts)
-        self.is_deleted = is_deleted
+        offer = self.offers.get(revision)
+        if offer is not None:
+            self.promises.add(offer.permit, offer.at)
+        self._ended(revision)
+        self.doubts, self.refusal = (), ""
+        self._seen_by_write(facts)
 
-    def unsure(self, revision: int) -> None:
-        """A write failed, or its outcome is unknown: the next message orders it again."""
-        if self.pending is not None and self.pending.revision == revision:
-            self.pending, self.in_doubt = None, True
+    def refused(self, revision: int, why: str, facts: VmFacts | None = None) -> None:
+        """A write certainly did not store its permit: nobody is answered it. ``facts``: it stored something else."""
+        self._ended(revision)
+        self.refusal = why
+        self.permit = self.permit and self.permit.at_most(self.had)
+        if facts is not None and self.facts is not None and facts.uid == self.facts.uid:
+            self.doubts = ()
+            self._seen_by_write(facts)
+        self._bound()
+        self._settle()
+
+    def unsure(self, revision: int, version: int) -> None:
+        """The outcome of a write onto ``version`` of the object (0: not known) is unknown: the next message orders it
+        again. A newer version settles it.
+        """
+        doubt = self.orders.get(revision)
+        self._ended(revision)
+        if doubt is not None:
+            is_known = version and (self.doubted_version or not self.doubts)
+            self.doubted_version = max(version, self.doubted_version) if is_known else 0
+            self.doubts = _extremes((*self.doubts, doubt))
+        self._bound()
+        self._derive()
+
+    def _ended(self, revision: int) -> None:
+        """Writes go one at a time: those before this one have ended, or were never sent."""
+        if self.pending is not None and self.pending.revision <= revision:
+            self.pending = None
+        self.orders = {each: permit for each, permit in self.orders.items() if each > revision}
+        self.offers = {each: offer for each, offer in self.offers.items() if each > revision}
+
+    def _seen_by_write(self, facts: VmFacts) -> None:
+        known, is_deleted = self.facts, self.is_deleted
+        self.observe(facts if known is None or facts.version >= known.version else known)
+        self.is_deleted = is_deleted
 
     def agent_gone(self) -> None:
         """The VM's last pod is gone and its agent with it: only what the API holds still counts."""
@@ -225,9 +404,40 @@ class PermitAccount:
 
     def _forget_agent(self) -> None:
         self.permit, self.promises, self.heard, self.heard_from = None, OutstandingPermits(), None, None
+        self.agent, self.others, self.offers, self.refusal = None, {}, {}, ""
         self.heard_at = self.trusted_from = LONG_AGO
         self.is_unproven = False
 
+    # Sums ---------------------------------------------------------------------------------------------------------
+
+    def _bound(self) -> None:
+        stored = (self.facts and self.facts.permit) or ZERO
+        low, high = stored, stored
+        for permit in (*self.orders.values(), *self.doubts):
+            low, high = low.at_most(permit), high.at_least(permit)
+        self.stored_low, self.stored_high = low, high
+
+    def _settle(self) -> None:
+        """What is reserved; an agent that was switched off holds nothing once its permit is taken back."""
+        facts = self.facts
+        is_off = facts is not None and not (facts.has_agent or facts.unreadable)
+        if is_off and self.stored_high.within(self.in_use):
+            self._forget_agent()
+        self._derive()
+
     def _derive(self) -> None:
-        needed = self.reserved_without_agent
-        self.reserved = needed.at_least(self.promises.held) if self.has_agent else needed
+        reserved = self.may_be_used
+        for offer in self.offers.values():
+            reserved = reserved.at_least(offer.permit)
+        self.reserved = reserved
+
+
+def _is_above(sequence: int | None, other: int | None) -> bool:
+    return sequence is not None and other is not None and sequence > other
+
+
+def _extremes(permits: tuple[Resources, ...]) -> tuple[Resources, ...]:
+    low = high = permits[0]
+    for permit in permits[1:]:
+        low, high = low.at_most(permit), high.at_least(permit)
+    return (low,) if low == high else (low, high)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from protocol.messages import AgentRequest, ObjectName
-from protocol.units import Instant
+from protocol.units import Instant, Resources
+from scheduler_plugin.ledger.accounts.claims import VmAccount
 from scheduler_plugin.ledger.facts import VmFacts
 from scheduler_plugin.ledger.outcomes import Decision
 from scheduler_plugin.ledger.parts.part import Effects, LedgerPart
@@ -19,10 +20,13 @@ class AgentPermits(LedgerPart):
         """The UID of the pod of that name that has a claim."""
         return self._state.uids.get(pod)
 
-    def decide(self, uid: str, request: AgentRequest, now: Instant) -> Decision:
-        """One agent's request. Raises ``UnknownPodError`` and ``NotReadyError``; then nothing has changed."""
+    def decide(self, uid: str, request: AgentRequest, now: Instant, agent: str = "") -> Decision:
+        """One request of an ``agent``, by the UID of its pod; empty: the one in the VM's pod.
+
+        Raises ``UnknownPodError`` and ``NotReadyError``; then nothing has changed. Raises ``OtherAgentError``.
+        """
         self._require_ready()
-        return decide(self._state, self._claim(uid), request, now)
+        return decide(self._state, self._claim(uid), request, agent or uid, now)
 
     def permit_stored(self, revision: int, vm: VmFacts) -> Effects:
         """A ``PersistPermit`` was confirmed; ``vm`` is the object as the API returned it."""
@@ -30,21 +34,45 @@ class AgentPermits(LedgerPart):
         if account is None:
             return ()
         known, reserved = account.facts, account.reserved
-        account.stored(revision, vm)
-        is_moving = bool(self._state.migrations.of(vm.name))  # then room for it is looked for again
+        account.confirmed(revision, vm)
+        return self._written(account, known, reserved)
+
+    def permit_refused(self, revision: int, vm: ObjectName, why: str, facts: VmFacts | None = None) -> Effects:
+        """A ``PersistPermit`` has certainly not stored its permit: the agent must not be answered with it.
+
+        ``facts`` is the object as the API returned it, if something else was stored.
+        """
+        account = self._state.vms.get(vm)
+        if account is None:
+            return ()
+        known, reserved = account.facts, account.reserved
+        account.refused(revision, why, facts)
+        return self._written(account, known, reserved)
+
+    def permit_unsure(self, revision: int, vm: ObjectName, version: int = 0) -> Effects:
+        """The outcome of a ``PersistPermit`` is unknown: the agent must not be answered with it.
+
+        ``version`` is the resourceVersion that the write named, 0 if that is not known.
+        """
+        account = self._state.vms.get(vm)
+        if account is None:
+            return ()
+        known, reserved = account.facts, account.reserved
+        account.unsure(revision, version)
+        return self._written(account, known, reserved)
+
+    def _written(self, account: VmAccount, known: VmFacts | None, reserved: Resources) -> Effects:
+        """A write of the VM's permit has ended; before, this was ``known`` and ``reserved``."""
+        vm, name = account.facts, account.name
+        if vm is None or name is None:
+            return ()
+        is_moving = bool(self._state.migrations.of(name))  # then room for it is looked for again
         if reserved == account.reserved and not is_moving and known and _is_same_but_for_permit(known, vm):
             return ()
-        self._state.recount(vm.name)
-        self._state.migrations.disturb(vm.name)
+        self._state.recount(name)
+        self._state.migrations.disturb(name)
         self._state.settle_vm(account)
         return self._finish(outside=True)
-
-    def permit_unsure(self, revision: int, vm: ObjectName) -> Effects:
-        """A ``PersistPermit`` failed, or its outcome is unknown: the agent must not be answered with it."""
-        account = self._state.vms.get(vm)
-        if account is not None:
-            account.unsure(revision)
-        return ()
 
 
 def _is_same_but_for_permit(known: VmFacts, vm: VmFacts) -> bool:

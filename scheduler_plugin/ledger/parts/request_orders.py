@@ -72,7 +72,7 @@ class RequestOrders(LedgerPart):
         secured, account = claim.secured, claim.vm
         if secured is None or account is None or not account.has_agent or claim.holds_still:
             return False
-        return not bounded(account, request.resources).within(account.reserved.at_least(secured))
+        return not bounded(account, request.resources).within(account.had.at_least(secured))
 
     def is_awaited(self, uid: str) -> bool:
         """Whether the pod asks for more than its kubelet has set aside, and has not heard that it cannot have it."""

@@ -63,13 +63,13 @@ def test_after_a_failure_the_agent_at_the_source_grows_its_vm_within_seconds() -
     assert story.acts() == [patches(cu(2), 3)]
 
 
-def test_the_agent_at_the_target_waits_for_its_vm_then_carries_on_with_the_vms_permit() -> None:
+def test_agent_at_the_target_waits_for_its_vm_and_asks_for_what_it_has() -> None:
     story = Story().sees(moving(2, ours=False)).happens(ScrapeFailed(Fault.GUEST, "refused"))
     assert story.at(20.0).plans() == planned((), None, ELSEWHERE)
     story.at(21.0).sees(arrived(3)).looks(cores=0.25)
     (ask,) = story.acts()
     assert isinstance(ask, AskScheduler)
-    assert (ask.request.resources, ask.request.last_permit) == (cu(1), cu(1)), "what it has, no more, no less"
+    assert (ask.request.resources, ask.request.last_permit) == (cu(1), None), "what it has, no more, no less"
     story.answers(cu(1)).at(22.0).looks(cores=0.25)
     assert story.acts() == [asks(cu(2), cu(1), 2)]
     story.answers(cu(2))

@@ -8,6 +8,7 @@ import pytest
 
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.events import AskFailed, Fault, PatchConflicted, Scraped, VmLost
+from agent.core.vm import Vm
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources, Seconds
 from tests.agent.core.story import (
     GIB,
@@ -41,9 +42,46 @@ def test_an_odd_size_is_asked_for_as_it_is_before_the_compute_unit_is_known() ->
     assert Story().sees(vm(odd)).acts() == [asks(odd, None, 1, unit=None)]
 
 
-def test_the_first_request_names_the_permit_that_the_object_records() -> None:
+def test_first_request_claims_no_permit() -> None:
+    """What the object records may have been answered to nobody."""
     story = Story().sees(replace(vm(cu(1)), recorded_permit=cu(3)))
-    assert story.acts() == [asks(cu(1), cu(3), 1, unit=None)]
+    assert story.acts() == [asks(cu(1), None, 1, unit=None)]
+
+
+def recording(size: float, permit: float, version: int) -> Vm:
+    """The VM, and the permit on its object."""
+    return replace(vm(cu(size), version=version), recorded_permit=cu(permit))
+
+
+def test_permit_that_was_taken_back_is_asked_for_again() -> None:
+    """Autoscaling was off and on again while the watch was down."""
+    story = settled(1).looks(cores=0.25)
+    story.acts()
+    story.at(1.1).answers(cu(2)).sees(recording(1, 1, version=9))
+    assert story.acts() == [asks(cu(2), cu(1), 3)], "no patch to what the object does not record"
+    story.at(1.2).answers(cu(2))
+    assert story.acts() == [patches(cu(2), 9)]
+
+
+def test_permit_on_the_object_is_used() -> None:
+    story = settled(1).looks(cores=0.25)
+    story.acts()
+    story.at(1.1).answers(cu(2)).sees(recording(1, 2, version=9))
+    assert story.acts() == [patches(cu(2), 9)]
+
+
+def test_agent_stands_back_for_the_one_that_is_answered() -> None:
+    story = settled(1).looks(cores=0.25)
+    story.acts()
+    story.at(1.1).happens(AskFailed(Fault.AGENT, "the scheduler answers another agent", is_others_turn=True))
+    story.sees(vm(cu(4), version=9))
+    assert story.acts() == []
+    assert story.state.scheduler.permit is None
+    (ask,) = story.at(20.0).looks(cores=0.1).acts()
+    assert isinstance(ask, AskScheduler)
+    assert ask.request.last_permit is None
+    story.at(20.1).answers(cu(4)).at(40.0).looks(cores=0.1).looks(cores=0.1)
+    assert not story.state.scheduler.is_stood_back
 
 
 def test_beside_a_scheduler_that_stores_none_a_permit_on_the_object_is_anothers_and_not_presented() -> None:

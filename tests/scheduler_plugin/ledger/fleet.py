@@ -144,9 +144,17 @@ class Fleet:
         self.vms[old.name] = new
         return self.did(self.ledger.see_vm(new, now))
 
-    def grant(self, of: str, wanted: Resources, *, number: int | None = None, now: Instant = LATER) -> Resources:
+    def grant(
+        self,
+        of: str,
+        wanted: Resources,
+        *,
+        number: int | None = None,
+        last_permit: Resources | None = None,
+        now: Instant = LATER,
+    ) -> Resources:
         """A whole round: ask, persist, answer."""
-        decision = self.ask(of, wanted, number=number, now=now)
+        decision = self.ask(of, wanted, number=number, last_permit=last_permit, now=now)
         self.store(decision)
         return decision.permit
 

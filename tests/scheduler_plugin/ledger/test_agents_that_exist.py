@@ -57,22 +57,40 @@ def test_a_persisted_permit_stays_promised_while_its_agent_is_silent() -> None:
     assert fleet.on("n1") == amount(8)
 
 
-def test_a_vm_that_opted_out_follows_its_object_whatever_permit_is_left_on_it() -> None:
-    fleet = Fleet(node(), opted_out("a", 1, permit=8), vm_pod("a", "n1"))
+def test_opted_out_vm_follows_its_object() -> None:
+    fleet = Fleet(node(), opted_out("a", 1, permit=1), vm_pod("a", "n1"))
     assert fleet.on("n1") == amount(1)
-    fleet.did(fleet.ledger.see_vm(opted_out("a", 3, permit=8, version=2), LATER))
+    fleet.did(fleet.ledger.see_vm(opted_out("a", 3, permit=1, version=2), LATER))
     assert fleet.on("n1") == amount(3)
-    fleet.did(fleet.ledger.see_vm(opted_out("a", 2, permit=8, version=3), LATER))
+    fleet.did(fleet.ledger.see_vm(opted_out("a", 2, permit=1, version=3), LATER))
     assert fleet.on("n1") == amount(2)
 
 
-def test_opting_out_ends_all_promises_and_opting_in_again_brings_those_of_the_object_back() -> None:
+def test_opt_out_frees_room_once_the_permit_is_taken_back() -> None:
+    """The agent may not have heard of it; opted in again, it would find its old permit on the object."""
     fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"))
     fleet.grant("a", amount(8), number=1)
-    fleet.did(fleet.ledger.see_vm(opted_out("a", 1, permit=8, version=7), LATER))
+    (order,) = fleet.did(fleet.ledger.see_vm(opted_out("a", 1, permit=8, version=7), LATER))
+    assert isinstance(order, PersistPermit)
+    assert (order, fleet.on("n1")) == (taken_back(1, order.revision), amount(8))
+    assert fleet.did(fleet.ledger.pass_time(LATER)) == (), "it is on its way"
+    fleet.did(fleet.ledger.permit_stored(order.revision, opted_out("a", 1, permit=1, version=8)))
     assert fleet.on("n1") == amount(1)
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), permit=amount(8), version=8), LATER))
-    assert fleet.on("n1") == amount(8)
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), permit=amount(1), version=9), LATER))
+    decision = fleet.ask("a", amount(8), number=2, last_permit=amount(8))
+    assert decision.persist is not None
+    assert decision.persist.before_answer
+
+
+def test_opt_out_while_the_scheduler_was_down_is_taken_back_at_its_start() -> None:
+    ledger = Ledger()
+    effects = ledger.resync([node()], [vm_pod("a", "n1")], [opted_out("a", 1, permit=8)], NOW)
+    assert (effects, ledger.nodes["n1"].reserved) == ((taken_back(1, 1),), amount(8))
+    ledger.permit_refused(1, name("a"), "403")
+    assert ledger.nodes["n1"].reserved == amount(8)
+    assert ledger.pass_time(LATER) == (taken_back(1, 2),)
+    ledger.permit_stored(2, opted_out("a", 1, permit=1, version=2))
+    assert ledger.nodes["n1"].reserved == amount(1)
 
 
 def test_an_agent_of_a_vm_that_opted_out_gets_what_the_vm_has_and_is_no_pressure() -> None:

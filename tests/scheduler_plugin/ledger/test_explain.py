@@ -22,7 +22,8 @@ def test_a_denied_vm_is_told_who_denied_it_and_since_when() -> None:
         state=ClaimState.BOUND,
         reserved=amount(3, 2),
         floors={
-            "permit the agent may hold": amount(3, 2),
+            "permit the agent may hold": amount(2),
+            "permit that is being written": amount(3, 2),
             "permit the API may hold": amount(3, 2),
             "spec.guest use": amount(2),
             "what the guest has": amount(1),

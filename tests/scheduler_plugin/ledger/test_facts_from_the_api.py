@@ -150,9 +150,10 @@ def test_a_vm_whose_pod_is_gone_starts_again_from_what_the_api_holds() -> None:
     fleet.ask("a", amount(5), number=9)
     fleet.did(fleet.ledger.lose_pod("uid-a"))
     assert fleet.ledger.claim_of(vm_pod("a", uid="next")) == amount(5)
-    fleet.did(fleet.ledger.permit_unsure(1, name("a")))
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), version=5), LATER))
+    fleet.did(fleet.ledger.permit_unsure(1, name("a"), 1))
     assert fleet.ledger.claim_of(vm_pod("a", uid="next")) == amount(5)
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), version=5), LATER))
+    assert fleet.ledger.claim_of(vm_pod("a", uid="next")) == amount(1), "it was for an older version"
 
 
 def test_the_memory_of_gone_pods_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

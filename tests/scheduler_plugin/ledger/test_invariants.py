@@ -51,7 +51,7 @@ def attempt_when_bound(ledger: Ledger) -> None:
 def permit_above_reservation(ledger: Ledger) -> None:
     account = ledger.claims["uid-a"].vm
     assert account is not None
-    account.permit = amount(9)
+    account.promises.held = amount(9)
 
 
 def stored_upside_down(ledger: Ledger) -> None:

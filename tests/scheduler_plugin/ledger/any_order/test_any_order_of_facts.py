@@ -104,9 +104,10 @@ class AnyOrder(ChangingObjects):
                 self.hear(kind, 3)
         for claim in self.ledger.claims.values():
             assert claim.state in (ClaimState.BOUND, ClaimState.CONFIRMED)
-        assert self.reserved() == self.needed()
+        self.did(self.ledger.pass_time(self.now))
         while self.writes:
             self.carry_out(self.writes.popitem()[1])
+        assert self.reserved() == self.needed()
         self.relist()
         assert self.reserved() == self.needed()
         assert violations(self.ledger) == []

@@ -1,0 +1,115 @@
+"""Two agents of one VM, as while the form of agents is changed: one is answered, the other is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.messages import AgentRequest
+from protocol.units import Instant, Resources
+from scheduler_plugin.ledger import OtherAgentError
+from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
+from scheduler_plugin.ledger.accounts.permit_account import SILENT
+from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
+
+SIDECAR, NODE_AGENT = "uid-a", "uid-agent"
+AFTER = Instant(LATER + SILENT)
+
+
+def fleet_of_two() -> Fleet:
+    """``a`` has a sidecar, and an agent per node runs beside it; room for 9 is left."""
+    pods = (vm_pod("a", "n1"), plain_pod("agent", amount(0), "n1"))
+    return Fleet(node(total=11), vm("a", amount(2), permit=amount(2)), *pods)
+
+
+def asks(
+    fleet: Fleet,
+    agent: str,
+    wish: float,
+    number: int | None,
+    *,
+    last: Resources | None = None,
+    now: Instant = LATER,
+) -> Resources:
+    """A whole round of one of the agents."""
+    request = AgentRequest(name("a-pod"), amount(wish), last, sequence=number)
+    decision = fleet.ledger.decide("uid-a", request, now, agent)
+    fleet.did(decision.effects)
+    fleet.store(decision)
+    return decision.permit
+
+
+def test_second_agent_is_refused_while_the_first_is_heard() -> None:
+    fleet = fleet_of_two()
+    assert asks(fleet, SIDECAR, 8, 1) == amount(8)
+    with pytest.raises(OtherAgentError, match="is looked after by the agent in pod db/a-pod, heard 44 s ago"):
+        asks(fleet, NODE_AGENT, 2, 10**9, now=Instant(AFTER - 1))
+    assert fleet.reserved("a") == amount(8)
+    assert asks(fleet, SIDECAR, 7, 2, last=amount(8)) == amount(7)
+    assert fleet.reserved("a") == amount(7), "its own sequence still counts"
+
+
+def test_silent_agents_permit_stays_held_while_its_pod_exists() -> None:
+    """It may only be cut off from the scheduler."""
+    fleet = fleet_of_two()
+    asks(fleet, NODE_AGENT, 8, 1)
+    for number, now in ((5, AFTER), (6, Instant(AFTER + SETTLE)), (7, Instant(AFTER + 2 * SETTLE))):
+        asks(fleet, SIDECAR, 2, number, last=amount(2), now=now)
+        assert fleet.reserved("a") == amount(8)
+    fleet.did(fleet.ledger.lose_pod(NODE_AGENT))
+    fleet.did(fleet.ledger.pass_time(AFTER))
+    assert asks(fleet, SIDECAR, 2, 8, last=amount(2), now=Instant(AFTER + 3 * SETTLE)) == amount(2)
+    assert fleet.reserved("a") == amount(2)
+
+
+def test_replaced_agent_pod_is_succeeded_at_once() -> None:
+    fleet = fleet_of_two()
+    asks(fleet, NODE_AGENT, 8, 10)
+    fleet.did(fleet.ledger.lose_pod(NODE_AGENT))
+    fleet.did(fleet.ledger.see_pod(plain_pod("next", amount(0), "n1")))
+    assert asks(fleet, "uid-next", 2, 3) == amount(2)
+    assert fleet.reserved("a") == amount(8), "its numbers prove nothing yet"
+    assert asks(fleet, "uid-next", 2, 4, now=Instant(LATER + SETTLE)) == amount(2)
+    assert fleet.reserved("a") == amount(2)
+
+
+def test_refused_agent_that_holds_less_frees_its_part() -> None:
+    fleet = fleet_of_two()
+    asks(fleet, NODE_AGENT, 8, 1)
+    asks(fleet, SIDECAR, 2, 1, last=amount(2), now=AFTER)
+    settled = Instant(AFTER + SETTLE)
+    asks(fleet, SIDECAR, 2, 2, last=amount(2), now=settled)
+    for number, last, reserved in ((1, 3, 8), (None, 3, 8), (2, 4, 4), (3, None, 2)):
+        holds = None if last is None else amount(last)
+        with pytest.raises(OtherAgentError):
+            asks(fleet, NODE_AGENT, 9, number, last=holds, now=settled)
+        asks(fleet, SIDECAR, 2, 3 + (number or 0), last=amount(2), now=settled)
+        assert fleet.reserved("a") == amount(reserved), (number, last)
+
+
+def test_first_of_two_agents_after_a_restart_does_not_free_the_others_permit() -> None:
+    fleet = fleet_of_two()
+    asks(fleet, SIDECAR, 8, 1)
+    rebuilt = Fleet(
+        node(total=11), *fleet.vms.values(), vm_pod("a", "n1"), plain_pod("agent", amount(0), "n1"), now=AFTER
+    )
+    asks(rebuilt, NODE_AGENT, 2, 1, last=amount(2), now=AFTER)
+    with pytest.raises(OtherAgentError):
+        asks(rebuilt, SIDECAR, 8, 2, last=amount(8), now=AFTER)
+    asks(rebuilt, NODE_AGENT, 2, 2, last=amount(2), now=Instant(AFTER + SETTLE))
+    assert rebuilt.reserved("a") == amount(8)
+
+
+def test_agent_that_was_refused_takes_over_with_what_it_holds() -> None:
+    fleet = fleet_of_two()
+    asks(fleet, NODE_AGENT, 8, 1)
+    asks(fleet, SIDECAR, 2, 1, last=amount(2), now=AFTER)
+    back = Instant(AFTER + SILENT)
+    assert asks(fleet, NODE_AGENT, 8, 2, last=amount(8), now=back) == amount(8)
+    assert fleet.reserved("a") == amount(8)
+
+
+def test_opted_out_vm_has_no_first_agent() -> None:
+    fleet = fleet_of_two()
+    asks(fleet, NODE_AGENT, 2, 1, now=NOW)
+    fleet.did(fleet.ledger.lose_pod(NODE_AGENT))
+    assert fleet.ledger.vms[name("a")].others == {}
