@@ -33,6 +33,7 @@ from protocol.kubernetes.objects import (
     items,
     labels_of,
     name_of,
+    node_of,
     text,
     uid_of,
 )
@@ -161,6 +162,7 @@ class NeonVmController:
         return UnderWay(
             source=source,
             target=target,
+            is_placed=bool(text(found, "status", "targetNode")) or (pod is not None and bool(node_of(pod))),
             is_transferring=text(found, "status", "phase") == RUNNING,
             target_pod=pod,
             target_guest=guest.state if guest is not None and runs else None,

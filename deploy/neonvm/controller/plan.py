@@ -6,8 +6,9 @@
   create a second one. Of a guest that has not been looked at yet nothing is said.
 - A pod that vanished without ending (its node went, it was deleted) counts as failed. So does one whose guest has moved
   away while the VM still names it: the guest was lost at its target.
-- During a migration the VM is held: no resize is ordered, and the end of the source pod decides nothing, because only
-  the migration knows whether the guest died or moved. ``status`` names the target pod first of all (S4.12).
+- Once the target of a migration has a node, the VM is held: no resize is ordered, and the end of the source pod decides
+  nothing, because only the migration knows whether the guest died or moved. ``status`` names the target pod first of
+  all (S4.12). While no node has room for the target, the VM scales on.
 - A VM gets a new pod only when it has no other pod left: the disk is never opened twice.
 """
 
@@ -34,12 +35,13 @@ from protocol.virtual_machine import VirtualMachine
 class UnderWay:
     """The migration of the VM that has begun and not ended.
 
-    ``is_transferring``: it is beyond its preparation. ``target_guest`` is what the guest has in the target's pod once
-    it runs there, None before.
+    ``is_placed``: its target has, or had, a node. ``is_transferring``: it is beyond its preparation. ``target_guest``
+    is what the guest has in the target's pod once it runs there, None before.
     """
 
     source: str
     target: str
+    is_placed: bool
     is_transferring: bool
     target_pod: Json | None
     target_guest: GuestState | None
@@ -96,8 +98,9 @@ def plan(facts: Facts) -> Plan:
         return _leave(facts) if held else Plan({})
     if not held:
         return Plan({}, add_finalizer=True)
-    if facts.under_way is not None and facts.under_way.source == text(facts.vm, "status", "podName"):
-        return _moving(facts, facts.under_way)
+    moves = facts.under_way
+    if moves is not None and moves.is_placed and moves.source == text(facts.vm, "status", "podName"):
+        return _moving(facts, moves)
     return replace(_stay(facts), strays=_strays(facts))
 
 

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +16,8 @@ from deploy.kube.client import ApiError, ApiUnavailableError
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_executor import MigrationExecutor, bandwidth_of
 from deploy.neonvm.migration.migration_facts import MigrationFacts
-from deploy.neonvm.migration.migration_plan import plan_migration
+from deploy.neonvm.migration.migration_plan import plan_migration, waits_for_guests
+from deploy.neonvm.migration.migration_texts import pod_on
 from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.objects.by_vm import ByVm
 from deploy.neonvm.objects.phases import RUNNING, has_remains, is_under_way
@@ -35,6 +37,8 @@ _NEXT: Final = Seconds(0.1)
 _LATER: Final = Seconds(1.0)
 _DARK: Final = Seconds(10.0)
 """A runner that does not answer about its guest within twice its time may never do so."""
+_REMAINS: Final = Seconds(60.0)
+"""For so long a migration that has not begun waits for what may never come: a pod on a silent node to go, a look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +86,14 @@ class MigrationController:
         fresh = [each for each in known.migrations if not text(each, "status", "phase")]
         for each in [*(each for each in known.migrations if each not in fresh), *fresh[:1]]:
             facts = self._facts(each, known)
-            if self._is_in_the_dark(facts):
+            if dark := self._in_the_dark(facts):
                 self._queue.add(vm, _LATER)
+                if self._age(each) >= _DARK:
+                    await self._executor.carry_out(waits_for_guests(facts, dark), facts, Seconds(0.0))
                 continue
             await self._executor.carry_out(plan_migration(facts), facts, self._remaining(each))
+            if facts.remains:
+                self._queue.add(vm, _LATER)
         if len(fresh) > 1:
             self._queue.add(vm, _NEXT)  # judged by what has become of the first
 
@@ -126,7 +134,7 @@ class MigrationController:
             fault=_fault(migration, vm),
             vm=vm,
             rival=next((name_of(each).name for each in others if is_under_way(each)), ""),
-            has_remains=any(has_remains(each) for each in others),
+            remains=self._remains(others) if self._age(migration) < _REMAINS else "",
             source=source,
             target=target,
             source_role=self._role(source),
@@ -138,17 +146,29 @@ class MigrationController:
             hindrance=deps.guest_host.hindrance(name_of(source), uid_of(source)) if source is not None else "",
         )
 
-    def _is_in_the_dark(self, facts: MigrationFacts) -> bool:
-        """Whether one of the guests has not been looked at by this process, and there is still time to do so.
+    def _remains(self, migrations: Sequence[Json]) -> str:
+        """What failed migrations have left behind, in words; empty if nothing."""
+        failed = next((each for each in migrations if has_remains(each)), None)
+        if failed is None:
+            return ""
+        target = self._pod(failed, text(failed, "status", "targetPodName"))
+        left = "its pod" if target is None else pod_on(target)
+        return f"what migration {name_of(failed).name} has left: {left}"
 
-        A guest that stands still, and cannot be looked at, is not left so for long: its move is taken up.
+    def _in_the_dark(self, facts: MigrationFacts) -> str:
+        """The pods whose guests were not looked at by this process while there is still time; empty if there are none.
+
+        A guest that stands still, and cannot be looked at, is not left so for long: its move is taken up. A migration
+        that has not begun is given up sooner.
         """
         ends = [each for each in (facts.source, facts.target) if each is not None and pod_phase(each) == "Running"]
         if facts.is_overdue or any(is_leaving(each) for each in (facts.migration, *ends)):
-            return False
-        if text(facts.migration, "status", "phase") == RUNNING and self._age(facts.migration) >= _DARK:
-            return False
-        return not all(self._deps.guest_host.is_known(name_of(each), uid_of(each)) for each in ends)
+            return ""
+        phase, age = text(facts.migration, "status", "phase"), self._age(facts.migration)
+        if (phase == RUNNING and age >= _DARK) or (not phase and age >= _REMAINS):
+            return ""
+        dark = [each for each in ends if not self._deps.guest_host.is_known(name_of(each), uid_of(each))]
+        return " and ".join(pod_on(each) for each in dark)
 
     def _pod(self, migration: Json, name: str) -> Json | None:
         return self._deps.pods.get(ObjectName(name_of(migration).namespace, name)) if name else None

@@ -12,7 +12,7 @@ from typing import Final
 from deploy.kube.client import ApiError
 from deploy.kube.events import NORMAL, WARNING
 from deploy.neonvm.dependencies import ControllerDependencies
-from deploy.neonvm.migration.migration_facts import MigrationFacts, MigrationPlan
+from deploy.neonvm.migration.migration_facts import WAITS, MigrationFacts, MigrationPlan
 from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.objects.owners import is_owned_by, owner_reference
 from deploy.neonvm.objects.same_guest import with_guest_of
@@ -54,6 +54,8 @@ class MigrationExecutor:
             owners: Json = {"metadata": {"ownerReferences": [owner_reference(VIRTUAL_MACHINES, facts.vm)]}}
             await self._deps.client.merge_patch(PODS, name_of(target), owners)
         await self._report(migration, dict(todo.status))
+        if todo.status:
+            await self._say_what_it_waits_for(todo, facts)
         if todo.own_source and facts.source is not None:
             await self._own(facts.source, migration)
         if todo.create_target and facts.vm is not None:
@@ -147,6 +149,14 @@ class MigrationExecutor:
         """Whether the API has the pod, from a list: the controller may read no single one."""
         listed = await self._deps.client.list(PODS, pod.namespace, field_selector=f"metadata.name={pod.name}")
         return bool(listed.objects)
+
+    async def _say_what_it_waits_for(self, todo: MigrationPlan, facts: MigrationFacts) -> None:
+        """The recorder counts a wait that is said again."""
+        for said in items(dict(todo.status), "conditions"):
+            if text(said, "reason") in WAITS:
+                for about in _both(facts):
+                    story = _named(facts.migration, text(said, "message"))
+                    await self._deps.events.record(about, f"Migration{text(said, 'reason')}", story, WARNING)
 
     async def _say_where_to(self, facts: MigrationFacts) -> None:
         pods = [each for each in (facts.source, facts.target) if each is not None]

@@ -15,6 +15,12 @@ CANCELLED: Final = "Cancelled"
 CONDITION: Final = "Migrated"
 """The one condition of a migration; its time of transition is when the migration ended."""
 
+WAITING: Final = "Waiting"
+"""The reason of one that may not begin yet."""
+UNSCHEDULABLE: Final = "Unschedulable"
+"""The reason of one whose target pod no node takes."""
+WAITS: Final = frozenset({WAITING, UNSCHEDULABLE})
+
 
 class Sending(Enum):
     """How far the move itself is, in this process."""
@@ -40,8 +46,8 @@ class MigrationFacts:
     """What is true now.
 
     ``fault`` says what is wrong with the migration's own spec. ``rival`` names another migration of the VM that is
-    under way; ``has_remains`` that another one has ended, but is not yet cleared away. ``source`` and ``target`` are
-    the pods that the status names (the source: before it names one, the VM's). ``is_quiet``: the source's guest is
+    under way; ``remains`` says what a failed one has left behind, while that is waited for. ``source`` and ``target``
+    are the pods that the status names (the source: before it names one, the VM's). ``is_quiet``: the source's guest is
     held and not being resized. ``is_overdue``: the migration has had all its time. ``transfer`` is the move in this
     process: another process may have begun it before. ``hindrance`` says why the source's guest cannot be moved.
     """
@@ -50,7 +56,7 @@ class MigrationFacts:
     fault: str
     vm: Json | None
     rival: str
-    has_remains: bool
+    remains: str
     source: Json | None
     target: Json | None
     source_role: PodRole

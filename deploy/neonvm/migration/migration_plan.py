@@ -7,7 +7,8 @@
   there it is taken up, also one that must not go on, which is called off at once: whose the guest is then is decided at
   its source, and not here. Nothing is concluded from a target that was not looked at.
 - A migration gets its finalizer before anything is decided about it, so its outcome is always reported.
-- A migration that cannot begin fails at once with the reason. A VM has one migration at a time.
+- A migration that cannot begin fails at once with the reason. A VM has one migration at a time. What a migration waits
+  for is in its condition, and no wait is longer than its time.
 - The target pod's name is in ``status`` before the pod is created. A target that had a node and vanished is not created
   again: its reservation is gone.
 - The order of success: the VM names the target (its own plan does that), the target pod becomes the VM's, the migration
@@ -21,11 +22,13 @@ from typing import Final
 from deploy.neonvm.migration.migration_facts import (
     CANCELLED,
     CONDITION,
+    UNSCHEDULABLE,
+    WAITING,
     MigrationFacts,
     MigrationPlan,
     Sending,
-    TransferState,
 )
+from deploy.neonvm.migration.migration_texts import figures, pod_on, time_of, why_unplaced
 from deploy.neonvm.objects.owners import is_owned_by
 from deploy.neonvm.objects.phases import (
     ENDED,
@@ -41,9 +44,11 @@ from deploy.neonvm.objects.phases import (
 from deploy.neonvm.objects.pods import MOVED, pod_end
 from deploy.neonvm.ports import PodRole
 from protocol.kubernetes.conditions import condition
-from protocol.kubernetes.objects import Json, is_leaving, is_over, node_of, pod_phase, text, whole
+from protocol.kubernetes.objects import Json, is_leaving, is_over, node_of, pod_phase, text
 
 _NOTHING: Final = MigrationPlan()
+_HELD: Final = frozenset({PRE_MIGRATING, MIGRATING})
+"""The phases of a VM that a migration holds still."""
 _MOVED_IN: Final = frozenset({PodRole.RUNNING, PodRole.BOOTING})
 
 
@@ -70,8 +75,10 @@ def _admit(facts: MigrationFacts, held: bool) -> MigrationPlan:
         return MigrationPlan(add_finalizer=True)
     if why := _unfit(facts):
         return _failed(facts, *why)
-    if facts.has_remains or text(facts.vm or {}, "status", "phase") in {PRE_MIGRATING, MIGRATING}:
-        return _NOTHING  # another migration has ended just now
+    if waits_for := _waits_for(facts):
+        if facts.is_overdue:
+            return _failed(facts, "TimedOut", f"not begun within {time_of(facts.migration)}: it waited for {waits_for}")
+        return _status(facts, "Unknown", WAITING, f"waits for {waits_for}")
     source: Json = facts.source or {}
     name = text(source, "metadata", "name")
     return _status(
@@ -87,6 +94,17 @@ def _admit(facts: MigrationFacts, held: bool) -> MigrationPlan:
     )
 
 
+def _waits_for(facts: MigrationFacts) -> str:
+    """What must end before the migration may begin; empty if nothing must."""
+    phase = text(facts.vm or {}, "status", "phase")
+    return facts.remains or (f"the end of the VM's last move: its phase is {phase}" if phase in _HELD else "")
+
+
+def waits_for_guests(facts: MigrationFacts, names: str) -> MigrationPlan:
+    """Says that nothing can be decided before the guests in the pods ``names`` were looked at."""
+    return _status(facts, "Unknown", WAITING, f"waits for an answer about the guest in {names}")
+
+
 def _unfit(facts: MigrationFacts) -> tuple[str, str] | None:
     """Why the VM cannot be moved now: a reason in one word, and a sentence."""
     name = text(facts.migration, "spec", "vmName")
@@ -97,8 +115,14 @@ def _unfit(facts: MigrationFacts) -> tuple[str, str] | None:
     if facts.rival:
         return "AlreadyMigrating", f"{facts.rival} is moving the VM already"
     phase = text(facts.vm, "status", "phase")
-    if phase not in {RUNNING, SCALING, PRE_MIGRATING, MIGRATING}:
+    if phase not in {RUNNING, SCALING, *_HELD}:
         return "VMNotRunning", f"the VM must run to be moved; it is {phase or 'new'}"
+    return _unfit_guest(facts)
+
+
+def _unfit_guest(facts: MigrationFacts) -> tuple[str, str] | None:
+    if facts.source_role is PodRole.UNKNOWN:
+        return "GuestUnknown", f"nothing answers about the guest in {pod_on(facts.source or {})}"
     if facts.source_role is not PodRole.RUNNING:
         return "VMNotRunning", f"the VM must run to be moved; its guest: {facts.source_role.value}"
     return ("NotMovable", facts.hindrance) if facts.hindrance else None
@@ -108,22 +132,28 @@ def _prepare(facts: MigrationFacts) -> MigrationPlan:
     """Phase Pending: a pod for the target, until its guest stands ready to receive."""
     if why := _broken(facts) or _cannot_send(facts):
         return _failed(facts, *why)
-    if text(facts.vm or {}, "status", "phase") != PRE_MIGRATING:
-        return _NOTHING  # the VM is not held yet
     target = facts.target
     if target is None:
         own_source = facts.source is not None and not is_owned_by(facts.source, facts.migration)
         return MigrationPlan(own_source=own_source, create_target=True)
     node = node_of(target)
     if not node:
-        return _NOTHING
+        return _unplaced(facts)
     placed = {"targetNode": node}
-    if pod_phase(target) != RUNNING or facts.target_role is not PodRole.RECEIVING or not facts.is_quiet:
+    is_ready = pod_phase(target) == RUNNING and facts.target_role is PodRole.RECEIVING
+    is_held = facts.is_quiet and text(facts.vm or {}, "status", "phase") == PRE_MIGRATING
+    if not is_ready or not is_held:
         return _status(facts, "Unknown", "Preparing", f"the target gets ready on {node}", **placed)
     address = text(target, "status", "podIP")
     sending = f"the guest moves to {node}"
     begun = _status(facts, "Unknown", "Transferring", sending, phase=RUNNING, **placed, targetPodIP=address)
     return MigrationPlan(status=begun.status, send=True)
+
+
+def _unplaced(facts: MigrationFacts) -> MigrationPlan:
+    """Says why the target has no node yet; the VM scales on meanwhile."""
+    why = why_unplaced(facts.target)
+    return _status(facts, "Unknown", UNSCHEDULABLE, why) if why else _NOTHING
 
 
 def _transfer(facts: MigrationFacts) -> MigrationPlan:
@@ -190,7 +220,7 @@ def _arrived(facts: MigrationFacts) -> MigrationPlan:
     if not _names(facts, "targetPodName"):
         return _failed(facts, "SourceLost", f"the VM runs in pod {text(facts.vm, 'status', 'podName')} by now")
     source, target = (text(facts.migration, "status", end) for end in ("sourceNode", "targetNode"))
-    story = f"moved from {source} to {target}{_figures(facts.transfer)}"
+    story = f"moved from {source} to {target}{figures(facts.transfer)}"
     done = _status(facts, "True", "Migrated", story, phase=SUCCEEDED, **_info(facts))
     adopt = facts.target is not None and not is_owned_by(facts.target, facts.vm)
     return MigrationPlan(adopt_target=adopt, status=done.status)
@@ -225,8 +255,9 @@ def _broken(facts: MigrationFacts) -> tuple[str, str] | None:
     if why := _target_lost(facts):
         return why
     if facts.is_overdue:
-        waited = "" if text(facts.migration, "status", "targetNode") else "; no node had room for it"
-        return "TimedOut", f"not done within {whole(facts.migration, 'spec', 'completionTimeout')} s{waited}"
+        is_placed = bool(text(facts.migration, "status", "targetNode"))
+        waited = "" if is_placed else f"; {why_unplaced(facts.target) or 'the target pod got no node'}"
+        return "TimedOut", f"not done within {time_of(facts.migration)}{waited}"
     return None
 
 
@@ -263,13 +294,3 @@ def _info(facts: MigrationFacts) -> Json:
 def _status(facts: MigrationFacts, value: str, reason: str, story: str, **status: object) -> MigrationPlan:
     said = condition(facts.migration, CONDITION, value, reason, story)
     return MigrationPlan(status=(*status.items(), ("conditions", [said])))
-
-
-def _figures(transfer: TransferState) -> str:
-    """The numbers that people ask for, as far as they are known."""
-    known = dict(transfer.info)
-    ram = known.get("ram")
-    if not known or not isinstance(ram, dict):
-        return ""
-    mebibytes = int(ram.get("transferred", 0)) >> 20
-    return f" in {known['totalTimeMs']} ms, standing still for {known['downtimeMs']} ms, {mebibytes} MiB sent"

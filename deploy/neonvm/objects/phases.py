@@ -25,8 +25,11 @@ def is_under_way(migration: Json) -> bool:
 
 
 def has_remains(migration: Json) -> bool:
-    """Whether the migration has ended, but something of it may be left over."""
-    return text(migration, "status", "phase") in ENDED and is_held(migration)
+    """Whether the migration has failed and its target may be left over.
+
+    The source of one that has succeeded gave its guest away: it may stay while its node is silent, and bars nothing.
+    """
+    return text(migration, "status", "phase") == FAILED and is_held(migration)
 
 
 def is_held(migration: Json) -> bool:

@@ -207,7 +207,7 @@ def moving(
     return replace(facts(vm, pod, guest), under_way=under_way, others=(TARGET,))
 
 
-PREPARES = UnderWay("db-x", "db-y", is_transferring=False, target_pod=TARGET, target_guest=None)
+PREPARES = UnderWay("db-x", "db-y", is_placed=True, is_transferring=False, target_pod=TARGET, target_guest=None)
 TRANSFERS = replace(PREPARES, is_transferring=True)
 ARRIVED = replace(TRANSFERS, target_guest=has("2", "2Gi"))
 
@@ -218,6 +218,14 @@ def test_a_vm_that_is_being_moved_is_held_and_reported(under_way: UnderWay, phas
     assert bare(made) == {"phase": phase, **WHERE}
     assert conditions(made) == [("True", "GuestRuns", "the guest is being moved")]
     assert replace(made, status={}) == Plan({}, hold=True)
+
+
+def test_a_vm_whose_target_has_no_node_scales_on() -> None:
+    waits = replace(PREPARES, is_placed=False, target_pod=None)
+    made = plan(moving(runner(), GuestPhase.RUNNING, waits))
+    assert (bare(made)["phase"], made.want, made.hold) == ("Running", WANTED, False)
+    ended = plan(moving(runner("Failed"), None, waits))
+    assert bare(ended)["phase"] == "Failed"
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,8 @@ class MigrationModel(FakeApi):
         source, target = (text(found, "status", f"{end}PodName") for end in ("source", "target"))
         pod = self.seen["pods"].get(target)
         sends = text(found, "status", "phase") == "Running"
-        return UnderWay(source, target, sends, pod, self._guest(pod))
+        is_placed = bool(text(found, "status", "targetNode")) or (pod is not None and bool(node_of(pod)))
+        return UnderWay(source, target, is_placed, sends, pod, self._guest(pod))
 
     def _guest(self, pod: Json | None) -> GuestState | None:
         return SIZE if pod is not None and self.guests.get(name_of(pod).name) is PodRole.RUNNING else None
@@ -214,7 +215,7 @@ class MigrationModel(FakeApi):
             fault="",
             vm=vm,
             rival=next((name_of(each).name for each in others if is_under_way(each)), ""),
-            has_remains=any(has_remains(each) for each in others),
+            remains=next((name_of(each).name for each in others if has_remains(each)), ""),
             source=source,
             target=target,
             source_role=self._role(source),

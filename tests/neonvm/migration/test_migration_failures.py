@@ -155,7 +155,11 @@ async def test_a_target_for_which_there_is_no_room_is_given_up_in_time(runtime: 
     await runtime.ask_to_move()
     await runtime.pass_time(62, step=5)
     assert await runtime.outcome() == ("Failed", "TimedOut")
-    assert ("MigrationTimedOut", "move: not done within 60 s; no node had room for it") in await runtime.said()
+    why = (
+        "no node takes the target pod: 0/2 nodes are available: "
+        "1 Insufficient memory, 1 node(s) didn't match Pod's node affinity/selector."
+    )
+    assert ("MigrationTimedOut", f"move: not done within 60 s; {why}") in await runtime.said()
     await runtime.assert_well(old)
 
 

@@ -11,7 +11,7 @@ from deploy.neonvm.migration.migration_facts import MigrationFacts, MigrationPla
 from deploy.neonvm.migration.migration_plan import plan_migration
 from deploy.neonvm.objects.vm_spec import FINALIZER
 from deploy.neonvm.ports import PodRole
-from protocol.kubernetes.objects import Json, child, items
+from protocol.kubernetes.objects import Json, child, items, text
 from tests.neonvm.sample_objects import runner, virtual_machine
 
 LEAVING: Json = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
@@ -32,6 +32,8 @@ ADMITTED: Json = {
     "sourceNode": "n1",
     "targetPodName": "db-new",
 }
+NO_ROOM = "0/2 nodes are available: 2 not enough free cpu."
+UNSCHEDULED: Json = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": NO_ROOM}
 PLACED: Json = {**ADMITTED, "targetNode": "n2"}
 SENT: Json = {**PLACED, "phase": "Running", "targetPodIP": "10.0.0.10"}
 INFO = (("totalTimeMs", 1200), ("downtimeMs", 57), ("ram", {"transferred": 3 << 20}))
@@ -59,7 +61,7 @@ def facts(found: Json, /, **known: object) -> MigrationFacts:
         fault="",
         vm=vm("Migrating"),
         rival="",
-        has_remains=False,
+        remains="",
         source=SOURCE,
         target=TARGET,
         source_role=PodRole.RUNNING,
@@ -98,7 +100,7 @@ def rest(made: MigrationPlan) -> MigrationPlan:
 NOTHING = MigrationPlan()
 
 
-@pytest.mark.parametrize("known", [{}, {"vm": None}, {"rival": "other"}, {"has_remains": True}])
+@pytest.mark.parametrize("known", [{}, {"vm": None}, {"rival": "other"}, {"remains": "m"}])
 def test_a_new_migration_is_held_before_anything_is_said_or_done_about_it(known: Json) -> None:
     assert plan_migration(fresh(migration(finalizers=[]), **known)) == MigrationPlan(add_finalizer=True)
 
@@ -133,9 +135,14 @@ def test_one_that_could_not_begin_is_let_go_only_when_that_has_been_told() -> No
     assert plan_migration(refused) == MigrationPlan(tell=True, remove_finalizer=True)
 
 
-@pytest.mark.parametrize("known", [{"has_remains": True}, {"vm": vm("Migrating")}, {"vm": vm("PreMigrating")}])
-def test_one_that_follows_another_waits_until_that_is_cleared_away(known: Json) -> None:
-    assert plan_migration(fresh(**known)) == NOTHING
+@pytest.mark.parametrize("known", [{"remains": "m"}, {"vm": vm("Migrating")}, {"vm": vm("PreMigrating")}])
+def test_one_that_follows_another_waits_and_says_so(known: Json) -> None:
+    made, late = plan_migration(fresh(**known)), plan_migration(fresh(**known, is_overdue=True))
+    phase = text(cast("Json", known.get("vm") or {}), "status", "phase")
+    waits_for = f"the end of the VM's last move: its phase is {phase}" if phase else "m"
+    assert (status(made), rest(made), says(made)) == ({}, NOTHING, ("Unknown", "Waiting", f"waits for {waits_for}"))
+    assert (status(late), rest(late)) == ({"phase": "Failed"}, NOTHING)
+    assert says(late) == ("False", "TimedOut", f"not begun within 60 s: it waited for {waits_for}")
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -144,9 +151,9 @@ def test_one_that_is_deleted_before_it_began_is_let_go(held: bool) -> None:
     assert plan_migration(fresh(found)) == MigrationPlan(remove_finalizer=held)
 
 
-def test_the_target_is_made_once_the_vm_is_held() -> None:
-    assert plan_migration(pending(vm=vm("Running"))) == NOTHING
-    assert plan_migration(pending()) == MigrationPlan(own_source=True, create_target=True)
+@pytest.mark.parametrize("phase", ["Running", "PreMigrating"])
+def test_the_target_is_made_while_the_vm_runs(phase: str) -> None:
+    assert plan_migration(pending(vm=vm(phase))) == MigrationPlan(own_source=True, create_target=True)
 
 
 def test_the_source_is_owned_once() -> None:
@@ -158,6 +165,12 @@ def test_the_source_is_owned_once() -> None:
 def test_a_target_without_a_node_is_waited_for() -> None:
     unplaced: Json = {**TARGET, "spec": {}, "status": {"phase": "Pending"}}
     assert plan_migration(pending(target=unplaced)) == NOTHING
+    refused: Json = {**unplaced, "status": {"phase": "Pending", "conditions": [UNSCHEDULED]}}
+    made = plan_migration(pending(target=refused))
+    assert (status(made), rest(made)) == ({}, NOTHING)
+    assert says(made) == ("Unknown", "Unschedulable", f"no node takes the target pod: {NO_ROOM}")
+    late = plan_migration(pending(target=refused, is_overdue=True))
+    assert says(late) == ("False", "TimedOut", f"not done within 60 s; no node takes the target pod: {NO_ROOM}")
 
 
 @pytest.mark.parametrize(
@@ -166,6 +179,7 @@ def test_a_target_without_a_node_is_waited_for() -> None:
         {"target": {**TARGET, "status": {"phase": "Pending"}}},
         {"target_role": PodRole.EMPTY},
         {"is_quiet": False},
+        {"vm": vm("Running")},
     ],
 )
 def test_a_target_that_gets_ready_is_reported_with_its_node(known: Json) -> None:
@@ -277,7 +291,7 @@ def test_the_same_breaks_one_that_prepares(known: Json, reason: str, story: str)
 
 def test_one_that_found_no_node_in_time_says_so() -> None:
     made = plan_migration(pending(is_overdue=True))
-    assert says(made) == ("False", "TimedOut", "not done within 60 s; no node had room for it")
+    assert says(made) == ("False", "TimedOut", "not done within 60 s; the target pod got no node")
 
 
 @pytest.mark.parametrize(

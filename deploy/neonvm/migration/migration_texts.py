@@ -1,0 +1,33 @@
+"""What people read of a migration in its condition and in events (pure)."""
+
+from __future__ import annotations
+
+from deploy.neonvm.migration.migration_facts import TransferState
+from protocol.kubernetes.objects import Json, items, name_of, node_of, text, whole
+
+
+def pod_on(pod: Json) -> str:
+    """A pod and its node."""
+    return f"pod {name_of(pod).name} on {node_of(pod) or 'no node'}"
+
+
+def time_of(migration: Json) -> str:
+    """How long the migration may take."""
+    return f"{whole(migration, 'spec', 'completionTimeout')} s"
+
+
+def why_unplaced(target: Json | None) -> str:
+    """What its scheduler says of a target without a node; empty if it has not said anything."""
+    said = (each for each in items(target or {}, "status", "conditions") if text(each, "type") == "PodScheduled")
+    why = next((text(each, "message") for each in said if text(each, "status") == "False"), "")
+    return f"no node takes the target pod: {why}" if why else ""
+
+
+def figures(transfer: TransferState) -> str:
+    """The numbers that people ask for, as far as they are known."""
+    known = dict(transfer.info)
+    ram = known.get("ram")
+    if not known or not isinstance(ram, dict):
+        return ""
+    mebibytes = int(ram.get("transferred", 0)) >> 20
+    return f" in {known['totalTimeMs']} ms, standing still for {known['downtimeMs']} ms, {mebibytes} MiB sent"
