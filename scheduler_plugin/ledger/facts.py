@@ -163,8 +163,9 @@ class PodFacts:
 class VmFacts(msgspec.Struct, frozen=True):
     """A VirtualMachine.
 
-    ``most`` is the upper bound of autoscaling, ``use`` what the spec asks for, ``actual`` what the guest has (None
-    while no guest runs), ``permit`` the persisted annotation. ``pod`` is ``status.podName`` as a full name. ``version``
+    ``most`` is the upper bound of autoscaling, ``use`` what the spec asks for, both no more than the running machine
+    can take; ``after_restart`` is what the spec asks for if that differs. ``actual`` is what the guest has (None while
+    no guest runs), ``permit`` the persisted annotation. ``pod`` is ``status.podName`` as a full name. ``version``
     is the resourceVersion as a number. ``stays_because`` says why the scheduler must not move it by itself, None where
     it may; ``auto_migration`` is what the VM says about that, None where it says nothing. ``phase`` is
     ``status.phase``, ``constraints`` are what it demands of its node.
@@ -190,6 +191,7 @@ class VmFacts(msgspec.Struct, frozen=True):
     is_bounded: bool = True
     constraints: PodConstraints = UNCONSTRAINED
     first_requests: Resources | None = None
+    after_restart: Resources | None = None
 
 
 class MigrationPhase(Enum):

@@ -10,7 +10,7 @@ from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.deferred import NONE_DEFERRED, DeferredResizes
 from scheduler_plugin.ledger.accounts.permit_account import PermitAccount
 from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
-from scheduler_plugin.ledger.facts import PodFacts
+from scheduler_plugin.ledger.facts import PodFacts, VmFacts
 
 
 class ClaimState(Enum):
@@ -103,9 +103,19 @@ class VmAccount(PermitAccount):
         return has_nobody and not (self.orders or self.is_deleted or self.stored_high.within(self.in_use))
 
 
+def _after_restart(pod: PodFacts, vm: VmFacts) -> Resources:
+    """What the spec asks for, for a pod that the VM does not name yet: that boots a new machine.
+
+    The target of a migration has the machine of its source.
+    """
+    is_new = pod.migration is None and pod.name != vm.pod
+    return vm.after_restart if is_new and vm.after_restart is not None else ZERO
+
+
 def claim_size(pod: PodFacts, vm: PermitAccount | None) -> Resources:
     """What ``pod`` needs: its VM and what lies around the guest, and no less than its requests."""
     if vm is None or vm.facts is None:
         return pod.requests
-    guest = vm.reserved if pod.around is ZERO else vm.reserved + pod.around
+    guest = vm.reserved if vm.facts.after_restart is None else vm.reserved.at_least(_after_restart(pod, vm.facts))
+    guest = guest if pod.around is ZERO else guest + pod.around
     return guest if pod.requests.within(guest) else guest.at_least(pod.requests)
