@@ -137,6 +137,7 @@ class PodFacts:
     changed in place, or must not be. ``addresses`` are its own IP addresses, none for pods on
     their node's network and for those that have ended. ``deferred`` is the part of the requests of a pod
     without a VM that its kubelet has put off until there is room; ``asks_room``: VMs may be moved for it (B.14).
+    ``is_leaving``: it has a deletion timestamp, and may keep it for ever where its kubelet is dead.
     """
 
     uid: str
@@ -158,6 +159,7 @@ class PodFacts:
     addresses: tuple[str, ...] = ()
     deferred: Resources = ZERO
     asks_room: bool = False
+    is_leaving: bool = False
 
 
 class VmFacts(msgspec.Struct, frozen=True):
