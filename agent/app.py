@@ -32,14 +32,22 @@ from agent.adapters.token import FileToken, NoToken
 from agent.assignments import Assignment, AssignmentSource, OwnVm
 from agent.config import read_policy
 from agent.core.policy import Policy, Rhythm
-from agent.exporter import routes
-from agent.http_server import listening
-from agent.ports import SchedulerClient, TokenSource
+from agent.exporter import explain_guard, routes
+from agent.ports import PortError, SchedulerClient, TokenSource
 from agent.runner import Ports, Runner
 from agent.settings import AgentSettings
 from agent.supervisor import Dependencies, Make, Supervisor
 from agent.telemetry import Level
+from protocol.kubernetes.objects import JsonObject
 from protocol.runtime.clock import Clock
+from protocol.runtime.explaining.explain_access import (
+    ExplainAccess,
+    ReviewedAccess,
+    ReviewError,
+    TokenInFile,
+    audience_of_agents,
+)
+from protocol.runtime.explaining.probe_server import listening
 from protocol.runtime.followed_file import FollowedFile
 from protocol.runtime.keep_alive import probed_transport
 from protocol.runtime.tls_files import client_tls, following
@@ -80,12 +88,26 @@ async def run(settings: AgentSettings, dependencies: Dependencies, stop: asyncio
         served = routes(
             supervisor, dependencies.clock, watched, alone=settings.assignment is not None, messages=messages
         )
-        port = await stack.enter_async_context(listening(settings.host, settings.port, served))
+        guard = explain_guard(_access(settings, api, dependencies.clock), settings.assignment)
+        port = await stack.enter_async_context(listening(settings.host, settings.port, served, guard))
         about = {"vm": str(settings.assignment.vm)} if settings.assignment else {"node": settings.node}
         started = {**about, "port": port, "scheduler": settings.scheduler_url}
         dependencies.log.line(Level.INFO, "agent started", started)
         await _until(stop, settings, supervisor, scheduler, dependencies)
         dependencies.log.line(Level.INFO, "agent stopped", about)
+
+
+def _access(settings: AgentSettings, api: KubernetesApi, clock: Clock) -> ExplainAccess:
+    if settings.explain_token is not None:
+        return TokenInFile(settings.explain_token)
+
+    async def review(path: str, body: JsonObject) -> JsonObject:
+        try:
+            return await api.post(path, body)
+        except PortError as error:
+            raise ReviewError(error.reason) from None
+
+    return ReviewedAccess(review, clock, audience_of_agents(settings.namespace))
 
 
 def _source(settings: AgentSettings, api: KubernetesApi) -> AssignmentSource:

@@ -17,19 +17,22 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, gener
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from agent.assignments import Assignment
 from agent.core.explain import explain
 from agent.core.monitor.monitor_side import MonitorSide
-from agent.http_server import Answer, Route
 from agent.ports import PortError
 from agent.runner import Runner
 from agent.supervisor import Supervisor
 from protocol.messages import ObjectName
 from protocol.runtime.build_info import describe_process
 from protocol.runtime.clock import Clock
+from protocol.runtime.explaining.explain_access import Caller, ExplainAccess
+from protocol.runtime.explaining.probe_server import Answer, Guard, Route
 from protocol.runtime.tls_files import FollowedTls
 from protocol.runtime.tls_metrics import watch_tls
 from protocol.units import Bytes, Instant, Resources
 
+_EXPLANATIONS = frozenset({"/explain", "/database"})
 VM_LABELS = ("namespace", "vm")
 
 
@@ -85,6 +88,19 @@ def routes(
         "/explain": lambda rest: _explain(supervisor, clock, rest, alone=alone),
         "/database": lambda rest: _database(supervisor, rest, alone=alone),
     }
+
+
+def explain_guard(access: ExplainAccess, alone: Assignment | None) -> Guard:
+    """Lets everyone read metrics and probes, and explanations whom ``access`` does. ``alone``: the sidecar's VM."""
+
+    async def guard(route: str, rest: str, caller: Caller) -> Answer | None:
+        if route not in _EXPLANATIONS:
+            return None
+        named = rest.removeprefix("/").partition("/")[0]
+        denial = await access.denial(caller, named if alone is None else alone.vm.namespace)
+        return None if denial is None else _json({"error": denial.error}, denial.status)
+
+    return guard
 
 
 def registry_of(supervisor: Supervisor, clock: Clock, messages: Mapping[str, int] | None = None) -> CollectorRegistry:

@@ -28,7 +28,7 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "AGENT_MODE": ("sidecar", "sidecar (the VM of this pod) or node (every VM of NODE_NAME)"),
     "VM_NAMESPACE": ("", "sidecar: namespace of the VM (default: that of the pod)"),
     "VM_NAME": ("", "sidecar: name of the VM"),
-    "POD_NAMESPACE": ("", "sidecar: namespace of this pod (default: that of the VM)"),
+    "POD_NAMESPACE": ("", "namespace of this pod (default: that of the VM; node: that of its account)"),
     "POD_NAME": ("", "sidecar: name of this pod"),
     "NODE_NAME": ("", "node: name of this node"),
     "SCHEDULER_URL": ("http://autoscaling-scheduler.kube-system.svc:10299", "the scheduler's port for agents"),
@@ -50,6 +50,7 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "KUBERNETES_TOKEN_FILE": (str(ACCOUNT / "token"), "token for the API (missing file by default: send none)"),
     "KUBERNETES_CA_FILE": (str(ACCOUNT / "ca.crt"), "authority of the API's certificate"),
     "AGENT_LISTEN": ("0.0.0.0:9101", "where to serve /metrics /healthz /readyz /explain /database"),
+    "EXPLAIN_TOKEN_FILE": ("", "a token that alone opens /explain and /database (default: those of the cluster)"),
     "AGENT_CONFIG": ("", "policy file (YAML), read again when it changes"),
 }
 
@@ -72,6 +73,7 @@ class AgentSettings:
     """Checked settings. ``assignment`` is set in the sidecar form, ``node`` in the per-node form.
 
     ``compute_unit`` is set where ``protocol`` leaves it to the agent. ``scheduler_name``: empty for all VMs.
+    ``namespace`` is that of the agent's pod, empty where it is not known.
     """
 
     assignment: Assignment | None
@@ -91,6 +93,8 @@ class AgentSettings:
     host: str
     port: int
     policy_file: Path | None
+    namespace: str
+    explain_token: Path | None
 
 
 def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> AgentSettings:
@@ -117,6 +121,8 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> A
         host=host,
         port=port,
         policy_file=_path(found["AGENT_CONFIG"]),
+        namespace=assignment.pod.namespace if assignment else found["POD_NAMESPACE"] or _own_namespace(),
+        explain_token=_path(found["EXPLAIN_TOKEN_FILE"]),
     )
 
 
@@ -214,6 +220,13 @@ def _present(name: str, found: Mapping[str, str]) -> Path | None:
     """A file that was named must be used; the default one only where it exists."""
     path = Path(found[name])
     return None if found[name] == OPTIONS[name][0] and not path.exists() else path
+
+
+def _own_namespace() -> str:
+    try:
+        return (ACCOUNT / "namespace").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _listen(text: str) -> tuple[str, int]:

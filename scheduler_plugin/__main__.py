@@ -15,6 +15,7 @@ import uvloop
 
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.explaining.explain_access import ExplainAccess
 from protocol.runtime.followed_file import FollowedFile
 from protocol.runtime.open_files import allow_open_files
 from protocol.runtime.tls_metrics import followed_by, watch_tls
@@ -36,6 +37,7 @@ from scheduler_plugin.settings.document import SchedulerSettings, parse_settings
 from scheduler_plugin.settings.follower import SettingsFollower
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.web.apps import agents_app, extender_app, probes_app
+from scheduler_plugin.web.explain_guard import GuardedExplanations, explain_access
 from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.serving import Listener, serve
 
@@ -80,7 +82,8 @@ async def _run(options: argparse.Namespace) -> None:
         ports = SchedulerPorts(api, reviews, clock, telemetry, identity)
         program = _alone(ports, settings) if options.lease is None else _replica(ports, leading, settings, options)
         follower = SettingsFollower(program.feed.use, telemetry)
-        served = listeners(options, program.desk)
+        access = explain_access(options.explain_token, reviews.api, clock)
+        served = listeners(options, program.desk, access)
         shown = [each.tls for each in served if each.tls is not None]
         watch_tls(telemetry.registry, [*shown, *followed_by(found.tls)])
         works = (program.run(), file.follow(follower, clock), set_aside(clock, program.feed.ready.is_set))
@@ -138,7 +141,7 @@ def _replica(
     return Program(replica, replica.feed, replica.run, replica.retire)
 
 
-def listeners(options: argparse.Namespace, desk: Desk) -> list[Listener]:
+def listeners(options: argparse.Namespace, desk: Desk, access: ExplainAccess) -> list[Listener]:
     """What is served where. Raises ``ListenError``."""
     plain, caller = options.listen_plain_agents, options.extender_client_name
     extender, shown = extender_app(desk), extender_tls(options)
@@ -146,7 +149,9 @@ def listeners(options: argparse.Namespace, desk: Desk) -> list[Listener]:
         Listener("agents", agents_app(desk), options.listen_agents, agents_tls(options), AGENTS_LIMITS),
         *([Listener("plain-agents", agents_app(desk), plain, limits=AGENTS_LIMITS)] if plain else []),
         Listener("extender", extender, options.listen_extender, shown, EXTENDER_LIMITS, client=caller),
-        Listener("metrics", probes_app(desk), options.listen_metrics, limits=METRICS_LIMITS),
+        Listener(
+            "metrics", GuardedExplanations(probes_app(desk), access), options.listen_metrics, limits=METRICS_LIMITS
+        ),
     ]
 
 

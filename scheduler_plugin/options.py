@@ -17,7 +17,7 @@ from protocol.messages import ObjectName
 from protocol.runtime.tls_files import FollowedTls, server_tls
 from protocol.units import Seconds
 from scheduler_plugin.lease import LeaseTerms
-from scheduler_plugin.program_options import add_kubeconfig, add_log_level
+from scheduler_plugin.program_options import add_explain_token, add_kubeconfig, add_log_level
 from scheduler_plugin.web.serving import ListenError
 
 Followed = FollowedTls[ssl.SSLContext]
@@ -40,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
         help="settings; read again when the file changes (default: %(default)s)",
     )
     add_kubeconfig(found)
+    add_explain_token(found)
     _add_listeners(found)
     _add_lease(found)
     add_log_level(found)
@@ -119,7 +120,7 @@ def _add_listeners(found: argparse.ArgumentParser) -> None:
     for name, port, what in (
         ("agents", 10299, "agents ask for permits"),
         ("extender", 10298, "kube-scheduler calls /filter /prioritize /bind /preempt"),
-        ("metrics", 10297, "/metrics /healthz /readyz /nodes /explain/NAMESPACE/VM"),
+        ("metrics", 10297, "/metrics /healthz /readyz, and with a token /nodes /settings /explain/NAMESPACE/VM"),
     ):
         found.add_argument(
             f"--listen-{name}",

@@ -20,6 +20,16 @@ def add_kubeconfig(found: argparse.ArgumentParser) -> None:
     )
 
 
+def add_explain_token(found: argparse.ArgumentParser) -> None:
+    """Who may read what programs explain, and what is shown to those that are asked."""
+    found.add_argument(
+        "--explain-token",
+        type=Path,
+        metavar="FILE",
+        help="a token that alone opens explanations here and is shown elsewhere (default: tokens of the cluster's)",
+    )
+
+
 def add_log_level(found: argparse.ArgumentParser) -> None:
     """What is worth a line, and which version this is."""
     found.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")

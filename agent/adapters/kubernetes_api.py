@@ -72,6 +72,11 @@ class KubernetesApi:
         body = await self._call("PATCH", path, body=msgspec.json.encode(patch), content_type=MERGE_PATCH)
         return _read(read_object, body, "answer is no JSON object")
 
+    async def post(self, path: str, body: Mapping[str, object]) -> Json:
+        """What the server makes of ``body``. Raises ``PortError``."""
+        answer = await self._call("POST", path, body=msgspec.json.encode(body), content_type="application/json")
+        return _read(read_object, answer, "answer is no JSON object")
+
     async def watch(self, path: str, params: Mapping[str, str], version: str) -> AsyncGenerator[WatchEvent]:
         """The changes at ``path`` since ``version`` (empty: first what there is) until the server ends the watch.
 
@@ -123,7 +128,7 @@ class KubernetesApi:
                 )
         except (httpx.HTTPError, OSError) as error:
             raise no_answer(f"the API server at {self._url}", error, self._deadline) from None
-        if answer.status_code != httpx.codes.OK:
+        if not answer.is_success:
             raise _refusal(method, path, read_refusal(answer.status_code, answer.content))
         return answer.content
 

@@ -18,6 +18,7 @@ import httpx
 import msgspec
 
 from deploy.kube.direct_transport import DirectTransport
+from deploy.kube.port_forward import ForwardRefusedError, NoForwardError, PortForward
 from protocol.kubernetes.cursor import WatchTimes, watch_query
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import (
@@ -41,6 +42,7 @@ from scheduler_plugin.connections import ConnectionPool
 MERGE_PATCH: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"
 _TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
+_FORWARD: Final = Seconds(10.0)
 _CONNECTIONS: Final = 64
 _LIMITS: Final = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=32)
 _WATCH_CONNECT: Final = 10.0
@@ -72,8 +74,9 @@ class ApiUnavailableError(Exception):
 class ApiClient:
     """Calls on one API server. Close it when done (``async with``)."""
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
+    def __init__(self, http: httpx.AsyncClient, forward: PortForward | None = None) -> None:
         self._http = http
+        self._forward = forward
 
     async def __aenter__(self) -> ApiClient:
         return self
@@ -134,6 +137,23 @@ class ApiClient:
     async def raw_get(self, path: str) -> bytes:
         """Any path of the API server, such as ``/readyz`` or the proxy of a pod."""
         return (await self._send("GET", path)).content
+
+    async def pod_get(self, pod: ObjectName, port: int, path: str) -> bytes:
+        """What a pod answers to a GET that comes from its own loopback, by port-forward.
+
+        Without a way to forward ports it comes by the proxy of pods, to which programs of ours explain nothing.
+        """
+        if self._forward is None:
+            return await self.raw_get(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}:{port}/proxy{path}")
+        try:
+            status, body = await self._forward.get(pod, port, path, _FORWARD)
+        except ForwardRefusedError as error:
+            raise _error(error.refusal) from None
+        except (NoForwardError, CredentialsError) as error:
+            raise ApiUnavailableError(f"port-forward to {pod}:{port}: {error}") from error
+        if 200 <= status < 300:
+            return body
+        raise _error(read_refusal(status, body))
 
     async def raw_answer(self, path: str) -> tuple[bytes, Mapping[str, str]]:
         """Any path of the API server: the body and the headers of its answer."""
@@ -214,7 +234,8 @@ def client_from_kubeconfig(path: Path, context: str = "", *, is_busy: bool = Fal
             transport=direct or probed_transport(credentials.tls, _LIMITS),
             timeout=_TIMEOUT,
             trust_env=False,
-        )
+        ),
+        PortForward(credentials.server, credentials.tls, credentials.token),
     )
 
 

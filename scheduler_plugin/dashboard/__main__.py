@@ -27,6 +27,7 @@ from scheduler_plugin.history.ports import History
 from scheduler_plugin.history.prometheus.questions import PrometheusHistory
 from scheduler_plugin.history.recorder import Recorder
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
+from scheduler_plugin.own_tokens import tokens_of
 from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
 from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.probes import probes_app
@@ -57,7 +58,8 @@ async def _run(options: argparse.Namespace) -> None:
     ):
         api = HttpApi(http, found.token)
         agents = NodeAgents(api, options.agents_namespace, clock) if options.agents_namespace else None
-        sources = HttpSources(around, options.scheduler, options.groups, agents)
+        tokens = tokens_of(options.explain_token, api, found.token, clock)
+        sources = HttpSources(around, options.scheduler, options.groups, agents, tokens)
         async with _history(options) as history:
             dashboard = assemble(options.title, api, sources, clock, ApiJudge(api), history, options.labels)
             async with asyncio.TaskGroup() as tasks:

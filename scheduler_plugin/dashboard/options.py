@@ -9,7 +9,7 @@ from typing import Final
 
 from protocol.runtime.url_hosts import server_url
 from protocol.units import Bytes, QuantityError
-from scheduler_plugin.program_options import add_kubeconfig, add_log_level
+from scheduler_plugin.program_options import add_explain_token, add_kubeconfig, add_log_level
 
 DESCRIPTION: Final = (
     "The page: a fleet as it is now, live in a browser. People sign in with a token of the cluster and see the VMs of "
@@ -52,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
     """All flags, with their defaults."""
     found = argparse.ArgumentParser(prog="autoscale-dashboard", description=DESCRIPTION)
     add_kubeconfig(found)
+    add_explain_token(found)
     where = "where the page is (default: %(default)s)"
     found.add_argument("--listen", default="0.0.0.0:10290", metavar="HOST:PORT", help=where)
     probes = "where /metrics /healthz /readyz are (default: %(default)s)"

@@ -16,8 +16,9 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol
 
-from protocol.kubernetes.objects import Json, JsonObject, child, flag, text
-from protocol.kubernetes.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, VIRTUAL_MACHINES
+from protocol.kubernetes.access_reviews import is_allowed, may_list_vms, token_review, user_in
+from protocol.kubernetes.objects import JsonObject, text
+from protocol.kubernetes.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall, KubernetesApi
 from scheduler_plugin.dashboard.core.sight import ALL, NOTHING, Sight
@@ -60,11 +61,10 @@ class ApiJudge:
     async def visitor(self, token: str, namespaces: Iterable[str], before: Visitor | None = None) -> Visitor | None:
         """See ``Judge``."""
         async with asyncio.timeout(PATIENCE), self._turns:
-            status = child(await self._review(TOKEN_REVIEWS.kind, TOKEN_REVIEWS.path(), {"token": token}), "status")
-            user = child(status, "user")
-            who = text(user, "username")
-            if not flag(status, "authenticated") or not who:
+            user = user_in(await self._review(TOKEN_REVIEWS.path(), token_review(token)))
+            if user is None:
                 return None
+            who = text(user, "username")
             if await self._may_list(user, ""):
                 return Visitor(who, ALL)
             return await self._of_namespaces(user, sorted(namespaces), before or Visitor(who, NOTHING))
@@ -82,25 +82,10 @@ class ApiJudge:
         return None
 
     async def _may_list(self, user: JsonObject, namespace: str) -> bool:
-        spec: Json = {
-            "user": text(user, "username"),
-            "uid": text(user, "uid"),
-            "groups": user.get("groups") or [],
-            "extra": child(user, "extra"),
-            "resourceAttributes": {
-                "verb": "list",
-                "group": VIRTUAL_MACHINES.group,
-                "resource": VIRTUAL_MACHINES.plural,
-                "namespace": namespace,
-            },
-        }
         async with self._questions:
-            found = await self._review(SUBJECT_ACCESS_REVIEWS.kind, SUBJECT_ACCESS_REVIEWS.path(), spec)
-        return flag(found, "status", "allowed")
+            return is_allowed(await self._review(SUBJECT_ACCESS_REVIEWS.path(), may_list_vms(user, namespace)))
 
-    async def _review(self, kind: str, path: str, spec: JsonObject) -> JsonObject:
-        version = (TOKEN_REVIEWS if kind == TOKEN_REVIEWS.kind else SUBJECT_ACCESS_REVIEWS).api_version
-        body = {"apiVersion": version, "kind": kind, "spec": spec}
+    async def _review(self, path: str, body: JsonObject) -> JsonObject:
         return await self._api.call(ApiCall("POST", path, TIMEOUT, body=body))
 
 

@@ -18,14 +18,15 @@ from typing import Final
 
 import grpc
 import httpx
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from protocol.runtime.clock import Clock
 from protocol.runtime.credentials import from_pod
+from protocol.runtime.explaining.probe_server import Answer, Route, listening
 from protocol.runtime.followed_file import FollowedFile
 from scheduler_plugin.expander.cluster_size import ClusterSize, NodeApi
 from scheduler_plugin.expander.failures import Failures
 from scheduler_plugin.expander.judge import judge
-from scheduler_plugin.expander.probes import serve_pages
 from scheduler_plugin.expander.service import CHANNEL_OPTIONS, Expander
 from scheduler_plugin.expander.settings import ExpanderSettings, SettingsFollower, host_and_port, parse_settings
 from scheduler_plugin.expander.telemetry import LOG, Telemetry
@@ -105,10 +106,13 @@ async def _serve(
         port = server.add_secure_port(settings.listen, credentials(found))
     stack.push_async_callback(server.stop, STOP_GRACE)
     await server.start()
-    pages = {"/metrics": telemetry.page, "/healthz": lambda: b"ok\n", "/readyz": lambda: b"ok\n"}
-    web = await serve_pages(pages, *host_and_port("metricsListen", settings.metrics_listen))
-    stack.callback(web.close)
-    addresses = Addresses(port, web.sockets[0].getsockname()[1])
+    routes: Mapping[str, Route] = {
+        "/metrics": lambda _: Answer(telemetry.page(), content_type=CONTENT_TYPE_PLAIN_0_0_4),
+        "/healthz": lambda _: Answer(b"ok\n"),
+        "/readyz": lambda _: Answer(b"ok\n"),
+    }
+    host, metrics_port = host_and_port("metricsListen", settings.metrics_listen)
+    addresses = Addresses(port, await stack.enter_async_context(listening(host, metrics_port, routes)))
     what = {"port": port, "tls": settings.tls is not None, "metrics_port": addresses.metrics_port}
     LOG.info("serving", extra=what)
     return addresses

@@ -13,6 +13,7 @@ from typing import Final
 import httpx
 
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.explaining.explain_access import ExplainAccess
 from protocol.runtime.followed_file import FollowedFile
 from scheduler_plugin.cluster.http_api import HttpApi, http_client
 from scheduler_plugin.groups.app import Program, assemble
@@ -20,7 +21,9 @@ from scheduler_plugin.groups.controllers.member_agents import HttpMemberAgents
 from scheduler_plugin.groups.options import parser
 from scheduler_plugin.groups.settings import GroupsSettings, SettingsFollower, parse_settings
 from scheduler_plugin.groups.web import groups_app
+from scheduler_plugin.own_tokens import tokens_of
 from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
+from scheduler_plugin.web.explain_guard import GuardedExplanations, explain_access
 from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.serving import Listener, serve
 
@@ -45,7 +48,9 @@ async def _run(options: argparse.Namespace) -> None:
         http_client(found, CONNECTIONS, NAME) as http,
         httpx.AsyncClient(limits=CONNECTIONS, trust_env=False) as to_agents,
     ):
-        api, agents = HttpApi(http, found.token), HttpMemberAgents(to_agents, options.agents_port)
+        api = HttpApi(http, found.token)
+        tokens = tokens_of(options.explain_token, api, found.token, clock)
+        agents = HttpMemberAgents(to_agents, options.agents_port, tokens)
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         program = assemble(api, clock, settings, identity, agents)
         async with asyncio.TaskGroup() as tasks:
@@ -53,13 +58,13 @@ async def _run(options: argparse.Namespace) -> None:
             if file is not None:
                 follower = SettingsFollower(program.use, program.telemetry)
                 background.append(tasks.create_task(file.follow(follower, clock)))
-            await serve([_listener(options, program)], stop)
+            await serve([_listener(options, program, explain_access(options.explain_token, api, clock))], stop)
             for task in background:
                 task.cancel()
 
 
-def _listener(options: argparse.Namespace, program: Program) -> Listener:
-    return Listener("metrics", groups_app(program), options.listen, limits=LIMITS)
+def _listener(options: argparse.Namespace, program: Program, access: ExplainAccess) -> Listener:
+    return Listener("metrics", GuardedExplanations(groups_app(program), access), options.listen, limits=LIMITS)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from scheduler_plugin.program_options import add_kubeconfig, add_log_level
+from scheduler_plugin.program_options import add_explain_token, add_kubeconfig, add_log_level
 
 DESCRIPTION: Final = (
     "Decides how many replicas a workload has and how large each is (Hvpa, Tortoise), and makes the VMs of a "
@@ -24,11 +24,12 @@ def parser() -> argparse.ArgumentParser:
         help="settings; read again when the file changes (default: none, everything has a default)",
     )
     add_kubeconfig(found)
+    add_explain_token(found)
     found.add_argument(
         "--listen",
         default="0.0.0.0:10294",
         metavar="HOST:PORT",
-        help="where /metrics /healthz /readyz /explain/NAMESPACE/KIND/NAME are (default: %(default)s)",
+        help="where /metrics /healthz /readyz are, and for tokens /explain/NAMESPACE/KIND/NAME (default: %(default)s)",
     )
     where = "where the agents of a group's VMs answer, at their pods (default: %(default)s)"
     found.add_argument("--agents-port", type=int, default=9101, metavar="PORT", help=where)

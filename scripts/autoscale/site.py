@@ -1,7 +1,7 @@
 """Access to a cluster for read-only commands: the local cluster, or any other by its kubeconfig.
 
-- Both answer the same questions. Locally, ports are exposed by the cluster's process; elsewhere the API server's proxy
-  and ``kubectl port-forward`` lead to pods.
+- Both answer the same questions. Locally, ports are exposed by the cluster's process, and the cluster's token opens
+  what is explained there; elsewhere a port-forward leads to pods, for which it opens that.
 - What cannot be reached is None, or a ``SiteError`` that says what to do, so that views can show the rest.
 """
 
@@ -26,6 +26,7 @@ from deploy.local.cluster.folder import ClusterFolder
 from protocol.kubernetes.objects import Json, labels_of, name_of, pod_phase, text
 from protocol.kubernetes.resources import LEASES, PODS
 from protocol.messages import ObjectName
+from protocol.runtime.explaining.explain_access import token_in
 from scripts.autoscale.clusters import usual_kubeconfig
 
 AGENT_PORT: Final = 9101
@@ -99,7 +100,11 @@ class LocalSite:
             return None
         try:
             exposed = (await ask_cluster(self._folder, "expose", target, port)).port
-            return _decoded((await self._http.get(f"http://127.0.0.1:{exposed}{path}")).raise_for_status().content)
+            token = token_in(self._folder.explain_token)
+            answer = await self._http.get(
+                f"http://127.0.0.1:{exposed}{path}", headers={"Authorization": f"Bearer {token}"}
+            )
+            return _decoded(answer.raise_for_status().content)
         except (NoAnswerError, httpx.HTTPError):
             return None
 
@@ -114,15 +119,15 @@ class RemoteSite:
         self.title = f"context {context!r}" if context else f"cluster of {kubeconfig}"
 
     async def of_scheduler(self, path: str) -> Json | None:
-        """Through the API server's proxy to the pod that leads."""
+        """By port-forward to the pod that leads."""
         return await self._of_leader(SCHEDULER, path)
 
     async def of_groups(self, path: str) -> Json | None:
-        """Through the API server's proxy to the pod that leads."""
+        """By port-forward to the pod that leads."""
         return await self._of_leader(GROUPS, path)
 
     async def of_agent(self, pod: Json, path: str) -> Json | None:
-        """Through the API server's proxy to the pod."""
+        """By port-forward to the pod."""
         return await self._of_pod(name_of(pod), AGENT_PORT, path)
 
     async def _of_leader(self, program: tuple[str, int, str], path: str) -> Json | None:
@@ -147,7 +152,10 @@ class RemoteSite:
         return text(found, "spec", "holderIdentity")
 
     async def _of_pod(self, pod: ObjectName, port: int, path: str) -> Json | None:
-        return await self._json(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}:{port}/proxy{path}")
+        try:
+            return _decoded(await self.client.pod_get(pod, port, path))
+        except (ApiError, ApiUnavailableError):
+            return None
 
     @asynccontextmanager
     async def into_vm(self, vm: Json, port: int) -> AsyncIterator[tuple[str, int]]:
@@ -169,12 +177,6 @@ class RemoteSite:
             if process.returncode is None:
                 process.terminate()
             await process.wait()
-
-    async def _json(self, path: str) -> Json | None:
-        try:
-            return _decoded(await self.client.raw_get(path))
-        except (ApiError, ApiUnavailableError):
-            return None
 
 
 class KubernetesSite(RemoteSite):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from http import HTTPStatus
 
 import httpx
 import msgspec
@@ -11,13 +13,14 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.assignments import OwnVm
+from agent.assignments import Assignment, OwnVm
 from agent.core.events import Fault
-from agent.exporter import routes
-from agent.http_server import LARGEST_HEAD, Answer, listening
+from agent.exporter import explain_guard, routes
 from agent.ports import DatabaseView, PortError, SchedulerError
 from agent.supervisor import Dependencies, Supervisor
 from protocol.messages import ObjectName
+from protocol.runtime.explaining.explain_access import Caller, Denial
+from protocol.runtime.explaining.probe_server import LARGEST_HEAD, MOST_CONNECTIONS, Answer, listening
 from tests.agent.core.story import POLICY
 from tests.agent.fake_ports import ASSIGNMENT, Lines, RunnerFixture
 from tests.plain_http import plain_client
@@ -189,3 +192,47 @@ async def test_the_listener_answers_only_what_it_serves(served: Served, sent: by
     _, _, http = served
     assert http.base_url.port is not None
     assert (await raw(http.base_url.port, sent)).partition(b"\r\n")[0].removeprefix(b"HTTP/1.1 ") == status
+
+
+class Refusing:
+    """Tells nobody, and notes about which namespace was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Caller, str]] = []
+
+    async def denial(self, caller: Caller, namespace: str) -> Denial | None:
+        self.asked.append((caller, namespace))
+        return Denial(HTTPStatus.FORBIDDEN, "not you")
+
+
+@pytest.mark.parametrize(
+    ("alone", "namespaces"),
+    [(ASSIGNMENT, ["default"] * 3), (None, ["", "shop", "shop"])],
+)
+async def test_explanations_are_guarded_and_metrics_are_not(alone: Assignment | None, namespaces: list[str]) -> None:
+    access, told = Refusing(), Answer(b"told\n")
+    open_to_all = {path: (lambda _: told) for path in ("/metrics", "/healthz", "/readyz", "/explain", "/database")}
+    async with (
+        listening("127.0.0.1", 0, open_to_all, explain_guard(access, alone)) as port,
+        plain_client(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": "Bearer t"}) as http,
+    ):
+        for path in ("/metrics", "/healthz", "/readyz?explain"):
+            assert (await http.get(path)).text == "told\n"
+        for path in ("/explain", "/explain/shop/db", "/database/shop/db?x=1"):
+            answer = await http.get(path)
+            assert (answer.status_code, answer.json()) == (403, {"error": "not you"})
+    assert [namespace for _, namespace in access.asked] == namespaces
+    assert {caller for caller, _ in access.asked} == {Caller("Bearer t", "127.0.0.1", "127.0.0.1")}
+
+
+async def test_listener_keeps_only_the_newest_connections() -> None:
+    """Peers that say nothing cannot keep a kubelet's probe out."""
+    async with listening("127.0.0.1", 0, {"/healthz": lambda _: Answer(b"ok\n")}) as port:
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MOST_CONNECTIONS)]
+        async with plain_client() as http:
+            assert (await http.get(f"http://127.0.0.1:{port}/healthz")).text == "ok\n"
+        async with asyncio.timeout(2):
+            with suppress(ConnectionResetError):
+                assert await idle[0][0].read() == b""
+        for _, writer in idle:
+            writer.close()

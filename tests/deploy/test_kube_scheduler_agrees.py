@@ -18,6 +18,7 @@ import httpx
 import pytest
 import yaml
 
+from protocol.runtime.explaining.explain_access import TokenInFile
 from scheduler_plugin.__main__ import listeners
 from scheduler_plugin.options import parser
 from scheduler_plugin.web.serving import serve, split_address
@@ -50,7 +51,9 @@ async def served(options: argparse.Namespace) -> AsyncIterator[None]:
     cluster, stop = FakeCluster(), asyncio.Event()
     cluster.put(NODES, node("n1"))
     async with running(cluster, FakeClock()) as scheduler:
-        task = asyncio.create_task(serve(listeners(options, scheduler.parts.service), stop))
+        task = asyncio.create_task(
+            serve(listeners(options, scheduler.parts.service, TokenInFile(Path("nowhere"))), stop)
+        )
         try:
             await listening(options.listen_extender)
             await listening(options.listen_agents)

@@ -36,6 +36,7 @@ ANYWHERE = {"VirtualMachine", "NetworkPolicy"}
 """The kinds of which people choose the namespace."""
 
 OF_THE_CLUSTER = {
+    "ClusterRole//system:auth-delegator",
     "ClusterRole//system:kube-scheduler",
     "ClusterRole//system:volume-scheduler",
     "Role/kube-system/extension-apiserver-authentication-reader",

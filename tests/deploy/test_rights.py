@@ -230,3 +230,29 @@ async def test_the_expander_may_do_what_it_does() -> None:
         with pytest.raises(StopWaitingError):
             await ClusterSize(None, NodeApi(http, lambda: "token")).follow(ImpatientClock())
     assert used == granted("ClusterRole", "autoscaling-expander")
+
+
+@pytest.mark.parametrize("account", ["autoscaling-dashboard", "autoscaling-groups"])
+def test_program_may_make_tokens_of_its_own_account_alone(account: str) -> None:
+    """It shows them to those that explain something to it; a token of another account would make it that account."""
+    (rule,) = one("Role", f"{account}-tokens")["rules"]
+    assert (rule["resources"], rule["verbs"], rule["resourceNames"]) == (
+        ["serviceaccounts/token"],
+        ["create"],
+        [account],
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "autoscaling-scheduler-explains",
+        "autoscaling-groups-explains",
+        "autoscaling-agent-explains",
+        "vm-agent-explains-default",
+    ],
+)
+def test_who_explains_may_ask_who_reads(name: str) -> None:
+    binding = one("ClusterRoleBinding", name)
+    assert binding["roleRef"]["name"] == "system:auth-delegator"
+    assert [f"{each['name']}-explains" for each in binding["subjects"]] == [name.removesuffix("-default")]

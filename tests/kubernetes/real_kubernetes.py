@@ -16,12 +16,14 @@ from typing import Any, Final, NoReturn
 
 import pytest
 
+from deploy.kube.client import client_from_kubeconfig
 from deploy.local.kubernetes.machine.survey import survey
 from deploy.local.kubernetes.plan.image_names import BUSYBOX_IMAGE
 from deploy.local.kubernetes.plan.requirements import missing
 from deploy.local.kubernetes.programs.build import Builder
 from deploy.local.kubernetes.programs.toolchain import find_go
 from deploy.local.kubernetes.programs.versions import SUPPORTED, kubernetes_set
+from protocol.messages import ObjectName
 from tests.kubernetes.looks import looks_at, question_in
 
 VERSION: Final = os.environ.get("AUTOSCALE_KUBERNETES", SUPPORTED[0])
@@ -135,6 +137,16 @@ class RealKubernetes:
     def read(self, path: str) -> Any:
         """The JSON at ``path`` of the API server, of what it leads to as well."""
         return looks_at(self.kubeconfig).read(path)
+
+    def explained(self, pod: str, port: int, path: str) -> Any:
+        """What a program in the pod ``namespace/name`` explains to who comes by port-forward."""
+        namespace, _, name = pod.partition("/")
+
+        async def asked() -> bytes:
+            async with client_from_kubeconfig(self.kubeconfig) as client:
+                return await client.pod_get(ObjectName(namespace, name), port, path)
+
+        return json.loads(asyncio.run(asked()))
 
     def apply(self, *objects: dict[str, Any]) -> None:
         """Creates or changes objects."""

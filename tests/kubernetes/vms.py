@@ -20,7 +20,6 @@ PODS: Final = "--selector=vm.neon.tech/name=db"
 FIRST: Final = Resources.parse("100m", "128Mi")
 """What the VM's pods are made with."""
 
-_VIEWS: Final = "/api/v1/namespaces/kube-system/services/autoscaling-scheduler:10297/proxy"
 _SLOT_MIB: Final = 128
 
 
@@ -75,8 +74,7 @@ def let(cluster: RealKubernetes, least: tuple[str, int], most: tuple[str, int], 
 
 def monitor_of(cluster: RealKubernetes) -> Obj:
     """What the VM's agent says of the monitor in its guest."""
-    path = f"/api/v1/namespaces/default/pods/{status(cluster)['podName']}:9101/proxy/explain"
-    found: Obj = cluster.read(path)["monitor"]
+    found: Obj = cluster.explained(f"default/{status(cluster)['podName']}", 9101, "/explain")["monitor"]
     return found
 
 
@@ -89,7 +87,7 @@ def has(cluster: RealKubernetes, cpu: str, slots: int) -> bool:
 
 def their_books(cluster: RealKubernetes) -> Books:
     """What our scheduler says is reserved on each node."""
-    nodes = cluster.read(f"{_VIEWS}/nodes")["nodes"]
+    nodes = cluster.explained(_scheduler(cluster), 10297, "/nodes")["nodes"]
     return {each["name"]: Resources.parse(each["reserved"]["cpu"], each["reserved"]["mem"]) for each in nodes}
 
 
@@ -181,8 +179,12 @@ def _set(cluster: RealKubernetes, *, follows: bool) -> None:
 def _follows(cluster: RealKubernetes) -> bool:
     """Whether the scheduler has been told that requests follow."""
     cluster.look_anew("kube-system", "autoscaling-scheduler")
+    return bool(cluster.explained(_scheduler(cluster), 10297, "/settings")["pod_requests"])
+
+
+def _scheduler(cluster: RealKubernetes) -> str:
+    """The only replica's pod."""
     (pod,) = cluster.get("pods", "--namespace=kube-system", "--selector=app.kubernetes.io/name=autoscaling-scheduler")[
         "items"
     ]
-    path = f"/api/v1/namespaces/kube-system/pods/{pod['metadata']['name']}:10297/proxy/settings"
-    return bool(cluster.read(path)["pod_requests"])
+    return f"kube-system/{pod['metadata']['name']}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kubelet.agents import sidecar
+from deploy.local.kubelet.agents import AgentFiles, sidecar
 from deploy.local.kubelet.sandbox import NodeDependencies, attend_agent
 from deploy.local.kubelet.tokens import Projection, keep_projected, project
 from deploy.neonvm.ports import PodNetwork
@@ -31,7 +31,7 @@ async def test_a_disk_that_takes_no_token_does_not_end_the_pod(tmp_path: Path) -
     api, clock = InProcess(), FakeClock()
     (tmp_path / "file").touch()
     network = PodNetwork("10.1.0.1", (), "http://10.1.0.1:9100/metrics", "10.1.255.1", ())
-    run = sidecar(await pod(api), ObjectName("default", "db"), network, tmp_path / "file" / "pod", None)
+    run = sidecar(await pod(api), ObjectName("default", "db"), network, AgentFiles(tmp_path / "file" / "pod"))
     means = NodeDependencies(api.client(), PlainNetwork(), FakeGuests(), clock, tmp_path, None, lambda _: None)
     attended = asyncio.ensure_future(attend_agent(run, means, lambda _: None))
     for _ in range(3):

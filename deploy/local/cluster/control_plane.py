@@ -84,6 +84,7 @@ def scheduler(folder: ClusterFolder, network: LocalNetwork, host: str) -> Progra
         f"--listen-agents={host}:{network.port_for(AGENTS_PORT)}",
         f"--listen-extender={host}:{network.port_for(EXTENDER_PORT)}",
         f"--listen-metrics={host}:{network.port_for(PROBES_PORT)}",
+        f"--explain-token={folder.explain_token}",
     ]
     command = [sys.executable, "-m", "scheduler_plugin", *arguments]
     return Program(command, folder.log("scheduler"), network.control_enter())
@@ -101,6 +102,7 @@ def groups(folder: ClusterFolder, network: LocalNetwork, host: str) -> Program:
         *("--kubeconfig", str(folder.control_kubeconfig)),
         f"--listen={host}:{network.port_for(GROUPS_PORT)}",
         f"--agents-port={network.port_for(AGENT_PORT)}",
+        f"--explain-token={folder.explain_token}",
     ]
     command = [sys.executable, "-m", "scheduler_plugin.groups", *arguments]
     return Program(command, folder.log("groups"), network.control_enter())
@@ -108,6 +110,7 @@ def groups(folder: ClusterFolder, network: LocalNetwork, host: str) -> Program:
 
 def _write_settings(folder: ClusterFolder) -> None:
     secret_file(folder.extender_token)
+    secret_file(folder.explain_token)
     if not folder.scheduler_config.exists():
         folder.scheduler_config.write_text(scheduler_settings())
         return

@@ -17,6 +17,7 @@ import msgspec
 from deploy.local.cluster.lock import ClusterLock, is_held, owner_of
 from deploy.local.cluster.settings import EXTENDER_TOKEN
 from deploy.local.cluster.spec import ClusterSpec
+from deploy.local.kubelet.agents import EXPLAIN_TOKEN
 from deploy.local.private_file import write_private
 
 
@@ -67,6 +68,11 @@ class ClusterFolder:
     def extender_token(self) -> Path:
         """The token that the scheduling loop shows to the scheduler's extender."""
         return self.root / EXTENDER_TOKEN
+
+    @property
+    def explain_token(self) -> Path:
+        """The token that opens what the scheduler, the groups' program and agents explain."""
+        return self.root / EXPLAIN_TOKEN
 
     @property
     def control(self) -> Path:

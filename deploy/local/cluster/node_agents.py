@@ -14,7 +14,7 @@ from typing import Final
 from deploy.kube.client import ApiUnavailableError
 from deploy.local.cluster.content import ensure
 from deploy.local.cluster.settings import NODE_AGENT_ACCOUNT, NODE_AGENT_NAMESPACE
-from deploy.local.kubelet.agents import AGENT_PORT, AgentRun, per_node
+from deploy.local.kubelet.agents import AGENT_PORT, EXPLAIN_TOKEN, AgentFiles, AgentRun, per_node
 from deploy.local.kubelet.pod_status import running_status
 from deploy.local.kubelet.reporting import keep_writing_status
 from deploy.local.kubelet.sandbox import NodeDependencies, attend_agent, pod_folder
@@ -85,7 +85,8 @@ class NodeAgents:
         place = await deps.network.add_pod(node, name)
         status = running_status(pod, place.address, timestamp(deps.clock.wall()))
         await keep_writing_status(deps.client, pod, status, deps.clock)
-        return per_node(pod, node, place, pod_folder(deps.state, name, node), deps.policy)
+        folder = pod_folder(deps.state, name, node)
+        return per_node(pod, node, place, AgentFiles(folder, deps.policy, deps.state / EXPLAIN_TOKEN))
 
     def _started(self, node: str, supervisor: ProcessSupervisor) -> None:
         self.supervisors[node] = supervisor

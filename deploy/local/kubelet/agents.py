@@ -22,6 +22,16 @@ from protocol.runtime.clock import Clock
 AGENT_PORT: Final = 9101
 API_PORT: Final = 6443
 AGENTS_PORT: Final = 10299
+EXPLAIN_TOKEN: Final = "explain-token"  # noqa: S105 - the name of a file in the cluster's folder
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFiles:
+    """The agent's own ``folder``, its policy, and the token that opens what it explains."""
+
+    folder: Path
+    policy: Path | None = None
+    explain_token: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +40,16 @@ class AgentRun:
 
     pod: Json
     network: PodNetwork
-    folder: Path
+    files: AgentFiles
     form: dict[str, str]
     enter: Sequence[str]
-    policy: Path | None
 
     @property
     def projections(self) -> tuple[Projection, Projection]:
         """Its tokens: one for the scheduler, one for the API server."""
         return (
-            Projection(self.pod, TOKEN_AUDIENCE, self.folder / "scheduler-token"),
-            Projection(self.pod, "", self.folder / "api-token"),
+            Projection(self.pod, TOKEN_AUDIENCE, self.files.folder / "scheduler-token"),
+            Projection(self.pod, "", self.files.folder / "api-token"),
         )
 
     @property
@@ -56,12 +65,14 @@ class AgentRun:
             "KUBERNETES_TOKEN_FILE": str(for_api.file),
             "AGENT_LISTEN": f"{self.network.address}:{self.network.port_for(AGENT_PORT)}",
         }
-        if self.policy is not None:
-            environment["AGENT_CONFIG"] = str(self.policy)
-        return Program([sys.executable, "-m", "agent"], self.folder / "agent.log", self.enter, environment)
+        if self.files.explain_token is not None:
+            environment["EXPLAIN_TOKEN_FILE"] = str(self.files.explain_token)
+        if self.files.policy is not None:
+            environment["AGENT_CONFIG"] = str(self.files.policy)
+        return Program([sys.executable, "-m", "agent"], self.files.folder / "agent.log", self.enter, environment)
 
 
-def sidecar(pod: Json, vm: ObjectName, network: PodNetwork, folder: Path, policy: Path | None) -> AgentRun:
+def sidecar(pod: Json, vm: ObjectName, network: PodNetwork, files: AgentFiles) -> AgentRun:
     """The agent of one VM, in the network of its pod."""
     name = name_of(pod)
     form = {
@@ -74,10 +85,10 @@ def sidecar(pod: Json, vm: ObjectName, network: PodNetwork, folder: Path, policy
         "DATABASE_URL": f"http://{network.guest_host}:{network.port_for(DAEMON_PORT)}/database",
         "MONITOR_URL": f"ws://{network.guest_host}:{network.port_for(MONITOR_PORT)}/monitor",
     }
-    return AgentRun(pod, network, folder, form, network.enter, policy)
+    return AgentRun(pod, network, files, form, network.enter)
 
 
-def per_node(pod: Json, node: str, network: PodNetwork, folder: Path, policy: Path | None) -> AgentRun:
+def per_node(pod: Json, node: str, network: PodNetwork, files: AgentFiles) -> AgentRun:
     """The agent of all VMs on ``node``; it reaches its guests through their pods' addresses."""
     form = {
         "AGENT_MODE": "node",
@@ -88,7 +99,7 @@ def per_node(pod: Json, node: str, network: PodNetwork, folder: Path, policy: Pa
         "DATABASE_URL": f"http://{{pod_ip}}:{network.port_for(DAEMON_PORT)}/database",
         "MONITOR_URL": f"ws://{{pod_ip}}:{network.port_for(MONITOR_PORT)}/monitor",
     }
-    return AgentRun(pod, network, folder, form, network.enter, policy)
+    return AgentRun(pod, network, files, form, network.enter)
 
 
 async def run_agent(run: AgentRun, client: ApiClient, clock: Clock, supervisor: ProcessSupervisor) -> None:

@@ -18,8 +18,10 @@ import msgspec
 from protocol.kubernetes.objects import Json, JsonObject, name_of, text
 from protocol.kubernetes.resources import escaped
 from protocol.messages import ObjectName
+from protocol.runtime.explaining.explain_access import AUDIENCE, audience_of_agents
 from protocol.runtime.url_hosts import url_host
 from scheduler_plugin.dashboard.sources.node_agents import NodeAgents
+from scheduler_plugin.own_tokens import Tokens, no_tokens, shown
 
 PATIENCE: Final = 5.0
 """Seconds for a whole answer."""
@@ -44,39 +46,50 @@ class Sources(Protocol):
 class HttpSources:
     """Straight to the programs, as a pod of the cluster can. Without ``agents`` each VM's agent is in its pod."""
 
-    def __init__(self, http: httpx.AsyncClient, scheduler: str, groups: str, agents: NodeAgents | None = None) -> None:
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        scheduler: str,
+        groups: str,
+        agents: NodeAgents | None = None,
+        tokens: Tokens = no_tokens,
+    ) -> None:
+        self._tokens = tokens
         self._http, self._scheduler, self._groups = http, scheduler.rstrip("/"), groups.rstrip("/")
         self._agents = agents
 
     async def of_scheduler(self, path: str) -> Json | None:
         """See ``Sources``."""
-        return await self._json(f"{self._scheduler}{path}")
+        return await self._json(f"{self._scheduler}{path}", AUDIENCE)
 
     async def of_groups(self, path: str) -> Json | None:
         """See ``Sources``."""
-        return await self._json(f"{self._groups}{path}") if self._groups else None
+        return await self._json(f"{self._groups}{path}", AUDIENCE) if self._groups else None
 
     async def of_vm(self, vm: JsonObject) -> Json | None:
         """See ``Sources``. The agent of its node is asked first: a VM's pod may pass its ports on to the guest."""
         name, node = name_of(vm), text(vm, "status", "node")
         if self._agents is not None and node and (address := await self._agents.address(node)):
             path = f"/explain/{escaped(name.namespace)}/{escaped(name.name)}"
-            if (found := await self._of_agent(address, path, name)) is not None:
+            if (found := await self._of_agent(address, path, name, self._agents.namespace)) is not None:
                 return found
-        return await self._of_agent(text(vm, "status", "podIP"), "/explain", name)
+        return await self._of_agent(text(vm, "status", "podIP"), "/explain", name, name.namespace)
 
-    async def _of_agent(self, address: str, path: str, vm: ObjectName) -> Json | None:
+    async def _of_agent(self, address: str, path: str, vm: ObjectName, namespace: str) -> Json | None:
         try:
             host = url_host(address)
         except ValueError:
             return None
-        found = await self._json(f"http://{host}:{AGENT_PORT}{path}", LONGEST_OF_AGENT)
+        url = f"http://{host}:{AGENT_PORT}{path}"
+        found = await self._json(url, audience_of_agents(namespace), LONGEST_OF_AGENT)
         return found if found is not None and text(found, "vm") == str(vm) else None
 
-    async def _json(self, url: str, longest: int = LONGEST_ANSWER) -> Json | None:
+    async def _json(self, url: str, audience: str, longest: int = LONGEST_ANSWER) -> Json | None:
         try:
-            async with asyncio.timeout(PATIENCE), self._http.stream("GET", url, headers=_AS_IT_IS) as answer:
-                body = await _body(answer.raise_for_status(), longest)
+            async with asyncio.timeout(PATIENCE):
+                headers = {**_AS_IT_IS, **shown(await self._tokens(audience))}
+                async with self._http.stream("GET", url, headers=headers) as answer:
+                    body = await _body(answer.raise_for_status(), longest)
             return None if body is None else msgspec.json.decode(body, type=Json)
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError, RecursionError):
             return None

@@ -12,11 +12,13 @@ from typing import Annotated, Final, Protocol, TypeVar
 import httpx
 import msgspec
 
-from protocol.kubernetes.objects import JsonObject, text
+from protocol.kubernetes.objects import JsonObject, name_of, text
+from protocol.runtime.explaining.explain_access import audience_of_agents
 from protocol.units import Bytes, QuantityError, Seconds
 from scheduler_plugin.groups.core.replicas.load_window import CpuCount
 from scheduler_plugin.groups.core.replicas.members import DatabaseState
 from scheduler_plugin.groups.objects.vm_use import GuestUse
+from scheduler_plugin.own_tokens import Tokens, no_tokens, shown
 
 AGENT_PORT: Final = 9101
 LARGEST: Final = 256 * 1024
@@ -66,6 +68,7 @@ class HttpMemberAgents:
 
     http: httpx.AsyncClient
     port: int = AGENT_PORT
+    tokens: Tokens = no_tokens
 
     async def database(self, vm: JsonObject) -> DatabaseState | None:
         """See ``MemberAgents``."""
@@ -91,7 +94,8 @@ class HttpMemberAgents:
         if not address:
             return None
         try:
-            answer = await self.http.get(f"http://{address}:{self.port}{path}", timeout=_TIMEOUT)
+            headers = shown(await self.tokens(audience_of_agents(name_of(vm).namespace)))
+            answer = await self.http.get(f"http://{address}:{self.port}{path}", headers=headers, timeout=_TIMEOUT)
             if not answer.is_success or len(answer.content) > LARGEST:
                 return None
             return msgspec.json.decode(answer.content, type=kind)

@@ -57,13 +57,12 @@ class ClusterFacts(LedgerPart):
         doubtful: list[Effect] = []
         for pod in pods:
             binding.see_pod(self._state, pod)
-        uids = {pod.uid for pod in pods}
-        for claim in [claim for uid, claim in self._state.claims.items() if uid not in uids]:
+        for claim in self._state.unlisted(pod.uid for pod in pods):
             if claim.state is ClaimState.BOUND:
                 self._state.pod_gone(claim.pod.uid)
-            elif claim.state is not ClaimState.INCOMING:
+            else:
                 doubtful.append(ReadPod(claim.pod.uid, claim.pod.name))
-        self._state.waiting.listed(uids)
+        self._state.waiting.listed({pod.uid for pod in pods})
         return doubtful
 
     def see_node(self, node: NodeFacts) -> Effects:

@@ -37,12 +37,12 @@ Exit code 0: nothing to do; 1: warnings; 2: failures. Below each ! and × stand 
 the line's place on this page. Where several are wrong, the last line says with which to begin: failures come before
 warnings, and causes before what may follow from them. `-o short` has that order.
 
-It reads, and changes nothing: rights are asked by access reviews, pods and reviews are tried as dry runs, metrics and
-explanations come through the API server's proxy, and TLS ports through `kubectl port-forward`. What you may not look
-at is skipped; a look that fails for another reason is a warning ([api-looks](#api-looks)). The installation is found
-by itself where there is one in the cluster; `--namespace` names it, and before installing it is `autoscale-system`.
-`--context` and `--kubeconfig` are kubectl's; without either, a local cluster that runs is meant (`autoscale local up
---kubernetes`), else that of `$KUBECONFIG`.
+It reads, and changes nothing: rights are asked by access reviews, pods and reviews are tried as dry runs, metrics
+come through the API server's proxy, explanations and TLS ports by port-forward. What you may not look at is skipped;
+a look that fails for another reason is a warning ([api-looks](#api-looks)). The installation is found by itself where
+there is one in the cluster; `--namespace` names it, and before installing it is `autoscale-system`. `--context` and
+`--kubeconfig` are kubectl's; without either, a local cluster that runs is meant (`autoscale local up --kubernetes`),
+else that of `$KUBECONFIG`.
 """
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from agent.http_server import Answer, listening
 from deploy.local.cluster.control import ask_cluster
 from deploy.local.cluster.control_plane import GROUPS_PORT, PROBES_PORT
 from deploy.local.cluster.folder import ClusterFolder
@@ -18,6 +17,7 @@ from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.addressing import DAEMON_PORT
 from protocol.kubernetes.objects import Json, text
 from protocol.messages import ObjectName
+from protocol.runtime.explaining.probe_server import Answer, listening
 from tests.deploy.monitoring.exposed import registries
 from tests.deploy.monitoring.monitoring_files import RULES, dashboard_queries, rule_queries
 from tests.deploy.monitoring.prometheus_server import prometheus

@@ -16,6 +16,7 @@ from deploy.images.building.image_build import build, native_platform
 from deploy.images.building.layers import LayerMaker
 from deploy.images.catalogue import IMAGES
 from deploy.images.inputs.checkout import Checkout
+from deploy.kube.client import ApiError, ApiUnavailableError
 from deploy.local.kubernetes.machine.image_loading import load_image
 from deploy.local.kubernetes.machine.installation import built_parts
 from deploy.local.kubernetes.plan.cluster_plan import CONTAINERD_SOCKET, PROGRAMS
@@ -144,9 +145,15 @@ def _explained(cluster: RealKubernetes) -> str:
     """Why the agents of nodes give their VMs the sizes that they have."""
     selector = "--selector=app.kubernetes.io/name=autoscaling-agent"
     pods = cluster.try_kubectl("get", "pods", f"--namespace={NAMESPACE}", selector, "--output=name").stdout.split()
-    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{{}}:9101/proxy/explain/default/postgres14-disk-test"
-    views = (path.format(each.removeprefix("pod/")) for each in pods)
-    return "\n".join(cluster.try_kubectl("get", "--raw", each).stdout for each in views)
+    names = (f"{NAMESPACE}/{each.removeprefix('pod/')}" for each in pods)
+    return "\n".join(_account(cluster, each) for each in names)
+
+
+def _account(cluster: RealKubernetes, pod: str) -> str:
+    try:
+        return str(cluster.explained(pod, 9101, "/explain/default/postgres14-disk-test"))
+    except (ApiError, ApiUnavailableError) as error:
+        return str(error)
 
 
 def settings_of(cluster: RealKubernetes) -> str:

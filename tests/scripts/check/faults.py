@@ -109,7 +109,7 @@ FAULTS = (
         own(Right("patch", "rbac.authorization.k8s.io", "rolebindings", "kube-system")),
         before=True,
     ),
-    Fault("rights-commands", "you may not get pods/proxy", own(Right("get", "", "pods/proxy"))),
+    Fault("rights-commands", "you may not get pods/portforward", own(Right("get", "", "pods/portforward"))),
     Fault(
         "rights-programs",
         f"the service account {SCHEDULER} may not patch virtualmachines.vm.neon.tech",

@@ -1,4 +1,4 @@
-"""What programs and agents say of themselves, through the API server's proxy: metrics, the ledger, explanations."""
+"""What programs and agents say of themselves: metrics by the API server's proxy, explanations by port-forward."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ from scripts.autoscale.check.looks import Look, Seen, Unseen
 MOST_AGENTS: Final = 100
 """So many agents are asked at most; in a larger fleet these stand for all."""
 
+PROXY: Final = "get pods/proxy"
+FORWARD: Final = "create pods/portforward"
+"""The right with which a program is asked for what it tells not everybody."""
+
 _AT_ONCE: Final = 16
 _AGENT_PORT: Final = 9101
 _METRICS: Final = {each.name: each.metrics for each in PROGRAMS if each.leases}
@@ -39,7 +43,7 @@ async def pages(client: ApiClient, pods: Sequence[Json]) -> dict[str, Look[Seque
 
 
 async def _page(client: ApiClient, pod: Json) -> Look[Sequence[Sample]]:
-    page = await _told(client.raw_get(_proxied(pod, _METRICS[program_of(pod)], "/metrics")), pod)
+    page = await _told(client.raw_get(_proxied(pod, _METRICS[program_of(pod)], "/metrics")), pod, PROXY)
     if isinstance(page, Unseen):
         return page
     try:
@@ -48,9 +52,9 @@ async def _page(client: ApiClient, pod: Json) -> Look[Sequence[Sample]]:
         return Unseen(f"the metrics of pod {name_of(pod).name} cannot be read: {error}", has_failed=True)
 
 
-async def _told(asked: Awaitable[T], pod: Json) -> Look[T]:
+async def _told(asked: Awaitable[T], pod: Json, right: str) -> Look[T]:
     """What the pod says of itself. Why one that is not ready says nothing is a matter of its program's line."""
-    look = await looked(asked, "get pods/proxy")
+    look = await looked(asked, right)
     if isinstance(look, Unseen) and look.has_failed:
         return Unseen(f"pod {name_of(pod).name}: {look.why}", has_failed=is_ready(pod))
     return look
@@ -71,7 +75,7 @@ async def ledger(client: ApiClient, pod: Json | None) -> Look[Json]:
     """Every node as the scheduler in ``pod`` has it."""
     if pod is None:
         return Unseen("no scheduler runs")
-    return await _told(_json(client, _proxied(pod, _METRICS[SCHEDULER], "/nodes")), pod)
+    return await _told(_json(client, pod, _METRICS[SCHEDULER], "/nodes"), pod, FORWARD)
 
 
 async def explanations(
@@ -80,7 +84,7 @@ async def explanations(
     """What the agent of each VM says; None where it does not answer. VMs without an agent are left out."""
     runners = {name_of(pod): pod for pod in vm_pods if agent_container(pod) is not None}
     on_nodes = {node_of(pod): pod for pod in pods if program_of(pod) == AGENT and pod_phase(pod) == "Running"}
-    asked = dict[str, str]()
+    asked = dict[str, tuple[Json, str]]()
     for vm in vms:
         if labels_of(vm).get(LABEL_ENABLED) != "true" or text(vm, "status", "phase") != "Running":
             continue
@@ -89,23 +93,23 @@ async def explanations(
         beside = [pod for pod in own if name_of(pod).namespace == name.namespace]
         current = [pod for pod in beside if name_of(pod).name == text(vm, "status", "podName")] or beside
         if current:
-            asked[str(name)] = _proxied(current[0], _AGENT_PORT, "/explain")
+            asked[str(name)] = current[0], "/explain"
         elif (node := on_nodes.get(text(vm, "status", "node"))) is not None:
-            asked[str(name)] = _proxied(node, _AGENT_PORT, f"/explain/{name}")
+            asked[str(name)] = node, f"/explain/{name}"
     chosen = dict(sorted(asked.items())[:MOST_AGENTS])
     limit = asyncio.Semaphore(_AT_ONCE)
 
     async def every() -> Mapping[str, Json | None]:
-        looks = await asyncio.gather(*(_account(client, path, limit) for path in chosen.values()))
+        looks = await asyncio.gather(*(_account(client, pod, path, limit) for pod, path in chosen.values()))
         return dict(zip(chosen, looks, strict=True))
 
-    return await looked(every(), "get pods/proxy")
+    return await looked(every(), FORWARD)
 
 
-async def _account(client: ApiClient, path: str, limit: asyncio.Semaphore) -> Json | None:
+async def _account(client: ApiClient, pod: Json, path: str, limit: asyncio.Semaphore) -> Json | None:
     async with limit:
         try:
-            return await _json(client, path)
+            return await _json(client, pod, _AGENT_PORT, path)
         except ApiUnavailableError:
             return None
         except ApiError as error:
@@ -114,9 +118,9 @@ async def _account(client: ApiClient, path: str, limit: asyncio.Semaphore) -> Js
             return None
 
 
-async def _json(client: ApiClient, path: str) -> Json:
+async def _json(client: ApiClient, pod: Json, port: int, path: str) -> Json:
     try:
-        return msgspec.json.decode(await client.raw_get(path), type=Json)
+        return msgspec.json.decode(await client.pod_get(name_of(pod), port, path), type=Json)
     except (ValueError, RecursionError) as error:
         raise ApiUnavailableError(f"GET {path}: {error}") from error
 

@@ -82,7 +82,8 @@ def command_rights(namespace: str) -> list[Right]:
         Right("list", "", "pods"),
         Right("watch", "", "pods"),
         Right("list", "", "events"),
-        Right("get", "", "pods/proxy"),
+        Right("get", "", "pods/portforward"),
+        Right("create", "", "pods/portforward"),
         Right("get", "", "services/proxy", namespace),
     ]
 

@@ -77,8 +77,8 @@ CHECKS: Final = (
         "you may use the commands",
         access.may_use_commands,
         "`autoscale top`, `explain` and `migrate` list VMs, pods, events and migrations, of which `top` also watches"
-        " VMs, pods and migrations. They create and delete migrations, and reach agents and the scheduler through the"
-        " API server's proxy.",
+        " VMs, pods and migrations. They create and delete migrations, and reach agents and the scheduler by"
+        " port-forward: what these explain is told on their own loopback, and elsewhere for tokens.",
         "kubectl auth can-i --list -n {namespace}; have the missing rights granted",
     ),
     Check(

@@ -3,6 +3,7 @@
 Rules that hold here:
 
 - GET only, one request for each connection, a request head of at most ``LARGEST_HEAD`` within ``PATIENCE`` seconds.
+- At most ``MOST_CONNECTIONS`` at a time: a newer one takes the place of the oldest.
 - A route is a function of the path's rest that returns an answer at once, or one that asks the guest first.
 """
 
@@ -15,8 +16,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
+from protocol.runtime.explaining.explain_access import Caller
+
 LARGEST_HEAD: Final = 8192
 PATIENCE: Final = 5.0
+MOST_CONNECTIONS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +35,34 @@ class Answer:
 Route = Callable[[str], Answer | Awaitable[Answer]]
 """Answers for the rest of the path after the route's own name: ``""`` or ``"/…"``."""
 
+Guard = Callable[[str, str, Caller], Awaitable[Answer | None]]
+"""(route, rest, caller) -> what a caller is told instead; None: the route answers."""
+
+
+async def anyone(_: str, __: str, ___: Caller) -> Answer | None:
+    """Lets all callers in."""
+    return None
+
 
 @asynccontextmanager
-async def listening(host: str, port: int, routes: Mapping[str, Route]) -> AsyncIterator[int]:
+async def listening(host: str, port: int, routes: Mapping[str, Route], guard: Guard = anyone) -> AsyncIterator[int]:
     """Serves ``routes`` (by first path segment, such as ``/metrics``) while entered; yields the port."""
+    connections: dict[asyncio.StreamWriter, None] = {}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(connections) >= MOST_CONNECTIONS:
+            oldest = next(iter(connections))
+            del connections[oldest]
+            oldest.transport.abort()
+        connections[writer] = None
         try:
             with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 async with asyncio.timeout(PATIENCE):
                     head = await reader.readuntil(b"\r\n\r\n")
-                    answer = _answer(head, routes)
-                    writer.write(_wire(answer if isinstance(answer, Answer) else await answer))
+                    writer.write(_wire(await _answer(head, routes, guard, writer)))
                     await writer.drain()
         finally:
+            connections.pop(writer, None)
             writer.close()
 
     server = await asyncio.start_server(serve, host, port, limit=LARGEST_HEAD)
@@ -52,8 +70,9 @@ async def listening(host: str, port: int, routes: Mapping[str, Route]) -> AsyncI
         yield server.sockets[0].getsockname()[1]
 
 
-def _answer(head: bytes, routes: Mapping[str, Route]) -> Answer | Awaitable[Answer]:
-    words = head.split(b"\r\n", 1)[0].decode(errors="replace").split(" ")
+async def _answer(head: bytes, routes: Mapping[str, Route], guard: Guard, writer: asyncio.StreamWriter) -> Answer:
+    lines = head.split(b"\r\n")
+    words = lines[0].decode(errors="replace").split(" ")
     if len(words) != 3:
         return Answer(b"not HTTP\n", HTTPStatus.BAD_REQUEST)
     method, target, _ = words
@@ -64,7 +83,18 @@ def _answer(head: bytes, routes: Mapping[str, Route]) -> Answer | Awaitable[Answ
     route = routes.get(f"/{first}")
     if route is None:
         return Answer(f"one of: {' '.join(sorted(routes))}\n".encode(), HTTPStatus.NOT_FOUND)
-    return route(f"/{rest}" if rest else "")
+    rest = f"/{rest}" if rest else ""
+    refused = await guard(f"/{first}", rest, _caller(lines[1:], writer))
+    if refused is not None:
+        return refused
+    answer = route(rest)
+    return answer if isinstance(answer, Answer) else await answer
+
+
+def _caller(lines: list[bytes], writer: asyncio.StreamWriter) -> Caller:
+    shown = (value for name, _, value in (line.partition(b":") for line in lines) if name.lower() == b"authorization")
+    addresses = (writer.get_extra_info(each) or ("",) for each in ("peername", "sockname"))
+    return Caller(next(shown, b"").strip().decode("latin-1"), *(str(each[0]) for each in addresses))
 
 
 def _wire(answer: Answer) -> bytes:

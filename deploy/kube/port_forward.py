@@ -1,0 +1,116 @@
+"""One HTTP request to a port of a pod, through the API server's port-forward: it comes from the pod's own loopback.
+
+The API server asks for the right to that (``pods/portforward``), whoever a person is to it; and a program in the pod
+knows by the address that it has. The proxy of pods asks too, and then comes in nobody's name.
+
+Each message begins with a channel: 0 is the connection, 1 its errors. The first two bytes of each repeat the port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import httptools
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.typing import Subprotocol
+
+from protocol.kubernetes.refusals import Refusal, read_refusal
+from protocol.messages import ObjectName
+from protocol.units import Seconds
+
+_PROTOCOL: Final = Subprotocol("v4.channel.k8s.io")
+_CONNECTION: Final = 0
+LONGEST: Final = 64 * 1024 * 1024
+"""Bytes of an answer."""
+
+
+class NoForwardError(Exception):
+    """Nothing came back; the message says why."""
+
+
+class ForwardRefusedError(Exception):
+    """The API server does not lead there; ``refusal`` says why."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+@dataclass(frozen=True, slots=True)
+class PortForward:
+    """The API server at ``server`` (a URL), and who we are to it."""
+
+    server: str
+    tls: ssl.SSLContext | bool
+    token: Callable[[], str | None]
+
+    async def get(self, pod: ObjectName, port: int, path: str, deadline: Seconds) -> tuple[int, bytes]:
+        """Status and body of a GET. Raises ``ForwardRefusedError``, ``NoForwardError`` and ``CredentialsError``."""
+        token = self.token()
+        url = f"ws{self.server.removeprefix('http')}/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/portforward"
+        try:
+            async with (
+                asyncio.timeout(deadline),
+                connect(
+                    f"{url}?ports={port}",
+                    ssl=self.tls if isinstance(self.tls, ssl.SSLContext) else None,
+                    subprotocols=[_PROTOCOL],
+                    additional_headers={"Authorization": f"Bearer {token}"} if token else None,
+                    proxy=None,
+                    max_size=LONGEST,
+                    compression=None,
+                    ping_interval=None,
+                    close_timeout=1,
+                ) as connection,
+            ):
+                return await _got(connection, path)
+        except InvalidStatus as error:
+            answer = error.response
+            raise ForwardRefusedError(read_refusal(answer.status_code, bytes(answer.body or b""))) from None
+        except (OSError, TimeoutError, WebSocketException, httptools.HttpParserError) as error:
+            raise NoForwardError(str(error) or "no answer in time") from None
+
+
+async def _got(connection: ClientConnection, path: str) -> tuple[int, bytes]:
+    answer = _Answer()
+    parser = httptools.HttpResponseParser(answer)
+    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: identity\r\nConnection: close\r\n\r\n"
+    await connection.send(bytes([_CONNECTION]) + request.encode())
+    begun = set[int]()
+    async for message in connection:
+        if not isinstance(message, bytes) or not message:
+            continue
+        channel, content = message[0], message[1:]
+        if channel not in begun:
+            begun.add(channel)
+            content = content[2:]
+        if channel != _CONNECTION and content:
+            raise NoForwardError(content.decode(errors="replace"))
+        if content:
+            parser.feed_data(content)
+        if answer.is_whole:
+            return parser.get_status_code(), b"".join(answer.pieces)
+    raise NoForwardError("the pod ended the connection")
+
+
+class _Answer:
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self._size = 0
+        self.is_whole = False
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._size += len(body)
+        if self._size > LONGEST:
+            raise NoForwardError(f"the answer has more than {LONGEST} bytes")
+        self.pieces.append(body)
+
+    def on_message_complete(self) -> None:
+        """It is whole."""
+        self.is_whole = True

@@ -1,0 +1,87 @@
+"""Questions to the API server about a bearer token, and what its answers say (pure).
+
+TokenReview says whose a token is; SubjectAccessReview says whether that party may list VirtualMachines.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Final
+
+import msgspec
+
+from protocol.kubernetes.objects import Json, JsonObject, child, flag, text
+from protocol.kubernetes.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, VIRTUAL_MACHINES
+
+LONGEST_TOKEN: Final = 16 * 1024
+"""Characters. Real ones have about 1,300."""
+
+
+class _Claims(msgspec.Struct, frozen=True):
+    sub: str = ""
+    aud: list[str] | str = ""
+
+
+def token_review(token: str, audience: str = "") -> JsonObject:
+    """The body that asks whose ``token`` is; an empty ``audience`` is the API server's own."""
+    spec: Json = {"token": token, "audiences": [audience]} if audience else {"token": token}
+    return {"apiVersion": TOKEN_REVIEWS.api_version, "kind": TOKEN_REVIEWS.kind, "spec": spec}
+
+
+def user_in(review: JsonObject, audience: str = "") -> JsonObject | None:
+    """The user that a TokenReview names; None if it accepts none for ``audience``."""
+    status = child(review, "status")
+    user = child(status, "user")
+    named = status.get("audiences")
+    accepts = not audience or (isinstance(named, list) and audience in named)
+    return user if flag(status, "authenticated") and accepts and text(user, "username") else None
+
+
+def may_list_vms(user: JsonObject, namespace: str) -> JsonObject:
+    """The body that asks whether ``user`` may list VMs in ``namespace``, in all namespaces if it is empty."""
+    resource: Json = {
+        "verb": "list",
+        "group": VIRTUAL_MACHINES.group,
+        "resource": VIRTUAL_MACHINES.plural,
+        "namespace": namespace,
+    }
+    spec: Json = {
+        "user": text(user, "username"),
+        "uid": text(user, "uid"),
+        "groups": user.get("groups") or [],
+        "extra": child(user, "extra"),
+        "resourceAttributes": resource,
+    }
+    return {"apiVersion": SUBJECT_ACCESS_REVIEWS.api_version, "kind": SUBJECT_ACCESS_REVIEWS.kind, "spec": spec}
+
+
+def is_allowed(review: JsonObject) -> bool:
+    """Whether a SubjectAccessReview allows what was asked.
+
+    >>> is_allowed({"status": {"allowed": True}}), is_allowed({})
+    (True, False)
+    """
+    return flag(review, "status", "allowed")
+
+
+def names_audience(token: str, audience: str) -> bool:
+    """Whether a JSON Web Token says that it is for ``audience``. This spares questions; it proves nothing."""
+    found = _claims(token)
+    return audience == found.aud if isinstance(found.aud, str) else audience in found.aud
+
+
+def account_in(token: str) -> tuple[str, str] | None:
+    """Namespace and name of the service account that a JSON Web Token says it is of; None for any other user's."""
+    parts = _claims(token).sub.split(":")
+    return (parts[2], parts[3]) if len(parts) == 4 and parts[:2] == ["system", "serviceaccount"] else None
+
+
+def _claims(token: str) -> _Claims:
+    segments = token.split(".") if len(token) <= LONGEST_TOKEN else []
+    if len(segments) != 3:
+        return _Claims()
+    try:
+        body = base64.urlsafe_b64decode(segments[1] + "=" * (-len(segments[1]) % 4))
+        return msgspec.json.decode(body, type=_Claims)
+    except (ValueError, RecursionError):
+        return _Claims()

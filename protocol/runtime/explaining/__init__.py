@@ -1,0 +1,1 @@
+"""Explanations over HTTP: a small listener, and who may read them."""

@@ -1,0 +1,163 @@
+"""Who may read what a program explains: names, sizes, loads and nodes of VMs are their owners' business.
+
+Rules that hold here:
+
+- A bearer token for our audience is needed, and its owner must be allowed to list VMs of the namespace: TokenReview and
+  SubjectAccessReview, as for any reader of the API.
+- Who comes from 127.0.0.1 is in the pod, or came by ``kubectl port-forward``: the API server has asked for the right to
+  that. It is how people with client certificates come, who have no token. (The proxy of pods says nobody's name.)
+- Where a file holds a token, that token alone opens: a cluster on one machine, which may have other users.
+- No answer of the API server is no permission. What it answered is kept briefly, under the token's hash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final, Protocol
+
+from protocol.kubernetes.access_reviews import is_allowed, may_list_vms, names_audience, token_review, user_in
+from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
+from protocol.runtime.clock import Clock
+from protocol.units import Instant, Seconds
+
+AUDIENCE: Final = "autoscale-explain"
+"""Of tokens for what the scheduler and the groups' program explain."""
+
+ALLOWED_FOR: Final = Seconds(60.0)
+DENIED_FOR: Final = Seconds(5.0)
+REMEMBERED: Final = 1024
+AT_ONCE: Final = 4
+MOST_WAITING: Final = 32
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
+"""No wider: a mesh's proxy may connect from another address of the loopback network in the name of strangers."""
+
+
+def audience_of_agents(namespace: str) -> str:
+    """The audience of tokens for agents whose pods are in ``namespace``.
+
+    Whoever may run pods there can take an agent's place: what he is shown opens nothing in another namespace.
+    """
+    return f"{AUDIENCE}/{namespace}"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: the header ``Authorization``, the address that the connection comes from, and the one it came to."""
+
+    authorization: str = ""
+    peer: str = ""
+    local: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """Why a caller is told nothing."""
+
+    status: HTTPStatus
+    error: str
+
+
+class ReviewError(Exception):
+    """The API server gave no answer; the message says why."""
+
+
+Review = Callable[[str, JsonObject], Awaitable[JsonObject]]
+"""(path, body) -> what the API server says to it. Raises ``ReviewError``."""
+
+
+class ExplainAccess(Protocol):
+    """Decides who is told."""
+
+    async def denial(self, caller: Caller, namespace: str) -> Denial | None:
+        """None if ``caller`` may read about VMs of ``namespace``, of all namespaces if it is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenInFile:
+    """The token in a file opens everything. One that cannot be read opens nothing."""
+
+    path: Path
+
+    async def denial(self, caller: Caller, namespace: str) -> Denial | None:  # noqa: ARG002 - the port's
+        """See ``ExplainAccess``."""
+        expected, shown = token_in(self.path), _bearer(caller)
+        return None if expected and hmac.compare_digest(shown.encode(), expected.encode()) else _NO_TOKEN
+
+
+def token_in(path: Path) -> str:
+    """The token in a file, which is small and on this machine; empty where it cannot be read."""
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+@dataclass(slots=True)
+class ReviewedAccess:
+    """Asks the API server by ``review``."""
+
+    review: Review
+    clock: Clock
+    audience: str
+    _known: OrderedDict[bytes, tuple[Denial | None, Instant]] = field(default_factory=OrderedDict)
+    _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+    _waiting: int = 0
+
+    async def denial(self, caller: Caller, namespace: str) -> Denial | None:
+        """See ``ExplainAccess``."""
+        if {caller.peer, caller.local} <= LOOPBACK:
+            return None
+        token = _bearer(caller)
+        if not names_audience(token, self.audience):
+            return _NO_TOKEN
+        key = hashlib.sha256(f"{namespace}\n{token}".encode()).digest()
+        known = self._known.get(key)
+        if known is not None and self.clock.now() < known[1]:
+            return known[0]
+        if self._waiting >= MOST_WAITING:
+            return Denial(HTTPStatus.SERVICE_UNAVAILABLE, "too many tokens are waiting for a review, ask again")
+        return await self._asked(key, token, namespace)
+
+    async def _asked(self, key: bytes, token: str, namespace: str) -> Denial | None:
+        self._waiting += 1
+        try:
+            async with self._turns:
+                found = await self._judged(token, namespace)
+        except ReviewError as error:
+            return Denial(HTTPStatus.SERVICE_UNAVAILABLE, f"the token cannot be reviewed just now: {error}")
+        finally:
+            self._waiting -= 1
+        kept = ALLOWED_FOR if found is None else DENIED_FOR
+        self._known[key] = found, Instant(self.clock.now() + kept)
+        self._known.move_to_end(key)
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        return found
+
+    async def _judged(self, token: str, namespace: str) -> Denial | None:
+        user = user_in(await self.review(TOKEN_REVIEWS.path(), token_review(token, self.audience)), self.audience)
+        if user is None:
+            return _NO_TOKEN
+        if is_allowed(await self.review(SUBJECT_ACCESS_REVIEWS.path(), may_list_vms(user, namespace))):
+            return None
+        where = f"in namespace {namespace}" if namespace else "in all namespaces"
+        return Denial(HTTPStatus.FORBIDDEN, f"{user['username']} may not list virtualmachines.vm.neon.tech {where}")
+
+
+def _bearer(caller: Caller) -> str:
+    scheme, _, token = caller.authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+_NO_TOKEN: Final = Denial(
+    HTTPStatus.UNAUTHORIZED,
+    "a bearer token with the audience of explanations is needed, or a connection by kubectl port-forward",
+)

@@ -1,0 +1,95 @@
+"""Tokens that a program shows to other programs, so that they tell it what they explain.
+
+Rules that hold here:
+
+- Our token for the API server is shown to nobody else: each audience has a token of its own (TokenRequest).
+- What cannot be had is empty, and whoever is asked without a token says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from protocol.kubernetes.access_reviews import account_in
+from protocol.kubernetes.objects import JsonObject, text
+from protocol.kubernetes.resources import SERVICE_ACCOUNTS
+from protocol.runtime.clock import Clock
+from protocol.runtime.explaining.explain_access import token_in
+from protocol.units import Instant, Seconds
+from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
+
+LOG: Final = logging.getLogger("autoscale.tokens")
+TIMEOUT: Final = Seconds(5.0)
+LASTS: Final = Seconds(3600.0)
+USED_FOR: Final = Seconds(LASTS / 2)
+TRIED_AGAIN_AFTER: Final = Seconds(30.0)
+
+Tokens = Callable[[str], Awaitable[str]]
+"""audience -> a token for it; empty where there is none."""
+
+
+async def no_tokens(_: str) -> str:
+    """For programs that ask nobody who wants a token."""
+    return ""
+
+
+def tokens_of(token_file: Path | None, api: KubernetesApi, own: Callable[[], str | None], clock: Clock) -> Tokens:
+    """The token in a file for everyone, or tokens of the service account that ``own``, our token, is of."""
+    if token_file is None:
+        return RequestedTokens(api, own, clock)
+
+    async def in_file(_: str) -> str:
+        return token_in(token_file)
+
+    return in_file
+
+
+@dataclass(slots=True)
+class RequestedTokens:
+    """See ``Tokens``."""
+
+    api: KubernetesApi
+    own: Callable[[], str | None]
+    clock: Clock
+    _known: dict[str, tuple[str, Instant]] = field(default_factory=dict)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def __call__(self, audience: str) -> str:
+        """See ``Tokens``."""
+        async with self._turn:
+            token, until = self._known.get(audience, ("", Instant(float("-inf"))))
+            if self.clock.now() >= until:
+                token = await self._requested(audience)
+                lasts = USED_FOR if token else TRIED_AGAIN_AFTER
+                self._known[audience] = token, Instant(self.clock.now() + lasts)
+            return token
+
+    async def _requested(self, audience: str) -> str:
+        account = account_in(self.own() or "")
+        if account is None:
+            return ""
+        body: JsonObject = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"audiences": [audience], "expirationSeconds": int(LASTS)},
+        }
+        path = f"{SERVICE_ACCOUNTS.path(account[0])}/{account[1]}/token"
+        try:
+            return text(await self.api.call(ApiCall("POST", path, TIMEOUT, body=body)), "status", "token")
+        except ApiError as error:
+            LOG.warning("no token for explanations", extra={"audience": audience, "error": str(error)})
+            return ""
+
+
+def shown(token: str) -> dict[str, str]:
+    """The header that shows ``token``; none where it is empty.
+
+    >>> shown("t"), shown("")
+    ({'Authorization': 'Bearer t'}, {})
+    """
+    return {"Authorization": f"Bearer {token}"} if token else {}

@@ -1,0 +1,90 @@
+"""Asks who reads explanations, before an application whose metrics and probes are open."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from protocol.kubernetes.objects import JsonObject
+from protocol.runtime.clock import Clock
+from protocol.runtime.explaining.explain_access import (
+    AUDIENCE,
+    Caller,
+    ExplainAccess,
+    ReviewedAccess,
+    ReviewError,
+    TokenInFile,
+)
+from protocol.units import Seconds
+from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
+from scheduler_plugin.web.http.bounded_protocol import authenticate
+
+OPEN: Final = frozenset({"/metrics", "/healthz", "/readyz", "/openapi.json"})
+"""Prometheus and kubelets come there without a token."""
+
+TIMEOUT: Final = Seconds(3.0)
+_HEADERS: Final = {
+    HTTPStatus.UNAUTHORIZED: {"WWW-Authenticate": "Bearer"},
+    HTTPStatus.SERVICE_UNAVAILABLE: {"Retry-After": "1"},
+}
+
+
+class GuardedExplanations:
+    """An ASGI application: ``app`` for those whom ``access`` tells about the namespace that a path names."""
+
+    def __init__(self, app: ASGIApp, access: ExplainAccess) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        if scope["type"] == "http" and scope["path"] not in OPEN:
+            request = Request(scope)
+            denial = await self._access.denial(_caller(request), namespace_in(scope["path"]))
+            if denial is not None:
+                answer = JSONResponse({"error": denial.error}, denial.status, _HEADERS.get(denial.status))
+                await answer(scope, receive, send)
+                return
+            authenticate(request)
+        await self._app(scope, receive, send)
+
+
+class ApiReviews:
+    """See ``explain_access.Review``: asks over ``api``."""
+
+    def __init__(self, api: KubernetesApi) -> None:
+        self._api = api
+
+    async def __call__(self, path: str, body: JsonObject) -> JsonObject:
+        """See ``explain_access.Review``."""
+        try:
+            return await self._api.call(ApiCall("POST", path, TIMEOUT, body=body))
+        except ApiError as error:
+            raise ReviewError(str(error)) from None
+
+
+def explain_access(token_file: Path | None, api: KubernetesApi, clock: Clock) -> ExplainAccess:
+    """Whom the flag ``--explain-token`` lets in, or the API server where it is not given."""
+    if token_file is None:
+        return ReviewedAccess(ApiReviews(api), clock, AUDIENCE)
+    return TokenInFile(token_file)
+
+
+def namespace_in(path: str) -> str:
+    """The namespace that a path is about; empty for all.
+
+    >>> namespace_in("/explain/shop/db"), namespace_in("/nodes")
+    ('shop', '')
+    """
+    parts = path.split("/")
+    return parts[2] if len(parts) > 3 and parts[1] == "explain" else ""
+
+
+def _caller(request: Request) -> Caller:
+    server = request.scope.get("server") or ("",)
+    peer = request.client.host if request.client else ""
+    return Caller(request.headers.get("authorization", ""), peer, str(server[0]))

@@ -1,0 +1,104 @@
+"""A port-forward leads to a pod's loopback: a server that speaks the channels as a kubelet's runtime does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
+
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.port_forward import PortForward
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.messages import ObjectName
+from tests.agent.adapters.answering import unreachable
+
+POD = ObjectName("kube-system", "scheduler-0")
+FORBIDDEN = b'{"kind":"Status","reason":"Forbidden","message":"cannot create pods/portforward","code":403}'
+PORT = (10297).to_bytes(2, "little")
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
+
+
+@dataclass
+class Server:
+    """An API server; ``says`` are the messages that come back after the request."""
+
+    says: list[bytes] = field(default_factory=list)
+    refuses: int = 0
+    asked: list[str] = field(default_factory=list)
+
+    async def forward(self, connection: ServerConnection) -> None:
+        for channel in (0, 1):
+            await connection.send(bytes([channel]) + PORT)
+        message = await connection.recv(decode=False)
+        self.asked.append(message[1:].split(b"\r\n")[0].decode())
+        for each in self.says:
+            await connection.send(each)
+
+    def before(self, connection: ServerConnection, request: Request) -> Response | None:
+        self.asked.append(f"{request.path} {request.headers.get('Authorization')}")
+        return Response(403, "Forbidden", Headers(), FORBIDDEN) if self.refuses else None
+
+
+@asynccontextmanager
+async def client(server: Server, token: Callable[[], str | None] = lambda: "t") -> AsyncIterator[ApiClient]:
+    protocols = [Subprotocol("v4.channel.k8s.io")]
+    async with serve(server.forward, "127.0.0.1", 0, subprotocols=protocols, process_request=server.before) as served:
+        port = next(iter(served.sockets)).getsockname()[1]
+        yield ApiClient(unreachable(), PortForward(f"http://127.0.0.1:{port}", True, token))
+
+
+async def test_pod_is_asked_through_the_forward() -> None:
+    server = Server([b"\0" + OK[:9], b"\0" + OK[9:] + b"{", b"\0}"])
+    async with client(server) as api:
+        assert await api.pod_get(POD, 10297, "/nodes") == b"{}"
+    path = "/api/v1/namespaces/kube-system/pods/scheduler-0/portforward?ports=10297"
+    assert server.asked == [f"{path} Bearer t", "GET /nodes HTTP/1.1"]
+
+
+async def test_person_without_a_token_comes_by_certificate() -> None:
+    server = Server([b"\0" + OK + b"{}"])
+    async with client(server, lambda: None) as api:
+        assert await api.pod_get(POD, 10297, "/nodes") == b"{}"
+    assert server.asked[0].endswith(" None")
+
+
+async def test_missing_right_is_told() -> None:
+    async with client(Server(refuses=403)) as api:
+        with pytest.raises(ApiError, match="cannot create pods/portforward") as error:
+            await api.pod_get(POD, 10297, "/nodes")
+    assert error.value.kind is RefusalKind.FORBIDDEN
+
+
+async def test_refusal_of_the_pod_is_told() -> None:
+    async with client(Server([b"\0HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"])) as api:
+        with pytest.raises(ApiError) as error:
+            await api.pod_get(POD, 9101, "/explain/a/b")
+    assert error.value.kind is RefusalKind.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        ([b"\1connection refused"], "connection refused"),
+        ([b"\0no HTTP at all\r\n\r\n"], "port-forward to"),
+        ([b"\0" + OK], "ended the connection"),
+        ([], "ended the connection"),
+    ],
+)
+async def test_what_does_not_come_back_is_unavailable(says: list[bytes], why: str) -> None:
+    async with client(Server(says)) as api:
+        with pytest.raises(ApiUnavailableError, match=why):
+            await asyncio.wait_for(api.pod_get(POD, 9101, "/explain"), 5)
+
+
+async def test_server_that_is_away_is_unavailable() -> None:
+    api = ApiClient(unreachable(), PortForward("http://127.0.0.1:1", True, lambda: None))
+    with pytest.raises(ApiUnavailableError):
+        await api.pod_get(POD, 9101, "/explain")
