@@ -5,6 +5,8 @@ Rules that hold here:
 - A slot of memory is a multiple of 8Mi; a VM has 1 to 512 slots; min <= use <= max for CPU and for memory.
 - The annotation ``autoscaling.neon.tech/bounds`` replaces the bounds of the spec for autoscaling, as far as it lies
   within them; what of it is beyond them is a problem that is told.
+- While a guest runs, bounds and ``use`` are clipped to what its machine can take (``status.machine``): what the spec
+  says beyond that holds after the next restart.
 - A spec that breaks a rule raises ``InvalidObjectError`` naming the path of the field; nothing is guessed.
 - Annotations, labels and the status never make a VM unreadable. What of them cannot be read is told in ``problems``,
   and a reader must count it as the most that it may be.
@@ -24,6 +26,7 @@ from protocol.kubernetes.objects import JsonObject, annotations_of, child, label
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_PERMIT, LABEL_ENABLED
 from protocol.permits import decode_permit
+from protocol.running_machine import RunningMachine, read_machine
 from protocol.units import Bytes, Resources
 from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, cpu_to_wire, mem_from_wire, slot_count_from_wire
 
@@ -56,8 +59,10 @@ class VirtualMachine(msgspec.Struct, frozen=True):
     ``actual`` None although it is more; either may be as much as ``at_most``, the largest size of the spec (None where
     there is no problem).
 
-    ``use`` is what the spec asks for; ``actual`` is what the status says the guest has (None while it does not say);
-    ``permit`` is the last permit that a scheduler persisted. ``phase`` is empty before the controller has set it.
+    ``use`` is what the spec asks for, clipped to the running ``machine`` (None while none runs, and under a controller
+    that does not say it); if that makes a difference, ``after_restart`` is what the spec asks for. ``actual`` is what
+    the status says the guest has (None while it does not say); ``permit`` is the last permit that a scheduler
+    persisted. ``phase`` is empty before the controller has set it.
     ``unreadable`` is for readers that keep an object which breaks a rule, with the largest sizes that it names: why.
     """
 
@@ -80,6 +85,8 @@ class VirtualMachine(msgspec.Struct, frozen=True):
     has_bounds: bool = True
     at_most: Resources | None = None
     unreadable: str = ""
+    machine: RunningMachine | None = None
+    after_restart: Resources | None = None
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -139,28 +146,37 @@ def parse_virtual_machine(obj: Mapping[str, object]) -> VirtualMachine:
         raise InvalidObjectError(field_message(error)) from None
 
 
-def use_patch(use: Resources, slot_size: Bytes) -> dict[str, object]:
+def use_patch(use: Resources, slot_size: Bytes, before: Resources | None = None) -> dict[str, object]:
     """The merge patch that asks for ``use``; memory that does not fill a slot is not asked for.
+
+    What is as ``before`` is left out: the spec may say another amount there, beyond the running machine. Clipped to
+    that, it may be outside of the spec's own bounds, and the API would refuse the whole patch.
 
     >>> use_patch(Resources.parse("1500m", "2Gi"), Bytes.parse("1Gi"))
     {'spec': {'guest': {'cpus': {'use': '1500m'}, 'memorySlots': {'use': 2}}}}
     """
-    slots = use.mem.units_down(slot_size)
-    return {"spec": {"guest": {"cpus": {"use": cpu_to_wire(use.cpu)}, "memorySlots": {"use": slots}}}}
+    guest: dict[str, object] = {}
+    if before is None or use.cpu != before.cpu:
+        guest["cpus"] = {"use": cpu_to_wire(use.cpu)}
+    if before is None or use.mem != before.mem:
+        guest["memorySlots"] = {"use": use.mem.units_down(slot_size)}
+    return {"spec": {"guest": guest}}
 
 
 def _virtual_machine(found: _Object, obj: JsonObject) -> VirtualMachine:
     meta, status = found.metadata, child(obj, "status")
     labels, annotations, problems = labels_of(obj), annotations_of(obj), list[str]()
-    slot_size, spec_bounds, use = _sizes(found.spec.guest)
+    slot_size, spec_bounds, spec_use = _sizes(found.spec.guest)
     bounds = _annotated(ANNOTATION_BOUNDS, annotations, partial(_bounds, spec_bounds, slot_size, problems), problems)
+    machine = _read_or_problem(partial(read_machine, status), problems)
+    limits, use = _clipped(bounds or spec_bounds, spec_use, machine, slot_size)
     vm = VirtualMachine(
         name=ObjectName(meta.namespace, meta.name),
         uid=meta.uid,
         resource_version=meta.resourceVersion,
         labels=labels,
         annotations=annotations,
-        bounds=bounds or spec_bounds,
+        bounds=limits,
         use=use,
         actual=_actual(status, problems),
         slot_size=slot_size,
@@ -171,6 +187,8 @@ def _virtual_machine(found: _Object, obj: JsonObject) -> VirtualMachine:
         enabled=labels.get(LABEL_ENABLED) == "true",
         permit=_annotated(ANNOTATION_PERMIT, annotations, decode_permit, problems),
         has_bounds=bounds is not None or ANNOTATION_BOUNDS not in annotations,
+        machine=machine,
+        after_restart=spec_use if spec_use != use else None,
     )
     return msgspec.structs.replace(vm, problems=tuple(problems), at_most=spec_bounds.max) if problems else vm
 
@@ -251,16 +269,40 @@ def _bound(path: str, bound: _Bound, slot_size: Bytes) -> Resources:
     return size
 
 
+def _clipped(
+    bounds: Bounds, use: Resources, machine: RunningMachine | None, slot_size: Bytes
+) -> tuple[Bounds, Resources]:
+    """Bounds and use as far as the machine can take them, in whole slots; a machine in which no size is one stays as
+    it is.
+    """
+    if machine is None:
+        return bounds, use
+    low, high, use = machine.clip(bounds.min), machine.clip(bounds.max), machine.clip(use)
+    least, most = low.mem.up_to(slot_size), high.mem.down_to(slot_size)
+    if least > most:
+        least = most = use.mem
+    return Bounds(Resources(low.cpu, least), Resources(high.cpu, most)), use
+
+
 def _actual(status: JsonObject, problems: list[str]) -> Resources | None:
+    actual = _read_or_problem(partial(_guest_size, status), problems)
+    return actual if actual is not None and actual.cpu and actual.mem else None
+
+
+def _guest_size(status: JsonObject) -> Resources | None:
     cpus, memory = status.get("cpus"), status.get("memorySize")
     if cpus is None or memory is None:
         return None
+    return Resources(_read("status.cpus", cpus, cpu_from_wire), _read("status.memorySize", memory, mem_from_wire))
+
+
+def _read_or_problem(read: Callable[[], T | None], problems: list[str]) -> T | None:
+    """A part of the status; None, and a problem, if it cannot be read."""
     try:
-        actual = Resources(_read("status.cpus", cpus, cpu_from_wire), _read("status.memorySize", memory, mem_from_wire))
+        return read()
     except ValueError as error:
         problems.append(str(error))
         return None
-    return actual if actual.cpu and actual.mem else None
 
 
 def _read(path: str, found: object, read: Callable[[str, WireQuantity], T]) -> T:

@@ -5,6 +5,7 @@ Rules that hold here:
 - A patch names the version that it was decided on (optimistic locking), so that a late or doubled one cannot undo what
   came after it.
 - A watch asks for no version: a quiet object's own version is soon too old for an API server to watch from.
+- A patch that names the version seen last leaves out what stays as it was there.
 - An object that breaks its own rules is an error of the API, with the path of the field.
 """
 
@@ -30,10 +31,11 @@ class NeonVm:
         self._name = name
         self._list = VIRTUAL_MACHINES.path(name.namespace)
         self._path = VIRTUAL_MACHINES.path(name.namespace, name.name)
+        self._seen: VirtualMachine | None = None
 
     async def get(self) -> VirtualMachine:
         """The object now. Raises ``GoneError`` or ``PortError``."""
-        return _read(await self._api.get(self._path))
+        return self._read(await self._api.get(self._path))
 
     async def watch(self) -> AsyncIterator[VirtualMachine]:
         """The object as it is and after each change; ends when the server ends it. Raises like ``get``."""
@@ -43,21 +45,22 @@ class NeonVm:
             if event.unreadable is not None:
                 raise _senseless(event.unreadable.reason)
             if event.type != "BOOKMARK":
-                yield _read(event.object)
+                yield self._read(event.object)
 
     async def patch(self, use: Resources, slot_size: Bytes, base: int) -> VirtualMachine:
         """Sets ``use`` if the object is still at version ``base`` (0: whatever it is). Raises as ``VmApi`` says."""
-        body = use_patch(use, slot_size)
+        seen = self._seen
+        body = use_patch(use, slot_size, seen.use if seen is not None and seen.resource_version == str(base) else None)
         if base:
             body = {"metadata": {"resourceVersion": str(base)}, **body}
-        return _read(await self._api.merge_patch(self._path, body))
+        return self._read(await self._api.merge_patch(self._path, body))
 
-
-def _read(found: JsonObject) -> VirtualMachine:
-    try:
-        return parse_virtual_machine(found)
-    except InvalidObjectError as error:
-        raise _senseless(str(error)) from None
+    def _read(self, found: JsonObject) -> VirtualMachine:
+        try:
+            self._seen = parse_virtual_machine(found)
+        except InvalidObjectError as error:
+            raise _senseless(str(error)) from None
+        return self._seen
 
 
 def _senseless(reason: str) -> PortError:

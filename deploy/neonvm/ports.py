@@ -28,6 +28,11 @@ class GuestPhase(StrEnum):
     STOPPED = "Stopped"
 
 
+CPU: Final = "cpu"
+MEMORY: Final = "memory"
+"""What is resized of a guest, each by itself."""
+
+
 class PodRole(Enum):
     """What the guest of a pod does here."""
 

@@ -127,6 +127,7 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         is_bounded=bool(vm.bounds.max.cpu and vm.bounds.max.mem),
         constraints=vm.constraints if isinstance(vm, ClusterVm) else UNCONSTRAINED,
         first_requests=vm.first_requests if isinstance(vm, ClusterVm) else None,
+        after_restart=vm.after_restart,
     )
 
 

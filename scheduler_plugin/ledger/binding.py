@@ -194,7 +194,7 @@ def see_pod(state: LedgerState, pod: PodFacts) -> None:
         state.close_claim(pod.uid)
         claim = None
     if claim is None:
-        state.open_claim(pod, pod.node, ClaimState.BOUND)
+        state.note_left(state.open_claim(pod, pod.node, ClaimState.BOUND).vm)
         return
     if claim.node != pod.node:
         state.move_claim(claim, pod.node)
@@ -204,6 +204,7 @@ def see_pod(state: LedgerState, pod: PodFacts) -> None:
     state.recount(pod.vm)
     state.migrations.disturb(pod.vm)
     state.change(claim)
+    state.note_left(claim.vm)
 
 
 def _see_unbound(state: LedgerState, pod: PodFacts) -> None:

@@ -153,6 +153,8 @@ def _journey(migration: Migration, account: VmAccount | None, now: Instant) -> J
 def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
     if account is None or account.facts is None:
         return {"requests of the pod": claim.pod.requests}
+    if claim.left is not None:
+        return {"what the VM had when it left this pod": claim.left, "requests of the pod": claim.pod.requests}
     around = claim.pod.around
     offered = Resources.most(each.permit for each in account.offers.values())
     use = "the most that an unreadable VM may be" if account.facts.unreadable else "spec.guest use"

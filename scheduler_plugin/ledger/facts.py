@@ -137,6 +137,7 @@ class PodFacts:
     changed in place, or must not be. ``addresses`` are its own IP addresses, none for pods on
     their node's network and for those that have ended. ``deferred`` is the part of the requests of a pod
     without a VM that its kubelet has put off until there is room; ``asks_room``: VMs may be moved for it (B.14).
+    ``is_leaving``: it has a deletion timestamp, and may keep it for ever where its kubelet is dead.
     """
 
     uid: str
@@ -158,13 +159,15 @@ class PodFacts:
     addresses: tuple[str, ...] = ()
     deferred: Resources = ZERO
     asks_room: bool = False
+    is_leaving: bool = False
 
 
 class VmFacts(msgspec.Struct, frozen=True):
     """A VirtualMachine.
 
-    ``most`` is the upper bound of autoscaling, ``use`` what the spec asks for, ``actual`` what the guest has (None
-    while no guest runs), ``permit`` the persisted annotation. ``pod`` is ``status.podName`` as a full name. ``version``
+    ``most`` is the upper bound of autoscaling, ``use`` what the spec asks for, both no more than the running machine
+    can take; ``after_restart`` is what the spec asks for if that differs. ``actual`` is what the guest has (None while
+    no guest runs), ``permit`` the persisted annotation. ``pod`` is ``status.podName`` as a full name. ``version``
     is the resourceVersion as a number. ``stays_because`` says why the scheduler must not move it by itself, None where
     it may; ``auto_migration`` is what the VM says about that, None where it says nothing. ``phase`` is
     ``status.phase``, ``constraints`` are what it demands of its node.
@@ -190,6 +193,7 @@ class VmFacts(msgspec.Struct, frozen=True):
     is_bounded: bool = True
     constraints: PodConstraints = UNCONSTRAINED
     first_requests: Resources | None = None
+    after_restart: Resources | None = None
 
 
 class MigrationPhase(Enum):

@@ -117,7 +117,7 @@ def _claim(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
         broken += _stranger(uid, claim.pod, claim.pod.vm, ledger)
     account = claim.vm
     if account is not None:
-        if not (account.may_be_used + claim.pod.around).within(claim.reserved):
+        if claim.left is None and not (account.may_be_used + claim.pod.around).within(claim.reserved):
             broken.append(f"pod {uid}: reserves {claim.reserved}, less than its VM may use")
         if claim.unmet.any and not account.has_agent:
             broken.append(f"pod {uid}: is denied {claim.unmet}, which no agent wants")
@@ -152,7 +152,7 @@ def _order(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
             broken.append(f"{uid}: room is kept on node {claim.node} for a migration that does not need it")
         if claim.node not in ledger.rooms or not ledger.rooms[claim.node].is_open:
             broken.append(f"{uid}: room is kept on node {claim.node}, which takes no pod")
-        if claim.vm is not None and [each.node for each in claim.vm.claims].count(claim.node) > 1:
+        if claim.vm is not None and [each.node for each in claim.vm.hosts].count(claim.node) > 1:
             broken.append(f"{uid}: the VM is reserved more than once on node {claim.node}")
     return broken
 
@@ -166,7 +166,7 @@ def _migration(name: ObjectName, migration: Migration, ledger: Ledger) -> list[s
     waits = carried_out(ledger.migrations_of(migration.vm)) is migration and migration.problem is None
     if not waits or migration.target is None or account is None or account.facts is None or account.is_deleted:
         return broken
-    is_placed = any(claim.node == migration.target or is_target(migration, claim) for claim in account.claims)
+    is_placed = any(claim.node == migration.target or is_target(migration, claim) for claim in account.hosts)
     if not is_placed and migration.reservation_uid not in ledger.claims:
         broken.append(f"migration {name}: nothing is reserved on its target {migration.target}")
     return broken

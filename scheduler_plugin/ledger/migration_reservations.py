@@ -12,6 +12,9 @@ Rules that hold here:
   a node over its total; what has no room any more is ``problem``, for the planner, which may cancel.
 - A claim is migrating while an active migration leaves it, and after a success until its pod goes. The order to hold
   still begins once the target pod has a node: until then it may be refused, and the VM may grow.
+- A migration whose target pod has no node for ``BEGINS_WITHIN`` counts no more, whoever made it: its VM is not gone,
+  and nothing is kept for it. It counts again once the pod has a node.
+- The pod that a VM has left may stay for ever where its kubelet is dead. It keeps what it had, and bounds nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from protocol.messages import ObjectName
 from protocol.units import ZERO, Instant
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount, claim_size
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
-from scheduler_plugin.ledger.moves import Creation, Migration, Move, carried_out
+from scheduler_plugin.ledger.moves import BEGINS_WITHIN, Creation, Migration, Move, carried_out
 from scheduler_plugin.ledger.outcomes import CreateMigration, Effect, MoveReservation, NotReadyError, ReadMigration
 from scheduler_plugin.ledger.state import LedgerState
 from scheduler_plugin.placement import FITS, Fits, NeverFits, Refused, Room, Verdict, shortage, verdict
@@ -32,6 +35,7 @@ OTHER_VM: Final = NeverFits("the migration that owns the pod is of another VM")
 STAYS_AWAY: Final = NeverFits("the VM is to leave this node")
 TAKEN: Final = Refused("a migration of this name exists already")
 ON_THE_WAY: Final = Refused("the VM is migrating already")
+STALLED: Final = f"its target pod has had no node for {BEGINS_WITHIN:g} s, so it counts no more until it has one"
 NOT_SETTLED: Final = Refused("the VM does not run in one pod that is known to be bound there")
 
 
@@ -61,7 +65,7 @@ def _may_reserve(state: LedgerState, move: Move, claim: Claim | None) -> Verdict
         return NOT_SETTLED
     if state.migrations.active(move.vm) is not None:
         return ON_THE_WAY
-    if claim.state is not ClaimState.BOUND or claim.vm.claims != [claim]:
+    if claim.state is not ClaimState.BOUND or claim.vm.hosts != [claim]:
         return NOT_SETTLED
     return STAYS_AWAY if move.target == move.source else FITS
 
@@ -135,10 +139,12 @@ def settle(state: LedgerState) -> None:
         migrations = state.migrations.of(vm)
         for migration in migrations:
             _trace(migration, account)
+            migration.is_stalled = migration.is_active and migration.is_overdue and not has_place(migration, account)
             if not _keeps_reservation(state, migration, account):
                 state.close_claim(migration.reservation_uid)
         for migration in migrations:
             migration.problem = _reserve(state, migration, account)
+        state.note_left(account)
         for claim in [] if account is None else account.claims:
             leaving = [migration for migration in migrations if leaves(migration, claim)]
             state.change(claim, is_migrating=bool(leaving))
@@ -172,7 +178,7 @@ def leaves(migration: Migration, claim: Claim) -> bool:
     """Whether the claim is of the pod that the migration takes the VM away from."""
     if claim.state is ClaimState.INCOMING or claim.pod.migration is not None or is_target(migration, claim):
         return False
-    if claim.vm is not None and claim.vm.is_replaced:
+    if migration.is_stalled or (claim.vm is not None and claim.vm.is_replaced):
         return False
     facts = None if claim.vm is None else claim.vm.facts
     runs_here = facts is not None and facts.pod == claim.pod.name
@@ -184,6 +190,8 @@ def leaves(migration: Migration, claim: Claim) -> bool:
 def _wants_reservation(state: LedgerState, migration: Migration, account: VmAccount | None) -> bool:
     if migration.target is None or account is None or account.facts is None or account.is_deleted:
         return False
+    if migration.is_stalled:
+        return False
     if migration.is_active:
         is_expected = carried_out(state.migrations.of(migration.vm)) is migration
     else:
@@ -191,7 +199,7 @@ def _wants_reservation(state: LedgerState, migration: Migration, account: VmAcco
         is_expected = migration.arrives_unseen and runs_in is not None and runs_in in pods
     if not is_expected:
         return False
-    others = [claim for claim in account.claims if claim.pod.uid != migration.reservation_uid]
+    others = [claim for claim in account.hosts if claim.pod.uid != migration.reservation_uid]
     return not any(claim.node == migration.target or is_target(migration, claim) for claim in others)
 
 
@@ -207,12 +215,14 @@ def _keeps_reservation(state: LedgerState, migration: Migration, account: VmAcco
     if held is None or room is None or not room.is_open or held.node != room.node:
         return False
     if held.vm is not None and held.vm is not account:  # another VM has the name: this one may still be on its way
-        return not any(each.node == held.node for each in held.vm.claims if each is not held) and migration.is_active
+        return not any(each.node == held.node for each in held.vm.hosts if each is not held) and migration.is_active
     return _wants_reservation(state, migration, account)
 
 
 def _reserve(state: LedgerState, migration: Migration, account: VmAccount | None) -> str | None:
     """Reserves the room where it is wanted and there; otherwise says what is in the way."""
+    if migration.is_stalled:
+        return STALLED
     if migration.reservation_uid in state.claims or not _wants_reservation(state, migration, account):
         return None
     room = _room(state, migration.target)
@@ -228,7 +238,7 @@ def _reserve(state: LedgerState, migration: Migration, account: VmAccount | None
 
 def _incoming(migration: Migration, account: VmAccount, node: str) -> PodFacts:
     """The pod that will come, made from the same object as the one that is left: as much lies around its guest."""
-    like = next((each.pod for each in account.claims), None)
+    like = next((each.pod for each in account.hosts), None)
     requests, around = (ZERO, ZERO) if like is None else (like.requests, like.around)
     return PodFacts(migration.reservation_uid, migration.name, requests, migration.vm, node, around=around)
 

@@ -15,8 +15,11 @@ from enum import Enum
 from typing import Final
 
 from protocol.messages import ObjectName
-from protocol.units import Instant
+from protocol.units import Instant, Seconds
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
+
+BEGINS_WITHIN: Final = Seconds(60.0)
+"""So long the room of a VM counts as given up, and room is kept for it elsewhere, before its target pod has a node."""
 
 REMEMBERED_GONE: Final = 2_000
 """How many UIDs of gone migrations are kept."""
@@ -74,6 +77,8 @@ class Migration:
     ``source`` is the node that the VM leaves, ``target`` the node that was chosen for it, ``placed_on`` the node that
     its target pod was placed on. ``problem`` says why nothing is reserved on ``target`` although it should be.
     ``waiting_target`` is its target pod while that has no node. ``over_since`` is when it was first seen to be over.
+    ``is_overdue``: it was first heard of longer than ``BEGINS_WITHIN`` ago. ``is_stalled``: it is overdue and its
+    target pod has no node: it counts no more until it has.
     """
 
     name: ObjectName
@@ -90,6 +95,8 @@ class Migration:
     problem: str | None = None
     waiting_target: WaitingTarget | None = None
     over_since: Instant | None = None
+    is_overdue: bool = False
+    is_stalled: bool = False
 
     @property
     def reservation_uid(self) -> str:
@@ -222,6 +229,20 @@ class Migrations:
         known = self.named.get(migration)
         if known is not None:
             known.waiting_target = waiting
+
+    def has_moved_from(self, pod: PodFacts) -> bool:
+        """Whether the pod, which its VM's status does not name, is one that the VM was in, and not one to come."""
+        moved = [] if pod.vm is None else self.of(pod.vm)
+        return pod.is_leaving or any(
+            each.phase is MigrationPhase.SUCCEEDED and each.source_pod == pod.name for each in moved
+        )
+
+    def lapse(self, now: Instant) -> None:
+        """Time has passed: those that have not begun by now may count no more."""
+        for migration in self.named.values():
+            if migration.is_active and not migration.is_overdue and now - migration.since >= BEGINS_WITHIN:
+                migration.is_overdue = True
+                self._disturbed[migration.vm] = None
 
     def disturb(self, vm: ObjectName | None) -> None:
         """Something about the VM has changed; only one that has migrations matters."""

@@ -92,7 +92,7 @@ def _require_turn(state: LedgerState, account: VmAccount, message: Message, now:
 
 def _by_room(state: LedgerState, claim: Claim, account: VmAccount, message: Message, wanted: Resources) -> Resources:
     """``wanted`` as far as the VM has it, its agent holds it, or there is room."""
-    if wanted.within(account.reserved) and not any(state.nodes[each.node].over.any for each in account.claims):
+    if wanted.within(account.reserved) and not any(state.nodes[each.node].over.any for each in account.hosts):
         return wanted
     own = account.in_use.at_least((message.last_permit or ZERO).at_most(account.reserved))
     return wanted.at_most(ceiling(state, account, claim).at_least(own))
@@ -119,10 +119,11 @@ def bounded(account: VmAccount, wanted: Resources) -> Resources:
 
 
 def ceiling(state: LedgerState, account: VmAccount, claim: Claim) -> Resources:
-    """What a VM with an agent may reach: its reservation, and what each node of its pods has free or too much."""
-    pods_on = Counter(each.node for each in account.claims) if len(account.claims) > 1 else {}
+    """What a VM with an agent may reach: its reservation, and what each node of its guest has free or too much."""
+    hosts = account.hosts
+    pods_on = Counter(each.node for each in hosts) if len(hosts) > 1 else {}
     found = _reach(state, claim, pods_on)
-    for other in account.claims if pods_on else ():
+    for other in hosts if pods_on else ():
         found = found.at_most(_reach(state, other, pods_on))
     return found
 

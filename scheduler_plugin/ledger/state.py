@@ -10,7 +10,6 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from protocol.messages import ObjectName
@@ -26,7 +25,7 @@ from scheduler_plugin.ledger.moves import Migrations
 from scheduler_plugin.ledger.outcomes import Effect, PersistPermit, ReadPod, RoomFreed
 from scheduler_plugin.ledger.sampled_pods import SampledPods
 from scheduler_plugin.ledger.vm_accounts import VmAccounts
-from scheduler_plugin.ledger.waiting_pods import WaitingPod, WaitingPods
+from scheduler_plugin.ledger.waiting_pods import WaitingPods
 from scheduler_plugin.placement import Room
 from scheduler_plugin.placement.node_index import NodeIndexes
 
@@ -57,7 +56,6 @@ class LedgerState:
         self._revision = 0
         self._gone: dict[str, None] = {}
         self._touched: dict[str, None] = {}
-        self._unheard: list[WaitingPod] = []
 
     def next_revision(self) -> int:
         """A number above all given out before: outcomes of writes are told apart by it."""
@@ -101,7 +99,7 @@ class LedgerState:
 
     def _assign(self, claim: Claim, account: VmAccount | None) -> None:
         """The claim is of the VM of ``account`` from now on; None: of no VM."""
-        before, claim.vm = claim.vm, account
+        before, claim.vm, claim.left = claim.vm, account, None
         claim.holds_still, claim.denied_since, claim.metrics, claim.unsecured = False, None, None, ZERO
         if account is not None:
             account.claims.append(claim)
@@ -113,7 +111,7 @@ class LedgerState:
     def _part(self, account: VmAccount, claim: Claim) -> None:
         """The claim is not the VM's any more."""
         account.claims.remove(claim)
-        if not account.claims:
+        if not account.hosts:
             account.agent_gone()
             self._take_back(account)
 
@@ -173,6 +171,11 @@ class LedgerState:
         if waits != claim.waits:
             node.waits, claim.waits = node.waits - claim.waits + waits, waits
 
+    def note_left(self, account: VmAccount | None) -> None:
+        """Something is known of a VM's pods: those that it has left keep what they have, and follow it no more."""
+        for claim in [] if account is None else account.note_left(self.migrations.has_moved_from):
+            self.change(claim)
+
     def settle_vm(self, account: VmAccount) -> None:
         """The account has changed: so do the claims of all its pods (two while it migrates)."""
         self._changed_vms[account] = None
@@ -211,6 +214,7 @@ class LedgerState:
         if not at_rebuild and (account.is_to_be_taken_back or not (had_pods or account.claims)):
             self._take_back(account)
         self.migrations.disturb(facts.name)
+        self.note_left(account)
         self.settle_vm(account)
 
     def _replace(self, account: VmAccount) -> None:
@@ -281,7 +285,8 @@ class LedgerState:
                 self.change(claim, unmet=ZERO)
         for account in [each for each in self.vms.values() if each.is_to_be_taken_back]:
             self._take_back(account)
-        self._unheard += self.waiting.unheard(now)
+        self.waiting.lapse(now)
+        self.migrations.lapse(now)
 
     def finish(self, *, outside: bool) -> tuple[Effect, ...]:
         """Ends a step. ``outside``: facts from outside caused it, so it may have pushed a node over its total."""
@@ -302,32 +307,16 @@ class LedgerState:
         freed = self._wake()
         self._touched.clear()
         self._changed_vms.clear()
-        self._unheard.clear()
         effects: tuple[Effect, ...] = (*self.orders, *freed)
         self.orders.clear()
         return effects
 
     def _wake(self) -> list[RoomFreed]:
         """The nodes to touch, so that pods that wait on them and would fit now are looked at again."""
-        if not self.waiting:
-            return []
-        changed = [pod for account in self._changed_vms for pod in self.waiting.resized(account)]
-        nodes = [self._call(pod.facts.uid, pod.goal(self.rooms)) for pod in (*changed, *self._unheard)]
-        for room in filter(None, map(self.rooms.get, self._touched)):
-            nodes += [self._call(pod.facts.uid, room.node) for pod in self.waiting.fitting(room)]
-        return [RoomFreed(node) for node in dict.fromkeys(nodes) if node is not None]
-
-    def _call(self, uid: str, node: str | None) -> str | None:
-        if node is not None:
-            self.waiting.woken(uid)
+        calls = self.waiting.call(self.rooms, self._touched, self._changed_vms)
+        for uid in calls:
             self.sampled.forget(uid)
-        return node
-
-    def unlisted(self, uids: Iterable[str]) -> list[Claim]:
-        """The claims whose pods are not in a complete list, though they may be expected there."""
-        listed = set(uids)
-        claims = self.claims.items()
-        return [claim for uid, claim in claims if uid not in listed and claim.state is not ClaimState.INCOMING]
+        return [RoomFreed(node) for node in dict.fromkeys(calls.values())]
 
     def _touch(self, name: str) -> NodeAccount:
         node = self.nodes.get(name)

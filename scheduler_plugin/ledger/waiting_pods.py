@@ -71,6 +71,7 @@ class WaitingPods:
         self._unseen: dict[str, None] = {}
         self._unlisted: dict[str, WaitingPod] = {}
         self._called: dict[str, WaitingPod] = {}
+        self._unheard: list[WaitingPod] = []
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -103,9 +104,8 @@ class WaitingPods:
         """The pod was asked about and fits somewhere."""
         self._drop(uid)
 
-    def unheard(self, now: Instant) -> list[WaitingPod]:
-        """Those that were called in vain; they wait again, and these are to be called again."""
-        found = []
+    def lapse(self, now: Instant) -> None:
+        """Time has passed: those that were called in vain wait again, and are called again."""
         for uid, pod in list(self._called.items()):
             if pod.called_at is None:
                 pod.called_at = now
@@ -113,8 +113,27 @@ class WaitingPods:
                 del self._called[uid]
                 pod.claim = claim_size(pod.facts, pod.account)
                 self._enter(pod)
-                found += [pod] if pod.calls < MOST_CALLS else []
-        return found
+                self._unheard += [pod] if pod.calls < MOST_CALLS else []
+
+    def call(
+        self, rooms: Mapping[str, Room], touched: Iterable[str], resized: Iterable[VmAccount]
+    ) -> Mapping[str, str]:
+        """Calls those that fit a touched node now, or need another amount by now; the node for each UID."""
+        calls: dict[str, str] = {}
+        if not self._pods:
+            return calls
+        changed = [pod for account in resized for pod in self._resized(account)]
+        unheard, self._unheard = self._unheard, []
+        for pod in (*changed, *unheard):
+            node = pod.goal(rooms)
+            if node is not None:
+                calls[pod.facts.uid] = node
+                self.woken(pod.facts.uid)
+        for room in filter(None, map(rooms.get, touched)):
+            for pod in self._fitting(room):
+                calls[pod.facts.uid] = room.node
+                self.woken(pod.facts.uid)
+        return calls
 
     def seen(self, uid: str) -> None:
         """A watch shows the pod, and that it is not bound."""
@@ -130,7 +149,7 @@ class WaitingPods:
         for uid in self._unlisted.keys() | (self._called.keys() - uids):
             self._drop(uid)
 
-    def resized(self, account: VmAccount) -> list[WaitingPod]:
+    def _resized(self, account: VmAccount) -> list[WaitingPod]:
         """The waiting pods of a VM that may need another amount by now."""
         pods = list(self._of_vm.get(account, {}).values())
         for pod in pods:
@@ -139,7 +158,7 @@ class WaitingPods:
             group.least = group.least.at_most(pod.claim)
         return pods
 
-    def fitting(self, room: Room) -> list[WaitingPod]:
+    def _fitting(self, room: Room) -> list[WaitingPod]:
         """The pods that wait on this node and fit there now."""
         found = []
         for nodes, group in self._groups.items():

@@ -28,6 +28,8 @@ class MigrationMetrics:
         self.ended = counter("autoscale_scheduler_migrations", "Migrations that have ended, by how", ("outcome",))
         active = "Migrations that have not ended, by phase"
         self.active = gauge("autoscale_scheduler_migrations_active", active, "phase")
+        stalled = "Migrations that count no more because their target pods have had no node for a minute"
+        self.stalled = gauge("autoscale_scheduler_migrations_stalled", stalled)
         self.enabled = gauge("autoscale_scheduler_migrations_enabled", "1 while VMs may be moved")
         stuck = "Nodes that VMs should leave and none can"
         self.stuck = gauge("autoscale_scheduler_migration_stuck_nodes", stuck)

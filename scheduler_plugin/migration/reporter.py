@@ -11,6 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 from protocol.kubernetes.resources import PODS
@@ -44,6 +45,7 @@ class MigrationReporter:
         self._known: dict[ObjectName, ClusterMigration] | None = None
         self._routes: dict[ObjectName, tuple[str, str]] = {}
         self._cancelled: dict[ObjectName, str] = {}
+        self._stalled: set[ObjectName] = set()
 
     def cancelling(self, name: ObjectName, why: str) -> None:
         """This scheduler calls the migration off."""
@@ -63,9 +65,22 @@ class MigrationReporter:
                 self._vanished(before)
         self._known = dict(there)
         self._forget_orders_never_carried_out()
+        self._name_stalled(there)
         phases = [found.facts.phase for found in there.values()]
         for phase, gauge in self._active.items():
             gauge.set(phases.count(phase))
+
+    def _name_stalled(self, there: Mapping[ObjectName, ClusterMigration]) -> None:
+        """What does not begin counts no more; its VM says so, and whoever made it can cancel it."""
+        ledger = self._context.ledger.migrations
+        stalled = {name for name, each in ledger.items() if each.is_stalled and name in there}
+        for name in sorted(stalled - self._stalled):
+            found, why = there[name], ledger[name].waiting_target
+            refusal = f" (kube-scheduler says: {why.refusal})" if why is not None and why.refusal else ""
+            self._tell(found, "Stalled", f"{ledger[name].problem}{refusal}: {name.name}")
+            LOG.warning("migration has not begun", extra={"migration": str(name), "vm": str(found.facts.vm)})
+        self._stalled = stalled
+        self._context.telemetry.migrations.stalled.set(len(stalled))
 
     def _forget_orders_never_carried_out(self) -> None:
         seen, ordered = self._context.feed.migrations.facts, self._context.ledger.migrations
@@ -154,7 +169,7 @@ class MigrationReporter:
         if vm is not None:
             name = f"{facts.name.name}.{facts.uid[:8]}.{turn.lower()}"
             self._notices.tell(
-                EventRecord(about_vm(vm), f"Migration{turn}", note, is_warning=turn == "Failed", name=name)
+                EventRecord(about_vm(vm), f"Migration{turn}", note, is_warning=turn in {"Failed", "Stalled"}, name=name)
             )
 
 

@@ -89,7 +89,7 @@ class Planner:
         moves: tuple[Move, ...] = ()
         if batch:
             drain = DrainPlan(ledger, policy, now, self._select)
-            traffic = Traffic.of(ledger, policy, now.monotonic)
+            traffic = Traffic.of(ledger, policy)
             places = Places(ledger, surroundings, self.refused, now.monotonic)
             targets = Targets(ledger, traffic, policy, places, Choice(ranking, draw))
             for need in batch:
@@ -185,7 +185,7 @@ class Planner:
                     self._learn(ledger, each, refusal, policy, now)
                 self._misled.add(each.name)
                 yield Cancel(each.name, f"kube-scheduler does not place it on node {each.target}: {refusal}")
-            elif each.problem is not None:
+            elif each.problem is not None and not each.is_stalled:
                 self._misled.add(each.name)
                 yield Cancel(each.name, f"it cannot go where it should: {each.problem}")
             elif now - each.since >= policy.timeout + GRACE:

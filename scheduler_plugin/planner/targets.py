@@ -22,12 +22,12 @@ from msgspec.structs import replace
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
-from protocol.units import Instant, Resources
+from protocol.units import Resources
 from scheduler_plugin.constraints import Shape
-from scheduler_plugin.ledger import Ledger, Migration, MigrationPhase
+from scheduler_plugin.ledger import Ledger, Migration
 from scheduler_plugin.placement import Room, best_target, stays_below_watermark
 from scheduler_plugin.planner.places import Places
-from scheduler_plugin.planner.plan import GRACE, MigrationPolicy
+from scheduler_plugin.planner.plan import MigrationPolicy
 from scheduler_plugin.planner.victims import Victim
 
 MOST_NAMED: Final = 3
@@ -56,11 +56,11 @@ class Traffic:
     of_others: list[ObjectName] = field(default_factory=list)
 
     @classmethod
-    def of(cls, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> Traffic:
-        """All migrations that run now, those of people included."""
+    def of(cls, ledger: Ledger, policy: MigrationPolicy) -> Traffic:
+        """All migrations that run now, and those of people that may begin."""
         traffic = cls(policy.at_once(len(ledger.rooms)))
         for each in ledger.migrations.values():
-            if each.is_active and _counts(ledger, each, policy, now):
+            if each.is_active and _counts(ledger, each):
                 traffic.add(each.source, each.goal)
                 if not each.is_ours:
                     traffic.of_others.append(each.name)
@@ -85,12 +85,11 @@ class Traffic:
         return f"as many migrations are under way as may be ({self.most}), and not ours are {named}{more}"
 
 
-def _counts(ledger: Ledger, migration: Migration, policy: MigrationPolicy, now: Instant) -> bool:
+def _counts(ledger: Ledger, migration: Migration) -> bool:
     account = ledger.vms.get(migration.vm)
     if account is None or not account.claims:
         return False
-    has_begun = migration.phase is not MigrationPhase.PENDING or migration.placed_on is not None
-    return migration.is_ours or has_begun or now - migration.since < policy.timeout + GRACE
+    return migration.is_ours or not migration.is_stalled
 
 
 class Targets:

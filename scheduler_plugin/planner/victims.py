@@ -155,7 +155,7 @@ def _busy(ledger: Ledger, claim: Claim, facts: VmFacts) -> str | None:
     account = claim.vm
     if claim.is_migrating or any(each.is_active for each in ledger.migrations_of(facts.name)):
         return "migrating already"
-    is_whole = account is not None and not account.is_deleted and account.claims == [claim]
+    is_whole = account is not None and not account.is_deleted and account.hosts == [claim]
     if claim.state is not ClaimState.BOUND or facts.pod != claim.pod.name or not is_whole:
         return "not running in one pod"
     return None if facts.phase == RUNNING else f"in phase {facts.phase}"

@@ -19,6 +19,7 @@ import httpx
 
 from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer
+from deploy.neonvm.objects.pods import runner_pod
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.remote.address_choice import AddressRange
 from deploy.neonvm.remote.address_claims import AddressClaims
@@ -31,7 +32,7 @@ from protocol.kubernetes.resources import IP_ADDRESSES, PODS, VIRTUAL_MACHINES, 
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
 from protocol.runtime.clock import SystemClock
-from protocol.units import MilliCpu
+from protocol.units import MilliCpu, Resources
 from scripts.bench.load_client import START_TIMEOUT, BenchError
 from scripts.bench.runner_pods import ANSWERING, SILENT
 
@@ -127,7 +128,7 @@ async def _controller(count: int, silent: int, port: int) -> AsyncIterator[tuple
     """The part that follows guests, with caches that have been listed."""
     clock = SystemClock()
     listed = {
-        PODS: [_pod(each, each < silent) for each in range(count)],
+        PODS: [_pod(each, each < silent, port) for each in range(count)],
         VIRTUAL_MACHINES: [_vm(each, port) for each in range(count)],
     }
     client = _static_api(listed)
@@ -136,7 +137,7 @@ async def _controller(count: int, silent: int, port: int) -> AsyncIterator[tuple
         caches = {kind: Informer(client, kind, clock) for kind in (PODS, VIRTUAL_MACHINES, IP_ADDRESSES)}
         pods, vms, addresses = caches.values()
         claims = AddressClaims(client, addresses, vms, AddressRange.parse("10.111.0.1-10.111.0.9"))
-        guests = PodGuests(PodGuestsDependencies(pods, vms, http, connect_to_pod, claims, clock, lambda _: None))
+        guests = PodGuests(PodGuestsDependencies(pods, http, connect_to_pod, claims, clock, lambda _: None))
         for each in (vms, pods):
             await each.refresh()
         yield guests, http
@@ -155,11 +156,12 @@ def _name(number: int) -> ObjectName:
     return ObjectName("default", f"vm-{number}")
 
 
-def _pod(number: int, is_silent: bool) -> Json:
+def _pod(number: int, is_silent: bool, port: int) -> Json:
     address = f"{SILENT if is_silent else ANSWERING}{number // 250}.{number % 250 + 1}"
     labels = {LABEL_VM_NAME: f"vm-{number}"}
     metadata = {"name": f"vm-{number}", "namespace": "default", "uid": f"p{number}", "labels": labels}
-    return {"metadata": metadata, "spec": {}, "status": {"phase": "Running", "podIP": address}}
+    made = runner_pod(_vm(number, port), f"vm-{number}", Resources.parse("1", "1Gi"), sidecar=False)
+    return {"metadata": metadata, "spec": made["spec"], "status": {"phase": "Running", "podIP": address}}
 
 
 def _vm(number: int, port: int) -> Json:

@@ -1,9 +1,10 @@
 """VirtualMachines and pods for tests."""
 
 from deploy.neonvm.controller.plan import Facts
+from deploy.neonvm.objects.pods import runner_pod
 from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
 from deploy.neonvm.ports import GuestPhase, GuestState
-from protocol.kubernetes.objects import Json
+from protocol.kubernetes.objects import Json, items
 from protocol.units import Bytes, MilliCpu, Resources
 
 GI = 1024**3
@@ -38,9 +39,14 @@ def runner(phase: str = "Running", status: Json | None = None, *, leaving: bool 
     metadata = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if leaving else {}
     return {
         "metadata": {"name": "db-x", "namespace": "default", "uid": "pod-uid", **metadata},
-        "spec": {"nodeName": "n1"},
+        "spec": {"nodeName": "n1", "containers": made_with(virtual_machine())},
         "status": {"phase": phase, "podIP": "10.0.0.9", **(status or {})},
     }
+
+
+def made_with(vm: Json) -> list[Json]:
+    """The containers of a pod that was made for ``vm``."""
+    return items(runner_pod(vm, "db-x", WANTED, sidecar=False), "spec", "containers")
 
 
 def has(cpu: str, mem: str, phase: GuestPhase = GuestPhase.RUNNING) -> GuestState:

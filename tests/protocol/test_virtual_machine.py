@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_PERMIT, LABEL_ENABLED
+from protocol.running_machine import RunningMachine
 from protocol.units import Bytes, MilliCpu, Resources
 from protocol.virtual_machine import Bounds, InvalidObjectError, VirtualMachine, parse_virtual_machine, use_patch
 
@@ -336,3 +337,99 @@ def test_no_annotation_makes_a_vm_unreadable(text: str) -> None:
 def test_endless_nesting_and_exponents_in_an_annotation_are_problems(name: str) -> None:
     for text in ('{"min":' * 3000, '{"vCPUs":"1e1000000000000000000","mem":1,"min":{"cpu":1,"mem":"1e99999"}}'):
         assert len(parse_virtual_machine(annotated(name, text)).problems) == 1
+
+
+MACHINE = {"maxCpus": 2, "minMemory": "1Gi", "maxMemory": "4Gi"}
+
+
+def running_on(machine: object, **guest: object) -> VirtualMachine:
+    """A VM whose guest runs in ``machine``, after its spec was edited to ``guest``."""
+    vm = with_value("status/machine", machine)
+    spec = {"memorySlotSize": "512Mi", **guest}
+    return parse_virtual_machine({**vm, "spec": {"guest": spec}})
+
+
+@pytest.mark.parametrize(
+    ("guest", "low", "high", "use", "after_restart"),
+    [
+        (
+            {"cpus": {"min": 1, "max": 8, "use": 8}, "memorySlots": {"min": 2, "max": 32, "use": 16}},
+            ("1", "1Gi"),
+            ("2", "4Gi"),
+            ("2", "4Gi"),
+            ("8", "8Gi"),
+        ),
+        (
+            {"cpus": {"min": "250m", "max": 1, "use": 1}, "memorySlots": {"min": 3, "max": 6, "use": 4}},
+            ("250m", "1536Mi"),
+            ("1", "3Gi"),
+            ("1", "2Gi"),
+            None,
+        ),
+        (
+            {"cpus": {"min": 4, "max": 8}, "memorySlots": {"min": 1, "max": 1}},
+            ("2", "1Gi"),
+            ("2", "1Gi"),
+            ("2", "1Gi"),
+            ("4", "512Mi"),
+        ),
+        (
+            {"memorySlotSize": "768Mi", "memorySlots": {"min": 1, "max": 8, "use": 2}},
+            ("1", "1536Mi"),
+            ("1", "3840Mi"),
+            ("1", "1536Mi"),
+            None,
+        ),
+        (
+            {"memorySlotSize": "8Gi", "memorySlots": {"min": 1, "max": 8, "use": 1}},
+            ("1", "4Gi"),
+            ("1", "4Gi"),
+            ("1", "4Gi"),
+            ("1", "8Gi"),
+        ),
+    ],
+    ids=["raised", "narrowed", "beside the machine", "other slots", "slots that never fit"],
+)
+def test_sizes_are_those_the_running_machine_can_take(
+    guest: dict[str, object],
+    low: tuple[str, str],
+    high: tuple[str, str],
+    use: tuple[str, str],
+    after_restart: tuple[str, str] | None,
+) -> None:
+    """An edited spec is for the next start: nobody may reserve or order what the present guest cannot have."""
+    vm = running_on(MACHINE, **guest)
+    assert vm.bounds == Bounds(Resources.parse(*low), Resources.parse(*high))
+    assert (vm.use, vm.problems) == (Resources.parse(*use), ())
+    assert vm.after_restart == (after_restart and Resources.parse(*after_restart))
+    assert vm.machine == RunningMachine(MilliCpu(2000), GI, GI * 4)
+
+
+def test_annotated_bounds_are_clipped_too() -> None:
+    vm = with_value("status/machine", MACHINE)
+    text = json.dumps({"min": {"cpu": 1, "mem": "512Mi"}, "max": {"cpu": 4, "mem": "8Gi"}})
+    vm["metadata"] = {"namespace": "default", "name": "pg", "annotations": {ANNOTATION_BOUNDS: text}}
+    assert parse_virtual_machine(vm).bounds == Bounds(Resources.parse(1, "1Gi"), Resources.parse(2, "4Gi"))
+
+
+@pytest.mark.parametrize(
+    ("machine", "problem"),
+    [
+        ({"maxCpus": 2, "minMemory": "1Gi"}, "status.machine.maxMemory: expected a quantity, got None"),
+        ({**MACHINE, "maxCpus": True}, "status.machine.maxCpus: expected a quantity, got True"),
+        ({**MACHINE, "maxCpus": -1}, "status.machine.maxCpus: expected a quantity of zero or more, got -1"),
+        ({**MACHINE, "maxCpus": 0}, "status.machine: expected maxCpus > 0 and minMemory <= maxMemory > 0"),
+        ({**MACHINE, "minMemory": "5Gi"}, "status.machine: expected maxCpus > 0 and minMemory <= maxMemory > 0"),
+        ({**MACHINE, "minMemory": 0, "maxMemory": 0}, "status.machine: expected maxCpus > 0"),
+    ],
+)
+def test_machine_that_cannot_be_read_is_a_problem(machine: object, problem: str) -> None:
+    vm = parse_virtual_machine(with_value("status/machine", machine))
+    assert (vm.machine, vm.bounds.max, len(vm.problems)) == (None, Resources.parse(4, "8Gi"), 1)
+    assert vm.problems[0].startswith(problem)
+
+
+@pytest.mark.parametrize("machine", [None, {}, "large"])
+def test_status_without_a_machine_leaves_the_spec(machine: object) -> None:
+    vm = parse_virtual_machine(with_value("status/machine", machine))
+    assert (vm.machine, vm.bounds.max, vm.problems, vm.after_restart) == (None, Resources.parse(4, "8Gi"), (), None)

@@ -18,9 +18,10 @@ class Guest:
     """A folder with CPUs, a control group, and the scripts that use them."""
 
     root: Path
+    cpus: int = CPUS
 
     def __post_init__(self) -> None:
-        for number in range(CPUS):
+        for number in range(self.cpus):
             (self.root / "cpu" / f"cpu{number}").mkdir(parents=True)
         for name in ("cpu.sh", "cpu-now.sh"):
             script = (SCRIPTS / name).read_text().replace("/sys/devices/system/cpu", f"{self.root}/cpu")
@@ -29,7 +30,7 @@ class Guest:
 
     def has(self, milli: int) -> None:
         """Puts the guest at so much CPU."""
-        for number in range(1, CPUS):
+        for number in range(1, self.cpus):
             (self.root / "cpu" / f"cpu{number}" / "online").write_text(f"{int(number * 1000 < milli)}\n")
         quota = "max" if milli % 1000 == 0 else str(milli * PERIOD // 1000)
         (self.root / "cpu.max").write_text(f"{quota} {PERIOD}\n")
@@ -72,11 +73,22 @@ def test_no_moment_of_an_order_offers_more_than_the_larger_size(tmp_path: Path, 
         )
 
 
-@pytest.mark.parametrize("order", ["", "0", "9", "4001", "0100", "0800", "-1", "1e3", "1000 ; echo 1", "1000000"])
+@pytest.mark.parametrize(
+    "order", ["", "0", "9", "4001", "0100", "0800", "-1", "1e3", "1000 ; echo 1", "1000000", "99999999999999999999"]
+)
 def test_an_order_that_is_no_amount_changes_nothing(tmp_path: Path, order: str) -> None:
     guest = Guest(tmp_path)
     guest.has(1500)
     assert (guest.ordered(order).returncode, guest.now()) == (1, 1500)
+
+
+@pytest.mark.parametrize("order", [99_750, 100_000, 127_500, 128_000, 1000])
+def test_guest_takes_hundreds_of_cpus(tmp_path: Path, order: int) -> None:
+    """A hundred CPUs are six digits of thousandths, which the script once refused as too long."""
+    guest = Guest(tmp_path, cpus=128)
+    guest.has(2000)
+    done = guest.ordered(str(order))
+    assert (done.returncode, guest.now()) == (0, order), done.stderr
 
 
 def test_a_quota_whose_cpus_have_not_come_is_not_what_the_guest_has(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ class NeonVmController:
         self._deps = deps
         self._queue = WorkQueue(deps.clock)
         self._restarts: dict[str, _Restarts] = {}
+        self._is_machine_dropped = False  # by the original's definition, under which every write of it would be in vain
         deps.vms.listen(lambda change: self._queue.add(change.name))
         self._pods = ByVm(deps.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self._queue.add)
         self._migrations = ByVm(deps.migrations, lambda found: text(found, "spec", "vmName"), self._queue.add)
@@ -133,6 +134,7 @@ class NeonVmController:
             under_way=under_way,
             is_known=pod is None or self._deps.guest_host.is_known(name_of(pod), uid_of(pod)),
             acceleration=self._deps.guest_host.acceleration(name_of(pod), uid_of(pod)) if pod is not None else None,
+            stalled=guest.stalled if guest else frozenset(),
         )
 
     async def _address(self, vm: Json) -> str:
@@ -218,12 +220,16 @@ class NeonVmController:
             wanted = {**wanted, "currentRevision": {**revision, "updatedAt": now}}
         status = child(vm, "status")
         changed = {key: value for key, value in wanted.items() if status.get(key) != value}
+        if changed.keys() == {"machine"} and self._is_machine_dropped:
+            return
         if changed:
             # Where the VM is, and whether it moves, is never said of an object that has changed since it was looked at.
             judged = changed.keys() & {"podName", "phase"}
             version: Json = {"resourceVersion": text(vm, "metadata", "resourceVersion")} if judged else {}
             body: Json = {"metadata": version, "status": changed}
-            await self._deps.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body, "status")
+            written = await self._deps.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body, "status")
+            if "machine" in changed:
+                self._is_machine_dropped = child(written, "status").get("machine") != changed["machine"]
             await self._say_phase(vm, changed)
 
     async def _say_phase(self, vm: Json, changed: Mapping[str, object]) -> None:

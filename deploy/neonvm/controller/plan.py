@@ -1,7 +1,10 @@
 """What to do about one VirtualMachine, decided from what is true now (pure).
 
 - The plan depends on the object, its pod and its guest alone, never on what happened before.
-- ``status`` says what the guest has, as the guest reports it; never what the spec asks for.
+- ``status`` says what the guest has, as the guest reports it; never what the spec asks for. ``status.machine`` says
+  what it can be given: that is fixed when its pod is made, and orders are clipped to it.
+- A guest that does not come nearer to its order is scaling only for a while: a condition says so then, and the VM may
+  move.
 - The pod's name and the VM's address are in ``status`` before the pod is created, so a restarted controller does not
   create a second one. Of a guest that has not been looked at yet nothing is said.
 - A pod that vanished without ending (its node went, it was deleted) counts as failed. So does one whose guest has moved
@@ -18,11 +21,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from deploy.neonvm.objects.booted import booted
 from deploy.neonvm.objects.owners import is_owned_by
 from deploy.neonvm.objects.phases import ENDED, FAILED, MIGRATING, PENDING, PRE_MIGRATING, RUNNING, SCALING
 from deploy.neonvm.objects.pods import MOVED, pod_end
 from deploy.neonvm.objects.vm_spec import FINALIZER, restarts
-from deploy.neonvm.ports import Acceleration, GuestPhase, GuestState
+from deploy.neonvm.ports import CPU, MEMORY, Acceleration, GuestPhase, GuestState
 from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, child, is_leaving, is_over, name_of, node_of, pod_phase, text, whole
 from protocol.messages import ObjectName
@@ -54,6 +58,7 @@ class Facts:
     ``guest`` is what the guest has (None where none is known here); ``guest_fault`` the guest's last refusal.
     ``restart_due`` says that the pause before a restart is over. ``new_pod_name`` draws a name that was never used.
     ``is_known``: the guest has been looked at, whatever there was to see. ``acceleration`` is how fast it runs there.
+    ``stalled`` names what of an order the guest has not followed for too long: ``cpu``, ``memory``.
     ``others`` are the VM's pods beside ``pod``; ``under_way`` the migration that has begun, if any.
     """
 
@@ -70,6 +75,7 @@ class Facts:
     under_way: UnderWay | None = None
     is_known: bool = True
     acceleration: Acceleration | None = None
+    stalled: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +120,7 @@ def _stay(facts: Facts) -> Plan:
     return _ended(facts, facts.pod) if is_over(facts.pod) else _with_pod(facts, facts.machine, facts.pod)
 
 
-_NO_GUEST: Final[Json] = {"podIP": None, "node": None, "cpus": None, "memorySize": None}
+_NO_GUEST: Final[Json] = {"podIP": None, "node": None, "cpus": None, "memorySize": None, "machine": None}
 
 
 def _named(facts: Facts) -> Json:
@@ -160,42 +166,54 @@ def _ended(facts: Facts, pod: Json) -> Plan:
 
 
 def _with_pod(facts: Facts, machine: VirtualMachine, pod: Json) -> Plan:
-    if is_leaving(pod) or (pod_phase(pod) == RUNNING and not facts.is_known):
+    made = booted(pod)
+    if made is None and not is_leaving(pod):
+        unknown = f"pod {name_of(pod).name} does not say which machine it runs: delete it, and it is made again"
+        return Plan({"conditions": [_available(facts.vm, False, "UnknownMachine", unknown)]})
+    if made is None or is_leaving(pod) or (pod_phase(pod) == RUNNING and not facts.is_known):
         return Plan({})
     if pod_phase(pod) != RUNNING or facts.guest is None or facts.guest.phase is GuestPhase.STOPPED:
         waiting = _available(facts.vm, False, "PodPending", "the pod does not run yet")
         return Plan({"phase": PENDING, "conditions": [waiting], "node": node_of(pod) or None})
-    guest = facts.guest
-    scaling = guest.phase is GuestPhase.RUNNING and Resources(guest.cpu, guest.mem) != machine.use
+    guest, want = facts.guest, made.machine.clip(machine.use)
+    behind = _behind(guest, want) if guest.phase is GuestPhase.RUNNING else frozenset[str]()
     place = _in_place(facts, pod, guest)
-    said = [_serves(facts, guest), *_accelerated(facts)]
-    status: Json = {"phase": SCALING if scaling else RUNNING, **place, "conditions": said}
-    if guest.phase is GuestPhase.RUNNING and not scaling:
+    said = [_serves(facts, guest), *_accelerated(facts), *_beyond(facts, pod), *_stalled(facts, guest, want, behind)]
+    status: Json = {"phase": SCALING if behind - facts.stalled else RUNNING, **place, "conditions": said}
+    if guest.phase is GuestPhase.RUNNING and not behind:
         status |= _revision(facts.vm)
-    return Plan(status, want=machine.use)
+    return Plan(status, want=want)
+
+
+def _behind(guest: GuestState, want: Resources) -> frozenset[str]:
+    """What of ``want`` the guest does not have."""
+    pairs = {CPU: guest.cpu == want.cpu, MEMORY: guest.mem == want.mem}
+    return frozenset(name for name, is_there in pairs.items() if not is_there)
 
 
 def _moving(facts: Facts, under_way: UnderWay) -> Plan:
     """The VM while it is moved: held where it is, and in the target from the moment its guest runs there."""
     if under_way.target_pod is not None and under_way.target_guest is not None:
         place = _in_place(facts, under_way.target_pod, under_way.target_guest)
-        moved = _available(facts.vm, True, "GuestRuns", "")
-        return Plan({"podName": under_way.target, "phase": RUNNING, **place, "conditions": [moved]})
+        said = [_available(facts.vm, True, "GuestRuns", ""), *_beyond(facts, under_way.target_pod)]
+        return Plan({"podName": under_way.target, "phase": RUNNING, **place, "conditions": said})
     phase = MIGRATING if under_way.is_transferring else PRE_MIGRATING
     if facts.pod is None or facts.guest is None or facts.guest.phase is GuestPhase.STOPPED:
         return Plan({"phase": phase}, hold=True)
-    held = _available(facts.vm, True, "GuestRuns", "the guest is being moved")
-    return Plan({"phase": phase, **_in_place(facts, facts.pod, facts.guest), "conditions": [held]}, hold=True)
+    said = [_available(facts.vm, True, "GuestRuns", "the guest is being moved"), *_beyond(facts, facts.pod)]
+    return Plan({"phase": phase, **_in_place(facts, facts.pod, facts.guest), "conditions": said}, hold=True)
 
 
 def _in_place(facts: Facts, pod: Json, guest: GuestState) -> Json:
     """Where the guest is. It keeps the address with which it was started, also one of another controller's."""
+    made = booted(pod)
     return {
         "node": node_of(pod),
         "podIP": text(pod, "status", "podIP"),
         "extraNetIP": text(facts.vm, "status", "extraNetIP") or facts.vm_address or None,
         "cpus": guest.cpu.quantity(),
         "memorySize": guest.mem.quantity(),
+        "machine": None if made is None else made.machine.as_status(),
     }
 
 
@@ -220,6 +238,37 @@ def _accelerated(facts: Facts) -> list[Json]:
         return []
     reason = "Accelerated" if found.is_on else "Emulated"
     return [condition(facts.vm, "Accelerated", str(found.is_on), reason, found.reason)]
+
+
+def _beyond(facts: Facts, pod: Json) -> list[Json]:
+    """Whether the spec asks for a machine that the running one is not."""
+    made = booted(pod)
+    if made is None or facts.machine is None:
+        return []
+    low, high = facts.machine.bounds.min, facts.machine.bounds.max
+    running = made.machine
+    pairs = [
+        ("CPU max", running.cpu_max, high.cpu),
+        ("memory min", running.mem_min, low.mem),
+        ("memory max", running.mem_max, high.mem),
+    ]
+    differing = [f"{what} is {has}, the spec says {asked}" for what, has, asked in pairs if has != asked]
+    if not differing:
+        return []
+    said = (
+        f"the running machine differs from the spec: {'; '.join(differing)}; delete pod {name_of(pod).name} to restart"
+    )
+    return [condition(facts.vm, "RestartRequired", "True", "SpecChanged", said)]
+
+
+def _stalled(facts: Facts, guest: GuestState, want: Resources, behind: frozenset[str]) -> list[Json]:
+    """Whether the guest has stopped to follow its order."""
+    named = " and ".join(sorted(behind & facts.stalled))
+    if not named:
+        return []
+    has = Resources(guest.cpu, guest.mem)
+    said = f"{named}: {want} was ordered; the guest has {has} and comes no nearer; the order is repeated"
+    return [condition(facts.vm, "ResizeStalled", "True", "GuestDoesNotFollow", said)]
 
 
 def _available(vm: Json, value: bool, reason: str, message: str) -> Json:

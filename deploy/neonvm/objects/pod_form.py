@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from deploy.neonvm.addressing import METRICS_PORT, MONITOR_PORT, QMP_PORT, RUNNER_PORT
-from deploy.neonvm.objects.dump import encode_dump
 from deploy.neonvm.objects.init_containers import IMAGES, init_container
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import is_runner
@@ -93,7 +92,6 @@ class RunnerForm:
             "image": text(spec, "runnerImage") or self.image,
             "imagePullPolicy": "IfNotPresent",
             "command": [RUNNER_COMMAND],
-            "args": _arguments(vm),
             "env": _environment(vm, pod),
             "ports": [*own, *items(plain, "ports")],
             "resources": self._resources(spec),
@@ -185,11 +183,6 @@ def _disk_copier(vm: Json) -> Json:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": IMAGES, "mountPath": "/vm/images"}],
     }
-
-
-def _arguments(vm: Json) -> list[str]:
-    status = {key: value for key, value in child(vm, "status").items() if key == "extraNetIP"}
-    return ["-vmspec", encode_dump(child(vm, "spec")), "-vmstatus", encode_dump(status)]
 
 
 def _environment(vm: Json, pod: Json) -> list[Json]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from deploy.neonvm.objects.dump import encode_dump
 from deploy.neonvm.objects.owners import owner_reference
 from deploy.neonvm.objects.repeated import present, repeated_annotations
 from protocol.kubernetes.objects import Json, annotations_of, child, items, labels_of, name_of, text
@@ -84,6 +85,7 @@ def _containers(vm: Json, sidecar: bool) -> list[Json]:
     runner: Json = {
         "name": RUNNER_CONTAINER,
         "image": text(vm, "spec", "guest", "rootDisk", "image") or RUNNER_CONTAINER,
+        "args": _arguments(vm),
         "ports": [
             {"name": text(port, "name") or "port", "containerPort": port.get("port")}
             for port in items(vm, "spec", "guest", "ports")
@@ -95,6 +97,12 @@ def _containers(vm: Json, sidecar: bool) -> list[Json]:
         return [runner]
     agent: Json = {"name": AGENT, "image": AGENT, "ports": [{"name": "http", "containerPort": 9101}]}
     return [runner, agent]
+
+
+def _arguments(vm: Json) -> list[str]:
+    """What the runner is started with: also the only record of it, once people have edited the VM (``booted``)."""
+    status = {key: value for key, value in child(vm, "status").items() if key == "extraNetIP"}
+    return ["-vmspec", encode_dump(child(vm, "spec")), "-vmstatus", encode_dump(status)]
 
 
 def has_agent(pod: Json) -> bool:

@@ -1,6 +1,7 @@
-"""How the runtime reads a VirtualMachine: its spec alone says what the guest can be (pure).
+"""How the runtime reads a VirtualMachine: its spec alone says what the next guest can be (pure).
 
-The annotation with narrower bounds for autoscaling does not change the hardware, so it is left out here.
+The annotation with narrower bounds for autoscaling does not change the hardware, so it is left out here, and so is what
+the present guest was booted with (``booted``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ FINALIZER = "vm.neon.tech/finalizer"
 def machine_of(vm: Json) -> VirtualMachine:
     """The machine that ``vm`` describes. Raises ``InvalidObjectError`` with the path of the field."""
     kept = {key: value for key, value in annotations_of(vm).items() if key != ANNOTATION_BOUNDS}
-    return parse_virtual_machine({**vm, "metadata": {**child(vm, "metadata"), "annotations": kept}})
+    status = {key: value for key, value in child(vm, "status").items() if key != "machine"}
+    return parse_virtual_machine({**vm, "metadata": {**child(vm, "metadata"), "annotations": kept}, "status": status})
 
 
 def kernel_arguments(vm: Json) -> str:

@@ -22,6 +22,7 @@ from deploy.kube.client import ApiError, ApiUnavailableError
 from deploy.kube.informer import Change, Informer
 from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
 from deploy.neonvm.network.sockets import connected, tcp_socket
+from deploy.neonvm.objects.booted import booted
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.ports import (
     Acceleration,
@@ -37,7 +38,7 @@ from deploy.neonvm.remote.address_claims import AddressClaims
 from deploy.neonvm.remote.looks import Looks
 from deploy.neonvm.remote.move_end import MoveEnd, are_emulated, moved
 from deploy.neonvm.remote.pod_wire import SourceDecides, TlsWire
-from deploy.neonvm.remote.remote_guest import RemoteGuest, hardware_of
+from deploy.neonvm.remote.remote_guest import RemoteGuest
 from deploy.neonvm.remote.remote_machine import Connect, RemoteMachine
 from deploy.neonvm.remote.runner_client import NEONVMS, RunnerClient
 from deploy.neonvm.runner.resizer import Pace, Resizer
@@ -47,8 +48,7 @@ from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
 from protocol.runtime.clock import Clock
 from protocol.runtime.work_queue import WorkQueue
-from protocol.units import Seconds
-from protocol.virtual_machine import InvalidObjectError
+from protocol.units import MilliCpu, Resources, Seconds
 
 _WORKERS: Final = 4
 _AGAIN: Final = Seconds(5.0)
@@ -82,7 +82,6 @@ class PodGuestsDependencies:
     """What guests are followed with. ``changed`` hears the name of each VM whose guest has changed."""
 
     pods: Informer
-    vms: Informer
     http: httpx.AsyncClient
     connect: Connect
     claims: AddressClaims
@@ -167,7 +166,8 @@ class PodGuests:
         if found is not None:
             return MoveEnd(found.uid, found.guest.runner, found.guest.machine, found.guest, found.resizer)
         pod = self._deps.pods.get(name) or {}
-        return MoveEnd(uid_of(pod) or str(name), *self._reached(name, pod, child(self._vm_of(pod), "spec")))
+        made = booted(pod)
+        return MoveEnd(uid_of(pod) or str(name), *self._reached(name, pod, {} if made is None else made.spec))
 
     def _stop(self, transfer: Transfer) -> None:
         if self.is_ending:
@@ -201,7 +201,6 @@ class PodGuests:
     async def run(self) -> None:
         """Follows guests until cancelled; they run on."""
         await self._deps.pods.synced.wait()
-        await self._deps.vms.synced.wait()
         async with asyncio.TaskGroup() as tasks:
             for _ in range(_WORKERS):
                 looks = self._queue.serve(lambda name: self._sync(name, tasks), (ApiError, ApiUnavailableError))
@@ -220,19 +219,18 @@ class PodGuests:
             self._follow(name, pod, tasks)
 
     def _follow(self, name: ObjectName, pod: Json, tasks: asyncio.TaskGroup) -> None:
-        vm_name, vm = ObjectName(name.namespace, labels_of(pod)[LABEL_VM_NAME]), self._vm_of(pod)
-        try:
-            hardware = hardware_of(vm)
-        except InvalidObjectError:
-            return  # looked at again when the pod changes; without a VM nothing is asked of the guest
-        runner, opened = self._reached(name, pod, child(vm, "spec"))
+        vm_name, made = ObjectName(name.namespace, labels_of(pod)[LABEL_VM_NAME]), booted(pod)
+        if made is None:
+            return  # a pod of somebody else: neither our controller nor NeonVM's made it
+        runner, opened = self._reached(name, pod, made.spec)
 
         def changed() -> None:
             self._deps.changed(vm_name)
 
-        guest, uid = RemoteGuest(runner, opened, hardware, self._deps.clock, changed), uid_of(pod)
+        guest, uid = RemoteGuest(runner, opened, made, self._deps.clock, changed), uid_of(pod)
         phase = GuestPhase.RECEIVING if migration_of(pod) else GuestPhase.BOOTING
-        resizer = Resizer(guest, hardware.bounds.min, self._deps.clock, changed, phase)
+        starting = Resources(MilliCpu(0), made.machine.mem_min)
+        resizer = Resizer(guest, starting, self._deps.clock, changed, phase)
         resizer.pace = PACE
         resizer.hold()  # until a size is asked for: the one that it starts with is not what it should have
         self._followed[name] = found = _Followed(uid, guest, resizer)
@@ -258,10 +256,6 @@ class PodGuests:
             return RemoteMachine(str(name), place, self._deps.connect, lambda: self._lives(name, uid))
 
         return RunnerClient(self._deps.http, str(name), address, port, self._looks), opened
-
-    def _vm_of(self, pod: Json) -> Json:
-        named = labels_of(pod).get(LABEL_VM_NAME, "")
-        return self._deps.vms.get(ObjectName(text(pod, "metadata", "namespace"), named)) or {}
 
     def _lives(self, name: ObjectName, uid: str) -> bool:
         pod = self._deps.pods.get(name)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Final
 
-from deploy.neonvm.objects.vm_spec import machine_of
+from deploy.neonvm.objects.booted import Booted
 from deploy.neonvm.ports import (
     Acceleration,
     Guest,
@@ -32,10 +31,8 @@ from deploy.neonvm.remote.plugged_cpus import count_plugged, plug
 from deploy.neonvm.remote.remote_machine import RemoteMachine
 from deploy.neonvm.remote.runner_client import RunnerClient
 from deploy.neonvm.runner.pod_runner import RunnerStatus
-from protocol.kubernetes.objects import Json, text
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Instant, MilliCpu, Seconds
-from protocol.virtual_machine import Bounds
 
 _MEMORY_SECONDS: Final = Seconds(3.0)
 _MEMORY_PAUSE: Final = Seconds(0.1)
@@ -44,33 +41,23 @@ _SHOWN: Final = 300
 _SIZE: Final = {"path": f"/machine/peripheral/{MEMORY_DEVICE}", "property": "size"}
 
 
-@dataclass(frozen=True, slots=True)
-class Hardware:
-    """What a VM's spec says of its machine. ``plugs_cpus``: a runner of NeonVM's leaves its CPUs to QEMU."""
-
-    bounds: Bounds
-    plugs_cpus: bool
-
-
-def hardware_of(vm: Json) -> Hardware:
-    """The hardware that ``vm`` describes. Raises ``InvalidObjectError`` with the path of the field."""
-    return Hardware(machine_of(vm).bounds, text(vm, "spec", "cpuScalingMode") == "QmpScaling")
-
-
 class RemoteGuest:
-    """One guest. ``machine`` opens its QEMU's monitor; ``looked`` is called when it has been looked at first."""
+    """One guest. ``machine`` opens its QEMU's monitor, ``looked`` is called when it has been looked at first.
+
+    ``booted`` says what its orders are relative to.
+    """
 
     def __init__(
         self,
         runner: RunnerClient,
         machine: Callable[[], RemoteMachine],
-        hardware: Hardware,
+        booted: Booted,
         clock: Clock,
         looked: Callable[[], None],
     ) -> None:
         self.runner = runner
         self.machine = machine
-        self._hardware = hardware
+        self._booted = booted
         self._clock = clock
         self._looked = looked
         self.is_neonvms = False
@@ -117,7 +104,7 @@ class RemoteGuest:
             if target_says(parse_run_state(await machine.call("query-status"))) is TargetSays.FILLING:
                 phase = GuestPhase.RECEIVING
             memory = parse_memory(await machine.call("query-memory-size-summary"))
-            plugged = await count_plugged(machine, self.runner.who) if self._hardware.plugs_cpus else None
+            plugged = await count_plugged(machine, self.runner.who) if self._booted.plugs_cpus else None
         cpu = await self.runner.cpu()
         if plugged is not None and plugged != cpu.whole_cpus:
             cpu = MilliCpu(1000 * plugged)
@@ -125,14 +112,14 @@ class RemoteGuest:
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
         """Gives the guest this much CPU; what it then has, where its runner says so. Raises ``GuestError``."""
-        if self.is_neonvms and self._hardware.plugs_cpus:
+        if self.is_neonvms and self._booted.plugs_cpus:
             async with self._shared() as machine:
                 await plug(machine, self.runner.who, use.whole_cpus, self._clock)
         return await self.runner.set_cpu(use)
 
     async def set_memory(self, use: Bytes) -> None:
         """Plugs or unplugs memory and waits up to three seconds for the guest to follow. Raises ``GuestError``."""
-        low, high = self._hardware.bounds.min.mem, self._hardware.bounds.max.mem
+        low, high = self._booted.machine.mem_min, self._booted.machine.mem_max
         if not low <= use <= high:
             raise GuestError(f"{self.runner.who}: memory must be between {low} and {high}, not {use}")
         wanted = (use - low).down_to(MEMORY_BLOCK).value

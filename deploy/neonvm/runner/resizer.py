@@ -4,6 +4,7 @@
 - A guest that boots is left alone. A resize that was refused, or stopped part of the way, is tried again after 1 s,
   doubled up to 10 s, and at once when another size is asked for.
 - A guest that is held for a migration is not resized until a size is asked for again.
+- A resource that differs from the order and has not changed for a minute is ``stalled``, whatever the order was.
 - What the guest has is asked of it at its ``Pace``, after a resize whose answer did not say it, and when there is a
   sign that it has changed.
 - When the guest has ended, all of this ends with its reason.
@@ -16,13 +17,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from deploy.neonvm.ports import Guest, GuestError, GuestPhase, GuestState
+from deploy.neonvm.ports import CPU, MEMORY, Guest, GuestError, GuestPhase, GuestState
 from protocol.backoff import Backoff
 from protocol.runtime.clock import Clock
-from protocol.units import Bytes, Instant, MilliCpu, Resources, Seconds
+from protocol.units import Amount, Bytes, Instant, MilliCpu, Resources, Seconds
 
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 10.0
+STALLED_AFTER: Final = Seconds(60.0)
+"""A guest that can follow an order shows some of it within seconds, also one that gives memory back under load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +79,15 @@ class Resizer:
         self._turns = 0  # how often the state was told; an answer asked for before that is old
         self._orders = 0  # how often the guest answered an order with its CPU; then so is what that answer says of it
         self._followed = (
-            _Followed("cpu", self._step_cpu, asyncio.Event()),
-            _Followed("memory", self._step_memory, asyncio.Event()),
+            _Followed(CPU, self._step_cpu, asyncio.Event()),
+            _Followed(MEMORY, self._step_memory, asyncio.Event()),
         )
         self.state = GuestState(phase, starting.cpu, starting.mem)
         self._faults: dict[str, str] = {}
+        self._unchanged: dict[
+            str, tuple[Amount, Instant]
+        ] = {}  # what a resource is while it is not as ordered, and since
+        self.stalled: frozenset[str] = frozenset()
 
     @property
     def fault(self) -> str:
@@ -170,6 +177,7 @@ class Resizer:
             self.state = state
             if booted:
                 self._wake()
+            self._note_progress()
             self._on_change()
         return True
 
@@ -184,6 +192,7 @@ class Resizer:
                 self._say(followed.name, str(error))
             finally:
                 self._steps -= 1
+            self._note_progress()
             if self.is_quiet:
                 self._on_change()
             woken = await self._woken(followed.wake, Seconds(pause))
@@ -222,6 +231,7 @@ class Resizer:
         self._say("state", "")
         if cpu != self.state.cpu:
             self.state = replace(self.state, cpu=cpu)
+            self._note_progress()
             self._on_change()
 
     async def _step_memory(self) -> None:
@@ -229,6 +239,20 @@ class Resizer:
         if self._may_step and self.state.mem != wanted:
             await self._guest.set_memory(wanted)
             await self._look()
+
+    def _note_progress(self) -> None:
+        """Finds out what has not come nearer to its order for a minute."""
+        has, now = {CPU: self.state.cpu, MEMORY: self.state.mem}, self._clock.now()
+        wanted = {CPU: self._wanted.cpu, MEMORY: self._wanted.mem} if self._may_step else has
+        for name, amount in has.items():
+            if amount == wanted[name]:
+                self._unchanged.pop(name, None)
+            elif name not in self._unchanged or self._unchanged[name][0] != amount:
+                self._unchanged[name] = amount, now
+        stalled = frozenset(name for name, (_, since) in self._unchanged.items() if now - since >= STALLED_AFTER)
+        if stalled != self.stalled:
+            self.stalled = stalled
+            self._on_change()
 
     def _say(self, about: str, fault: str) -> None:
         if fault == self._faults.get(about, ""):

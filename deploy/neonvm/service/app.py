@@ -64,7 +64,7 @@ class Service:
         pods, vms = self.caches[PODS], self.caches[VIRTUAL_MACHINES]
         self._claims = AddressClaims(deps.client, self.caches[IP_ADDRESSES], vms, deps.addresses)
         self.guests = PodGuests(
-            PodGuestsDependencies(pods, vms, deps.runners, deps.connect, self._claims, deps.clock, self._changed)
+            PodGuestsDependencies(pods, deps.runners, deps.connect, self._claims, deps.clock, self._changed)
         )
         controllers = ControllerDependencies(
             client=deps.client,

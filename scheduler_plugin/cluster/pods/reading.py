@@ -37,7 +37,7 @@ def read_pod(obj: JsonObject) -> PodFacts:
         raise ValueError(field_message(error)) from None
     is_leaving, asks = bool(text(obj, "metadata", "deletionTimestamp")), other_requests(found.spec)
     traits = pod_traits(texts(obj, "metadata", "labels"), child(obj, "spec"), is_leaving=is_leaving, asks=asks)
-    return facts if traits is PLAIN_POD else replace(facts, traits=traits)
+    return facts if traits is PLAIN_POD and not is_leaving else replace(facts, traits=traits, is_leaving=is_leaving)
 
 
 def pod_at_most(obj: JsonObject, reason: str) -> PodFacts:

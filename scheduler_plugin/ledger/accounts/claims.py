@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -10,7 +11,7 @@ from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.deferred import NONE_DEFERRED, DeferredResizes
 from scheduler_plugin.ledger.accounts.permit_account import PermitAccount
 from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
-from scheduler_plugin.ledger.facts import PodFacts
+from scheduler_plugin.ledger.facts import PodFacts, VmFacts
 
 
 class ClaimState(Enum):
@@ -35,7 +36,8 @@ class Claim:
     ``attempts`` counts bind calls in flight. A claim that ``is_unmeasured`` may need anything: nothing is free beside
     it. ``is_migrating``: a migration is to take the VM away. ``holds_still``: its target pod has a node, so that the VM
     must not be resized any more. ``resizes`` are those of its pod's requests; None before the first.
-    ``waits`` is its pod's part of what the node's pods wait for.
+    ``waits`` is its pod's part of what the node's pods wait for. ``left`` is what was reserved when the guest was known
+    to run in another pod for good: that stays until the pod goes, and no longer follows the VM. None before.
     """
 
     pod: PodFacts
@@ -53,11 +55,12 @@ class Claim:
     denied_since: Instant | None = field(default=None)
     resizes: PodRequests | None = None
     waits: DeferredResizes = NONE_DEFERRED
+    left: Resources | None = None
 
     @property
     def size(self) -> Resources:
         """What the claim must reserve by what is known now; see ``claim_size``. A resize on its way counts as done."""
-        size = claim_size(self.pod, self.vm)
+        size = claim_size(self.pod, self.vm) if self.left is None else self.left.at_least(self.pod.requests)
         if self.resizes is None or self.pod.runner is None or not self.resizes.may_land:
             return size
         return size.at_least(self.resizes.most + self.pod.around)
@@ -69,7 +72,12 @@ class Claim:
         Nothing is certain before the pod has been seen on its node.
         """
         runner = self.pod.runner
-        if self.vm is None or runner is None or (self.resizes is not None and self.resizes.exempt_because):
+        if (
+            self.vm is None
+            or self.left is not None
+            or runner is None
+            or (self.resizes is not None and self.resizes.exempt_because)
+        ):
             return None
         if self.state is not ClaimState.BOUND:
             return ZERO
@@ -99,13 +107,42 @@ class VmAccount(PermitAccount):
     @property
     def is_to_be_taken_back(self) -> bool:
         """Whether the API may hold more for a VM without an agent than it has, and no write is on its way."""
-        has_nobody = not (self.has_agent and self.claims)
+        has_nobody = not (self.has_agent and self.hosts)
         return has_nobody and not (self.orders or self.is_deleted or self.stored_high.within(self.in_use))
+
+    @property
+    def hosts(self) -> list[Claim]:
+        """The claims of the pods in which the VM's guest runs, is to run, or may run by all that is known."""
+        return [claim for claim in self.claims if claim.left is None]
+
+    def note_left(self, has_moved_from: Callable[[PodFacts], bool]) -> list[Claim]:
+        """Marks the claims of pods that the VM has left for the one that its status names; the claims to look at."""
+        if len(self.claims) == 1 and self.claims[0].left is None:
+            return []
+        pods = [claim for claim in self.claims if claim.state is not ClaimState.INCOMING]
+        named = None if self.facts is None else self.facts.pod
+        runs_elsewhere = any(claim.pod.name == named for claim in pods)
+        for claim in pods:
+            if not runs_elsewhere or claim.pod.name == named:
+                claim.left = None
+            elif claim.left is None and has_moved_from(claim.pod):
+                claim.left = claim.reserved
+        return pods
+
+
+def _after_restart(pod: PodFacts, vm: VmFacts) -> Resources:
+    """What the spec asks for, for a pod that the VM does not name yet: that boots a new machine.
+
+    The target of a migration has the machine of its source.
+    """
+    is_new = pod.migration is None and pod.name != vm.pod
+    return vm.after_restart if is_new and vm.after_restart is not None else ZERO
 
 
 def claim_size(pod: PodFacts, vm: PermitAccount | None) -> Resources:
     """What ``pod`` needs: its VM and what lies around the guest, and no less than its requests."""
     if vm is None or vm.facts is None:
         return pod.requests
-    guest = vm.reserved if pod.around is ZERO else vm.reserved + pod.around
+    guest = vm.reserved if vm.facts.after_restart is None else vm.reserved.at_least(_after_restart(pod, vm.facts))
+    guest = guest if pod.around is ZERO else guest + pod.around
     return guest if pod.requests.within(guest) else guest.at_least(pod.requests)

@@ -57,12 +57,13 @@ class ClusterFacts(LedgerPart):
         doubtful: list[Effect] = []
         for pod in pods:
             binding.see_pod(self._state, pod)
-        for claim in self._state.unlisted(pod.uid for pod in pods):
+        uids = {pod.uid for pod in pods}
+        for claim in [claim for uid, claim in self._state.claims.items() if uid not in uids]:
             if claim.state is ClaimState.BOUND:
                 self._state.pod_gone(claim.pod.uid)
-            else:
+            elif claim.state is not ClaimState.INCOMING:
                 doubtful.append(ReadPod(claim.pod.uid, claim.pod.name))
-        self._state.waiting.listed({pod.uid for pod in pods})
+        self._state.waiting.listed(uids)
         return doubtful
 
     def see_node(self, node: NodeFacts) -> Effects:

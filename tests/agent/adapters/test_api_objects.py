@@ -117,6 +117,19 @@ async def test_a_patch_that_was_decided_on_an_older_version_takes_no_effect(clus
     assert (await cluster.vm.patch(size(500, 2), before.slot_size, 0)).use == size(500, 2)
 
 
+async def test_patch_leaves_out_what_stays(cluster: Cluster) -> None:
+    """Bounds that were raised beyond the running machine: a patch of the other resource says nothing of this one."""
+    raised = {"cpus": {"min": 4, "max": 8, "use": 4}, "memorySlots": {"min": 1, "max": 8, "use": 1}}
+    await cluster.patched(f"{VMS}/vm-1", {"spec": {"guest": raised}})
+    machine = {"maxCpus": "2", "minMemory": "1Gi", "maxMemory": "8Gi"}
+    await cluster.patched(f"{VMS}/vm-1/status", {"status": {"machine": machine}})
+    vm = cluster.vm
+    before = await vm.get()
+    assert before.use == size(2000, 1)
+    after = await vm.patch(size(2000, 3), before.slot_size, int(before.resource_version))
+    assert (after.use, after.after_restart) == (size(2000, 3), size(4000, 3))
+
+
 async def test_a_patch_that_the_schema_forbids_is_refused(cluster: Cluster) -> None:
     with pytest.raises(RefusedError):
         await cluster.vm.patch(Resources(MilliCpu(250), Bytes(0)), Bytes(GIB), 0)

@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 
 from deploy.neonvm.controller.plan import Facts, Plan, UnderWay, plan
-from deploy.neonvm.ports import GuestPhase, GuestState
+from deploy.neonvm.ports import CPU, MEMORY, GuestPhase, GuestState
 from protocol.kubernetes.objects import Json, child, items
 from protocol.messages import ObjectName
-from tests.neonvm.sample_objects import WANTED, facts, has, runner, virtual_machine
+from protocol.units import Resources
+from tests.neonvm.sample_objects import WANTED, facts, has, made_with, runner, virtual_machine
 
-NO_GUEST = {"podIP": None, "node": None, "cpus": None, "memorySize": None}
+NO_GUEST = {"podIP": None, "node": None, "cpus": None, "memorySize": None, "machine": None}
+MACHINE: Json = {"maxCpus": "4", "minMemory": "1Gi", "maxMemory": "8Gi"}
 NAMED: Json = {"phase": "Pending", "podName": "db-x"}
 REVISION: Json = {"value": 7, "flags": 1}
 LEAVING: Json = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
@@ -52,6 +54,7 @@ def test_a_running_vm_reports_what_the_guest_has_and_is_held_to_what_is_asked() 
         "extraNetIP": "10.1.0.1",
         "cpus": "2",
         "memorySize": "2Gi",
+        "machine": MACHINE,
     }
     assert (made.want, conditions(made)) == (WANTED, [("True", "GuestRuns", "")])
 
@@ -65,6 +68,50 @@ def test_a_guest_keeps_the_address_with_which_another_controller_started_it() ->
 def test_a_guest_that_is_not_yet_as_asked_is_scaling_and_its_real_size_is_reported(cpu: str, mem: str) -> None:
     made = plan(facts(virtual_machine(NAMED), runner(), has(cpu, mem)))
     assert (made.status["phase"], made.status["cpus"], made.status["memorySize"]) == ("Scaling", cpu, mem)
+
+
+def test_order_is_clipped_to_the_running_machine() -> None:
+    """A spec that was edited since asks for more than the machine can take: that is told, and nothing waits for it."""
+    vm = virtual_machine(NAMED)
+    guest = {"cpus": {"min": 1, "max": 8, "use": 8}, "memorySlots": {"min": 2, "max": 16, "use": 16}}
+    edited = {**vm, "spec": {**child(vm, "spec"), "guest": {**child(vm, "spec", "guest"), **guest}}}
+    made = plan(facts(edited, runner(), has("4", "8Gi")))
+    assert (made.want, made.status["phase"]) == (Resources.parse("4", "8Gi"), "Running")
+    assert conditions(made)[1] == (
+        "True",
+        "SpecChanged",
+        "the running machine differs from the spec: CPU max is 4, the spec says 8; memory min is 1Gi, the spec says "
+        "2Gi; memory max is 8Gi, the spec says 16Gi; delete pod db-x to restart",
+    )
+
+
+STALL = "memory: 2 cpu, 2Gi was ordered; the guest has 2 cpu, 1Gi and comes no nearer; the order is repeated"
+
+
+@pytest.mark.parametrize(
+    ("cpu", "stalled", "phase", "said"),
+    [
+        ("2", {MEMORY}, "Running", [("True", "GuestDoesNotFollow", STALL)]),
+        ("1", {MEMORY}, "Scaling", [("True", "GuestDoesNotFollow", STALL.replace("has 2 cpu", "has 1 cpu"))]),
+        ("2", {CPU}, "Scaling", []),
+        ("2", set(), "Scaling", []),
+    ],
+    ids=["memory alone", "CPU still comes", "CPU has come", "not yet"],
+)
+def test_stalled_resize_is_told_and_bars_no_move(cpu: str, stalled: set[str], phase: str, said: list[object]) -> None:
+    """A guest that does not follow its order is not scaling for ever: a VM moves only while its phase is Running."""
+    found = replace(facts(virtual_machine(NAMED), runner(), has(cpu, "1Gi")), stalled=frozenset(stalled))
+    made = plan(found)
+    assert (made.status["phase"], made.want, conditions(made)[1:]) == (phase, WANTED, said)
+    assert "currentRevision" not in made.status
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running"])
+def test_pod_of_an_unknown_machine_is_told(phase: str) -> None:
+    pod: Json = {**runner(phase), "spec": {"nodeName": "n1", "containers": [{"name": "neonvm-runner"}]}}
+    made = plan(facts(virtual_machine(NAMED), pod, has("2", "2Gi")))
+    unknown = "pod db-x does not say which machine it runs: delete it, and it is made again"
+    assert (made.want, conditions(made)) == (None, [("False", "UnknownMachine", unknown)])
 
 
 @pytest.mark.parametrize(
@@ -192,10 +239,11 @@ def test_a_condition_keeps_its_time_while_it_stays() -> None:
 
 TARGET: Json = {
     "metadata": {"name": "db-y", "namespace": "default", "uid": "target-uid"},
-    "spec": {"nodeName": "n2"},
+    "spec": {"nodeName": "n2", "containers": made_with(virtual_machine())},
     "status": {"phase": "Running", "podIP": "10.0.0.10"},
 }
-WHERE: Json = {"node": "n1", "podIP": "10.0.0.9", "extraNetIP": "10.1.0.1", "cpus": "2", "memorySize": "2Gi"}
+HAS: Json = {"cpus": "2", "memorySize": "2Gi", "machine": MACHINE}
+WHERE: Json = {"node": "n1", "podIP": "10.0.0.9", "extraNetIP": "10.1.0.1", **HAS}
 THERE: Json = {**WHERE, "node": "n2", "podIP": "10.0.0.10"}
 
 

@@ -3,10 +3,12 @@
 import asyncio
 
 from protocol.kubernetes.objects import Json, child, items, node_of, text
-from protocol.kubernetes.resources import NODES, PODS
+from protocol.kubernetes.resources import NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from protocol.units import Bytes, MilliCpu
 from tests.neonvm.fake_guests import progress_of
-from tests.neonvm.runtime_fixture import RuntimeFixture
+from tests.neonvm.runtime_fixture import DB, RuntimeFixture
+from tests.neonvm.sample_objects import GI
 
 
 async def test_a_vm_is_moved_and_everybody_is_told(runtime: RuntimeFixture) -> None:
@@ -28,6 +30,17 @@ async def test_a_vm_is_moved_and_everybody_is_told(runtime: RuntimeFixture) -> N
     for name in ("db", "move"):
         assert sorted(await runtime.said(name)) == [("Migrated", story), ("Migrating", begun)]
     await runtime.assert_well(new)
+
+
+async def test_target_has_the_hardware_of_its_source(runtime: RuntimeFixture) -> None:
+    """QEMU takes a guest into the same machine only, also if the VM's spec was edited after the guest was booted."""
+    await runtime.run_vm()
+    edit = {"cpus": {"max": 16}, "memorySlotSize": "512Mi", "memorySlots": {"min": 4, "max": 32, "use": 8}}
+    await runtime.client.merge_patch(VIRTUAL_MACHINES, DB, {"spec": {"guest": edit}})
+    await runtime.pass_time(3)
+    source, target = await runtime.begin_to_move()
+    sizes = [(each.spec.cpu_max, each.spec.mem_min, each.spec.mem_max) for each in (source, target)]
+    assert sizes[0] == sizes[1] == (MilliCpu(4000), Bytes(GI), Bytes(8 * GI))
 
 
 async def test_the_migration_controls_its_target_and_only_owns_its_source(runtime: RuntimeFixture) -> None:

@@ -11,12 +11,14 @@ import httpx
 import msgspec
 import pytest
 
+from deploy.neonvm.objects.booted import booted
+from deploy.neonvm.objects.dump import encode_dump
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
 from deploy.neonvm.remote.looks import Looks
-from deploy.neonvm.remote.remote_guest import RemoteGuest, hardware_of
+from deploy.neonvm.remote.remote_guest import RemoteGuest
 from deploy.neonvm.remote.remote_machine import RemoteMachine
 from deploy.neonvm.remote.runner_client import RunnerClient
-from protocol.kubernetes.objects import child
+from protocol.kubernetes.objects import Json, child
 from protocol.units import Bytes, MilliCpu, Seconds
 from tests.fake_clock import FakeClock
 from tests.neonvm.sample_objects import virtual_machine
@@ -106,8 +108,11 @@ def guest(runner: NeonRunner, qemu: NeonQemu, *, plugs: bool = True) -> RemoteGu
     client = RunnerClient(http, "default/db-x", "10.0.0.9", 25183, Looks())
     vm = virtual_machine()
     mode = "QmpScaling" if plugs else "SysfsScaling"
-    hardware = hardware_of({**vm, "spec": {**child(vm, "spec"), "cpuScalingMode": mode}})
-    return RemoteGuest(client, lambda: cast("RemoteMachine", qemu), hardware, Hasty(), lambda: None)
+    words = ["runner", "-cpu-scaling-mode", mode, "-vmspec", encode_dump(child(vm, "spec")), "-vmstatus", "H4sI"]
+    pod: Json = {"spec": {"containers": [{"name": "neonvm-runner", "command": words}]}}
+    made = booted(pod)
+    assert made is not None
+    return RemoteGuest(client, lambda: cast("RemoteMachine", qemu), made, Hasty(), lambda: None)
 
 
 def has(cpu: str) -> GuestState:

@@ -164,9 +164,7 @@ async def test_a_guest_that_a_new_leader_follows_keeps_its_size_until_another_is
             raise ConnectionRefusedError(host)
 
         http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
-        guests = PodGuests(
-            PodGuestsDependencies(caches[0], caches[1], http, refused, claims, made.clock, changed.append)
-        )
+        guests = PodGuests(PodGuestsDependencies(caches[0], http, refused, claims, made.clock, changed.append))
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(each) for each in (*(cache.run() for cache in caches), guests.run())]
             pod = ObjectName("default", source)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from deploy.neonvm.ports import Guest, GuestError, GuestPhase, GuestState, TransferInfo, TransferLimits
+from deploy.neonvm.ports import CPU, MEMORY, Guest, GuestError, GuestPhase, GuestState, TransferInfo, TransferLimits
 from deploy.neonvm.runner.resizer import Pace, Resizer
 from protocol.backoff import Backoff
 from protocol.units import Bytes, MilliCpu, Resources, Seconds
@@ -24,6 +24,7 @@ class ObedientGuest:
         self.slow_memory: asyncio.Event | None = None
         self.slow_cpu: asyncio.Event | None = None
         self.least = Bytes(0)
+        self.most = Bytes(2**60)
         self.says: Callable[[MilliCpu], MilliCpu | None] = lambda use: use
         self.slow_looks: asyncio.Event | None = None
         self.looks = 0
@@ -65,7 +66,7 @@ class ObedientGuest:
         self._refuse("memory")
         if self.slow_memory is not None:
             await self.slow_memory.wait()
-        self.has = GuestState(self.has.phase, self.has.cpu, max(use, self.least))
+        self.has = GuestState(self.has.phase, self.has.cpu, min(max(use, self.least), self.most))
 
     def _refuse(self, what: str) -> None:
         if self.refusals.get(what):
@@ -331,3 +332,49 @@ async def test_a_guest_is_asked_at_its_pace_and_at_once_when_there_is_a_sign() -
     assert looks[5:] == []
     task.cancel()
     await asyncio.wait((task,))
+
+
+async def test_resource_without_progress_is_stalled() -> None:
+    """After a minute without any change, however often another size is ordered; the other resource is not."""
+    async with resizing(ObedientGuest()) as resized:
+        await resized.boot()
+        resized.guest.most = SMALL.mem
+        for minutes in range(3):
+            resized.resizer.want(Resources(LARGE.cpu, Bytes((minutes + 2) * GI)))
+            assert resized.resizer.stalled == frozenset()
+            await resized.clock.advance(25)
+        assert resized.resizer.stalled == {MEMORY}
+        changes = resized.changes
+        resized.guest.most = Bytes(3 * GI)
+        await resized.clock.advance(11)
+        assert resized.resizer.stalled == frozenset(), "it has come nearer"
+        await resized.clock.advance(65)
+        assert resized.resizer.stalled == {MEMORY}
+        resized.resizer.want(Resources(LARGE.cpu, Bytes(3 * GI)))
+        await settle()
+        assert (resized.resizer.stalled, resized.changes > changes) == (frozenset(), True)
+
+
+async def test_refused_cpu_is_stalled_until_it_comes() -> None:
+    async with resizing(ObedientGuest()) as resized:
+        await resized.boot()
+        resized.guest.refusals["cpu"] = 12
+        resized.resizer.want(LARGE)
+        await resized.clock.advance(72)
+        assert resized.resizer.stalled == {CPU}
+        assert resized.resizer.state.cpu == SMALL.cpu
+        await resized.clock.advance(30)
+        assert resized.resizer.stalled == frozenset()
+        assert resized.resizer.state.cpu == LARGE.cpu
+
+
+async def test_held_guest_is_not_stalled() -> None:
+    async with resizing(ObedientGuest()) as resized:
+        await resized.boot()
+        resized.guest.most = SMALL.mem
+        resized.resizer.want(LARGE)
+        await resized.clock.advance(70)
+        assert resized.resizer.stalled == {MEMORY}
+        resized.resizer.hold()
+        await resized.clock.advance(70)
+        assert resized.resizer.stalled == frozenset()

@@ -70,7 +70,7 @@ async def test_a_vm_whose_orders_get_lost_again_and_again_makes_way_for_another_
 async def test_an_order_without_answer_that_was_carried_out_is_found_under_its_name() -> None:
     async with moving_cluster() as s:
         s.cluster.faults.append(Fault(CREATION, is_applied=True))
-        await s.passes(60)
+        await s.passes(50)
         assert (s.created(), (s.migrations, s.reserved), s.events) == (1, ORDERED, [STARTED])
         assert 'autoscale_scheduler_migration_orders_total{outcome="unknown"} 1.0' in await s.metrics()
 
@@ -96,7 +96,7 @@ async def test_an_order_that_lands_late_is_the_one_that_counts() -> None:
         s.cluster.faults.append(Fault(CREATION))
         await s.passes(SETTLED + 4)
         await s.cluster.call(s.cluster.made("POST", "/virtualmachinemigrations")[0])
-        await s.passes(60)
+        await s.passes(40)
         assert ((s.migrations, s.reserved), s.events) == (ORDERED, [STARTED])
 
 
@@ -125,7 +125,7 @@ async def test_a_scheduler_that_dies_before_it_hears_the_answer_leaves_one_order
         s.cluster.faults.append(Fault(to("GET", "/virtualmachinemigrations/")))
         await s.passes(11)
         await s.start()
-        await s.passes(60)
+        await s.passes(50)
         assert (s.created(), (s.migrations, s.reserved), s.events) == (1, ORDERED, [STARTED])
 
 

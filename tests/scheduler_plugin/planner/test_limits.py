@@ -9,9 +9,9 @@ from fractions import Fraction
 import pytest
 
 from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, Move, MoveCause
+from scheduler_plugin.ledger.moves import BEGINS_WITHIN
 from scheduler_plugin.planner import MigrationPolicy, Plan, Stuck
 from scheduler_plugin.planner import planner as planner_module
-from scheduler_plugin.planner.plan import GRACE
 from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod
 from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node, pressed
 
@@ -76,8 +76,9 @@ def test_one_of_others_that_fills_the_cluster_is_named_until_it_has_not_begun_fo
     fixture.migration(order_of_another("theirs"))
     waits = Stuck("n0", "as many migrations are under way as may be (1), and not ours are db/theirs-1")
     assert fixture.settled() == Plan(stuck=(waits,))
-    assert fixture.plan(after=fixture.policy.timeout) == Plan(stuck=(waits,))
-    late = fixture.plan(after=GRACE)
+    assert fixture.plan(after=BEGINS_WITHIN) == Plan(stuck=(waits,))
+    fixture.fleet.did(fixture.ledger.pass_time(fixture.now))
+    late = fixture.plan()
     assert (len(late.moves), late.stuck) == (1, ())
 
 

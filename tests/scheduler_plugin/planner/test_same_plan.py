@@ -97,7 +97,7 @@ def planned(
 ) -> tuple[list[Move], list[Stuck | None]]:
     """What one look at all nodes under pressure comes to."""
     ledger, policy, now = fixture.ledger, fixture.policy, Now(LATER, WALL)
-    drain, traffic = plan(ledger, policy, now, least_cost), Traffic.of(ledger, policy, LATER)
+    drain, traffic = plan(ledger, policy, now, least_cost), Traffic.of(ledger, policy)
     places = Places(ledger, fixture.surroundings, refused, LATER)
     chosen = targets(ledger, traffic, policy, places, Choice(RankingConfig(), min))
     return drain.moves, [drain.relieve(need, traffic, chosen, lambda _: None) for need in needs(ledger)]

@@ -42,6 +42,7 @@ STUCK = {
     "scaled_vms silent": 1.0,
     "migrations_active pending": 0.0,
     "migrations_active running": 0.0,
+    "migrations_stalled": 0.0,
     "migrations_enabled": 1.0,
     "migration_stuck_nodes": 1.0,
     "unrelieved_denial_seconds": 0.0,

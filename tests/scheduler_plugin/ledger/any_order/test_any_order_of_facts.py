@@ -113,7 +113,17 @@ class AnyOrder(ChangingObjects):
         assert violations(self.ledger) == []
 
     def reserved(self) -> dict[str, Resources]:
-        return {uid: claim.reserved for uid, claim in self.ledger.claims.items() if claim.pod.vm_uid in self.uids()}
+        known = self.ledger.claims.items()
+        return {uid: each.reserved for uid, each in known if each.pod.vm_uid in self.uids() and uid not in self.left()}
+
+    def left(self) -> set[str]:
+        """The pods that their VMs have left: they keep what they had, whatever becomes of the VM."""
+        left = [each for each in self.ledger.claims.values() if each.left is not None]
+        for claim in left:
+            assert claim.vm is not None
+            assert claim.vm.facts is not None
+            assert claim.vm.facts.pod not in (None, claim.pod.name)
+        return {each.pod.uid for each in left}
 
     def uids(self) -> set[str]:
         return {"", *(vm.uid for vm in self.api.vms.values())}
@@ -123,7 +133,7 @@ class AnyOrder(ChangingObjects):
         needed = {}
         for pod in self.api.pods.values():
             vm = self.api.vms.get(pod.vm) if pod.vm is not None else None
-            if pod.node is None or pod.vm_uid not in self.uids():
+            if pod.node is None or pod.vm_uid not in self.uids() or pod.uid in self.left():
                 continue
             is_run = vm is not None and (pod.has_runner or vm.pod is None)
             guest = vm.use.at_least(vm.actual or ZERO) + pod.around if vm is not None and is_run else ZERO

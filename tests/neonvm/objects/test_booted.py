@@ -1,0 +1,67 @@
+"""What a guest was booted with, as its pod says it."""
+
+from __future__ import annotations
+
+import pytest
+
+from deploy.neonvm.objects.booted import booted
+from deploy.neonvm.objects.dump import encode_dump
+from protocol.kubernetes.objects import Json, child
+from protocol.running_machine import RunningMachine
+from protocol.units import Bytes, MilliCpu
+from tests.neonvm.sample_objects import GI, made_with, virtual_machine
+
+MACHINE = RunningMachine(MilliCpu(4000), Bytes(GI), Bytes(8 * GI))
+SPEC = child(virtual_machine(), "spec")
+DUMP = encode_dump(SPEC)
+
+
+def pod(*words: str, key: str = "command", name: str = "neonvm-runner") -> Json:
+    return {"spec": {"containers": [{"name": "sidecar"}, {"name": name, key: list(words)}]}}
+
+
+def test_own_pods_say_the_spec_they_were_made_with() -> None:
+    made = booted({"spec": {"containers": made_with(virtual_machine())}})
+    assert made is not None
+    assert (made.machine, made.plugs_cpus, made.spec) == (MACHINE, False, SPEC)
+
+
+@pytest.mark.parametrize("words", [("-vmspec", DUMP), (f"-vmspec={DUMP}", "-vmstatus", ""), ("-x", "-vmspec", DUMP)])
+@pytest.mark.parametrize("key", ["command", "args"])
+def test_forms_of_arguments(words: tuple[str, ...], key: str) -> None:
+    made = booted(pod(*words, key=key))
+    assert made is not None
+    assert made.machine == MACHINE
+
+
+@pytest.mark.parametrize(
+    ("flags", "mode", "plugs"),
+    [
+        (("-cpu-scaling-mode", "QmpScaling"), None, True),
+        (("-cpu-scaling-mode", "SysfsScaling"), "QmpScaling", False),
+        ((), "QmpScaling", True),
+        ((), None, False),
+    ],
+)
+def test_cpu_mode_is_that_of_the_runner(flags: tuple[str, ...], mode: str | None, plugs: bool) -> None:
+    """NeonVM's controller decides the mode where the spec leaves it out, and tells its runner."""
+    spec = {**SPEC, **({"cpuScalingMode": mode} if mode else {})}
+    made = booted(pod(*flags, "-vmspec", encode_dump(spec)))
+    assert made is not None
+    assert made.plugs_cpus is plugs
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {},
+        pod(),
+        pod("-vmspec"),
+        pod("-vmspec", "not base64"),
+        pod("-vmspec", encode_dump({"guest": {"cpus": {"min": 0}}})),
+        pod("-vmspec", DUMP, name="another"),
+        {"spec": {"containers": [{"name": "neonvm-runner", "args": "-vmspec"}]}},
+    ],
+)
+def test_pod_that_does_not_say_it(found: Json) -> None:
+    assert booted(found) is None

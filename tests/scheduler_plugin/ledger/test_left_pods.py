@@ -1,0 +1,119 @@
+"""A VM has moved and its old pod cannot go, its kubelet being dead: the pod keeps its room, and bounds nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from protocol.messages import AgentRequest
+from scheduler_plugin.ledger import PersistPermit, PodFacts
+from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
+from tests.scheduler_plugin.ledger.moving import DONE, PENDING, on_both, target_pod, two_nodes
+
+HOME = target_pod("n2", owner=None)
+SOURCE = vm_pod("a", "n1")
+LEAVING = replace(SOURCE, is_leaving=True)
+
+
+def moved(*, total: float = 20, size: float = 2) -> Fleet:
+    """``a`` has moved from n1 to n2; its source pod is still there."""
+    fleet = two_nodes(total=total)
+    fleet.did(fleet.ledger.see_pod(HOME))
+    fleet.did(fleet.ledger.see_migration(DONE, LATER))
+    known = vm("a", amount(size), version=9, pod=HOME.name)
+    fleet.vms[name("a")] = known
+    fleet.did(fleet.ledger.see_vm(known, LATER))
+    return fleet
+
+
+def asked(fleet: Fleet, cpu: float) -> float:
+    """What the agent in the target gets, in CPUs, with as much memory."""
+    request = fleet.ledger.decide("uid-t", AgentRequest(HOME.name, amount(cpu), None), LATER)
+    fleet.did(request.effects)
+    fleet.store(request)
+    return request.permit.cpu.as_cores
+
+
+def test_vm_grows_beyond_what_its_old_node_has() -> None:
+    fleet = moved()
+    assert asked(fleet, 16) == 16
+    assert on_both(fleet) == (2, 16)
+
+
+def test_old_node_that_is_gone_bounds_nothing() -> None:
+    fleet = moved()
+    fleet.did(fleet.ledger.lose_node("n1"))
+    assert asked(fleet, 16) == 16
+
+
+def test_it_stays_so_when_the_migration_is_cleared_away() -> None:
+    fleet = moved()
+    fleet.did(fleet.ledger.lose_migration(name("a-1")))
+    assert (asked(fleet, 16), on_both(fleet)) == (16, (2, 16))
+
+
+def test_pod_that_is_being_deleted_tells_it_without_a_migration() -> None:
+    """A restarted scheduler finds the VM in its target, and the source with a deletion timestamp."""
+    fleet = Fleet(node(), node("n2", 20), vm("a", amount(2), pod=HOME.name), LEAVING, HOME)
+    assert (asked(fleet, 16), on_both(fleet)) == (16, (2, 16))
+
+
+def test_pod_without_a_sign_bounds_growth_as_any() -> None:
+    """It may be one that is to come: its guest would start with all that the VM has."""
+    fleet = Fleet(node(), node("n2", 20), vm("a", amount(2), pod=HOME.name), SOURCE, HOME)
+    assert (asked(fleet, 16), on_both(fleet)) == (9, (9, 9))
+
+
+def test_room_is_free_once_the_pod_is_gone() -> None:
+    fleet = moved()
+    fleet.did(fleet.ledger.lose_pod(SOURCE.uid))
+    assert on_both(fleet) == (0, 2)
+
+
+@pytest.mark.parametrize("requests", [0.1, 3])
+def test_it_keeps_what_it_had_and_no_less_than_it_requests(requests: float) -> None:
+    fleet = moved()
+    fleet.did(fleet.ledger.see_pod(replace(SOURCE, requests=amount(requests))))
+    assert on_both(fleet) == (max(2, requests), 2)
+    floors = fleet.ledger.explain(SOURCE.uid, LATER).floors
+    assert floors["what the VM had when it left this pod"] == amount(2)
+
+
+def test_vm_that_is_back_in_its_old_pod_is_bounded_by_it() -> None:
+    """The store was restored to a time before the move."""
+    fleet = moved()
+    asked(fleet, 16)
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(2), version=99, pod=SOURCE.name), LATER))
+    assert fleet.ledger.claims[SOURCE.uid].left is None
+
+
+def test_vm_that_moves_back_has_room_of_its_own_there() -> None:
+    fleet = moved()
+    back = replace(migration("a", PENDING, to="n1", number=2), source_pod=HOME.name)
+    fleet.did(fleet.ledger.see_migration(back, LATER))
+    assert on_both(fleet) == (4, 2)
+
+
+def test_permit_is_taken_back_although_the_old_pod_is_there() -> None:
+    """The VM's own pod is gone, and its agent with it."""
+    fleet = moved()
+    asked(fleet, 16)
+    orders = fleet.did(fleet.ledger.lose_pod(HOME.uid))
+    assert [order.permit for order in orders if isinstance(order, PersistPermit)] == [amount(2)]
+
+
+def test_pod_that_is_no_runner_any_more_counts_by_its_requests() -> None:
+    backup = PodFacts("uid-b", name("backup"), amount(1), name("a"), "n1", vm_uid="a-first", has_runner=False)
+    fleet = Fleet(node(), node("n2"), vm("a", amount(6), pod=HOME.name), replace(HOME, vm_uid="a-first"), backup)
+    fleet.did(fleet.ledger.see_migration(replace(DONE, source_pod=backup.name), LATER))
+    assert on_both(fleet) == (6, 6)
+    fleet.did(fleet.ledger.lose_migration(name("a-1")))
+    assert on_both(fleet) == (1, 6)
+
+
+def test_neighbours_room_is_not_taken_by_a_growing_vm() -> None:
+    fleet = moved()
+    fleet.did(fleet.ledger.see_pod(plain_pod("other", amount(7), "n1")))
+    assert asked(fleet, 16) == 16
+    assert fleet.ledger.nodes["n1"].over == amount(0)
