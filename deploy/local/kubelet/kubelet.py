@@ -20,6 +20,7 @@ from deploy.kube.informer import Change, Informer
 from deploy.local.kubelet.pod_status import failed_status, running_status
 from deploy.local.kubelet.reporting import write_status
 from deploy.local.kubelet.sandbox import NodeDependencies, Sandbox, vm_folder
+from deploy.neonvm.objects.dump import ArgumentsError
 from deploy.neonvm.ports import (
     Acceleration,
     PodRole,
@@ -157,7 +158,7 @@ class Kubelet:
         found = self._vms.get(vm)
         try:
             sandbox = Sandbox(pod, found or {}, self._deps)
-        except InvalidObjectError as error:
+        except (ArgumentsError, InvalidObjectError) as error:
             await self._write(pod, failed_status(f"{vm}: {error}", timestamp(self._deps.clock.wall())))
             return
         self._sandboxes[name] = sandbox, lives.create_task(self._live(name, sandbox))

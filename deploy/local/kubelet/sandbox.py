@@ -25,7 +25,7 @@ from deploy.local.kubelet.agents import EXPLAIN_TOKEN, AgentFiles, AgentRun, run
 from deploy.local.kubelet.pod_status import failed_status, moved_status, running_status
 from deploy.local.kubelet.reporting import keep_writing_status
 from deploy.local.process import ProcessSupervisor
-from deploy.neonvm.objects.booted import booted
+from deploy.neonvm.objects.booted import booted_spec
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import has_agent
 from deploy.neonvm.objects.vm_spec import kernel_arguments, machine_of, password_secret
@@ -56,7 +56,6 @@ from protocol.messages import ObjectName
 from protocol.names import PASSWORD_KEY
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
-from protocol.virtual_machine import InvalidObjectError
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +99,12 @@ class Sandbox:
     def __init__(self, pod: Json, vm: Json, deps: NodeDependencies) -> None:
         """The guest is booted with what the pod says, whatever ``vm`` has become since the pod was made.
 
-        Raises ``InvalidObjectError`` if that, or ``vm``, cannot be read.
+        Raises ``ArgumentsError`` if it says nothing, and ``InvalidObjectError`` if that, or ``vm``, cannot be read.
         """
         self.uid = uid_of(pod)
         self._pod = pod
         self._name = name_of(pod)
-        made = booted(pod)
-        if made is None:
-            raise InvalidObjectError("the pod's arguments do not say what to run")
-        told = {**vm, "spec": made.spec}
+        told = {**vm, "spec": booted_spec(pod)}
         self._machine = machine_of(told)
         self._kernel_arguments = kernel_arguments(told)
         self._secret = password_secret(told)

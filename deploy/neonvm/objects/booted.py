@@ -13,7 +13,7 @@ from typing import Final
 
 from deploy.neonvm.objects.dump import ArgumentsError, decode_dump
 from deploy.neonvm.objects.pods import is_runner
-from deploy.neonvm.objects.vm_spec import machine_of
+from deploy.neonvm.objects.vm_spec import machine_of, own_ports
 from protocol.kubernetes.objects import Json, items, text
 from protocol.running_machine import RunningMachine
 from protocol.virtual_machine import InvalidObjectError
@@ -21,23 +21,35 @@ from protocol.virtual_machine import InvalidObjectError
 _SPEC: Final = "-vmspec"
 _CPU_MODE: Final = "-cpu-scaling-mode"
 _REMEMBERED: Final = 1024
+_LONGEST_REMEMBERED: Final = 4096
+"""Characters of arguments that are read only once: people may make a pod with megabytes of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Booted:
-    """``spec`` is the VM's when the pod was made. ``plugs_cpus``: a runner of NeonVM's leaves its CPUs to QEMU."""
+    """``plugs_cpus``: a runner of NeonVM's leaves its CPUs to QEMU. The ports are the runner's and its QEMU's."""
 
-    spec: Json
     machine: RunningMachine
     plugs_cpus: bool
+    runner_port: int
+    qmp_port: int
 
 
 def booted(pod: Json) -> Booted | None:
     """What the guest of ``pod`` was booted with; None if the pod does not say it."""
-    runner = next((each for each in items(pod, "spec", "containers") if is_runner(each)), {})
-    words = [*_texts(runner.get("command")), *_texts(runner.get("args"))]
-    dump = _value(words, _SPEC)
-    return _booted(dump, _value(words, _CPU_MODE)) if dump else None
+    words = _words(pod)
+    dump, cpu_mode = _value(words, _SPEC), _value(words, _CPU_MODE)
+    if len(dump) > _LONGEST_REMEMBERED:
+        return _booted.__wrapped__(dump, cpu_mode)
+    return _booted(dump, cpu_mode)
+
+
+def booted_spec(pod: Json) -> Json:
+    """The VM's spec with which ``pod`` was made. Raises ``ArgumentsError``."""
+    dump = _value(_words(pod), _SPEC)
+    if not dump:
+        raise ArgumentsError(f"the pod's arguments do not say what to run ({_SPEC})")
+    return decode_dump(dump)
 
 
 @lru_cache(_REMEMBERED)
@@ -47,8 +59,16 @@ def _booted(dump: str, cpu_mode: str) -> Booted | None:
         vm = machine_of({"metadata": {"namespace": "", "name": ""}, "spec": spec})
     except (ArgumentsError, InvalidObjectError):
         return None
-    machine = RunningMachine(vm.bounds.max.cpu, vm.bounds.min.mem, vm.bounds.max.mem)
-    return Booted(spec, machine, (cpu_mode or text(spec, "cpuScalingMode")) == "QmpScaling")
+    return Booted(
+        RunningMachine(vm.bounds.max.cpu, vm.bounds.min.mem, vm.bounds.max.mem),
+        (cpu_mode or text(spec, "cpuScalingMode")) == "QmpScaling",
+        *own_ports(spec),
+    )
+
+
+def _words(pod: Json) -> list[str]:
+    runner = next((each for each in items(pod, "spec", "containers") if is_runner(each)), {})
+    return [*_texts(runner.get("command")), *_texts(runner.get("args"))]
 
 
 def _texts(words: object) -> list[str]:

@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.neonvm.addressing import METRICS_PORT, MONITOR_PORT, QMP_PORT, RUNNER_PORT
+from deploy.neonvm.addressing import METRICS_PORT, MONITOR_PORT, RUNNER_PORT
 from deploy.neonvm.objects.init_containers import IMAGES, init_container
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import is_runner
 from deploy.neonvm.objects.same_guest import DISK
-from deploy.neonvm.objects.vm_spec import password_secret
+from deploy.neonvm.objects.vm_spec import own_ports, password_secret
 from protocol.kubernetes.objects import Json, child, flag, items, labels_of, name_of, text, whole
 from protocol.names import LABEL_ENABLED, PASSWORD_KEY, RUNNER_COMMAND
 
@@ -85,7 +85,7 @@ class RunnerForm:
 
     def _runner(self, vm: Json, pod: Json, plain: Json) -> Json:
         spec = child(vm, "spec")
-        api, qmp = whole(spec, "runnerPort") or RUNNER_PORT, whole(spec, "qmp") or QMP_PORT
+        api, qmp = own_ports(spec)
         own = [{"name": "runner", "containerPort": api}, {"name": "qmp", "containerPort": qmp}]
         return {
             **plain,

@@ -6,7 +6,8 @@ the present guest was booted with (``booted``).
 
 from __future__ import annotations
 
-from protocol.kubernetes.objects import Json, annotations_of, child, labels_of, name_of, text
+from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
+from protocol.kubernetes.objects import Json, annotations_of, child, labels_of, name_of, text, whole
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_BOUNDS, LABEL_GROUP, PASSWORD_SUFFIX
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
@@ -33,6 +34,11 @@ def password_secret(vm: Json) -> ObjectName:
     """
     name = name_of(vm)
     return ObjectName(name.namespace, f"{labels_of(vm).get(LABEL_GROUP) or name.name}{PASSWORD_SUFFIX}")
+
+
+def own_ports(spec: Json) -> tuple[int, int]:
+    """Where the runner's API and QEMU's monitor are offered."""
+    return whole(spec, "runnerPort") or RUNNER_PORT, whole(spec, "qmp") or QMP_PORT
 
 
 def restarts(vm: Json, pod_phase: str) -> bool:

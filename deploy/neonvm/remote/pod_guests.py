@@ -43,7 +43,7 @@ from deploy.neonvm.remote.remote_machine import Connect, RemoteMachine
 from deploy.neonvm.remote.runner_client import NEONVMS, RunnerClient
 from deploy.neonvm.runner.resizer import Pace, Resizer
 from protocol.backoff import Backoff
-from protocol.kubernetes.objects import Json, child, is_over, items, labels_of, pod_phase, text, uid_of, whole
+from protocol.kubernetes.objects import Json, child, is_over, items, labels_of, pod_phase, text, uid_of
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
 from protocol.runtime.clock import Clock
@@ -166,8 +166,7 @@ class PodGuests:
         if found is not None:
             return MoveEnd(found.uid, found.guest.runner, found.guest.machine, found.guest, found.resizer)
         pod = self._deps.pods.get(name) or {}
-        made = booted(pod)
-        return MoveEnd(uid_of(pod) or str(name), *self._reached(name, pod, {} if made is None else made.spec))
+        return MoveEnd(uid_of(pod) or str(name), *self._reached(name, pod))
 
     def _stop(self, transfer: Transfer) -> None:
         if self.is_ending:
@@ -222,7 +221,7 @@ class PodGuests:
         vm_name, made = ObjectName(name.namespace, labels_of(pod)[LABEL_VM_NAME]), booted(pod)
         if made is None:
             return  # a pod of somebody else: neither our controller nor NeonVM's made it
-        runner, opened = self._reached(name, pod, made.spec)
+        runner, opened = self._reached(name, pod)
 
         def changed() -> None:
             self._deps.changed(vm_name)
@@ -246,11 +245,11 @@ class PodGuests:
                 resizer.has_failed(f"a fault of the controller: {faults.exceptions[0]!r}"[:_SHOWN])
             await self._deps.clock.sleep(_AGAIN)
 
-    def _reached(self, name: ObjectName, pod: Json, spec: Json) -> tuple[RunnerClient, Callable[[], RemoteMachine]]:
-        """How the pod's runner and its QEMU are reached."""
-        address, uid = text(pod, "status", "podIP"), uid_of(pod)
-        place = (address, whole(spec, "qmp") or QMP_PORT)
-        port = whole(spec, "runnerPort") or RUNNER_PORT
+    def _reached(self, name: ObjectName, pod: Json) -> tuple[RunnerClient, Callable[[], RemoteMachine]]:
+        """How the pod's runner and its QEMU are reached: at the ports with which they were started."""
+        address, uid, made = text(pod, "status", "podIP"), uid_of(pod), booted(pod)
+        port, qmp = (RUNNER_PORT, QMP_PORT) if made is None else (made.runner_port, made.qmp_port)
+        place = (address, qmp)
 
         def opened() -> RemoteMachine:
             return RemoteMachine(str(name), place, self._deps.connect, lambda: self._lives(name, uid))

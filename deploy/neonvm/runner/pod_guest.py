@@ -15,11 +15,9 @@ from deploy.neonvm.addressing import (
     METRICS_PORT,
     MIGRATION_PORT,
     MONITOR_PORT,
-    QMP_PORT,
-    RUNNER_PORT,
 )
 from deploy.neonvm.objects.dump import ArgumentsError
-from deploy.neonvm.objects.vm_spec import machine_of
+from deploy.neonvm.objects.vm_spec import machine_of, own_ports
 from deploy.neonvm.ports import GuestSpec, PodNetwork
 from deploy.neonvm.runner.guest_of_vm import guest_of_vm
 from deploy.neonvm.runner.runner_arguments import RunnerArguments
@@ -58,11 +56,6 @@ def guest_spec(told: RunnerArguments, images: Path, run: Path, tap: int | None, 
         monitors=tuple(run / f"monitor-{number}.sock" for number in range(MONITORS)),
         console=run / "console",
     )
-
-
-def own_ports(spec: Json) -> tuple[int, int]:
-    """Where the runner's API and QEMU's monitor are offered."""
-    return whole(spec, "runnerPort") or RUNNER_PORT, whole(spec, "qmp") or QMP_PORT
 
 
 def _forwards(spec: Json) -> str:

@@ -18,6 +18,7 @@ from deploy.neonvm.addressing import DAEMON_PORT, GUEST_DAEMON_PORT
 from deploy.neonvm.network.serving import Serve, Serving
 from deploy.neonvm.network.sockets import connected, listening, tcp_socket
 from deploy.neonvm.objects.dump import ArgumentsError
+from deploy.neonvm.objects.vm_spec import own_ports
 from deploy.neonvm.password import from_file, keep_password
 from deploy.neonvm.ports import GuestError, NetworkError
 from deploy.neonvm.qemu.accelerator import Accelerator, emulation
@@ -28,7 +29,7 @@ from deploy.neonvm.runner.console import ConsoleCopy
 from deploy.neonvm.runner.flat_tap import FlatTap, handed_over
 from deploy.neonvm.runner.frame_return import FrameReturn
 from deploy.neonvm.runner.gate_server import GateServer
-from deploy.neonvm.runner.pod_guest import guest_spec, own_ports
+from deploy.neonvm.runner.pod_guest import guest_spec
 from deploy.neonvm.runner.pod_runner import Ending, PodRunner
 from deploy.neonvm.runner.runner_api import RunnerApi
 from deploy.neonvm.runner.runner_arguments import RunnerArguments

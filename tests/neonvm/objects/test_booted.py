@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from secrets import token_hex
+
 import pytest
 
-from deploy.neonvm.objects.booted import booted
-from deploy.neonvm.objects.dump import encode_dump
+from deploy.neonvm.objects.booted import _booted, booted, booted_spec
+from deploy.neonvm.objects.dump import ArgumentsError, encode_dump
 from protocol.kubernetes.objects import Json, child
 from protocol.running_machine import RunningMachine
 from protocol.units import Bytes, MilliCpu
@@ -23,7 +25,18 @@ def pod(*words: str, key: str = "command", name: str = "neonvm-runner") -> Json:
 def test_own_pods_say_the_spec_they_were_made_with() -> None:
     made = booted({"spec": {"containers": made_with(virtual_machine())}})
     assert made is not None
-    assert (made.machine, made.plugs_cpus, made.spec) == (MACHINE, False, SPEC)
+    assert (made.machine, made.plugs_cpus) == (MACHINE, False)
+    assert (made.runner_port, made.qmp_port) == (25183, 20183)
+    assert booted_spec({"spec": {"containers": made_with(virtual_machine())}}) == SPEC
+
+
+def test_long_arguments_are_read_but_not_remembered() -> None:
+    spec = {**SPEC, "qmp": 1, "runnerPort": 2, "nodeSelector": {str(key): token_hex(8) for key in range(400)}}
+    before = _booted.cache_info()
+    made = booted(pod("-vmspec", encode_dump(spec)))
+    assert made is not None
+    assert (made.machine, made.runner_port, made.qmp_port) == (MACHINE, 2, 1)
+    assert _booted.cache_info() == before
 
 
 @pytest.mark.parametrize("words", [("-vmspec", DUMP), (f"-vmspec={DUMP}", "-vmstatus", ""), ("-x", "-vmspec", DUMP)])
@@ -65,3 +78,9 @@ def test_cpu_mode_is_that_of_the_runner(flags: tuple[str, ...], mode: str | None
 )
 def test_pod_that_does_not_say_it(found: Json) -> None:
     assert booted(found) is None
+
+
+@pytest.mark.parametrize("found", [{}, pod("-vmspec", "not base64")])
+def test_pod_without_a_readable_spec(found: Json) -> None:
+    with pytest.raises(ArgumentsError):
+        booted_spec(found)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from deploy.neonvm.objects.dump import MOST_BYTES, ArgumentsError, encode_dump
+from deploy.neonvm.objects.vm_spec import own_ports
 from deploy.neonvm.ports import GuestSpec
-from deploy.neonvm.runner.pod_guest import guest_spec, own_ports
+from deploy.neonvm.runner.pod_guest import guest_spec
 from deploy.neonvm.runner.runner_arguments import RunnerArguments, parse_arguments
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
