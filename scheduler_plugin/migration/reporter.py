@@ -21,6 +21,7 @@ from scheduler_plugin.cluster.events import EventRecord, EventSubject, about_vm
 from scheduler_plugin.cluster.migrations import ClusterMigration
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import MigrationPhase
+from scheduler_plugin.migration.waiting import WaitReporter
 from scheduler_plugin.planner import waiting_for_room
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.workers.event_recorder import EventRecorder
@@ -40,6 +41,7 @@ class MigrationReporter:
     def __init__(self, context: SchedulerContext, notices: EventRecorder) -> None:
         self._context = context
         self._notices = notices
+        self._waits = WaitReporter(context, notices)
         active = context.telemetry.migrations.active
         self._active = {phase: active.labels(phase.value.lower()) for phase in ACTIVE}
         self._known: dict[ObjectName, ClusterMigration] | None = None
@@ -55,6 +57,7 @@ class MigrationReporter:
 
     def reconcile(self) -> None:
         """Tells what has changed since the last call."""
+        self._waits.reconcile()
         there = self._context.feed.migrations.facts
         for name, found in there.items():
             before = None if self._known is None else self._known.get(name)

@@ -3,6 +3,7 @@
 from scheduler_plugin.ledger import Move
 from scheduler_plugin.planner.beneficiaries import room_being_made, waiting_for_room
 from scheduler_plugin.planner.cost import Freedom, HasPlace, Selection, cost_of, in_order, least_cost
+from scheduler_plugin.planner.nearest import no_room
 from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, Plan, Stuck
 from scheduler_plugin.planner.planner import Look, Planner, completed
 from scheduler_plugin.planner.refused_orders import RefusedOrders
@@ -30,6 +31,7 @@ __all__ = [
     "cost_of",
     "in_order",
     "least_cost",
+    "no_room",
     "room_being_made",
     "stays_because",
     "waiting_for_room",
