@@ -3,35 +3,53 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from deploy.kube.client import ApiClient
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from protocol.durations import parse_duration
 from protocol.kubernetes.objects import Json, flag, name_of, text
-from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import EVENTS, MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import VM_GROUP, VM_VERSION
 from protocol.runtime.clock import Clock, SystemClock
-from protocol.units import Seconds
+from protocol.units import Instant, Seconds
 from scripts.autoscale.clusters import Context, Kubeconfig
-from scripts.autoscale.demonstration.moves import ENDED, SUCCEEDED, Move, MoveWatch
+from scripts.autoscale.demonstration.moves import CANCELLED, ENDED, SUCCEEDED, Move, MoveWatch
 from scripts.autoscale.local import Name
-from scripts.autoscale.running import run
+from scripts.autoscale.running import INTERRUPTED, run
 from scripts.autoscale.site import Site, open_site
 from scripts.autoscale.terminal.completion import complete_vm
 from scripts.autoscale.terminal.printing import Output, OutputFormat, print_lines, show
 from scripts.autoscale.terminal.visible import visible
 from scripts.autoscale.vms import DEFAULT, VmNamespace, vm_name
 
+LIMIT: Final = Seconds(600.0)
 _LOOK: Final = Seconds(0.1)
+_EVENTS: Final = Seconds(1.0)
+_TAKEN_UP: Final = Seconds(5.0)
+"""A controller that works takes a migration up within this time."""
+_GRACE: Final = Seconds(15.0)
+"""The controller ends a migration at its time; one that is still there so much later has no controller."""
+_CANCELS_WITHIN: Final = Seconds(60.0)
+OPEN: Final = 3
+"""The status of a command whose migration has not ended."""
 
 
 def migrate(  # noqa: PLR0913, PLR0917 - each is an option of the command
     vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)],
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the migration in progress.")] = False,
+    timeout: Annotated[
+        str, typer.Option("--timeout", help="Give the migration up after this time, such as 90s or 10m.")
+    ] = "10m",
     output: OutputFormat = Output.TEXT,
     name: Name = "local",
     kubeconfig: Kubeconfig = "",
@@ -40,21 +58,80 @@ def migrate(  # noqa: PLR0913, PLR0917 - each is an option of the command
 ) -> None:
     """Move a running VM to another node that has room; its address and connections stay.
 
-    Exits 0 only if it succeeded. Ctrl-C stops watching, not the migration; --cancel cancels it.
+    While no node has room, the VM scales on where it is, and the command says which node comes nearest. On a terminal,
+    Ctrl-C asks whether to cancel the migration. Elsewhere it only ends the command: --cancel cancels the migration.
+
+    Exit status: 0 moved, 1 failed or cancelled, 3 the migration goes on (no controller has ended it in time), 130 ended
+    by Ctrl-C while the migration goes on.
     """
-    run(_migrate(vm_name(vm, namespace), (name, kubeconfig, context), output, cancel=cancel))
+    limit = limit_of(timeout)
+    run(_migrate(vm_name(vm, namespace), (name, kubeconfig, context), output, None if cancel else limit))
 
 
-async def _migrate(vm: ObjectName, where: tuple[str, str, str], output: Output, *, cancel: bool) -> int:
+def limit_of(timeout: str) -> Seconds:
+    """The time that a migration may take. Raises ``typer.BadParameter``."""
+    try:
+        limit = parse_duration(timeout)
+    except ValueError as error:
+        raise typer.BadParameter(f"--timeout: {error}") from None
+    if not 1 <= limit <= 86_400:
+        raise typer.BadParameter(f"--timeout: expected 1s to 24h, got {timeout!r}")
+    return limit
+
+
+async def _migrate(vm: ObjectName, where: tuple[str, str, str], output: Output, limit: Seconds | None) -> int:
+    """Without a ``limit``, cancels what is under way."""
     async with open_site(*where) as site:
         found, console = await site.client.get(VIRTUAL_MACHINES, vm), Console(stderr=output.is_for_scripts)
-        if cancel:
+        if limit is None:
             return await _cancel(site, vm)
         if not keeps_connections(found):
             console.print(f"{vm} has no overlay address: its connections break when it moves", soft_wrap=True)
-        move = await move_and_watch(site.client, vm, console, SystemClock())
+        clock, stop = SystemClock(), asyncio.Event()
+        asks = sys.stdin.isatty() and console.is_terminal
+        if asks:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
+        move = await move_and_watch(site.client, vm, console, clock, limit, stop)
+        if move.is_under_way and asks and stop.is_set():
+            return await ask_to_cancel(site.client, move, console, clock, _is_yes)
         show([], as_fields(move), output)
+        if move.is_under_way:
+            print_lines(console, [f"the migration has not ended; autoscale migrate {vm} --cancel cancels it"])
+            return OPEN
         return 0 if move.phase == SUCCEEDED else 1
+
+
+async def _is_yes(question: str) -> bool:
+    """A second Ctrl-C at the question ends the command, and cancels nothing."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: os._exit(INTERRUPTED))
+    try:
+        return (await asyncio.to_thread(input, question)).strip().lower() in {"y", "yes"}
+    except EOFError:
+        return False
+
+
+async def ask_to_cancel(
+    client: ApiClient, move: Move, console: Console, clock: Clock, is_yes: Callable[[str], Awaitable[bool]]
+) -> int:
+    """Cancels the migration if the answer is yes, and waits for its end; the exit status of the command."""
+    name = ObjectName(move.vm.namespace, move.name)
+    if not await is_yes(f"Cancel the migration of {move.vm}? [y/N] "):
+        print_lines(console, [f"the migration goes on; autoscale migrate {move.vm} --cancel cancels it"])
+        return INTERRUPTED
+    try:
+        await client.delete(MIGRATIONS, name)
+        until = clock.now() + _CANCELS_WITHIN
+        while (phase := text(await client.get(MIGRATIONS, name), "status", "phase")) not in ENDED:
+            if clock.now() >= until:
+                print_lines(console, [f"the migration is being cancelled, and is {phase or 'not begun'} still"])
+                return OPEN
+            await clock.sleep(_EVENTS)
+    except ApiError as error:
+        if error.kind is not RefusalKind.NOT_FOUND:
+            raise
+        phase = CANCELLED
+    print_lines(console, ["too late: the VM has moved" if phase == SUCCEEDED else f"cancelled; {move.vm} stays"])
+    return 0 if phase == SUCCEEDED else 1
 
 
 def as_fields(move: Move) -> Json:
@@ -75,10 +152,18 @@ def keeps_connections(vm: Json) -> bool:
     return flag(vm, "spec", "extraNetwork", "enable") or bool(text(vm, "status", "extraNetIP"))
 
 
-async def move_and_watch(client: ApiClient, vm: ObjectName, console: Console, clock: Clock) -> Move:
-    """Creates a migration and prints each change of its phase; returns it once it has ended.
+async def move_and_watch(  # noqa: PLR0913, PLR0917 - what is to move, and how long and where that is watched
+    client: ApiClient,
+    vm: ObjectName,
+    console: Console,
+    clock: Clock,
+    limit: Seconds,
+    stop: asyncio.Event,
+) -> Move:
+    """Creates a migration and prints each change of its phase and what it waits for.
 
-    The watch starts before the object is created, so that a short migration is seen as well.
+    Returns it once it has ended, after ``limit`` and some grace, or when ``stop`` is set. The watch starts before the
+    object is created, so that a short migration is seen as well.
     """
     made = ""
 
@@ -90,14 +175,57 @@ async def move_and_watch(client: ApiClient, vm: ObjectName, console: Console, cl
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(watch.run())
         await watch.synced()
-        made = text(await client.create(MIGRATIONS, vm.namespace, migration_of(vm)), "metadata", "uid")
+        made = text(await client.create(MIGRATIONS, vm.namespace, migration_of(vm, limit)), "metadata", "uid")
         turned(watch.by_uid(made))
+        waits = _Waits(client, vm, console, clock)
         with console.status("the VM is about to move") as status:
+            until = Instant(clock.now() + limit + _GRACE)
             while (move := watch.by_uid(made)) is None or move.is_under_way:
+                if move is not None and (stop.is_set() or clock.now() >= until):
+                    break
+                await waits.look(move, made)
                 status.update(escape(visible(_doing(move))))
                 await clock.sleep(_LOOK)
         watching.cancel()
     return move
+
+
+class _Waits:
+    """Prints what a migration waits for, each reason once."""
+
+    def __init__(self, client: ApiClient, vm: ObjectName, console: Console, clock: Clock) -> None:
+        self._client, self._vm, self._console, self._clock = client, vm, console, clock
+        self._began = self._read_at = clock.now()
+        self._told: set[str] = set()
+        self._is_explained = False
+
+    async def look(self, move: Move | None, uid: str) -> None:
+        """``move`` is what is known of it by now."""
+        now = self._clock.now()
+        if move is None or not move.source:
+            if not (move and move.waits) and now - self._began >= _TAKEN_UP:
+                self._tell("no controller has taken the migration up yet: does neonvm-controller run?")
+        elif not move.target and not self._is_explained and now - self._read_at >= _EVENTS:
+            self._read_at = now
+            for why in await self._events(uid):
+                self._is_explained = True
+                self._tell(why)
+        if move is not None and move.waits:
+            self._tell(move.waits)
+
+    async def _events(self, uid: str) -> list[str]:
+        """What the scheduler says of its wait: who comes nearest."""
+        try:
+            selector = f"involvedObject.uid={uid}"
+            listed = (await self._client.list(EVENTS, self._vm.namespace, field_selector=selector)).objects
+        except (ApiError, ApiUnavailableError):
+            return []
+        return [text(each, "message") for each in listed if text(each, "reason") == "MigrationWaits"]
+
+    def _tell(self, why: str) -> None:
+        if why not in self._told:
+            self._told.add(why)
+            print_lines(self._console, [f"{self._vm.name}: {why}"])
 
 
 def _doing(move: Move | None) -> str:
@@ -114,13 +242,13 @@ async def _cancel(site: Site, vm: ObjectName) -> int:
     return 0 if found else 1
 
 
-def migration_of(vm: ObjectName) -> Json:
-    """A migration as a person requests it."""
+def migration_of(vm: ObjectName, limit: Seconds = LIMIT) -> Json:
+    """A migration as a person requests it, which its controller gives up after ``limit``."""
     return {
         "apiVersion": f"{VM_GROUP}/{VM_VERSION}",
         "kind": "VirtualMachineMigration",
         "metadata": {"generateName": f"{vm.name}-", "namespace": vm.namespace},
-        "spec": {"vmName": vm.name},
+        "spec": {"vmName": vm.name, "completionTimeout": max(1, round(limit))},
     }
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from io import StringIO
 
 import httpx
 import msgspec
 import pytest
+import typer
 from rich.console import Console
 
-from protocol.kubernetes.objects import Json, name_of
-from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, MIGRATIONS
+from protocol.kubernetes.objects import Json, name_of, uid_of
+from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, MIGRATIONS
 from protocol.messages import ObjectName
+from protocol.units import Seconds
 from scripts.autoscale.demonstration.moves import Move
-from scripts.autoscale.migrate import keeps_connections, migration_of, move_and_watch
+from scripts.autoscale.migrate import ask_to_cancel, keeps_connections, limit_of, migration_of, move_and_watch
 from tests.fake_clock import FakeClock, settle
 from tests.neonvm.in_process import InProcess
 from tests.neonvm.runtime_fixture import definition
@@ -47,6 +49,7 @@ class Person:
         self.clock = FakeClock()
         self.screen = StringIO()
         self.looks: asyncio.Task[Move]
+        self.stop = asyncio.Event()
 
     async def moved_before(self) -> None:
         await self.client.create(CUSTOM_RESOURCE_DEFINITIONS, "", definition("virtualmachinemigrations.yaml"))
@@ -54,9 +57,31 @@ class Person:
         await self._goes(name_of(old), {"phase": "Succeeded", "sourceNode": "n2", "targetNode": "n1"})
 
     async def orders(self) -> None:
-        console = Console(file=self.screen, width=200)
-        self.looks = asyncio.ensure_future(move_and_watch(self.client, VM, console, self.clock))
+        limit = Seconds(60.0)
+        watching = move_and_watch(self.client, VM, self.console, self.clock, limit, self.stop)
+        self.looks = asyncio.ensure_future(watching)
         await settle()
+
+    @property
+    def console(self) -> Console:
+        return Console(file=self.screen, width=200)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.screen.getvalue().splitlines()
+
+    async def until(self, is_so: Callable[[], bool], step: float = 0.2) -> None:
+        """Time passes until something is so: the API server takes real time to answer."""
+        async with asyncio.timeout(10):
+            while not is_so():
+                await self.clock.advance(step)
+                await settle()
+                await asyncio.sleep(0.001)
+
+    async def passes(self, seconds: float) -> None:
+        for _ in range(round(seconds * 5)):
+            await self.clock.advance(0.2)
+            await settle()
 
     async def ordered(self) -> ObjectName:
         found = [each for each in (await self.client.list(MIGRATIONS)).objects if not each.get("status")]
@@ -72,7 +97,7 @@ class Person:
     async def hears(self) -> tuple[str, list[str]]:
         await self.clock.advance(0.2)
         async with asyncio.timeout(5):
-            return (await self.looks).phase, self.screen.getvalue().splitlines()
+            return (await self.looks).phase, self.lines
 
 
 @pytest.fixture
@@ -99,6 +124,108 @@ async def test_one_that_is_gone_before_anybody_has_seen_it_was_cancelled(person:
     await person.orders()
     phase, lines = await person.hears()
     assert (phase, lines[-1]) == ("Cancelled", "db: ? ⇢ ? Cancelled")
+
+
+NO_ROOM = "no node takes the target pod: 0/2 nodes are available: 2 not enough free cpu."
+UNPLACED = {"type": "Migrated", "status": "Unknown", "reason": "Unschedulable", "message": NO_ROOM}
+NEAREST = "db-1 waits: no node has room for 3 vCPU and 4 GiB; node-7 comes nearest, it lacks 1 vCPU"
+
+
+async def test_what_it_waits_for_is_printed_at_once(person: Person) -> None:
+    await person.orders()
+    name = await person.ordered()
+    await person.goes(phase="Pending", sourceNode="n1", conditions=[UNPLACED])
+    await person.until(lambda: len(person.lines) > 1)
+    assert person.lines[-1] == f"db: {NO_ROOM}"
+    made = await person.client.get(MIGRATIONS, name)
+    event: Json = {
+        "metadata": {"name": "e", "namespace": "default"},
+        "involvedObject": {"kind": "VirtualMachineMigration", "name": "db-1", "uid": uid_of(made)},
+        "reason": "MigrationWaits",
+        "message": NEAREST,
+    }
+    await person.client.create(EVENTS, "default", event)
+    await person.until(lambda: len(person.lines) > 2)
+    await person.passes(2.0)
+    assert person.lines[1:] == [f"db: {NO_ROOM}", f"db: {NEAREST}"]
+
+
+async def test_events_that_may_not_be_read_are_done_without(person: Person) -> None:
+    await person.orders()
+    person.api.failing = "GET /api/v1/namespaces/default/events"
+    await person.goes(phase="Pending", sourceNode="n1", conditions=[UNPLACED])
+    await person.until(lambda: not person.api.failing)
+    await person.passes(1.0)
+    assert person.lines[1:] == [f"db: {NO_ROOM}"]
+
+
+async def test_a_migration_without_a_controller_ends_the_command(person: Person) -> None:
+    await person.orders()
+    assert (await person.client.get(MIGRATIONS, await person.ordered()))["spec"]["completionTimeout"] == 60  # type: ignore[index]
+    await person.until(lambda: len(person.lines) > 1)
+    assert person.lines[1:] == ["db: no controller has taken the migration up yet: does neonvm-controller run?"]
+    await person.until(person.looks.done, step=2.0)
+    move = await person.looks
+    assert (move.phase, move.is_under_way) == ("Pending", True)
+
+
+async def answered(person: Person, answer: bool) -> int:
+    await person.orders()
+    await person.goes(phase="Pending", sourceNode="n1", conditions=[UNPLACED])
+    person.stop.set()
+    await person.until(person.looks.done)
+
+    async def says(question: str) -> bool:
+        assert question == "Cancel the migration of default/db? [y/N] "
+        return answer
+
+    return await ask_to_cancel(person.client, await person.looks, person.console, person.clock, says)
+
+
+async def test_ctrl_c_cancels_if_the_answer_is_yes(person: Person) -> None:
+    assert (await answered(person, True), person.lines[-1]) == (1, "cancelled; default/db stays")
+    assert len((await person.client.list(MIGRATIONS)).objects) == 1
+
+
+async def test_ctrl_c_leaves_the_migration_otherwise(person: Person) -> None:
+    told = "the migration goes on; autoscale migrate default/db --cancel cancels it"
+    assert (await answered(person, False), person.lines[-1]) == (130, told)
+    assert len((await person.client.list(MIGRATIONS)).objects) == 2
+
+
+@pytest.mark.parametrize(
+    ("phase", "status", "told"),
+    [
+        ("Succeeded", 0, "too late: the VM has moved"),
+        ("Failed", 1, "cancelled; default/db stays"),
+        ("Running", 3, "the migration is being cancelled, and is Running still"),
+    ],
+)
+async def test_a_cancel_tells_what_became_of_it(person: Person, phase: str, status: int, told: str) -> None:
+    """A controller holds the object by a finalizer until the move is undone, or done."""
+    await person.orders()
+    name = await person.ordered()
+    await person.client.merge_patch(MIGRATIONS, name, {"metadata": {"finalizers": ["vm.neon.tech/finalizer"]}})
+    await person.goes(phase="Running", sourceNode="n1", targetNode="n2")
+    person.stop.set()
+    await person.until(person.looks.done)
+    move = await person.looks
+    cancels = asyncio.ensure_future(ask_to_cancel(person.client, move, person.console, person.clock, _yes))
+    await settle()
+    await person.client.merge_patch(MIGRATIONS, name, {"status": {"phase": phase}}, "status")
+    await person.until(cancels.done, step=2.0)
+    assert (await cancels, person.lines[-1]) == (status, told)
+
+
+async def _yes(_: str) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("given", ["soon", "0s", "25h"])
+def test_a_time_that_makes_no_sense_is_refused(given: str) -> None:
+    with pytest.raises(typer.BadParameter, match="--timeout"):
+        limit_of(given)
+    assert limit_of("90s") == 90.0
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,16 @@ def test_one_that_failed_says_why() -> None:
     assert failed.title == "neighbour-1: node-1 ⇢ node-2 Failed: the destination died"
 
 
+def test_one_that_waits_says_for_what() -> None:
+    waits = migration("Pending", message="no node takes the target pod")
+    del waits["status"]["targetNode"]  # type: ignore[attr-defined]
+    assert seen(None, waits, Instant(1.0), is_gone=False).waits == ""
+    waits["status"]["conditions"][0]["reason"] = "Unschedulable"  # type: ignore[index]
+    waiting = seen(None, waits, Instant(1.0), is_gone=False)
+    assert waiting.title == "neighbour-1: node-1 ⇢ node-2 Pending: no node takes the target pod"
+    assert seen(waiting, migration("Running"), Instant(2.0), is_gone=False).waits == ""
+
+
 def test_the_waves_of_a_vms_clients_are_one_report() -> None:
     first, later = stay(failed=1), ClientReport(Outcome(5, 2, "no route"), Noticed(Outcome(1, 0, ""), [SLOW]))
     both = first + later
@@ -165,7 +175,7 @@ def test_nodes_are_bars_and_vms_on_their_way_are_seen_on_both() -> None:
 def test_a_person_orders_a_migration_of_one_vm_and_may_call_off_what_is_under_way() -> None:
     order = migration_of(VM)
     assert (order["spec"], order["metadata"]) == (
-        {"vmName": "neighbour-1"},
+        {"vmName": "neighbour-1", "completionTimeout": 600},
         {"generateName": "neighbour-1-", "namespace": "default"},
     )
     assert [is_under_way(migration(phase), VM) for phase in ("", "Pending", "Running", "Succeeded", "Failed")] == [

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
 from deploy.kube.client import ApiClient
 from deploy.kube.informer import Change, Informer
+from deploy.neonvm.migration.migration_facts import WAITS
 from protocol.kubernetes.objects import Json, child, items, text, whole
 from protocol.kubernetes.resources import MIGRATIONS
 from protocol.messages import ObjectName
@@ -25,7 +26,11 @@ ENDED: Final = frozenset({SUCCEEDED, "Failed", CANCELLED})
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One migration. ``began`` and ``ended`` are when it was seen to run and to end; figures are None until known."""
+    """One migration. ``began`` and ``ended`` are when it was seen to run and to end; figures are None until known.
+
+    ``waits`` is what it waits for, as its condition says; empty if it waits for nothing in particular. ``name`` is that
+    of its object.
+    """
 
     vm: ObjectName
     source: str = ""
@@ -37,6 +42,8 @@ class Move:
     downtime_ms: int | None = None
     began: Instant | None = None
     ended: Instant | None = None
+    waits: str = ""
+    name: str = ""
 
     @property
     def is_under_way(self) -> bool:
@@ -55,7 +62,8 @@ class Move:
         """One line for people."""
         took = "" if self.total_ms is None else f" in {self.total_ms} ms, {self.downtime_ms} ms of them stopped"
         way = f"{self.vm.name}: {self.source or '?'} ⇢ {self.target or '?'}"
-        return f"{way} {self.phase}{took}{self.reason and ': '}{self.reason}"
+        why = self.reason or self.waits
+        return f"{way} {self.phase}{took}{why and ': '}{why}"
 
 
 class MoveWatch:
@@ -120,11 +128,15 @@ def seen(before: Move | None, found: Json, now: Instant, *, is_gone: bool) -> Mo
         downtime_ms=whole(info, "downtimeMs") if phase == SUCCEEDED else None,
         began=known.began if known.began is not None or not is_moving else now,
         ended=now if phase in ENDED else None,
+        waits=_reason(status, WAITS) if phase == "Pending" else "",
+        name=text(found, "metadata", "name"),
     )
 
 
-def _reason(status: Json) -> str:
-    said = [text(each, "message") or text(each, "reason") for each in items(status, "conditions")]
+def _reason(status: Json, reasons: Collection[str] = ()) -> str:
+    """What the conditions say; only those with one of ``reasons``, if any are given."""
+    conditions = [each for each in items(status, "conditions") if not reasons or text(each, "reason") in reasons]
+    said = [text(each, "message") or text(each, "reason") for each in conditions]
     return next((each for each in said if each), "")
 
 
