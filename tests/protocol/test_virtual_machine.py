@@ -285,6 +285,19 @@ def test_a_resize_touches_only_what_is_used() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("before", "guest"),
+    [
+        (("750m", "1Gi"), {"memorySlots": {"use": 4}}),
+        (("500m", "2Gi"), {"cpus": {"use": "750m"}}),
+        (("750m", "2Gi"), {}),
+    ],
+)
+def test_resize_leaves_out_what_stays(before: tuple[str, str], guest: dict[str, object]) -> None:
+    size, slot = Resources.parse("750m", "2Gi"), Bytes.parse("512Mi")
+    assert use_patch(size, slot, Resources.parse(*before)) == {"spec": {"guest": guest}}
+
+
 @given(st.integers(1, 10**6), st.integers(1, 2**40), st.integers(1, 512))
 def test_a_resize_never_asks_for_more_than_it_was_told(cpu: int, mem: int, granules: int) -> None:
     use, slot = Resources(MilliCpu(cpu), Bytes(mem)), Bytes(granules * 8 * 1024**2)
