@@ -180,7 +180,7 @@ def _with_pod(facts: Facts, machine: VirtualMachine, pod: Json) -> Plan:
     place = _in_place(facts, pod, guest)
     said = [_serves(facts, guest), *_accelerated(facts), *_beyond(facts, pod), *_stalled(facts, guest, want, behind)]
     status: Json = {"phase": SCALING if behind - facts.stalled else RUNNING, **place, "conditions": said}
-    if guest.phase is GuestPhase.RUNNING and not behind:
+    if guest.phase is GuestPhase.RUNNING and not behind and want == machine.use:
         status |= _revision(facts.vm)
     return Plan(status, want=want)
 

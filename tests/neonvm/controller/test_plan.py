@@ -74,9 +74,11 @@ def test_order_is_clipped_to_the_running_machine() -> None:
     """A spec that was edited since asks for more than the machine can take: that is told, and nothing waits for it."""
     vm = virtual_machine(NAMED)
     guest = {"cpus": {"min": 1, "max": 8, "use": 8}, "memorySlots": {"min": 2, "max": 16, "use": 16}}
-    edited = {**vm, "spec": {**child(vm, "spec"), "guest": {**child(vm, "spec", "guest"), **guest}}}
+    spec = {**child(vm, "spec"), "guest": {**child(vm, "spec", "guest"), **guest}}
+    edited = {**vm, "spec": {**spec, "targetRevision": {"revision": REVISION}}}
     made = plan(facts(edited, runner(), has("4", "8Gi")))
     assert (made.want, made.status["phase"]) == (Resources.parse("4", "8Gi"), "Running")
+    assert "currentRevision" not in made.status, "the guest has not all of the spec"
     assert conditions(made)[1] == (
         "True",
         "SpecChanged",
