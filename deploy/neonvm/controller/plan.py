@@ -21,9 +21,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from deploy.neonvm.objects.booted import booted
+from deploy.neonvm.objects.booted import Booted, booted
 from deploy.neonvm.objects.owners import is_owned_by
 from deploy.neonvm.objects.phases import ENDED, FAILED, MIGRATING, PENDING, PRE_MIGRATING, RUNNING, SCALING
+from deploy.neonvm.objects.pod_limits import limits_say, within_limits
 from deploy.neonvm.objects.pods import MOVED, pod_end
 from deploy.neonvm.objects.vm_spec import FINALIZER, restarts
 from deploy.neonvm.ports import CPU, MEMORY, Acceleration, GuestPhase, GuestState
@@ -31,6 +32,7 @@ from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, child, is_leaving, is_over, name_of, node_of, pod_phase, text, whole
 from protocol.messages import ObjectName
 from protocol.names import BOOTING
+from protocol.running_machine import RunningMachine
 from protocol.units import Resources
 from protocol.virtual_machine import VirtualMachine
 
@@ -175,7 +177,7 @@ def _with_pod(facts: Facts, machine: VirtualMachine, pod: Json) -> Plan:
     if pod_phase(pod) != RUNNING or facts.guest is None or facts.guest.phase is GuestPhase.STOPPED:
         waiting = _available(facts.vm, False, "PodPending", "the pod does not run yet")
         return Plan({"phase": PENDING, "conditions": [waiting], "node": node_of(pod) or None})
-    guest, want = facts.guest, made.machine.clip(machine.use)
+    guest, want = facts.guest, _usable(facts, made, pod).clip(machine.use)
     behind = _behind(guest, want) if guest.phase is GuestPhase.RUNNING else frozenset[str]()
     place = _in_place(facts, pod, guest)
     said = [_serves(facts, guest), *_accelerated(facts), *_beyond(facts, pod), *_stalled(facts, guest, want, behind)]
@@ -213,7 +215,7 @@ def _in_place(facts: Facts, pod: Json, guest: GuestState) -> Json:
         "extraNetIP": text(facts.vm, "status", "extraNetIP") or facts.vm_address or None,
         "cpus": guest.cpu.quantity(),
         "memorySize": guest.mem.quantity(),
-        "machine": None if made is None else made.machine.as_status(),
+        "machine": None if made is None else _usable(facts, made, pod).as_status(),
     }
 
 
@@ -241,11 +243,30 @@ def _accelerated(facts: Facts) -> list[Json]:
 
 
 def _beyond(facts: Facts, pod: Json) -> list[Json]:
-    """Whether the spec asks for a machine that the running one is not."""
+    """Whether the spec asks for a machine that the running one is not, or that its pod's limits do not let it be."""
     made = booted(pod)
     if made is None or facts.machine is None:
         return []
-    low, high = facts.machine.bounds.min, facts.machine.bounds.max
+    return [*_differing(facts, facts.machine, made, pod), *_limited(facts, facts.machine, made, pod)]
+
+
+def _limited(facts: Facts, machine: VirtualMachine, made: Booted, pod: Json) -> list[Json]:
+    said = limits_say(made.machine, pod, machine.slot_size)
+    if not said:
+        return []
+    advice = f"raise spec.podResources.limits or the LimitRange, then delete pod {name_of(pod).name} to restart"
+    message = f"pod {name_of(pod).name}: {said}; {advice}"
+    return [condition(facts.vm, "LimitedByPod", "True", "PodLimits", message)]
+
+
+def _usable(facts: Facts, made: Booted, pod: Json) -> RunningMachine:
+    """What the guest may be given: what it was booted with, within its pod's limits."""
+    slot = made.machine.mem_max if facts.machine is None else facts.machine.slot_size
+    return within_limits(made.machine, pod, slot)
+
+
+def _differing(facts: Facts, machine: VirtualMachine, made: Booted, pod: Json) -> list[Json]:
+    low, high = machine.bounds.min, machine.bounds.max
     running = made.machine
     pairs = [
         ("CPU max", running.cpu_max, high.cpu),

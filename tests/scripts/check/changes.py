@@ -231,6 +231,7 @@ def guest_schema(definition: Obj) -> Obj:
     return found
 
 
+LIMITED = [{"type": "LimitedByPod", "status": "True", "message": "its memory limit of 512Mi keeps the guest at 256Mi"}]
 EMULATED = [{"type": "Accelerated", "status": "False", "message": "software emulation: there is no /dev/kvm"}]
 SIDECAR: Obj = {
     "metadata": {"namespace": "default", "name": "db-x", "labels": {"vm.neon.tech/name": "db"}},

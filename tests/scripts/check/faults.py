@@ -7,6 +7,7 @@ from scripts.autoscale.check.finding import Level
 from scripts.autoscale.check.looks import Seen, Unseen
 from tests.scripts.check.changes import (
     EMULATED,
+    LIMITED,
     SIDECAR,
     Fault,
     added,
@@ -427,6 +428,7 @@ FAULTS = (
         WARNING,
     ),
     Fault("vms-network", "VM default/db runs without the address", of_vm(extraNetIP="")),
+    Fault("vms-limits", "VM default/db cannot grow to its maximum: its memory", of_vm(conditions=LIMITED), WARNING),
     Fault("vms-agents", "VM default/db has no agent", without("pods", "autoscaling-agent-0", "autoscaling-agent-1")),
     Fault("vms-agents", "has two agents", added("vm_pods", SIDECAR), WARNING),
     Fault(

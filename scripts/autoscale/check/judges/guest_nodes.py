@@ -89,6 +89,22 @@ def accelerate(facts: Facts) -> Found:
     return Found(f"on {len(said)} nodes", problems)
 
 
+def may_grow(facts: Facts) -> Found:
+    """Whether the limits of their pods let VMs grow to their maximum, as the controller says."""
+    running = [vm for vm in facts.vms.value if text(vm, "status", "phase") == "Running"]
+    if not running:
+        raise UnseenError("no VM runs")
+    problems = [
+        Problem(
+            str(name_of(vm)), f"VM {name_of(vm)} cannot grow to its maximum: {text(found, 'message')}", Level.WARNING
+        )
+        for vm in running
+        for found in items(vm, "status", "conditions")
+        if (text(found, "type"), text(found, "status")) == ("LimitedByPod", "True")
+    ]
+    return Found(f"{len(running)} VMs run", problems)
+
+
 def has_pods_network(facts: Facts) -> Found:
     """Whether VMs with an address of their own have the network for it."""
     wants = [vm for vm in facts.vms.value if flag(vm, "spec", "extraNetwork", "enable")]

@@ -44,6 +44,15 @@ CHECKS: Final = (
         "kubectl -n {namespace} logs daemonset/neonvm-network",
     ),
     Check(
+        "vms-limits",
+        Section.VMS,
+        "pods of VMs have no limits below their VMs' maximum",
+        guest_nodes.may_grow,
+        "A limit of the pod (`spec.podResources.limits`, the default of a LimitRange, a webhook) is less than the VM's"
+        " maximum and QEMU's own memory. The VM is held below it, because the kubelet would kill QEMU.",
+        "raise or drop the limit, then delete the pod when it suits; kubectl get limitranges -A",
+    ),
+    Check(
         "vms-agents",
         Section.VMS,
         "VMs have one agent each",

@@ -1,0 +1,62 @@
+"""What the limits of a VM's pod leave to its guest: beyond them the kubelet kills QEMU, or slows it down (pure).
+
+They come from ``spec.podResources``, from a LimitRange, or from a webhook; the pod as it is stored says them all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from deploy.neonvm.objects.pods import is_runner
+from protocol.kubernetes.objects import Json, child, items
+from protocol.running_machine import RunningMachine
+from protocol.units import Bytes, MilliCpu, QuantityError
+
+QEMU_OWN: Final = Bytes.parse("256Mi")
+"""Memory that QEMU and the runner need beside the guest's own."""
+
+
+def within_limits(machine: RunningMachine, pod: Json, slot: Bytes) -> RunningMachine:
+    """``machine`` as far as the limits of ``pod`` let it grow, its memory in whole slots above what it boots with.
+
+    The guest has in any case what it boots with: a limit below that kills it, and ``limits_say`` tells.
+    """
+    cpu, mem = _limit(pod, "cpu"), _limit(pod, "memory")
+    if cpu is not None:
+        machine = replace(machine, cpu_max=min(machine.cpu_max, MilliCpu.parse(cpu)))
+    if mem is not None:
+        left = Bytes.parse(mem).minus_or_zero(QEMU_OWN).minus_or_zero(machine.mem_min).down_to(slot)
+        machine = replace(machine, mem_max=min(machine.mem_max, machine.mem_min + left))
+    return machine
+
+
+def limits_say(machine: RunningMachine, pod: Json, slot: Bytes) -> str:
+    """Which limits of ``pod`` keep its guest from growing to what ``machine`` can take; empty if none does."""
+    usable, said = within_limits(machine, pod, slot), list[str]()
+    if usable.cpu_max < machine.cpu_max:
+        said.append(f"its CPU limit of {_limit(pod, 'cpu')} keeps the guest below its maximum of {machine.cpu_max}")
+    mem = _limit(pod, "memory")
+    if mem is not None and Bytes.parse(mem) < machine.mem_min + QEMU_OWN:
+        said.append(
+            f"its memory limit of {mem} is less than the {machine.mem_min} with which the guest boots and {QEMU_OWN} "
+            "for QEMU: the kubelet may kill it"
+        )
+    elif usable.mem_max < machine.mem_max:
+        said.append(
+            f"its memory limit of {mem}, less {QEMU_OWN} for QEMU, keeps the guest at {usable.mem_max} and below its "
+            f"maximum of {machine.mem_max}"
+        )
+    return "; ".join(said)
+
+
+def _limit(pod: Json, name: str) -> str | None:
+    """A limit of the guest's container; None if there is none that can be read."""
+    runner = next((each for each in items(pod, "spec", "containers") if is_runner(each)), {})
+    found = child(runner, "resources", "limits").get(name)
+    try:
+        amount = None if found is None or isinstance(found, bool) else str(found)
+        is_positive = amount is not None and bool((MilliCpu if name == "cpu" else Bytes).parse(amount).value)
+    except QuantityError:
+        return None
+    return amount if is_positive else None

@@ -1,0 +1,66 @@
+"""A pod's limits bound its guest: beyond them the kubelet kills QEMU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deploy.neonvm.controller.plan import plan
+from deploy.neonvm.objects.pod_limits import QEMU_OWN, limits_say, within_limits
+from protocol.kubernetes.objects import Json, child, items, text
+from protocol.running_machine import RunningMachine
+from protocol.units import Bytes, MilliCpu, Resources
+from tests.neonvm.sample_objects import facts, has, runner, virtual_machine
+
+SLOT = Bytes.parse("128Mi")
+MACHINE = RunningMachine(MilliCpu.cores(4), Bytes.parse("256Mi"), Bytes.parse("2Gi"))
+NAMED: Json = {"podName": "db-x", "extraNetIP": "10.1.0.1"}
+
+
+def pod(limits: object) -> Json:
+    return {"spec": {"containers": [{"name": "beside"}, {"name": "neonvm-runner", "resources": {"limits": limits}}]}}
+
+
+@pytest.mark.parametrize(
+    ("limits", "cpu", "mem", "said"),
+    [
+        ({}, "4", "2Gi", ""),
+        ({"memory": "3Gi", "cpu": 8}, "4", "2Gi", ""),
+        ({"autoscaling.neon.tech/guest-devices": "1"}, "4", "2Gi", ""),
+        ({"memory": "512Mi"}, "4", "256Mi", "its memory limit of 512Mi, less 256Mi for QEMU, keeps the guest at 256Mi"),
+        ({"memory": "2Gi"}, "4", "1792Mi", "and below its maximum of 2Gi"),
+        ({"memory": "1000Mi"}, "4", "640Mi", "keeps the guest at 640Mi"),
+        ({"memory": "400Mi"}, "4", "256Mi", "the kubelet may kill it"),
+        ({"cpu": "1500m"}, "1500m", "2Gi", "its CPU limit of 1500m keeps the guest below its maximum of 4"),
+        ({"cpu": 2}, "2", "2Gi", "its CPU limit of 2"),
+        ({"cpu": "much", "memory": True}, "4", "2Gi", ""),
+        ({"cpu": "0", "memory": 0}, "4", "2Gi", ""),
+        ("none", "4", "2Gi", ""),
+    ],
+)
+def test_machine_is_held_within_limits(limits: object, cpu: str, mem: str, said: str) -> None:
+    found = within_limits(MACHINE, pod(limits), SLOT)
+    assert (found.cpu_max, found.mem_max) == (MilliCpu.parse(cpu), Bytes.parse(mem))
+    assert said in limits_say(MACHINE, pod(limits), SLOT)
+    assert bool(limits_say(MACHINE, pod(limits), SLOT)) == bool(said)
+
+
+def test_pod_without_a_guest_limits_nothing() -> None:
+    assert within_limits(MACHINE, {}, SLOT) == MACHINE
+
+
+def test_vm_is_not_ordered_beyond_the_limit_of_its_pod() -> None:
+    """A default of a LimitRange once let a VM be resized to its maximum, and the kubelet kill QEMU without a word."""
+    vm: Any = virtual_machine(NAMED)
+    vm["spec"]["guest"]["memorySlots"]["use"] = 8
+    limited: Any = runner()
+    limited["spec"]["containers"][0]["resources"] = {"limits": {"memory": "3Gi", "cpu": "1"}}
+    made = plan(facts(vm, limited, has("1", "2Gi")))
+    assert made.want == Resources.parse("1", "2Gi")
+    assert child(made.status, "machine") == {"maxCpus": "1", "minMemory": "1Gi", "maxMemory": "2Gi"}
+    said = {text(each, "type"): text(each, "message") for each in items(made.status, "conditions")}
+    assert f"less {QEMU_OWN} for QEMU, keeps the guest at 2Gi" in said["LimitedByPod"]
+    assert "RestartRequired" not in said
+    free = plan(facts(virtual_machine(NAMED), runner(), has("2", "2Gi")))
+    assert "LimitedByPod" not in {text(each, "type") for each in items(free.status, "conditions")}
