@@ -91,6 +91,7 @@ class FakeGuest:
     orders: list[str] = field(default_factory=list)
     switches_when_cancelled: bool = False
     is_mute: bool = False
+    keeps_memory: bool = False
     stops: asyncio.Event | None = None
     over: asyncio.Event = field(default_factory=asyncio.Event)
     reason: str = ""
@@ -162,7 +163,7 @@ class FakeGuest:
 
     async def set_memory(self, use: Bytes) -> None:
         self.orders.append(f"memory {use}")
-        self.has = GuestState(self.has.phase, self.has.cpu, use)
+        self.has = GuestState(self.has.phase, self.has.cpu, self.has.mem if self.keeps_memory else use)
 
     async def stop(self) -> None:
         self.die("it was told to stop")

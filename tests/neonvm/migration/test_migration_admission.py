@@ -2,10 +2,10 @@
 
 import pytest
 
-from protocol.kubernetes.objects import Json, child
-from protocol.kubernetes.resources import MIGRATIONS
+from protocol.kubernetes.objects import Json, child, items, text
+from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
-from tests.neonvm.runtime_fixture import RuntimeFixture
+from tests.neonvm.runtime_fixture import DB, RuntimeFixture
 
 
 async def test_of_two_migrations_of_one_vm_the_second_fails_and_says_why(runtime: RuntimeFixture) -> None:
@@ -59,3 +59,24 @@ async def test_why_a_migration_may_not_begin_is_said_although_the_first_attempt_
     assert await runtime.said("move") == [("MigrationVMGone", "move: there is no VM db")]
     assert await runtime.outcome() == ("Failed", "VMGone")
     assert not child(await runtime.migration() or {}, "metadata").get("finalizers")
+
+
+async def test_vm_whose_memory_never_comes_may_move(runtime: RuntimeFixture) -> None:
+    """An order that is not followed bars moves for a minute, says why after that, and is given to the target too."""
+    pod = await runtime.run_vm()
+    guest = runtime.guests.by_pod[pod]
+    guest.keeps_memory = True
+    await runtime.client.merge_patch(VIRTUAL_MACHINES, DB, {"spec": {"guest": {"memorySlots": {"use": 4}}}})
+    await runtime.pass_time(50)
+    assert (await runtime.status())["phase"] == "Scaling"
+    await runtime.pass_time(25)
+    status = await runtime.status()
+    said = next(each for each in items(status, "conditions") if each["type"] == "ResizeStalled")
+    assert (status["phase"], status["memorySize"]) == ("Running", "2Gi")
+    assert "memory: 2 cpu, 4Gi was ordered; the guest has 2 cpu, 2Gi" in text(said, "message")
+    source, target = await runtime.begin_to_move()
+    source.arrive()
+    await runtime.pass_time(2)
+    status = await runtime.status()
+    assert (status["podName"], status["phase"], status["memorySize"]) == (target.spec.pod.name, "Running", "4Gi")
+    assert [each["type"] for each in items(status, "conditions")] == ["Available"]
