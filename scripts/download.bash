@@ -1,13 +1,20 @@
 # shellcheck shell=bash
 # Sourced by the download scripts: fetches files once, whole, and checked.
 #
-# Rules: a file appears under its name only when it is complete; a file listed in downloads.sha256 must match it; a file
-# that is not listed yet is listed on its first download, so that every later machine gets the same bytes.
+# Rules: a file appears under its name only when it is complete; a file must match downloads.sha256, which lists it by the
+# path of its address, so that a mirror gives the same bytes. A file that is not listed is refused, and with
+# DOWNLOADS_RECORD=1 listed: commit that once the checksum has been compared with the publisher's.
 
 DOWNLOADS_SHA256="${DOWNLOADS_SHA256:-$(dirname "${BASH_SOURCE[0]}")/downloads.sha256}"
 
+# path_of URL: what comes after the host.
+path_of() {
+  local rest=${1#*://}
+  echo "${rest#*/}"
+}
+
 recorded_sum() {
-  [ -f "$DOWNLOADS_SHA256" ] && awk -v url="$1" '$2 == url {print $1}' "$DOWNLOADS_SHA256"
+  [ -f "$DOWNLOADS_SHA256" ] && awk -v path="$(path_of "$1")" '$2 == path {print $1}' "$DOWNLOADS_SHA256"
 }
 
 # matches FILE SUM: whether FILE is there and has that checksum.
@@ -37,6 +44,12 @@ download() {
     echo "$url has sha256 $sum, but $DOWNLOADS_SHA256 says $wanted. Nothing was kept." >&2
     return 1
   fi
-  [ -n "$wanted" ] || echo "$sum $url" >> "$DOWNLOADS_SHA256"
+  if [ -z "$wanted" ] && [ "${DOWNLOADS_RECORD:-}" != 1 ]; then
+    rm -f "$part"
+    echo "$url has sha256 $sum, and $DOWNLOADS_SHA256 does not list it. Nothing was kept." >&2
+    echo "Compare it with what its publisher says, then run this again with DOWNLOADS_RECORD=1." >&2
+    return 1
+  fi
+  [ -n "$wanted" ] || echo "$sum $(path_of "$url")" >> "$DOWNLOADS_SHA256"
   mv "$part" "$file"
 }

@@ -26,11 +26,15 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 _FIELDS: Final = frozenset({"ts", "level", "logger", "msg"})
 _LONGEST: Final = 16 * 1024
 _SECRETS: Final = re.compile(
-    r"eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+"
-    r"|(?<=Bearer )[\w.~+/=-]+"
+    r"(?<=Bearer )[\w.~+/=-]+"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|(?=\"|$))"
 )
-"""In an encoded line: JSON Web Tokens, what follows ``Bearer``, and keys in PEM. None holds a quotation mark."""
+"""In an encoded line: what follows ``Bearer``, and keys in PEM. None holds a quotation mark."""
+
+_RUNS: Final = re.compile(r"[\w.-]{20,}+")
+"""In which a JSON Web Token may be: each character is looked at once, whatever a stranger has put into a line."""
+
+_TOKEN: Final = re.compile(r"eyJ[\w-]{8,}+\.[\w-]{8,}+\.[\w-]++")
 
 
 class JsonFormatter(logging.Formatter):
@@ -60,7 +64,25 @@ class JsonFormatter(logging.Formatter):
             line["error"] = record.exc_text[-_LONGEST:]
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)[-_LONGEST:]
-        return _SECRETS.sub("<secret>", _encoded(line))
+        return without_secrets(_encoded(line))
+
+
+def without_secrets(line: str) -> str:
+    """An encoded line without what looks like a token or a private key, in time that grows with its length alone."""
+    return _RUNS.sub(lambda found: _without_token(found[0]), _SECRETS.sub("<secret>", line))
+
+
+def _without_token(run: str) -> str:
+    """A token begins at the first ``eyJ`` of a segment or not in it: a later one has less after it."""
+    kept, done, at = list[str](), 0, run.find("eyJ")
+    while at >= 0:
+        if found := _TOKEN.match(run, at):
+            kept += (run[done:at], "<secret>")
+            done = next_at = found.end()
+        else:
+            next_at = run.find(".", at) + 1 or len(run)
+        at = run.find("eyJ", next_at)
+    return "".join((*kept, run[done:]))
 
 
 def log_as_json(level: str = "info", stream: TextIO | None = None) -> None:

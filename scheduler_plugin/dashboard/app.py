@@ -68,7 +68,7 @@ def assemble(  # noqa: PLR0913, PLR0917 - each is a part of its own
     """
     telemetry = DashboardTelemetry()
     fleet = Fleet(sources, clock, telemetry)
-    readers = Readers(fleet.journal, secrets.token_hex(4), clock, telemetry)
+    readers = Readers(fleet.journal, secrets.token_hex(32), clock, telemetry)
     fleet.on_news = readers.stir
     doorman = Doorman(fleet, clock, telemetry, judge)
     overheard = Overheard(sources, fleet.hear)

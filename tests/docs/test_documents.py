@@ -17,8 +17,6 @@ from scripts.autoscale.main import app
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FOLDERS = ("agent", "deploy", "docs", "protocol", "scheduler_plugin", "scripts", "tests", "vm_image")
-MADE_BY_USE = {"scripts/downloads.sha256"}
-"""Files that are not kept here, because using a script makes them."""
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 _PATH = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./{{}},*-]+)`")
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -47,7 +45,7 @@ def test_every_link_leads_somewhere(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=by_name)
 def test_every_file_and_folder_that_is_named_exists(document: Path) -> None:
     named = {path for found in _PATH.findall(document.read_text()) for path in spelled_out(found)}
-    assert sorted(path for path in named - MADE_BY_USE if not any(ROOT.glob(path.rstrip("/")))) == []
+    assert sorted(path for path in named if not any(ROOT.glob(path.rstrip("/")))) == []
 
 
 def test_every_document_can_be_found_from_the_index() -> None:

@@ -69,9 +69,9 @@ def publish_plugins(mirror: Path, content: bytes) -> None:
             tar.addfile(member, io.BytesIO(content))
 
 
-def download_cni(tmp_path: Path, address: str) -> subprocess.CompletedProcess[str]:
-    sums = str(tmp_path / "sums")
-    return run("scripts/download-cni.sh", "--dest", str(tmp_path / "cni"), "--mirror", address, DOWNLOADS_SHA256=sums)
+def download_cni(tmp_path: Path, address: str, record: str = "1") -> subprocess.CompletedProcess[str]:
+    given = {"DOWNLOADS_SHA256": str(tmp_path / "sums"), "DOWNLOADS_RECORD": record}
+    return run("scripts/download-cni.sh", "--dest", str(tmp_path / "cni"), "--mirror", address, **given)
 
 
 def test_plugins_are_fetched_once_and_recorded(tmp_path: Path, mirror: tuple[Path, str]) -> None:
@@ -83,8 +83,27 @@ def test_plugins_are_fetched_once_and_recorded(tmp_path: Path, mirror: tuple[Pat
     assert first.stdout.startswith("fetch ")
     assert second.stdout.startswith("have ")
     (archive,) = (tmp_path / "cni").glob("*.tgz")
-    recorded, _, url = (tmp_path / "sums").read_text().strip().partition(" ")
-    assert (recorded, url.startswith(address)) == (hashlib.sha256(archive.read_bytes()).hexdigest(), True)
+    recorded, _, path = (tmp_path / "sums").read_text().strip().partition(" ")
+    assert recorded == hashlib.sha256(archive.read_bytes()).hexdigest()
+    assert path == f"containernetworking/plugins/releases/download/v1.6.2/{archive.name}"
+
+
+def test_download_without_a_known_checksum_is_refused(tmp_path: Path, mirror: tuple[Path, str]) -> None:
+    """The file of checksums was missing, so that whatever came first was believed."""
+    folder, address = mirror
+    publish_plugins(folder, b"plugin")
+    result = download_cni(tmp_path, address, record="")
+    assert result.returncode == 1
+    assert "does not list it. Nothing was kept." in result.stderr
+    assert "DOWNLOADS_RECORD=1" in result.stderr
+    assert (list((tmp_path / "cni").iterdir()), (tmp_path / "sums").exists()) == ([], False)
+
+
+def test_checksums_of_the_plugins_are_kept() -> None:
+    listed = dict(line.split()[::-1] for line in (ROOT / "scripts/downloads.sha256").read_text().splitlines())
+    for arch in ("amd64", "arm64"):
+        name = f"containernetworking/plugins/releases/download/v1.6.2/cni-plugins-linux-{arch}-v1.6.2.tgz"
+        assert len(bytes.fromhex(listed[name])) == 32
 
 
 def test_a_download_that_changed_is_refused_and_nothing_of_it_is_kept(tmp_path: Path, mirror: tuple[Path, str]) -> None:

@@ -2,12 +2,14 @@
 
 Rules that hold here:
 
-- An event's id is ``EPOCH-REVISION``. An id of another process is of another epoch, and its reader begins anew.
+- An event's id is the revision, sealed with the epoch, which is secret: a revision counts what happens in namespaces
+  that its reader may not see. An id of another process or sight says nothing here, and its reader begins anew.
 - A snapshot names the columns of each kind once; rows are arrays. Data is one line of JSON: no text can end an event.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -33,21 +35,40 @@ COLUMNS: Final = {kind: row.__struct_fields__ for kind, row in KINDS.items()}
 HEARTBEAT: Final = b"event: beat\ndata:\n\n"
 """An event and no comment: the page hears of it, and so of its absence."""
 LONGEST_ID: Final = 64
+_SIZE: Final = 8
+"""Bytes of a revision, and of its seal."""
 
 
 def event_id(epoch: str, revision: int) -> str:
-    """The id of an event."""
-    return f"{epoch}-{revision}"
+    """The id of an event: two of them do not say how much happened between them."""
+    number = revision.to_bytes(_SIZE, "big")
+    seal = _keyed(epoch, b"seal", number)
+    return (seal + _mixed(number, _keyed(epoch, b"body", seal))).hex()
 
 
 def revision_in(last_id: str, epoch: str) -> int | None:
     """The revision that a reader of this epoch has seen; None where its id says nothing to us.
 
-    >>> revision_in("ab12-7", "ab12"), revision_in("zz-7", "ab12"), revision_in("ab12-x", "ab12")
+    >>> revision_in(event_id("ab12", 7), "ab12"), revision_in(event_id("zz", 7), "ab12"), revision_in("7", "ab12")
     (7, None, None)
     """
-    known, _, revision = last_id[:LONGEST_ID].rpartition("-")
-    return int(revision) if known == epoch and revision.isascii() and revision.isdigit() else None
+    try:
+        sealed = bytes.fromhex(last_id[:LONGEST_ID])
+    except ValueError:
+        return None
+    seal, body = sealed[:_SIZE], sealed[_SIZE:]
+    if len(body) != _SIZE:
+        return None
+    number = _mixed(body, _keyed(epoch, b"body", seal))
+    return int.from_bytes(number, "big") if _keyed(epoch, b"seal", number) == seal else None
+
+
+def _keyed(epoch: str, use: bytes, text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=_SIZE, key=hashlib.sha256(epoch.encode()).digest(), person=use).digest()
+
+
+def _mixed(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))
 
 
 def next_frame(journal: Journal, epoch: str, sight: Sight, seen: int | None) -> tuple[bytes, int]:

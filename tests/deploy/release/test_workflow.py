@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -15,9 +17,9 @@ from tests import plain_yaml
 from tests.deploy.release.workspace import Workspace
 from tests.deploy.release.workspace import workspace as new_workspace
 
-STEPS: Final[list[dict[str, Any]]] = plain_yaml.load((HERE / ".github/workflows/release.yml").read_text())["jobs"][
-    "release"
-]["steps"]
+WORKFLOWS: Final = HERE / ".github" / "workflows"
+JOBS: Final[dict[str, dict[str, Any]]] = plain_yaml.load((WORKFLOWS / "release.yml").read_text())["jobs"]
+STEPS: Final[list[dict[str, Any]]] = [step for job in JOBS.values() for step in job["steps"]]
 GITHUB: Final = {
     "GITHUB_REPOSITORY": "Team/Scaling",
     "GITHUB_SERVER_URL": "https://github.test",
@@ -45,6 +47,28 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
         done = workspace.run(*command, **GITHUB, **given, GITHUB_ENV=str(variables))
         assert (done.returncode, done.stderr) == (0, ""), step["name"]
     return workspace
+
+
+def test_privileged_job_may_write_nothing() -> None:
+    """It runs what packages bring; the job that signs and publishes runs nothing but commands of this file."""
+    build, publish = JOBS["build"], JOBS["publish"]
+    assert build["permissions"] == {"contents": "read"}
+    assert "--privileged" in build["container"]["options"]
+    writers = {name for name, job in JOBS.items() if "write" in job["permissions"].values()}
+    assert writers == {"images", "publish"}
+    assert not any("container" in JOBS[name] for name in writers)
+    assert not any("checkout" in step.get("uses", "") for step in publish["steps"])
+    assert not any("scripts/" in step.get("run", "") or ".venv" in step.get("run", "") for step in publish["steps"])
+
+
+@pytest.mark.parametrize("workflow", sorted(WORKFLOWS.glob("*.yml")), ids=lambda path: path.stem)
+def test_actions_are_named_by_commits(workflow: Path) -> None:
+    """A tag can be moved to other code."""
+    named = re.findall(r"uses: *(\S+)(.*)", workflow.read_text())
+    assert named
+    for action, comment in named:
+        assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", action), action
+        assert re.fullmatch(r" # v\d+\.\d+\.\d+", comment), action
 
 
 def test_images_are_pushed_with_a_login_to_a_registry_that_takes_their_names(published: Workspace) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import json
 import logging
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from protocol.runtime.json_log import JsonFormatter, log_as_json
+from protocol.runtime.json_log import JsonFormatter, log_as_json, without_secrets
 from tests.scheduler_plugin.certificates import pair
 from tests.scheduler_plugin.objects import token_text
 
@@ -122,3 +123,31 @@ def test_tokens_and_keys_are_left_out_of_every_line_whoever_says_them(stream: io
     assert (first["msg"], first["headers"]) == ("asked with <secret>", {"Authorization": "Bearer <secret>", "n": 1})
     assert (second["cut"], str(second["error"]).count("<secret>")) == ("<secret>", 1)
     assert "BEGIN CERTIFICATE" in str(second["certificate"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["eyJ", "eyJ.", "eyJaaaaaaaa.", "eyJaaaaaaaa.bbbbbbbb.", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----", "Bearer "],
+)
+def test_redaction_takes_time_that_grows_with_the_line(text: str) -> None:
+    """Strangers choose what is logged of them: 240 KB of ``eyJ`` once held the event loop for 16 s."""
+    line = text * (1_000_000 // len(text))
+    began = time.process_time()
+    without_secrets(line)
+    assert time.process_time() - began < 2.0
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("a eyJaaaaaaaa.bbbbbbbb.cc b", "a <secret> b"),
+        ("neyJaaaaaaaa.bbbbbbbb.cc.dd", "n<secret>.dd"),
+        ("x.eyJ.eyJaaaaaaaa.bbbbbbbb.cc", "x.eyJ.<secret>"),
+        ("eyJaaaaaaaa.bbbbbbbb.cc.eyJaaaaaaaa.bbbbbbbb.cc", "<secret>.<secret>"),
+        ("eyJaaaaaaaa.bbb.eyJdddddddd.eeeeeeee.f", "eyJaaaaaaaa.bbb.<secret>"),
+        ("eyJaaaaaaaaaaaaaaaaaaaaaaaaaa", "eyJaaaaaaaaaaaaaaaaaaaaaaaaaa"),
+        ("the-hash-of-an-image-0123456789.abcdef", "the-hash-of-an-image-0123456789.abcdef"),
+    ],
+)
+def test_tokens_are_found_wherever_they_begin(text: str, kept: str) -> None:
+    assert without_secrets(text) == kept

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from scheduler_plugin.dashboard.core.frames import COLUMNS, next_frame
+from scheduler_plugin.dashboard.core.frames import COLUMNS, event_id, next_frame, revision_in
 from scheduler_plugin.dashboard.core.journal import Journal
 from scheduler_plugin.dashboard.core.rows import NodeRow, Row, StandingRow, VmRow
 from scheduler_plugin.dashboard.core.sight import ALL, Sight
@@ -29,7 +29,7 @@ def fleet() -> Journal:
 def test_a_new_reader_gets_everything_with_the_names_of_columns() -> None:
     frame, seen = next_frame(fleet(), "e", ALL, None)
     event, ident, data = parsed(frame)
-    assert (event, ident, seen) == ("snapshot", "e-4", 4)
+    assert (event, ident, seen) == ("snapshot", event_id("e", 4), 4)
     assert data["columns"] == {kind: list(names) for kind, names in COLUMNS.items()}
     assert {kind: len(rows) for kind, rows in data["rows"].items()} == {"vm": 2, "node": 1, "standing": 1}
 
@@ -42,7 +42,22 @@ def test_a_namespace_that_one_may_not_list_does_not_exist() -> None:
     journal.remove("vm", "bank/b")
     assert next_frame(journal, "e", SHOP, 4) == (b"", 5)
     journal.remove("vm", "shop/a")
-    assert parsed(next_frame(journal, "e", SHOP, 5)[0]) == ("diff", "e-6", {"rows": {}, "gone": {"vm": ["shop/a"]}})
+    assert parsed(next_frame(journal, "e", SHOP, 5)[0]) == (
+        "diff",
+        event_id("e", 6),
+        {"rows": {}, "gone": {"vm": ["shop/a"]}},
+    )
+
+
+def test_ids_do_not_count_what_happens_elsewhere() -> None:
+    """The distance of two ids once told a reader of one namespace how much happened in all others."""
+    ids = [event_id("secret", number) for number in range(300)]
+    assert [revision_in(each, "secret") for each in ids] == list(range(300))
+    assert {revision_in(each, "other") for each in ids} == {None}
+    assert len({each[:4] for each in ids}) > 200
+    assert len({each[-4:] for each in ids}) > 200
+    for other in ("", "e-7", "zz", ids[0][:-2], f"{ids[0]}00", ids[0][:16] + ids[1][16:], "ü"):
+        assert revision_in(other, "secret") is None
 
 
 def test_what_is_of_no_known_kind_and_no_namespace_is_not_shown_to_all() -> None:
