@@ -126,14 +126,17 @@ class BareControlPlane:
         self._run(*self._etcd_tool("etcdctl"), f"--endpoints={ETCD_URL}", "snapshot", "save", str(snapshot))
         return snapshot
 
-    def restore(self, snapshot: Path) -> None:
-        """Replaces the store by an older one as Kubernetes asks to: API server and etcd are down meanwhile."""
+    def restore(self, snapshot: Path, *flags: str) -> None:
+        """Replaces the store by an older one as Kubernetes asks to: API server and etcd are down meanwhile.
+
+        ``flags`` are more of ``etcdutl snapshot restore``.
+        """
         self.kill(API_SERVER, STORE)
         self.stores += 1
         peer = "http://127.0.0.1:2380"
         member = ("--name=control", f"--initial-cluster=control={peer}", f"--initial-advertise-peer-urls={peer}")
         into = f"--data-dir={self._data}"
-        self._run(*self._etcd_tool("etcdutl"), "snapshot", "restore", str(snapshot), into, *member)
+        self._run(*self._etcd_tool("etcdutl"), "snapshot", "restore", str(snapshot), into, *member, *flags)
         self.start(STORE, API_SERVER)
 
     def compact(self) -> None:

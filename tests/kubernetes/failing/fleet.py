@@ -90,6 +90,27 @@ class Fleet:
         token = await self.token("default", "vm-agent", TOKEN_AUDIENCE, pod)
         return Vm(name, node, made["metadata"]["uid"], token)
 
+    async def unbound_vm(self) -> Vm:
+        """A VM whose pod has no node yet."""
+        name = f"db-{next(_numbers)}"
+        made = await self.create(VMS, {**_vm(name), "spec": {"guest": _guest(1, 4)}})
+        await self.patch(f"{VMS}/{name}/status", {"status": {"podName": f"{name}-pod"}})
+        pod = _pod(made, "", self.requests)
+        del pod["spec"]["nodeName"]
+        await self.create(PODS, pod)
+        return Vm(name, "", made["metadata"]["uid"], "")
+
+    async def resize(self, vm: Vm, cpu: int, slots: int) -> None:
+        """The VM is ordered to have, and has, so much."""
+        await self.patch(f"{VMS}/{vm.name}", {"spec": {"guest": _guest(cpu, slots)}})
+        await self.patch(f"{VMS}/{vm.name}/status", {"status": {"cpus": cpu, "memorySize": f"{slots}Gi"}})
+
+    async def move(self, vm: Vm, node: str) -> None:
+        """The VM's pod is replaced by one of the same name on another node."""
+        made = _body(await self.http.get(f"{VMS}/{vm.name}"))
+        await self.http.request("DELETE", f"{PODS}/{vm.name}-pod", json={"gracePeriodSeconds": 0})
+        await self.create(PODS, _pod(made, node, self.requests))
+
     async def agent_pod(self, node: str) -> Obj:
         """The pod of the agent of a node."""
         spec = {
@@ -157,7 +178,8 @@ class Fleet:
         found: dict[str, dict[str, Resources]] = {each["metadata"]["name"]: {} for each in await self.list(NODES)}
         for pod in await self.list(PODS):
             name = pod["metadata"]["labels"]["vm.neon.tech/name"]
-            found.setdefault(pod["spec"]["nodeName"], {})[name] = claim(vms[name]) if name in vms else ZERO
+            if "nodeName" in pod["spec"]:
+                found.setdefault(pod["spec"]["nodeName"], {})[name] = claim(vms[name]) if name in vms else ZERO
         return found
 
     async def permits(self) -> dict[str, Resources]:

@@ -126,6 +126,11 @@ class Scheduler:
         }
         return await self.book() == due
 
+    async def bind(self, vm: Vm, uid: str, node: str) -> str:
+        """What it answers to kube-scheduler; empty where the pod of the VM is bound."""
+        body = {"PodName": f"{vm.name}-pod", "PodNamespace": "default", "PodUID": uid, "Node": node}
+        return str((await self.http.post(f"http://{self.extender}/bind", json=body)).json()["Error"])
+
     async def metric(self, name: str) -> float:
         """The sum of a metric over its labels."""
         lines = (await self.http.get(f"{self.probes}/metrics")).text.splitlines()

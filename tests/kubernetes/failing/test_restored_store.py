@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Final
 
 import pytest
 
@@ -13,8 +14,43 @@ from tests.kubernetes.failing.terms import writes_out_of_term
 
 pytestmark = pytest.mark.kubernetes
 
+PLAIN: Final = ()
+BUMPED: Final = ("--bump-revision=1000000000", "--mark-compacted")
+"""As etcd advises for Kubernetes: revisions jump ahead, and objects keep their old versions."""
 
-async def test_the_book_follows_a_restored_store_and_nothing_is_granted_to_what_is_no_more(stage: Stage) -> None:
+BOTH: Final = pytest.mark.parametrize("flags", [PLAIN, BUMPED], ids=["plain", "bumped"])
+
+
+@BOTH
+async def test_book_follows_whatever_was_restored(stage: Stage, flags: tuple[str, ...]) -> None:
+    """After the snapshot VMs have come, gone, shrunk and moved, and a pod was bound; nothing else happens later."""
+    fleet, plane = stage.fleet, stage.plane
+    here, there = await fleet.node(), await fleet.node()
+    shrinks, goes, moves = await fleet.vm(here, 5), await fleet.vm(here, 2), await fleet.vm(there, 2)
+    waits = await fleet.unbound_vm()
+    uid = (await fleet.pod(waits))["metadata"]["uid"]
+    ours = await stage.scheduler(await stage.way())
+    snapshot = plane.save()
+    await fleet.resize(shrinks, 1, 4)
+    await fleet.remove(goes)
+    await fleet.vm(here, 2)
+    await fleet.move(moves, here)
+    assert await ours.bind(waits, uid, there) == ""
+    await until(lambda: ours.has_booked(fleet), "the book is as the objects are")
+
+    plane.restore(snapshot, *flags)
+    await stage.ready()
+    await until(lambda: ours.has_booked(fleet), "the book is what was restored", 20.0)
+    assert over_committed(await fleet.claims()) == []
+    asker = stage.asker(ours, shrinks)
+    assert await asker.ask(Resources.parse("8", "4Gi")) == 200
+    assert asker.granted == Resources.parse("6", "4Gi"), "what is back counts"
+    assert await ours.bind(waits, uid, there) == ""
+    assert (await fleet.pod(waits))["spec"]["nodeName"] == there, "it was really bound again"
+
+
+@BOTH
+async def test_nothing_is_granted_to_what_is_no_more(stage: Stage, flags: tuple[str, ...]) -> None:
     fleet, plane, way = stage.fleet, stage.plane, await stage.way()
     node = await fleet.node()
     stays, goes = await fleet.vm(node), await fleet.vm(node)
@@ -28,7 +64,7 @@ async def test_the_book_follows_a_restored_store_and_nothing_is_granted_to_what_
     ghost = stage.asker(ours, came)
     assert await ghost.ask(Resources.parse("2", "4Gi")) == 200
 
-    plane.restore(snapshot)
+    plane.restore(snapshot, *flags)
     await stage.ready()
     held = {stays.name: agent.granted}
     await until(lambda: ours.has_booked(fleet, held), "the book is what was restored, and what an agent holds", 15.0)
@@ -42,7 +78,8 @@ async def test_the_book_follows_a_restored_store_and_nothing_is_granted_to_what_
     assert over_committed(await fleet.claims()) == []
 
 
-async def test_an_agent_goes_on_with_the_older_object_of_its_vm(stage: Stage) -> None:
+@BOTH
+async def test_an_agent_goes_on_with_the_older_object_of_its_vm(stage: Stage, flags: tuple[str, ...]) -> None:
     fleet, plane, way = stage.fleet, stage.plane, await stage.way()
     vm = await fleet.vm(await fleet.node())
     ours = await stage.scheduler(way)
@@ -50,14 +87,15 @@ async def test_an_agent_goes_on_with_the_older_object_of_its_vm(stage: Stage) ->
     snapshot = plane.save()
     guest.load(2.0)
     await until(lambda: guest.has(Resources.parse("2", "4Gi")), "the VM grows")
-    plane.restore(snapshot)
+    plane.restore(snapshot, *flags)
     await stage.ready()
     await until(lambda: guest.was_below(Resources.parse("2", "4Gi")), "the object orders the former size", 10.0)
     await until(lambda: guest.has(Resources.parse("2", "4Gi")), "the VM grows again")
     assert guest.beyond == []
 
 
-async def test_controllers_go_on_in_a_restored_store(stage: Stage) -> None:
+@BOTH
+async def test_controllers_go_on_in_a_restored_store(stage: Stage, flags: tuple[str, ...]) -> None:
     """A leader whose API server was away for too long ends, as it should, and the other one follows."""
     fleet, plane = stage.fleet, stage.plane
     first = await stage.neonvm(await stage.way())
@@ -69,7 +107,7 @@ async def test_controllers_go_on_in_a_restored_store(stage: Stage) -> None:
     snapshot = plane.save()
     goes = await fleet.bare_vm()
     await until(lambda: fleet.has_pods_of(stays, goes), "the pod of another VM")
-    plane.restore(snapshot)
+    plane.restore(snapshot, *flags)
     await stage.ready()
     back = datetime.now(UTC)
     await until(lambda: fleet.has_pods_of(stays), "what was restored")
