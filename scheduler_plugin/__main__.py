@@ -80,7 +80,8 @@ async def _run(options: argparse.Namespace) -> None:
         leading = DirectApi(leading_pool, found.token)
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         ports = SchedulerPorts(api, reviews, clock, telemetry, identity)
-        program = _alone(ports, settings) if options.lease is None else _replica(ports, leading, settings, options)
+        is_alone = options.lease is None
+        program = _alone(ports, settings, options) if is_alone else _replica(ports, leading, settings, options)
         follower = SettingsFollower(program.feed.use, telemetry)
         access = explain_access(options.explain_token, reviews.api, clock)
         served = listeners(options, program.desk, access)
@@ -123,9 +124,9 @@ class Program:
     retire: Callable[[], Awaitable[object]]
 
 
-def _alone(ports: SchedulerPorts, settings: SchedulerSettings) -> Program:
-    parts = assemble(ports, settings)
-    return Program(parts.service, parts.context.feed, lambda: parts.run(ports.api), parts.context.term.close)
+def _alone(ports: SchedulerPorts, settings: SchedulerSettings, options: argparse.Namespace) -> Program:
+    parts, hold_back = assemble(ports, settings), Seconds(float(options.hold_back))
+    return Program(parts.service, parts.context.feed, lambda: parts.run(ports.api, hold_back), parts.context.term.close)
 
 
 def _replica(

@@ -10,6 +10,7 @@ import asyncio
 from dataclasses import dataclass
 
 from protocol.runtime.clock import Clock
+from protocol.units import Seconds
 from scheduler_plugin.auth.authenticator import TokenAuthenticator
 from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.feed import Feed
@@ -43,12 +44,18 @@ class Parts:
     authenticator: TokenAuthenticator
     service: Service
 
-    async def run(self, api: KubernetesApi) -> None:
-        """Everything that works in the background of a scheduler that acts alone, for ever."""
+    async def run(self, api: KubernetesApi, hold_back: Seconds | None = None) -> None:
+        """Everything that works in the background of a scheduler that acts alone, for ever.
+
+        Decides nothing until ``hold_back`` after it has read the cluster: the one before it, which has ended, may have
+        sent a Binding that is still on its way. None: there was none.
+        """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.context.feed.run(api))
-            tasks.create_task(self.workers.run())
             tasks.create_task(self.authenticator.run())
+            if hold_back is not None:
+                await self.context.feed.hold_back(hold_back)
+            tasks.create_task(self.workers.run())
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from protocol.runtime.tls_files import FollowedTls, server_tls
 from protocol.units import Seconds
 from scheduler_plugin.lease import LeaseTerms
 from scheduler_plugin.program_options import add_explain_token, add_kubeconfig, add_log_level
+from scheduler_plugin.term import SETTLE
 from scheduler_plugin.web.serving import ListenError
 
 Followed = FollowedTls[ssl.SSLContext]
@@ -62,6 +63,14 @@ def _add_lease(found: argparse.ArgumentParser) -> None:
         help="how long a holder that says nothing is believed to act, 2 to 60 whole seconds (default: %(default)s)",
     )
     found.add_argument(
+        "--hold-back",
+        type=_hold_back,
+        default=int(SETTLE),
+        metavar="SECONDS",
+        help="without a Lease: decide nothing for so long after the cluster was read: writes of the one before may"
+        " be on their way, 0 to 60 whole seconds (default: %(default)s)",
+    )
+    found.add_argument(
         "--leader-endpoints",
         action="append",
         default=[],
@@ -90,8 +99,16 @@ def _object_name(text: str) -> ObjectName:
 
 
 def _lease_duration(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 2 <= int(text) <= 60):
-        raise argparse.ArgumentTypeError(f"expected 2 to 60 whole seconds, got {text!r}")
+    return _seconds(text, 2)
+
+
+def _hold_back(text: str) -> int:
+    return _seconds(text, 0)
+
+
+def _seconds(text: str, least: int) -> int:
+    if not (text.isascii() and text.isdecimal() and least <= int(text) <= 60):
+        raise argparse.ArgumentTypeError(f"expected {least} to 60 whole seconds, got {text!r}")
     return int(text)
 
 

@@ -22,6 +22,7 @@ from protocol.names import ANNOTATION_PERMIT_WRITER
 from protocol.permits import decode_writer
 from protocol.ranking.prices import Needs, node_price
 from protocol.runtime.clock import Clock
+from protocol.units import Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.migrations import MIGRATIONS, ClusterMigration
@@ -122,6 +123,17 @@ class Feed:
         finally:
             self._is_refreshing = False
 
+    async def hold_back(self, span: Seconds) -> None:
+        """Gives the ledger nothing before all kinds were listed, ``span`` has passed, and all were listed once more.
+
+        So what a process that has ended had sent by then is known. ``run`` must be running, and nothing listed yet.
+        """
+        await self.refresh()
+        self._is_refreshing = True
+        await self._clock.sleep(span)
+        await self.refresh()
+        self._hand_over()
+
     async def run(self, api: KubernetesApi) -> None:
         """Keeps all informers in step for ever."""
         async with asyncio.TaskGroup() as tasks:
@@ -147,12 +159,14 @@ class Feed:
 
     def listed(self, kind: str) -> None:
         """An informer has listed everything; once all have, the ledger takes in the lists."""
-        is_first = not self.ready.is_set()
         self._listed.add(kind)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
         if self.missing or self._is_refreshing:
             return
         self._resync()
-        if is_first:
+        if not self.ready.is_set():
             self.ready.set()
             self._report.became_ready(len(self.nodes.facts), len(self._ledger.claims))
 

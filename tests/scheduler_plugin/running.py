@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from protocol.units import Seconds
 from scheduler_plugin.app import Parts, SchedulerPorts, assemble
 from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.ledger.invariants import violations
@@ -113,9 +114,16 @@ def following_settings() -> SchedulerSettings:
 
 @asynccontextmanager
 async def running(
-    cluster: FakeCluster, clock: FakeClock, settings: SchedulerSettings | None = None, identity: str = "us"
+    cluster: FakeCluster,
+    clock: FakeClock,
+    settings: SchedulerSettings | None = None,
+    identity: str = "us",
+    hold_back: Seconds | None = None,
 ) -> AsyncIterator[Running]:
-    """A scheduler that has been started; ready if the cluster answers. Each process has an ``identity`` of its own."""
+    """A scheduler that has been started; ready if the cluster answers, ``hold_back`` later if one is given.
+
+    Each process has an ``identity`` of its own.
+    """
     ports = SchedulerPorts(cluster, TokenReviews(cluster), clock, Telemetry(clock.now), identity)
     parts = assemble(ports, settings or usual_settings())
     apps: dict[str, Callable[[], Any]] = {
@@ -123,7 +131,7 @@ async def running(
         "extender": partial(extender_app, parts.service),
         "probes": partial(probes_app, parts.service),
     }
-    background = asyncio.create_task(parts.run(cluster))
+    background = asyncio.create_task(parts.run(cluster, hold_back))
     async with DirectClient(InThisProcess(apps)) as client:
         await settle()
         scheduler = Running(cluster, clock, parts, client)

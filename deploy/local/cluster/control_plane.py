@@ -34,6 +34,9 @@ from protocol.yaml_text import YamlError
 EXTENDER_PORT: Final = 10298
 PROBES_PORT: Final = 10297
 GROUPS_PORT: Final = 10294
+HOLD_BACK: Final = 1
+"""Seconds. What a scheduler that has ended had sent is carried out within milliseconds: nothing lies between."""
+
 _PATIENCE: Final = Seconds(60.0)
 _PAUSE: Final = Seconds(0.05)
 
@@ -81,6 +84,7 @@ def scheduler(folder: ClusterFolder, network: LocalNetwork, host: str) -> Progra
     arguments = [
         *("--config", str(folder.scheduler_config)),
         *("--kubeconfig", str(folder.control_kubeconfig)),
+        f"--hold-back={HOLD_BACK}",
         f"--listen-agents={host}:{network.port_for(AGENTS_PORT)}",
         f"--listen-extender={host}:{network.port_for(EXTENDER_PORT)}",
         f"--listen-metrics={host}:{network.port_for(PROBES_PORT)}",

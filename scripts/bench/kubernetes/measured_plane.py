@@ -89,7 +89,7 @@ class Plane:
     async def service(self) -> AsyncIterator[Running]:
         """Our service with the settings that are shipped, ready."""
         command = [sys.executable, "-m", "scheduler_plugin", f"--kubeconfig={self.folder / 'service.kubeconfig'}"]
-        listens = [f"--listen-agents=127.0.0.1:{AGENTS_PORT}", "--listen-extender=127.0.0.1:10298"]
+        listens = [f"--listen-agents=127.0.0.1:{AGENTS_PORT}", "--listen-extender=127.0.0.1:10298", "--hold-back=0"]
         program = Program(
             (*command, f"--config={MANIFEST}", *listens, f"--listen-metrics={_METRICS}"),
             self.folder / "logs" / "service.log",
