@@ -172,9 +172,9 @@ async def move_and_watch(  # noqa: PLR0913, PLR0917 - what is to move, and how l
             print_lines(console, [move.title])
 
     watch = MoveWatch(client, clock, turned)
+    await watch.begin()
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(watch.run())
-        await watch.synced()
         made = text(await client.create(MIGRATIONS, vm.namespace, migration_of(vm, limit)), "metadata", "uid")
         turned(watch.by_uid(made))
         waits = _Waits(client, vm, console, clock)

@@ -36,6 +36,9 @@ SCHEDULER: Final = ("autoscaling-scheduler", PROBES_PORT, "autoscaling-scheduler
 GROUPS: Final = ("autoscaling-groups", GROUPS_PORT, "autoscale-groups")
 """A program's name (a label of its pods), the port that explains, and its Lease."""
 
+FORWARDED_WITHIN: Final = 90.0
+"""Seconds: kubectl itself waits a minute for the pod to run."""
+
 NAME_LABEL: Final = "app.kubernetes.io/name"
 _FORWARDING: Final = re.compile(r"Forwarding from (127\.0\.0\.1):(\d+)")
 
@@ -162,14 +165,16 @@ class RemoteSite:
         """Through ``kubectl port-forward`` to the VM's pod, which passes the port on to the VM."""
         target = f"pod/{text(vm, 'status', 'podName')}"
         context = ("--context", self._context) if self._context else ()
-        process = await asyncio.create_subprocess_exec(
-            *("kubectl", *context, "--namespace", name_of(vm).namespace, "port-forward", target, f":{port}"),
-            stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "KUBECONFIG": str(self._kubeconfig)},
-        )
         try:
-            line = (await process.stdout.readline()).decode() if process.stdout else ""
-            found = _FORWARDING.search(line)
+            process = await asyncio.create_subprocess_exec(
+                *("kubectl", *context, "--namespace", name_of(vm).namespace, "port-forward", target, f":{port}"),
+                stdout=asyncio.subprocess.PIPE,
+                env={**os.environ, "KUBECONFIG": str(self._kubeconfig)},
+            )
+        except OSError as error:
+            raise SiteError(f"kubectl cannot be run: {error.strerror}") from None
+        try:
+            found = _FORWARDING.search(await _first_line(process, target))
             if found is None:
                 raise SiteError(f"kubectl port-forward {target} gave no port; see its message above")
             yield found[1], int(found[2])
@@ -177,6 +182,15 @@ class RemoteSite:
             if process.returncode is None:
                 process.terminate()
             await process.wait()
+
+
+async def _first_line(process: asyncio.subprocess.Process, target: str) -> str:
+    """Raises ``SiteError`` if there is none in time."""
+    try:
+        async with asyncio.timeout(FORWARDED_WITHIN):
+            return (await process.stdout.readline()).decode() if process.stdout else ""
+    except TimeoutError:
+        raise SiteError(f"kubectl port-forward {target} gave no port within {FORWARDED_WITHIN:g} s") from None
 
 
 class KubernetesSite(RemoteSite):

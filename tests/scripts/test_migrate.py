@@ -12,6 +12,7 @@ import pytest
 import typer
 from rich.console import Console
 
+from deploy.kube.client import ApiError
 from protocol.kubernetes.objects import Json, name_of, uid_of
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, MIGRATIONS
 from protocol.messages import ObjectName
@@ -167,6 +168,13 @@ async def test_a_migration_without_a_controller_ends_the_command(person: Person)
     await person.until(person.looks.done, step=2.0)
     move = await person.looks
     assert (move.phase, move.is_under_way) == ("Pending", True)
+
+
+async def test_one_who_may_not_list_migrations_is_told(person: Person) -> None:
+    person.api.failing, person.api.fault = "GET /apis/vm.neon.tech/v1/virtualmachinemigrations", 403
+    await person.orders()
+    with pytest.raises(ApiError, match="403"):
+        await person.looks
 
 
 async def answered(person: Person, answer: bool) -> int:

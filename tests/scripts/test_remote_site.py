@@ -9,7 +9,8 @@ import pytest
 
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json
-from scripts.autoscale.site import RemoteSite
+from scripts.autoscale import site as site_module
+from scripts.autoscale.site import RemoteSite, SiteError
 
 PODS = "/api/v1/namespaces/scaling/pods"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/scaling/leases/autoscaling-scheduler"
@@ -63,3 +64,28 @@ async def test_an_answer_that_is_no_json_is_none(body: bytes) -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=body))
     site = RemoteSite(Path("none"), ApiClient(httpx.AsyncClient(base_url="http://api", transport=transport)))
     assert await site.of_agent(pod("a-1"), "/explain") is None
+
+
+KUBECTL = {
+    "silent": ("exec sleep 60", "kubectl port-forward pod/db-x gave no port within 0.2 s"),
+    "refusing": ("exit 1", "kubectl port-forward pod/db-x gave no port; see its message above"),
+    "missing": ("", "kubectl cannot be run: No such file or directory"),
+}
+
+
+@pytest.mark.parametrize("kind", KUBECTL)
+async def test_a_port_that_kubectl_does_not_open_is_an_error(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, said = KUBECTL[kind]
+    if script:
+        kubectl = tmp_path / "kubectl"
+        kubectl.write_text(f"#!/bin/sh\n{script}\n")
+        kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if script else str(tmp_path))
+    monkeypatch.setattr(site_module, "FORWARDED_WITHIN", 0.2 if kind == "silent" else 20.0)
+    vm: Json = {"metadata": {"namespace": "shop", "name": "db"}, "status": {"podName": "db-x"}}
+    with pytest.raises(SiteError) as caught:
+        async with answers([], None).into_vm(vm, 5432):
+            pass
+    assert str(caught.value) == said

@@ -80,6 +80,10 @@ class MoveWatch:
         """Watches until cancelled."""
         await self._informer.run()
 
+    async def begin(self) -> None:
+        """Reads all that is there. Raises ``ApiError`` and ``ApiUnavailableError``; ``run`` would try without end."""
+        await self._informer.refresh()
+
     async def synced(self) -> None:
         """Returns once all that is there has been seen: from then on nothing that is made can be missed."""
         await self._informer.synced.wait()
