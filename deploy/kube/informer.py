@@ -54,7 +54,11 @@ Listener = Callable[[Change], None]
 class Informer:
     """The objects of one kind by name. Run ``run`` in a task; wait for ``synced`` before trusting the cache."""
 
-    def __init__(self, client: ApiClient, kind: Resource, clock: Clock) -> None:
+    def __init__(
+        self, client: ApiClient, kind: Resource, clock: Clock, part_of: Callable[[Json], Json] | None = None
+    ) -> None:
+        """``part_of`` says what is kept of each object, for those who need little of many."""
+        self._part_of = part_of
         self._client = client
         self._kind = kind
         self._clock = clock
@@ -146,6 +150,8 @@ class Informer:
     def _store(self, name: ObjectName, new: Json | None) -> None:
         self._unreadable.pop(name, None)
         old = self._objects.get(name)
+        if new is not None and self._part_of is not None:
+            new = self._part_of(new)
         if new is None:
             self._objects.pop(name, None)
         else:

@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 RUN: Final = Path("/run/netns")
 """Where ``ip netns`` keeps the namespaces that have names."""
@@ -20,14 +20,17 @@ _CLONE_NEWNET: Final = 0x40000000
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
+Made = TypeVar("Made")
+
+
 def socket_in(namespace: str) -> socket.socket:
     """A non-blocking TCP socket in the named namespace. Raises ``OSError``."""
-    return _made_in(namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+    return _unblocked(made_in(namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM)))
 
 
 def icmp_in(namespace: str) -> socket.socket:
     """A non-blocking socket of the named namespace that sends and hears ICMP. Raises ``OSError``."""
-    return _made_in(namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP))
+    return _unblocked(made_in(namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)))
 
 
 def frames_in(namespace: str, interface: str) -> socket.socket:
@@ -35,7 +38,7 @@ def frames_in(namespace: str, interface: str) -> socket.socket:
 
     Closing it takes the kernel some milliseconds. Raises ``OSError``.
     """
-    raw = _made_in(namespace, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
+    raw = _unblocked(made_in(namespace, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)))
     try:
         raw.bind((interface, 0))
     except BaseException:
@@ -44,22 +47,26 @@ def frames_in(namespace: str, interface: str) -> socket.socket:
     return raw
 
 
-def _made_in(namespace: str, make: Callable[[], socket.socket]) -> socket.socket:
+def _unblocked(made: socket.socket) -> socket.socket:
+    made.setblocking(False)
+    return made
+
+
+def made_in(namespace: str, make: Callable[[], Made]) -> Made:
+    """Whatever ``make`` opens within the named namespace. Raises ``OSError``."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         there = os.open(RUN / namespace, os.O_RDONLY | os.O_CLOEXEC)
         try:
             _enter(there)
             try:
-                made = make()
+                return make()
             finally:
                 _enter(home)
         finally:
             os.close(there)
     finally:
         os.close(home)
-    made.setblocking(False)
-    return made
 
 
 def _enter(descriptor: int) -> None:

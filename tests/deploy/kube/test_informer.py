@@ -12,7 +12,7 @@ import pytest
 
 from deploy.kube.client import ApiClient
 from deploy.kube.informer import Change, Informer
-from protocol.kubernetes.objects import Json
+from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.resources import PODS
 from tests.fake_clock import FakeClock, settle
 
@@ -118,6 +118,18 @@ async def test_a_relist_reports_what_came_changed_and_went_and_nothing_else() ->
     await watched.informer.refresh()
     assert sorted(watched.heard) == [("changes", "1", "2"), ("comes", "-", "1"), ("goes", "1", "-")]
     assert (watched.names, watched.informer.synced.is_set()) == (["changes", "comes", "stays"], True)
+
+
+async def test_only_the_wanted_part_is_kept_and_compared() -> None:
+    """A change of what is left out is no change."""
+    watched = Watched()
+    informer = Informer(watched.informer._client, PODS, watched.clock, lambda found: {"name": name_of(found).name})
+    heard: list[Json | None] = []
+    informer.listen(lambda change: heard.append(change.new))
+    for version in ("1", "2"):
+        watched.api.pods = [pod("a", version)]
+        await informer.refresh()
+    assert (list(informer.objects.values()), heard) == ([{"name": "a"}], [{"name": "a"}])
 
 
 async def test_a_watch_that_ends_goes_on_from_its_last_event() -> None:
