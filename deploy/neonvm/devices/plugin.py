@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 import grpc
 
 from deploy.neonvm.devices.telemetry import Telemetry
-from deploy.neonvm.devices.wire import NO_OPTIONS, SERVICE, MalformedRequestError, allocation, containers_in, listed
+from deploy.neonvm.devices.wire import NO_OPTIONS, SERVICE, Grant, MalformedRequestError, allocation, listed, places_in
 
 LOG: Final = logging.getLogger("neonvm.devices")
 
@@ -29,13 +29,15 @@ def present(names: Sequence[str], drivers: Path = DRIVERS) -> list[str]:
     return [f"/dev/{name}" for name in names if (drivers / name).exists()]
 
 
-class DevicePlugin:
-    """Offers ``count`` of its resource. ``devices``: the paths of what there is now; ``watchers``: how many follow."""
+class Plugin:
+    """Offers ``count`` places of a resource. ``watchers`` counts the kubelets that follow.
 
-    def __init__(self, count: int, devices: Callable[[], Sequence[str]], telemetry: Telemetry) -> None:
+    ``grant`` says what the containers get for theirs; it may raise ``OSError``.
+    """
+
+    def __init__(self, count: int, grant: Callable[[list[list[str]]], Iterable[Grant]]) -> None:
         self._listed = listed(count)
-        self._devices = devices
-        self._telemetry = telemetry
+        self._grant = grant
         self.watchers = 0
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -62,12 +64,25 @@ class DevicePlugin:
             self.watchers -= 1
 
     async def allocate(self, request: bytes, context: Context) -> bytes:
-        """Whatever the node has, for each container."""
+        """What each container gets."""
         try:
-            containers = containers_in(request)
+            return allocation(self._grant(places_in(request)))
         except MalformedRequestError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        given = self._devices()
-        self._telemetry.allocated(containers)
-        LOG.info("a pod gets what there is", extra={"devices": list(given), "containers": containers})
-        return allocation(given, containers)
+        except OSError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+
+
+class DevicePlugin(Plugin):
+    """Gives each container all devices of the node. ``devices``: the paths of those that there are now."""
+
+    def __init__(self, count: int, devices: Callable[[], Sequence[str]], telemetry: Telemetry) -> None:
+        super().__init__(count, self._all)
+        self._devices = devices
+        self._telemetry = telemetry
+
+    def _all(self, places: list[list[str]]) -> list[Grant]:
+        devices = list(self._devices())
+        self._telemetry.allocated(len(places))
+        LOG.info("a pod gets what there is", extra={"devices": devices, "containers": len(places)})
+        return [Grant(devices)] * len(places)

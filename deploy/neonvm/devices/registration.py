@@ -11,12 +11,11 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Never
+from typing import Final, Never, Protocol
 
 import grpc
 
-from deploy.neonvm.devices.plugin import DevicePlugin
-from deploy.neonvm.devices.telemetry import Telemetry
+from deploy.neonvm.devices.plugin import Plugin
 from deploy.neonvm.devices.wire import KUBELET_SOCKET, REGISTER, registration
 from protocol.backoff import Backoff, Retries
 from protocol.runtime.clock import Clock
@@ -36,6 +35,13 @@ class RegistrationError(Exception):
     """The kubelet does not take the plugin, or its folder cannot be used."""
 
 
+class RegistrationCounter(Protocol):
+    """Counts attempts to register."""
+
+    def registered(self, outcome: str) -> None:
+        """An attempt has ended, as ``done`` or ``failed``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
     """The resource that is offered, and the folder of the kubelet's and its plugins' sockets."""
@@ -52,7 +58,7 @@ class Offer:
 class Registration:
     """One plugin on one node. ``run`` works until cancelled."""
 
-    def __init__(self, offer: Offer, plugin: DevicePlugin, clock: Clock, telemetry: Telemetry) -> None:
+    def __init__(self, offer: Offer, plugin: Plugin, clock: Clock, telemetry: RegistrationCounter) -> None:
         self._offer = offer
         self._plugin = plugin
         self._clock = clock

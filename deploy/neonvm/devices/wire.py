@@ -7,7 +7,8 @@ and only let a pod ask for whatever the node has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol, cast
 
 from google.protobuf.message import DecodeError
@@ -20,6 +21,7 @@ REGISTER: Final = "/v1beta1.Registration/Register"
 KUBELET_SOCKET: Final = "kubelet.sock"
 """Where the kubelet hears plugins, in the folder of their sockets. It makes it anew with each start."""
 
+_PLACE: Final = "place-"
 NO_OPTIONS: Final = b""
 """No call before a container starts, and no wishes for which place it gets."""
 
@@ -30,7 +32,8 @@ _MESSAGES: Final[dict[str, Fields]] = {
     "AllocateRequest": (("container_requests", 1, "many ContainerAllocateRequest"),),
     "ContainerAllocateRequest": (("devices_ids", 1, "many string"),),
     "AllocateResponse": (("container_responses", 1, "many ContainerAllocateResponse"),),
-    "ContainerAllocateResponse": (("devices", 3, "many DeviceSpec"),),
+    "ContainerAllocateResponse": (("mounts", 2, "many Mount"), ("devices", 3, "many DeviceSpec")),
+    "Mount": (("container_path", 1, "string"), ("host_path", 2, "string"), ("read_only", 3, "bool")),
     "DeviceSpec": (("container_path", 1, "string"), ("host_path", 2, "string"), ("permissions", 3, "string")),
 }
 MESSAGES: Final = message_classes("v1beta1", _MESSAGES, "proto3")
@@ -41,19 +44,31 @@ class MalformedRequestError(ValueError):
     """The kubelet's request cannot be read."""
 
 
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one container gets: devices, to read and write, and folders of the node by path inside, read-only."""
+
+    devices: Sequence[str] = ()
+    mounts: Mapping[str, str] = field(default_factory=dict)
+
+
 class _Many(Protocol):
     """A repeated field."""
 
-    def add(self, **fields: str) -> _ContainerResponse:
+    def add(self, **fields: str | bool) -> _Container:
         """Appends one."""
 
     def __len__(self) -> int: ...
 
+    def __iter__(self) -> Iterator[_Container]: ...
 
-class _ContainerResponse(Protocol):
-    """What one container gets."""
+
+class _Container(Protocol):
+    """One container: what it asks for, or what it gets."""
 
     devices: _Many
+    mounts: _Many
+    devices_ids: Sequence[str]
 
 
 class _Message(Protocol):
@@ -83,28 +98,32 @@ def listed(count: int) -> bytes:
     """So many places. They are healthy as long as this program is, also on a node that has nothing to hand out."""
     places = _message("ListAndWatchResponse")
     for number in range(count):
-        places.devices.add(ID=f"place-{number}", health="Healthy")
+        places.devices.add(ID=f"{_PLACE}{number}", health="Healthy")
     return places.SerializeToString()
 
 
-def containers_in(request: bytes) -> int:
-    """For how many containers the kubelet asks. Raises ``MalformedRequestError``."""
+def is_place(name: str) -> bool:
+    """Return True for the name of a place, as ``listed`` writes it."""
+    return name.startswith(_PLACE) and name.removeprefix(_PLACE).isdecimal()
+
+
+def places_in(request: bytes) -> list[list[str]]:
+    """The places that the kubelet has chosen for each container. Raises ``MalformedRequestError``."""
     asked = _message("AllocateRequest")
     try:
         asked.ParseFromString(request)
     except DecodeError as error:
         raise MalformedRequestError(f"expected an AllocateRequest: {error}") from None
-    return len(asked.container_requests)
+    return [list(each.devices_ids) for each in asked.container_requests]
 
 
-def allocation(paths: Sequence[str], containers: int) -> bytes:
-    """Gives each container all devices, each at its own path, to read and to write. There may be none."""
+def allocation(grants: Iterable[Grant]) -> bytes:
+    """What each container gets. It may be nothing."""
     given = _message("AllocateResponse")
-    for _ in range(containers):
-        _give(given.container_responses.add(), paths)
+    for grant in grants:
+        container = given.container_responses.add()
+        for path in grant.devices:
+            container.devices.add(container_path=path, host_path=path, permissions="rw")
+        for inside, outside in grant.mounts.items():
+            container.mounts.add(container_path=inside, host_path=outside, read_only=True)
     return given.SerializeToString()
-
-
-def _give(container: _ContainerResponse, paths: Iterable[str]) -> None:
-    for path in paths:
-        container.devices.add(container_path=path, host_path=path, permissions="rw")
