@@ -133,6 +133,7 @@ _IPROUTE: Final = Packages(
         *("etc/netconfig", "usr/lib/*/tc/*", "usr/lib/tc/*", "usr/lib/*/sasl2/*", "etc/bpf", "var/*"),
     ),
 )
+_NFT: Final = Packages("nftables", ("nftables",), left_out=("etc/*", "lib/systemd/*", "usr/lib/systemd/*", "var/*"))
 _VM_WHEELS: Final = Wheels("vm-wheels", ("neonvm",))
 _VMS: Final = Sources("vms", ("deploy.kube", "deploy.neonvm", "deploy.owned_process", "vm_image"))
 
@@ -196,7 +197,7 @@ IMAGES: Final[Mapping[str, Image]] = {
         Image(
             "neonvm-network",
             "One node's part of the flat network of VMs",
-            (*_VM_SERVICES, _IPROUTE),
+            (*_SERVICES[:3], _VM_WHEELS, *_GRPC, *_SERVICES[3:], _VMS, _IPROUTE, _NFT),
             "deploy.neonvm.overlay.__main__:main",
             (10292,),
             user=ROOT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import httpx
@@ -9,10 +10,10 @@ import pytest
 
 from deploy.kube.client import ApiClient, ApiError
 from deploy.kube.informer import Informer
-from deploy.neonvm.overlay.node_network import NodeNetwork, NodeNetworkDependencies
+from deploy.neonvm.overlay.node_network import WATCHED, NodeNetwork, NodeNetworkDependencies
 from deploy.neonvm.overlay.node_plan import NodePlace
 from protocol.kubernetes.objects import Json, text, texts
-from protocol.kubernetes.resources import NODES, PODS, VIRTUAL_MACHINES
+from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import (
     ANNOTATION_APPROVED,
@@ -96,30 +97,31 @@ async def test_the_controller_may_take_a_move_up_whose_target_is_gone(tmp_path: 
     assert sorted(does - granted("ClusterRole", "neonvm-controller") - granted("Role", "neonvm-controller")) == []
 
 
-async def test_the_network_program_may_do_what_it_does(tmp_path: Path) -> None:
+async def test_the_network_program_may_do_what_it_does() -> None:
     used: set[Right] = set()
     pod = {"metadata": {"namespace": "default", "name": "db-x", "uid": "u1", "labels": {"vm.neon.tech/name": "db"}}}
-    vm = {"metadata": {"name": "db", "uid": "v1"}, "status": {"extraNetIP": "10.100.128.7"}}
 
     def answer(request: httpx.Request) -> httpx.Response:
         used.add(right(request.method, request.url.path, request.url.params))
-        if request.url.path.endswith("/pods"):
-            assert request.url.params["fieldSelector"] == "spec.nodeName=n1"
-            return httpx.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": [pod]})
+        if request.url.path.endswith("/pods/db-x"):
+            return httpx.Response(200, json=pod)
         if request.url.params.get("watch"):
             return httpx.Response(410, json={})
-        if request.url.path.endswith("/nodes"):
-            return httpx.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": []})
-        return httpx.Response(200, json=vm if "virtualmachines" in request.url.path else {"metadata": {}})
+        return httpx.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": []})
+
+    async def holder(_: str) -> ObjectName | None:
+        return ObjectName("default", "db-x")
 
     transport = httpx.MockTransport(answer)
     async with ApiClient(httpx.AsyncClient(base_url="http://api", transport=transport)) as client:
-        nodes = Informer(client, NODES, FakeClock())
-        await nodes.refresh()
-        with pytest.raises(ApiError):
-            await nodes._list_and_watch()
-        network = NodeNetwork(
-            NodePlace("n1", "10.0.0.1", 1500), NodeNetworkDependencies(client, nodes, FakeClock(), tmp_path)
-        )
-        await network.serve(["u1", "u2"])
+        caches = {kind: Informer(client, kind, FakeClock()) for kind in WATCHED}
+        for each in caches.values():
+            await each.refresh()
+            with pytest.raises(ApiError):
+                await each._list_and_watch()
+        deps = NodeNetworkDependencies(client, caches, FakeClock(), holder)
+        network = NodeNetwork(NodePlace("n1", "10.0.0.1", 1500), deps)
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            assert not await network._serve("place-1", theirs)
     assert used == granted("ClusterRole", "neonvm-network")

@@ -6,9 +6,14 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
+from deploy.neonvm.addressing import flat_mac
+from deploy.neonvm.overlay.endpoints import client_claim
 from tests.kubernetes.real_kubernetes import RealKubernetes
 from tests.kubernetes.test_node_failures import pid_of
+
+_ADDRESS: Final = "10.111.255.254"
 
 
 @contextmanager
@@ -17,11 +22,13 @@ def flat_client(cluster: RealKubernetes, node: str = "node-1") -> Iterator[str]:
     command = ["ip", "netns", "identify", str(pid_of(cluster, f"{node} containerd"))]
     of_node = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     client = f"autoscale-client-{os.getpid()}"
+    cluster.apply(client_claim(_ADDRESS, node))
     made = [
         ["ip", "netns", "add", client],
         ["ip", "-n", of_node, "link", "add", "client0", "type", "veth", "peer", "name", "eth0", "netns", client],
+        ["ip", "-n", client, "link", "set", "eth0", "address", flat_mac(_ADDRESS)],
         ["ip", "-n", of_node, "link", "set", "client0", "master", "neonvm0", "mtu", "1400", "up"],
-        ["ip", "-n", client, "address", "add", "10.111.255.254/16", "dev", "eth0"],
+        ["ip", "-n", client, "address", "add", f"{_ADDRESS}/16", "dev", "eth0"],
         ["ip", "-n", client, "link", "set", "eth0", "mtu", "1400", "up"],
     ]
     try:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from deploy.neonvm.objects.pod_form import FLAT_RESOURCE
 from protocol.names import ANNOTATION_CONFIG, MIGRATION_PLURAL
 from protocol.units import Bytes, Resources
 from tests.conformance.cluster import client_of
@@ -57,12 +58,14 @@ HOLD = [{"hold": {"window": "5s"}}]
 AT_ONCE = {"smoothing": {"cpu": HOLD, "memory": HOLD}, "memory": {"cache": {"enabled": False}}}
 """An agent that gives back soon what is not needed."""
 DEVICES = "autoscaling.neon.tech/guest-devices"
+_POD_SECURITY = "pod-security.kubernetes.io/enforce"
 
 
 @pytest.fixture(scope="module")
 def vm(with_vms: RealKubernetes) -> Iterator[RealKubernetes]:
     """The cluster with our programs, and a VM whose database answers, with its agent beside it."""
     cluster = with_vms
+    cluster.kubectl("label", "namespace", "default", f"{_POD_SECURITY}=baseline")
     cluster.apply(password_of("db"), VM)
     try:
         eventually(lambda: is_ready(cluster), "the VM is ready", 240.0)
@@ -70,6 +73,7 @@ def vm(with_vms: RealKubernetes) -> Iterator[RealKubernetes]:
     finally:
         cluster.kubectl("delete", "neonvm/db", "--ignore-not-found")
         eventually(lambda: not cluster.get("pods", PODS)["items"], "its pod is gone")
+        cluster.kubectl("label", "namespace", "default", f"{_POD_SECURITY}-")
 
 
 def is_ready(cluster: RealKubernetes) -> bool:
@@ -103,7 +107,7 @@ def test_every_node_offers_devices_and_a_vm_takes_what_there_is(vm: RealKubernet
     assert [offered(vm, node) for node in NODES] == ["1k", "1k"]
     (pod,) = vm.get("pods", PODS)["items"]
     (runner,) = (each for each in pod["spec"]["containers"] if each["name"] == "neonvm-runner")
-    assert runner["resources"]["limits"] == {DEVICES: "1"}
+    assert runner["resources"]["limits"] == {DEVICES: "1", FLAT_RESOURCE: "1"}
 
 
 def offered(cluster: RealKubernetes, node: str) -> str:

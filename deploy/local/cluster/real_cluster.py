@@ -41,7 +41,14 @@ from deploy.local.kubernetes.machine.exposing import ExposedCluster
 from deploy.local.kubernetes.machine.fabric import lay_out
 from deploy.local.kubernetes.machine.node import KUBELET, Node, NodeError, NodePlace
 from deploy.local.kubernetes.machine.survey import can_show_cpus, machine_size
-from deploy.local.kubernetes.plan.cluster_plan import API_PORT, CONTROL_HOST, ClusterPlan, NodePlan, offered
+from deploy.local.kubernetes.plan.cluster_plan import (
+    API_PORT,
+    CONTROL_HOST,
+    VM_VISITOR,
+    ClusterPlan,
+    NodePlan,
+    offered,
+)
 from deploy.local.kubernetes.plan.node_registration import node_object
 from deploy.local.kubernetes.plan.node_settings import node_files
 from deploy.local.kubernetes.plan.readiness import missing_nodes, unready
@@ -49,8 +56,9 @@ from deploy.local.kubernetes.programs.ensure import NoProgramsError, Programs, e
 from deploy.local.private_file import write_private
 from deploy.local.process import ProcessSupervisor, Program, end, start
 from deploy.neonvm.network.namespaces import NamespaceNetwork
+from deploy.neonvm.overlay.endpoints import client_claim
 from deploy.neonvm.ports import NetworkError
-from protocol.kubernetes.resources import DEPLOYMENTS, NODES, Resource
+from protocol.kubernetes.resources import DEPLOYMENTS, IP_ADDRESSES, NODES, Resource
 from protocol.runtime.clock import SystemClock
 from protocol.units import Instant, Seconds
 
@@ -223,7 +231,9 @@ class RealCluster:
             STOP_KUBELET: lambda node: named(node).stop(KUBELET),
             START_KUBELET: lambda node: named(node).start(KUBELET),
         }
-        exposed = ExposedCluster(self._network, self._plan.nodes[0].name)
+        visited = self._plan.nodes[0].name
+        await ensure(client, IP_ADDRESSES, "", client_claim(VM_VISITOR, visited))
+        exposed = ExposedCluster(self._network, visited)
         stack.push_async_callback(exposed.close)
         ways = Ways(exposed, services)
         await stack.enter_async_context(control_endpoint(self._folder, ways, lambda: self._status(nodes), actions))

@@ -138,11 +138,12 @@ class NamespaceNetwork:
     async def join(self, node: str, bridge: str, address: str, mtu: int) -> None:
         """Gives this machine an address on a bridge of a node; ``connect_joined`` connects from there.
 
-        Raises ``NetworkError`` where the node has no such bridge.
+        Its MAC is that of the flat network's address. Raises ``NetworkError`` if the node has no such bridge.
         """
         place = f"{self._prefix}joined"
         if place not in _names(place):
-            more = (f"link set up0 mtu {mtu}", f"address add {address} dev br0")
+            mac = flat_mac(address.partition("/")[0])
+            more = (f"link set up0 mtu {mtu}", f"link set br0 address {mac}", f"address add {address} dev br0")
             await self._make(place, self._node(node), "joined", more, bridge)
 
     async def connect_joined(self, host: str, port: int) -> socket.socket:

@@ -5,6 +5,7 @@ controller. So these containers get what Pod Security ``restricted`` allows and 
 
 - no volume except the one with the guest's disk. A mount of any other name is dropped, because a webhook may add a
   volume of that name later: ours does, with the agent's tokens.
+- no places of our device plugins: whoever takes all of a node keeps other VMs off it.
 - no environment from Secrets, ConfigMaps or files: reading those is a right of its own.
 - no port of the node, no probe of another host (the kubelet would send it from the node), no lifecycle hook.
 """
@@ -19,7 +20,10 @@ from protocol.kubernetes.objects import Json, child, flag, items, text, whole
 IMAGES: Final = "virtualmachineimages"
 """The volume with the guest's disk."""
 
-_KEPT: Final = ("name", "image", "imagePullPolicy", "command", "args", "workingDir", "resources", "restartPolicy")
+_KEPT: Final = ("name", "image", "imagePullPolicy", "command", "args", "workingDir", "restartPolicy")
+PLACES: Final = "autoscaling.neon.tech/"
+"""How resources begin that device plugins of ours offer."""
+_AMOUNTS: Final = ("requests", "limits")
 _PROBES: Final = ("startupProbe", "livenessProbe", "readinessProbe")
 _PORT: Final = ("name", "containerPort", "protocol")
 _FROM_POD: Final = frozenset({"fieldRef", "resourceFieldRef"})
@@ -30,11 +34,22 @@ def init_container(plain: Json) -> Json:
     return {
         **{key: plain[key] for key in _KEPT if key in plain},
         **{key: plain[key] for key in _PROBES if key in plain and not _names_host(child(plain, key))},
+        **({"resources": own_resources(child(plain, "resources"))} if "resources" in plain else {}),
         "env": [each for each in items(plain, "env") if _is_readable(each)],
         "ports": [{key: each[key] for key in _PORT if key in each} for each in items(plain, "ports")],
         "volumeMounts": [each for each in items(plain, "volumeMounts") if text(each, "name") == IMAGES],
         "securityContext": _security(child(plain, "securityContext")),
     }
+
+
+def own_resources(wanted: Json) -> Json:
+    """The resources that a VM may ask for itself: places on nodes are taken for it, one of each."""
+    kept = {part: {key: value for key, value in child(wanted, part).items() if not _is_place(key)} for part in _AMOUNTS}
+    return {**wanted, **{part: amounts for part, amounts in kept.items() if part in wanted}}
+
+
+def _is_place(resource: str) -> bool:
+    return resource.startswith(PLACES)
 
 
 def _is_readable(variable: Json) -> bool:

@@ -2,7 +2,7 @@
 
 - The VM's own image copies its disk into a volume of the pod; the runner's image has QEMU and the guest's kernel.
 - Nothing in the pod has a privilege. The guest's devices come from the node: ``guest_resource`` brings ``/dev/kvm``
-  where a guest boots on it, and the node's network program hands over the tap, through a folder of this pod alone.
+  where a guest boots on it, and ``FLAT_RESOURCE`` the socket at which the node's network program hands over the tap.
 - A VM's own init containers are built from an allow-list (``init_containers``).
 - A pod of a node that is lost goes after half a minute, not after Kubernetes' five.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from deploy.neonvm.addressing import METRICS_PORT, MONITOR_PORT, RUNNER_PORT
-from deploy.neonvm.objects.init_containers import IMAGES, init_container
+from deploy.neonvm.objects.init_containers import IMAGES, init_container, own_resources
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import is_runner
 from deploy.neonvm.objects.same_guest import DISK
@@ -22,8 +22,12 @@ from protocol.kubernetes.objects import Json, child, flag, items, labels_of, nam
 from protocol.names import LABEL_ENABLED, PASSWORD_KEY, RUNNER_COMMAND
 
 USER: Final = 65532
+FLAT_RESOURCE: Final = "autoscaling.neon.tech/flat-network"
+"""What a pod on the flat network takes one of: ``neonvm-network`` offers it on its node."""
 FLAT_FOLDER: Final = "/run/autoscale/flat"
-"""On the node: a folder for each pod, by its uid, in which it is handed its tap."""
+"""On the node: where that program hands over taps."""
+FLAT_MOUNT: Final = "/run/flat"
+"""In the pod: the folder with its own socket of that program."""
 
 _LOST: Final = 30
 _SECRET: Final = "postgres"  # noqa: S105 - a volume
@@ -94,7 +98,7 @@ class RunnerForm:
             "command": [RUNNER_COMMAND],
             "env": _environment(vm, pod),
             "ports": [*own, *items(plain, "ports")],
-            "resources": self._resources(spec),
+            "resources": self._resources(vm),
             "readinessProbe": {
                 "httpGet": {"path": "/ready", "port": api},
                 "initialDelaySeconds": _FIRST_LOOK,
@@ -108,15 +112,15 @@ class RunnerForm:
                 {"name": "run", "mountPath": "/run/neonvm"},
                 {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - in the pod
                 {"name": _SECRET, "mountPath": "/run/password", "readOnly": True},
-                *(_FLAT_MOUNTS if is_on_flat_network(vm) else []),
             ],
         }
 
-    def _resources(self, spec: Json) -> Json:
-        wanted = child(spec, "podResources")
-        if not self.guest_resource or spec.get("enableAcceleration") is False:
-            return wanted
-        return {**wanted, "limits": {**child(wanted, "limits"), self.guest_resource: "1"}}
+    def _resources(self, vm: Json) -> Json:
+        wanted = own_resources(child(vm, "spec", "podResources"))
+        taken = [FLAT_RESOURCE] if is_on_flat_network(vm) else []
+        if self.guest_resource and child(vm, "spec").get("enableAcceleration") is not False:
+            taken.append(self.guest_resource)
+        return {**wanted, "limits": {**child(wanted, "limits"), **dict.fromkeys(taken, "1")}} if taken else wanted
 
 
 def is_on_flat_network(vm: Json) -> bool:
@@ -140,7 +144,6 @@ _CONTAINER_SECURITY: Final[Json] = {
     "capabilities": {"drop": ["ALL"]},
     "readOnlyRootFilesystem": True,
 }
-_FLAT_MOUNTS: Final[list[Json]] = [{"name": "flat", "mountPath": "/run/flat", "subPathExpr": "$(POD_UID)"}]
 
 
 _IDENTITY: Final = "kube-api-access"
@@ -207,11 +210,9 @@ def _password_of(vm: Json) -> Json:
 
 
 def _volumes(vm: Json) -> list[Json]:
-    flat: Json = {"name": "flat", "hostPath": {"path": FLAT_FOLDER, "type": "DirectoryOrCreate"}}
     return [
         {"name": IMAGES, "emptyDir": {}},
         {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}},
         {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
         {"name": _SECRET, "secret": _password_of(vm)},
-        *([flat] if is_on_flat_network(vm) else []),
     ]

@@ -7,6 +7,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -14,10 +15,14 @@ import httpx
 
 from deploy.kube.client import ApiClient, BearerAuth
 from deploy.kube.informer import Informer
-from deploy.neonvm.objects.pod_form import FLAT_FOLDER
-from deploy.neonvm.overlay.node_network import NodeNetwork, NodeNetworkDependencies, place_of
+from deploy.neonvm.devices.plugin import Plugin
+from deploy.neonvm.devices.registration import Offer, Registration
+from deploy.neonvm.objects.pod_form import FLAT_FOLDER, FLAT_RESOURCE
+from deploy.neonvm.overlay.endpoints import part_of
+from deploy.neonvm.overlay.node_network import WATCHED, NodeNetwork, NodeNetworkDependencies, place_of
+from deploy.neonvm.overlay.tap_places import COUNT, PlaceHolders, grants
+from deploy.neonvm.overlay.taps import TapSockets
 from deploy.neonvm.overlay.telemetry import Telemetry
-from protocol.kubernetes.resources import NODES
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.keep_alive import probed_transport
 from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
@@ -37,7 +42,16 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="neonvm-network", description=DESCRIPTION)
     found.add_argument("--node", default=os.environ.get("NODE_NAME", ""), help="this node (default: $NODE_NAME)")
     found.add_argument("--address", default=os.environ.get("NODE_IP", ""), help="its address (default: $NODE_IP)")
-    found.add_argument("--folder", type=Path, default=Path(FLAT_FOLDER), help="of its pods (default: %(default)s)")
+    for flag, folder, what in (
+        ("--folder", FLAT_FOLDER, "where pods are handed their taps"),
+        ("--device-plugins", "/var/lib/kubelet/device-plugins", "the kubelet's folder of device plugins"),
+        ("--pod-resources", "/var/lib/kubelet/pod-resources", "the kubelet's folder with its PodResources socket"),
+    ):
+        found.add_argument(
+            flag, type=Path, default=Path(folder), metavar="FOLDER", help=f"{what} (default: %(default)s)"
+        )
+    isolation = "whether VMs reach only those of their own namespace, or all (default: %(default)s)"
+    found.add_argument("--isolation", choices=("namespace", "none"), default="namespace", help=isolation)
     where = "where /metrics /healthz /readyz are (default: %(default)s)"
     found.add_argument("--listen", default="127.0.0.1:10292", help=where)
     add_kubeconfig(found)
@@ -63,20 +77,38 @@ async def _run(options: argparse.Namespace) -> None:
         trust_env=False,
     )
     async with ApiClient(http) as client:
-        nodes = Informer(client, NODES, clock)
+        caches = {kind: Informer(client, kind, clock, part_of) for kind in WATCHED}
         place = await place_of(options.node, options.address)
-        network = NodeNetwork(place, NodeNetworkDependencies(client, nodes, clock, options.folder))
+        telemetry = Telemetry(lambda: network.is_up)
+        holders, isolated = PlaceHolders(options.pod_resources), options.isolation == "namespace"
+        deps = NodeNetworkDependencies(client, caches, clock, holders, isolated, telemetry.dropped)
+        network = NodeNetwork(place, deps)
+        sockets = TapSockets(options.folder, network.serve)
+        plugin = Plugin(COUNT, partial(grants, sockets))
+        registration = Registration(Offer(FLAT_RESOURCE, options.device_plugins), plugin, clock, telemetry)
         async with asyncio.TaskGroup() as tasks:
-            telemetry = Telemetry(lambda: network.is_up)
-            background = [tasks.create_task(nodes.run()), tasks.create_task(network.run())]
-            probes = probes_app("neonvm-network", DESCRIPTION, lambda: _ready(network), telemetry.page)
+            background = [tasks.create_task(each.run()) for each in caches.values()]
+            background += [tasks.create_task(network.run()), tasks.create_task(_offer(network, sockets, registration))]
+            probes = probes_app("neonvm-network", DESCRIPTION, lambda: _ready(network, registration), telemetry.page)
             await serve([Listener("probes", probes, options.listen, limits=LIMITS)], stop)
             for task in background:
                 task.cancel()
 
 
-def _ready(network: NodeNetwork) -> tuple[bool, str]:
-    return (True, "ok") if network.is_up else (False, "the node's part of the network is not made yet")
+async def _offer(network: NodeNetwork, sockets: TapSockets, registration: Registration) -> None:
+    """Offers places to pods once there is a network to plug them into."""
+    await network.up.wait()
+    try:
+        sockets.restore()
+        await registration.run()
+    finally:
+        sockets.close()
+
+
+def _ready(network: NodeNetwork, registration: Registration) -> tuple[bool, str]:
+    if not network.is_up:
+        return False, f"the node's part of the flat network is not up: {network.reason}"
+    return (True, "ok") if registration.is_registered else (False, "the kubelet does not follow this plugin yet")
 
 
 if __name__ == "__main__":

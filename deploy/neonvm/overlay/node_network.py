@@ -1,6 +1,7 @@
-"""Keeps one node's part of the flat network, and gives taps to its runner pods.
+"""Keeps one node's part of the flat network and its fence, and gives taps to its runner pods.
 
-- A pod is known by its folder, which the kubelet mounts into that pod alone; its address by the API server.
+- The fence comes first: where nftables cannot judge bridged frames, no tap is handed out.
+- A pod is known by its place, which the kubelet has given to it alone; its address by the API server.
 - What cannot be done now is tried again; what runs already does not depend on this program.
 """
 
@@ -9,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Never
 
 import msgspec
@@ -18,42 +20,53 @@ import msgspec
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
 from deploy.kube.informer import Informer
 from deploy.neonvm.network.commands import run
+from deploy.neonvm.overlay.endpoints import Endpoint, FlatObjects, endpoints, rightful_address
+from deploy.neonvm.overlay.fence import BRIDGE, TABLE, Elements, anew, changed, elements
 from deploy.neonvm.overlay.node_plan import (
-    TUNNEL,
     NodePlace,
     forwarding,
     made_of,
+    named,
     peers,
     plugged_in,
-    rightful_address,
     tap_name,
+    taps_in,
 )
-from deploy.neonvm.overlay.taps import forget, hand_over, open_folders, open_tap, waiting
+from deploy.neonvm.overlay.taps import hand_over, open_tap
 from deploy.neonvm.ports import NetworkError
-from deploy.neonvm.remote.address_choice import owner_of
 from deploy.neonvm.runner.flat_tap import TapOffer
-from protocol.kubernetes.objects import Json, labels_of, text, uid_of
-from protocol.kubernetes.resources import IP_ADDRESSES, PODS, VIRTUAL_MACHINES
+from protocol.kubernetes.objects import Json, name_of, text, uid_of
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import IP_ADDRESSES, MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
-from protocol.names import LABEL_VM_NAME
 from protocol.runtime.clock import Clock
-from protocol.units import Seconds
+from protocol.units import Instant, Seconds
 
 LOG: Final = logging.getLogger("neonvm.network")
 
-_LOOK: Final = Seconds(0.5)
-_LEFT_FOR: Final = 600.0
+WATCHED: Final = (NODES, VIRTUAL_MACHINES, MIGRATIONS, IP_ADDRESSES)
+
+_AGAIN: Final = Seconds(1.0)
 _RENEW: Final = Seconds(10.0)
+_SETTLED: Final = Seconds(0.5)
+"""Changes are gathered for so long before the fence follows; a move is announced seconds before it happens."""
+_COUNTED: Final = Seconds(60.0)
+_AT_ONCE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class NodeNetworkDependencies:
-    """What it works with. ``root`` holds the folders of this node's pods, ``nodes`` is the cache of all nodes."""
+    """What it works with: caches of the kinds in ``WATCHED``, and ``holder``, which says what pod has a place.
+
+    ``isolated``: VMs of different namespaces do not reach each other. ``dropped`` is told the kernel's counters.
+    """
 
     client: ApiClient
-    nodes: Informer
+    caches: dict[Resource, Informer]
     clock: Clock
-    root: Path
+    holder: Callable[[str], Awaitable[ObjectName | None]]
+    isolated: bool = True
+    dropped: Callable[[dict[str, int]], None] = lambda _: None
 
 
 class NodeNetwork:
@@ -62,94 +75,174 @@ class NodeNetwork:
     def __init__(self, place: NodePlace, deps: NodeNetworkDependencies) -> None:
         self._place = place
         self._deps = deps
-        self.is_up = False
+        self._loaded: Elements | None = None
+        self._changed = asyncio.Event()
+        self._counts_at = deps.clock.now()
+        self._lock = asyncio.Lock()
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self.reason = "the API server has not been listed yet"
+        self.up = asyncio.Event()
+        for each in deps.caches.values():
+            each.listen(lambda _: self._changed.set())
 
-    async def run(self) -> None:
-        """Keeps tunnel and peers, and serves pods."""
-        await self._deps.nodes.synced.wait()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keep_up())
-            tasks.create_task(self._keep_serving())
+    @property
+    def is_up(self) -> bool:
+        """Whether the network is made and fenced."""
+        return not self.reason
 
-    async def _keep_up(self) -> Never:
+    async def run(self) -> Never:
+        """Keeps bridge, tunnel, fence and forwarding as the API says."""
+        for each in self._deps.caches.values():
+            await each.synced.wait()
         while True:
+            pause = _RENEW
             try:
                 await self.renew()
-                self.is_up = True
+                self.reason = ""
+                self.up.set()
             except (NetworkError, msgspec.DecodeError) as error:
-                LOG.warning("the node's part of the flat network cannot be kept", extra={"reason": str(error)})
-            await self._deps.clock.sleep(_RENEW)
+                self.reason, pause = str(error), _AGAIN
+                LOG.warning("flat network not kept up; no taps are handed out", extra={"reason": str(error)})
+            await self._wait(pause)
+
+    async def _wait(self, pause: Seconds) -> None:
+        waits = asyncio.ensure_future(self._deps.clock.sleep(pause))
+        changes = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait((waits, changes), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waits.cancel()
+            changes.cancel()
+        await self._deps.clock.sleep(_SETTLED)
 
     async def renew(self) -> None:
-        """Makes what is missing and follows the cluster's nodes. Raises ``NetworkError``."""
-        found = msgspec.json.decode(await run("ip", "-j", "link"), type=list[dict[str, object]])
-        names = [str(each.get("ifname")) for each in found]
-        await run("ip", "-batch", "-", lines=made_of(self._place, names))
-        present = msgspec.json.decode(
-            await run("bridge", "-j", "fdb", "show", "dev", TUNNEL), type=list[dict[str, object]]
-        )
-        others = peers(self._deps.nodes.objects.values(), self._place.name)
-        if changes := forwarding(present, others):
-            await run("bridge", "-batch", "-", lines=changes)
+        """Makes what is missing, and follows the API. Raises ``NetworkError``."""
+        self._changed.clear()
+        async with self._lock:
+            links = await _json("ip", "-j", "link")
+            await self._fence(links)
+            lines = made_of(self._place, [str(each.get("ifname")) for each in links])
+            await run("ip", "-batch", "-", lines=lines)
+            await self._adopt(links)
+            others, found = self._peers(), self._endpoints()
+            present = await _json("bridge", "-j", "fdb", "show", "br", BRIDGE)
+            if lines := forwarding(present, others, found, self._place.name):
+                await run("bridge", "-batch", "-", lines=lines)
+            await self._count()
 
-    async def _keep_serving(self) -> Never:
-        while True:
+    async def _fence(self, links: list[dict[str, object]]) -> None:
+        """Loads the rules if they are not there, and changes what has changed since. Raises ``NetworkError``."""
+        taps = {name: address for name, address in taps_in(links).items() if address}
+        wanted = elements(self._endpoints(), taps, self._peers(), self._deps.isolated)
+        if self._loaded is not None and not await self._is_fenced():
+            LOG.warning("the fence was removed by another program; loading it again")
+            self._loaded = None
+        before, self._loaded = self._loaded, None
+        if lines := anew(wanted) if before is None else changed(before, wanted):
             try:
-                await asyncio.to_thread(open_folders, self._deps.root)
-            except OSError as error:
-                LOG.warning("the folders of pods cannot be opened", extra={"reason": str(error)})
-            if self.is_up and (uids := await asyncio.to_thread(waiting, self._deps.root)):
+                await run("nft", "-f", "-", lines=lines)
+            except NetworkError as error:
+                raise NetworkError(f"nftables does not take the rules for bridged frames: {error}") from error
+        self._loaded = wanted
+
+    async def _is_fenced(self) -> bool:
+        """Return False if somebody has removed our tables, as a reload of a node's firewall does."""
+        found = msgspec.json.decode(await run("nft", "-j", "list", "chains"))
+        chains = [each["chain"] for each in found.get("nftables", ()) if "chain" in each]
+        return {each.get("family") for each in chains if each.get("table") == TABLE} >= {"inet", "bridge"}
+
+    async def _count(self) -> None:
+        """Reads the kernel's counters, now and then: nft reads all sets for it. Raises ``NetworkError``."""
+        if self._deps.clock.now() < self._counts_at:
+            return
+        self._counts_at = Instant(self._deps.clock.now() + _COUNTED)
+        counts = dict[str, int]()
+        for family in ("inet", "bridge"):
+            found = msgspec.json.decode(await run("nft", "-j", "list", "counters", "table", family, TABLE))
+            for each in found.get("nftables", ()):
+                if isinstance(counter := each.get("counter"), dict):
+                    counts[str(counter.get("name"))] = int(counter.get("packets", 0))
+        self._deps.dropped(counts)
+
+    def _objects(self) -> FlatObjects:
+        caches = self._deps.caches
+        return FlatObjects(
+            caches[IP_ADDRESSES].objects, caches[VIRTUAL_MACHINES].objects, list(caches[MIGRATIONS].objects.values())
+        )
+
+    def _endpoints(self) -> list[Endpoint]:
+        return endpoints(self._objects())
+
+    def _peers(self) -> dict[str, frozenset[str]]:
+        return peers(self._deps.caches[NODES].objects.values(), self._place.name)
+
+    async def _adopt(self, links: list[dict[str, object]]) -> None:
+        """Notes the addresses of taps that an earlier version has handed out. Raises ``NetworkError``."""
+        unnamed = {name for name, address in taps_in(links).items() if not address}
+        if not unnamed:
+            return
+        for vm in self._deps.caches[VIRTUAL_MACHINES].objects.values():
+            if text(vm, "status", "node") == self._place.name and (pod := text(vm, "status", "podName")):
+                found = await self._pod(ObjectName(name_of(vm).namespace, pod))
+                tap = tap_name(uid_of(found or {}))
+                if found is not None and tap in unnamed and (address := rightful_address(found, self._objects())):
+                    await run("ip", "-batch", "-", lines=named(tap, address))
+                    self._changed.set()
+
+    async def _pod(self, name: ObjectName) -> Json | None:
+        """Raises ``NetworkError``."""
+        try:
+            return await self._deps.client.get(PODS, name)
+        except ApiError as error:
+            if error.kind is RefusalKind.NOT_FOUND:
+                return None
+            raise NetworkError(str(error)) from error
+        except ApiUnavailableError as error:
+            raise NetworkError(str(error)) from error
+
+    async def serve(self, place: str, connection: socket.socket) -> None:
+        """Hands its tap to the pod that has ``place``, as soon as it may have one. Raises ``OSError``."""
+        while True:
+            async with self._turns:
                 try:
-                    await self.serve(uids)
-                except (ApiError, ApiUnavailableError, OSError) as error:
-                    LOG.warning("the pods of this node cannot be listed", extra={"reason": str(error)})
-            await self._deps.clock.sleep(_LOOK)
+                    if self.is_up and await self._serve(place, connection):
+                        return
+                except NetworkError as error:
+                    extra = {"place": place, "reason": str(error)}
+                    LOG.warning("pod not plugged in yet; trying again", extra=extra)
+            await self._deps.clock.sleep(_AGAIN)
 
-    async def serve(self, uids: list[str]) -> None:
-        """Plugs in the pods that wait, each whatever becomes of the others.
+    async def _serve(self, place: str, connection: socket.socket) -> bool:
+        holder = await self._deps.holder(place)
+        pod = await self._pod(holder) if holder is not None else None
+        address = rightful_address(pod, self._objects()) if pod is not None else ""
+        if pod is None or not address or text(pod, "spec", "nodeName") != self._place.name:
+            LOG.debug("no tap for this pod: no VM names it", extra={"place": place, "pod": str(holder or "")})
+            return False
+        await self._plug_in(uid_of(pod), address, connection)
+        LOG.info("pod plugged in", extra={"pod": str(holder), "address": address})
+        return True
 
-        Raises ``ApiError``, ``ApiUnavailableError`` and ``OSError`` where none can be looked at.
-        """
-        here = await self._deps.client.list(PODS, field_selector=f"spec.nodeName={self._place.name}")
-        pods = {uid_of(each): each for each in here.objects}
-        await asyncio.to_thread(forget, self._deps.root, pods.keys(), self._deps.clock.wall() - _LEFT_FOR)
-        for uid in uids:
-            if (pod := pods.get(uid)) is not None:
-                await self._serve_one(uid, pod)
-
-    async def _serve_one(self, uid: str, pod: Json) -> None:
-        name = text(pod, "metadata", "name")
-        try:
-            if address := await self._address(pod):
-                await self._plug_in(uid, address)
-                LOG.info("a pod was plugged in", extra={"pod": name, "address": address})
-        except (ApiError, ApiUnavailableError, NetworkError, OSError) as error:
-            LOG.warning("a pod could not be plugged in yet", extra={"pod": name, "reason": str(error)})
-
-    async def _address(self, pod: Json) -> str:
-        name = ObjectName(text(pod, "metadata", "namespace"), labels_of(pod).get(LABEL_VM_NAME, ""))
-        vm = await self._deps.client.get(VIRTUAL_MACHINES, name)
-        wanted = text(vm, "status", "extraNetIP")
-        if not wanted:
-            return ""
-        claim = await self._deps.client.get(IP_ADDRESSES, ObjectName("", wanted))
-        return rightful_address(pod, vm, owner_of(claim)[1])
-
-    async def _plug_in(self, uid: str, address: str) -> None:
+    async def _plug_in(self, uid: str, address: str, connection: socket.socket) -> None:
         name = tap_name(uid)
-        descriptor = await asyncio.to_thread(open_tap, name)
+        descriptor = open_tap(name)
         try:
+            await run("ip", "-batch", "-", lines=named(name, address))
+            async with self._lock:
+                await self._fence(await _json("ip", "-j", "link"))
             await run("ip", "-batch", "-", lines=plugged_in(name, self._place.mtu))
-            offer = TapOffer(address, self._place.mtu)
-            await asyncio.to_thread(hand_over, self._deps.root / uid, descriptor, offer)
+            hand_over(connection, descriptor, TapOffer(address, self._place.mtu))
         finally:
             os.close(descriptor)
 
 
+async def _json(*command: str) -> list[dict[str, object]]:
+    return msgspec.json.decode(await run(*command) or "[]", type=list[dict[str, object]])
+
+
 async def place_of(name: str, address: str) -> NodePlace:
     """This node as its interfaces say it. Raises ``NetworkError`` where ``address`` is on none of them."""
-    found = msgspec.json.decode(await run("ip", "-j", "address"), type=list[dict[str, object]])
-    for each in found:
+    for each in await _json("ip", "-j", "address"):
         addresses = each.get("addr_info")
         mtu = each.get("mtu")
         if isinstance(addresses, list) and isinstance(mtu, int) and any(_is(one, address) for one in addresses):

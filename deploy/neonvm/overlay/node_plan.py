@@ -1,24 +1,22 @@
 """What a node's part of the flat network consists of, and what has to be changed for it (pure).
 
-A bridge joins the taps of the node's VMs with one VXLAN device. What is for everybody, or for a VM that no frame has
-come from yet, goes to every other node; the device learns the rest from what arrives.
+A bridge joins the taps of the node's VMs with one VXLAN device. Both learn, but only from frames that the fence has let
+through: a VM that moves is followed within the same instant, and nobody else can claim its place.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Final
 
+from deploy.neonvm.addressing import RETURNED_MAC, flat_mac
+from deploy.neonvm.overlay.endpoints import Endpoint, is_v4
+from deploy.neonvm.overlay.fence import BRIDGE, PORT, TAP_PREFIX, TUNNEL
 from protocol.kubernetes.objects import Json, items, name_of, text
 
-BRIDGE: Final = "neonvm0"
-TUNNEL: Final = "neonvm-vxlan"
 NETWORK_ID: Final = 4097
-PORT: Final = 8479
-"""Not VXLAN's own: the cluster's network may use that."""
 
 _OVERHEAD: Final = 50
 _EVERYBODY: Final = "00:00:00:00:00:00"
@@ -50,53 +48,104 @@ def made_of(place: NodePlace, existing: Iterable[str]) -> list[str]:
         made.append(f"link add {TUNNEL} {tunnel}")
     return [
         *made,
-        f"link set {TUNNEL} mtu {place.mtu} master {BRIDGE} addrgenmode none up",
-        f"link set {BRIDGE} mtu {place.mtu} addrgenmode none up",
+        f"link set {TUNNEL} mtu {place.mtu} master {BRIDGE} addrgenmode none arp off",
+        f"link set {TUNNEL} type bridge_slave flood off mcast_flood off",
+        f"link set {TUNNEL} up",
+        f"link set {BRIDGE} mtu {place.mtu} addrgenmode none arp off",
+        f"link set {BRIDGE} type bridge no_linklocal_learn 1",
+        f"link set {BRIDGE} up",
     ]
 
 
+def named(tap: str, address: str) -> list[str]:
+    """The lines that note on a tap whose it is, which outlives this program."""
+    return [f"link set {tap} alias {address}"]
+
+
 def plugged_in(tap: str, mtu: int) -> list[str]:
-    """The lines that plug a tap into the bridge."""
-    return [f"link set {tap} mtu {mtu} master {BRIDGE} addrgenmode none up"]
+    """The lines that plug a tap into the bridge. An interface that is up already would get an IPv6 address."""
+    return [f"link set {tap} mtu {mtu} master {BRIDGE} addrgenmode none arp off", f"link set {tap} up"]
+
+
+def taps_in(links: Iterable[Mapping[str, object]]) -> dict[str, str]:
+    """The address that is noted on each tap of this node; empty for one of an earlier version."""
+    found = {str(each.get("ifname")): str(each.get("ifalias", "")) for each in links}
+    return {name: alias for name, alias in found.items() if _is_tap(name)}
+
+
+def _is_tap(name: str) -> bool:
+    return len(name) == _LONGEST_NAME and name.startswith(TAP_PREFIX)
 
 
 def tap_name(pod_uid: str) -> str:
     """The name of a pod's tap, which no other pod's has."""
-    return f"nv{hashlib.sha256(pod_uid.encode()).hexdigest()}"[:_LONGEST_NAME]
+    return f"{TAP_PREFIX}{hashlib.sha256(pod_uid.encode()).hexdigest()}"[:_LONGEST_NAME]
 
 
-def peers(nodes: Iterable[Json], here: str) -> frozenset[str]:
-    """The addresses of all other nodes, of the same family as this one's."""
-    found = set()
-    for node in nodes:
-        if name_of(node).name != here:
-            found |= {text(each, "address") for each in items(node, "status", "addresses") if _is_internal(each)}
-    return frozenset(each for each in found if _is_v4(each))
+def peers(nodes: Iterable[Json], here: str) -> dict[str, frozenset[str]]:
+    """The addresses of all other nodes by name, of the same family as this one's."""
+    return {
+        name_of(node).name: frozenset(
+            address
+            for each in items(node, "status", "addresses")
+            if _is_internal(each) and is_v4(address := text(each, "address"))
+        )
+        for node in nodes
+        if name_of(node).name != here
+    }
 
 
 def _is_internal(address: Mapping[str, object]) -> bool:
     return address.get("type") == "InternalIP"
 
 
-def _is_v4(address: str) -> bool:
-    try:
-        return ip_address(address).version == 4
-    except ValueError:
-        return False
+def forwarding(
+    present: Iterable[Mapping[str, object]],
+    peers: Mapping[str, frozenset[str]],
+    found: Iterable[Endpoint],
+    here: str,
+) -> list[str]:
+    """The lines for ``bridge -batch`` that lead frames to where ``found`` has their receivers.
+
+    - What is for everybody goes to all ``peers``.
+    - What the bridge and the tunnel have learned stays if the API agrees, so that a VM that moves is followed at once.
+    - Entries that are not learned yet are added; the bridge sends no frame into the tunnel for a MAC that it lacks.
+    """
+    tunnel, ports = _tables(present)
+    everybody = frozenset(address for each in peers.values() for address in each)
+    lines = _flooding(tunnel.pop(_EVERYBODY, set()), everybody)
+    wanted = {flat_mac(each.address): each.nodes for each in found}
+    for mac in sorted(tunnel.keys() | wanted.keys()):
+        nodes = wanted.get(mac, ())
+        allowed = [address for node in nodes if node != here for address in sorted(peers.get(node, ()))]
+        has = tunnel.get(mac, set())
+        lines += [f"fdb del {mac} dev {TUNNEL} dst {each} self" for each in sorted(has - {*allowed})]
+        if allowed and not has & {*allowed}:
+            lines.append(f"fdb append {mac} dev {TUNNEL} dst {allowed[0]} self dynamic")
+    for mac in sorted(ports.keys() | wanted.keys()):
+        nodes = wanted.get(mac, ())
+        if mac not in ports and nodes and nodes[0] in peers:
+            lines.append(f"fdb add {mac} dev {TUNNEL} master static")
+        if ports.get(mac) == TUNNEL and not any(each != here for each in nodes):
+            lines.append(f"fdb del {mac} dev {TUNNEL} master")
+    return lines
 
 
-def forwarding(present: Iterable[Mapping[str, object]], wanted: frozenset[str]) -> list[str]:
-    """The lines for ``bridge -batch`` that make what goes to everybody go to ``wanted``, and to no other node."""
-    has = {str(each["dst"]) for each in present if each.get("mac") == _EVERYBODY and "dst" in each}
-    entry = f"fdb {{verb}} {_EVERYBODY} dev {TUNNEL} dst {{peer}}"
+def _flooding(has: Set[str], wanted: Set[str]) -> list[str]:
+    entry = f"fdb {{verb}} {_EVERYBODY} dev {TUNNEL} dst {{peer}} self"
     added = [entry.format(verb="append", peer=each) for each in sorted(wanted - has)]
     return [*added, *(entry.format(verb="del", peer=each) for each in sorted(has - wanted))]
 
 
-def rightful_address(pod: Json, vm: Json, claim_of: str) -> str:
-    """The address that ``pod`` may have, by its VM and by whom the claim of that address names; empty for none."""
-    uid = text(vm, "metadata", "uid")
-    owners = {text(each, "kind"): text(each, "uid") for each in items(pod, "metadata", "ownerReferences")}
-    is_its = owners.get("VirtualMachine") == uid or "VirtualMachineMigration" in owners
-    address = text(vm, "status", "extraNetIP")
-    return address if is_its and uid and claim_of == uid and _is_v4(address) else ""
+def _tables(present: Iterable[Mapping[str, object]]) -> tuple[dict[str, set[str]], dict[str, str]]:
+    """The nodes behind each MAC in the tunnel, and the port of each MAC on the bridge that can be learned."""
+    tunnel, ports = dict[str, set[str]](), dict[str, str]()
+    for each in present:
+        mac = str(each.get("mac"))
+        if mac == RETURNED_MAC:
+            continue  # nothing is sent to it
+        if "dst" in each:
+            tunnel.setdefault(mac, set()).add(str(each["dst"]))
+        elif each.get("master") == BRIDGE and each.get("state") != "permanent":
+            ports[mac] = str(each.get("ifname"))
+    return tunnel, ports

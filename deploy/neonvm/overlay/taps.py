@@ -1,31 +1,41 @@
-"""Taps of the node that are handed over to runner pods.
+"""Taps of the node, and the sockets at which runner pods are handed theirs.
 
-A tap that nothing holds open any more is removed by the kernel, so nothing has to be cleaned up after a pod.
+Each place that the device plugin gives to a pod has a folder with a socket. The kubelet mounts it read-only into that
+pod alone, so a pod can leave nothing on the node, and is known by the socket at which it calls. A tap that nobody holds
+open any more is removed by the kernel.
 """
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
+import logging
 import os
 import shutil
 import socket
-import stat
 import struct
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Never
 
 import msgspec
 
+from deploy.neonvm.devices.wire import is_place
 from deploy.neonvm.runner.flat_tap import SOCKET, TapOffer
 
-_FOR_ALL: Final = 0o777
+LOG: Final = logging.getLogger("neonvm.network")
+
 _TUN: Final = Path("/dev/net/tun")
 _SET_INTERFACE: Final = 0x400454CA
 _TAP: Final = 0x0002
 _NO_INFORMATION: Final = 0x1000
 _OFFLOADS: Final = 0x4000
+_SECONDS: Final = 10.0
+_PAUSE: Final = 0.5
+
+Serve = Callable[[str, socket.socket], Awaitable[None]]
+"""Serves the pod that has a place, at a connection of its own."""
 
 
 def open_tap(name: str) -> int:
@@ -41,36 +51,80 @@ def open_tap(name: str) -> int:
     return descriptor
 
 
-def hand_over(folder: Path, descriptor: int, offer: TapOffer) -> None:
-    """Gives the tap to the runner that waits in ``folder``. Raises ``OSError``."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(2.0)
-        connection.connect(str(folder / SOCKET))
-        socket.send_fds(connection, [msgspec.json.encode(offer)], [descriptor])
+def hand_over(connection: socket.socket, descriptor: int, offer: TapOffer) -> None:
+    """Gives the tap to the runner that has called. Raises ``OSError``."""
+    socket.send_fds(connection, [msgspec.json.encode(offer)], [descriptor])
 
 
-def open_folders(root: Path) -> None:
-    """Lets runners, which are not root, write into the folders that the kubelet makes for them. Raises ``OSError``.
+class TapSockets:
+    """The sockets below ``root``, one for each place; ``close`` ends them all."""
 
-    It makes them with the rights of ``root``, and mounts each into one pod alone.
-    """
-    root.mkdir(parents=True, exist_ok=True)
-    for each in (root, *(child for child in root.iterdir() if child.is_dir() and not child.is_symlink())):
-        if stat.S_IMODE(each.stat().st_mode) != _FOR_ALL:
-            each.chmod(_FOR_ALL)
+    def __init__(self, root: Path, serve: Serve) -> None:
+        self._root = root
+        self._serve = serve
+        self._listening: dict[str, asyncio.Task[Never]] = {}
+
+    def restore(self) -> None:
+        """Listens again at the places that an earlier process has made. Raises ``OSError``."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        for each in self._root.iterdir():
+            if is_place(each.name):
+                self._listen(each)
+                continue
+            try:
+                _remove(each)  # of a version that let pods write here
+            except OSError as error:
+                LOG.warning("leftover folder of a pod not removed", extra={"folder": each.name, "reason": str(error)})
+
+    def make(self, place: str) -> Path:
+        """A new folder for the pod that gets ``place``. Raises ``OSError``.
+
+        What an earlier pod there still holds, a connection or the folder itself, leads nowhere from now on.
+        """
+        if (task := self._listening.pop(place, None)) is not None:
+            task.cancel()
+        if not is_place(place):
+            raise OSError(f"not the name of a place: {place}")
+        folder = self._root / place
+        _remove(folder)
+        folder.mkdir(mode=0o755)
+        self._listen(folder)
+        return folder
+
+    def _listen(self, folder: Path) -> None:
+        path, listener = folder / SOCKET, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            path.unlink(missing_ok=True)
+            listener.setblocking(False)
+            listener.bind(str(path))
+            path.chmod(0o666)
+            listener.listen(1)
+        except BaseException:
+            listener.close()
+            raise
+        task = asyncio.ensure_future(self._accept(folder.name, listener))
+        task.add_done_callback(lambda _: listener.close())
+        self._listening[folder.name] = task
+
+    async def _accept(self, place: str, listener: socket.socket) -> Never:
+        loop = asyncio.get_running_loop()
+        while True:
+            connection, _ = await loop.sock_accept(listener)
+            with connection, suppress(TimeoutError, OSError):
+                async with asyncio.timeout(_SECONDS):
+                    await self._serve(place, connection)
+            await asyncio.sleep(_PAUSE)  # a pod that calls again and again costs no more than this
+
+    def close(self) -> None:
+        """Stops listening. Folders stay: pods that wait call the next process."""
+        for task in self._listening.values():
+            task.cancel()
+        self._listening.clear()
 
 
-def forget(root: Path, present: Collection[str], before: float) -> None:
-    """Removes what pods have left that are gone, and not newer than ``before``: whatever they put there, too.
-
-    What cannot be removed now stays for the next time.
-    """
-    for each in root.iterdir():
-        with suppress(OSError):
-            if each.name not in present and each.lstat().st_mtime < before:
-                shutil.rmtree(each)
-
-
-def waiting(root: Path) -> list[str]:
-    """The pods, by uid, whose runners wait for a tap."""
-    return sorted(each.parent.name for each in root.glob(f"*/{SOCKET}"))
+def _remove(path: Path) -> None:
+    """Removes whatever is there, and follows no link. Raises ``OSError``."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,11 +1,12 @@
-"""What ``neonvm-network`` tells Prometheus."""
+"""Metrics of ``neonvm-network``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from deploy.neonvm.overlay.fence import COUNTERS
 from protocol.runtime.build_info import describe_process
 
 
@@ -15,8 +16,39 @@ class Telemetry:
     def __init__(self, is_up: Callable[[], bool]) -> None:
         self.registry = CollectorRegistry()
         describe_process(self.registry, "neonvm-network")
-        up = Gauge("autoscale_network_up", "1 while the node's part of the network is made", registry=self.registry)
+        up = Gauge(
+            "autoscale_network_up",
+            "1 while the node's part of the network is made and its frames are filtered",
+            registry=self.registry,
+        )
         up.set_function(lambda: float(is_up()))
+        self._registrations = Counter(
+            "autoscale_network_registrations",
+            "Registrations with the kubelet, by outcome",
+            ("outcome",),
+            registry=self.registry,
+        )
+        self._dropped = Counter(
+            "autoscale_network_dropped_frames",
+            "Frames that were dropped: from outside (foreign), with another's address (spoofed), to another namespace"
+            " or nobody (misdirected), too many broadcasts (flooded)",
+            ("reason",),
+            registry=self.registry,
+        )
+        self._seen = dict.fromkeys(COUNTERS, 0)
+        for each in COUNTERS:
+            self._dropped.labels(each)
+
+    def registered(self, outcome: str) -> None:
+        """A registration has ended, as ``done`` or ``failed``."""
+        self._registrations.labels(outcome).inc()
+
+    def dropped(self, counts: dict[str, int]) -> None:
+        """The kernel's counters now; they begin at zero whenever the rules are loaded."""
+        for reason, seen in self._seen.items():
+            now = counts.get(reason, seen)
+            self._dropped.labels(reason).inc(now - seen if now >= seen else now)
+            self._seen[reason] = now
 
     def page(self) -> bytes:
         """The metrics in Prometheus's text format."""

@@ -9,10 +9,8 @@ from __future__ import annotations
 import array
 import asyncio
 import fcntl
-import itertools
 import os
 import socket
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,7 +21,7 @@ from deploy.neonvm.addressing import flat_mac
 from deploy.neonvm.network.announcement import announcement
 from deploy.neonvm.ports import NetworkError
 
-SOCKET: Final = "runner.sock"
+SOCKET: Final = "tap.sock"
 _GET_HEADER_SIZE: Final = 0x800454D7
 _LONGEST: Final = 4096
 _PAUSE: Final = 0.2
@@ -55,51 +53,32 @@ class FlatTap:
 
 
 async def handed_over(folder: Path, seconds: float) -> FlatTap:
-    """Waits for the node's program to hand over the tap, at a socket in ``folder``. Raises ``NetworkError``.
+    """Asks the node's network program for the tap, at its socket in ``folder``. Raises ``NetworkError``.
 
-    The folder is this pod's alone, which is how the node's program knows whose tap it is.
+    The kubelet has mounted the folder into this pod alone, which is how the program knows whose tap it is.
     """
-    path = folder / SOCKET
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.setblocking(False)
+    reason = "there is no socket"
     try:
         async with asyncio.timeout(seconds):
-            await _bound(listener, path)
-            return await _taken(listener)
+            while True:
+                try:
+                    return await _taken(folder / SOCKET)
+                except (FileNotFoundError, ConnectionError) as error:
+                    reason = str(error)
+                await asyncio.sleep(_PAUSE)
     except TimeoutError as error:
-        story = f"the node's network program handed no tap over within {seconds:g} s (does it run on this node?)"
+        story = f"no tap from the node's network program within {seconds:g} s ({reason}); see its log on this node"
         raise NetworkError(story) from error
     except (OSError, msgspec.DecodeError) as error:
-        raise NetworkError(f"no tap could be taken over: {error}") from error
-    finally:
-        listener.close()
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
+        raise NetworkError(f"the tap cannot be taken over: {error}") from error
 
 
-async def _bound(listener: socket.socket, path: Path) -> None:
-    """Listens at ``path``, once the node's program lets this pod write there. Raises ``OSError``."""
-    for _ in itertools.count():
-        if _is_bound(listener, path):
-            listener.listen(1)
-            return
-        await asyncio.sleep(_PAUSE)
-
-
-def _is_bound(listener: socket.socket, path: Path) -> bool:
-    try:
-        path.unlink(missing_ok=True)
-        listener.bind(str(path))
-        path.chmod(0o666)
-    except PermissionError:
-        return False
-    return True
-
-
-async def _taken(listener: socket.socket) -> FlatTap:
+async def _taken(path: Path) -> FlatTap:
+    """The tap, as soon as it is handed over. Raises ``ConnectionError`` if the program hangs up before."""
     loop = asyncio.get_running_loop()
-    connection, _ = await loop.sock_accept(listener)
-    with connection:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.setblocking(False)
+        await loop.sock_connect(connection, str(path))
         said, descriptors = b"", list[int]()
         while not descriptors:
             try:
@@ -108,6 +87,6 @@ async def _taken(listener: socket.socket) -> FlatTap:
                 await asyncio.sleep(0.02)
                 continue
             if not said:
-                raise OSError("the node's network program hung up")
+                raise ConnectionError("the node's network program hung up")
         offer = msgspec.json.decode(said, type=TapOffer)
         return FlatTap(descriptors[0], offer.address, offer.mtu)

@@ -79,8 +79,8 @@ def test_no_role_allows_what_rbac_is_said_to_refuse(tried: Attempt) -> None:
     assert [rule for rule in rules_of(tried.who.account, tried.namespace) if allows(rule, tried)] == []
 
 
-ABOUT_EVERYBODY = {"autoscaling-permit-writers"}
-"""A permit is what the scheduler has granted: nobody else can write one."""
+ABOUT_EVERYBODY = {"autoscaling-permit-writers", "neonvm-places"}
+"""A permit is what the scheduler has granted: nobody else can write one. Places on nodes are for all VMs."""
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy["metadata"]["name"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from deploy.neonvm.objects.pod_form import FLAT_RESOURCE
 from protocol.kubernetes.resources import IP_ADDRESSES, NODES, PODS, VIRTUAL_MACHINES
 from tests.kubernetes.attacks.attempt import RBAC, Attempt, changed, noted, patches, resources, use
 from tests.kubernetes.attacks.world import (
@@ -79,13 +80,6 @@ def _token_beside(name: str) -> Obj:
     return made
 
 
-def _flat_for_all(name: str) -> Obj:
-    """Another container with the folder of all taps."""
-    made = runner(changed(MINE, {"spec": {"extraNetwork": {"enable": True}}}), name)
-    made["spec"]["initContainers"][0]["volumeMounts"].append({"name": "flat", "mountPath": "/all"})
-    return made
-
-
 def _password_for_all(name: str) -> Obj:
     """A container of the VM's own with the password of its database."""
     made = runner(MINE, name)
@@ -93,6 +87,7 @@ def _password_for_all(name: str) -> Obj:
     return made
 
 
+_TAPS: Final[Obj] = {"hostPath": {"path": "/run/autoscale/flat"}}
 _PASSWORD: Final = [{"key": "password", "path": "password"}]
 _TOKEN: Final[Obj] = {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
 _SECRET: Final[Obj] = {"projected": {"sources": [{"secret": {"name": "root"}}]}}
@@ -182,7 +177,15 @@ BY_CONTROLLER: Final = (
         _reading(_X, {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "root", "key": "a"}}}]}),
     ),
     Attempt(
-        CONTROLLER, "gives a container all taps of the node", _RUNNERS, "create", PODS, _X, _flat_for_all(_X),
+        CONTROLLER, "mounts the node's folder of taps", _RUNNERS, "create", PODS, _X, _with_volume(_X, _TAPS),
+    ),
+    Attempt(
+        CONTROLLER, "takes all places of a node", "policy neonvm-places", "create", PODS, _X,
+        _reading(_X, {"resources": {"limits": {FLAT_RESOURCE: "1000"}, "requests": {FLAT_RESOURCE: "1000"}}}),
+    ),
+    Attempt(
+        CONTROLLER, "takes a place for another container", "policy neonvm-places", "create", PODS, _X,
+        _init(_X, resources={"limits": {FLAT_RESOURCE: "1"}, "requests": {FLAT_RESOURCE: "1"}}),
     ),
     *(Attempt(CONTROLLER, what, _RUNNERS, "create", PODS, _X, body) for what, body in _EVIL.items()),
     Attempt(

@@ -6,12 +6,19 @@ from typing import Final
 
 from protocol.kubernetes.resources import NODES, PODS, VIRTUAL_MACHINES
 from tests.kubernetes.attacks.attempt import RBAC, Attempt, noted, patches, use
-from tests.kubernetes.attacks.world import ADMIN, OPERATOR, TENANT, pod, vm
+from tests.kubernetes.attacks.world import ADMIN, OPERATOR, TENANT, Obj, pod, vm
 
 _PERMITS: Final = "policy autoscaling-permit-writers"
 _PERMIT: Final = "autoscaling.neon.tech/permit"
 _WRITER: Final = "autoscaling.neon.tech/permit-writer"
 _MUCH: Final = '{"vCPUs":1000,"mem":"1Ti"}'
+
+
+def _taking(name: str, resource: str) -> Obj:
+    made = pod(name)
+    made["spec"]["containers"][0]["resources"] = {"limits": {resource: "1000"}, "requests": {resource: "1000"}}
+    return made
+
 
 BY_OTHERS: Final = (
     *patches(VIRTUAL_MACHINES, "mine", TENANT, {
@@ -24,6 +31,13 @@ BY_OTHERS: Final = (
     *patches(
         VIRTUAL_MACHINES, "mine", TENANT,
         {"says in the status where a VM runs": ({"status": {"node": "node-b"}}, RBAC)}, subresource="status",
+    ),
+    Attempt(
+        OPERATOR, "takes the places of VMs on a node", "policy neonvm-places", "create", PODS, "of-other",
+        _taking("of-other", "autoscaling.neon.tech/flat-network"),
+    ),
+    Attempt(
+        OPERATOR, "takes another resource", "", "create", PODS, "of-other-2", _taking("of-other-2", "example.com/gpu"),
     ),
     Attempt(TENANT, "makes a VM", "", "create", VIRTUAL_MACHINES, "new", vm("new", "", "")),
     Attempt(TENANT, "makes a pod", RBAC, "create", PODS, "of-tenant", pod("of-tenant")),

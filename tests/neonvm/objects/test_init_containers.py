@@ -9,7 +9,7 @@ import pytest
 from deploy.neonvm.objects.init_containers import init_container
 from deploy.neonvm.objects.pod_form import RunnerForm
 from deploy.neonvm.objects.pods import runner_pod
-from protocol.kubernetes.objects import Json, child
+from protocol.kubernetes.objects import Json, child, items
 from scheduler_plugin.injector.admission.injection import API_ACCESS, IDENTITY
 from tests.neonvm.sample_objects import WANTED, virtual_machine
 
@@ -39,6 +39,21 @@ def test_it_runs_what_the_vm_says() -> None:
     }
     kept = made(**wanted)
     assert {key: kept[key] for key in ("name", "image", *wanted)} == {**PLAIN, **wanted}
+
+
+def test_it_takes_no_places_of_the_node() -> None:
+    """Whoever takes all of them keeps other VMs off the node; so the runner is given one of each."""
+    much: Json = {"cpu": "1", "autoscaling.neon.tech/flat-network": "1000", "autoscaling.neon.tech/guest-devices": "9"}
+    wanted: Json = {"limits": much, "requests": much, "claims": []}
+    assert made(resources=wanted)["resources"] == {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}, "claims": []}
+    vm = virtual_machine()
+    vm["spec"] = {**child(vm, "spec"), "podResources": wanted, "extraNetwork": {"enable": True}}
+    pod = RunnerForm("runner:1", "autoscaling.neon.tech/guest-devices")(
+        vm, runner_pod(vm, "db-x", WANTED, sidecar=False)
+    )
+    (runner,) = items(pod, "spec", "containers")
+    places = {"autoscaling.neon.tech/flat-network": "1", "autoscaling.neon.tech/guest-devices": "1"}
+    assert runner["resources"] == {"limits": {"cpu": "1", **places}, "requests": {"cpu": "1"}, "claims": []}
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,27 @@ def test_nothing_in_the_pod_has_a_privilege_or_an_identity() -> None:
             "capabilities": {"drop": ["ALL"]},
             "readOnlyRootFilesystem": True,
         }
-    assert [each["name"] for each in spec["volumes"] if "hostPath" in each] == ["flat"]
+    assert [each["name"] for each in spec["volumes"] if "hostPath" in each] == []
+
+
+def test_flat_network_is_taken_as_a_resource() -> None:
+    """Pod Security baseline refuses hostPath volumes; what a device plugin mounts is no volume of the pod."""
+    limits = {
+        name: pod(vm(**spec), form)["spec"]["containers"][0]["resources"].get("limits")
+        for name, spec, form in (
+            ("both", {"extraNetwork": {"enable": True}}, RunnerForm("runner:1", "devices")),
+            ("network", {"extraNetwork": {"enable": True}, "enableAcceleration": False}, RunnerForm("r", "devices")),
+            ("devices", {}, RunnerForm("runner:1", "devices")),
+            ("none", {}, RunnerForm("runner:1")),
+        )
+    }
+    network = {"autoscaling.neon.tech/flat-network": "1"}
+    assert limits == {
+        "both": {**network, "devices": "1"},
+        "network": network,
+        "devices": {"devices": "1"},
+        "none": None,
+    }
 
 
 def test_why_a_guest_or_the_copy_of_its_disk_failed_stands_in_the_status_of_its_pod() -> None:

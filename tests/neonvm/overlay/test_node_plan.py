@@ -1,19 +1,21 @@
-"""One node's part of the flat network: what is made, where frames go, and who may have which address."""
+"""One node's part of the flat network: what is made, and where frames go."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deploy.neonvm.addressing import RETURNED_MAC, flat_mac
+from deploy.neonvm.overlay.endpoints import Endpoint
 from deploy.neonvm.overlay.node_plan import (
     NodePlace,
     forwarding,
     made_of,
+    named,
     peers,
     plugged_in,
-    rightful_address,
     tap_name,
+    taps_in,
 )
 from protocol.kubernetes.objects import Json
 
@@ -31,14 +33,21 @@ def test_the_bridge_and_the_tunnel_are_made_once_and_set_each_time() -> None:
     assert lines == [
         "link add neonvm0 type bridge mcast_snooping 0",
         "link add neonvm-vxlan type vxlan id 4097 dstport 8479 local 10.0.0.1",
-        "link set neonvm-vxlan mtu 1450 master neonvm0 addrgenmode none up",
-        "link set neonvm0 mtu 1450 addrgenmode none up",
+        "link set neonvm-vxlan mtu 1450 master neonvm0 addrgenmode none arp off",
+        "link set neonvm-vxlan type bridge_slave flood off mcast_flood off",
+        "link set neonvm-vxlan up",
+        "link set neonvm0 mtu 1450 addrgenmode none arp off",
+        "link set neonvm0 type bridge no_linklocal_learn 1",
+        "link set neonvm0 up",
     ]
     assert made_of(HERE, ["neonvm0", "neonvm-vxlan"]) == lines[2:]
 
 
 def test_a_tap_is_plugged_into_the_bridge_under_a_name_of_its_own() -> None:
-    assert plugged_in("nv1", 1450) == ["link set nv1 mtu 1450 master neonvm0 addrgenmode none up"]
+    assert plugged_in("nv1", 1450) == [
+        "link set nv1 mtu 1450 master neonvm0 addrgenmode none arp off",
+        "link set nv1 up",
+    ]
     assert (len(tap_name("uid-1")), tap_name("uid-1") == tap_name("uid-2")) == (15, False)
 
 
@@ -49,39 +58,98 @@ def test_the_peers_are_the_other_nodes_internal_addresses() -> None:
         node("n3", "x"),
         node("n4", "1.2.3.4", kind="ExternalIP"),
     ]
-    assert peers(nodes, "n1") == {"10.0.0.2"}
+    assert peers(nodes, "n1") == {"n2": {"10.0.0.2"}, "n3": frozenset(), "n4": frozenset()}
 
 
-@given(st.sets(st.sampled_from("abcd")), st.sets(st.sampled_from("abcd")))
-def test_frames_for_everybody_go_to_the_present_nodes_alone(before: set[str], wanted: set[str]) -> None:
-    present = [{"mac": EVERYBODY, "dst": each} for each in before] + [{"mac": "52:54:00:64:80:01", "dst": "z"}]
-    has = set(before)
-    for line in forwarding(present, frozenset(wanted)):
-        _, verb, mac, *_, peer = line.split()
-        assert mac == EVERYBODY
-        (has.add if verb == "append" else has.discard)(peer)
-    assert has == wanted
+def entry(mac: str, **more: object) -> dict[str, object]:
+    return {"mac": mac, "ifname": "neonvm-vxlan", **more}
 
 
-def pod(kind: str = "VirtualMachine", uid: str = "v1") -> Json:
-    return {"metadata": {"ownerReferences": [{"kind": kind, "uid": uid}]}}
+def applied(present: list[dict[str, object]], lines: list[str]) -> list[dict[str, object]]:
+    """The tables after ``lines``, as ``bridge`` understands them."""
+    after = list(present)
+    for line in lines:
+        _, verb, mac, _, _, *words = line.split()
+        gone = entry(mac, dst=words[1]) if "dst" in words else entry(mac, master="neonvm0", state="static")
+        if verb == "del":
+            keys = ("mac", "dst") if "dst" in words else ("mac", "master")
+            after = [each for each in after if any(each.get(key) != gone.get(key) for key in keys)]
+        else:
+            after.append(gone)
+    return after
 
 
-VM: Json = {"metadata": {"uid": "v1"}, "status": {"extraNetIP": "10.100.128.7"}}
-
-
-@pytest.mark.parametrize(
-    ("of", "vm", "claim_of", "expected"),
-    [
-        (pod(), VM, "v1", "10.100.128.7"),
-        (pod("VirtualMachineMigration", "m1"), VM, "v1", "10.100.128.7"),
-        (pod(), VM, "v2", ""),
-        (pod(uid="v2"), VM, "v1", ""),
-        (pod("ReplicaSet"), VM, "v1", ""),
-        (pod(), {"metadata": {"uid": "v1"}}, "v1", ""),
-        (pod(), {"metadata": {"uid": "v1"}, "status": {"extraNetIP": "nonsense"}}, "v1", ""),
-        ({}, {}, "", ""),
-    ],
+ADDRESSES = [f"10.111.0.{number}" for number in range(1, 5)]
+PEERS = {"b": frozenset({"10.0.0.2"}), "c": frozenset({"10.0.0.3"})}
+PRESENT = st.lists(
+    st.one_of(
+        st.builds(
+            entry, st.sampled_from([EVERYBODY, *map(flat_mac, ADDRESSES)]), dst=st.sampled_from(["10.0.0.2", "z"])
+        ),
+        st.builds(
+            entry,
+            st.sampled_from([*map(flat_mac, ADDRESSES), "02:11:22:33:44:55"]),
+            ifname=st.sampled_from(["neonvm-vxlan", "nv0123456789abc"]),
+            master=st.just("neonvm0"),
+            state=st.sampled_from(["", "static", "permanent"]),
+        ),
+    ),
+    unique_by=lambda each: (each["mac"], each.get("dst")),
 )
-def test_a_pod_gets_the_address_that_its_vm_has_claimed(of: Json, vm: Json, claim_of: str, expected: str) -> None:
-    assert rightful_address(of, vm, claim_of) == expected
+FOUND = st.lists(
+    st.builds(
+        Endpoint,
+        st.sampled_from(ADDRESSES),
+        st.sampled_from(["shop", "bank", ""]),
+        st.lists(st.sampled_from(["a", "b", "c", "gone"]), unique=True, max_size=2).map(tuple),
+    ),
+    unique_by=lambda each: each.address,
+)
+
+
+@given(PRESENT, FOUND)
+def test_frames_go_where_the_api_has_their_receivers(present: list[dict[str, object]], found: list[Endpoint]) -> None:
+    """Whatever was learned: no MAC leads to a node where it may not be, and a second look changes nothing more."""
+    after = applied(present, forwarding(present, PEERS, found, "a"))
+    may = {flat_mac(each.address): {ip for node in each.nodes for ip in PEERS.get(node, ())} for each in found}
+    tunnel = [(str(each["mac"]), str(each["dst"])) for each in after if "dst" in each]
+    assert {dst for mac, dst in tunnel if mac == EVERYBODY} == {"10.0.0.2", "10.0.0.3"}
+    assert all(dst in may.get(mac, ()) for mac, dst in tunnel if mac != EVERYBODY)
+    assert all(any(mac == each for each, _ in tunnel) for mac, places in may.items() if places)
+    into_tunnel = {
+        str(each["mac"])
+        for each in after
+        if each["ifname"] == "neonvm-vxlan" and "dst" not in each and each.get("state") != "permanent"
+    }
+    assert into_tunnel <= {flat_mac(each.address) for each in found if any(node != "a" for node in each.nodes)}
+    assert forwarding(after, PEERS, found, "a") == []
+
+
+def test_what_was_learned_during_a_move_stays() -> None:
+    """The target's announcement has come by before the API says that the VM has arrived."""
+    mac = flat_mac("10.111.0.1")
+    moving = [Endpoint("10.111.0.1", "shop", ("b", "c"))]
+    everybody = [entry(EVERYBODY, dst=each) for each in ("10.0.0.2", "10.0.0.3")]
+    there = entry(mac, master="neonvm0", state="static")
+    assert forwarding([*everybody, there, entry(mac, dst="10.0.0.3")], PEERS, moving, "a") == []
+    own = entry(mac, master="neonvm0", ifname="nv0123456789abc", state="")
+    arriving = [Endpoint("10.111.0.1", "shop", ("b", "a"))]
+    assert forwarding([*everybody, own, entry(mac, dst="10.0.0.2")], PEERS, arriving, "a") == []
+
+
+def test_frames_that_are_given_back_leave_no_trace() -> None:
+    everybody = [entry(EVERYBODY, dst=each) for each in ("10.0.0.2", "10.0.0.3")]
+    learned = [entry(RETURNED_MAC, dst="10.0.0.2"), entry(RETURNED_MAC, master="neonvm0", state="")]
+    assert forwarding([*everybody, *learned], PEERS, [], "a") == []
+
+
+def test_tap_says_whose_it_is() -> None:
+    """In its alias, which outlives the program; a tap of an earlier version has none."""
+    name = tap_name("uid-1")
+    links: list[dict[str, object]] = [
+        {"ifname": "eth0", "ifalias": "10.111.0.9"},
+        {"ifname": name, "ifalias": "10.111.0.1"},
+        {"ifname": tap_name("uid-2")},
+    ]
+    assert named(name, "10.111.0.1") == [f"link set {name} alias 10.111.0.1"]
+    assert taps_in(links) == {name: "10.111.0.1", tap_name("uid-2"): ""}

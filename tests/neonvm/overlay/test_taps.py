@@ -1,87 +1,129 @@
-"""Folders of pods on a node: what pods leave there, and that no pod's failure keeps a tap from another."""
+"""Where pods are handed their taps: nobody but the pod that has a place gets what is handed over there."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from deploy.kube.informer import Informer
-from deploy.neonvm.overlay.node_network import NodeNetwork, NodeNetworkDependencies
-from deploy.neonvm.overlay.node_plan import NodePlace
-from deploy.neonvm.overlay.taps import forget, open_folders, waiting
+from deploy.neonvm.overlay.taps import TapSockets, hand_over
 from deploy.neonvm.ports import NetworkError
-from deploy.neonvm.runner.flat_tap import SOCKET
-from protocol.kubernetes.objects import Json, uid_of
-from protocol.kubernetes.resources import NODES, PODS
-from tests.fake_clock import FakeClock
-from tests.neonvm.in_process import InProcess
+from deploy.neonvm.runner.flat_tap import SOCKET, TapOffer, handed_over
 
 
-def folder(root: Path, uid: str, *files: str, age: float = 0.0) -> Path:
-    found = root / uid
-    found.mkdir()
-    for name in files:
-        (found / name).write_text("")
-    os.utime(found, (1000.0 - age, 1000.0 - age))
-    return found
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """A short path: that of a socket has at most 107 bytes."""
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made)
 
 
-def test_whatever_a_gone_pod_has_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    outside = tmp_path.with_name(f"{tmp_path.name}-outside")
+class Program:
+    """Hands a file over to whoever calls, as ``holders`` allow."""
+
+    def __init__(self) -> None:
+        self.served: list[str] = []
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+
+    async def serve(self, place: str, connection: socket.socket) -> None:
+        await self.goes_on.wait()
+        self.served.append(place)
+        descriptor = os.open("/dev/null", os.O_RDONLY)
+        try:
+            hand_over(connection, descriptor, TapOffer(f"10.111.0.{len(self.served)}", 1450))
+        finally:
+            os.close(descriptor)
+
+
+async def test_runner_is_handed_its_tap_at_its_place(root: Path) -> None:
+    program = Program()
+    sockets = TapSockets(root, program.serve)
+    folder = sockets.make("place-3")
+    tap = await handed_over(folder, 5.0)
+    os.close(tap.descriptor)
+    assert (tap.address, tap.mtu, program.served) == ("10.111.0.1", 1450, ["place-3"])
+    assert [each.name for each in folder.iterdir()] == [SOCKET]
+    assert (folder.stat().st_mode & 0o777, (folder / SOCKET).stat().st_mode & 0o777) == (0o755, 0o666)
+    sockets.close()
+
+
+async def test_earlier_pod_at_a_place_gets_nothing_more(root: Path) -> None:
+    """It may have passed on a connection, or the folder: both end when the kubelet gives the place to the next pod."""
+    program = Program()
+    program.goes_on.clear()
+    sockets = TapSockets(root, program.serve)
+    folder = os.open(sockets.make("place-0"), os.O_PATH)
+    kept = Path(f"/proc/self/fd/{folder}")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as earlier:
+        earlier.connect(str(kept / SOCKET))
+        await asyncio.sleep(0.05)
+        sockets.make("place-0")
+        program.goes_on.set()
+        await asyncio.sleep(0.05)
+        assert earlier.recv(100) == b""
+    with pytest.raises(NetworkError, match="No such file"):
+        await handed_over(kept, 0.3)
+    os.close(folder)
+    assert program.served == []
+    os.close((await handed_over(root / "place-0", 5.0)).descriptor)
+    sockets.close()
+
+
+async def test_program_that_comes_back_serves_pods_that_wait(root: Path) -> None:
+    """What an earlier version's pods have left is removed, and no link is followed."""
+    outside = root / "outside"
     outside.mkdir()
     (outside / "kept").write_text("")
-    old = folder(tmp_path, "old", SOCKET, "theirs", age=700)
-    (old / "below").mkdir()
-    (old / "link").symlink_to(outside)
-    os.utime(old, (300.0, 300.0))
-    folder(tmp_path, "present", SOCKET, age=700)
-    folder(tmp_path, "new", SOCKET)
-    forget(tmp_path, {"present"}, 400.0)
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["new", "present"]
+    flat = root / "flat"
+    flat.mkdir()
+    (flat / "0f5ac0de-uid").mkdir()
+    (flat / "0f5ac0de-uid" / "filled").write_text("x" * 1000)
+    (flat / "0f5ac0de-uid" / "link").symlink_to(outside)
+    (flat / "link").symlink_to(outside)
+    program = Program()
+    before = TapSockets(flat, program.serve)
+    before.make("place-7")
+    before.close()
+    waiting = asyncio.create_task(handed_over(flat / "place-7", 5.0))
+    await asyncio.sleep(0.05)
+    after = TapSockets(flat, program.serve)
+    after.restore()
+    os.close((await waiting).descriptor)
+    assert [each.name for each in flat.iterdir()] == ["place-7"]
     assert (outside / "kept").exists()
+    after.close()
 
 
-def test_only_folders_of_pods_are_opened(tmp_path: Path) -> None:
-    target = tmp_path.with_name(f"{tmp_path.name}-target")
-    target.mkdir(mode=0o700)
-    folder(tmp_path, "pod").chmod(0o755)
-    (tmp_path / "link").symlink_to(target)
-    open_folders(tmp_path)
-    modes = {each: each.stat().st_mode & 0o777 for each in (tmp_path, tmp_path / "pod", target)}
-    assert list(modes.values()) == [0o777, 0o777, 0o700]
+@pytest.mark.parametrize("place", ["..", "place-", "place-1/../..", "other"])
+async def test_place_is_no_path(root: Path, place: str) -> None:
+    with pytest.raises(OSError, match="not the name of a place"):
+        TapSockets(root, Program().serve).make(place)
 
 
-class OneFails(NodeNetwork):
-    """A node's network whose first pod gets no tap."""
-
-    def __init__(self, deps: NodeNetworkDependencies) -> None:
-        super().__init__(NodePlace("n1", "10.0.0.1", 1500), deps)
-        self.plugged: list[str] = []
-
-    async def _address(self, pod: Json) -> str:
-        return f"10.0.0.{uid_of(pod)[-1]}"
-
-    async def _plug_in(self, uid: str, address: str) -> None:
-        if not self.plugged:
-            self.plugged.append("")
-            raise NetworkError("this one cannot be plugged in")
-        self.plugged.append(uid)
+async def test_runner_says_what_it_has_waited_for(root: Path) -> None:
+    with pytest.raises(NetworkError, match=r"no tap from the node's network program within 0.1 s .*No such file"):
+        await handed_over(root, 0.1)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(root / SOCKET))
+        listener.listen(1)
+        listener.setblocking(False)
+        waiting = asyncio.create_task(handed_over(root, 5.0))
+        connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+        with connection:
+            socket.send_fds(connection, [b"nonsense"], [listener.fileno()])
+            with pytest.raises(NetworkError, match="cannot be taken over"):
+                await waiting
 
 
-async def test_a_pod_that_cannot_be_plugged_in_keeps_no_other_waiting(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    client = InProcess().client()
-    for name in ("a", "b"):
-        spec: Json = {"nodeName": "n1", "containers": [{"name": "neonvm-runner", "image": "x"}]}
-        pod: Json = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-        folder(tmp_path, uid_of(await client.create(PODS, "default", pod)), SOCKET)
-    network = OneFails(NodeNetworkDependencies(client, Informer(client, NODES, FakeClock()), FakeClock(), tmp_path))
-    uids = waiting(tmp_path)
-    await network.serve(uids)
-    assert network.plugged == ["", uids[1]]
-    assert [each.message for each in caplog.records if each.levelname == "WARNING"] == [
-        "a pod could not be plugged in yet"
-    ]
+def test_offer_is_json() -> None:
+    assert msgspec.json.decode(msgspec.json.encode(TapOffer("10.111.0.1", 1450))) == {
+        "address": "10.111.0.1",
+        "mtu": 1450,
+    }

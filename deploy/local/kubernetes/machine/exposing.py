@@ -11,7 +11,7 @@ from typing import Final
 from deploy.local.kubernetes.plan.cluster_plan import VM_RANGE, VM_RANGE_MTU, VM_VISITOR
 from deploy.neonvm.network.forwarder import Forwarder
 from deploy.neonvm.network.namespaces import NamespaceNetwork
-from deploy.neonvm.overlay.node_plan import BRIDGE
+from deploy.neonvm.overlay.fence import BRIDGE
 from deploy.neonvm.ports import NetworkError
 
 

@@ -1,0 +1,69 @@
+"""The kubelet's PodResources API v1, as far as the network program asks it: which pod has which place (pure)."""
+# ruff: noqa: N802 - a name of protobuf
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol, cast
+
+from google.protobuf.message import DecodeError
+
+from protocol.kubernetes.protobuf import Fields, message_classes
+from protocol.messages import ObjectName
+
+LIST: Final = "/v1.PodResourcesLister/List"
+SOCKET: Final = "kubelet.sock"
+LIST_REQUEST: Final = b""
+
+_MESSAGES: Final[dict[str, Fields]] = {
+    "ListPodResourcesResponse": (("pod_resources", 1, "many PodResources"),),
+    "PodResources": (("name", 1, "string"), ("namespace", 2, "string"), ("containers", 3, "many ContainerResources")),
+    "ContainerResources": (("name", 1, "string"), ("devices", 2, "many ContainerDevices")),
+    "ContainerDevices": (("resource_name", 1, "string"), ("device_ids", 2, "many string")),
+}
+MESSAGES: Final = message_classes("podresources.v1", _MESSAGES, "proto3")
+"""The message classes by name."""
+
+
+class MalformedAnswerError(ValueError):
+    """The kubelet's answer cannot be read."""
+
+
+class _Devices(Protocol):
+    resource_name: str
+    device_ids: Sequence[str]
+
+
+class _Container(Protocol):
+    devices: Sequence[_Devices]
+
+
+class _Pod(Protocol):
+    name: str
+    namespace: str
+    containers: Sequence[_Container]
+
+
+class _Response(Protocol):
+    pod_resources: Sequence[_Pod]
+
+    def ParseFromString(self, serialized: bytes) -> int:
+        """Reads the bytes of the wire."""
+
+
+def holders(response: bytes, resource: str, place: str) -> list[ObjectName]:
+    """The pods that have ``place`` of ``resource``. Raises ``MalformedAnswerError``."""
+    found = cast("_Response", MESSAGES["ListPodResourcesResponse"]())
+    try:
+        found.ParseFromString(response)
+    except DecodeError as error:
+        raise MalformedAnswerError(f"expected a ListPodResourcesResponse: {error}") from None
+    return [
+        ObjectName(pod.namespace, pod.name)
+        for pod in found.pod_resources
+        if any(
+            devices.resource_name == resource and place in devices.device_ids
+            for container in pod.containers
+            for devices in container.devices
+        )
+    ]
