@@ -57,8 +57,8 @@ class Booted:
 
 
 @asynccontextmanager
-async def booted(kind: NetworkKind, state_dir: Path) -> AsyncIterator[Booted]:
-    """A guest of up to 4 CPU and 1 GiB that has 1 CPU and 512 MiB, its database serving."""
+async def booted(kind: NetworkKind, state_dir: Path, mem_max: int = 1024, mem_use: int = 512) -> AsyncIterator[Booted]:
+    """A guest of up to 4 CPU and 1 GiB that has 1 CPU and 512 MiB, its database serving; amounts are in MiB."""
     image = await asyncio.to_thread(ensure_image, lambda line: print(line, file=sys.stderr))
     network = await choose_network(kind, real_guests=True, cluster=f"vm-test-{os.getpid()}")
     await network.up()
@@ -71,8 +71,8 @@ async def booted(kind: NetworkKind, state_dir: Path) -> AsyncIterator[Booted]:
             cpu_max=MilliCpu(4000),
             cpu_use=MilliCpu(1000),
             mem_min=Bytes(256 * MIB),
-            mem_max=Bytes(1024 * MIB),
-            mem_use=Bytes(512 * MIB),
+            mem_max=Bytes(mem_max * MIB),
+            mem_use=Bytes(mem_use * MIB),
             address=await network.vm_address(VM),
             network=place,
             state_dir=state_dir,

@@ -44,6 +44,22 @@ async def test_cpu_and_memory_change_under_pgbench_and_no_transaction_fails(kind
         assert vm.place.guest_host in vm.place.metrics_url
 
 
+@pytest.mark.parametrize("ratio", [48, 512])
+async def test_growth_far_beyond_boot_memory(ratio: int, tmp_path: Path) -> None:
+    """A guest of 256 MiB is given 48 times as much at once, and the 512 times to which a VirtualMachine may go.
+
+    The kernel needs 1/64 of new memory to describe it, of the memory that it may use itself. If only the boot memory
+    were that, the database would be killed at some forty times.
+    """
+    async with booted(NetworkKind.AUTO, tmp_path, mem_max=256 * ratio, mem_use=256) as vm:
+        await vm.pgbench("--initialize", "--quiet", "--scale=1")
+        load = asyncio.create_task(vm.pgbench("--client=4", "--time=20"))
+        await has_memory(vm, Bytes(256 * ratio * MIB))
+        assert "number of failed transactions: 0 (0.000%)" in await load
+        assert (await vm.scrape("vmstat"))["node_vmstat_oom_kill"] == 0
+        await has_memory(vm, Bytes((256 * ratio - 1024) * MIB))
+
+
 async def test_everything_that_the_agent_decides_with_is_on_the_guests_page(tmp_path: Path) -> None:
     async with booted(NetworkKind.AUTO, tmp_path) as vm:
         samples = await vm.scrape("cpu", "loadavg", "meminfo", "pressure", "vmstat")

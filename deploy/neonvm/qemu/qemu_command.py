@@ -41,9 +41,17 @@ _FORWARD_NETWORK: Final = "10.255.255.0/24"
 """QEMU's user-mode network wants room for addresses of its own beside the two of the link."""
 
 _LINK_MAC: Final = "02:00:0a:ff:ff:fe"
+_MOVABLE_RATIO: Final = 801
+"""Plugged memory that only programs may use, in per cent of what the kernel may use too; NeonVM has the same.
+
+Such movable memory can always be unplugged, but holds nothing of the kernel's own: page tables, and the 1/64 of new
+memory that describes its pages. If all of it were movable, a guest that grows far beyond its boot memory would run out
+of kernel memory and kill its database.
+"""
 _KERNEL: Final = (
     "console=ttyS0 quiet loglevel=3 mitigations=off nokaslr oops=panic panic=-1 reboot=t psi=1 "
-    "memhp_default_state=online_movable random.trust_cpu=on swiotlb=noforce"
+    "memhp_default_state=online memory_hotplug.online_policy=auto-movable "
+    f"memory_hotplug.auto_movable_ratio={_MOVABLE_RATIO} random.trust_cpu=on swiotlb=noforce"
 )
 LONGEST_OWN_WORDS: Final = 1024
 """Characters: Linux on x86 takes a line of 2,047, of which ours have about 500."""

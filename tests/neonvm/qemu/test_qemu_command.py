@@ -55,7 +55,8 @@ def test_the_whole_command_of_a_guest(tmp_path: Path) -> None:
         (
             "-append",
             "console=ttyS0 quiet loglevel=3 mitigations=off nokaslr oops=panic panic=-1 reboot=t psi=1 "
-            "memhp_default_state=online_movable random.trust_cpu=on swiotlb=noforce tsc=reliable maxcpus=1 "
+            "memhp_default_state=online memory_hotplug.online_policy=auto-movable "
+            "memory_hotplug.auto_movable_ratio=801 random.trust_cpu=on swiotlb=noforce tsc=reliable maxcpus=1 "
             "autoscale.name=db autoscale.cpu=1000 autoscale.flat=10.100.128.1/16 autoscale.link=10.255.255.254/30",
         ),
         ("-drive", f"if=none,id=root,format=qcow2,cache=writeback,discard=unmap,file={tmp_path}/disk.qcow2"),
@@ -164,7 +165,8 @@ def test_a_trial_boots_the_image_of_guests_without_disk_and_network() -> None:
         *("-name", "guest=trial", "-machine", "pc-q35-7.2", "-accel", "tcg", "-device", "pvpanic-pci"),
         *("-smp", "2", "-m", "256M", "-kernel", "/image/vmlinuz", "-initrd", "/image/initrd", "-append"),
         "console=ttyS0 quiet loglevel=3 mitigations=off nokaslr oops=panic panic=-1 reboot=t psi=1 "
-        "memhp_default_state=online_movable random.trust_cpu=on swiotlb=noforce tsc=reliable",
+        "memhp_default_state=online memory_hotplug.online_policy=auto-movable "
+        "memory_hotplug.auto_movable_ratio=801 random.trust_cpu=on swiotlb=noforce tsc=reliable",
         *("-chardev", "file,id=console,append=on,path=/tmp/a,,b/console", "-serial", "chardev:console"),
         *("-chardev", "socket,id=monitor,fd=7", "-mon", "chardev=monitor,mode=control"),
     ]
