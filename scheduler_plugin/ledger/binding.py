@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from protocol.units import Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, claim_size
+from scheduler_plugin.ledger.believed import seen_on_node
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.migration_reservations import judge_target
 from scheduler_plugin.ledger.moves import reservation_uid
@@ -194,7 +195,9 @@ def see_pod(state: LedgerState, pod: PodFacts) -> None:
         state.close_claim(pod.uid)
         claim = None
     if claim is None:
-        state.note_left(state.open_claim(pod, pod.node, ClaimState.BOUND).vm)
+        claim = state.open_claim(pod, pod.node, ClaimState.BOUND)
+        seen_on_node(state, claim)
+        state.note_left(claim.vm)
         return
     if claim.node != pod.node:
         state.move_claim(claim, pod.node)

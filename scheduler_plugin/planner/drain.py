@@ -4,22 +4,28 @@ Rules that hold here:
 
 - First the whole set that would relieve the node is chosen (``cost``); of it as many move as may move at once.
 - A VM that has no place to go is passed over for the next one.
+- A VM that has all of its node, or wants more than that, is not helped by its neighbours' leaving: it goes itself, or
+  nobody does. So nobody can push others out by what he asks for.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from operator import ge
 from typing import Final
 
 from protocol.messages import ObjectName
 from scheduler_plugin.ledger import ClaimState, Ledger, Move
+from scheduler_plugin.ledger.accounts.claims import Claim
+from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.planner.cost import Selection, costs
 from scheduler_plugin.planner.plan import MigrationPolicy, Need, Stuck
 from scheduler_plugin.planner.targets import Targets, Traffic
 from scheduler_plugin.planner.victims import Now, Victim, victim_of
 
 RESTING: Final = "resting after a migration"
+BESIDE: Final = "beside a VM that asks for more than the whole node"
 
 LeftAlone = Callable[[ObjectName], str | None]
 """Why a VM should not be moved just now, whatever its migrations say; None where it may be."""
@@ -58,8 +64,12 @@ class DrainPlan:
         """The VMs that may move, by name, and why the other ones may not."""
         found: list[Victim] = []
         others: Counter[str] = Counter()
+        too_large = [] if need.excess is None else _too_large(need.book)
         for arrived, claim in enumerate(need.book.claims.values()):
             if claim.vm is None or claim.state is ClaimState.INCOMING:
+                continue
+            if too_large and claim not in too_large:
+                others[BESIDE] += 1
                 continue
             victim = victim_of(self._ledger, claim, arrived, self._now, opt_in=self._policy.opt_in)
             if isinstance(victim, str):
@@ -76,6 +86,15 @@ class DrainPlan:
     def _rests(self, vm: ObjectName, need: Need) -> bool:
         rests_until = self._policy.rest.until(self._ledger.migrations_of(vm), self._now, drains=need.excess is None)
         return rests_until > self._now.wall
+
+
+def _too_large(book: NodeAccount) -> list[Claim]:
+    """The VMs that have all of the node's CPU or memory, or have and want more than that."""
+    total = book.room.total
+    vms = [each for each in book.claims.values() if each.vm is not None]
+    return [
+        each for each in vms if any(each.reserved.each(total, ge)) or not (each.reserved + each.unmet).within(total)
+    ]
 
 
 def _move(need: Need, victim: Victim, target: str) -> Move:

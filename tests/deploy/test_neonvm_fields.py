@@ -25,8 +25,8 @@ WRITTEN["quantity"] = (*WRITTEN["cpu"], "+1Gi", ".5Gi", "128M", "1E3", "1e-3", "
 """Amounts that people and programs write. An amount below zero is accepted by NeonVM's alone."""
 
 OURS_ALONE: Final = {
-    ".spec": "memory in use is within its bounds, which NeonVM's webhook asks too",
-    ".spec.guest.cpus": "CPU in use is within its bounds, which NeonVM's webhook asks too",
+    ".spec": "memory in use is within its bounds, as NeonVM's webhook asks, and a slot can be plugged",
+    ".spec.guest.cpus": "CPU in use is within its bounds, as NeonVM's webhook asks, and machines have so much",
 }
 """Rules between fields."""
 

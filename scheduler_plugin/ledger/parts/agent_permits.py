@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from protocol.messages import AgentRequest, ObjectName
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger.accounts.claims import VmAccount
+from scheduler_plugin.ledger.believed import believed
 from scheduler_plugin.ledger.facts import VmFacts
 from scheduler_plugin.ledger.outcomes import Decision
 from scheduler_plugin.ledger.parts.part import Effects, LedgerPart
@@ -34,7 +35,7 @@ class AgentPermits(LedgerPart):
         if account is None:
             return ()
         known, reserved = account.facts, account.reserved
-        account.confirmed(revision, vm)
+        account.confirmed(revision, believed(self._state, vm))
         return self._written(account, known, reserved)
 
     def permit_refused(self, revision: int, vm: ObjectName, why: str, facts: VmFacts | None = None) -> Effects:
@@ -46,7 +47,7 @@ class AgentPermits(LedgerPart):
         if account is None:
             return ()
         known, reserved = account.facts, account.reserved
-        account.refused(revision, why, facts)
+        account.refused(revision, why, facts and believed(self._state, facts))
         return self._written(account, known, reserved)
 
     def permit_unsure(self, revision: int, vm: ObjectName, version: int = 0) -> Effects:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from protocol.messages import ObjectName
 from protocol.units import Instant
-from scheduler_plugin.ledger import binding, migration_reservations
+from scheduler_plugin.ledger import believed, binding, migration_reservations
 from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.facts import MigrationFacts, NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.outcomes import Effect, ReadPod
@@ -28,9 +28,9 @@ class ClusterFacts(LedgerPart):
 
         A pod that is missing is gone, unless its bind is younger than the list may be: that one is read again.
         """
-        state, listed, is_first = self._state, list(pods), not self.is_ready
-        self._list_nodes(list(nodes))
-        self._list_vms(list(vms), now)
+        state, known, listed, is_first = self._state, list(nodes), list(pods), not self.is_ready
+        self._list_nodes(known)
+        self._list_vms(believed.at_rebuild(vms, known, listed) if is_first else list(vms), now)
         doubtful = self._list_pods(listed)
         doubtful += migration_reservations.relist(state, list(migrations), now)
         if is_first:
@@ -48,7 +48,8 @@ class ClusterFacts(LedgerPart):
 
     def _list_vms(self, vms: list[VmFacts], now: Instant) -> None:
         for vm in vms:
-            self._state.know_vm(vm, now, at_rebuild=not self.is_ready)
+            facts = believed.believed(self._state, vm) if self.is_ready else vm
+            self._state.know_vm(facts, now, at_rebuild=not self.is_ready)
         for name in self._state.vms.keys() - {vm.name for vm in vms}:
             self._state.lose_vm(name)
 
@@ -88,7 +89,7 @@ class ClusterFacts(LedgerPart):
 
     def see_vm(self, vm: VmFacts, now: Instant) -> Effects:
         """A VirtualMachine appeared or changed."""
-        self._state.know_vm(vm, now, at_rebuild=False)
+        self._state.know_vm(believed.believed(self._state, vm), now, at_rebuild=False)
         return self._finish(outside=True)
 
     def lose_vm(self, name: ObjectName) -> Effects:

@@ -93,6 +93,7 @@ _TOKEN: Final[Obj] = {"projected": {"sources": [{"serviceAccountToken": {"path":
 _SECRET: Final[Obj] = {"projected": {"sources": [{"secret": {"name": "root"}}]}}
 _CONFIG: Final[Obj] = {"projected": {"sources": [{"configMap": {"name": "root"}}]}}
 _PROBE: Final[Obj] = {"httpGet": {"port": 80, "host": "169.254.169.254"}}
+_OTHER_OWNER: Final = [{**each, "controller": False} for each in owner(VIRTUAL_MACHINES, "theirs")]
 _PRIORITIES: Final = "policy neonvm-controller-priorities"
 _EVIL: Final[dict[str, Obj]] = {
     "takes a port of the node": _init(_X, ports=[{"containerPort": 80, "hostPort": 80}]),
@@ -103,7 +104,7 @@ _EVIL: Final[dict[str, Obj]] = {
     "makes a pod without seccomp": _evil(_X, {"securityContext": {"seccompProfile": None}}),
     "gives a container the type of super-privileged ones": _secured(_X, seLinuxOptions={"type": "spc_t"}),
     "runs a container without AppArmor": _secured(_X, appArmorProfile={"type": "Unconfined"}),
-    "shows a container all of /proc": _secured(_X, procMount="Unmasked"),
+    "shows a container all of /proc": changed(_secured(_X, procMount="Unmasked"), {"spec": {"hostUsers": False}}),
     "lets a container gain privileges": _secured(_X, allowPrivilegeEscalation=None),
     "leaves a container its capabilities": _secured(_X, capabilities=None),
     "has the node probe another host": _init(_X, restartPolicy="Always", startupProbe=_PROBE),
@@ -118,9 +119,7 @@ _EVIL: Final[dict[str, Obj]] = {
     "mounts the agent's token beside the agent": _token_beside(_X),
     "labels a pod as another VM's": _named(_X, labels={"vm.neon.tech/name": "theirs"}),
     "names a pod like another's": _named("bank-0"),
-    "makes a pod of two owners": _named(
-        _X, ownerReferences=[*owner(VIRTUAL_MACHINES, "mine"), *owner(VIRTUAL_MACHINES, "theirs")]
-    ),
+    "makes a pod of two owners": _named(_X, ownerReferences=[*owner(VIRTUAL_MACHINES, "mine"), *_OTHER_OWNER]),
     "puts a pod into another network": _named(_X, annotations={"k8s.v1.cni.cncf.io/networks": "theirs"}),
 }
 """A VM's pod with one thing that none has."""

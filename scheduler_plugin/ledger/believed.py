@@ -1,0 +1,114 @@
+"""How much of what a VM's object says its nodes can bear (S4.5, S4.8).
+
+Whoever may edit a VM writes what it asks for: ``use``, its maximum, annotations. Nobody else may pay for that:
+
+- What the guest has counts: its controller says so, whoever asked for it.
+- ``use``, and what the original's scheduler granted, count where there is room, whole or not at all, as a kubelet
+  resizes pods. Beyond that counts what was reserved for the VM before; the VM is granted nothing more of that
+  resource, and misses nothing that others would have to make room for.
+- A permit on the object counts up to the VM's maximum. It may be what a scheduler before this one has answered, so it
+  counts even where there is no room; but no more than all that the node has, unless that much was reserved before.
+- What is heard of a VM first, as at a rebuild, counts up to what its node has, and its permit up to what the largest
+  node has: the room is not known yet, nor what its own node had when the permit was granted.
+- An object that cannot be read any more counts the same: what was reserved for its VM stays.
+- A VM that has no place yet asks for all that it says, and finds no node if that is too much.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from fractions import Fraction
+from functools import reduce
+
+from msgspec.structs import replace
+
+from protocol.messages import ObjectName
+from protocol.units import ZERO, Resources
+from scheduler_plugin.ledger.accounts.claims import Claim
+from scheduler_plugin.ledger.accounts.refused_resizes import Parts
+from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
+from scheduler_plugin.ledger.state import LedgerState
+
+
+def believed(state: LedgerState, facts: VmFacts) -> VmFacts:
+    """News of a VM, as far as the nodes of its pods can bear it."""
+    account = state.vms.get(facts.name)
+    if account is None or account.uid not in ("", facts.uid):
+        return _within_maximum(facts)
+    claims = [each for each in account.claims if state.nodes[each.node].facts is not None]
+    if not claims:
+        return _within_maximum(facts)
+    pods_on = Counter(each.node for each in claims)
+    total = reduce(Resources.at_most, (_whole(state, each) for each in claims))
+    if account.facts is None:
+        return _first(facts, total)
+    reach = reduce(Resources.at_most, (_reach(state, each, pods_on[each.node]) for each in claims))
+    bounded = _bounded(facts, account.reserved, reach, total)
+    return bounded if bounded.is_bounded else replace(bounded, is_bounded=True)
+
+
+def _reach(state: LedgerState, claim: Claim, pods: int) -> Resources:
+    """How far the guest could grow by the node of this claim, shared with the VM's other ``pods`` there."""
+    free = state.nodes[claim.node].room.free
+    if pods > 1:
+        free = Resources(free.cpu.scaled(Fraction(1, pods)), free.mem.scaled(Fraction(1, pods)))
+    return (claim.reserved + free).minus_or_zero(claim.pod.around)
+
+
+def _whole(state: LedgerState, claim: Claim) -> Resources:
+    return state.nodes[claim.node].room.total.minus_or_zero(claim.pod.around)
+
+
+def at_rebuild(facts: Iterable[VmFacts], nodes: Iterable[NodeFacts], pods: Iterable[PodFacts]) -> list[VmFacts]:
+    """VMs as a first complete list has them, each as far as the node of its pod can bear it."""
+    totals = {each.name: each.policy.reservable(each.allocatable) for each in nodes}
+    places: dict[ObjectName, Resources] = {}
+    for pod in pods:
+        if pod.vm is not None and pod.node in totals:
+            places[pod.vm] = totals[pod.node].at_least(places.get(pod.vm, ZERO))
+    largest = Resources.most(totals.values())
+    return [
+        _bounded(each, ZERO, places[each.name], largest) if each.name in places else _within_maximum(each)
+        for each in facts
+    ]
+
+
+def seen_on_node(state: LedgerState, claim: Claim) -> None:
+    """A pod runs a VM on a node that was not asked whether it has room: another scheduler has placed it."""
+    account = claim.vm
+    if account is None or account.facts is None or state.nodes[claim.node].facts is None:
+        return
+    whole = _whole(state, claim)
+    facts = _first(account.facts, whole)
+    if facts is not account.facts:
+        account.observe(facts)
+        state.settle_vm(account)
+
+
+def _first(facts: VmFacts, total: Resources) -> VmFacts:
+    """``facts`` of a VM of which nothing else is known, on a node of ``total``."""
+    return _bounded(facts, ZERO, total, facts.permit or ZERO)
+
+
+def _within_maximum(facts: VmFacts, base: Resources = ZERO) -> VmFacts:
+    """``facts`` with a permit that is no more than the VM may have, has, or was given before (``base``)."""
+    if facts.permit is None or facts.permit.within(facts.most) or facts.unreadable:
+        return facts
+    most = Resources.most((facts.most, facts.use, facts.actual or ZERO, facts.granted, base))
+    return replace(facts, permit=facts.permit.at_most(most))
+
+
+def _bounded(facts: VmFacts, reserved: Resources, reach: Resources, permitted: Resources) -> VmFacts:
+    """``facts`` of a VM for which ``reserved`` is kept, which could grow to ``reach`` and be ``permitted`` so much."""
+    base = reserved.at_least(facts.actual or ZERO)
+    facts = _within_maximum(facts, base)
+    permit = facts.permit and facts.permit.at_most(permitted.at_least(base))
+    reach = reach.at_least(base)
+    beyond = Parts.of_rise(reach, facts.use)
+    use = beyond.of(base.at_most(facts.use), facts.use)
+    granted = Parts.of_rise(reach, facts.granted).of(base.at_most(facts.granted), facts.granted)
+    most = beyond.of(use, facts.most)
+    if (permit, use, granted, most) == (facts.permit, facts.use, facts.granted, facts.most):
+        return facts
+    return replace(facts, permit=permit, use=use, granted=granted, most=most)

@@ -1,0 +1,183 @@
+"""Edits of a VM's object cost that VM alone: neighbours keep what they have, and can grow (S4.5, S4.8)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from msgspec import structs
+
+from protocol.units import ZERO, Resources
+from scheduler_plugin.ledger import VmFacts
+from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
+
+HUGE = amount(1000)
+
+
+def neighbours(**mine: object) -> Fleet:
+    """Two VMs of 2 on a node of 9."""
+    fleet = Fleet(node(), known(**mine), vm("b", amount(2), actual=amount(2)), vm_pod("a", "n1"), vm_pod("b", "n1"))
+    fleet.grant("a", amount(2), number=1)
+    fleet.grant("b", amount(2), number=1)
+    return fleet
+
+
+def known(**changes: object) -> VmFacts:
+    return structs.replace(vm("a", amount(2), actual=amount(2), pod=name("a-pod")), **changes)
+
+
+def edit(fleet: Fleet, **changes: object) -> None:
+    """A person edits VM a."""
+    old = fleet.vms[name("a")]
+    fleet.vms[name("a")] = structs.replace(old, version=old.version + 1, **changes)
+    fleet.did(fleet.ledger.see_vm(fleet.vms[name("a")], LATER))
+
+
+EDITS = {
+    "use and maximum above the node": {"use": HUGE, "most": HUGE},
+    "use above the room": {"use": amount(8)},
+    "use of one resource": {"use": amount(2, 1000), "most": HUGE},
+    "what another scheduler granted": {"granted": HUGE, "most": HUGE},
+    "an object that cannot be read": {"unreadable": "spec: garbage", "is_bounded": False, "use": amount(2)},
+    "one that cannot be read and is huge": {"unreadable": "spec: garbage", "use": HUGE, "most": HUGE},
+    "a maximum alone": {"most": HUGE},
+}
+
+
+@pytest.mark.parametrize("changes", EDITS.values(), ids=EDITS)
+def test_an_edit_beyond_the_room_blocks_no_neighbour(changes: dict[str, object]) -> None:
+    """Nor when it is written again and again, between the requests of both agents."""
+    fleet = neighbours()
+    for number in range(2, 6):
+        edit(fleet, **changes)
+        assert fleet.on("n1").within(amount(2 + number))
+        assert not fleet.ledger.nodes["n1"].over.any
+        assert fleet.grant("b", amount(number + 1), number=number) == amount(number + 1)
+        assert not fleet.ledger.nodes["n1"].unmet.any
+
+
+def test_growth_that_an_edit_asks_for_is_denied_and_missed_by_nobody() -> None:
+    """Its agent must ask for what the object says that its VM has."""
+    fleet = neighbours()
+    edit(fleet, use=HUGE, most=HUGE)
+    assert fleet.grant("a", HUGE, number=2) == amount(2)
+    assert fleet.ledger.nodes["n1"].unmet == ZERO
+    assert fleet.ledger.claims["uid-a"].reserved == amount(2)
+
+
+def test_it_may_grow_again_once_the_edit_is_taken_back() -> None:
+    fleet = neighbours()
+    edit(fleet, use=HUGE, most=HUGE)
+    edit(fleet, use=amount(2), most=amount(4))
+    assert fleet.grant("a", amount(6), number=2) == amount(4)
+
+
+def test_an_edit_within_the_room_counts_at_once() -> None:
+    fleet = neighbours()
+    edit(fleet, use=amount(6))
+    assert fleet.on("n1") == amount(8)
+    edit(fleet, use=amount(7))
+    assert fleet.on("n1") == amount(9)
+    assert fleet.grant("b", amount(3), number=2) == amount(2)
+
+
+def test_resources_are_judged_apart() -> None:
+    fleet = neighbours()
+    edit(fleet, use=amount(1000, 4), most=HUGE)
+    assert fleet.ledger.claims["uid-a"].reserved == amount(2, 4)
+    assert fleet.grant("a", amount(1000, 6), number=2) == amount(2, 6)
+
+
+def test_what_the_guest_has_counts_whoever_asked_for_it() -> None:
+    fleet = neighbours()
+    edit(fleet, use=amount(8), actual=amount(8))
+    assert fleet.on("n1") == amount(10)
+    edit(fleet, use=HUGE, actual=amount(12), most=HUGE)
+    assert fleet.on("n1") == amount(14)
+
+
+@pytest.mark.parametrize(("most", "counted"), [(amount(4), amount(4)), (amount(1), amount(2)), (HUGE, amount(9))])
+def test_a_permit_on_the_object_counts_up_to_maximum_and_node(most: Resources, counted: Resources) -> None:
+    """Without the policy that keeps it for the scheduler, anybody may write it who may edit the VM."""
+    fleet = neighbours()
+    edit(fleet, permit=HUGE, most=most)
+    assert fleet.ledger.claims["uid-a"].reserved == counted
+
+
+def test_a_permit_counts_no_more_where_the_vm_has_no_place() -> None:
+    fleet = Fleet(node())
+    fleet.did(fleet.ledger.see_vm(known(permit=HUGE, most=amount(4), actual=None), NOW))
+    assert fleet.ledger.claim_of(vm_pod("a")).within(amount(4))
+    fleet.did(fleet.ledger.see_vm(known(permit=HUGE, most=amount(4), actual=None, version=2), NOW))
+    assert fleet.ledger.claim_of(vm_pod("a")).within(amount(4))
+    fleet.did(fleet.ledger.see_pod(vm_pod("a", "unknown")))
+    fleet.did(fleet.ledger.see_vm(known(permit=HUGE, most=amount(5), actual=None, version=3), NOW))
+    assert fleet.ledger.claims["uid-a"].reserved == amount(5)
+
+
+def test_a_vm_without_a_place_asks_for_all_that_it_says() -> None:
+    fleet = Fleet(node())
+    fleet.did(fleet.ledger.see_vm(known(use=HUGE, most=HUGE, actual=None), NOW))
+    assert fleet.ledger.claim_of(vm_pod("a")) == HUGE
+
+
+@pytest.mark.parametrize("pod", [name("a-pod"), None])
+def test_a_rebuild_counts_no_more_than_the_node_has(pod: object) -> None:
+    """An edit at the moment of a restart."""
+    mine = known(use=HUGE, most=HUGE, permit=HUGE, pod=pod)
+    fleet = Fleet(node(), mine, vm("b", amount(2)), vm_pod("a", "n1"), vm_pod("b", "n1"))
+    assert fleet.ledger.claims["uid-a"].reserved == amount(9)
+
+
+def test_a_rebuild_counts_a_permit_that_was_granted_before_its_node_shrank() -> None:
+    """Its agent may still hold it."""
+    fleet = Fleet(node("n1", total=4), node("n2"), known(permit=amount(7)), vm_pod("a", "n1"))
+    assert fleet.ledger.claims["uid-a"].reserved == amount(7)
+
+
+def test_a_rebuild_counts_what_the_guest_has() -> None:
+    mine = known(use=HUGE, most=HUGE)
+    fleet = Fleet(node(), mine, vm("b", amount(2)), vm_pod("a", "n1"), vm_pod("b", "n1"), plain_pod("c", ZERO))
+    assert fleet.on("n1") == amount(4)
+    assert fleet.grant("b", amount(5), number=1) == amount(5)
+
+
+def test_a_pod_that_another_scheduler_placed_counts_no_more_than_its_node() -> None:
+    fleet = Fleet(node(), vm("b", amount(2)), vm_pod("b", "n1"))
+    fleet.did(fleet.ledger.see_vm(known(use=HUGE, most=HUGE), LATER))
+    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1")))
+    assert fleet.on("n1") == amount(4)
+    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n2", "uid-a2")))
+    assert fleet.ledger.claims["uid-a2"].reserved == amount(2)
+
+
+def test_what_lies_around_the_guest_is_not_its_own() -> None:
+    around = replace(vm_pod("a", "n1"), requests=amount(1), around=amount(1))
+    fleet = Fleet(node(), known(), around)
+    edit(fleet, permit=HUGE, most=HUGE)
+    assert fleet.on("n1") == amount(9)
+
+
+def test_news_of_another_vm_of_the_name_are_not_judged_by_the_former_ones_room() -> None:
+    fleet = neighbours()
+    fleet.did(fleet.ledger.see_vm(known(uid="a-second", version=9, use=HUGE, most=HUGE, actual=None), LATER))
+    assert fleet.ledger.claims["uid-a"].reserved == amount(2)
+    assert fleet.ledger.claim_of(vm_pod("a", uid="new")) == HUGE
+
+
+def test_two_pods_of_a_vm_on_one_node_share_its_room() -> None:
+    """As while it moves onto its own node: what it grows by is reserved twice there."""
+    fleet = neighbours()
+    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1", "uid-a2")))
+    edit(fleet, use=amount(4))
+    assert fleet.ledger.claims["uid-a"].reserved == amount(2)
+    edit(fleet, use=amount(3))
+    assert fleet.ledger.claims["uid-a"].reserved == amount(3)
+
+
+def test_what_was_granted_before_its_node_shrank_still_counts() -> None:
+    fleet = neighbours()
+    fleet.grant("a", amount(7), number=2)
+    fleet.did(fleet.ledger.see_node(node(total=4)))
+    edit(fleet, most=amount(5))
+    assert fleet.ledger.claims["uid-a"].reserved == amount(7)
