@@ -139,12 +139,13 @@ def settle(state: LedgerState) -> None:
         migrations = state.migrations.of(vm)
         for migration in migrations:
             _trace(migration, account)
+        state.note_left(account)  # where the VM runs decides what has to be reserved
+        for migration in migrations:
             migration.is_stalled = migration.is_active and migration.is_overdue and not has_place(migration, account)
             if not _keeps_reservation(state, migration, account):
                 state.close_claim(migration.reservation_uid)
         for migration in migrations:
             migration.problem = _reserve(state, migration, account)
-        state.note_left(account)
         for claim in [] if account is None else account.claims:
             leaving = [migration for migration in migrations if leaves(migration, claim)]
             state.change(claim, is_migrating=bool(leaving))
