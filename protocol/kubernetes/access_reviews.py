@@ -23,13 +23,22 @@ class _Claims(msgspec.Struct, frozen=True):
 
 
 def token_review(token: str, audience: str = "") -> JsonObject:
-    """The body that asks whose ``token`` is; an empty ``audience`` is the API server's own."""
+    """The body that asks whose ``token`` is; an empty ``audience`` is the API server's own.
+
+    >>> token_review("a.b.c", "autoscale-scheduler")["spec"]
+    {'token': 'a.b.c', 'audiences': ['autoscale-scheduler']}
+    """
     spec: Json = {"token": token, "audiences": [audience]} if audience else {"token": token}
     return {"apiVersion": TOKEN_REVIEWS.api_version, "kind": TOKEN_REVIEWS.kind, "spec": spec}
 
 
 def user_in(review: JsonObject, audience: str = "") -> JsonObject | None:
-    """The user that a TokenReview names; None if it accepts none for ``audience``."""
+    """The user that a TokenReview names; None if it accepts none for ``audience``.
+
+    >>> review = {"status": {"authenticated": True, "audiences": ["page"], "user": {"username": "ann"}}}
+    >>> user_in(review, "page"), user_in(review, "scheduler")
+    ({'username': 'ann'}, None)
+    """
     status = child(review, "status")
     user = child(status, "user")
     named = status.get("audiences")
@@ -38,7 +47,11 @@ def user_in(review: JsonObject, audience: str = "") -> JsonObject | None:
 
 
 def may_list_vms(user: JsonObject, namespace: str) -> JsonObject:
-    """The body that asks whether ``user`` may list VMs in ``namespace``, in all namespaces if it is empty."""
+    """The body that asks whether ``user`` may list VMs in ``namespace``, in all namespaces if it is empty.
+
+    >>> may_list_vms({"username": "ann"}, "shop")["spec"]["resourceAttributes"]["namespace"]
+    'shop'
+    """
     resource: Json = {
         "verb": "list",
         "group": VIRTUAL_MACHINES.group,
@@ -65,13 +78,22 @@ def is_allowed(review: JsonObject) -> bool:
 
 
 def names_audience(token: str, audience: str) -> bool:
-    """Whether a JSON Web Token says that it is for ``audience``. This spares questions; it proves nothing."""
+    """Whether a JSON Web Token says that it is for ``audience``. This spares questions; it proves nothing.
+
+    >>> names_audience("no token", "autoscale-scheduler")
+    False
+    """
     found = _claims(token)
     return audience == found.aud if isinstance(found.aud, str) else audience in found.aud
 
 
 def account_in(token: str) -> tuple[str, str] | None:
-    """Namespace and name of the service account that a JSON Web Token says it is of; None for any other user's."""
+    """Namespace and name of the service account that a JSON Web Token says it is of; None for any other user's.
+
+    >>> body = base64.urlsafe_b64encode(b'{"sub":"system:serviceaccount:shop:vm-agent"}').decode()
+    >>> account_in(f"head.{body}.signature"), account_in("no token")
+    (('shop', 'vm-agent'), None)
+    """
     parts = _claims(token).sub.split(":")
     return (parts[2], parts[3]) if len(parts) == 4 and parts[:2] == ["system", "serviceaccount"] else None
 

@@ -148,6 +148,7 @@ async def _objects(seed: int, count: int) -> list[str]:
     wrong = []
     async with scheduler(follows=True) as found:
         healthy, feed = _reserved(found), found.parts.context.feed
+        found.cluster.is_away = True  # its objects are older than those that are shown, as in a restored store
         for number in range(count):
             version = 1000 + 2 * number
             feed.vms.learn(_versioned(samples.whole_vm(), version))

@@ -7,6 +7,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -102,6 +103,7 @@ def watched_pod(line: bytes) -> Watched[PodFacts] | None:
         is_leaving, asks = bool(meta.deletionTimestamp), other_requests(spec)
         traits = placed_traits(meta.labels or {}, spec, ports, is_leaving=is_leaving, asks=asks)
         facts = pod_facts(found, traits)
+        facts = replace(facts, is_leaving=True) if is_leaving else facts
     except (ValueError, RecursionError):
         return None
     return Watched(facts.name, meta.uid, meta.resourceVersion, facts)
