@@ -152,9 +152,9 @@ def victim_of(ledger: Ledger, claim: Claim, arrived: int, now: Now, *, opt_in: b
 
 def _busy(ledger: Ledger, claim: Claim, facts: VmFacts) -> str | None:
     """Why the VM cannot be moved just now."""
-    account = claim.vm
-    if claim.is_migrating or any(each.is_active for each in ledger.migrations_of(facts.name)):
-        return "migrating already"
+    account, moves = claim.vm, [each for each in ledger.migrations_of(facts.name) if each.is_active]
+    if claim.is_migrating or moves:
+        return "in a migration that does not begin" if any(each.is_stalled for each in moves) else "migrating already"
     is_whole = account is not None and not account.is_deleted and account.hosts == [claim]
     if claim.state is not ClaimState.BOUND or facts.pod != claim.pod.name or not is_whole:
         return "not running in one pod"

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.units import Bytes, Resources
+from protocol.units import Bytes, Instant, Resources
 from scheduler_plugin.ledger import MigrationPhase, Move, MoveCause
+from scheduler_plugin.ledger.moves import BEGINS_WITHIN
 from scheduler_plugin.planner import MigrationPolicy, Plan, Stuck, Victim, in_order
 from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod, vm_pod
 from tests.scheduler_plugin.ledger.fleet import node as node_with_system
@@ -239,6 +240,8 @@ def test_a_vm_that_a_person_moves_is_not_moved_as_well() -> None:
     assert fixture.settled() == Plan()
     fixture.fleet.did(fixture.ledger.see_pod(plain_pod("c", amount(6), "n1")))
     assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 migrating already"),)
+    fixture.fleet.did(fixture.ledger.pass_time(Instant(fixture.now + BEGINS_WITHIN)))
+    assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 in a migration that does not begin"),)
 
 
 def test_a_node_full_of_other_pods_says_so() -> None:
