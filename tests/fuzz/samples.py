@@ -35,6 +35,7 @@ def whole_vm(name: str = "db") -> Obj:
         },
     }
     found["status"] |= {"cpus": "1", "memorySize": "4Gi", "node": "n1", "podIP": "10.0.0.7"}
+    found["status"]["machine"] = {"maxCpus": "2", "minMemory": "1Gi", "maxMemory": "6Gi"}
     return found
 
 
