@@ -20,12 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
 from deploy.local.kubelet.agents import EXPLAIN_TOKEN, AgentFiles, AgentRun, run_agent, sidecar
 from deploy.local.kubelet.pod_status import failed_status, moved_status, running_status
 from deploy.local.kubelet.reporting import keep_writing_status
 from deploy.local.process import ProcessSupervisor
-from deploy.neonvm.objects.booted import booted_spec
+from deploy.neonvm.objects.booted import booted_spec, machine_for
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import has_agent
 from deploy.neonvm.objects.vm_spec import kernel_arguments, machine_of, password_secret
@@ -97,7 +99,8 @@ class Sandbox:
     """One pod. Cancel ``run`` to end it."""
 
     def __init__(self, pod: Json, vm: Json, deps: NodeDependencies) -> None:
-        """The guest is booted with what the pod says, whatever ``vm`` has become since the pod was made.
+        """The guest is booted with the machine of the pod's arguments, whatever ``vm`` has become since the pod was
+        made, and with the size that ``vm`` asks for now.
 
         Raises ``ArgumentsError`` if it says nothing, and ``InvalidObjectError`` if that, or ``vm``, cannot be read.
         """
@@ -105,7 +108,8 @@ class Sandbox:
         self._pod = pod
         self._name = name_of(pod)
         told = {**vm, "spec": booted_spec(pod)}
-        self._machine = machine_of(told)
+        machine = machine_of(told)
+        self._machine = replace(machine, use=machine_for(machine).clip(machine_of(vm).use))
         self._kernel_arguments = kernel_arguments(told)
         self._secret = password_secret(told)
         self._deps = deps

@@ -16,7 +16,7 @@ from deploy.neonvm.objects.pods import is_runner
 from deploy.neonvm.objects.vm_spec import machine_of, own_ports
 from protocol.kubernetes.objects import Json, items, text
 from protocol.running_machine import RunningMachine
-from protocol.virtual_machine import InvalidObjectError
+from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 
 _SPEC: Final = "-vmspec"
 _CPU_MODE: Final = "-cpu-scaling-mode"
@@ -60,10 +60,15 @@ def _booted(dump: str, cpu_mode: str) -> Booted | None:
     except (ArgumentsError, InvalidObjectError):
         return None
     return Booted(
-        RunningMachine(vm.bounds.max.cpu, vm.bounds.min.mem, vm.bounds.max.mem),
+        machine_for(vm),
         (cpu_mode or text(spec, "cpuScalingMode")) == "QmpScaling",
         *own_ports(spec),
     )
+
+
+def machine_for(vm: VirtualMachine) -> RunningMachine:
+    """The machine that is booted for ``vm``."""
+    return RunningMachine(vm.bounds.max.cpu, vm.bounds.min.mem, vm.bounds.max.mem)
 
 
 def _words(pod: Json) -> list[str]:
