@@ -138,6 +138,12 @@ class VmApi(Protocol):
         Raises ``ConflictError``, ``RefusedError``, ``GoneError``, or ``PortError`` where the outcome is unknown.
         """
 
+    async def tell(self, reason: str, note: str, wall: float) -> None:
+        """Writes an Event about the object: ``reason`` in CamelCase, ``note`` for people. Raises ``PortError``.
+
+        ``wall`` is the present, in seconds since 1970.
+        """
+
 
 class TokenSource(Protocol):
     """Proof of who this agent is."""

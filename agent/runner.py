@@ -1,4 +1,4 @@
-"""The life of one VM's agent: three tasks that feed one core, and whatever the core wants done (S4.3).
+"""The life of one VM's agent: tasks that feed one core, and whatever the core wants done (S4.3).
 
 Rules that hold here:
 
@@ -44,6 +44,7 @@ from agent.core.state import State, begin
 from agent.core.vm import Vm, VmFloor, view
 from agent.growth_times import GrowthTimes
 from agent.monitor_session import MonitorSession
+from agent.notices import Notices
 from agent.ports import (
     ConflictError,
     DatabaseSource,
@@ -111,6 +112,7 @@ class Runner:
         self._floor: Floor | None = None
         self._held: VmFloor | None = None
         self._problems: tuple[str, ...] = ()
+        self._notices = Notices(ports.vm_api, ports.clock)
         self._changed = asyncio.Event()
         self._never = asyncio.Event()
         now, jitter = ports.clock.now(), ports.clock.jitter()
@@ -123,6 +125,7 @@ class Runner:
             tasks.create_task(self._watch())
             tasks.create_task(self._scrape())
             tasks.create_task(self._act(tasks))
+            tasks.create_task(self._notices.run())
             if self._session is not None:
                 tasks.create_task(self._session.run())
 
@@ -142,6 +145,7 @@ class Runner:
     def _take(self, event: Event) -> None:
         now = self._ports.clock.now()
         note(self._log, self.tally, self.assignment.vm, self.state, event, now)
+        self._notices.take(self.state, event, now)
         advance(self.state, event, now, self._ports.clock.jitter())
         self.wishes, ended = follow(self.state, self.wishes, now)
         self.growths.add(ended)

@@ -1,4 +1,4 @@
-"""NeonVM's VirtualMachine object as the agent's VM: three calls on one object (S4.2).
+"""NeonVM's VirtualMachine object as the agent's VM: calls on one object (S4.2).
 
 Rules that hold here:
 
@@ -12,15 +12,21 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Final
 
 from agent.adapters.kubernetes_api import KubernetesApi
 from agent.core.events import Fault
 from agent.ports import GoneError, PortError
 from protocol.kubernetes.objects import JsonObject
-from protocol.kubernetes.resources import VIRTUAL_MACHINES
+from protocol.kubernetes.resources import EVENTS, VIRTUAL_MACHINES
+from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Resources
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine, parse_virtual_machine, use_patch
+
+COMPONENT: Final = "autoscaler-agent"
+LONGEST_NOTE: Final = 1024
+"""Characters: the API server takes no more."""
 
 
 class NeonVm:
@@ -54,6 +60,33 @@ class NeonVm:
         if base:
             body = {"metadata": {"resourceVersion": str(base)}, **body}
         return self._read(await self._api.merge_patch(self._path, body))
+
+    async def tell(self, reason: str, note: str, wall: float) -> None:
+        """See ``VmApi``. Raises ``PortError``."""
+        stamp, name = micro_timestamp(wall), self._name
+        about: JsonObject = {
+            "apiVersion": VIRTUAL_MACHINES.api_version,
+            "kind": VIRTUAL_MACHINES.kind,
+            "namespace": name.namespace,
+            "name": name.name,
+            "uid": "" if self._seen is None else self._seen.uid,
+        }
+        made = {"name": f"{name.name}.{''.join(filter(str.isdigit, stamp))}", "namespace": name.namespace}
+        body: JsonObject = {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": made,
+            "involvedObject": about,
+            "reason": reason,
+            "message": note[:LONGEST_NOTE],
+            "type": "Warning",
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+            "reportingComponent": COMPONENT,
+            "source": {"component": COMPONENT},
+        }
+        await self._api.post(EVENTS.path(name.namespace), body)
 
     def _read(self, found: JsonObject) -> VirtualMachine:
         try:

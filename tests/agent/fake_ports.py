@@ -145,6 +145,8 @@ class FakeVmApi:
         self.get_errors: list[PortError] = []
         self.patch_errors: list[PortError] = []
         self.patched: list[tuple[Resources, int]] = []
+        self.tell_errors: list[PortError] = []
+        self.told: list[tuple[str, str]] = []
         self.gets = 0
         self._changes: asyncio.Queue[VirtualMachine | PortError | None] = asyncio.Queue()
 
@@ -174,6 +176,12 @@ class FakeVmApi:
             raise ConflictError(Fault.VM_API, "changed")
         self.change(shown=False, use=use, actual=use)
         return self.found
+
+    async def tell(self, reason: str, note: str, wall: float) -> None:
+        """See ``VmApi``."""
+        self.told.append((reason, note))
+        if self.tell_errors:
+            raise self.tell_errors.pop(0)
 
     def restore(self, kept: VirtualMachine) -> None:
         """The cluster's store is an older one, and its server ended the watch."""

@@ -182,8 +182,9 @@ async def test_the_scheduler_may_do_what_it_does() -> None:
 
 async def calls_of_vm(api: AgentApi) -> None:
     of_vm = NeonVm(api, ObjectName("default", "db"))
-    assert set(public(NeonVm)) == {"get", "watch", "patch"}
-    for ask in (of_vm.get(), of_vm.patch(VM.use, Bytes(1024**3), 1), anext(of_vm.watch())):
+    assert set(public(NeonVm)) == {"get", "watch", "patch", "tell"}
+    told = of_vm.tell("ResizeRefused", "", 0.0)
+    for ask in (of_vm.get(), of_vm.patch(VM.use, Bytes(1024**3), 1), anext(of_vm.watch()), told):
         with pytest.raises(PortError):
             await ask
 

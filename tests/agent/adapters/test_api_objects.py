@@ -135,6 +135,20 @@ async def test_a_patch_that_the_schema_forbids_is_refused(cluster: Cluster) -> N
         await cluster.vm.patch(Resources(MilliCpu(250), Bytes(0)), Bytes(GIB), 0)
 
 
+async def test_an_event_is_written_about_the_vm(cluster: Cluster) -> None:
+    vm = cluster.vm
+    uid = (await vm.get()).uid
+    await vm.tell("ResizeRefused", "x" * 2000, 1.5)
+    (event,) = (await cluster.http.get("/api/v1/namespaces/default/events")).json()["items"]
+    about = event["involvedObject"]
+    assert (about["kind"], about["name"], about["uid"]) == ("VirtualMachine", "vm-1", uid)
+    assert (event["reason"], event["type"], len(event["message"])) == ("ResizeRefused", "Warning", 1024)
+    assert (event["source"]["component"], event["firstTimestamp"]) == (
+        "autoscaler-agent",
+        "1970-01-01T00:00:01.500000Z",
+    )
+
+
 async def test_an_object_that_breaks_its_rules_is_an_error_with_the_path() -> None:
     broken = {"metadata": {"namespace": "default", "name": "vm-1"}, "spec": {"guest": {"cpus": {"min": 3, "use": 1}}}}
     api = KubernetesApi(client(lambda _: httpx.Response(200, json=broken)), "http://api", NoToken(), Seconds(1.0))

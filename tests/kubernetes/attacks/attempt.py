@@ -46,6 +46,14 @@ def noted(key: str, value: str | None = "x") -> Obj:
     return {"metadata": {"annotations": {key: value}}}
 
 
+def event(kind: str, component: str = "autoscaler-agent") -> Obj:
+    """An Event about the object ``mine``, as the component writes it."""
+    about = {"apiVersion": "vm.neon.tech/v1", "kind": kind, "namespace": HOME, "name": "mine"}
+    said = {"reason": "ResizeRefused", "message": "no", "type": "Warning", "source": {"component": component}}
+    metadata = {"generateName": "mine.", "namespace": HOME}
+    return {"apiVersion": "v1", "kind": "Event", "metadata": metadata, "involvedObject": about, **said}
+
+
 def condition(name: str) -> Obj:
     """A condition of a pod that is true."""
     return {"status": {"conditions": [{"type": name, "status": "True"}]}}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES
-from tests.kubernetes.attacks.attempt import RBAC, Attempt, noted, patches, resources, use
+from protocol.kubernetes.resources import EVENTS, MIGRATIONS, PODS, VIRTUAL_MACHINES
+from tests.kubernetes.attacks.attempt import RBAC, Attempt, event, noted, patches, resources, use
 from tests.kubernetes.attacks.world import (
     ELSEWHERE,
     GUEST,
@@ -21,6 +21,7 @@ from tests.kubernetes.attacks.world import (
 )
 
 _AGENTS: Final = "policy autoscaling-agents"
+_EVENTS: Final = "policy autoscaling-agents-events"
 _PERMITS: Final = "policy autoscaling-permits"
 BY_AGENTS: Final = (
     *patches(VIRTUAL_MACHINES, "mine", NODE_AGENT, {
@@ -52,6 +53,8 @@ BY_AGENTS: Final = (
         {"resizes the pod of a VM": (resources(runner(MINE), GUEST, requests=MORE), RBAC)}, subresource="resize",
     ),
     Attempt(NODE_AGENT, "moves a VM of its node", RBAC, "create", MIGRATIONS, "x", move("x")),
+    Attempt(NODE_AGENT, "writes an Event about a VM", "", "create", EVENTS, "e", event("VirtualMachine")),
+    Attempt(NODE_AGENT, "writes an Event about a pod", _EVENTS, "create", EVENTS, "f", event("Pod")),
     Attempt(NODE_AGENT, "reads secrets", RBAC, "get", SECRETS, ""),
     *patches(VIRTUAL_MACHINES, "mine", SIDECAR, {
         "resizes its VM within the permit": (use("1500m", 3), ""),
@@ -63,6 +66,10 @@ BY_AGENTS: Final = (
     *patches(
         VIRTUAL_MACHINES, "far", SIDECAR, {"resizes a VM of another namespace": (use(1, 1), RBAC)},
         namespace=ELSEWHERE,
+    ),
+    Attempt(
+        SIDECAR, "writes an Event of the scheduler", _EVENTS, "create", EVENTS, "g",
+        event("VirtualMachine", "autoscale-scheduler"),
     ),
     Attempt(SIDECAR, "lists pods", RBAC, "get", PODS, ""),
 )  # fmt: skip

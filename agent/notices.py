@@ -1,0 +1,66 @@
+"""Events on a VM's object, for people who look with ``kubectl describe``: what is wrong and not to be overlooked.
+
+- At most one of each reason in ``QUIET`` seconds. One that cannot be written is dropped: log, metrics and ``/explain``
+  say the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from agent.core.events import Event, PatchFailed, Scraped
+from agent.core.guest import is_other_boot
+from agent.core.state import State
+from agent.ports import PortError, VmApi
+from protocol.runtime.clock import Clock
+from protocol.units import Instant, Seconds
+
+QUIET: Final = Seconds(300.0)
+
+OUT_OF_MEMORY: Final = "GuestOutOfMemory"
+RESIZE_REFUSED: Final = "ResizeRefused"
+
+
+class Notices:
+    """Decides what is worth an Event, and writes it. Run ``run`` in a task."""
+
+    def __init__(self, vm_api: VmApi, clock: Clock) -> None:
+        self._vm_api = vm_api
+        self._clock = clock
+        self._told_at: dict[str, Instant] = {}
+        self._pile: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+
+    def take(self, state: State, event: Event, now: Instant) -> None:
+        """``state`` has not taken ``event`` yet."""
+        notice = notice_of(state, event)
+        if notice is None or now - self._told_at.get(notice[0], -QUIET) < QUIET:
+            return
+        self._told_at[notice[0]] = now
+        self._pile.put_nowait(notice)
+
+    async def run(self) -> None:
+        """Writes Events for ever."""
+        while True:
+            reason, note = await self._pile.get()
+            with suppress(PortError):
+                await self._vm_api.tell(reason, note, self._clock.wall())
+
+
+def notice_of(state: State, event: Event) -> tuple[str, str] | None:
+    """Reason and text of the Event that ``event`` is worth; None if it is not worth any."""
+    match event:
+        case Scraped(sample):
+            seen = state.guest.seen
+            is_rebooted = seen is not None and is_other_boot(seen.sample, sample)
+            count = state.guest.kills.count(sample, is_rebooted=is_rebooted)
+            text = f"the guest's kernel killed {count} processes for lack of memory; the VM grows as far as it may"
+            return (OUT_OF_MEMORY, text) if count else None
+        case PatchFailed(_, reason, refused):
+            patch, vm = state.vm.patching, state.vm.seen
+            if not refused or patch is None or vm is None or patch.target.within(vm.use):
+                return None
+            return RESIZE_REFUSED, f"refused to grow to {patch.target}, no room is kept for it meanwhile: {reason}"
+        case _:
+            return None

@@ -1,0 +1,54 @@
+"""What of an agent's life becomes an Event on its VM, and how often."""
+
+from __future__ import annotations
+
+from agent.core.events import Fault
+from agent.ports import PortError, RefusedError
+from tests.agent.core.story import cu
+from tests.agent.fake_ports import RunnerFixture
+
+KILLED = "the guest's kernel killed 2 processes for lack of memory; the VM grows as far as it may"
+
+
+async def test_kills_become_an_event_every_five_minutes() -> None:
+    async with RunnerFixture() as fixture:
+        await fixture.clock.advance(2.0)
+        for _ in range(30):
+            fixture.guest.oom_kills += 2.0
+            await fixture.clock.advance(1.0)
+        assert fixture.vm_api.told == [("GuestOutOfMemory", KILLED)]
+        await fixture.clock.advance(300.0)
+        fixture.guest.oom_kills += 2.0
+        await fixture.clock.advance(1.0)
+        assert fixture.vm_api.told == [("GuestOutOfMemory", KILLED)] * 2
+
+
+async def test_refused_growth_becomes_an_event() -> None:
+    async with RunnerFixture() as fixture:
+        await fixture.clock.advance(1.0)
+        fixture.vm_api.patch_errors = [RefusedError(Fault.VM_API, "denied by a webhook")] * 2
+        fixture.guest.cores = 0.25
+        await fixture.clock.advance(20.0)
+        refused = f"refused to grow to {cu(2)}, no room is kept for it meanwhile: denied by a webhook"
+        assert fixture.vm_api.told == [("ResizeRefused", refused)]
+
+
+async def test_refused_shrink_and_unknown_outcome_are_no_event() -> None:
+    async with RunnerFixture() as fixture:
+        await fixture.clock.advance(1.0)
+        fixture.vm_api.patch_errors = [PortError(Fault.NETWORK, "no answer")]
+        fixture.guest.cores = 0.25
+        await fixture.clock.advance(20.0)
+        fixture.vm_api.patch_errors = [RefusedError(Fault.VM_API, "denied by a webhook")]
+        fixture.guest.cores = 0.0
+        await fixture.clock.advance(20.0)
+        assert (fixture.vm_api.patch_errors, fixture.vm_api.told) == ([], [])
+
+
+async def test_an_event_that_cannot_be_written_ends_nothing() -> None:
+    async with RunnerFixture() as fixture:
+        fixture.vm_api.tell_errors = [RefusedError(Fault.AGENT, "403")]
+        await fixture.clock.advance(2.0)
+        fixture.guest.oom_kills = 2.0
+        await fixture.clock.advance(10.0)
+        assert (fixture.vm_api.told, fixture.guest.looks) == ([("GuestOutOfMemory", KILLED)], 13)
