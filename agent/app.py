@@ -50,7 +50,7 @@ from protocol.runtime.explaining.explain_access import (
 from protocol.runtime.explaining.probe_server import listening
 from protocol.runtime.followed_file import FollowedFile
 from protocol.runtime.keep_alive import probed_transport
-from protocol.runtime.tls_files import client_tls, following
+from protocol.runtime.tls_files import client_tls, following, shown_tls
 from protocol.runtime.tls_metrics import followed_by
 from protocol.runtime.url_hosts import url_host
 from protocol.units import Instant, Seconds
@@ -73,9 +73,10 @@ async def run(settings: AgentSettings, dependencies: Dependencies, stop: asyncio
     """Runs the agent until ``stop`` is set. Raises ``OSError`` where it cannot listen."""
     to_scheduler = _trust("scheduler", settings.scheduler_url, settings.scheduler_ca)
     to_api = _trust("kubernetes-api", settings.api_url, settings.api_ca)
+    to_guests = _shown(settings.guest_certificates)
     async with AsyncExitStack() as stack:
         clients = Clients(
-            guests=await stack.enter_async_context(plain_pool(no_authorities())),
+            guests=await stack.enter_async_context(plain_pool(to_guests)),
             scheduler=await stack.enter_async_context(plain_pool(to_scheduler)),
             api=await stack.enter_async_context(plain_pool(to_api)),
         )
@@ -83,7 +84,7 @@ async def run(settings: AgentSettings, dependencies: Dependencies, stop: asyncio
         scheduler = _scheduler(settings, dependencies.clock, clients, to_scheduler)
         make = _maker(settings, dependencies, api, clients, scheduler)
         supervisor = Supervisor(_source(settings, api), make, Policy(), dependencies)
-        watched = [each for tls in (to_scheduler, to_api) for each in followed_by(tls)]
+        watched = [each for tls in (to_scheduler, to_api, to_guests) for each in followed_by(tls)]
         messages = scheduler.messages if isinstance(scheduler, NodeScheduler) else None
         served = routes(
             supervisor, dependencies.clock, watched, alone=settings.assignment is not None, messages=messages
@@ -204,6 +205,13 @@ def _trust(name: str, url: str, authority: Path | None) -> ssl.SSLContext:
     if authority is None:
         return ssl.create_default_context()
     return following(client_tls(name, authority), ssl.PROTOCOL_TLS_CLIENT)
+
+
+def _shown(folder: Path | None) -> ssl.SSLContext:
+    """A runner's certificate is the pod's own and proves nothing, and what a guest says is not trusted either."""
+    if folder is None:
+        return no_authorities()
+    return following(shown_tls("guests", folder / "tls.crt", folder / "tls.key"), ssl.PROTOCOL_TLS_CLIENT)
 
 
 def _identity(path: Path | None) -> TokenSource:

@@ -42,6 +42,7 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "SERVED_SCHEDULER_NAME": ("", "node: only VMs with this spec.schedulerName (default: all)"),
     "METRICS_URL": ("http://10.255.255.254:9100/metrics", "the guest's node_exporter; node: by {pod_ip}"),
     "DATABASE_URL": ("http://10.255.255.254:25183/database", "what the guest says of its database; node: by {pod_ip}"),
+    "GUEST_CERTIFICATES": ("", "folder with tls.crt and tls.key of this agent, for a DATABASE_URL with https"),
     "MONITOR_URL": (
         "ws://10.255.255.254:10301/monitor",
         "the guest's monitor, used if it answers; off: never",
@@ -86,6 +87,7 @@ class AgentSettings:
     scheduler_name: str
     metrics_url: str
     database_url: str
+    guest_certificates: Path | None
     monitor_url: str | None
     api_url: str
     api_token: Path | None
@@ -114,6 +116,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> A
         scheduler_name=found["SERVED_SCHEDULER_NAME"],
         metrics_url=_metrics(found),
         database_url=_of_guest("DATABASE_URL", found),
+        guest_certificates=_path(found["GUEST_CERTIFICATES"]),
         monitor_url=_monitor(found),
         api_url=_url("KUBERNETES_API_URL", found),
         api_token=_present("KUBERNETES_TOKEN_FILE", found),

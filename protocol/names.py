@@ -18,6 +18,12 @@ RUNNER_CONTAINER: Final = "neonvm-runner"
 RUNNER_COMMAND: Final = "neonvm-runner"
 """What that container runs in a pod of our controller; NeonVM's has another program, and its guest another address."""
 
+RUNNER_AUTHORITIES: Final = "RUNNER_AUTHORITIES"
+"""In that container: the variable with the authorities whose clients its ports let in. A pod without it is open."""
+
+RUNNER_AUDIENCE: Final = "neonvm-runner"
+"""Of the token with which that container proves which pod it is; nothing but our controller accepts it."""
+
 AGENT_CONTAINER: Final = "autoscaler-agent"
 """In the pod of a VM: the container of its agent."""
 

@@ -163,6 +163,19 @@ def client_tls(name: str, authority: Path) -> FollowedTls[ssl.SSLContext]:
     return FollowedTls(name, Parts(authority=authority), client_context)
 
 
+def shown_tls(name: str, certificate: Path, key: Path) -> FollowedTls[ssl.SSLContext]:
+    """What a client shows to servers whose word it trusts as little as that of any program at their address."""
+    return FollowedTls(name, Parts(certificate, key), _showing_context)
+
+
+def _showing_context(parts: Parts) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    _show(context, parts)
+    return context
+
+
 def server_context(parts: Parts) -> ssl.SSLContext:
     """A listener's context. Raises ``OSError`` and ``ssl.SSLError``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -19,18 +19,20 @@ import httpx
 
 from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer
+from deploy.neonvm.access.connections import CONNECT_SECONDS, RunnerConnections, RunnerPlace, Showing, Streams
+from deploy.neonvm.access.runner_transport import RunnerTransport
 from deploy.neonvm.objects.pods import runner_pod
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.remote.address_choice import AddressRange
 from deploy.neonvm.remote.address_claims import AddressClaims
 from deploy.neonvm.remote.looks import Looks
-from deploy.neonvm.remote.pod_guests import PodGuests, PodGuestsDependencies, connect_to_pod
+from deploy.neonvm.remote.pod_guests import PodGuests, PodGuestsDependencies
 from deploy.neonvm.remote.runner_client import RunnerClient
-from deploy.neonvm.service.__main__ import RUNNER_TIMEOUT, TO_RUNNERS
-from protocol.kubernetes.objects import Json
+from deploy.neonvm.service.__main__ import RUNNER_TIMEOUT
+from protocol.kubernetes.objects import Json, items
 from protocol.kubernetes.resources import IP_ADDRESSES, PODS, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
-from protocol.names import LABEL_VM_NAME
+from protocol.names import LABEL_VM_NAME, RUNNER_AUTHORITIES
 from protocol.runtime.clock import SystemClock
 from protocol.units import MilliCpu, Resources
 from scripts.bench.load_client import START_TIMEOUT, BenchError
@@ -85,7 +87,7 @@ async def _measured(count: int, silent: int) -> Following:
 
 async def _steady(silent: int, known: float, http: httpx.AsyncClient, port: int) -> Following:
     orders = list[float]()
-    runner = RunnerClient(http, "a pod", f"{ANSWERING}9.9", port, Looks())
+    runner = RunnerClient(http, RunnerPlace("a pod", "", f"{ANSWERING}9.9", port, port), Looks())
     before, cpu, began = await _count(port), time.process_time(), time.perf_counter()
     while (passed := time.perf_counter() - began) < _SECONDS:
         asked = time.perf_counter()
@@ -132,15 +134,37 @@ async def _controller(count: int, silent: int, port: int) -> AsyncIterator[tuple
         VIRTUAL_MACHINES: [_vm(each, port) for each in range(count)],
     }
     client = _static_api(listed)
-    http = httpx.AsyncClient(limits=TO_RUNNERS, timeout=RUNNER_TIMEOUT, trust_env=False)
+    connections = PlainConnections()
+    http = httpx.AsyncClient(transport=RunnerTransport(connections), timeout=RUNNER_TIMEOUT)
     async with client, http:
         caches = {kind: Informer(client, kind, clock) for kind in (PODS, VIRTUAL_MACHINES, IP_ADDRESSES)}
         pods, vms, addresses = caches.values()
         claims = AddressClaims(client, addresses, vms, AddressRange.parse("10.111.0.1-10.111.0.9"))
-        guests = PodGuests(PodGuestsDependencies(pods, http, connect_to_pod, claims, clock, lambda _: None))
+        deps = PodGuestsDependencies(pods, http, connections.monitor, claims, clock, lambda _: None, connections.forget)
+        guests = PodGuests(deps)
         for each in (vms, pods):
             await each.refresh()
         yield guests, http
+
+
+class PlainConnections(RunnerConnections):
+    """Simulated pods share one program, which proves nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(_no_certificate, _no_pod)
+
+    async def api(self, place: RunnerPlace) -> Streams:
+        """A plain connection. Raises ``OSError``."""
+        async with asyncio.timeout(CONNECT_SECONDS):
+            return Streams(*await asyncio.open_connection(place.address, place.api))
+
+
+def _no_certificate() -> Showing:
+    raise OSError("simulated pods ask for no certificate")
+
+
+async def _no_pod(_: str) -> str:
+    return ""
 
 
 def _static_api(listed: dict[Resource, list[Json]]) -> ApiClient:
@@ -161,7 +185,9 @@ def _pod(number: int, is_silent: bool, port: int) -> Json:
     labels = {LABEL_VM_NAME: f"vm-{number}"}
     metadata = {"name": f"vm-{number}", "namespace": "default", "uid": f"p{number}", "labels": labels}
     made = runner_pod(_vm(number, port), f"vm-{number}", Resources.parse("1", "1Gi"), sidecar=False)
-    return {"metadata": metadata, "spec": made["spec"], "status": {"phase": "Running", "podIP": address}}
+    (runner,) = items(made, "spec", "containers")
+    spec: Json = {"containers": [{**runner, "env": [{"name": RUNNER_AUTHORITIES, "value": ""}]}]}
+    return {"metadata": metadata, "spec": spec, "status": {"phase": "Running", "podIP": address}}
 
 
 def _vm(number: int, port: int) -> Json:

@@ -126,7 +126,7 @@ def test_the_sidecar_understands_its_variables() -> None:
     assert (str(settings.assignment.vm), str(settings.assignment.pod)) == ("default/db", "default/db-pod")
     assert (settings.metrics_url, settings.database_url) == (
         f"http://127.0.0.1:{TO_GUEST}/metrics",
-        "http://127.0.0.1:25183/database",
+        "http://127.0.0.1:25184/database",
     ), "the pod forwards both, wherever its guest is"
 
 

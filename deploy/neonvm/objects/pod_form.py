@@ -4,6 +4,8 @@
 - Nothing in the pod has a privilege. The guest's devices come from the node: ``guest_resource`` brings ``/dev/kvm``
   where a guest boots on it, and ``FLAT_RESOURCE`` the socket at which the node's network program hands over the tap.
 - A VM's own init containers are built from an allow-list (``init_containers``).
+- The pod's ports let in clients of the controller's authorities alone, which stand in the pod itself: nobody changes
+  them there. A token for nothing else proves to the controller which pod it speaks with.
 - A pod of a node that is lost goes after half a minute, not after Kubernetes' five.
 """
 
@@ -12,14 +14,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.neonvm.addressing import METRICS_PORT, MONITOR_PORT, RUNNER_PORT
+from deploy.neonvm.addressing import GUEST_DAEMON_PORT, METRICS_PORT, MONITOR_PORT
 from deploy.neonvm.objects.init_containers import IMAGES, init_container, own_resources
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import is_runner
 from deploy.neonvm.objects.same_guest import DISK
 from deploy.neonvm.objects.vm_spec import own_ports, password_secret
 from protocol.kubernetes.objects import Json, child, flag, items, labels_of, name_of, text, whole
-from protocol.names import LABEL_ENABLED, PASSWORD_KEY, RUNNER_COMMAND
+from protocol.names import (
+    LABEL_ENABLED,
+    PASSWORD_KEY,
+    RUNNER_AUDIENCE,
+    RUNNER_AUTHORITIES,
+    RUNNER_COMMAND,
+    RUNNER_CONTAINER,
+)
 
 USER: Final = 65532
 FLAT_RESOURCE: Final = "autoscaling.neon.tech/flat-network"
@@ -40,12 +49,14 @@ class RunnerForm:
 
     ``sidecar`` is the part of a pod (``containers``, ``volumes``) with which a VM that lets itself be resized runs its
     agent. It becomes a native sidecar, which does not keep the pod running once the guest has ended. A VM that names an
-    account of its own has none: the agent's rights are its own account's.
+    account of its own has none: the agent's rights are its own account's. ``authorities``, in PEM, are those whose
+    clients the pod lets in.
     """
 
     image: str
     guest_resource: str = ""
     sidecar: Json | None = None
+    authorities: str = ""
 
     def __call__(self, vm: Json, pod: Json) -> Json:
         """The pod of ``vm``, made from the plain one."""
@@ -96,11 +107,11 @@ class RunnerForm:
             "image": text(spec, "runnerImage") or self.image,
             "imagePullPolicy": "IfNotPresent",
             "command": [RUNNER_COMMAND],
-            "env": _environment(vm, pod),
+            "env": [*_environment(vm, pod), {"name": RUNNER_AUTHORITIES, "value": self.authorities}],
             "ports": [*own, *items(plain, "ports")],
             "resources": self._resources(vm),
             "readinessProbe": {
-                "httpGet": {"path": "/ready", "port": api},
+                "httpGet": {"path": "/ready", "port": api, "scheme": "HTTPS"},
                 "initialDelaySeconds": _FIRST_LOOK,
                 "periodSeconds": 5,
                 "timeoutSeconds": 5,
@@ -112,6 +123,7 @@ class RunnerForm:
                 {"name": "run", "mountPath": "/run/neonvm"},
                 {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - in the pod
                 {"name": _SECRET, "mountPath": "/run/password", "readOnly": True},
+                {"name": _RUNNER_IDENTITY, "mountPath": "/run/identity", "readOnly": True},
             ],
         }
 
@@ -121,6 +133,12 @@ class RunnerForm:
         if self.guest_resource and child(vm, "spec").get("enableAcceleration") is not False:
             taken.append(self.guest_resource)
         return {**wanted, "limits": {**child(wanted, "limits"), **dict.fromkeys(taken, "1")}} if taken else wanted
+
+
+def is_open(pod: Json) -> bool:
+    """Whether the ports of a VM's pod let everyone in: only a pod of ours names whom it lets in."""
+    runners = [each for each in items(pod, "spec", "containers") if text(each, "name") == RUNNER_CONTAINER]
+    return not any(text(each, "name") == RUNNER_AUTHORITIES for runner in runners for each in items(runner, "env"))
 
 
 def is_on_flat_network(vm: Json) -> bool:
@@ -146,6 +164,10 @@ _CONTAINER_SECURITY: Final[Json] = {
 }
 
 
+_RUNNER_IDENTITY: Final = "runner-identity"
+_OF_THIS_POD: Final[Json] = {
+    "serviceAccountToken": {"path": "token", "audience": RUNNER_AUDIENCE, "expirationSeconds": 3600}
+}
 _IDENTITY: Final = "kube-api-access"
 _API_ACCESS: Final[list[Json]] = [
     {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
@@ -154,7 +176,7 @@ _API_ACCESS: Final[list[Json]] = [
 ]
 _GUEST_AT: Final = {
     "METRICS_URL": f"http://127.0.0.1:{METRICS_PORT}/metrics",
-    "DATABASE_URL": f"http://127.0.0.1:{RUNNER_PORT}/database",
+    "DATABASE_URL": f"http://127.0.0.1:{GUEST_DAEMON_PORT}/database",
     "MONITOR_URL": f"ws://127.0.0.1:{MONITOR_PORT}/monitor",
 }
 
@@ -215,4 +237,5 @@ def _volumes(vm: Json) -> list[Json]:
         {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}},
         {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
         {"name": _SECRET, "secret": _password_of(vm)},
+        {"name": _RUNNER_IDENTITY, "projected": {"sources": [_OF_THIS_POD]}},
     ]

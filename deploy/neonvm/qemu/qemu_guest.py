@@ -228,6 +228,11 @@ class QemuGuest:
         return machine is not None and not self._receives
 
     @property
+    def most_plugged(self) -> Bytes:
+        """How much memory may be plugged in beside what the guest boots with."""
+        return self._spec.mem_max - self._spec.mem_min
+
+    @property
     def machine(self) -> Machine:
         """Its QEMU. Raises ``GuestError``."""
         machine = self._alive()

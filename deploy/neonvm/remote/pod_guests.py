@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -20,10 +19,11 @@ import httpx
 
 from deploy.kube.client import ApiError, ApiUnavailableError
 from deploy.kube.informer import Change, Informer
+from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
-from deploy.neonvm.network.sockets import connected, tcp_socket
 from deploy.neonvm.objects.booted import booted
 from deploy.neonvm.objects.owners import migration_of
+from deploy.neonvm.objects.pod_form import is_open
 from deploy.neonvm.ports import (
     Acceleration,
     GuestError,
@@ -40,7 +40,7 @@ from deploy.neonvm.remote.move_end import MoveEnd, are_emulated, moved
 from deploy.neonvm.remote.pod_wire import SourceDecides, TlsWire
 from deploy.neonvm.remote.remote_guest import RemoteGuest
 from deploy.neonvm.remote.remote_machine import Connect, RemoteMachine
-from deploy.neonvm.remote.runner_client import NEONVMS, RunnerClient
+from deploy.neonvm.remote.runner_client import OPEN, RunnerClient
 from deploy.neonvm.runner.resizer import Pace, Resizer
 from protocol.backoff import Backoff
 from protocol.kubernetes.objects import Json, child, is_over, items, labels_of, pod_phase, text, uid_of
@@ -72,14 +72,11 @@ _ROLES: Final = {
 }
 
 
-async def connect_to_pod(host: str, port: int) -> socket.socket:
-    """A connection over the pods' network. Raises ``OSError``."""
-    return await connected(tcp_socket(), host, port)
-
-
 @dataclass(frozen=True, slots=True)
 class PodGuestsDependencies:
-    """What guests are followed with. ``changed`` hears the name of each VM whose guest has changed."""
+    """What guests are followed with. ``changed`` hears the name of each VM whose guest has changed, ``ended`` the uid
+    of each pod that has ended.
+    """
 
     pods: Informer
     http: httpx.AsyncClient
@@ -87,6 +84,7 @@ class PodGuestsDependencies:
     claims: AddressClaims
     clock: Clock
     changed: Callable[[ObjectName], None]
+    ended: Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -129,9 +127,9 @@ class PodGuests:
         return _ROLES[found.resizer.state.phase] if found is not None and found.guest.is_known else PodRole.UNKNOWN
 
     def hindrance(self, pod: ObjectName, uid: str) -> str:
-        """Why that pod's guest cannot be moved: whose the guest is after a move, only a runner of ours decides."""
-        found = self._of(pod, uid)
-        return NEONVMS if found is not None and found.guest.is_neonvms else ""
+        """Why that pod's guest cannot be moved: what is at the address of an open pod may be any program."""
+        found = self._deps.pods.get(pod)
+        return OPEN if found is not None and uid_of(found) == uid and is_open(found) else ""
 
     def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:
         """How fast that pod's guest runs."""
@@ -211,6 +209,7 @@ class PodGuests:
             del self._followed[name]
             found.resizer.leave()
             self._looks.forget(str(name))
+            self._deps.ended(found.uid)
             if found.task is not None:
                 found.task.cancel()
             found = None
@@ -248,13 +247,13 @@ class PodGuests:
     def _reached(self, name: ObjectName, pod: Json) -> tuple[RunnerClient, Callable[[], RemoteMachine]]:
         """How the pod's runner and its QEMU are reached: at the ports with which they were started."""
         address, uid, made = text(pod, "status", "podIP"), uid_of(pod), booted(pod)
-        port, qmp = (RUNNER_PORT, QMP_PORT) if made is None else (made.runner_port, made.qmp_port)
-        place = (address, qmp)
+        ports = (RUNNER_PORT, QMP_PORT) if made is None else (made.runner_port, made.qmp_port)
+        place = RunnerPlace(str(name), uid, address, *ports, is_open=bool(pod) and is_open(pod))
 
         def opened() -> RemoteMachine:
-            return RemoteMachine(str(name), place, self._deps.connect, lambda: self._lives(name, uid))
+            return RemoteMachine(place, self._deps.connect, lambda: self._lives(name, uid))
 
-        return RunnerClient(self._deps.http, str(name), address, port, self._looks), opened
+        return RunnerClient(self._deps.http, place, self._looks), opened
 
     def _lives(self, name: ObjectName, uid: str) -> bool:
         pod = self._deps.pods.get(name)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from deploy.neonvm.addressing import MIGRATION_PORT
+from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.qemu.wire import Decided, Route
-from deploy.neonvm.remote.runner_client import RunnerClient
+from deploy.neonvm.remote.runner_client import OPEN, RunnerClient
 from deploy.neonvm.remote.tls_authority import MigrationAuthority
-from deploy.neonvm.runner.pod_runner import CREDENTIALS
+from deploy.neonvm.runner.pod_runner import TARGET_NAME
 
-_TARGET_NAME = "target.migration.local"
 _SOURCE_NAME = "source.migration.local"
 
 
@@ -24,15 +24,18 @@ class TlsWire:
     move: str
     wall: float
 
-    async def open(self, source: Machine, target: Machine) -> Route:
-        """Gives both ends their certificates. What the disk has beyond its image goes along. Raises ``GuestError``."""
+    async def open(self, source: Machine, target: Machine) -> Route:  # noqa: ARG002 - a part of the port
+        """Gives both ends their certificates, without which neither sends or takes a guest. What the disk has beyond
+        its image goes along. Raises ``GuestError``, also for an open pod: any program could be at its address.
+        """
+        for end in (self.source, self.target):
+            if end.place.is_open:
+                raise GuestError(f"{end.who}: {OPEN}")
         authority = MigrationAuthority(self.move, self.wall)
-        for client, name in ((self.target, _TARGET_NAME), (self.source, _SOURCE_NAME)):
+        for client, name in ((self.target, TARGET_NAME), (self.source, _SOURCE_NAME)):
             signed = authority.signed(await client.signing_request(self.move), name)
             await client.use_certificate(self.move, signed, authority.certificate)
-        await target.call("migrate-set-parameters", {"tls-creds": CREDENTIALS})
-        await source.call("migrate-set-parameters", {"tls-creds": CREDENTIALS, "tls-hostname": _TARGET_NAME})
-        address = self.target.address
+        address = self.target.place.address
         host, anywhere = (f"[{address}]", "[::]") if ":" in address else (address, "0.0.0.0")
         uri = f"tcp:{host}:{MIGRATION_PORT}"
         return Route(f"tcp:{anywhere}:{MIGRATION_PORT}", {"uri": uri, "inc": True})

@@ -1,7 +1,7 @@
 """A guest in a runner pod behind the guest port: its size is asked and ordered through its runner.
 
-A runner of NeonVM's is understood as well: it says its CPU, and QEMU the memory. With ``QmpScaling`` it only notes the
-CPU, which QEMU plugs in and out (``plugged_cpus``).
+A pod that is open is asked as NeonVM's runner is: it says its CPU, and QEMU the memory. With ``QmpScaling`` that runner
+only notes the CPU, which QEMU plugs in and out (``plugged_cpus``).
 """
 
 from __future__ import annotations
@@ -60,11 +60,15 @@ class RemoteGuest:
         self._booted = booted
         self._clock = clock
         self._looked = looked
-        self.is_neonvms = False
         self._machine: RemoteMachine | None = None
         self._users = 0
         self.is_known = False
         self.acceleration: Acceleration | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its pod lets everyone in, as those of NeonVM's controller do."""
+        return self.runner.place.is_open
 
     async def start(self) -> None:
         """Its pod has done it."""
@@ -83,9 +87,7 @@ class RemoteGuest:
 
     async def state(self) -> GuestState:
         """What the guest has now. Raises ``GuestError``."""
-        status = await self.runner.status()
-        self.is_neonvms = status is None
-        state = await self._of_neonvms_runner() if status is None else self._read(status)
+        state = await self._of_neonvms_runner() if self.is_open else self._read(await self.runner.status())
         if not self.is_known:
             self.is_known = True
             self._looked()
@@ -112,7 +114,7 @@ class RemoteGuest:
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
         """Gives the guest this much CPU; what it then has, where its runner says so. Raises ``GuestError``."""
-        if self.is_neonvms and self._booted.plugs_cpus:
+        if self.is_open and self._booted.plugs_cpus:
             async with self._shared() as machine:
                 await plug(machine, self.runner.who, use.whole_cpus, self._clock)
         return await self.runner.set_cpu(use)

@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Final
 
+from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.monitor import Hearings, Monitor
 
-Connect = Callable[[str, int], Awaitable[socket.socket]]
-"""Opens a non-blocking connection to host and port; raises ``OSError``."""
+Connect = Callable[[RunnerPlace], Awaitable[socket.socket]]
+"""Opens a non-blocking connection to the monitor of a pod; raises ``OSError``."""
 
 _CONNECT_SECONDS: Final = 3.0
 _QUIT_SECONDS: Final = 3.0
@@ -25,8 +26,8 @@ _QUIT_SECONDS: Final = 3.0
 class RemoteMachine:
     """One QEMU. ``lives`` says whether its pod has not ended; close it when done (``async with``)."""
 
-    def __init__(self, who: str, place: tuple[str, int], connect: Connect, lives: Callable[[], bool]) -> None:
-        self._who = who
+    def __init__(self, place: RunnerPlace, connect: Connect, lives: Callable[[], bool]) -> None:
+        self._who = place.who
         self._place = place
         self._connect = connect
         self._lives = lives
@@ -65,7 +66,7 @@ class RemoteMachine:
             monitor = Monitor(self._who, self._hearings)
             try:
                 async with asyncio.timeout(_CONNECT_SECONDS):
-                    end = await self._connect(*self._place)
+                    end = await self._connect(self._place)
             except (OSError, TimeoutError) as error:
                 raise GuestError(f"{self._who}: its QEMU cannot be reached: {error!r}") from error
             await monitor.connect(end)

@@ -12,6 +12,8 @@ from typing import Final
 import httpx
 import msgspec
 
+from deploy.neonvm.access.connections import RunnerPlace
+from deploy.neonvm.access.runner_transport import PLACE
 from deploy.neonvm.ports import GuestError, Survivor, TransferError, TransferFault
 from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.remote.looks import Looks
@@ -29,7 +31,10 @@ _ORDER_SECONDS: Final = Seconds(30.0)
 _MOST_BYTES: Final = 64 * 1024
 """Far more than any answer of a runner has."""
 _SHOWN: Final = 300
-NEONVMS: Final = "its pod has a runner of NeonVM's, which lets no guest go; it can move after its next start"
+OPEN: Final = (
+    "its pod was made by NeonVM's controller or by an older release, and its ports let everyone in; "
+    "its guest can move after its next start"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +50,24 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class RunnerClient:
-    """One pod's API at ``address``. ``http`` has the time-outs; ``looks`` are the turns in which pods are
+    """One pod's API at ``place``. ``http`` has the time-outs; ``looks`` are the turns in which pods are
     asked what they have.
     """
 
     http: httpx.AsyncClient
-    who: str
-    address: str
-    port: int
+    place: RunnerPlace
     looks: Looks
     patience: Seconds = PATIENCE
 
-    async def status(self) -> RunnerStatus | None:
-        """What the guest has; None from a runner of NeonVM's, which does not say it. Raises ``GuestError``."""
+    @property
+    def who(self) -> str:
+        """The pod, in messages."""
+        return self.place.who
+
+    async def status(self) -> RunnerStatus:
+        """What the guest has, from a runner of ours. Raises ``GuestError``."""
         async with self.looks.turn(self.who):
             answer = await self._ask("GET", "/status", seconds=self.patience)
-        if answer.status == _UNKNOWN_PATH:
-            return None
         try:
             return msgspec.json.decode(self._good(answer), type=RunnerStatus)
         except (ValueError, RecursionError) as error:
@@ -90,10 +96,10 @@ class RunnerClient:
             return None
 
     async def decide(self, move: str, wanted: Decided) -> Decided:
-        """Whose the guest is after ``move``. Raises ``GuestError``: a ``TransferError`` where that is never decided."""
+        """Whose the guest is after ``move``. Raises ``GuestError``: a ``TransferError`` if that is never decided."""
         answer = await self._ask("POST", "/handover", Handover(move, wanted))
         if answer.status == _UNKNOWN_PATH:
-            raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, f"{self.who}: {NEONVMS}")
+            raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, f"{self.who}: its runner lets no guest go")
         try:
             return msgspec.json.decode(self._good(answer), type=Handover).decision
         except (ValueError, RecursionError) as error:
@@ -115,9 +121,10 @@ class RunnerClient:
     async def _ask(
         self, method: str, path: str, body: msgspec.Struct | None = None, seconds: float = _ORDER_SECONDS
     ) -> _Answer:
-        host = f"[{self.address}]" if ":" in self.address else self.address
+        host = f"[{self.place.address}]" if ":" in self.place.address else self.place.address
         content = msgspec.json.encode(body) if body is not None else None
-        asked = self.http.stream(method, f"http://{host}:{self.port}{path}", content=content, headers=_PLAIN)
+        url, to = f"http://{host}:{self.place.api}{path}", {PLACE: self.place}
+        asked = self.http.stream(method, url, content=content, headers=_PLAIN, extensions=to)
         try:
             async with asyncio.timeout(seconds), asked as answer:
                 return _Answer(path, answer.status_code, await self._read(answer, path))

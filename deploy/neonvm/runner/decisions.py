@@ -27,6 +27,12 @@ class Decisions:
         """Whether the guest was given away."""
         return self._is_given
 
+    @property
+    def open_move(self) -> str:
+        """The present move, if nothing was decided about it; empty if there is none."""
+        move, held = next(reversed(self._held.items()), ("", Decided.KEPT))
+        return move if held is Decided.OPEN else ""
+
     def is_present(self, move: str) -> bool:
         """Whether no other move has followed that one."""
         return move == next(reversed(self._held), None)

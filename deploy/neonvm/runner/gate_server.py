@@ -1,34 +1,48 @@
 """QEMU's monitor at a port of the pod: every command is looked at before QEMU hears it.
 
-A client has one of QEMU's monitors for as long as it stays; further ones wait for a monitor that is free.
+A controller has one of QEMU's monitors for as long as it stays; further ones wait for a monitor that is free.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-from deploy.neonvm.runner.qmp_gate import refusal
+from deploy.neonvm.access.callers import may_use_monitor
+from deploy.neonvm.ports import GuestError
+from deploy.neonvm.runner.qmp_gate import WHILE_MOVING, Standing, refusal
 
 _CHUNK: Final = 16 * 1024
 _LONGEST: Final = 64 * 1024
 _DECODER: Final = json.JSONDecoder()
 
 
-class GateServer:
-    """Serves the monitors at ``sockets``. ``is_given`` says whether the guest was given away."""
+class Stands(Protocol):
+    """What the gate asks its pod."""
 
-    def __init__(self, sockets: Sequence[Path], is_given: Callable[[], bool]) -> None:
-        self._is_given = is_given
+    def known_standing(self) -> Standing:
+        """What is known without asking QEMU."""
+
+    async def standing(self) -> Standing:
+        """All that is known. Raises ``GuestError``."""
+
+
+class GateServer:
+    """Serves the monitors at ``sockets``."""
+
+    def __init__(self, sockets: Sequence[Path], pod: Stands) -> None:
+        self._pod = pod
         self._free: asyncio.Queue[Path] = asyncio.Queue()
         for path in sockets:
             self._free.put_nowait(path)
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Speaks with one client until either side hangs up."""
+    async def serve(self, who: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Speaks with the client ``who`` until either side hangs up, if it may use a monitor."""
+        if not may_use_monitor(who):
+            return
         path = await self._free.get()
         try:
             from_qemu, to_qemu = await asyncio.open_unix_connection(path)
@@ -62,7 +76,7 @@ class GateServer:
         while part := await reader.read(_CHUNK):
             messages, said = split(said + part.decode(errors="replace"))
             for message in messages:
-                why = refusal(message, self._is_given())
+                why = await self._refusal(message)
                 if why:
                     writer.write(_refused(message, why))
                 else:
@@ -71,6 +85,15 @@ class GateServer:
                 return
             await to_qemu.drain()
             await writer.drain()
+
+    async def _refusal(self, message: object) -> str:
+        command = message.get("execute") if isinstance(message, dict) else None
+        if not (isinstance(command, str) and command in WHILE_MOVING):
+            return refusal(message, self._pod.known_standing())
+        try:
+            return refusal(message, await self._pod.standing())
+        except GuestError as error:
+            return str(error)
 
 
 def split(said: str) -> tuple[list[object], str]:

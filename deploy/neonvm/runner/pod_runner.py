@@ -1,7 +1,7 @@
 """One guest in its pod, and what others may ask of it: the work behind the pod's API.
 
 - The guest is started, or waits to be sent, exactly once; when it has ended the pod ends, and says why.
-- Orders come from the controller alone. A guest that was given away takes none.
+- Orders come from the controller alone (``deploy.neonvm.access``). A guest that was given away takes none.
 """
 
 from __future__ import annotations
@@ -19,11 +19,15 @@ from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.qemu.qemu_guest import QemuGuest
 from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.runner.decisions import Decisions
+from deploy.neonvm.runner.qmp_gate import Standing
 from deploy.neonvm.runner.tls_identity import TlsIdentity
 from protocol.units import MilliCpu, Seconds
 
 CREDENTIALS: Final = "migration-tls"
 """QEMU's name for the certificate of the present migration."""
+
+TARGET_NAME: Final = "target.migration.local"
+"""The host name in the certificate of a migration's target."""
 
 _SHUTDOWN_SECONDS: Final = 3.0
 
@@ -81,7 +85,7 @@ class PodRunner:
         self._tls = tls
         self._accelerator = accelerator
         self._receives = receives
-        self._has_credentials = False
+        self._has_credentials_for = ""
         self._flat = flat
         self.decisions = Decisions()
 
@@ -151,6 +155,24 @@ class PodRunner:
         except GuestError:
             return False
 
+    def known_standing(self) -> Standing:
+        """What the gate asks, as far as it is known without QEMU."""
+        return Standing(is_given=self.decisions.is_given, most_plugged=self._guest.most_plugged.value)
+
+    async def standing(self) -> Standing:
+        """What the gate asks before it lets a command through that begins or ends a move. Raises ``GuestError``."""
+        has_arrived = await self._guest.arrived()
+        has_sent = has_arrived and await self._guest.standing() is not None
+        receives, move, named = self._receives and not has_arrived, self.decisions.open_move, self._has_credentials_for
+        return Standing(
+            is_given=self.decisions.is_given,
+            receives=receives,
+            has_sent=has_sent,
+            is_open=bool(move),
+            has_certificate=bool(named) and (receives or named == move),
+            most_plugged=self._guest.most_plugged.value,
+        )
+
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
         """Gives the guest so much CPU; what it then says that it has. Raises ``GuestError``."""
         if self.decisions.is_given:
@@ -186,13 +208,18 @@ class PodRunner:
         is_server = not await self._guest.arrived()
         place = self._tls.files(move, certificate, authority, is_server=is_server)
         try:
-            if self._has_credentials:
+            if self._has_credentials_for:
                 await self._guest.command("object-del", {"id": CREDENTIALS})
-                self._has_credentials = False
+                self._has_credentials_for = ""
             endpoint = "server" if is_server else "client"
             made: dict[str, object] = {"qom-type": "tls-creds-x509", "id": CREDENTIALS, "dir": str(place)}
             await self._guest.command("object-add", {**made, "endpoint": endpoint, "verify-peer": True})
-            self._has_credentials = True
+            route: dict[str, object] = {
+                "tls-creds": CREDENTIALS,
+                **({} if is_server else {"tls-hostname": TARGET_NAME}),
+            }
+            await self._guest.command("migrate-set-parameters", route)
+            self._has_credentials_for = move
             if not is_server and self._flat is not None:
                 await self._flat.prepare(self._guest.machine)
         finally:

@@ -14,8 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from deploy.neonvm.access.door import Door, Serve, Tls
+from deploy.neonvm.access.introduction import PodIdentity
+from deploy.neonvm.access.keys import RunnerKey
 from deploy.neonvm.addressing import DAEMON_PORT, GUEST_DAEMON_PORT
-from deploy.neonvm.network.serving import Serve, Serving
 from deploy.neonvm.network.sockets import connected, listening, tcp_socket
 from deploy.neonvm.objects.dump import ArgumentsError
 from deploy.neonvm.objects.vm_spec import own_ports
@@ -49,12 +51,15 @@ _SPARE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Where the pod keeps disk (``images``), sockets and keys (``run``), and finds its tap (``flat``) and password."""
+    """Where the pod keeps its disk (``images``), sockets and keys (``run``), and finds its tap (``flat``), password and
+    token (``identity``).
+    """
 
     images: Path
     run: Path
     flat: Path
     password: Path
+    identity: Path
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Folders:
@@ -64,6 +69,7 @@ class Folders:
             Path(environment.get("RUNNER_RUN", "/run/neonvm")),
             Path(environment.get("RUNNER_FLAT", "/run/flat")),
             Path(environment.get("RUNNER_PASSWORD", "/run/password")) / PASSWORD_KEY,
+            Path(environment.get("RUNNER_IDENTITY", "/run/identity")),
         )
 
 
@@ -97,18 +103,30 @@ async def run(told: RunnerArguments, environment: Mapping[str, str]) -> Ending:
     runner, spec = _assembled(told, folders, image, accelerator, tap)
     ConsoleCopy(folders.run / "console", folders.images / "console.log").start()
     api_port, qmp_port = own_ports(told.spec)
-    gate = GateServer(spec, lambda: runner.decisions.is_given)
+    identity, tls = _identity(told, folders)
+    gate = GateServer(spec, runner)
     async with AsyncExitStack() as open_ports:
-        for port, serve in ((api_port, RunnerApi(runner).serve), (qmp_port, gate.serve)):
-            await _serving(open_ports, port, serve)
+        for port, serve in ((api_port, RunnerApi(runner, identity).serve), (qmp_port, gate.serve)):
+            _open(open_ports, port, serve, tls)
         passing = asyncio.create_task(keep_password(runner, partial(from_file, folders.password), SystemClock()))
         open_ports.callback(passing.cancel)
         return await runner.run(stop, Seconds(max(1, told.grace - _SPARE)))
 
 
-async def _serving(open_ports: AsyncExitStack, port: int, serve: Serve) -> None:
-    serving = await Serving.on(listening(tcp_socket(), "0.0.0.0", port), serve)
-    open_ports.push_async_callback(serving.close)
+def _identity(told: RunnerArguments, folders: Folders) -> tuple[PodIdentity | None, Tls | None]:
+    """What the pod shows, and whom it lets in. Raises ``ArgumentsError``."""
+    if told.authorities is None:
+        LOG.warning("the ports of this pod are open to every pod: its controller has named no authority")
+        return None, None
+    try:
+        key = RunnerKey(told.pod.name, told.authorities)
+    except ValueError as error:
+        raise ArgumentsError(str(error)) from error
+    return PodIdentity(key, folders.identity / "token"), key.context
+
+
+def _open(open_ports: AsyncExitStack, port: int, serve: Serve, tls: Tls | None) -> None:
+    open_ports.push_async_callback(Door(listening(tcp_socket(), "0.0.0.0", port), serve, tls).close)
 
 
 def _assembled(

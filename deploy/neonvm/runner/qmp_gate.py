@@ -1,21 +1,42 @@
 """Which commands of QEMU's monitor a runner pod passes on, and which it refuses (pure).
 
 QEMU's monitor runs programs and opens files for all that may speak to it. The controller needs a few of its commands,
-and only these are offered. A guest that was given away is never continued here.
+with a few arguments, and only these are offered; some of them only while a move is under way in this pod.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Final
 
 from deploy.neonvm.addressing import MIGRATION_PORT
+from deploy.neonvm.qemu.qemu_command import MEMORY_BLOCK
 
 Arguments = Mapping[str, object]
 
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the pod knows when a command comes.
+
+    ``is_given``: its guest was given away. ``receives``: it waits for a guest, which has not run here yet.
+    ``has_sent``: its guest was sent and stands still. ``is_open``: a move from here has begun and nothing was decided
+    about it. ``has_certificate``: QEMU has the certificate of that move, or of the one to here. ``most_plugged``: so
+    many bytes may be plugged in.
+    """
+
+    is_given: bool = False
+    receives: bool = False
+    has_sent: bool = False
+    is_open: bool = False
+    has_certificate: bool = False
+    most_plugged: int = 0
+
+
 _ASKING: Final = frozenset(
     {
-        "qmp_capabilities",
         "query-commands",
         "query-cpus-fast",
         "query-hotpluggable-cpus",
@@ -27,65 +48,131 @@ _ASKING: Final = frozenset(
         "query-version",
     }
 )
-_FREE: Final = frozenset(
-    {
-        "announce-self",
-        "cont",
-        "migrate-set-capabilities",
-        "migrate_cancel",
-        "quit",
-        "system_powerdown",
-    }
-)
 _DEVICES: Final = frozenset({"vm0", "/machine/peripheral/vm0"})
-_PARAMETERS: Final = frozenset(
-    {
-        "auto-converge",
-        "downtime-limit",
-        "max-bandwidth",
-        "multifd-compression",
-        "tls-creds",
-        "tls-hostname",
-        "xbzrle-cache-size",
-    }
-)
+_CAPABILITIES: Final = frozenset({"auto-converge", "events", "late-block-activate", "return-path"})
+_PARAMETERS: Final = frozenset({"downtime-limit", "max-bandwidth"})
+_PAUSES: Final = frozenset({"initial", "max", "rounds", "step"})
+_LONGEST_PAUSE: Final = 1000
+_MOST: Final = 2**62
+_ELSEWHERE: Final = "the guest was given away and never runs here again"
+_UNDECIDED: Final = "a move has begun, and nothing is decided about it"
+_NO_MOVE: Final = "no move has begun here for which there is a certificate"
+_RUNS: Final = "the guest runs here and was not given away"
 
 
-def _of_memory(arguments: Arguments) -> bool:
-    return arguments.get("path") in _DEVICES and arguments.get("property") in {"requested-size", "size"}
+def _is_whole(value: object, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
 
-def _of_requested_memory(arguments: Arguments) -> bool:
-    return arguments.get("path") in _DEVICES and arguments.get("property") == "requested-size"
+def _nothing(arguments: Arguments, _: Standing) -> bool:
+    return not arguments
 
 
-def _to_a_pod(arguments: Arguments) -> bool:
-    scheme, _, place = str(arguments.get("uri", "")).partition(":")
-    return scheme == "tcp" and place.endswith(f":{MIGRATION_PORT}") and "," not in place
+def _extensions(arguments: Arguments, _: Standing) -> bool:
+    """QEMU's usual client asks for what it is offered; commands out of band are no commands here."""
+    return arguments in ({}, {"enable": []}, {"enable": ["oob"]})
 
 
-_BOUND: Final[Mapping[str, Callable[[Arguments], bool]]] = {
+def _memory(arguments: Arguments, _: Standing) -> bool:
+    return _is_memory(arguments, {"requested-size", "size"}) and arguments.keys() == {"path", "property"}
+
+
+def _requested_memory(arguments: Arguments, now: Standing) -> bool:
+    wanted = arguments.get("value")
+    is_fit = _is_whole(wanted, now.most_plugged) and isinstance(wanted, int) and not wanted % MEMORY_BLOCK.value
+    is_of_memory = _is_memory(arguments, {"requested-size"})
+    return is_fit and is_of_memory and arguments.keys() == {"path", "property", "value"}
+
+
+def _is_memory(arguments: Arguments, properties: set[str]) -> bool:
+    path, name = arguments.get("path"), arguments.get("property")
+    return isinstance(path, str) and path in _DEVICES and isinstance(name, str) and name in properties
+
+
+def _to_a_pod(arguments: Arguments, _: Standing) -> bool:
+    return arguments.keys() <= {"uri", "inc"} and arguments.get("inc") in (None, True) and _is_pod(arguments.get("uri"))
+
+
+def _from_a_pod(arguments: Arguments, _: Standing) -> bool:
+    return arguments.keys() == {"uri"} and _is_pod(arguments["uri"])
+
+
+def _is_pod(uri: object) -> bool:
+    scheme, _, place = str(uri).partition(":")
+    host, _, port = place.rpartition(":")
+    try:
+        ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return isinstance(uri, str) and scheme == "tcp" and port == str(MIGRATION_PORT) and "%" not in host
+
+
+def _capabilities(arguments: Arguments, _: Standing) -> bool:
+    wanted = arguments.get("capabilities")
+    return arguments.keys() == {"capabilities"} and isinstance(wanted, list) and all(map(_is_capability, wanted))
+
+
+def _is_capability(each: object) -> bool:
+    if not isinstance(each, Mapping) or each.keys() != {"capability", "state"}:
+        return False
+    name = each["capability"]
+    return isinstance(name, str) and name in _CAPABILITIES and isinstance(each["state"], bool)
+
+
+def _parameters(arguments: Arguments, _: Standing) -> bool:
+    return arguments.keys() <= _PARAMETERS and all(_is_whole(each, _MOST) for each in arguments.values())
+
+
+def _pauses(arguments: Arguments, _: Standing) -> bool:
+    return arguments.keys() <= _PAUSES and all(_is_whole(each, _LONGEST_PAUSE) for each in arguments.values())
+
+
+_FITS: Final[Mapping[str, Callable[[Arguments, Standing], bool]]] = {
+    **dict.fromkeys(_ASKING, _nothing),
+    "announce-self": _pauses,
+    "cont": _nothing,
     "migrate": _to_a_pod,
-    "migrate-incoming": _to_a_pod,
-    "migrate-set-parameters": lambda arguments: arguments.keys() <= _PARAMETERS,
-    "qom-get": _of_memory,
-    "qom-set": _of_requested_memory,
+    "migrate-incoming": _from_a_pod,
+    "migrate-set-capabilities": _capabilities,
+    "migrate-set-parameters": _parameters,
+    "migrate_cancel": _nothing,
+    "qmp_capabilities": _extensions,
+    "qom-get": _memory,
+    "qom-set": _requested_memory,
+    "quit": _nothing,
 }
-"""Commands that are passed on with some arguments only."""
+"""All commands that are passed on, each with the arguments that it may have."""
+
+WHILE_MOVING: Final = frozenset({"cont", "migrate", "migrate-incoming", "quit"})
+"""Commands whose answer depends on what the guest does right now."""
 
 
-def refusal(message: object, is_given: bool) -> str:
-    """Why ``message`` is not passed on to QEMU; empty where it is."""
+def refusal(message: object, now: Standing) -> str:
+    """Why ``message`` is not passed on to QEMU; empty if it is."""
     if not isinstance(message, Mapping) or not message.keys() <= {"execute", "arguments", "id"}:
         return "this is no command"
     command, arguments = message.get("execute"), message.get("arguments", {})
     if not isinstance(command, str) or not isinstance(arguments, Mapping):
         return "this is no command"
-    if is_given and command == "cont":
-        return "the guest was given away and never runs here again"
-    if command in _ASKING or command in _FREE:
-        return ""
-    fits = _BOUND.get(command)
+    fits = _FITS.get(command)
     if fits is None:
         return f"{command} is not offered by this pod"
-    return "" if fits(arguments) else f"{command} is not offered by this pod with these arguments"
+    if not fits(arguments, now):
+        return f"{command} is not offered by this pod with these arguments"
+    return _too_early(command, now)
+
+
+def _too_early(command: str, now: Standing) -> str:
+    """Why ``command`` is refused at this moment; empty if it is not."""
+    match command:
+        case "cont" if now.is_given:
+            return _ELSEWHERE
+        case "cont" if now.is_open:
+            return _UNDECIDED
+        case "migrate" if not (now.is_open and now.has_certificate):
+            return _NO_MOVE
+        case "migrate-incoming" if not (now.receives and now.has_certificate):
+            return _NO_MOVE
+        case "quit" if not (now.is_given or now.receives or now.has_sent):
+            return _RUNS
+    return ""

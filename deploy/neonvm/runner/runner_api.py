@@ -1,5 +1,6 @@
-"""The API of a runner pod, at port 25183 of its address.
+"""The API of a runner pod, at port 25183 of its address; ``access.callers`` says who may ask what.
 
+POST /introduce            {"authorities": PEM}: whose clients are let in from now on; {"token": of this pod}
 GET, PUT /cpu              the guest's CPU in thousandths, as a bare number
 GET /cpu_current           the same as NeonVM's runner says it: {"vcpus": 1} or {"vcpus": "250m"}, in any case
 POST /cpu_change           the same as NeonVM's controller asks for it; the answer is as of /cpu_current, or empty
@@ -22,6 +23,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from deploy.neonvm.access.callers import NOBODY, may_ask
+from deploy.neonvm.access.introduction import Introduced, Introduction, PodIdentity
 from deploy.neonvm.network.plain_http import Reply, read_request, write_reply
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.wire import Decided
@@ -29,9 +32,12 @@ from deploy.neonvm.runner.pod_runner import PodRunner
 from protocol.units import MilliCpu, QuantityError
 from protocol.wire.wire_quantities import cpu_to_wire
 
+_PROBE_KEPT: Final = 1.0
+"""Seconds for which a probe gets the last answer: callers without a certificate cost the guest a question a second."""
 _LARGEST_BODY: Final = 64 * 1024
 _OK: Final = "200 OK"
 _BAD: Final = "400 Bad Request"
+_FORBIDDEN: Final = Reply("403 Forbidden", "this is for the controller, which shows its certificate\n")
 _UNAVAILABLE: Final = "503 Service Unavailable"
 
 
@@ -73,19 +79,28 @@ class Certificate(msgspec.Struct):
 
 
 class RunnerApi:
-    """Answers for one pod."""
+    """Answers for one pod. One without an ``identity`` is open, and introduces itself to nobody."""
 
-    def __init__(self, runner: PodRunner) -> None:
+    def __init__(self, runner: PodRunner, identity: PodIdentity | None = None) -> None:
         self._runner = runner
+        self._identity = identity
+        self._probed = -_PROBE_KEPT, Reply(_UNAVAILABLE, "")
+        self._probing = asyncio.Lock()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers requests until the peer hangs up or says something that is not HTTP."""
+    async def serve(self, who: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answers requests of ``who`` until that hangs up or says something that is not HTTP; a probe's only one."""
         while (request := await read_request(reader, _LARGEST_BODY)) is not None:
-            await write_reply(writer, await self.answer(*request))
+            await write_reply(writer, await self.answer(who, *request))
+            if who == NOBODY:
+                return
 
-    async def answer(self, method: str, target: str, body: bytes) -> Reply:
+    async def answer(self, who: str, method: str, target: str, body: bytes) -> Reply:
         """The answer to one request."""
         path = urlsplit(target).path
+        if not may_ask(who, method, path):
+            return _FORBIDDEN
+        if (who, path) == (NOBODY, "/ready"):
+            return await self._probe()
         route = _ROUTES.get((method, path))
         if route is None:
             known = any(each == path for _, each in _ROUTES)
@@ -96,6 +111,13 @@ class RunnerApi:
             return Reply(_BAD, f"{error}\n")
         except GuestError as error:
             return Reply(_UNAVAILABLE, f"{error}\n")
+
+    async def _probe(self) -> Reply:
+        async with self._probing:
+            now = asyncio.get_running_loop().time()
+            if now - self._probed[0] >= _PROBE_KEPT:
+                self._probed = now, await self.ready(b"")
+            return self._probed[1]
 
     async def cpu(self, _: bytes) -> Reply:
         """The CPU as a bare number: its reader takes no line's end."""
@@ -134,6 +156,16 @@ class RunnerApi:
         answer = await self._runner.database()
         return Reply(_OK if answer.status == 200 else _UNAVAILABLE, f"{answer.text}\n")
 
+    async def introduce(self, body: bytes) -> Reply:
+        """Trusts the authorities, and shows the pod's token."""
+        asked = msgspec.json.decode(body, type=Introduction)
+        if self._identity is None:
+            return Reply(_UNAVAILABLE, "this pod was given no identity\n")
+        try:
+            return _json(Introduced(self._identity.introduce(asked.authorities)))
+        except OSError as error:
+            return Reply(_UNAVAILABLE, f"the pod's token cannot be read: {error}\n")
+
     async def handover(self, body: bytes) -> Reply:
         """Decides about a move, or says what was decided."""
         asked = msgspec.json.decode(body, type=Handover)
@@ -165,6 +197,7 @@ _ROUTES: Final[Mapping[tuple[str, str], Callable[[RunnerApi, bytes], Awaitable[R
     ("GET", "/healthz"): RunnerApi.healthz,
     ("GET", "/status"): RunnerApi.status,
     ("GET", "/database"): RunnerApi.database,
+    ("POST", "/introduce"): RunnerApi.introduce,
     ("POST", "/handover"): RunnerApi.handover,
     ("POST", "/tls/request"): RunnerApi.tls_request,
     ("PUT", "/tls/certificate"): RunnerApi.tls_certificate,

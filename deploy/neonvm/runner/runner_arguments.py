@@ -15,6 +15,7 @@ from deploy.neonvm.objects.dump import ArgumentsError, decode_dump
 from protocol import VERSION
 from protocol.kubernetes.objects import Json, flag, text, whole
 from protocol.messages import ObjectName
+from protocol.names import RUNNER_AUTHORITIES
 
 _DEFAULT_GRACE: Final = 30
 _KERNEL: Final = "/vm/kernel/vmlinuz"
@@ -22,7 +23,11 @@ _KERNEL: Final = "/vm/kernel/vmlinuz"
 
 @dataclass(frozen=True, slots=True)
 class RunnerArguments:
-    """``receives``: another pod's guest is sent here. ``grace`` is in seconds, and the pod is killed after it."""
+    """``receives``: another pod's guest is sent here. ``grace`` is in seconds, and the pod is killed after it.
+
+    ``authorities``, in PEM, are those whose clients the pod's ports let in. None from NeonVM's controller: the ports
+    are as open then as those of its own runner.
+    """
 
     vm: ObjectName
     pod: ObjectName
@@ -32,6 +37,7 @@ class RunnerArguments:
     receives: bool
     kernel: str
     kernel_arguments: str
+    authorities: str | None = None
 
     @property
     def grace(self) -> int:
@@ -69,6 +75,7 @@ def parse_arguments(given: Sequence[str], environment: Mapping[str, str]) -> Run
         receives=environment.get("RECEIVE_MIGRATION") == "true",
         kernel=flags.kernel,
         kernel_arguments=more,
+        authorities=environment.get(RUNNER_AUTHORITIES),
     )
 
 

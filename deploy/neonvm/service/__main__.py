@@ -15,12 +15,14 @@ import httpx
 import yaml
 
 from deploy.kube.client import ApiClient, BearerAuth
+from deploy.neonvm.access.connections import RunnerConnections
+from deploy.neonvm.access.runner_transport import RunnerTransport
 from deploy.neonvm.objects.pod_form import RunnerForm
 from deploy.neonvm.remote.address_choice import AddressRange
-from deploy.neonvm.remote.pod_guests import connect_to_pod
 from deploy.neonvm.service.app import LeadershipLostError, Service, ServiceDependencies
 from deploy.neonvm.service.fenced_transport import FencedTransport
 from deploy.neonvm.service.options import DESCRIPTION, parser
+from deploy.neonvm.service.runner_authority import RunnerAuthority
 from deploy.neonvm.service.telemetry import Telemetry
 from protocol.kubernetes.objects import child
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
@@ -36,8 +38,6 @@ from scheduler_plugin.web.serving import Listener, serve
 
 NAME: Final = "neonvm-controller"
 CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32)
-TO_RUNNERS: Final = httpx.Limits(max_connections=256, max_keepalive_connections=32)
-"""More than are asked what they have at a time: orders never wait for a pod that does not answer."""
 LIMITS: Final = Limits(connections=256, per_peer=64)
 RUNNER_TIMEOUT: Final = httpx.Timeout(10.0, connect=3.0)
 _API_TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
@@ -62,13 +62,11 @@ async def _run(options: argparse.Namespace) -> None:
     found = credentials(options.kubeconfig, clock)
     namespace, _, name = options.lease.partition("/")
     identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-    async with (
-        http_client(found, CONNECTIONS, NAME) as for_lease,
-        httpx.AsyncClient(limits=TO_RUNNERS, timeout=RUNNER_TIMEOUT, trust_env=False, cookies=_no_cookies()) as runners,
-    ):
-        leadership = Leadership(
-            HttpApi(for_lease, found.token), clock, LeaseTerms(ObjectName(namespace, name)), identity
-        )
+    async with http_client(found, CONNECTIONS, NAME) as for_lease:
+        plain = HttpApi(for_lease, found.token)
+        leadership = Leadership(plain, clock, LeaseTerms(ObjectName(namespace, name)), identity)
+        authority = RunnerAuthority(plain, leadership, clock, namespace)
+        connections = RunnerConnections(authority.showing, authority.pod_of)
         inner = probed_transport(found.tls, CONNECTIONS)
         fenced = httpx.AsyncClient(
             base_url=found.server,
@@ -77,9 +75,25 @@ async def _run(options: argparse.Namespace) -> None:
             timeout=_API_TIMEOUT,
             transport=FencedTransport(inner, lambda: leadership.remaining),
         )
-        async with ApiClient(fenced) as client:
+        to_runners = RunnerTransport(connections)
+        async with (
+            ApiClient(fenced) as client,
+            httpx.AsyncClient(transport=to_runners, timeout=RUNNER_TIMEOUT, cookies=_no_cookies()) as runners,
+        ):
             form, addresses = _form(options), AddressRange.parse(options.addresses)
-            service = Service(ServiceDependencies(client, leadership, runners, connect_to_pod, clock, form, addresses))
+            service = Service(
+                ServiceDependencies(
+                    client,
+                    leadership,
+                    runners,
+                    connections.monitor,
+                    clock,
+                    form,
+                    addresses,
+                    authority,
+                    connections.forget,
+                )
+            )
             async with asyncio.TaskGroup() as tasks:
                 background = tasks.create_task(service.run())
                 await serve([_listener(options, service)], stop)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 import string
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 import httpx
@@ -27,6 +27,8 @@ from deploy.neonvm.remote.address_choice import AddressRange
 from deploy.neonvm.remote.address_claims import AddressClaims
 from deploy.neonvm.remote.pod_guests import PodGuests, PodGuestsDependencies
 from deploy.neonvm.remote.remote_machine import Connect
+from deploy.neonvm.service.runner_authority import RunnerAuthority
+from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import IP_ADDRESSES, MIGRATIONS, PODS, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
@@ -42,7 +44,9 @@ class LeadershipLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServiceDependencies:
-    """What the program works with. ``runners`` are connections to runner pods' APIs, ``connect`` to their QEMUs."""
+    """What the program works with. ``runners`` are connections to runner pods' APIs, ``connect`` to their QEMUs, and
+    ``ended`` hears the uid of each pod that has ended.
+    """
 
     client: ApiClient
     leadership: Leadership
@@ -51,6 +55,8 @@ class ServiceDependencies:
     clock: Clock
     form: RunnerForm
     addresses: AddressRange
+    authority: RunnerAuthority
+    ended: Callable[[str], None] = lambda _: None
 
 
 class Service:
@@ -64,7 +70,7 @@ class Service:
         pods, vms = self.caches[PODS], self.caches[VIRTUAL_MACHINES]
         self._claims = AddressClaims(deps.client, self.caches[IP_ADDRESSES], vms, deps.addresses)
         self.guests = PodGuests(
-            PodGuestsDependencies(pods, deps.runners, deps.connect, self._claims, deps.clock, self._changed)
+            PodGuestsDependencies(pods, deps.runners, deps.connect, self._claims, deps.clock, self._changed, deps.ended)
         )
         controllers = ControllerDependencies(
             client=deps.client,
@@ -76,7 +82,7 @@ class Service:
             clock=deps.clock,
             suffix=lambda: "".join(random.choices(_LETTERS, k=5)),
             sidecars=False,
-            form=deps.form,
+            form=self._pod,
         )
         self._vms = NeonVmController(controllers)
         self._migrations = MigrationController(controllers)
@@ -115,9 +121,14 @@ class Service:
 
     async def _controllers(self) -> None:
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.deps.authority.run())
+            await self.deps.authority.ready.wait()  # before it no pod could be made that is closed
             for part in (self.guests, self._vms, self._migrations):
                 tasks.create_task(part.run())
             tasks.create_task(self._claims.run(self.deps.clock))
+
+    def _pod(self, vm: Json, plain: Json) -> Json:
+        return replace(self.deps.form, authorities=self.deps.authority.authorities)(vm, plain)
 
     def _led(self, leads: bool) -> None:
         if leads:

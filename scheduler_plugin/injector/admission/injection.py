@@ -31,7 +31,6 @@ from protocol.names import (
 )
 
 METRICS_PORT: Final = 9100
-GUEST_PORT: Final = 25183
 MONITOR_PORT: Final = 10301
 AGENT_PORT: Final = 9101
 USER: Final = 65532
@@ -44,6 +43,9 @@ IN_OUR_POD: Final = "127.0.0.1"
 
 IN_NEONVMS_POD: Final = "169.254.254.254"
 """Where NeonVM's guest is in its pod. At the pod's own address there is its runner, and only named ports lead on."""
+
+DAEMON_PORTS: Final = {IN_OUR_POD: 25184, IN_NEONVMS_POD: 25183}
+"""Where the daemon in a guest is. In a pod of ours 25183 is the runner's, which lets in the controller alone."""
 
 DEFAULT_ACCOUNTS: Final = frozenset({"", "default"})
 
@@ -151,7 +153,7 @@ def _agent(vm: str, runner: Json, template: AgentTemplate) -> Json:
         "AGENT_MODE": "sidecar",
         "VM_NAME": vm,
         "METRICS_URL": f"http://{guest}:{METRICS_PORT}/metrics",
-        "DATABASE_URL": f"http://{guest}:{GUEST_PORT}/database",
+        "DATABASE_URL": f"http://{guest}:{DAEMON_PORTS[guest]}/database",
         "MONITOR_URL": f"ws://{guest}:{MONITOR_PORT}/monitor",
         "SCHEDULER_URL": template.scheduler_url,
         "SCHEDULER_TOKEN_FILE": f"{IDENTITY_FOLDER}/token",

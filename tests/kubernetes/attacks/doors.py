@@ -14,6 +14,10 @@ NOT_THEIRS: Final = "the page: there is no such object (404)"
 TLS: Final = "TLS: no certificate of a known authority"
 NOT_FOR_IT: Final = "the scheduler: not kube-scheduler's certificate (403)"
 
+NOT_CONTROLLER: Final = "the runner: not the controller's certificate"
+GATE: Final = "the gate: the guest runs here and was not given away"
+NOT_PROVEN: Final = "the controller: TokenReview says another pod, or none"
+
 
 @dataclass(frozen=True, slots=True)
 class Door:
@@ -53,10 +57,29 @@ NOBODY: Final = Door(PAGE, "an account that may list no VMs: signs in", "Subject
 OTHER_SITE: Final = Door(PAGE, "another site: signs a browser in", NOT_OWN)
 CLERK: Final = Door(PAGE, "an account that may list the VMs of one namespace: looks at a VM there", "")
 CURIOUS: Final = Door(PAGE, "the same: looks at a VM of another namespace", NOT_THEIRS)
+RUNNER: Final = "runner's port"
+MONITOR: Final = "QEMU's monitor"
+AT_ADDRESS: Final = "controller, at a pod's address"
+CONTROLLER_AT_RUNNER: Final = Door(RUNNER, "the controller with its certificate: resizes a VM", "")
+PLAIN_AT_RUNNER: Final = Door(RUNNER, "any pod, without TLS: resizes a VM", TLS)
+NOBODY_AT_RUNNER: Final = Door(RUNNER, "any pod, without a certificate: resizes a VM", NOT_CONTROLLER)
+STRANGER_AT_RUNNER: Final = Door(RUNNER, "the controller's name, of another authority: resizes a VM", TLS)
+AGENTS_AT_RUNNER: Final = Door(RUNNER, "a node's agent with its certificate: resizes a VM", NOT_CONTROLLER)
+CONTROLLER_AT_MONITOR: Final = Door(MONITOR, "the controller with its certificate: asks how the guest is", "")
+ENDS_A_GUEST: Final = Door(MONITOR, "the controller: ends a guest that runs", GATE)
+NOBODY_AT_MONITOR: Final = Door(MONITOR, "any pod, without a certificate: ends the guest", NOT_CONTROLLER)
+AGENT_AT_MONITOR: Final = Door(MONITOR, "a node's agent with its certificate: ends the guest", NOT_CONTROLLER)
+OWN_RUNNER: Final = Door(AT_ADDRESS, "the pod's runner with its token: is sent orders", "")
+OTHER_RUNNER: Final = Door(AT_ADDRESS, "another pod with its own token: is sent orders", NOT_PROVEN)
+API_TOKEN: Final = Door(AT_ADDRESS, "the pod's token for the API server: is sent orders", NOT_PROVEN)
+NO_RUNNER: Final = Door(AT_ADDRESS, "a word that is no token: is sent orders", NOT_PROVEN)
 
 DOORS: Final = (
     *(OWN_POD, OWN_NODE, OTHER_POD, OTHER_NODE, OTHER_ACCOUNT, NO_TOKEN, OTHER_AUDIENCE, UNBOUND, GONE),
     *(ANONYMOUS, FOR_SCHEDULER, GONE_AT_API),
     *(CERTIFIED, UNCERTIFIED, STRANGER, OTHER_CLIENT, WITH_TOKEN),
     *(NO_SESSION, NO_TOKEN_THERE, AGENT_THERE, NOBODY, OTHER_SITE, CLERK, CURIOUS),
+    *(CONTROLLER_AT_RUNNER, PLAIN_AT_RUNNER, NOBODY_AT_RUNNER, STRANGER_AT_RUNNER, AGENTS_AT_RUNNER),
+    *(CONTROLLER_AT_MONITOR, ENDS_A_GUEST, NOBODY_AT_MONITOR, AGENT_AT_MONITOR),
+    *(OWN_RUNNER, OTHER_RUNNER, API_TOKEN, NO_RUNNER),
 )

@@ -16,6 +16,7 @@ from protocol.names import TOKEN_AUDIENCE
 from tests.kubernetes.attacks import doors
 from tests.kubernetes.attacks.doors import DOORS, Door
 from tests.kubernetes.attacks.page_door import Page, of_page, page_of, people
+from tests.kubernetes.attacks.runner_door import of_runner
 from tests.kubernetes.attacks.table import door_rows
 from tests.kubernetes.attacks.world import SYSTEM, Obj, pod
 from tests.kubernetes.failing.bare_control_plane import BareControlPlane
@@ -160,6 +161,7 @@ async def test_each_caller_is_let_in_or_refused_as_the_table_says(
     plane.apply([*(_account(name) for name in accounts), *people()])
     async with street(plane, tmp_path) as found:
         ends = await of_agents_port(found) | await of_api_server(found) | await of_extender(found)
+        ends |= await of_runner(found.fleet, found.one, found.two, tmp_path)
         ends |= await of_page(found.page, found.fleet, found.one.name, found.one.token)
     with capsys.disabled():
         print("", *door_rows((each, ends[each]) for each in DOORS), sep="\n")

@@ -1,6 +1,7 @@
 """What a kubelet and a runner do for the pods of VMs: they run, have addresses, and behind these there are guests.
 
-The guest's CPU is asked and set over our runner's own API, its memory over QMP as far as our gate lets it through. Its
+The guest's CPU is asked and set over our runner's own API, its memory over QMP as far as our gate lets it through; a
+runner of NeonVM's has no gate. Pods of our controller let in its clients alone. Their
 metrics are those of an image of the original's vm-builder: vector's ``host_*``.
 """
 
@@ -8,22 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, cast
 
 import httpx
 
+from deploy.neonvm.access.callers import may_use_monitor
+from deploy.neonvm.access.door import Door, Tls
+from deploy.neonvm.access.introduction import PodIdentity
+from deploy.neonvm.access.keys import RunnerKey
 from deploy.neonvm.network.plain_http import Reply
 from deploy.neonvm.ports import GuestPhase, GuestState
 from deploy.neonvm.runner.gate_server import split
 from deploy.neonvm.runner.pod_runner import PodRunner, RunnerStatus
-from deploy.neonvm.runner.qmp_gate import refusal
+from deploy.neonvm.runner.qmp_gate import Standing, refusal
 from deploy.neonvm.runner.runner_api import RunnerApi
 from deploy.neonvm.simulated.simulated_load import Demand, Load
 from deploy.neonvm.simulated.simulated_model import SimulatedKernel
+from protocol.names import RUNNER_AUDIENCE, RUNNER_AUTHORITIES
 from protocol.units import Bytes, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from tests.kubernetes.failing.fleet import PODS, VMS, Fleet, Obj, UnansweredError
@@ -46,6 +54,7 @@ class RunnerPod:
     base: Bytes
     holds_moves: Callable[[], bool]
     born: float = field(default_factory=time.monotonic)
+    has_gate: bool = True
     has_ended: bool = False
     sent_to: str = ""
     refused: list[str] = field(default_factory=list)
@@ -78,8 +87,10 @@ class RunnerPod:
 
     # QEMU's monitor ----------------------------------------------------------------------------------------------
 
-    async def qmp(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def qmp(self, who: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One client of QEMU's monitor."""
+        if not may_use_monitor(who):
+            return
         writer.write(_GREETING)
         said = ""
         with suppress(OSError):
@@ -91,7 +102,8 @@ class RunnerPod:
         writer.close()
 
     def _answer(self, message: Obj) -> Obj:
-        if why := refusal(message, is_given=False):
+        why = refusal(message, Standing(most_plugged=2**40)) if self.has_gate else ""
+        if why:
             self.refused.append(why)
             return {"error": {"class": "CommandNotFound", "desc": why}}
         return {"return": self._done(message["execute"], message.get("arguments", {}))}
@@ -153,10 +165,12 @@ class RunnerPod:
 class NeonsRunner(RunnerApi):
     """What NeonVM's own runner answers: of its guest it says the CPU alone."""
 
-    async def answer(self, method: str, target: str, body: bytes) -> Reply:
+    async def answer(self, who: str, method: str, target: str, body: bytes) -> Reply:
         """The answer to one request."""
         known = target in {"/cpu_current", "/cpu_change", "/ready"}
-        return await super().answer(method, target, body) if known else Reply("404 Not Found", "404 page not found\n")
+        return (
+            await super().answer(who, method, target, body) if known else Reply("404 Not Found", "404 page not found\n")
+        )
 
 
 @dataclass(slots=True)
@@ -172,6 +186,7 @@ class Kubelet:
     pods: dict[str, RunnerPod] = field(default_factory=dict)
     _free: list[str] = field(default_factory=list)
     _servers: list[asyncio.Server] = field(default_factory=list)
+    _doors: list[Door] = field(default_factory=list)
 
     async def run(self) -> None:
         """Looks after all pods for ever."""
@@ -198,34 +213,36 @@ class Kubelet:
         kernel = SimulatedKernel.booted(Load.constant(0.1, Bytes.parse("512Mi")), vm.use, _MOST_CPUS)
         made = self.pods[name] = RunnerPod(kernel, vm.bounds.min.mem, lambda: self.holds_moves)
         address = self._free.pop(0)
-        command = pod["spec"]["containers"][0]["command"]
-        api = (NeonsRunner if command[0] == "runner" else RunnerApi)(cast("PodRunner", made))
-        for port, serve in (
-            (RUNNER, _hanging_up(api)),
-            (QMP, made.qmp),
-            (METRICS, made.metrics),
-            (MONITOR, made.monitor.serve),
-        ):
-            self._servers.append(await asyncio.start_server(serve, sock=self.place.listening(address, port)))
+        identity, tls = await self._identity(pod)
+        made.has_gate = pod["spec"]["containers"][0]["command"][0] != "runner"
+        api = (RunnerApi if made.has_gate else NeonsRunner)(cast("PodRunner", made), identity)
+        for port, serve in ((RUNNER, api.serve), (QMP, made.qmp)):
+            self._doors.append(Door(self.place.listening(address, port), serve, tls))
+        for port, plain in ((METRICS, made.metrics), (MONITOR, made.monitor.serve)):
+            self._servers.append(await asyncio.start_server(plain, sock=self.place.listening(address, port)))
         ready = [{"name": "neonvm-runner", "ready": True, "restartCount": 0, "image": "r", "imageID": "r", "state": {}}]
         conditions = [{"type": "Ready", "status": "True"}]
         status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}
         status |= {"containerStatuses": ready, "conditions": conditions}
         await self.fleet.patch(f"{PODS}/{name}/status", {"status": status})
 
-    def close(self) -> None:
+    async def _identity(self, pod: Obj) -> tuple[PodIdentity | None, Tls | None]:
+        """What a pod of ours shows, and whom it lets in; nothing for one of NeonVM's."""
+        env = {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0].get("env", [])}
+        if RUNNER_AUTHORITIES not in env:
+            return None, None
+        about, account = pod["metadata"], pod["spec"].get("serviceAccountName", "default")
+        token = Path(tempfile.mkdtemp()) / "token"
+        token.write_text(await self.fleet.token(about["namespace"], account, RUNNER_AUDIENCE, pod))
+        key = RunnerKey(about["name"], env[RUNNER_AUTHORITIES])
+        return PodIdentity(key, token), key.context
+
+    async def close(self) -> None:
         """Nothing listens any more."""
+        for door in self._doors:
+            await door.close()
         for server in self._servers:
             server.close()
-
-
-def _hanging_up(api: RunnerApi) -> Any:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError):
-            await api.serve(reader, writer)
-        writer.close()
-
-    return serve
 
 
 @asynccontextmanager
@@ -239,4 +256,4 @@ async def kubelet(fleet: Fleet, place: Place) -> AsyncIterator[Kubelet]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        made.close()
+        await made.close()

@@ -9,7 +9,7 @@ from kubernetes.client import models
 
 from deploy.neonvm.objects.dump import decode_dump
 from deploy.neonvm.objects.owners import owner_reference
-from deploy.neonvm.objects.pod_form import RunnerForm
+from deploy.neonvm.objects.pod_form import RunnerForm, is_open
 from deploy.neonvm.objects.pods import MOVED, MOVED_AWAY, pod_end, runner_pod
 from deploy.neonvm.objects.same_guest import with_guest_of
 from deploy.neonvm.objects.target_pod import target_pod
@@ -19,7 +19,7 @@ from protocol.kubernetes.resources import MIGRATIONS
 from tests.neonvm.sample_objects import virtual_machine
 
 STATUS: Json = {"targetPodName": "db-y", "sourceNode": "n1"}
-FORM = RunnerForm("runner:1", "autoscaling.neon.tech/guest")
+FORM = RunnerForm("runner:1", "autoscaling.neon.tech/guest", authorities="PEM")
 
 
 def vm(**spec: object) -> Json:
@@ -81,7 +81,8 @@ def test_the_disk_is_copied_from_the_vms_own_image() -> None:
     spec = pod(vm())["spec"]
     (init,) = spec["initContainers"]
     assert (init["image"], init["command"][-1]) == ("postgres:15", "cp /disk.qcow2 /vm/images/rootdisk.qcow2")
-    assert [each["name"] for each in spec["volumes"]] == ["virtualmachineimages", "run", "tmp", "postgres"]
+    names = ["virtualmachineimages", "run", "tmp", "postgres", "runner-identity"]
+    assert [each["name"] for each in spec["volumes"]] == names
 
 
 def test_the_runner_is_told_the_vm_and_its_address() -> None:
@@ -92,6 +93,30 @@ def test_the_runner_is_told_the_vm_and_its_address() -> None:
     values = {each["name"]: each.get("value") for each in runner["env"]}
     assert (values["VM_NAME"], values["VM_NAMESPACE"], "RECEIVE_MIGRATION" in values) == ("db", "default", False)
     assert [(each["name"], each["containerPort"]) for each in runner["ports"]] == [("runner", 25183), ("qmp", 20183)]
+
+
+def test_whom_the_pod_lets_in_stands_in_the_pod() -> None:
+    """Its authorities cannot be changed there; its token is for its controller alone, and the kubelet asks over TLS."""
+    made = pod(vm(extraInitContainers=[{"name": "x", "volumeMounts": [{"name": "runner-identity"}]}]))
+    (runner,) = made["spec"]["containers"]
+    assert {"name": "RUNNER_AUTHORITIES", "value": "PEM"} in runner["env"]
+    assert runner["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    (volume,) = [each for each in made["spec"]["volumes"] if each["name"] == "runner-identity"]
+    token = {"path": "token", "audience": "neonvm-runner", "expirationSeconds": 3600}
+    assert volume["projected"]["sources"] == [{"serviceAccountToken": token}]
+    mounted = [each["name"] for each in runner["volumeMounts"]]
+    assert "runner-identity" in mounted
+    assert made["spec"]["initContainers"][1]["volumeMounts"] == []
+
+
+def test_a_pod_that_names_no_authorities_is_open() -> None:
+    made = pod(vm())
+    assert not is_open(made)
+    (runner,) = made["spec"]["containers"]
+    env = [each for each in runner["env"] if each["name"] != "RUNNER_AUTHORITIES"]
+    beside = {"name": "beside", "env": [{"name": "RUNNER_AUTHORITIES"}]}
+    assert is_open({"spec": {"containers": [{**runner, "env": env}, beside]}})
+    assert not is_open(pod(vm(), RunnerForm("runner:1"))), "nor is one whose authorities are missing"
 
 
 def test_the_guests_devices_are_asked_of_the_node_where_the_vm_wants_them() -> None:
@@ -172,7 +197,7 @@ def test_an_agent_is_a_native_sidecar_with_an_identity_that_the_runner_lacks() -
     assert (agent["restartPolicy"], spec["serviceAccountName"]) == ("Always", "vm-agent")
     assert {each["name"]: each["value"] for each in agent["env"]} == {
         "METRICS_URL": "http://127.0.0.1:9100/metrics",
-        "DATABASE_URL": "http://127.0.0.1:25183/database",
+        "DATABASE_URL": "http://127.0.0.1:25184/database",
         "MONITOR_URL": "ws://127.0.0.1:10301/monitor",
     }
     assert [each["name"] for each in agent["volumeMounts"]] == ["kube-api-access"]

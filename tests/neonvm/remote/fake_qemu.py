@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.runner.gate_server import split
-from deploy.neonvm.runner.qmp_gate import refusal
+from deploy.neonvm.runner.qmp_gate import Standing, refusal
 
 Arguments = Mapping[str, object]
+
+
+async def _nothing_is_known() -> Standing:
+    return Standing(most_plugged=2**40)
 
 
 @dataclass
@@ -24,7 +28,7 @@ class FakeQemu:
     address: str
     peers: Callable[[str], FakeQemu | None]
     ran: Callable[[], None]
-    is_given: Callable[[], bool] = lambda: False
+    standing: Callable[[], Awaitable[Standing]] = _nothing_is_known
     run_state: str = "running"
     migration: str = "none"
     size: int = 1024**3
@@ -108,7 +112,7 @@ class FakeQemu:
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=ours)
-        writer.write(b'{"QMP": {"version": {"qemu": {}, "package": ""}, "capabilities": []}}\r\n')
+        writer.write(b'{"QMP": {"version": {"qemu": {}, "package": ""}, "capabilities": ["oob"]}}\r\n')
         task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -125,13 +129,13 @@ class FakeQemu:
                 for message in messages:
                     assert isinstance(message, dict)
                     echoed = {"id": message["id"]} if "id" in message else {}
-                    writer.write(json.dumps(self._answered(message) | echoed).encode() + b"\r\n")
+                    why = refusal(message, await self.standing())
+                    writer.write(json.dumps(self._answered(message, why) | echoed).encode() + b"\r\n")
         finally:
             self.clients.discard(writer)
             writer.close()
 
-    def _answered(self, message: dict[str, object]) -> dict[str, object]:
-        why = refusal(message, self.is_given())
+    def _answered(self, message: dict[str, object], why: str) -> dict[str, object]:
         arguments = message.get("arguments")
         try:
             if why:

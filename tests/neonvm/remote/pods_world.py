@@ -15,6 +15,8 @@ from pathlib import Path
 import httpx
 
 from deploy.kube.client import ApiClient, ApiError
+from deploy.neonvm.access.callers import ANYONE, CONTROLLER
+from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.objects.pod_form import RunnerForm
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.accelerator import Accelerator
@@ -28,15 +30,18 @@ from deploy.neonvm.runner.runner_arguments import parse_arguments
 from deploy.neonvm.runner.tls_identity import TlsIdentity
 from deploy.neonvm.service.app import Service, ServiceDependencies
 from deploy.neonvm.service.fenced_transport import FencedTransport
+from deploy.neonvm.service.runner_authority import AUTHORITIES, OF_AGENTS, OWN, RunnerAuthority
 from protocol.kubernetes.objects import Json, child, is_leaving, is_over, items, name_of, text, texts, uid_of
 from protocol.kubernetes.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     IP_ADDRESSES,
     MIGRATIONS,
     PODS,
+    SECRETS,
     VIRTUAL_MACHINES,
 )
 from protocol.messages import ObjectName
+from protocol.names import RUNNER_AUTHORITIES
 from protocol.units import Seconds
 from scheduler_plugin.cluster.http_api import HttpApi
 from scheduler_plugin.lease import Leadership, LeaseTerms
@@ -73,6 +78,17 @@ class RunningPod:
     decide: Callable[[str, Decided], Decided]
     life: asyncio.Task[Ending]
     stop: asyncio.Event
+    is_closed: bool = True
+
+
+class OpenForm(RunnerForm):
+    """Makes pods as NeonVM's controller does, which says nothing of whom they let in."""
+
+    def __call__(self, vm: Json, pod: Json) -> Json:
+        made = super().__call__(vm, pod)
+        (runner,) = items(made, "spec", "containers")
+        env = [each for each in items(runner, "env") if text(each, "name") != RUNNER_AUTHORITIES]
+        return {**made, "spec": {**child(made, "spec"), "containers": [{**runner, "env": env}]}}
 
 
 class ObedientQemuGuest(QemuGuest):
@@ -153,6 +169,7 @@ class World:
     services: list[asyncio.Task[None]] = field(default_factory=list)
     refuse_to_start: str = ""
     began: list[float] = field(default_factory=list)
+    form: RunnerForm = field(default_factory=lambda: RunnerForm("runner:1"))
     _count: int = 0
 
     def __post_init__(self) -> None:
@@ -174,17 +191,18 @@ class World:
         headers = {"Authorization": "Bearer secret"}
         plain = httpx.AsyncClient(transport=way, base_url="http://api", headers=headers)
         terms = LeaseTerms(LEASE, Seconds(1.6), Seconds(0.1))
-        leadership = Leadership(HttpApi(plain, lambda: "secret"), self.clock, terms, f"replica-{len(self.services)}")
+        own_api = HttpApi(plain, lambda: "secret")
+        leadership = Leadership(own_api, self.clock, terms, f"replica-{len(self.services)}")
         fenced = FencedTransport(way, lambda: leadership.remaining)
         client = ApiClient(DirectClient(fenced, "http://api", headers))
         runners = httpx.AsyncClient(transport=Killable(httpx.MockTransport(self._to_runner)))
         assert isinstance(runners._transport, Killable)
         own = runners._transport
 
-        async def connect(host: str, port: int) -> object:
-            found = self.at(host)
+        async def connect(place: RunnerPlace) -> object:
+            found = self.at(place.address)
             if way.is_dead or found is None:
-                raise ConnectionRefusedError(host)
+                raise ConnectionRefusedError(place.address)
             return await found.qemu.connection()
 
         async def answered(request: httpx.Request) -> httpx.Response:
@@ -194,7 +212,8 @@ class World:
 
         own.inner = httpx.MockTransport(answered)
         addresses = AddressRange.parse("10.100.128.0-10.100.128.7")
-        deps = ServiceDependencies(client, leadership, runners, connect, self.clock, RunnerForm("runner:1"), addresses)  # type: ignore[arg-type]
+        authority = RunnerAuthority(own_api, leadership, self.clock, "kube-system")
+        deps = ServiceDependencies(client, leadership, runners, connect, self.clock, self.form, addresses, authority)  # type: ignore[arg-type]
         self.ways.append(way)
         self.services.append(asyncio.create_task(Service(deps).run()))
         return way
@@ -210,7 +229,8 @@ class World:
         found = self.at(request.url.host)
         if found is None or not found.qemu.alive or found.qemu.is_deaf:
             raise httpx.ConnectError("no route to the pod")
-        reply = await found.api.answer(request.method, request.url.path, request.content)
+        who = CONTROLLER if found.is_closed else ANYONE
+        reply = await found.api.answer(who, request.method, request.url.path, request.content)
         return httpx.Response(int(reply.status[:3]), text=reply.text)
 
     async def ask(self, pod: str, path: str) -> httpx.Response:
@@ -275,10 +295,11 @@ class World:
         folder.mkdir(parents=True)
         guest = ObedientQemuGuest(guest_spec(told, folder, folder, tap, 1400), made_by)
         runner = PodRunner(guest, TlsIdentity(name, folder), ("tcg", "a test"), None, told.receives)
-        qemu.is_given = lambda: runner.decisions.is_given
+        qemu.standing = runner.standing
         stop = asyncio.Event()
         life = asyncio.create_task(_lived(runner, stop, self.refuse_to_start))
-        self.pods[name] = RunningPod(uid_of(pod), qemu, RunnerApi(runner), runner.decide, life, stop)
+        is_closed = told.authorities is not None
+        self.pods[name] = RunningPod(uid_of(pod), qemu, RunnerApi(runner), runner.decide, life, stop, is_closed)
         status: Json = {"phase": "Running", "podIP": address}
         await self.client.merge_patch(PODS, name_of(pod), {"status": status}, "status")
 
@@ -337,6 +358,9 @@ async def world(folder: Path) -> AsyncIterator[World]:
     made = World(folder)
     for name in ("virtualmachines.yaml", "virtualmachinemigrations.yaml"):
         await made.client.create(CUSTOM_RESOURCE_DEFINITIONS, "", definition(name))
+    for name in (AUTHORITIES, OWN, OF_AGENTS):
+        secret: Json = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}}
+        await made.client.create(SECRETS, "kube-system", secret)
     kubelet = asyncio.create_task(made.attend())
     try:
         yield made

@@ -9,6 +9,7 @@ import httpx
 import msgspec
 import pytest
 
+from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.remote.looks import Looks
 from deploy.neonvm.remote.pod_guests import PACE
@@ -22,6 +23,10 @@ from tests.fake_clock import settle
 from tests.neonvm.remote.pods_world import World, world
 
 STATUS = RunnerStatus("Running", 1000, 2**30, "tcg", "a test", given=False)
+
+
+def place(who: str, address: str) -> RunnerPlace:
+    return RunnerPlace(who, "uid", address, 1, 2)
 
 
 def counted(made: World) -> list[str]:
@@ -75,7 +80,7 @@ async def test_so_many_are_asked_at_a_time_and_an_order_waits_for_none_of_them()
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
         looks = Looks(2)
-        pods = [RunnerClient(http, f"pod {number}", f"10.0.0.{number}", 1, looks) for number in range(5)]
+        pods = [RunnerClient(http, place(f"pod {number}", f"10.0.0.{number}"), looks) for number in range(5)]
         asked = [asyncio.create_task(each.status()) for each in pods]
         await settle()
         await pods[4].announce()
@@ -88,7 +93,7 @@ async def test_so_many_are_asked_at_a_time_and_an_order_waits_for_none_of_them()
 async def test_an_answer_of_a_runner_that_is_no_json_is_its_fault(body: bytes) -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=body))
     async with httpx.AsyncClient(transport=transport) as http:
-        runner = RunnerClient(http, "pod", "10.0.0.1", 1, Looks(1, 1))
+        runner = RunnerClient(http, place("pod", "10.0.0.1"), Looks(1, 1))
         with pytest.raises(GuestError, match="pod: its runner gave no usable answer"):
             await runner.status()
         with pytest.raises(GuestError, match="pod: its runner cannot say its CPU"):
@@ -98,7 +103,7 @@ async def test_an_answer_of_a_runner_that_is_no_json_is_its_fault(body: bytes) -
 async def test_a_runner_that_takes_too_long_gives_its_turn_back() -> None:
     transport = httpx.MockTransport(lambda _: asyncio.Event().wait())  # type: ignore[arg-type]
     async with httpx.AsyncClient(transport=transport) as http:
-        runner = RunnerClient(http, "pod", "10.0.0.1", 1, Looks(1, 1), Seconds(0.001))
+        runner = RunnerClient(http, place("pod", "10.0.0.1"), Looks(1, 1), Seconds(0.001))
         for _ in range(3):
             with pytest.raises(GuestError, match="pod: its runner does not answer"):
                 await runner.status()

@@ -11,6 +11,7 @@ import httpx
 import msgspec
 import pytest
 
+from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.objects.booted import booted
 from deploy.neonvm.objects.dump import encode_dump
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
@@ -24,6 +25,7 @@ from tests.fake_clock import FakeClock
 from tests.neonvm.sample_objects import virtual_machine
 
 GI = 1024**3
+PLACE = RunnerPlace("default/db-x", "uid", "10.0.0.9", 25183, 20183, is_open=True)
 
 
 @dataclass
@@ -105,7 +107,7 @@ class Hasty(FakeClock):
 
 def guest(runner: NeonRunner, qemu: NeonQemu, *, plugs: bool = True) -> RemoteGuest:
     http = httpx.AsyncClient(transport=httpx.MockTransport(runner.answer))
-    client = RunnerClient(http, "default/db-x", "10.0.0.9", 25183, Looks())
+    client = RunnerClient(http, PLACE, Looks())
     vm = virtual_machine()
     mode = "QmpScaling" if plugs else "SysfsScaling"
     words = ["runner", "-cpu-scaling-mode", mode, "-vmspec", encode_dump(child(vm, "spec")), "-vmstatus", "H4sI"]

@@ -13,6 +13,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.remote.looks import Looks
 from deploy.neonvm.remote.remote_machine import RemoteMachine
@@ -20,12 +21,12 @@ from deploy.neonvm.remote.runner_client import RunnerClient
 from protocol.kubernetes.objects import child, items, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.units import Seconds
-from tests.neonvm.remote.pods_world import DB, World, world
+from tests.neonvm.remote.pods_world import DB, OpenForm, World, world
 
+PLACE = RunnerPlace("default/db-x", "uid", "10.0.0.9", 25183, 20183)
 Answers = dict[str, Callable[[httpx.Response], httpx.Response]]
 NEONVMS: Answers = {
     "/status": lambda _: httpx.Response(404),
-    "/handover": lambda _: httpx.Response(404),
     "/ready": lambda _: httpx.Response(200),
     "/cpu_current": lambda _: httpx.Response(200, json={"vcpus": 2}),
 }
@@ -71,8 +72,9 @@ def events(made: World, reason: str) -> list[str]:
     return [text(each, "message") for each in made.api.objects("events") if text(each, "reason") == reason]
 
 
-async def test_the_guest_of_a_runner_of_neonvms_stays_and_no_pod_is_made_for_it(tmp_path: Path) -> None:
+async def test_the_guest_of_an_open_pod_stays_and_no_pod_is_made_for_it(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
+        made.form = OpenForm("runner:1")
         answering(made, NEONVMS)
         source = await has_run(made)
         await made.move()
@@ -82,7 +84,7 @@ async def test_the_guest_of_a_runner_of_neonvms_stays_and_no_pod_is_made_for_it(
 
 async def test_a_runner_that_decides_nothing_keeps_its_guest(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        answering(made, {"/handover": NEONVMS["/handover"]})
+        answering(made, {"/handover": lambda _: httpx.Response(404)})
         source = await has_run(made)
         await made.move()
         await made.until(lambda: made.migration.get("phase") == "Failed" and list(made.pods) == [source])
@@ -102,6 +104,7 @@ async def test_a_signing_request_that_cannot_be_read_ends_its_move_alone(tmp_pat
 
 async def test_memory_that_cannot_be_is_no_news_of_the_guest(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
+        made.form = OpenForm("runner:1")
         pod = await has_run(made)
         made.pods[pod].qemu.base = -5
         answering(made, NEONVMS)
@@ -145,7 +148,7 @@ async def test_a_move_in_which_the_controller_fails_is_taken_up_again(tmp_path: 
 async def test_a_monitor_that_says_more_than_can_be_read_is_a_fault_of_its_guest() -> None:
     writers: list[asyncio.StreamWriter] = []
 
-    async def connect(host: str, port: int) -> socket.socket:
+    async def connect(place: RunnerPlace) -> socket.socket:
         ours, theirs = socket.socketpair()
         for each in (ours, theirs):
             each.setblocking(False)
@@ -156,7 +159,7 @@ async def test_a_monitor_that_says_more_than_can_be_read_is_a_fault_of_its_guest
         writers.append(writer)
         return ours
 
-    async with RemoteMachine("default/db-x", ("10.0.0.9", 20183), connect, lambda: True) as machine:
+    async with RemoteMachine(PLACE, connect, lambda: True) as machine:
         for _ in range(2):
             with pytest.raises(GuestError):
                 await machine.call("query-status")
@@ -167,7 +170,7 @@ async def test_a_monitor_that_says_more_than_can_be_read_is_a_fault_of_its_guest
 
 def client(answer: Callable[[httpx.Request], httpx.Response]) -> RunnerClient:
     http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
-    return RunnerClient(http, "default/db-x", "10.0.0.9", 25183, Looks(), patience=Seconds(0.05))
+    return RunnerClient(http, PLACE, Looks(), patience=Seconds(0.05))
 
 
 class Endless(httpx.AsyncByteStream):

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from deploy.kube.informer import Informer
+from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.ports import PodRole
 from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.remote.address_choice import AddressRange
@@ -160,11 +161,12 @@ async def test_a_guest_that_a_new_leader_follows_keeps_its_size_until_another_is
             asked.append(request.url.path)
             return await made._to_runner(request)
 
-        async def refused(host: str, port: int) -> socket.socket:
-            raise ConnectionRefusedError(host)
+        async def refused(place: RunnerPlace) -> socket.socket:
+            raise ConnectionRefusedError(place.address)
 
         http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
-        guests = PodGuests(PodGuestsDependencies(caches[0], http, refused, claims, made.clock, changed.append))
+        deps = PodGuestsDependencies(caches[0], http, refused, claims, made.clock, changed.append, lambda _: None)
+        guests = PodGuests(deps)
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(each) for each in (*(cache.run() for cache in caches), guests.run())]
             pod = ObjectName("default", source)

@@ -4,39 +4,58 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deploy.neonvm.access.callers import AGENT, CONTROLLER, NOBODY
 from deploy.neonvm.network.serving import Serving
 from deploy.neonvm.network.sockets import listening, tcp_socket
+from deploy.neonvm.ports import GuestError
 from deploy.neonvm.runner.gate_server import GateServer, split
-from deploy.neonvm.runner.qmp_gate import refusal
+from deploy.neonvm.runner.qmp_gate import Standing, refusal
+from tests.fake_clock import settle
 
-SIZE = {"path": "vm0", "property": "requested-size", "value": 1024}
+MI = 1024**2
+SIZE = {"path": "vm0", "property": "requested-size", "value": 1024 * MI}
+AT_REST = Standing(most_plugged=2048 * MI)
+SENDS = Standing(is_open=True, has_certificate=True)
+WAITS = Standing(receives=True, has_certificate=True)
+STANDINGS = st.builds(Standing, *[st.booleans()] * 5, st.sampled_from([0, 2048 * MI]))
 
 
 def command(name: str, **arguments: object) -> dict[str, object]:
     return {"execute": name, "arguments": {key.replace("_", "-"): value for key, value in arguments.items()}}
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"execute": "qmp_capabilities"},
-        {"execute": "query-status", "id": 7},
-        command("qom-set", **SIZE),
-        command("qom-get", path="/machine/peripheral/vm0", property="size"),
-        command("migrate", uri="tcp:10.1.2.3:20187", inc=True),
-        command("migrate-incoming", uri="tcp:0.0.0.0:20187"),
-        command("migrate-set-parameters", downtime_limit=20, tls_creds="x"),
-        {"execute": "quit"},
-    ],
-)
-def test_what_a_controller_needs_is_passed_on(message: dict[str, object]) -> None:
-    assert refusal(message, is_given=False) == ""
+PASSED: list[tuple[Standing, dict[str, object]]] = [
+    (AT_REST, {"execute": "qmp_capabilities"}),
+    (AT_REST, command("qmp_capabilities", enable=[])),
+    (AT_REST, command("qmp_capabilities", enable=["oob"])),
+    (AT_REST, {"execute": "query-status", "id": 7}),
+    (AT_REST, command("qom-set", **SIZE)),
+    (AT_REST, command("qom-get", path="/machine/peripheral/vm0", property="size")),
+    (AT_REST, command("migrate-set-parameters", downtime_limit=20, max_bandwidth=2**30)),
+    (AT_REST, command("migrate-set-capabilities", capabilities=[{"capability": "events", "state": True}])),
+    (AT_REST, command("announce-self", initial=20, max=100, rounds=5, step=40)),
+    (AT_REST, {"execute": "cont"}),
+    (SENDS, command("migrate", uri="tcp:10.1.2.3:20187", inc=True)),
+    (SENDS, command("migrate", uri="tcp:[fd00::1]:20187", inc=True)),
+    (SENDS, {"execute": "migrate_cancel"}),
+    (WAITS, command("migrate-incoming", uri="tcp:0.0.0.0:20187")),
+    (WAITS, {"execute": "cont"}),
+    (WAITS, {"execute": "quit"}),
+    (Standing(is_given=True), {"execute": "quit"}),
+    (Standing(has_sent=True), {"execute": "quit"}),
+]
+
+
+@pytest.mark.parametrize(("now", "message"), PASSED)
+def test_what_a_controller_needs_is_passed_on(now: Standing, message: dict[str, object]) -> None:
+    assert refusal(message, now) == ""
 
 
 @pytest.mark.parametrize(
@@ -49,24 +68,99 @@ def test_what_a_controller_needs_is_passed_on(message: dict[str, object]) -> Non
         {"execute": "quit", "arguments": []},
         command("human-monitor-command", command_line="info qtree"),
         command("object-add", qom_type="secret"),
+        command("object-del", id="migration-tls"),
+        command("nbd-server-start", addr={"type": "inet"}),
+        command("device_add", driver="e1000"),
+        command("system_powerdown"),
+        command("qmp_capabilities", enable=["more"]),
+        command("query-status", more=1),
         command("migrate", uri="exec:sh"),
         command("migrate", uri="tcp:10.1.2.3:22"),
         command("migrate", uri="tcp:10.1.2.3,to=9999:20187"),
+        command("migrate", uri="tcp:evil.example:20187"),
+        command("migrate", uri="tcp:fe80::1%eth0:20187"),
+        command("migrate", uri=["tcp:10.1.2.3:20187"]),
+        command("migrate", uri="tcp:10.1.2.3:20187", blk=True),
+        command("migrate-incoming", uri="exec:sh"),
+        command("migrate-set-parameters", tls_creds=""),
+        command("migrate-set-parameters", tls_hostname="me"),
         command("migrate-set-parameters", tls_authz="x"),
+        command("migrate-set-parameters", downtime_limit="20"),
+        command("migrate-set-parameters", max_bandwidth=True),
+        command("migrate-set-capabilities", capabilities=[{"capability": "x-colo", "state": True}]),
+        command("migrate-set-capabilities", capabilities=[{"capability": "events", "state": 1}]),
+        command("migrate-set-capabilities", capabilities=["events"]),
+        command("migrate-set-capabilities", capabilities={}),
+        command("announce-self", interfaces=["net0"]),
+        command("announce-self", rounds=10**9),
         command("qom-set", path="/machine", property="rtc-time", value=1),
         command("qom-set", path="vm0", property="size", value=1),
+        command("qom-set", **{**SIZE, "value": 4096 * MI}),
+        command("qom-set", **{**SIZE, "value": -2 * MI}),
+        command("qom-set", **{**SIZE, "value": 1}),
+        command("qom-set", **{**SIZE, "value": True}),
+        command("qom-set", **{**SIZE, "value": "1073741824"}),
+        command("qom-set", **{**SIZE, "path": ["vm0"]}),
         command("qom-get", path="/objects", property="data"),
+        command("qom-get", path="vm0", property=["size"]),
         command("blockdev-add", driver="file", filename="/etc/shadow"),
     ],
 )
-def test_everything_else_is_refused(message: object) -> None:
-    assert refusal(message, is_given=False) != ""
+@pytest.mark.parametrize("now", [AT_REST, SENDS, WAITS])
+def test_everything_else_is_refused(message: object, now: Standing) -> None:
+    assert refusal(message, now) != ""
 
 
-def test_a_guest_that_was_given_away_is_never_continued() -> None:
-    assert refusal({"execute": "cont"}, is_given=False) == ""
-    assert "given away" in refusal({"execute": "cont"}, is_given=True)
-    assert refusal({"execute": "quit"}, is_given=True) == ""
+@pytest.mark.parametrize(
+    ("name", "now"),
+    [
+        ("migrate", AT_REST),
+        ("migrate", Standing(has_certificate=True)),
+        ("migrate", Standing(is_open=True)),
+        ("migrate", WAITS),
+        ("migrate-incoming", Standing(has_certificate=True)),
+        ("migrate-incoming", Standing(receives=True)),
+        ("migrate-incoming", SENDS),
+        ("quit", AT_REST),
+        ("quit", SENDS),
+        ("cont", SENDS),
+        ("cont", Standing(is_given=True)),
+    ],
+)
+def test_a_move_goes_by_its_steps(name: str, now: Standing) -> None:
+    """No guest is sent outside of a move or without TLS, none that runs is ended, none goes on elsewhere and here."""
+    message = command(name, uri="tcp:10.1.2.3:20187") if name.startswith("migrate") else command(name)
+    assert refusal(message, now) not in {"", f"{name} is not offered by this pod with these arguments"}
+
+
+NAMES = {str(message["execute"]) for _, message in PASSED}
+WORDS = st.sampled_from(["uri", "path", "property", "value", "inc", "tls-creds", "capabilities", "enable", "vm0"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | WORDS | st.just("tcp:10.1.2.3:20187"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS | st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+COMMANDS = st.builds(
+    lambda name, arguments: {"execute": name, "arguments": arguments},
+    st.sampled_from(sorted(NAMES)) | st.text(max_size=12),
+    st.dictionaries(WORDS | st.text(max_size=6), JSON, max_size=3),
+)
+
+
+@given(JSON | COMMANDS, STANDINGS)
+def test_nothing_off_the_list_reaches_qemu(message: object, now: Standing) -> None:
+    """Whatever is sent, at whatever time: what is passed on is on the list, and harmless at that time."""
+    if refusal(message, now):
+        return
+    assert isinstance(message, dict)
+    name, arguments = message["execute"], message.get("arguments", {})
+    assert name in NAMES or name.startswith("query-")
+    assert not (name == "migrate" and not (now.is_open and now.has_certificate))
+    assert not (name == "migrate-incoming" and not (now.receives and now.has_certificate))
+    assert not (name == "cont" and (now.is_given or now.is_open))
+    assert not (name == "quit" and not (now.is_given or now.receives or now.has_sent))
+    assert not (name == "qom-set" and not 0 <= arguments["value"] <= now.most_plugged)
+    assert not any("tls" in key or key in {"exec", "fd", "file", "channels"} for key in arguments)
 
 
 @given(
@@ -81,27 +175,82 @@ def test_values_are_found_however_they_are_cut(values: list[dict[str, int]], cut
     assert (first + second, rest) == (values, "")
 
 
-async def test_a_client_speaks_with_a_monitor_of_qemu_and_hears_why_it_may_not(tmp_path: Path) -> None:
-    heard: list[bytes] = []
+@dataclass
+class Pod:
+    """What the gate asks; ``is_lost``: its QEMU does not answer."""
 
-    async def qemu(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    now: Standing = AT_REST
+    is_lost: bool = False
+
+    def known_standing(self) -> Standing:
+        return self.now
+
+    async def standing(self) -> Standing:
+        if self.is_lost:
+            raise GuestError("QEMU does not answer")
+        return self.now
+
+
+@dataclass
+class Qemu:
+    """A monitor that greets, and answers each line."""
+
+    heard: list[bytes] = field(default_factory=list)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'{"QMP": {}}\r\n')
         while line := await reader.readline():
-            heard.append(line.strip())
+            self.heard.append(line.strip())
             writer.write(b'{"return": {}}\r\n')
         writer.close()
 
-    monitor = tmp_path / "monitor"
-    async with await asyncio.start_unix_server(qemu, monitor):
-        gate = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), GateServer([monitor], lambda: False).serve)
+
+async def answers(gate: GateServer, who: str, orders: bytes, count: int) -> list[str]:
+    """What a client of that name hears: the greeting, and so many lines."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await gate.serve(who, reader, writer)
+
+    served = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), serve)
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    lines = [(await reader.readline()).decode().strip()]
+    if lines[0]:
+        writer.write(orders)
+        lines += [(await reader.readline()).decode().strip() for _ in range(count)]
+    writer.close()
+    await writer.wait_closed()
+    await served.close()
+    await settle()
+    return lines
+
+
+async def test_a_controller_speaks_with_qemu_and_hears_refusals(tmp_path: Path) -> None:
+    qemu, monitor = Qemu(), tmp_path / "monitor"
+    async with await asyncio.start_unix_server(qemu.serve, monitor):
+        gate = GateServer([monitor], Pod())
         for _ in range(2):  # the monitor is free again for the next client
-            reader, writer = await asyncio.open_connection("127.0.0.1", gate.port)
-            assert await reader.readline() == b'{"QMP": {}}\r\n'
-            writer.write(b'{"execute": "stop", "id": 4}{"execute":\n"query-status"}')
-            answers = [json.loads(await reader.readline()) for _ in range(2)]
-            refused = {"error": {"class": "CommandNotFound", "desc": "stop is not offered by this pod"}, "id": 4}
-            assert sorted(map(str, answers)) == sorted(map(str, [refused, {"return": {}}]))
-            writer.close()
-            await writer.wait_closed()
-        await gate.close()
-    assert heard == [b'{"execute": "query-status"}'] * 2
+            orders = b'{"execute": "stop", "id": 4}{"execute":\n"query-status"}{"execute": "quit"}'
+            greeting, *said = await answers(gate, CONTROLLER, orders, 3)
+            refused = [
+                {"error": {"class": "CommandNotFound", "desc": "stop is not offered by this pod"}, "id": 4},
+                {"error": {"class": "CommandNotFound", "desc": "the guest runs here and was not given away"}},
+            ]
+            assert greeting == '{"QMP": {}}'
+            assert sorted(said) == sorted([*map(json.dumps, refused), '{"return": {}}'])
+    assert qemu.heard == [b'{"execute": "query-status"}'] * 2
+
+
+@pytest.mark.parametrize("who", [NOBODY, AGENT])
+async def test_others_get_no_monitor(who: str, tmp_path: Path) -> None:
+    qemu, monitor = Qemu(), tmp_path / "monitor"
+    async with await asyncio.start_unix_server(qemu.serve, monitor):
+        assert await answers(GateServer([monitor], Pod()), who, b"", 0) == [""]
+    assert qemu.heard == []
+
+
+async def test_a_move_waits_until_qemu_answers(tmp_path: Path) -> None:
+    qemu, monitor = Qemu(), tmp_path / "monitor"
+    async with await asyncio.start_unix_server(qemu.serve, monitor):
+        gate = GateServer([monitor], Pod(is_lost=True))
+        _, refused = await answers(gate, CONTROLLER, b'{"execute": "quit"}', 1)
+    assert ("QEMU does not answer" in refused, qemu.heard) == (True, [])

@@ -76,7 +76,7 @@ def test_the_agent_understands_its_settings_and_finds_guest_scheduler_and_identi
     assert settings.assignment is not None
     assert (str(settings.assignment.vm), str(settings.assignment.pod)) == ("default/db", "default/db-x2k")
     assert settings.metrics_url == f"http://{at}:9100/metrics"
-    assert settings.database_url == f"http://{at}:25183/database"
+    assert settings.database_url == f"http://{at}:{25184 if at == '127.0.0.1' else 25183}/database"
     assert settings.monitor_url == f"ws://{at}:10301/monitor"
     assert settings.scheduler_url == "https://autoscaling-scheduler.kube-system.svc:10299"
     mounted = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}

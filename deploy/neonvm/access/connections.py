@@ -1,0 +1,167 @@
+"""The controller's connections to runner pods: each goes to a program that has proven which pod it is.
+
+- A pod's address may have passed on to another pod. So the program there is first asked for its pod's token, which the
+  API server reviews, and from then on has to show the same key. Nothing else is asked of it before.
+- The controller tells it whom to trust at the same time. So authorities may change while a pod runs.
+- A pod that is open (``RunnerPlace.is_open``) proves nothing. That is said by how the pod was made, never by how it
+  answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from deploy.neonvm.access.http_exchange import Answer, exchanged
+from deploy.neonvm.access.introduction import Introduced, Introduction
+from deploy.neonvm.access.keys import fingerprint
+from deploy.neonvm.network.sockets import connected, tcp_socket
+
+CONNECT_SECONDS: Final = 3.0
+_CHUNK: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerPlace:
+    """A runner pod: what it is called in messages, its uid and address, and its ports."""
+
+    who: str
+    uid: str
+    address: str
+    api: int
+    monitor: int
+    is_open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Showing:
+    """What the controller shows, and the authorities, in PEM, that runners are told to trust."""
+
+    context: ssl.SSLContext
+    authorities: str
+
+
+class ImpostorError(OSError):
+    """Another program than the pod's runner answers at its address."""
+
+
+@dataclass(slots=True)
+class Streams:
+    """One open connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def ask(self, method: str, path: str, body: bytes) -> Answer:
+        """One request; the connection stays open. Raises ``OSError``."""
+        return await exchanged(self.reader, self.writer, method, path, body)
+
+    def close(self) -> None:
+        """Hangs up."""
+        self.writer.close()
+
+
+class RunnerConnections:
+    """``showing`` is asked for each connection; ``pod_of`` returns the uid of the pod that a token is bound to, empty
+    if the API server does not accept it, and raises ``OSError``.
+    """
+
+    def __init__(self, showing: Callable[[], Showing], pod_of: Callable[[str], Awaitable[str]]) -> None:
+        self._showing = showing
+        self._pod_of = pod_of
+        self._proven: dict[str, tuple[bytes, str]] = {}
+        self._bridges: set[asyncio.Task[None]] = set()
+
+    def forget(self, uid: str) -> None:
+        """The pod has ended."""
+        self._proven.pop(uid, None)
+
+    async def api(self, place: RunnerPlace) -> Streams:
+        """A connection to the runner's API. Raises ``OSError``."""
+        if place.is_open:
+            return await _connected(place.address, place.api, None)
+        showing = self._showing()
+        streams = await _connected(place.address, place.api, showing.context)
+        try:
+            await self._prove(place, streams, showing)
+        except BaseException:
+            streams.close()
+            raise
+        return streams
+
+    async def monitor(self, place: RunnerPlace) -> socket.socket:
+        """A connection to QEMU's monitor behind the pod's gate. Raises ``OSError``."""
+        if place.is_open:
+            return await connected(tcp_socket(), place.address, place.monitor)
+        if place.uid not in self._proven:
+            (await self.api(place)).close()
+        streams = await _connected(place.address, place.monitor, self._showing().context)
+        if _key(streams) != self._proven.get(place.uid, (b"", ""))[0]:
+            streams.close()
+            raise _impostor(place)
+        return self._bridged(streams)
+
+    async def _prove(self, place: RunnerPlace, streams: Streams, showing: Showing) -> None:
+        key, known = _key(streams), self._proven.get(place.uid)
+        if known == (key, showing.authorities):
+            return
+        if known is not None and known[0] != key:
+            raise _impostor(place)
+        told = msgspec.json.encode(Introduction(showing.authorities))
+        answer = await streams.ask("POST", "/introduce", told)
+        try:
+            token = msgspec.json.decode(answer.body, type=Introduced).token if answer.status == 200 else ""
+        except (ValueError, RecursionError):
+            token = ""
+        if not token or await self._pod_of(token) != place.uid:
+            raise _impostor(place)
+        self._proven[place.uid] = key, showing.authorities
+
+    def _bridged(self, streams: Streams) -> socket.socket:
+        """A plain socket whose bytes go through ``streams``: QEMU's client takes no other connection."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        task = asyncio.create_task(_carry(streams, theirs))
+        self._bridges.add(task)
+        task.add_done_callback(self._bridges.discard)
+        return ours
+
+
+def _key(streams: Streams) -> bytes:
+    return fingerprint(streams.writer.get_extra_info("ssl_object"))
+
+
+def _impostor(place: RunnerPlace) -> ImpostorError:
+    return ImpostorError(f"what answers at {place.address} has not proven that it is the runner of that pod")
+
+
+async def _connected(address: str, port: int, context: ssl.SSLContext | None) -> Streams:
+    async with asyncio.timeout(CONNECT_SECONDS):
+        return Streams(*await asyncio.open_connection(address, port, ssl=context))
+
+
+async def _carry(streams: Streams, theirs: socket.socket) -> None:
+    """Copies both ways until one end hangs up."""
+    reader, writer = await asyncio.open_connection(sock=theirs)
+    ways = [asyncio.create_task(_copy(*way)) for way in ((reader, streams.writer), (streams.reader, writer))]
+    try:
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in ways:
+            each.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+        streams.close()
+        writer.close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while part := await reader.read(_CHUNK):
+        writer.write(part)
+        await writer.drain()

@@ -1,0 +1,35 @@
+"""How a runner pod and its controller introduce themselves: whom the pod lets in, and which pod it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from deploy.neonvm.access.keys import RunnerKey
+
+
+class Introduction(msgspec.Struct):
+    """What a runner is told first: the authorities, in PEM, whose clients it lets in from now on."""
+
+    authorities: str
+
+
+class Introduced(msgspec.Struct):
+    """Its answer: the token of its pod."""
+
+    token: str
+
+
+class PodIdentity:
+    """The runner's side. ``token`` is a file that the kubelet keeps: a token of this pod for ``RUNNER_AUDIENCE``."""
+
+    def __init__(self, key: RunnerKey, token: Path) -> None:
+        self._key = key
+        self._token = token
+
+    def introduce(self, authorities: str) -> str:
+        """Trusts ``authorities`` and returns the token. Raises ``ValueError`` and ``OSError``, and trusts as before."""
+        token = self._token.read_text().strip()
+        self._key.trust(authorities)
+        return token

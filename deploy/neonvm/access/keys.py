@@ -1,0 +1,92 @@
+"""Keys and certificates of both ends of a connection to a runner pod, held in memory."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+_ALWAYS: Final = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
+"""A pod's own key is trusted because of its token, so its certificate has no end that could be missed."""
+
+
+class RunnerKey:
+    """The key of one runner pod, made when it starts, and the authorities whose clients it lets in.
+
+    ``authorities`` in PEM. Raises ``ValueError`` if they cannot be used.
+    """
+
+    def __init__(self, name: str, authorities: str) -> None:
+        self._own = _own_certificate(name)
+        self._context = self._trusting(authorities)
+
+    def trust(self, authorities: str) -> None:
+        """Trusts these authorities, and no others, from the next connection on. Raises ``ValueError``."""
+        self._context = self._trusting(authorities)
+
+    def context(self) -> ssl.SSLContext:
+        """For the next connection. A client may show a certificate; one that no authority signed is refused."""
+        return self._context
+
+    def _trusting(self, authorities: str) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.num_tickets = 0  # a resumed session would not show its certificate again
+        try:
+            context.load_verify_locations(cadata=authorities)
+        except ssl.SSLError as error:
+            raise ValueError(f"the authorities cannot be read: {error.reason}") from error
+        context.verify_mode = ssl.CERT_OPTIONAL
+        show(context, *self._own)
+        return context
+
+
+def client_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
+    """A client that shows ``certificate``; ``fingerprint`` says whom it speaks to. Raises ``ssl.SSLError``."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    show(context, certificate, key)
+    return context
+
+
+def fingerprint(connection: ssl.SSLObject) -> bytes:
+    """What distinguishes the certificate of the other end, whose key it has proven to have."""
+    return sha256(connection.getpeercert(binary_form=True) or b"").digest()
+
+
+def client_name(connection: ssl.SSLObject | None) -> str:
+    """The only common name of the verified certificate of the other end; empty if there is none."""
+    shown = connection.getpeercert() if connection is not None else None
+    subject = shown.get("subject", ()) if shown else ()
+    names = [pair[1] for part in subject for pair in part if pair[0] == "commonName"]
+    return str(names[0]) if len(names) == 1 else ""
+
+
+def show(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Has ``context`` show a certificate that is in no file: OpenSSL reads it from memory. Raises ``ssl.SSLError``."""
+    descriptor = os.memfd_create("certificate")
+    try:
+        os.write(descriptor, certificate + key)
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+def _own_certificate(name: str) -> tuple[bytes, bytes]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+    begin, end = _ALWAYS
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
+    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(begin).not_valid_after(end)
+    made = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    form = serialization.PrivateFormat.PKCS8
+    return made, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())

@@ -1,0 +1,98 @@
+"""The authority whose clients runner pods let in: the controller's own, kept in Secrets of its namespace.
+
+Pods of VMs run for months, longer than another issuer promises to keep an authority; and where nobody makes
+certificates for the other programs, runners are closed nevertheless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from deploy.neonvm.access.callers import AGENT, CONTROLLER
+from deploy.neonvm.access.connections import Showing
+from deploy.neonvm.access.keys import client_context
+from protocol.names import RUNNER_AUDIENCE
+from protocol.runtime.clock import Clock
+from protocol.units import Seconds
+from scheduler_plugin.auth.identity import identity_in
+from scheduler_plugin.cluster.api import ApiError, KubernetesApi
+from scheduler_plugin.cluster.token_reviews import TokenReviews
+from scheduler_plugin.injector.certificates.issuing import Purpose
+from scheduler_plugin.injector.certificates.keeper import CertificateKeeper, Lives, MissingSecretError, Wanted
+from scheduler_plugin.injector.certificates.secret_reading import read_secret
+from scheduler_plugin.injector.certificates.stored import certificate_in, content
+from scheduler_plugin.lease import Leadership, NotLeadingError
+
+LOG: Final = logging.getLogger("neonvm.authority")
+
+AUTHORITIES: Final = "neonvm-runners"
+"""The Secret of the authorities with their keys; no pod mounts it."""
+OWN: Final = f"{AUTHORITIES}-controller"
+OF_AGENTS: Final = f"{AUTHORITIES}-agent"
+"""The certificate of agents of nodes, which their pods mount."""
+
+_DAY: Final = 86_400.0
+LIVES: Final = Lives(Seconds(9 * 365 * _DAY), Seconds(90 * _DAY))
+_PAUSE: Final = Seconds(60.0)
+_RETRY: Final = Seconds(2.0)
+
+
+class RunnerAuthority:
+    """What the leader shows to runner pods. Secrets are in ``namespace``, where the manifests have made them empty."""
+
+    def __init__(self, api: KubernetesApi, leadership: Leadership, clock: Clock, namespace: str) -> None:
+        wanted = [Wanted(OWN, Purpose(CONTROLLER)), Wanted(OF_AGENTS, Purpose(AGENT))]
+        self._keeper = CertificateKeeper(api, leadership, clock, namespace, AUTHORITIES, wanted, LIVES, lambda _: None)
+        self._api = api
+        self._clock = clock
+        self._namespace = namespace
+        self._shown: tuple[bytes, Showing] | None = None
+        self._trouble = ""
+        self.ready = asyncio.Event()
+
+    def showing(self) -> Showing:
+        """What to show now; ``ready`` is set before. Raises ``OSError``."""
+        if self._shown is None:
+            raise OSError("there is no certificate for runner pods yet")
+        return self._shown[1]
+
+    @property
+    def authorities(self) -> str:
+        """Whom new pods are to let in, in PEM."""
+        return self.showing().authorities
+
+    async def pod_of(self, token: str) -> str:
+        """The uid of the pod that a runner's token is bound to; empty if it is not accepted. Raises ``OSError``."""
+        try:
+            review = await TokenReviews(self._api).review(token, RUNNER_AUDIENCE)
+        except ApiError as error:
+            raise OSError(f"the API server does not review the pod's token: {error}") from error
+        found = identity_in(review, RUNNER_AUDIENCE)
+        return (found.pod_uid or "") if found is not None else ""
+
+    async def run(self) -> None:
+        """Keeps certificates while this process leads, until cancelled."""
+        while True:
+            trouble = await self._turn()
+            if trouble and trouble != self._trouble:
+                LOG.error("the certificates of runner pods cannot be kept", extra={"reason": trouble})
+            self._trouble = trouble
+            await self._clock.sleep(_RETRY if trouble else _PAUSE)
+
+    async def _turn(self) -> str:
+        """What went wrong; empty if nothing did."""
+        try:
+            bundle, trouble = await self._keeper.turn()
+            found = certificate_in(content(await read_secret(self._api, self._namespace, OWN) or {}))
+        except (ApiError, NotLeadingError, MissingSecretError) as error:
+            return str(error) or type(error).__name__
+        if found is None:
+            return trouble or f"there is no Secret {self._namespace}/{OWN}: apply the manifests"
+        mark = bundle + found.pair.certificate
+        if self._shown is None or self._shown[0] != mark:
+            context = client_context(found.pair.certificate, found.pair.key)
+            self._shown = mark, Showing(context, bundle.decode())
+            self.ready.set()
+        return trouble

@@ -1,0 +1,205 @@
+"""To whom the controller speaks: a pod's runner that has proven which pod it is, and never another program there."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deploy.neonvm.access.connections import ImpostorError, RunnerConnections, RunnerPlace
+from deploy.neonvm.access.door import Door
+from deploy.neonvm.access.http_exchange import Answer, exchanged
+from deploy.neonvm.access.keys import RunnerKey
+from deploy.neonvm.access.runner_transport import RunnerTransport
+from deploy.neonvm.network.sockets import listening, tcp_socket
+from deploy.neonvm.ports import GuestError
+from deploy.neonvm.qemu.monitor import Hearings, Monitor
+from deploy.neonvm.remote.looks import Looks
+from deploy.neonvm.remote.runner_client import RunnerClient
+from protocol.units import MilliCpu
+from tests.neonvm.access.secured_pod import Reviews, SecuredPod, connections, pem, secured_pod, showing
+
+
+@pytest.fixture
+async def pod(tmp_path: Path) -> AsyncIterator[SecuredPod]:
+    async with secured_pod(tmp_path) as made:
+        yield made
+
+
+async def test_a_pod_proves_once_which_it_is(pod: SecuredPod) -> None:
+    reviews = Reviews()
+    to_runner = RunnerTransport(connections(reviews))
+    async with httpx.AsyncClient(transport=to_runner) as http:
+        client = RunnerClient(http, pod.place, Looks())
+        assert (await client.status()).cpu == 1000
+        assert await client.set_cpu(MilliCpu(2500)) == MilliCpu(2500)
+        assert await client.is_ready()
+    assert reviews.asked == 1
+
+
+async def test_another_pods_token_proves_nothing(tmp_path: Path) -> None:
+    """A pod at an address that was another's shows its own token: it gets no order."""
+    async with secured_pod(tmp_path, 2) as other:
+        with pytest.raises(ImpostorError):
+            await connections(Reviews()).api(other.place)
+        with pytest.raises(ImpostorError):
+            await connections(Reviews()).monitor(other.place)
+        assert (other.pod.daemon.asked, other.monitor.heard) == ([], [])
+
+
+@pytest.mark.parametrize("answer", [b"", b"[]", b'{"token": ""}', b'{"token": 7}', b"[" * 70_000])
+async def test_an_answer_without_a_token_proves_nothing(answer: bytes) -> None:
+    async def serve(_: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer)
+        await reader.read()
+
+    door = Door(listening(tcp_socket(), "127.0.0.1", 0), serve, RunnerKey("any", pem()).context)
+    with pytest.raises(OSError, match="has not proven"):
+        await connections(Reviews()).api(RunnerPlace("default/db-x", "uid-1", "127.0.0.1", door.port, 1))
+    await door.close()
+
+
+async def test_a_pod_that_took_over_an_address_is_not_spoken_to(pod: SecuredPod) -> None:
+    """The same address, another key: also with a copy of the first pod's token it gets nothing."""
+    reviews = Reviews()
+    known = connections(reviews)
+    (await known.api(pod.place)).close()
+    asked: list[str] = []
+
+    async def serve(who: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(f"{who} {(await reader.readline()).decode()}")
+        writer.close()
+
+    thief = Door(listening(tcp_socket(), "127.0.0.1", 0), serve, RunnerKey("thief", pem()).context)
+    stolen = RunnerPlace("default/db-x", "uid-1", "127.0.0.1", thief.port, thief.port)
+    for speak in (known.api, known.monitor):
+        with pytest.raises(ImpostorError):
+            await speak(stolen)
+    await thief.close()
+    assert not [each for each in asked if each.strip() != "neonvm-controller"]
+    known.forget("uid-1")
+    (await known.api(pod.place)).close()
+    assert reviews.asked == 2
+
+
+async def test_a_pod_that_speaks_no_tls_is_never_spoken_to_plainly(tmp_path: Path) -> None:
+    heard: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(1))
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        place = RunnerPlace("default/db-x", "uid-1", "127.0.0.1", port, port)
+        async with httpx.AsyncClient(transport=RunnerTransport(connections(Reviews()))) as http:
+            with pytest.raises(GuestError, match="cannot be reached"):
+                await RunnerClient(http, place, Looks()).set_cpu(MilliCpu(1000))
+        with pytest.raises((ConnectionError, ssl.SSLError)):
+            await connections(Reviews()).monitor(place)
+    assert set(heard) == {b"\x16"}, "a handshake, and nothing else"
+
+
+async def test_an_open_pod_is_spoken_to_plainly() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b'HTTP/1.0 200 OK\r\n\r\n{"VCPUs": 2}')
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        place = RunnerPlace("default/db-x", "uid-1", "127.0.0.1", port, port, is_open=True)
+        known = connections(Reviews())
+        async with httpx.AsyncClient(transport=RunnerTransport(known)) as http:
+            assert await RunnerClient(http, place, Looks()).cpu() == MilliCpu(2000)
+        (await known.monitor(place)).close()
+
+
+async def test_new_authorities_reach_a_pod_that_runs(pod: SecuredPod) -> None:
+    """The controller's authority changes: it tells the pod with its old certificate, and is known by its new one."""
+    reviews, both = Reviews(), pem() + pem("next")
+    shown = [showing()]
+    known = RunnerConnections(lambda: shown[-1], reviews.pod_of)
+    (await known.api(pod.place)).close()
+    assert await pod.ask(showing(by="next").context, "GET", "/cpu") is None
+    shown.append(showing(trusted=both))
+    (await known.api(pod.place)).close()
+    shown.append(showing(by="next", trusted=pem("next")))
+    (await known.api(pod.place)).close()
+    answer = await pod.ask(showing(by="next").context, "GET", "/cpu")
+    assert answer is not None
+    assert answer.status == 200
+    assert await pod.ask(showing().context, "GET", "/cpu") is None, "the old one is trusted no more"
+
+
+async def test_authorities_that_cannot_be_read_change_nothing(pod: SecuredPod) -> None:
+    for unusable in ("", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
+        answer = await pod.ask(showing().context, "POST", "/introduce", {"authorities": unusable})
+        assert answer is not None
+        assert answer.status == 400
+    pod.token.unlink()
+    answer = await pod.ask(showing().context, "POST", "/introduce", {"authorities": pem("theirs")})
+    assert answer is not None
+    assert answer.status == 503
+    assert await pod.ask(showing().context, "GET", "/cpu")
+
+
+async def test_a_monitor_is_used_through_tls(pod: SecuredPod) -> None:
+    end = await connections(Reviews()).monitor(pod.place)
+    monitor = Monitor("default/db-x", Hearings())
+    await monitor.connect(end)
+    assert await monitor.call("query-version") == {}
+    with pytest.raises(GuestError, match="was not given away"):
+        await monitor.call("quit")
+    await monitor.close()
+    assert pod.monitor.heard == ["qmp_capabilities", "query-version"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"SSH-2.0\r\n\r\n", b"HTTP/1.0 x\r\n\r\n", b"HTTP/1.0 200\r\nContent-Length: 9\r\n\r\nshort",
+     b"HTTP/1.0 200\r\nContent-Length: 999999999\r\n\r\n", b"HTTP/1.0 200\r\nContent-Length: -1\r\n\r\n",
+     b"HTTP/1.0 200\r\n\r\n" + b"x" * 300_000, b"HTTP/1.0 200\r\nA: " + b"x" * 100_000],
+)  # fmt: skip
+async def test_an_answer_that_is_none_is_a_fault(said: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        with pytest.raises(OSError, match="cannot be read"):
+            await exchanged(reader, writer, "GET", "/status", b"")
+        writer.close()
+
+
+async def test_an_answer_ends_with_its_connection() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nA: b\r\n\r\nnothing here")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        assert await exchanged(reader, writer, "GET", "/", b"") == Answer(404, {"a": "b"}, b"nothing here")
+        writer.close()
+
+
+async def test_a_packed_answer_is_not_unpacked(pod: SecuredPod, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs in a pod is its author's choice: bytes that would be gigabytes are a fault."""
+
+    async def packed(*_: object) -> Answer:
+        return Answer(200, {"content-encoding": "gzip"}, b"\x1f\x8b")
+
+    known = connections(Reviews())
+    (await known.api(pod.place)).close()
+    monkeypatch.setattr("deploy.neonvm.access.connections.exchanged", packed)
+    async with httpx.AsyncClient(transport=RunnerTransport(known)) as http:
+        with pytest.raises(GuestError, match="packed"):
+            await RunnerClient(http, pod.place, Looks()).status()

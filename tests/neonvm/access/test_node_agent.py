@@ -1,0 +1,30 @@
+"""The agent of a node at the port of a runner pod."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.adapters.guest_database import GuestDatabase
+from agent.app import _shown, plain_pool
+from agent.ports import PortError
+from deploy.neonvm.access.callers import AGENT
+from protocol.units import Seconds
+from scheduler_plugin.injector.certificates.issuing import Purpose, issue
+from tests.neonvm.access.secured_pod import NOW, YEAR, authority, secured_pod
+
+
+async def test_it_asks_how_the_database_is_with_its_certificate(tmp_path: Path) -> None:
+    """Its files may come after it, and may be renewed: they are read for each connection."""
+    folder = tmp_path / "guests"
+    folder.mkdir()
+    async with secured_pod(tmp_path) as pod, plain_pool(_shown(folder)) as http:
+        database = GuestDatabase(http, f"https://127.0.0.1:{pod.api.port}/database", Seconds(2.0))
+        with pytest.raises(PortError, match="cannot be reached"):
+            await database.look()
+        pair = issue(authority("ours"), Purpose(AGENT), YEAR, NOW).pair
+        (folder / "tls.crt").write_bytes(pair.certificate)
+        (folder / "tls.key").write_bytes(pair.key)
+        pod.pod.daemon.answers["GET /database"] = (200, '{"standby": false, "sessions": 3}')
+        assert (await database.look()).sessions == 3

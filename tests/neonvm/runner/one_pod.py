@@ -1,0 +1,97 @@
+"""One runner pod with everything below its API faked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deploy.neonvm.access.callers import CONTROLLER
+from deploy.neonvm.access.introduction import PodIdentity
+from deploy.neonvm.network.plain_http import Reply
+from deploy.neonvm.network.serving import Serving
+from deploy.neonvm.network.sockets import listening, tcp_socket
+from deploy.neonvm.qemu.accelerator import Accelerator
+from deploy.neonvm.qemu.machine import Machine
+from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests
+from deploy.neonvm.runner.pod_runner import Ending, PodRunner
+from deploy.neonvm.runner.runner_api import RunnerApi
+from deploy.neonvm.runner.tls_identity import TlsIdentity
+from protocol.units import Seconds
+from tests.fake_clock import settle
+from tests.neonvm.qemu.fakes import FakeGuestDaemon, FakeHypervisor, SteppedClock, spec_in
+from vm_image.build import GuestImage
+
+IMAGE = GuestImage(Path("/vm/kernel/vmlinuz"), Path("/vm/kernel/initrd"), Path("/vm/images/rootdisk.qcow2"))
+UP = {"GET /ready": (200, "ready"), "GET /cpu": (200, "1000"), "PUT /cpu 2500": (200, "2500")}
+
+
+@dataclass
+class Place:
+    """A place on the flat network by what is done with it."""
+
+    story: list[str] = field(default_factory=list)
+
+    def announce(self) -> None:
+        self.story.append("announced")
+
+    async def prepare(self, machine: Machine) -> None:
+        self.story.append("unread frames will go back")
+
+    def keep(self) -> None:
+        self.story.append("the guest stays")
+
+    def close(self) -> None:
+        self.story.append("closed")
+
+
+@dataclass
+class Pod:
+    """One pod with everything below its API faked."""
+
+    folder: Path
+    daemon: FakeGuestDaemon
+    receives: bool = False
+    identity: PodIdentity | None = None
+    flat: Place = field(default_factory=Place)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.hypervisor = FakeHypervisor()
+        accelerator = Accelerator("tcg", (), "", "a test")
+        made_by = QemuGuests(IMAGE, accelerator, self.daemon, SteppedClock(), self.hypervisor)
+        guest = QemuGuest(spec_in(self.folder), made_by)
+        tls = TlsIdentity("db-abc", self.folder)
+        self.runner = PodRunner(guest, tls, ("tcg", "a test"), self.flat, self.receives)
+        self.api = RunnerApi(self.runner, self.identity)
+
+    async def begin(self) -> asyncio.Task[Ending]:
+        life = asyncio.create_task(self.runner.run(self.stop, Seconds(0.05)))
+        await settle()
+        return life
+
+    async def ask(self, method: str, path: str, body: object = None) -> Reply:
+        sent = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else b""
+        return await self.api.answer(CONTROLLER, method, path, sent)
+
+
+@asynccontextmanager
+async def scripted_daemon() -> AsyncIterator[FakeGuestDaemon]:
+    """The daemon of a guest that is up."""
+    scripted = FakeGuestDaemon(dict(UP))
+    serving = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), scripted.serve)
+    scripted.port = serving.port
+    yield scripted
+    await serving.close()
+
+
+@asynccontextmanager
+async def running(pod: Pod) -> AsyncIterator[Pod]:
+    """``pod`` with its guest, which ends afterwards."""
+    life = await pod.begin()
+    yield pod
+    pod.hypervisor.machine.fail("the test is over")
+    await life
