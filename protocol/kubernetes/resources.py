@@ -75,6 +75,7 @@ class Resource:
 PODS: Final = Resource("", "v1", "pods", "Pod")
 NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
 EVENTS: Final = Resource("", "v1", "events", "Event")
+NETWORK_POLICIES: Final = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 SECRETS: Final = Resource("", "v1", "secrets", "Secret")
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
 NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=False)

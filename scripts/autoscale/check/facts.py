@@ -97,6 +97,7 @@ class Facts:
     vms: Objects = NOT_LOOKED
     migrations: Objects = NOT_LOOKED
     vm_pods: Objects = NOT_LOOKED
+    network_policies: Objects = NOT_LOOKED
     waiting_pods: Objects = NOT_LOOKED
     own_rights: Look[Mapping[Right, bool]] = NOT_LOOKED
     account_rights: Look[Mapping[str, Mapping[Right, bool]]] = NOT_LOOKED

@@ -235,7 +235,15 @@ LIMITED = [{"type": "LimitedByPod", "status": "True", "message": "its memory lim
 EMULATED = [{"type": "Accelerated", "status": "False", "message": "software emulation: there is no /dev/kvm"}]
 SIDECAR: Obj = {
     "metadata": {"namespace": "default", "name": "db-x", "labels": {"vm.neon.tech/name": "db"}},
-    "spec": {"nodeName": "node-1", "initContainers": [{"name": "autoscaler-agent", "image": "r/agent:0.2.0"}]},
+    "spec": {
+        "nodeName": "node-1",
+        "initContainers": [{"name": "autoscaler-agent", "image": "r/agent:0.2.0"}],
+        "containers": [{"name": "neonvm-runner", "env": [{"name": "RUNNER_AUTHORITIES", "value": "PEM"}]}],
+    },
+}
+OPEN: Obj = {
+    "metadata": {"namespace": "default", "name": "db-x", "labels": {"vm.neon.tech/name": "db"}},
+    "spec": {"nodeName": "node-1", "containers": [{"name": "neonvm-runner"}]},
 }
 
 

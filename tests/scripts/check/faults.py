@@ -8,6 +8,7 @@ from scripts.autoscale.check.looks import Seen, Unseen
 from tests.scripts.check.changes import (
     EMULATED,
     LIMITED,
+    OPEN,
     SIDECAR,
     Fault,
     added,
@@ -429,6 +430,7 @@ FAULTS = (
     ),
     Fault("vms-network", "VM default/db runs without the address", of_vm(extraNetIP="")),
     Fault("vms-limits", "VM default/db cannot grow to its maximum: its memory", of_vm(conditions=LIMITED), WARNING),
+    Fault("vms-closed", "20183 and 25183 of pod default/db-x let everyone in", added("vm_pods", OPEN), WARNING),
     Fault("vms-agents", "VM default/db has no agent", without("pods", "autoscaling-agent-0", "autoscaling-agent-1")),
     Fault("vms-agents", "has two agents", added("vm_pods", SIDECAR), WARNING),
     Fault(

@@ -289,6 +289,7 @@ def good() -> Facts:
         vms=Seen([vm()]),
         migrations=Seen([]),
         vm_pods=Seen([]),
+        network_policies=Seen([]),
         waiting_pods=Seen([]),
         own_rights=Seen(dict.fromkeys(own, True)),
         account_rights=Seen(accounts()),

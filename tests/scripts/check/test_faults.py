@@ -39,6 +39,7 @@ from tests.scripts.check.good_state import (
     NAMESPACE,
     NOW,
     Authority,
+    Obj,
     authority,
     encoded,
     good,
@@ -225,3 +226,15 @@ def test_what_could_not_be_looked_at_is_skipped_with_its_reason() -> None:
     refused_look = Unseen("you may not list secrets in autoscale-system")
     skipped = {each.check: each.said for each in judged(replace(good(), secrets=refused_look), before=False)}
     assert skipped["certificates-current"] == "you may not list secrets in autoscale-system"
+
+
+def test_where_certificates_alone_guard_the_ports_of_vms_is_said() -> None:
+    """A cluster without NetworkPolicies is in order, and its line says where it has none."""
+    facts = both(without("pods", "autoscaling-agent-0", "autoscaling-agent-1"), added("vm_pods", SIDECAR))(good())
+    policy: Obj = {"metadata": {"name": "neonvm-runners", "namespace": "default"}}
+    told = [
+        next(each.said for each in judged(one, before=False) if each.check == "vms-closed")
+        for one in (facts, replace(facts, network_policies=Seen([policy])), replace(facts, network_policies=Unseen("")))
+    ]
+    alone = "1 pods ask for a certificate"
+    assert told == [f"{alone}; no NetworkPolicy neonvm-runners beside that in default", alone, alone]

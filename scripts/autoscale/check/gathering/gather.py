@@ -20,6 +20,7 @@ from protocol.kubernetes.resources import (
     LEASES,
     MIGRATIONS,
     NAMESPACES,
+    NETWORK_POLICIES,
     NODES,
     PODS,
     SERVICES,
@@ -135,13 +136,15 @@ class Gathering:
         return replace(facts, pods=pods, config_maps=config_maps, secrets=secrets, leases=leases, webhooks=webhooks)
 
     async def _vms(self, facts: Facts) -> Facts:
-        vms, migrations, vm_pods, waiting_pods = await asyncio.gather(
+        vms, migrations, vm_pods, policies, waiting_pods = await asyncio.gather(
             self._all(VIRTUAL_MACHINES),
             self._all(MIGRATIONS),
             self._all(PODS, labels=LABEL_VM_NAME),
+            self._all(NETWORK_POLICIES),
             self._all(PODS, fields=f"spec.schedulerName={SCHEDULER_NAME},status.phase=Pending"),
         )
-        return replace(facts, vms=vms, migrations=migrations, vm_pods=vm_pods, waiting_pods=waiting_pods)
+        facts = replace(facts, vms=vms, migrations=migrations, vm_pods=vm_pods)
+        return replace(facts, network_policies=policies, waiting_pods=waiting_pods)
 
     async def _certificates(self, namespace: str) -> Objects:
         """Our Secrets with certificates. All are listed, for names cannot be selected by how they begin."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from scripts.autoscale.check.finding import Check, Section, When
-from scripts.autoscale.check.judges import guest_nodes, moving_vms
+from scripts.autoscale.check.judges import guest_nodes, moving_vms, runner_ports
 
 CHECKS: Final = (
     Check(
@@ -51,6 +51,17 @@ CHECKS: Final = (
         "A limit of the pod (`spec.podResources.limits`, the default of a LimitRange, a webhook) is less than the VM's"
         " maximum and QEMU's own memory. The VM is held below it, because the kubelet would kill QEMU.",
         "raise or drop the limit, then delete the pod when it suits; kubectl get limitranges -A",
+    ),
+    Check(
+        "vms-closed",
+        Section.VMS,
+        "VMs' pods let in their controller alone",
+        runner_ports.are_closed,
+        "A pod of NeonVM's controller, or of a release of ours that asked for no certificate, lets everyone in who"
+        " reaches its ports. Our controller closes a VM's ports with its next pod; until then it resizes the VM and"
+        " does not move it. A NetworkPolicy is a second fence: `neonvm.policy.namespaces` of the chart.",
+        "restart the VM of pod {subject}; until then:"
+        " kubectl apply -n NAMESPACE -f deploy/kubernetes/neonvm-policy.yaml",
     ),
     Check(
         "vms-agents",
