@@ -61,6 +61,16 @@ class Acceleration:
 
 
 @dataclass(frozen=True, slots=True)
+class DaemonToken:
+    """What the daemon in a guest asks for: ``word`` at the end of each request's path, and the ``file`` from which the
+    guest knows it. For networks in which all users of the machine reach a guest.
+    """
+
+    word: str
+    file: Path
+
+
+@dataclass(frozen=True, slots=True)
 class PodNetwork:
     """A pod's place in the network.
 
@@ -69,7 +79,8 @@ class PodNetwork:
     guest's node_exporter. ``api_host`` is where programs in the pod find the control plane. ``attachments`` names
     what a guest plugs its interfaces into: taps, or the hub's socket. ``moved_ports`` are the ports that programs in
     this network bind in place of their usual ones, which another program of the machine has taken. ``mtu`` is the
-    flat network's in bytes, 0 where it is the usual one.
+    flat network's in bytes, 0 where it is the usual one. ``token`` is None if only this user's programs, or those of
+    the pod, reach the guest's daemon.
     """
 
     address: str
@@ -79,6 +90,11 @@ class PodNetwork:
     attachments: Sequence[str]
     moved_ports: Mapping[int, int] = field(default_factory=dict)
     mtu: int = 0
+    token: DaemonToken | None = None
+
+    def asked(self, path: str) -> str:
+        """``path`` of the guest's daemon, as it is asked for here."""
+        return path if self.token is None else f"{path}?{self.token.word}"
 
     def port_for(self, port: int) -> int:
         """Where a program in this network listens that usually listens on ``port``."""

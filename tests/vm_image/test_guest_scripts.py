@@ -28,6 +28,22 @@ def test_the_daemon_says_the_length_of_its_answer_and_ends_it_without_a_line_bre
 
 
 @pytest.mark.parametrize(
+    ("path", "status"),
+    [("/cpu", 401), ("/cpu?", 401), ("/cpu?theirs", 401), ("/cpu?ours/", 401), ("/shutdown", 401), ("/cpu?ours", 405)],
+)
+def test_a_daemon_with_a_token_answers_those_who_have_it(path: str, status: int) -> None:
+    answer = subprocess.run(
+        ["sh", SCRIPTS / "daemon.sh"],
+        input=f"POST {path} HTTP/1.1\r\n\r\n".encode(),
+        env={"AUTOSCALE_TOKEN": "ours"},
+        capture_output=True,
+        check=True,
+        timeout=10,
+    ).stdout
+    assert answer.split()[1] == str(status).encode()
+
+
+@pytest.mark.parametrize(
     ("said", "online"),
     [
         ({"SUBSYSTEM": "cpu", "ACTION": "add"}, ["1", "1"]),

@@ -95,6 +95,10 @@ while read -r header value; do
     esac
 done
 
+[ -z "${AUTOSCALE_TOKEN:-}" ] || [ "${path#*\?}" = "$AUTOSCALE_TOKEN" ] ||
+    answer "401 Unauthorized" "this guest is not yours: its token is missing"
+path=${path%%\?*}
+
 case "$method $path" in
 "GET /cpu") get_cpu ;;
 "PUT /cpu") put_cpu ;;

@@ -69,7 +69,10 @@ busybox mkfifo -m 600 /run/autoscale.ask
 # The daemon resizes the guest, so where there is a private link it listens on that alone.
 bind=${link%/*}
 forever() { while :; do "$@"; echo "autoscale: \"$*\" has ended and is started again" | busybox cut -c -100; busybox sleep 1; done; }
-forever nice -n -10 socat "TCP-LISTEN:25183,fork,reuseaddr${bind:+,bind=$bind}" "EXEC:busybox ash $here/daemon.sh,nofork" &
+# A word that stands in the machine's tables is asked of everybody: all users of the host reach the guest then.
+tables=/sys/firmware/dmi/tables/DMI
+[ ! -r $tables ] || token=$(busybox tr -c 'a-z0-9.=' '\n' <$tables | busybox sed -n 's/^autoscale\.token=//p')
+AUTOSCALE_TOKEN=${token:-} forever nice -n -10 socat "TCP-LISTEN:25183,fork,reuseaddr${bind:+,bind=$bind}" "EXEC:busybox ash $here/daemon.sh,nofork" &
 forever nice -n -10 sh "$here/database.sh" &
 # shellcheck disable=SC2086 # no address is no word
 forever nice -n -15 perl "-I$here/perl" "$here/monitor.pl" $bind &

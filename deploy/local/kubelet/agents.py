@@ -82,7 +82,7 @@ def sidecar(pod: Json, vm: ObjectName, network: PodNetwork, files: AgentFiles) -
         "POD_NAMESPACE": name.namespace,
         "POD_NAME": name.name,
         "METRICS_URL": network.metrics_url,
-        "DATABASE_URL": f"http://{network.guest_host}:{network.port_for(DAEMON_PORT)}/database",
+        "DATABASE_URL": f"http://{network.guest_host}:{network.port_for(DAEMON_PORT)}{network.asked('/database')}",
         "MONITOR_URL": f"ws://{network.guest_host}:{network.port_for(MONITOR_PORT)}/monitor",
     }
     return AgentRun(pod, network, files, form, network.enter)
@@ -96,7 +96,7 @@ def per_node(pod: Json, node: str, network: PodNetwork, files: AgentFiles) -> Ag
         "POD_NAMESPACE": name_of(pod).namespace,
         "POD_NAME": name_of(pod).name,
         "METRICS_URL": f"http://{{pod_ip}}:{network.port_for(METRICS_PORT)}/metrics",
-        "DATABASE_URL": f"http://{{pod_ip}}:{network.port_for(DAEMON_PORT)}/database",
+        "DATABASE_URL": f"http://{{pod_ip}}:{network.port_for(DAEMON_PORT)}{network.asked('/database')}",
         "MONITOR_URL": f"ws://{{pod_ip}}:{network.port_for(MONITOR_PORT)}/monitor",
     }
     return AgentRun(pod, network, files, form, network.enter)

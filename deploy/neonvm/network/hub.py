@@ -1,6 +1,8 @@
 """Nodes as ports of a hub: real guests on one flat L2 network without root (S4.12).
 
 - One QEMU without a machine is the hub; its user-mode stack is the gateway from loopback into the flat network.
+- Every user of the machine reaches loopback addresses. So the daemons in guests ask for a word, which stands in a file
+  of this user alone.
 - A guest's flat interface is a cable to the hub over a unix socket. Its private link is a user-mode network of its own
   process, forwarded from the pod's loopback address.
 - Connections of the flat network live in the hub, so no guest's move touches them.
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import shutil
 import socket
 import tempfile
@@ -24,7 +27,7 @@ from deploy.neonvm.addressing import DAEMON_PORT, FLAT_PREFIX, METRICS_PORT
 from deploy.neonvm.network.addresses import AddressPool
 from deploy.neonvm.network.loopback import LoopbackNetwork
 from deploy.neonvm.network.sockets import listening, tcp_socket
-from deploy.neonvm.ports import GuestError, NetworkError, PodNetwork
+from deploy.neonvm.ports import DaemonToken, GuestError, NetworkError, PodNetwork
 from deploy.neonvm.qemu.accelerator import QEMU
 from deploy.neonvm.qemu.machine import Hypervisor, Machine
 from deploy.neonvm.qemu.qemu_command import launcher
@@ -49,6 +52,7 @@ class HubNetwork:
         self._places = LoopbackNetwork(cluster, why)
         self._hub: Machine | None = None
         self._sockets = _socket_folder(cluster)
+        self._token = DaemonToken(secrets.token_hex(16), self._sockets / "token")
         self._vms = AddressPool("VMs", "10.100.128.0", "10.100.255.254")
         self._cables = AddressPool("cables", "0.0.0.1", "0.0.255.255")
         self._plugged: dict[ObjectName, PodNetwork] = {}
@@ -65,6 +69,7 @@ class HubNetwork:
         try:
             await self._places.up()
             _make_private(self._sockets)
+            self._token.file.write_text(f"autoscale.token={self._token.word}")
             self._hub = await self._hypervisor.launch("the hub", _hub_command, self._sockets / "hub.log")
         except GuestError as error:
             await self.down()
@@ -106,7 +111,8 @@ class HubNetwork:
             await self._places.remove_pod(pod)
             self._cables.release(pod)
             raise
-        self._plugged[pod] = replace(place, attachments=(f"unix:{path}", self._forward(place)))
+        ends = f"unix:{path}", self._forward(place)
+        self._plugged[pod] = replace(place, attachments=ends, token=self._token)
         return self._plugged[pod]
 
     async def remove_pod(self, pod: ObjectName) -> None:

@@ -56,6 +56,9 @@ _KERNEL: Final = (
 LONGEST_OWN_WORDS: Final = 1024
 """Characters: Linux on x86 takes a line of 2,047, of which ours have about 500."""
 
+SANDBOX: Final = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
+"""System calls that a guest which has taken over its QEMU does without: programs, other users, other CPUs."""
+
 _WORD: Final = re.compile(r"[!#-~]+")
 _OUR_NAMES: Final = frozenset({"__", "maxcpus", "nr_cpus", "possible_cpus"})
 _NAMES_FOR_VMS: Final = frozenset({KERNEL_PRIMARY, "autoscale.gateway"})
@@ -122,6 +125,7 @@ def qemu_command(spec: GuestSpec, image: GuestImage, accelerator: Accelerator, m
         "-device", "virtio-blk-pci,drive=root",
         *_interfaces(spec),
         "-device", "virtio-rng-pci",
+        *_token(spec),
         *_channels(spec.console or files.console, monitor_fd),
         *_monitors(spec.monitors),
     ]  # fmt: skip
@@ -139,6 +143,7 @@ def trial_command(image: GuestImage, accelerator: Accelerator, monitor_fd: int, 
 
 def _machine(name: str, accelerator: Accelerator) -> Iterator[str]:
     yield from (QEMU, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-name", name)
+    yield from ("-sandbox", SANDBOX)
     yield from ("-machine", MACHINE, *accelerator.arguments, "-device", "pvpanic-pci")
 
 
@@ -150,6 +155,12 @@ def _channels(console: Path, monitor_fd: int) -> Iterator[str]:
     """The console's file and the monitor's socket."""
     yield from ("-chardev", f"file,id=console,append=on,path={_escaped(str(console))}", "-serial", "chardev:console")
     yield from ("-chardev", f"socket,id=monitor,fd={monitor_fd}", "-mon", "chardev=monitor,mode=control")
+
+
+def _token(spec: GuestSpec) -> Iterator[str]:
+    """What the daemon asks for, in the machine's tables: a command line can be read by all users of the machine."""
+    if spec.network.token is not None:
+        yield from ("-smbios", f"type=11,path={_escaped(str(spec.network.token.file))}")
 
 
 def _monitors(sockets: Sequence[Path]) -> Iterator[str]:

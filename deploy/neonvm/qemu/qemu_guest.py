@@ -366,7 +366,7 @@ class QemuGuest:
         if self._alive() is None:
             raise GuestError(f"{self._spec.vm}: the guest has stopped")
         try:
-            return await ask(self._dial, method, path, body, seconds)
+            return await ask(self._dial, method, self._spec.network.asked(path), body, seconds)
         except NetworkError as error:
             raise GuestError(f"{self._spec.vm}: {error}") from error
 

@@ -103,6 +103,9 @@ async def test_a_pod_gets_a_cable_to_the_hub_and_a_forwarded_link(hub: HubNetwor
     assert place.attachments == (f"unix:{folder}/c0", f"forward:{place.address}:{ports}")
     assert place.metrics_url == f"http://{place.address}:{hub.port_for(9100)}/metrics"
     assert place.enter == hub.control_enter() == ()
+    assert place.token is not None
+    assert place.token.file.read_text() == f"autoscale.token={place.token.word}"
+    assert place.asked("/cpu") == f"/cpu?{place.token.word}"
     assert await hub.add_pod("a", POD) == place
     assert hypervisor.machine.calls == [
         (

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from deploy.neonvm.addressing import flat_mac
-from deploy.neonvm.ports import GuestError, GuestSpec
+from deploy.neonvm.ports import DaemonToken, GuestError, GuestSpec
 from deploy.neonvm.qemu.accelerator import Accelerator
-from deploy.neonvm.qemu.qemu_command import plugged, qemu_command, trial_command
+from deploy.neonvm.qemu.qemu_command import SANDBOX, plugged, qemu_command, trial_command
 from protocol.units import Bytes, MilliCpu
 from tests.neonvm.qemu.fakes import MIB, spec_in
 from vm_image.build import GuestImage
@@ -40,6 +40,7 @@ def test_the_whole_command_of_a_guest(tmp_path: Path) -> None:
         ("-no-reboot", ""),
         ("-display", "none"),
         ("-name", "guest=default.db"),
+        ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"),
         ("-machine", "pc-q35-7.2"),
         ("-accel", "tcg"),
         ("-device", "pvpanic-pci"),
@@ -83,6 +84,16 @@ def test_without_root_a_guest_is_plugged_into_a_hub_and_its_link_is_forwarded(tm
         "user,ipv6=off,restrict=on,net=10.255.255.0/24,host=10.255.255.253,dhcpstart=10.255.255.254,"
         "hostfwd=tcp:127.70.1.0:19100-10.255.255.254:9100,hostfwd=tcp:127.70.1.0:25183-10.255.255.254:25183,id=net1",
     ]
+
+
+def test_the_daemons_token_is_in_a_file_and_in_no_argument(tmp_path: Path) -> None:
+    """Every user of the machine can read the command line of a process."""
+    spec = spec_in(tmp_path)
+    token = DaemonToken("secret", Path("/run/a,b/token"))
+    assert values(replace(spec, network=replace(spec.network, token=token)), "-smbios") == [
+        "type=11,path=/run/a,,b/token"
+    ]
+    assert values(spec, "-smbios") == []
 
 
 def test_a_guest_without_a_private_link_is_not_told_of_one(tmp_path: Path) -> None:
@@ -162,7 +173,18 @@ def test_a_trial_boots_the_image_of_guests_without_disk_and_network() -> None:
     command = trial_command(IMAGE, TCG, 7, Path("/tmp/a,b/console"))  # noqa: S108 - nothing is written
     assert command == [
         *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
-        *("-name", "guest=trial", "-machine", "pc-q35-7.2", "-accel", "tcg", "-device", "pvpanic-pci"),
+        *(
+            "-name",
+            "guest=trial",
+            "-sandbox",
+            SANDBOX,
+            "-machine",
+            "pc-q35-7.2",
+            "-accel",
+            "tcg",
+            "-device",
+            "pvpanic-pci",
+        ),
         *("-smp", "2", "-m", "256M", "-kernel", "/image/vmlinuz", "-initrd", "/image/initrd", "-append"),
         "console=ttyS0 quiet loglevel=3 mitigations=off nokaslr oops=panic panic=-1 reboot=t psi=1 "
         "memhp_default_state=online memory_hotplug.online_policy=auto-movable "
