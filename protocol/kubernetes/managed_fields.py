@@ -1,11 +1,11 @@
-"""``metadata.managedFields``: which client wrote which requests of a container through ``pods/resize`` last.
+"""``metadata.managedFields``: which client wrote which requests and limits of a container through ``pods/resize`` last.
 
 The API server keeps it: a client's entry loses a field once another client has changed that field.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -19,6 +19,7 @@ _RUNNER: Final = f'k:{{"name":"{RUNNER_CONTAINER}"}}'
 
 class _Resources(msgspec.Struct, frozen=True):
     requests: dict[str, object] = msgspec.field(default_factory=dict, name="f:requests")
+    limits: dict[str, object] = msgspec.field(default_factory=dict, name="f:limits")
 
 
 class _Container(msgspec.Struct, frozen=True):
@@ -50,6 +51,16 @@ def resized_by(manager: str, entries: Sequence[ManagedFields]) -> frozenset[str]
     >>> resized_by("a", [found]), resized_by("b", [found])
     (frozenset({'cpu'}), frozenset())
     """
-    mine = [each for each in entries if (each.manager, each.subresource) == (manager, RESIZE)]
-    runners = (each.fieldsV1.spec.containers.get(_RUNNER) for each in mine)
-    return frozenset(key.removeprefix("f:") for found in runners if found for key in found.resources.requests)
+    return frozenset(key.removeprefix("f:") for found in _written_by(manager, entries) for key in found.requests)
+
+
+def limited_by(manager: str, entries: Sequence[ManagedFields]) -> frozenset[str]:
+    """The resources whose limits in the container ``neonvm-runner`` the client wrote last, by ``pods/resize``."""
+    return frozenset(key.removeprefix("f:") for found in _written_by(manager, entries) for key in found.limits)
+
+
+def _written_by(manager: str, entries: Sequence[ManagedFields]) -> Iterator[_Resources]:
+    for each in entries:
+        runner = each.fieldsV1.spec.containers.get(_RUNNER)
+        if runner is not None and (each.manager, each.subresource) == (manager, RESIZE):
+            yield runner.resources

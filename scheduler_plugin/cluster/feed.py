@@ -109,7 +109,7 @@ class Feed:
         self._ledger, self._queues, self._writer = ledger, queues, writer
         ledger.rank_by(self.settings.ranking)
         ledger.serve(self.settings.scheduler_name, self.settings.percent_of_nodes)
-        ledger.follow_requests(self.settings.pod_requests)
+        ledger.follow_requests(self.settings.pod_requests, limits_cpu=self.settings.limits_cpu)
         if not self.missing:
             self._resync()
 

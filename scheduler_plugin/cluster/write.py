@@ -77,12 +77,15 @@ class ClusterWriter:
     async def resize_pod(self, order: ResizePod) -> JsonObject:
         """Writes what the guest's container requests onto this version of the pod, 409 where it has changed.
 
-        Limits and all else stay as they are. Returns the new object.
+        Its CPU limit too where the order names one; all else stays as it is. Returns the new object.
         """
-        requests = {"cpu": order.size.cpu.quantity(), "memory": order.size.mem.quantity()}
+        resources: JsonObject = {
+            "requests": {"cpu": order.size.cpu.quantity(), "memory": order.size.mem.quantity()},
+            **({} if order.cpu_limit is None else {"limits": {"cpu": order.cpu_limit.quantity()}}),
+        }
         body = {
             "metadata": {"uid": order.uid, "resourceVersion": order.version},
-            "spec": {"containers": [{"name": RUNNER_CONTAINER, "resources": {"requests": requests}}]},
+            "spec": {"containers": [{"name": RUNNER_CONTAINER, "resources": resources}]},
         }
         path = f"{pod_path(order.pod)}/resize"
         return await self._write(_call("PATCH", path, body, STRATEGIC_PATCH))

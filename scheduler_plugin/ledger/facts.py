@@ -93,7 +93,8 @@ class RunnerRequests:
     ``asked`` is what its spec says, ``allocated`` what the kubelet has set aside for it (None while it says nothing).
     ``problem`` is what the kubelet says against what is asked, beginning with ``Deferred`` or ``Infeasible``; empty
     where it says nothing. ``is_seen``: it does not say that it has yet to look at what is asked. ``version`` is the
-    pod's resourceVersion, ``by_us`` the part of ``asked`` that a scheduler of ours wrote last.
+    pod's resourceVersion, ``by_us`` the part of ``asked`` that a scheduler of ours wrote last, ``cpu_limit`` the limit
+    that one wrote (None: there is none).
     """
 
     asked: Resources
@@ -102,6 +103,7 @@ class RunnerRequests:
     version: str = ""
     by_us: Resources = ZERO
     is_seen: bool = True
+    cpu_limit: MilliCpu | None = None
 
     def given_back(self, first: Resources) -> Resources:
         """What is asked without what was raised by us: that goes down to what the pod was made with."""

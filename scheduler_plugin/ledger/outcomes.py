@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from protocol.messages import ObjectName
-from protocol.units import ComputeUnit, Resources
+from protocol.units import ComputeUnit, MilliCpu, Resources
 from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.placement import Verdict
 
@@ -72,6 +72,7 @@ class ResizePod:
 
     Report a certain refusal with ``requests_refused``; what else becomes of it is seen on the pod. ``withdraws`` is the
     kubelet's verdict on a wish that is taken back by it (``Deferred``, ``Infeasible``); empty for other writes.
+    ``cpu_limit`` is to become the container's CPU limit; None leaves it as it is.
     """
 
     uid: str
@@ -79,6 +80,7 @@ class ResizePod:
     size: Resources
     version: str
     withdraws: str = ""
+    cpu_limit: MilliCpu | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class LedgerState:
         self.strained: set[str] = set()
         self.scheduler = SCHEDULER_NAME
         self.follows_requests, self.returns_requests = False, True
+        self.limits_cpu = False
         self.orders: list[Effect] = []
         self._changed_vms: dict[VmAccount, None] = {}
         self._revision = 0

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import PurePath
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -54,7 +54,8 @@ class SchedulerSettings:
     ``candidates`` is how many nodes filter names at most for a pod without preferences of its own (None: all);
     ``percent_of_nodes`` (1-100) is the ``percentageOfNodesToScore`` of the kube-scheduler that asks.
     ``lazy_writes_per_second`` bounds how fast decreased permits are persisted; ``wake_interval`` is the least time
-    between two wake-ups through one node. ``pod_requests``: pods request what is reserved for their VMs (B.10).
+    between two wake-ups through one node. ``pod_requests``: pods request what is reserved for their VMs (B.10), and
+    ``limits_cpu``: they are limited to it.
     ``ranking`` is what nodes cost and how they are scored (S2.1, S2.8b).
     ``migration`` is when VMs are moved, ``migration_bandwidth`` how much memory each sends in a second at most.
     """
@@ -70,6 +71,7 @@ class SchedulerSettings:
     percent_of_nodes: int
     lazy_writes_per_second: float
     pod_requests: bool
+    limits_cpu: bool
     wake_interval: Seconds
     ranking: RankingConfig
     migration: MigrationPolicy
@@ -181,6 +183,13 @@ class _Extender(Section):
 class _Permits(Section):
     lazy_writes_per_second: Annotated[float, Field(gt=0, le=10_000)] = 50.0
     as_pod_requests: bool = False
+    as_cpu_limits: bool = False
+
+    @model_validator(mode="after")
+    def _limits_follow_requests(self) -> Self:
+        if self.as_cpu_limits and not self.as_pod_requests:
+            raise ValueError("asCpuLimits: expected asPodRequests with it, because limits are written with requests")
+        return self
 
 
 class _Waiting(Section):
@@ -270,6 +279,7 @@ def _settings(found: _Settings, folder: PurePath) -> SchedulerSettings:
         percent_of_nodes=found.extender.percentage_of_nodes_to_score,
         lazy_writes_per_second=found.permits.lazy_writes_per_second,
         pod_requests=found.permits.as_pod_requests,
+        limits_cpu=found.permits.as_cpu_limits,
         wake_interval=Seconds(found.waiting.wake_interval_seconds),
         ranking=found.ranking,
         migration=found.migration.policy(),

@@ -132,7 +132,8 @@ class RequestWriter:
                 if not found and self._offered is not False:
                     LOG.warning("the API server has no pods/resize: requests of pods do not follow their VMs")
                 self._offered = found
-        context.ledger.follow_requests(is_wanted, can=self._offered is not False)
+        limits_cpu = context.feed.settings.limits_cpu
+        context.ledger.follow_requests(is_wanted, can=self._offered is not False, limits_cpu=limits_cpu)
         context.telemetry.requests.followed.set(context.ledger.follows_requests)
 
     async def _round(self) -> None:

@@ -336,7 +336,7 @@ class FakeCluster:
             self.admitted(changed)
         if changed == found:
             return found
-        changed["metadata"]["managedFields"] = [_resized(each) for each in sized]
+        changed["metadata"]["managedFields"] = [_resized(name, limits="limits" in each) for name, each in sized.items()]
         put = self.put(path, changed)
         if self.resized is not None:
             self.resized(put)
@@ -356,9 +356,11 @@ class FakeCluster:
         return found if changed == found else self.put(path, changed)
 
 
-def _resized(container: str) -> Obj:
-    """The scheduler has written what the container requests."""
+def _resized(container: str, *, limits: bool) -> Obj:
+    """The scheduler has written what the container requests, and its CPU limit."""
     requests: Obj = {"f:resources": {"f:requests": {"f:cpu": {}, "f:memory": {}}}}
+    if limits:
+        requests["f:resources"]["f:limits"] = {"f:cpu": {}}
     fields = {"f:spec": {"f:containers": {f'k:{{"name":"{container}"}}': requests}}}
     return {"manager": SCHEDULER_NAME, "subresource": "resize", "fieldsV1": fields}
 

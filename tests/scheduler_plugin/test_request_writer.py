@@ -7,6 +7,8 @@ import logging
 
 import pytest
 
+from protocol.units import MilliCpu
+from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.web.agents import AgentRoutes
 from scheduler_plugin.web.http.hot_paths import HotRequest, HotResponse
 from tests.fake_clock import FakeClock, settle
@@ -23,7 +25,7 @@ from tests.scheduler_plugin.followed_pod import (
 )
 from tests.scheduler_plugin.granted import with_permit
 from tests.scheduler_plugin.objects import plain_pod, vm
-from tests.scheduler_plugin.running import agent_request, running, usual_settings
+from tests.scheduler_plugin.running import SETTINGS, agent_request, running, usual_settings
 
 
 @pytest.fixture
@@ -263,3 +265,22 @@ async def test_where_the_api_has_lost_resizes_what_was_raised_stays(
                 "the API server has no pods/resize: requests of pods do not follow their VMs"
             ]
             assert [call.path for call in cluster.calls].count("/api/v1") == 0
+
+
+async def test_cpu_limit_follows_what_is_reserved(cluster: FakeCluster, clock: FakeClock) -> None:
+    """It is there soon after the start, goes up with the requests before the permit, and down with them."""
+    settings = parse_settings(SETTINGS + "permits: {asPodRequests: true, asCpuLimits: true}\n")
+
+    def limits() -> object:
+        return cluster.get(PODS, "default", "db-pod")["spec"]["containers"][0]["resources"].get("limits")
+
+    async with running(cluster, clock, settings) as scheduler:
+        await clock.advance(10)
+        assert limits() == {"cpu": "1500m"}
+        assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
+        assert (requested(cluster), limits()) == ({"cpu": "2", "memory": "8Gi"}, {"cpu": "2500m"})
+        scheduler.parts.context.feed.use(parse_settings(SETTINGS))
+        await clock.advance(60)
+        found = limits()
+        assert isinstance(found, dict)
+        assert MilliCpu.parse(found["cpu"]) > MilliCpu(2500), "it bars nothing any more"

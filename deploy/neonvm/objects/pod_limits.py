@@ -1,6 +1,7 @@
 """What the limits of a VM's pod leave to its guest: beyond them the kubelet kills QEMU, or slows it down (pure).
 
-They come from ``spec.podResources``, from a LimitRange, or from a webhook; the pod as it is stored says them all.
+They come from ``spec.podResources``, from a LimitRange, or from a webhook; the pod as it is stored says them all. The
+CPU limit that our scheduler writes is none of them: it follows the VM.
 """
 
 from __future__ import annotations
@@ -8,8 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+import msgspec
+
 from deploy.neonvm.objects.pods import is_runner
+from protocol.kubernetes.managed_fields import ManagedFields, limited_by
 from protocol.kubernetes.objects import Json, child, items
+from protocol.names import SCHEDULER_NAME
 from protocol.running_machine import RunningMachine
 from protocol.units import Bytes, MilliCpu, QuantityError
 
@@ -53,6 +58,8 @@ def limits_say(machine: RunningMachine, pod: Json, slot: Bytes) -> str:
 def _limit(pod: Json, name: str) -> str | None:
     """A limit of the guest's container; None if there is none that can be read."""
     runner = next((each for each in items(pod, "spec", "containers") if is_runner(each)), {})
+    if name == "cpu" and "cpu" in limited_by(SCHEDULER_NAME, _managed(pod)):
+        return None
     found = child(runner, "resources", "limits").get(name)
     try:
         amount = None if found is None or isinstance(found, bool) else str(found)
@@ -60,3 +67,10 @@ def _limit(pod: Json, name: str) -> str | None:
     except QuantityError:
         return None
     return amount if is_positive else None
+
+
+def _managed(pod: Json) -> list[ManagedFields]:
+    try:
+        return msgspec.convert(child(pod, "metadata").get("managedFields") or [], list[ManagedFields])
+    except (msgspec.ValidationError, RecursionError):
+        return []

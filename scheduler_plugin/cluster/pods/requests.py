@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from protocol.kubernetes.managed_fields import resized_by
+from protocol.kubernetes.managed_fields import limited_by, resized_by
 from protocol.names import RUNNER_CONTAINER, SCHEDULER_NAME
 from protocol.units import ZERO, Resources
 from protocol.wire.wire_quantities import cpu_from_wire, mem_from_wire
@@ -48,14 +48,16 @@ def runner_requests(meta: PodMetadata, spec: PodSpec, status: PodStatus) -> Runn
     """What the guest's container requests, where that may be changed in place (B.10).
 
     A pod keeps its class of service, so one without any request cannot be given some, and one whose requests are its
-    limits would need both changed. Limits are the operator's: a container that has some is left as it is. So is one
-    that its kubelet would restart: that ends the guest.
+    limits would need both changed. Limits are the operator's, but for the CPU limit that we wrote: a container that
+    has some is left as it is. So is one that its kubelet would restart: that ends the guest.
     """
     found = next((each for each in spec.containers if each.name == RUNNER_CONTAINER), None)
     if found is None or status.qosClass != BURSTABLE or spec.resources is not None:
         return None
     resources = found.resources or ContainerResources()
-    if (resources.limits or {}).keys() & {"cpu", "memory"}:
+    limits = resources.limits or {}
+    ours = limited_by(SCHEDULER_NAME, meta.managedFields or ()) & {"cpu"}
+    if (limits.keys() & {"cpu", "memory"}) - ours:
         return None
     if any(each.restartPolicy == RESTART for each in found.resizePolicy or ()):
         return None
@@ -69,6 +71,7 @@ def runner_requests(meta: PodMetadata, spec: PodSpec, status: PodStatus) -> Runn
         version=meta.resourceVersion,
         by_us=_amounts("requests by us", {name: amount for name, amount in asked.items() if name in written}),
         is_seen=not 0 < status.observedGeneration < meta.generation,
+        cpu_limit=cpu_from_wire("limits of the guest's container", limits["cpu"]) if "cpu" in limits else None,
     )
 
 

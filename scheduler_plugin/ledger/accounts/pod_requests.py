@@ -31,6 +31,9 @@ EXEMPT: Final = Seconds(300.0)
 HELD: Final = Seconds(5.0)
 """How long requests stay raised without a permit: a kubelet may be slow, and the agent asks again."""
 
+LIMIT_AGAIN: Final = Seconds(30.0)
+"""A limit that was written and is not there (a webhook has dropped it) is written again after so long."""
+
 TOGETHER: Final = Seconds(2.0)
 """Writes that were sent within this time are forgotten together."""
 
@@ -53,7 +56,8 @@ class PodRequests:
     ``held_until``.
     ``raising`` and ``lowering`` are what of either was refused, ``no_answer`` is why it is not known whether ``newest``
     has landed. ``exempt_because``: this pod's requests cannot be
-    changed, so that permits do not depend on them until ``exempt_until``.
+    changed, so that permits do not depend on them until ``exempt_until``. ``limited_at`` is when a limit was last
+    written that requests did not need.
     """
 
     newest: Sent | None = None
@@ -68,6 +72,7 @@ class PodRequests:
     no_answer: str = ""
     exempt_because: str = ""
     exempt_until: Instant = LONG_AGO
+    limited_at: Instant = LONG_AGO
 
     @property
     def may_land(self) -> tuple[Sent, ...]:

@@ -12,30 +12,39 @@ Rules that hold here:
 - No pod is asked to have more than its node's allocatable.
 - Where requests do not follow any more, what we have raised goes back to what the pod was made with.
 - A pod that waits for a node requests exactly what its VM needs: so preemption and cluster autoscalers know.
+- Where the settings say so the CPU limit follows requests, in the same write, ``BESIDE_GUEST`` above them: a guest
+  whose image does not keep to its size gets no more. Kubernetes lets nobody remove a limit; where it is not to follow
+  any more it is raised beyond what the VM can use.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from protocol.messages import AgentRequest
-from protocol.units import Instant, Resources
+from protocol.units import Instant, MilliCpu, Resources
 from scheduler_plugin.ledger import binding
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
-from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
+from scheduler_plugin.ledger.accounts.pod_requests import LIMIT_AGAIN, PodRequests
 from scheduler_plugin.ledger.facts import PodFacts, RunnerRequests
 from scheduler_plugin.ledger.outcomes import ResizePod
 from scheduler_plugin.ledger.parts.part import Effects, LedgerPart
 from scheduler_plugin.ledger.permit_rule import bounded, ceiling
 
+BESIDE_GUEST: Final = MilliCpu(500)
+"""CPU for QEMU's own threads (devices, the transfer of a move) beside those of the guest's CPUs."""
+
 
 class RequestOrders(LedgerPart):
     """Says which pod's requests to write next, and hears what was refused."""
 
-    def follow_requests(self, follows: bool, *, can: bool = True) -> None:
+    def follow_requests(self, follows: bool, *, can: bool = True, limits_cpu: bool = False) -> None:
         """Whether the requests of pods follow reservations from now on: the settings say so, and the API server can.
 
         Where it cannot, what was raised stays.
         """
         self._state.follows_requests, self._state.returns_requests = follows and can, not follows
+        self._state.limits_cpu = limits_cpu and follows and can
 
     @property
     def follows_requests(self) -> bool:
@@ -53,16 +62,36 @@ class RequestOrders(LedgerPart):
         """
         if not self._writes:
             return []
-        is_astray = self._is_astray if self._state.follows_requests else _is_left_raised
+        is_astray = self._is_astray if self._state.follows_requests else self._is_left
         return [
             claim.pod.uid for account in self._state.accounts for claim in account.claims if is_astray(claim, account)
         ]
 
     def _is_astray(self, claim: Claim, account: VmAccount) -> bool:
         runner = claim.pod.runner
-        if runner is None or runner.asked == account.reserved or not _is_followed(claim):
+        if runner is None or not _is_followed(claim):
             return False
-        return runner.asked != self._possible(claim, account.reserved)
+        if runner.asked not in (account.reserved, self._possible(claim, account.reserved)):
+            return True
+        return self._lacks_limit(claim, runner)
+
+    def _is_left(self, claim: Claim, account: VmAccount) -> bool:
+        runner = claim.pod.runner
+        is_limited = runner is not None and _is_followed(claim) and self._lacks_limit(claim, runner)
+        return is_limited or _is_left_raised(claim, account)
+
+    def _lacks_limit(self, claim: Claim, runner: RunnerRequests) -> bool:
+        limit = self._cpu_limit(claim, runner, runner.asked)
+        return limit is not None and limit != runner.cpu_limit
+
+    def _cpu_limit(self, claim: Claim, runner: RunnerRequests, size: Resources) -> MilliCpu | None:
+        """The CPU limit beside requests of ``size``; None where limits are left as they are."""
+        state = self._state
+        if not state.limits_cpu and runner.cpu_limit is None:
+            return None
+        facts = None if claim.vm is None else claim.vm.facts
+        most = size.cpu if state.limits_cpu or facts is None else max(size.cpu, facts.most.cpu)
+        return most + BESIDE_GUEST
 
     def is_short(self, uid: str, request: AgentRequest) -> bool:
         """Whether the pod's requests do not hold yet all that the agent asks for, and may come to hold more."""
@@ -126,8 +155,11 @@ class RequestOrders(LedgerPart):
             return None, ()
         needed = self._possible(claim, account.reserved) if self._state.follows_requests else _first(runner, account)
         size = _due(claim, runner, needed, account.facts.first_requests, now)
+        resizes = _resizes(claim)
         if size == runner.asked:
-            return None, ()
+            if now - resizes.limited_at < LIMIT_AGAIN or not self._lacks_limit(claim, runner):
+                return None, ()
+            resizes.limited_at = now
         return self._order(claim, runner, size, now)
 
     def requests_of_waiting(self, pod: PodFacts) -> tuple[ResizePod, ...]:
@@ -177,7 +209,8 @@ class RequestOrders(LedgerPart):
         resizes.send(size, runner, now)
         self._state.change(claim)
         withdraws = runner.verdict if not runner.asked.within(size) else ""
-        order = ResizePod(claim.pod.uid, claim.pod.name, size, runner.version, withdraws)
+        limit = self._cpu_limit(claim, runner, size)
+        order = ResizePod(claim.pod.uid, claim.pod.name, size, runner.version, withdraws, limit)
         return order, self._finish(outside=False)
 
     def _possible(self, claim: Claim, size: Resources) -> Resources:

@@ -88,6 +88,8 @@ async def test_what_pods_of_vms_request_passes() -> None:
     await writer.resize_pod(ResizePod("u-1", ObjectName("default", "mine-1"), Resources.parse("2", "4Gi"), "7"))
     ((method, path, _, _),) = api.writes
     assert refusal(POLICIES, write_by(SCHEDULER.username, method, path, RUNNER, requesting(RUNNER, **MORE))) == ""
+    limited = requesting(RUNNER, **MORE, limits={"neonvm/kvm": "1", "cpu": "2500m"})
+    assert refusal(POLICIES, write_by(SCHEDULER.username, method, path, RUNNER, limited)) == ""
     of_a_move = merge_patch(RUNNER, {"metadata": {"ownerReferences": owner(MIGRATIONS, "to-b")}})
     assert refusal(POLICIES, write_by(SCHEDULER.username, method, path, of_a_move, requesting(of_a_move, **MORE))) == ""
 
@@ -96,6 +98,8 @@ async def test_what_pods_of_vms_request_passes() -> None:
     ("before", "after"),
     [
         (RUNNER, requesting(RUNNER, limits={"cpu": "4"})),
+        (RUNNER, requesting(RUNNER, limits={"neonvm/kvm": "2"})),
+        (RUNNER, requesting(RUNNER, limits={"neonvm/kvm": "1", "memory": "4Gi"})),
         (RUNNER, {**RUNNER, "spec": {**RUNNER["spec"], "resources": {"requests": {"cpu": "4"}}}}),
         (RUNNER, {**RUNNER, "spec": {**RUNNER["spec"], "initContainers": []}}),
         (

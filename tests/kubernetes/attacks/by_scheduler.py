@@ -112,7 +112,7 @@ BY_SCHEDULER: Final = (
     *patches(
         PODS, "theirs-1", SCHEDULER,
         {"raises what the pod of a VM requests": (resources(runner(THEIRS), GUEST, requests=MORE), ""),
-         "limits the guest's container": (resources(runner(THEIRS), GUEST, limits=MORE), _PODS)}, subresource="resize",
+         "limits the guest's memory": (resources(runner(THEIRS), GUEST, limits=MORE), _PODS)}, subresource="resize",
     ),
     *patches(
         PODS, "moved-2", SCHEDULER,

@@ -46,6 +46,18 @@ def test_machine_is_held_within_limits(limits: object, cpu: str, mem: str, said:
     assert bool(limits_say(MACHINE, pod(limits), SLOT)) == bool(said)
 
 
+def test_limit_that_follows_the_vm_does_not_hold_it() -> None:
+    """Our scheduler limits the container to what is reserved, and raises that before the VM grows."""
+    limits: Any = {"f:resources": {"f:limits": {"f:cpu": {}}}}
+    fields = {"f:spec": {"f:containers": {'k:{"name":"neonvm-runner"}': limits}}}
+    entry = {"manager": "autoscale-scheduler", "subresource": "resize", "fieldsV1": fields}
+    ours: Any = {**pod({"cpu": "1500m"}), "metadata": {"managedFields": [entry]}}
+    assert within_limits(MACHINE, ours, SLOT) == MACHINE
+    for other in ({**entry, "manager": "kubectl"}, 7):
+        theirs: Any = {**ours, "metadata": {"managedFields": [other]}}
+        assert within_limits(MACHINE, theirs, SLOT).cpu_max == MilliCpu(1500)
+
+
 def test_pod_without_a_guest_limits_nothing() -> None:
     assert within_limits(MACHINE, {}, SLOT) == MACHINE
 

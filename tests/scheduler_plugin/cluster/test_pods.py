@@ -11,7 +11,7 @@ import pytest
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.names import LABEL_MAKE_ROOM
-from protocol.units import ZERO, Resources
+from protocol.units import ZERO, MilliCpu, Resources
 from scheduler_plugin.cluster.pods.reading import pod_at_most, read_pod
 from scheduler_plugin.cluster.pods.texts import decode_pod
 from scheduler_plugin.ledger import RunnerRequests
@@ -223,6 +223,23 @@ def test_what_of_the_requests_a_scheduler_of_ours_wrote_last_is_known(entries: l
 )
 def test_requests_that_cannot_or_must_not_be_changed_do_not_follow(found: object) -> None:
     assert found is None
+
+
+def test_cpu_limit_that_a_scheduler_of_ours_wrote_is_known() -> None:
+    """A limit of anybody else's is the operator's, and its pod is left as it is."""
+    pod = vm_pod("db", "n1")
+    pod["metadata"]["managedFields"] = [managed("autoscale-scheduler", "cpu")]
+    pod["status"] = {"qosClass": "Burstable"}
+    resources = {"requests": amounts("1", "1Gi"), "limits": {"cpu": "1500m", "neonvm/kvm": "1"}}
+    pod["spec"]["containers"][0]["resources"] = resources
+    assert read_pod(pod).runner is None
+    written = pod["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]["f:containers"]['k:{"name":"neonvm-runner"}']
+    written["f:resources"]["f:limits"] = {"f:cpu": {}}
+    found = read_pod(pod).runner
+    assert found is not None
+    assert found.cpu_limit == MilliCpu(1500)
+    resources["limits"]["memory"] = "2Gi"
+    assert read_pod(pod).runner is None
 
 
 def owned(*owners: Obj, labels: Obj | None = None) -> Obj:

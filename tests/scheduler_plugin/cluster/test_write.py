@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
-from protocol.units import Bytes, Resources, Seconds
+from protocol.units import Bytes, MilliCpu, Resources, Seconds
 from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
 from scheduler_plugin.cluster.migrations import MigrationOrder
@@ -27,6 +29,16 @@ class WillingApi(FakeCluster):
     async def call(self, call: ApiCall) -> JsonObject:
         self.calls.append(call)
         return {}
+
+
+async def test_cpu_limit_is_written_with_requests_if_the_order_names_one() -> None:
+    api = WillingApi()
+    writer = ClusterWriter(api, "scheduler-1", Term(FakeClock()).writing)
+    await writer.resize_pod(ResizePod("uid", NAME, SIZE, "7"))
+    await writer.resize_pod(ResizePod("uid", NAME, SIZE, "7", cpu_limit=MilliCpu(1500)))
+    bodies: list[Any] = [each.body for each in api.calls]
+    resources = [body["spec"]["containers"][0]["resources"] for body in bodies]
+    assert [each.get("limits") for each in resources] == [None, {"cpu": "1500m"}]
 
 
 async def test_the_api_server_gives_every_write_up_when_the_scheduler_does() -> None:

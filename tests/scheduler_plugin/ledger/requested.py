@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from protocol.messages import AgentRequest
-from protocol.units import ZERO, Instant, Resources, Seconds
+from protocol.units import ZERO, Instant, MilliCpu, Resources, Seconds
 from scheduler_plugin.ledger import Decision, Effect, Ledger, NodeFacts, PodFacts, ResizePod, RunnerRequests, VmFacts
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, node, vm, vm_pod
 
@@ -18,8 +18,8 @@ MANY = amount(100)
 class Requested:
     """The pod of the VM ``a`` on a node of 10 CPUs and GiB, of which 9 may be reserved.
 
-    ``room`` is what the kubelet gives the pod at most, ``by_us`` what of its requests the scheduler wrote. ``is_seen``:
-    it has looked at what is asked.
+    ``room`` is what the kubelet gives the pod at most, ``by_us`` what of its requests the scheduler wrote, and
+    ``cpu_limit`` the limit that it wrote. ``is_seen``: it has looked at what is asked.
     """
 
     asked: Resources = field(default_factory=lambda: amount(1))
@@ -27,6 +27,7 @@ class Requested:
     problem: str = ""
     by_us: Resources = ZERO
     is_seen: bool = True
+    cpu_limit: MilliCpu | None = None
     version: int = 1
     room: Resources = MANY
     now: Instant = LATER
@@ -52,7 +53,9 @@ class Requested:
 
     @property
     def pod(self) -> PodFacts:
-        runner = RunnerRequests(self.asked, self.allocated, self.problem, str(self.version), self.by_us, self.is_seen)
+        runner = RunnerRequests(
+            self.asked, self.allocated, self.problem, str(self.version), self.by_us, self.is_seen, self.cpu_limit
+        )
         counts = ZERO if runner.verdict == "Infeasible" else self.asked
         requests = counts.at_least(self.allocated or self.asked)
         return replace(vm_pod("a", "n1"), requests=requests, runner=runner)
@@ -87,7 +90,9 @@ class Requested:
         """The API server takes the write if it is for this version of the pod."""
         if order.version != str(self.version):
             return False
-        self.version += order.size != self.asked
+        limit = self.cpu_limit if order.cpu_limit is None else order.cpu_limit
+        self.version += (order.size, limit) != (self.asked, self.cpu_limit)
+        self.cpu_limit = limit
         self.asked, self.by_us, self.problem = order.size, order.size, ""
         return True
 

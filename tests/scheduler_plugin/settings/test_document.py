@@ -213,3 +213,10 @@ def test_the_deployed_settings_show_the_defaults_of_migrations() -> None:
     text = DEPLOYED.read_text()
     assert "    migration: " in text
     assert parse_settings(text).migration == MigrationPolicy()
+
+
+def test_cpu_limits_follow_requests() -> None:
+    assert not parse_settings(f"{BASE}permits: {{asPodRequests: true}}").limits_cpu
+    assert parse_settings(f"{BASE}permits: {{asPodRequests: true, asCpuLimits: true}}").limits_cpu
+    with pytest.raises(SettingsError, match="asCpuLimits: expected asPodRequests with it"):
+        parse_settings(f"{BASE}permits: {{asCpuLimits: true}}")

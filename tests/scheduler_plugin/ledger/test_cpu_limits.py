@@ -1,0 +1,88 @@
+"""The CPU limit of a VM's pod follows what is reserved: an image that does not keep to its size gets no more (B.10)."""
+
+from __future__ import annotations
+
+from protocol.units import MilliCpu
+from scheduler_plugin.ledger.accounts.pod_requests import LIMIT_AGAIN
+from scheduler_plugin.ledger.parts.request_orders import BESIDE_GUEST
+from tests.scheduler_plugin.ledger.fleet import amount
+from tests.scheduler_plugin.ledger.requested import Requested
+
+
+def limited() -> Requested:
+    at = Requested()
+    at.ledger.follow_requests(True, limits_cpu=True)
+    return at
+
+
+def limit(cpus: int) -> MilliCpu:
+    return MilliCpu.cores(cpus) + BESIDE_GUEST
+
+
+def test_pod_is_limited_to_what_is_reserved() -> None:
+    """A guest that boots with two CPUs at ``use: 250m`` is held by its container from the first seconds."""
+    at = limited()
+    assert at.ledger.requests_astray() == ["uid-a"]
+    first = at.due()
+    assert first is not None
+    assert (first.size, first.cpu_limit) == (amount(1), limit(1))
+    at.written(first)
+    assert (at.ledger.requests_astray(), at.due()) == ([], None)
+
+
+def test_limit_is_raised_before_the_permit_in_the_same_write() -> None:
+    at = limited()
+    at.written(at.due())
+    raised = at.raising(amount(4))
+    assert raised is not None
+    assert (raised.size, raised.cpu_limit) == (amount(4), limit(4))
+    assert at.grant(amount(4)) == amount(1)
+    at.written(raised)
+    assert at.grant(amount(4)) == amount(4)
+
+
+def test_limit_comes_down_with_requests() -> None:
+    at = Requested(asked=amount(4), allocated=amount(4), by_us=amount(4), cpu_limit=limit(4))
+    at.ledger.follow_requests(True, limits_cpu=True)
+    lowered = at.due()
+    assert lowered is not None
+    assert (lowered.size, lowered.cpu_limit) == (amount(1), limit(1))
+
+
+def test_limit_that_does_not_stay_is_written_seldom() -> None:
+    """A webhook may drop it; nothing else of the pod waits for that."""
+    at = limited()
+    assert at.due() is not None
+    assert at.due() is None
+    at.pass_time(LIMIT_AGAIN - 1)
+    assert (at.due(), at.ledger.requests_astray()) == (None, ["uid-a"])
+    at.pass_time(2)
+    assert at.due() is not None
+
+
+def test_limits_are_left_alone_unless_asked_for() -> None:
+    at = Requested()
+    assert (at.ledger.requests_astray(), at.due()) == ([], None)
+    raised = at.raising(amount(4))
+    assert raised is not None
+    assert raised.cpu_limit is None
+
+
+def test_limit_that_follows_no_more_bars_nothing() -> None:
+    """Kubernetes lets nobody remove a limit: it is raised beyond what the VM can use."""
+    at = Requested(cpu_limit=limit(1))
+    most = at.vm.most.cpu + BESIDE_GUEST
+    for follows in (True, False):
+        at.ledger.follow_requests(follows)
+        assert at.ledger.requests_astray() == ["uid-a"]
+    freed = at.due()
+    assert freed is not None
+    assert (freed.size, freed.cpu_limit) == (amount(1), most)
+    at.written(freed)
+    assert (at.ledger.requests_astray(), at.due()) == ([], None)
+
+
+def test_limit_waits_while_the_api_cannot_resize() -> None:
+    at = Requested(cpu_limit=limit(1))
+    at.ledger.follow_requests(True, can=False, limits_cpu=True)
+    assert (at.ledger.requests_astray(), at.due()) == ([], None)
