@@ -162,12 +162,12 @@ class RuntimeFixture:
 
     async def said(self, name: str = "db") -> list[tuple[str, str]]:
         """Every event on the object: its reason and message."""
-        events = (await self.client.list(EVENTS)).objects
-        return [
-            (text(each, "reason"), text(each, "message"))
-            for each in events
-            if text(each, "involvedObject", "name") == name
-        ]
+        return [(text(each, "reason"), text(each, "message")) for each in await self.events(name)]
+
+    async def events(self, name: str) -> list[Json]:
+        """Every event on the object."""
+        found = (await self.client.list(EVENTS)).objects
+        return [each for each in found if text(each, "involvedObject", "name") == name]
 
     async def create_vm(self, policy: str = "Always", **spec: object) -> None:
         made = virtual_machine(None, policy)

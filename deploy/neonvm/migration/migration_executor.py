@@ -53,8 +53,7 @@ class MigrationExecutor:
         if todo.adopt_target and target is not None and facts.vm is not None:
             owners: Json = {"metadata": {"ownerReferences": [owner_reference(VIRTUAL_MACHINES, facts.vm)]}}
             await self._deps.client.merge_patch(PODS, name_of(target), owners)
-        await self._report(migration, dict(todo.status))
-        if todo.status:
+        if "conditions" in await self._report(migration, dict(todo.status)):
             await self._say_what_it_waits_for(todo, facts)
         if todo.own_source and facts.source is not None:
             await self._own(facts.source, migration)
@@ -89,16 +88,18 @@ class MigrationExecutor:
         body: Json = {"metadata": {**metadata, "resourceVersion": text(migration, "metadata", "resourceVersion")}}
         await self._deps.client.merge_patch(MIGRATIONS, name_of(migration), body)
 
-    async def _report(self, migration: Json, wanted: Json) -> None:
+    async def _report(self, migration: Json, wanted: Json) -> Json:
+        """Writes what differs, and returns it."""
         status = child(migration, "status")
         wanted = stamped(wanted, timestamp(self._deps.clock.wall()))
         changed = {key: value for key, value in wanted.items() if status.get(key) != value}
         if not changed:
-            return
+            return changed
         judged = "phase" in changed
         version: Json = {"resourceVersion": text(migration, "metadata", "resourceVersion")} if judged else {}
         body: Json = {"metadata": version, "status": changed}
         await self._deps.client.merge_patch(MIGRATIONS, name_of(migration), body, "status")
+        return changed
 
     async def _create_target(self, migration: Json, vm: Json, source: Json | None) -> None:
         pod = self._deps.form(vm, target_pod(migration, vm, machine_of(vm).use, self._deps.sidecars))
@@ -151,7 +152,7 @@ class MigrationExecutor:
         return bool(listed.objects)
 
     async def _say_what_it_waits_for(self, todo: MigrationPlan, facts: MigrationFacts) -> None:
-        """The recorder counts a wait that is said again."""
+        """Says it on both objects, once for each reason."""
         for said in items(dict(todo.status), "conditions"):
             if text(said, "reason") in WAITS:
                 for about in _both(facts):
