@@ -95,7 +95,7 @@ _QUANTITIES: Final = cel.CelExtension(
         _function("isLessThan", _TYPE.BOOL, _PAIR, lambda one, other: _number(one) < _number(other)),
         _function("add", _QUANTITY, _PAIR, lambda one, other: _quantity(_number(one) + _number(other))),
         _function("sub", _QUANTITY, _PAIR, lambda one, other: _quantity(_number(one) - _number(other))),
-        _function("sign", _TYPE.INT, [_QUANTITY], lambda one: _sign(_number(one))),
+        _function("sign", _TYPE.INT, [_QUANTITY], lambda one: _sign(_number(one)), member=False),
         _function("isInteger", _TYPE.BOOL, [_QUANTITY], lambda one: _number(one).denominator == 1),
         _function("asInteger", _TYPE.INT, [_QUANTITY], _as_integer),
         _function("asApproximateFloat", _TYPE.DOUBLE, [_QUANTITY], lambda one: float(_number(one))),
