@@ -52,6 +52,8 @@ def parser() -> argparse.ArgumentParser:
         )
     isolation = "whether VMs reach only those of their own namespace, or all (default: %(default)s)"
     found.add_argument("--isolation", choices=("namespace", "none"), default="namespace", help=isolation)
+    underlay = "an interface by which other nodes' packets come although the way back to them is another (repeatable)"
+    found.add_argument("--underlay", action="append", default=[], metavar="INTERFACE", help=underlay)
     where = "where /metrics /healthz /readyz are (default: %(default)s)"
     found.add_argument("--listen", default="127.0.0.1:10292", help=where)
     add_kubeconfig(found)
@@ -81,7 +83,7 @@ async def _run(options: argparse.Namespace) -> None:
         place = await place_of(options.node, options.address)
         telemetry = Telemetry(lambda: network.is_up)
         holders, isolated = PlaceHolders(options.pod_resources), options.isolation == "namespace"
-        deps = NodeNetworkDependencies(client, caches, clock, holders, isolated, telemetry.dropped)
+        deps = NodeNetworkDependencies(client, caches, clock, holders, isolated, options.underlay, telemetry.dropped)
         network = NodeNetwork(place, deps)
         sockets = TapSockets(options.folder, network.serve)
         plugin = Plugin(COUNT, partial(grants, sockets))

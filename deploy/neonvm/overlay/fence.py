@@ -42,6 +42,7 @@ table inet {TABLE}
 delete table inet {TABLE}
 table inet {TABLE} {{
   set nodes {{ type ipv4_addr; }}
+  set underlay {{ type ifname; }}
   set places {{ typeof ip saddr . {_INNER_SOURCE}; }}
   counter foreign {{ }}
 
@@ -70,10 +71,10 @@ table inet {TABLE} {{
   }}
   chain passed_on {{
     ip saddr != @nodes counter name foreign drop
-    fib saddr . iif oif missing counter name foreign drop
+    iifname != @underlay fib saddr . iif oif missing counter name foreign drop
   }}
   chain tunnel {{
-    fib saddr . iif oif missing counter name foreign drop
+    iifname != @underlay fib saddr . iif oif missing counter name foreign drop
     ip saddr . {_INNER_SOURCE} @places accept
     ip saddr @nodes {_INNER_SOURCE} 0x{RETURNED_MAC.replace(":", "")} accept
     counter name foreign drop
@@ -177,15 +178,18 @@ def elements(
     taps: Mapping[str, str],
     peers: Mapping[str, frozenset[str]],
     isolated: bool,
+    underlay: Iterable[str] = (),
 ) -> Elements:
     """What the sets hold. ``taps``: the address of each tap of this node; ``peers``: those of the other nodes, by name.
 
-    ``isolated``: VMs of different namespaces do not reach each other.
+    ``isolated``: VMs of different namespaces do not reach each other. ``underlay``: interfaces by which packets of
+    nodes come although the way back to them is another.
     """
     every = list(found)
     spaces = _spaces(every, isolated)
     return {
         f"inet {TABLE} nodes": frozenset(address for each in peers.values() for address in each),
+        f"inet {TABLE} underlay": frozenset(f'"{each}"' for each in underlay),
         f"inet {TABLE} places": frozenset(_places(every, peers)),
         f"bridge {TABLE} taps": frozenset(f'"{tap}" . {address}' for tap, address in taps.items()),
         f"bridge {TABLE} macs": frozenset(f'"{tap}" . {flat_mac(address)}' for tap, address in taps.items()),

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Never
 
@@ -58,7 +58,7 @@ _AT_ONCE: Final = 4
 class NodeNetworkDependencies:
     """What it works with: caches of the kinds in ``WATCHED``, and ``holder``, which says what pod has a place.
 
-    ``isolated``: VMs of different namespaces do not reach each other. ``dropped`` is told the kernel's counters.
+    ``isolated`` and ``underlay`` are as for ``elements``. ``dropped`` is told the kernel's counters.
     """
 
     client: ApiClient
@@ -66,6 +66,7 @@ class NodeNetworkDependencies:
     clock: Clock
     holder: Callable[[str], Awaitable[ObjectName | None]]
     isolated: bool = True
+    underlay: Sequence[str] = ()
     dropped: Callable[[dict[str, int]], None] = lambda _: None
 
 
@@ -120,10 +121,11 @@ class NodeNetwork:
         self._changed.clear()
         async with self._lock:
             links = await _json("ip", "-j", "link")
+            if await self._adopt(links):
+                links = await _json("ip", "-j", "link")
             await self._fence(links)
             lines = made_of(self._place, [str(each.get("ifname")) for each in links])
             await run("ip", "-batch", "-", lines=lines)
-            await self._adopt(links)
             others, found = self._peers(), self._endpoints()
             present = await _json("bridge", "-j", "fdb", "show", "br", BRIDGE)
             if lines := forwarding(present, others, found, self._place.name):
@@ -133,7 +135,7 @@ class NodeNetwork:
     async def _fence(self, links: list[dict[str, object]]) -> None:
         """Loads the rules if they are not there, and changes what has changed since. Raises ``NetworkError``."""
         taps = {name: address for name, address in taps_in(links).items() if address}
-        wanted = elements(self._endpoints(), taps, self._peers(), self._deps.isolated)
+        wanted = elements(self._endpoints(), taps, self._peers(), self._deps.isolated, self._deps.underlay)
         if self._loaded is not None and not await self._is_fenced():
             LOG.warning("the fence was removed by another program; loading it again")
             self._loaded = None
@@ -176,18 +178,22 @@ class NodeNetwork:
     def _peers(self) -> dict[str, frozenset[str]]:
         return peers(self._deps.caches[NODES].objects.values(), self._place.name)
 
-    async def _adopt(self, links: list[dict[str, object]]) -> None:
-        """Notes the addresses of taps that an earlier version has handed out. Raises ``NetworkError``."""
+    async def _adopt(self, links: list[dict[str, object]]) -> bool:
+        """Notes the addresses of taps that an earlier version has handed out; True if there were any.
+
+        Raises ``NetworkError``.
+        """
         unnamed = {name for name, address in taps_in(links).items() if not address}
-        if not unnamed:
-            return
-        for vm in self._deps.caches[VIRTUAL_MACHINES].objects.values():
+        lines: list[str] = []
+        for vm in self._deps.caches[VIRTUAL_MACHINES].objects.values() if unnamed else ():
             if text(vm, "status", "node") == self._place.name and (pod := text(vm, "status", "podName")):
                 found = await self._pod(ObjectName(name_of(vm).namespace, pod))
                 tap = tap_name(uid_of(found or {}))
                 if found is not None and tap in unnamed and (address := rightful_address(found, self._objects())):
-                    await run("ip", "-batch", "-", lines=named(tap, address))
-                    self._changed.set()
+                    lines += named(tap, address)
+        if lines:
+            await run("ip", "-batch", "-", lines=lines)
+        return bool(lines)
 
     async def _pod(self, name: ObjectName) -> Json | None:
         """Raises ``NetworkError``."""

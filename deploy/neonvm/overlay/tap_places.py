@@ -18,6 +18,8 @@ COUNT: Final = 1000
 """More than a node has pods."""
 
 _SECONDS: Final = 5.0
+_OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
+"""Each call tries anew: a shared pool would wait for long after a kubelet's restart."""
 
 
 def grants(sockets: TapSockets, places: list[list[str]]) -> list[Grant]:
@@ -34,7 +36,7 @@ class PlaceHolders:
 
     async def __call__(self, place: str) -> ObjectName | None:
         """None unless it is exactly one. Raises ``NetworkError``."""
-        async with grpc.aio.insecure_channel(self._address) as channel:
+        async with grpc.aio.insecure_channel(self._address, options=_OPTIONS) as channel:
             call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(LIST)
             try:
                 found = holders(await call(LIST_REQUEST, timeout=_SECONDS), self._resource, place)

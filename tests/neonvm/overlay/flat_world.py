@@ -208,7 +208,9 @@ def tunnelled(inner: bytes, network: int = 4097) -> bytes:
 
 
 @asynccontextmanager
-async def flat_world(monkeypatch: pytest.MonkeyPatch, *, isolated: bool = True) -> AsyncIterator[FlatWorld]:
+async def flat_world(
+    monkeypatch: pytest.MonkeyPatch, *, isolated: bool = True, underlay: tuple[str, ...] = ()
+) -> AsyncIterator[FlatWorld]:
     """Two nodes that know of each other."""
     run = commands.run
 
@@ -235,7 +237,7 @@ async def flat_world(monkeypatch: pytest.MonkeyPatch, *, isolated: bool = True) 
         for node, address in ADDRESSES.items():
             status = {"addresses": [{"type": "InternalIP", "address": address}]}
             world.store(NODES, {"metadata": {"name": node}, "status": status})
-            deps = NodeNetworkDependencies(client, world.caches, clock, holder, isolated)
+            deps = NodeNetworkDependencies(client, world.caches, clock, holder, isolated, underlay)
             world.networks[node] = NodeNetwork(NodePlace(node, address, 1500), deps)
         for space in ("shop", "bank"):
             await client.create(NAMESPACES, "", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}})

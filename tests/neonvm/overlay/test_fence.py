@@ -62,7 +62,8 @@ def test_numbers_tell_namespaces_apart(found: list[Endpoint], isolated: bool) ->
 
 @given(FOUND)
 def test_tunnel_takes_a_vm_only_from_its_nodes(found: list[Endpoint]) -> None:
-    held = elements(found, TAPS, PEERS, isolated=True)
+    held = elements(found, TAPS, PEERS, isolated=True, underlay=["wg0"])
+    assert held["inet neonvm underlay"] == {'"wg0"'}
     assert held["inet neonvm nodes"] == {"10.0.0.2", "10.0.1.2", "10.0.0.3"}
     expected = {
         f"{address} . 0x{flat_mac(each.address).replace(':', '')}"

@@ -152,6 +152,22 @@ async def test_node_claims_no_vm_of_another_node(world: FlatWorld) -> None:
     assert await three.heard() == [packet(ONE, THREE)]
 
 
+@pytest.mark.parametrize(("underlay", "arrives"), [((), False), (("back0",), True)])
+async def test_nodes_may_be_joined_by_another_interface(
+    monkeypatch: pytest.MonkeyPatch, underlay: tuple[str, ...], arrives: bool
+) -> None:
+    """WireGuard of a cluster network: packets come by its interface, and the way back is the usual one."""
+    async with flat_world(monkeypatch, underlay=underlay) as world:
+        one, _ = await world.both()
+        ip(f"link add eth1 netns {PREFIX}b type veth peer name back0 netns {PREFIX}a")
+        inside("a", "ip", "-batch", "-", given="address add 10.8.0.1/24 dev back0\nlink set back0 up\n")
+        inside("a", "sysctl", "-qw", "net.ipv4.conf.back0.rp_filter=0")
+        way = "address add 10.8.0.2/24 dev eth1\nlink set eth1 up\nroute add 10.9.0.1/32 dev eth1 src 10.9.0.2\n"
+        inside("b", "ip", "-batch", "-", given=way)
+        udp_from("b", ADDRESSES["a"], tunnelled(packet(TWO, ONE)))
+        assert (await one.heard() == [packet(TWO, ONE)]) == arrives
+
+
 async def test_guest_does_not_reach_its_node(world: FlatWorld) -> None:
     """Frames for a group of 802.1D are handed to the node past the bridge's rules."""
     one, _ = await world.both()

@@ -5,16 +5,19 @@ from __future__ import annotations
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import grpc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deploy.neonvm.devices.plugin import Plugin
 from deploy.neonvm.devices.wire import MESSAGES as DEVICE_MESSAGES
-from deploy.neonvm.overlay.pod_resources import LIST, MESSAGES
+from deploy.neonvm.devices.wire import MalformedRequestError, places_in
+from deploy.neonvm.overlay.pod_resources import LIST, MESSAGES, MalformedAnswerError, holders
 from deploy.neonvm.overlay.tap_places import PlaceHolders, grants
 from deploy.neonvm.overlay.taps import TapSockets
 from deploy.neonvm.ports import NetworkError
@@ -75,6 +78,14 @@ async def test_place_is_the_pods_to_which_the_kubelet_gave_it(
 ) -> None:
     async with pod_resources(folder, listing(*pods)):
         assert await PlaceHolders(folder)("place-3") == expected
+
+
+@given(st.binary(max_size=200))
+def test_garbage_of_a_kubelet_is_refused_or_empty(answer: bytes) -> None:
+    with suppress(MalformedAnswerError):
+        assert all(isinstance(each, ObjectName) for each in holders(answer, RESOURCE, "place-3"))
+    with suppress(MalformedRequestError):
+        assert all(isinstance(each, list) for each in places_in(answer))
 
 
 async def test_kubelet_that_does_not_answer_is_named(folder: Path) -> None:
