@@ -31,6 +31,7 @@ def story(vm: Json, agent: Json | None, scheduler: Json | None, events: Sequence
     else:
         yield from _of_problems(scheduler)
         yield from _of_mobility(scheduler)
+        yield from _of_migrations(scheduler)
         yield from (f"Room is being made for it: {said}." for said in _texts(scheduler, "makingRoom"))
         for pod in items(scheduler, "pods"):
             yield from _of_scheduler(pod)
@@ -52,6 +53,14 @@ def _of_mobility(scheduler: Json) -> Iterator[str]:
     for node in sorted(node for node in refused if child(refused, node).get("againInSeconds")):
         why, again = text(refused, node, "why"), _ago(child(refused, node), "againInSeconds")
         yield f"It is not sent to node {node} for {again}: {why}"
+
+
+def _of_migrations(scheduler: Json) -> Iterator[str]:
+    """What stands in the way of those that are not over."""
+    for each in items(scheduler, "migrations"):
+        problem, phase = text(each, "problem"), text(each, "phase")
+        if problem and phase not in ("Failed", "Succeeded"):
+            yield f"Migration {text(each, 'name')} is {phase} for {_ago(each, 'seenForSeconds')}: {problem}"
 
 
 def warnings_about(vm: Json, events: Sequence[Json]) -> list[Json]:
