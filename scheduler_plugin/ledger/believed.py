@@ -36,7 +36,7 @@ def believed(state: LedgerState, facts: VmFacts) -> VmFacts:
     account = state.vms.get(facts.name)
     if account is None or account.uid not in ("", facts.uid):
         return _within_maximum(facts)
-    claims = [each for each in account.claims if state.nodes[each.node].facts is not None]
+    claims = [each for each in account.hosts if state.nodes[each.node].facts is not None]
     if not claims:
         return _within_maximum(facts)
     pods_on = Counter(each.node for each in claims)
@@ -80,7 +80,7 @@ def seen_on_node(state: LedgerState, claim: Claim) -> None:
     if account is None or account.facts is None or state.nodes[claim.node].facts is None:
         return
     whole = _whole(state, claim)
-    facts = _first(account.facts, whole)
+    facts = _first(account.facts, whole) if account.claims == [claim] else _restarting(account.facts, whole, ZERO)
     if facts is not account.facts:
         account.observe(facts)
         state.settle_vm(account)
@@ -99,10 +99,18 @@ def _within_maximum(facts: VmFacts, base: Resources = ZERO) -> VmFacts:
     return replace(facts, permit=facts.permit.at_most(most))
 
 
+def _restarting(facts: VmFacts, reach: Resources, base: Resources) -> VmFacts:
+    """``facts`` with what a new machine may have: as much of it as there is room for, whole or not at all."""
+    if facts.after_restart is None or facts.after_restart.within(reach.at_least(base)):
+        return facts
+    beyond = Parts.of_rise(reach.at_least(base), facts.after_restart)
+    return replace(facts, after_restart=beyond.of(base.at_most(facts.after_restart), facts.after_restart))
+
+
 def _bounded(facts: VmFacts, reserved: Resources, reach: Resources, permitted: Resources) -> VmFacts:
     """``facts`` of a VM for which ``reserved`` is kept, which could grow to ``reach`` and be ``permitted`` so much."""
     base = reserved.at_least(facts.actual or ZERO)
-    facts = _within_maximum(facts, base)
+    facts = _restarting(_within_maximum(facts, base), reach, base)
     permit = facts.permit and facts.permit.at_most(permitted.at_least(base))
     reach = reach.at_least(base)
     beyond = Parts.of_rise(reach, facts.use)

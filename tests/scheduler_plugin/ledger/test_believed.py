@@ -181,3 +181,23 @@ def test_what_was_granted_before_its_node_shrank_still_counts() -> None:
     fleet.did(fleet.ledger.see_node(node(total=4)))
     edit(fleet, most=amount(5))
     assert fleet.ledger.claims["uid-a"].reserved == amount(7)
+
+
+def test_a_pod_that_the_vm_does_not_name_counts_no_more_than_its_node() -> None:
+    """It may boot a new machine with what the spec says; whoever may create pods may name the VM as their owner."""
+    fleet = neighbours()
+    edit(fleet, after_restart=amount(4))
+    fleet.did(fleet.ledger.see_node(node("n2")))
+    fleet.did(fleet.ledger.see_pod(replace(vm_pod("a", "n2", "uid-a2"), name=name("a-other"))))
+    assert fleet.ledger.claims["uid-a2"].reserved == amount(4)
+    edit(fleet, after_restart=HUGE)
+    assert fleet.ledger.claims["uid-a2"].reserved.within(amount(4))
+    assert fleet.ledger.claims["uid-a"].reserved == amount(2)
+
+
+def test_nor_when_it_is_seen_after_the_edit() -> None:
+    fleet = Fleet(node(), node("n2"), known())
+    fleet.did(fleet.ledger.see_vm(known(after_restart=HUGE, version=2), LATER))
+    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1")))
+    fleet.did(fleet.ledger.see_pod(replace(vm_pod("a", "n2", "uid-a2"), name=name("a-other"))))
+    assert fleet.ledger.claims["uid-a2"].reserved.within(amount(9))
