@@ -52,6 +52,13 @@ class ScalingMemory:
     last_down: float | None = None
     fewer_since: float | None = None
 
+    def until(self, now: float) -> ScalingMemory:
+        """The same without times after ``now``: another clock was ahead, and such a time proves nothing."""
+        times = (
+            each if each is None or each <= now else None for each in (self.last_up, self.last_down, self.fewer_since)
+        )
+        return ScalingMemory(*times)
+
     def at_rest(self) -> ScalingMemory:
         """The same once as many as there are were right, more were needed, or it was not known."""
         return ScalingMemory(self.last_up, self.last_down)
@@ -75,6 +82,7 @@ def decide(
     scaling: Scaling, current: int, replicas: Sequence[Member], memory: ScalingMemory, now: float
 ) -> ScalingDecision:
     """How many replicas there should be, where there should be ``current`` so far; ``now`` in seconds since 1970."""
+    memory = memory.until(now)
     if not current:
         return ScalingDecision(0, None, memory.at_rest(), SCALED_TO_ZERO)
     bounded = scaling.bounds.clamp(current)

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.core.tortoise.phases import Phase
+from scheduler_plugin.groups.core.tortoise.phases import Phase, has_passed
 from scheduler_plugin.groups.core.tortoise.replica_range import capped, proposed, step_back
 from scheduler_plugin.groups.core.tortoise.scaling_policy import horizontal
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory, Spec
@@ -63,7 +63,7 @@ def _on_the_way_back(
 ) -> tuple[Autoscaler, Memory]:
     """One step at each update interval, and Working after the last."""
     at = memory.stepped_at
-    if at is not None and now - at < configuration.tortoise_update_interval:
+    if not has_passed(configuration.tortoise_update_interval, at, now):
         return replace(found, max=max(found.min, recommended.max)), memory
     least, is_over = step_back(found.min, recommended.min, configuration.replica_reduction_factor)
     stepped = replace(memory, stepped_at=now)
@@ -94,7 +94,7 @@ def next_targets(
 ) -> tuple[Autoscaler, Memory]:
     """``wanted`` with targets no further from ``old`` than one change may go, once an update interval."""
     at = memory.targets_at
-    allowed = at is None or now - at >= configuration.hpa_target_utilization_update_interval
+    allowed = has_passed(configuration.hpa_target_utilization_update_interval, at, now)
     found = wanted
     for container, resource in horizontal(memory.policies):
         current, target = old.target(container, resource), wanted.target(container, resource)

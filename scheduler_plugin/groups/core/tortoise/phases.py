@@ -86,8 +86,13 @@ def is_missing(since: datetime | None, grace: timedelta, now: datetime) -> bool:
 
 
 def is_within(at: datetime, grace: timedelta, now: datetime) -> bool:
-    """Whether what happened ``at`` that time is shorter ago than ``grace``; the clock of a node may be ahead."""
-    return now - at < grace
+    """Whether what happened ``at`` that time is shorter ago than ``grace``; a node's clock may be ahead by as much."""
+    return abs(now - at) < grace
+
+
+def has_passed(span: timedelta, since: datetime | None, now: datetime) -> bool:
+    """Return True if ``span`` has passed since then; a time in the future is another clock's and proves nothing."""
+    return since is None or since > now or now - since >= span
 
 
 _MAY_RAISE_ALARM: Final = frozenset({Phase.PARTLY_WORKING, Phase.WORKING, Phase.BACK_TO_NORMAL})
@@ -133,6 +138,8 @@ def _resource_phase(old: ResourcePhase | None, policy: Scaling, gathering: timed
         return old if old is not None and old.state is ResourceState.OFF else ResourcePhase(ResourceState.OFF, now)
     if old is None or old.state is ResourceState.OFF:
         return ResourcePhase(ResourceState.GATHERING_DATA, now)
-    if old.state is ResourceState.GATHERING_DATA and now - old.since >= gathering:
-        return ResourcePhase(ResourceState.WORKING, now)
-    return old
+    if old.state is not ResourceState.GATHERING_DATA:
+        return old
+    if old.since > now:  # another clock was ahead
+        return ResourcePhase(ResourceState.GATHERING_DATA, now)
+    return ResourcePhase(ResourceState.WORKING, now) if now - old.since >= gathering else old

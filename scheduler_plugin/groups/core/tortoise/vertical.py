@@ -10,7 +10,7 @@ from protocol.units import Amount
 from scheduler_plugin.groups.core.hvpa.limits import scaled_limit
 from scheduler_plugin.groups.core.tortoise.configuration import DOWN_INTERVAL, GROWTH_INTERVAL, Configuration
 from scheduler_plugin.groups.core.tortoise.container_size import Numbers, Ratios, Sized, SizeFacts, container_size
-from scheduler_plugin.groups.core.tortoise.phases import Phase
+from scheduler_plugin.groups.core.tortoise.phases import Phase, has_passed
 from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Scaling, horizontal
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory, Spec
 from scheduler_plugin.groups.core.workload import (
@@ -51,9 +51,11 @@ def watched(
     if least is None or replicas <= least:
         return False, memory
     since = memory.too_many_since
-    if since is not None and now - since < GROWTH_INTERVAL:
+    if since is None or since > now:  # a time ahead is another clock's
+        return False, replace(memory, too_many_since=now)
+    if now - since < GROWTH_INTERVAL:
         return False, memory
-    return since is not None, replace(memory, too_many_since=now)
+    return True, replace(memory, too_many_since=now)
 
 
 def resizes(spec: Spec, workload: Workload, memory: Memory, found: Sizing) -> Iterator[Resize]:
@@ -124,7 +126,7 @@ def written(
 
     Upwards at once; downwards at most once in ``DOWN_INTERVAL``.
     """
-    waits = memory.shrunk_at is not None and now - memory.shrunk_at < DOWN_INTERVAL
+    waits = not has_passed(DOWN_INTERVAL, memory.shrunk_at, now)
     found: dict[str, Container] = {}
     kept: list[Kept] = []
     lowered = False

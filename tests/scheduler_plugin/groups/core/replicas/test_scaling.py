@@ -114,3 +114,12 @@ def test_shrinking_waits_until_fewer_were_enough_for_long(memory: ScalingMemory,
 def test_a_load_that_needs_them_all_ends_the_wait_for_fewer() -> None:
     enough, more = decided(1.4, 1.4), decided(2.0, 2.0, memory=replace(LONG_ENOUGH, last_up=NOW))
     assert (enough.memory, more.memory) == (ScalingMemory(), ScalingMemory(last_up=NOW))
+
+
+def test_times_in_the_future_hold_nothing_up() -> None:
+    """The clock of another leader was a month ahead: the group grows at once, and shrinks after its delay from now."""
+    ahead = NOW + 30 * 86_400.0
+    memory = ScalingMemory(last_up=ahead, last_down=ahead, fewer_since=ahead)
+    assert decided(2.0, memory=memory).replicas == 2
+    waits = decided(0.1, 0.1, memory=memory)
+    assert (waits.replicas, waits.memory) == (2, ScalingMemory(fewer_since=NOW))

@@ -159,6 +159,17 @@ def test_containers_grow_after_half_an_hour_of_too_many_replicas() -> None:
     assert grown == [False, False, True, False, True, False, False]
 
 
+def test_containers_grow_though_another_clock_was_ahead() -> None:
+    spec = replace(AUTO, configuration=replace(DAILY, preferred_max_replicas=10))
+    memory, grown = replace(at_work(AUTO), too_many_since=BEGIN + DAY), []
+    for minutes in (0, 20, 30):
+        now = BEGIN + timedelta(minutes=minutes)
+        seen = Seen(Autoscaler(3, 40, (TARGET,)), recommendation(1.4))
+        decision, memory = decide(spec, workload(12, 2), seen, memory, now)
+        grown.append(bool(decision.decision.containers))
+    assert grown == [False, False, True]
+
+
 def test_containers_do_not_grow_where_the_hpa_keeps_so_many_replicas() -> None:
     spec = replace(AUTO, configuration=replace(DAILY, preferred_max_replicas=10))
     memory = replace(at_work(AUTO), too_many_since=BEGIN - DAY)

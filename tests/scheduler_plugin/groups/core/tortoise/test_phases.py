@@ -13,7 +13,9 @@ from scheduler_plugin.groups.core.tortoise.phases import (
     ResourcePhase,
     ResourceState,
     by_states,
+    has_passed,
     is_missing,
+    is_within,
     next_phase,
     resource_phases,
 )
@@ -89,6 +91,17 @@ def test_metrics_may_be_missing_for_the_grace_period() -> None:
     assert not is_missing(None, grace, NOW)
 
 
+def test_a_time_of_another_clock_holds_nothing_up() -> None:
+    month, minute = timedelta(days=30), timedelta(minutes=1)
+    assert [has_passed(minute, at, NOW) for at in (None, NOW + month, NOW - minute, NOW)] == [True, True, True, False]
+    assert [is_within(at, minute, NOW) for at in (NOW + month, NOW + minute / 2, NOW - minute / 2, NOW - minute)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
 def test_a_resource_gathers_data_for_a_week_and_then_works() -> None:
     memory: dict[Place, ResourcePhase] = {}
     found = []
@@ -97,6 +110,14 @@ def test_a_resource_gathers_data_for_a_week_and_then_works() -> None:
         found.append(memory[CPU])
     working = ResourcePhase(WORKING, NOW + WEEK)
     assert found == [ResourcePhase(GATHERING, NOW)] * 2 + [working] * 2
+
+
+def test_gathering_that_began_in_the_future_begins_now() -> None:
+    """Another clock was a month ahead when it was written."""
+    ahead: dict[Place, ResourcePhase] = {CPU: ResourcePhase(GATHERING, NOW + 30 * timedelta(days=1))}
+    begun = resource_phases(ahead, {CPU: Scaling.HORIZONTAL}, WEEK, NOW)
+    assert begun == {CPU: ResourcePhase(GATHERING, NOW)}
+    assert resource_phases(begun, {CPU: Scaling.HORIZONTAL}, WEEK, NOW + WEEK)[CPU].state is WORKING
 
 
 def test_a_resource_that_was_off_gathers_data_again() -> None:
