@@ -23,6 +23,7 @@ from protocol.runtime.tls_files import FollowedTls, TlsFilesError, following
 from scheduler_plugin.web.http.bounded_protocol import BoundedProtocol
 from scheduler_plugin.web.http.hot_paths import HotPaths
 from scheduler_plugin.web.http.hot_protocol import HotProtocol
+from scheduler_plugin.web.http.tls_acceptor import TlsAcceptor
 from scheduler_plugin.web.limits import Limits, Peers
 
 LOG: Final = logging.getLogger("autoscale.serving")
@@ -94,17 +95,9 @@ class Server(PromptServer):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begins to listen, at the address or on a socket that is given. Raises ``ListenError``."""
-        config, listener = self.config, self.listener
-        timeout = None if self.context is None else listener.limits.handshake
-        where: dict[str, Any] = {"sock": sockets[0]} if sockets else {"host": config.host, "port": config.port}
+        listener = self.listener
         try:
-            server = await asyncio.get_running_loop().create_server(
-                self._connection,
-                ssl=self.context,
-                ssl_handshake_timeout=timeout,
-                ssl_shutdown_timeout=timeout,
-                **where,
-            )
+            server: Any = await self._listening(sockets[0] if sockets else None)
         except OSError as error:
             why = error.strerror or error
             raise ListenError(f"cannot listen on {listener.address} ({listener.name}): {why}") from None
@@ -112,6 +105,18 @@ class Server(PromptServer):
         self.started = True
         what = {"listener": listener.name, "address": listener.address, "tls": self.context is not None}
         LOG.info("listening", extra=what)
+
+    async def _listening(self, sock: socket.socket | None) -> asyncio.Server | TlsAcceptor:
+        host, port = self.config.host, self.config.port
+        if self.context is not None:
+            limits, make = self.listener.limits, self._connection
+            if sock is not None:
+                return TlsAcceptor(sock, self.context, limits, make).start()
+            return (await TlsAcceptor.at(host, port, context=self.context, limits=limits, make=make)).start()
+        loop = asyncio.get_running_loop()
+        if sock is not None:
+            return await loop.create_server(self._connection, sock=sock)
+        return await loop.create_server(self._connection, host, port)
 
     def _connection(self) -> BoundedProtocol:
         options: dict[str, Any] = {"config": self.config, "server_state": self.server_state, "app_state": {}}

@@ -1,0 +1,118 @@
+"""Connections that are about to begin TLS, and how many of them a listener has.
+
+An event loop's server tells of a connection only once its handshake is over: until then nothing counts it, and whoever
+opens connections and says nothing takes all files of the process, with which it also speaks to the API server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from protocol.units import Seconds
+from scheduler_plugin.web.limits import Limits
+
+LOG: Final = logging.getLogger("autoscale.serving")
+
+MOST: Final = 1024
+MOST_OF_PEER: Final = 64
+"""A handshake takes milliseconds: agents that come all at once, from one address too, are through within seconds."""
+
+DISPLACED_AFTER: Final = Seconds(1.0)
+"""Where there is no place left, one that has had so long gives its place away."""
+
+_PAUSE: Final = Seconds(0.1)
+"""After a connection could not be accepted, as without files left."""
+
+Make = Callable[[], asyncio.Protocol]
+"""Makes what speaks over a new connection."""
+
+
+@dataclass(eq=False, slots=True)
+class TlsAcceptor:
+    """Accepts at ``listening``, and makes connections of those whose handshake succeeds. Close it when done."""
+
+    listening: socket.socket
+    context: ssl.SSLContext
+    limits: Limits
+    make: Make
+    _pending: dict[asyncio.Task[None], float] = field(default_factory=dict)
+    _of_peer: Counter[str] = field(default_factory=Counter)
+    _accepting: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def at(cls, host: str, port: int, *, context: ssl.SSLContext, limits: Limits, make: Make) -> TlsAcceptor:
+        """Listens at an address. Raises ``OSError``."""
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, *_, address = found[0]
+        return cls(socket.create_server(address[:2], family=family, backlog=MOST), context, limits, make)
+
+    def start(self) -> TlsAcceptor:
+        """Begins to accept."""
+        self.listening.setblocking(False)
+        self._accepting = asyncio.create_task(self._accept())
+        return self
+
+    def close(self) -> None:
+        """Ends listening, and what has not become a connection yet."""
+        for task in (self._accepting, *self._pending):
+            if task is not None:
+                task.cancel()
+        self.listening.close()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, address = await loop.sock_accept(self.listening)
+            except OSError as error:
+                LOG.warning("a connection could not be accepted", extra={"error": error.strerror or str(error)})
+                await asyncio.sleep(_PAUSE)
+                continue
+            peer = str(address[0])
+            if not self._has_place(peer):
+                connection.close()
+                continue
+            self._of_peer[peer] += 1
+            task = asyncio.create_task(self._shake_hands(connection))
+            self._pending[task] = loop.time()
+            task.add_done_callback(partial(self._ended, connection, peer))
+
+    def _has_place(self, peer: str) -> bool:
+        if self._of_peer[peer] >= MOST_OF_PEER:
+            return False
+        if len(self._pending) < MOST:
+            return True
+        oldest, since = next(iter(self._pending.items()))
+        if asyncio.get_running_loop().time() - since < DISPLACED_AFTER:
+            return False
+        oldest.cancel()
+        return True
+
+    async def _shake_hands(self, connection: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self.make,
+                connection,
+                ssl=self.context,
+                ssl_handshake_timeout=self.limits.handshake,
+                ssl_shutdown_timeout=self.limits.handshake,
+            )
+        except OSError:  # of the client, or of TLS: nobody was let in
+            connection.close()
+
+    def _ended(self, connection: socket.socket, peer: str, task: asyncio.Task[None]) -> None:
+        """The handshake is over; one that was cancelled may not even have begun."""
+        del self._pending[task]
+        self._of_peer[peer] -= 1
+        if not self._of_peer[peer]:
+            del self._of_peer[peer]
+        if task.cancelled():
+            connection.close()
