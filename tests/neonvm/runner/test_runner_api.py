@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from deploy.neonvm.network.plain_http import Reply
 from deploy.neonvm.objects.pods import MOVED_AWAY
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.wire import Decided
+from deploy.neonvm.remote.tls_authority import MigrationAuthority
 from deploy.neonvm.runner.decisions import Decisions
 from deploy.neonvm.runner.pod_runner import Ending
+from deploy.neonvm.runner.qmp_gate import Standing
 from protocol.units import Seconds
 from tests.neonvm.qemu.fakes import FakeGuestDaemon
 from tests.neonvm.runner.one_pod import Pod, running, scripted_daemon
@@ -139,6 +142,49 @@ async def test_a_certificate_is_for_this_pods_own_key_and_its_files_do_not_stay(
     given = {"move": "m1", "certificate": "nonsense", "authority": ""}
     assert "cannot be read" in (await pod.ask("PUT", "/tls/certificate", given)).text
     assert [name for name in os.listdir(tmp_path) if name.startswith("tls-")] == []  # noqa: PTH208 - as the kernel says it
+
+
+async def test_a_guest_may_be_sent_once_qemu_has_the_certificate_of_the_open_move(pod: Pod) -> None:
+    """QEMU is told itself to use it, so no client can leave it out; a later move needs one of its own."""
+    told = pod.hypervisor.machine.calls
+    assert await pod.runner.standing() == Standing(most_plugged=1792 * 1024**2)
+    await pod.ask("POST", "/handover", {"move": "m1", "decision": "open"})
+    assert await pod.runner.standing() == Standing(is_open=True, most_plugged=1792 * 1024**2)
+    await certify(pod, "m1")
+    assert [name for name, _ in told if not name.startswith("query")] == ["object-add", "migrate-set-parameters"]
+    route = {"tls-creds": "migration-tls", "tls-hostname": "target.migration.local"}
+    assert dict(told)["migrate-set-parameters"] == route
+    assert await pod.runner.standing() == Standing(is_open=True, has_certificate=True, most_plugged=1792 * 1024**2)
+    await pod.ask("POST", "/handover", {"move": "m2", "decision": "open"})
+    assert not (await pod.runner.standing()).has_certificate
+    pod.hypervisor.machine.answers["query-status"] = {"status": "postmigrate"}
+    await pod.ask("POST", "/handover", {"move": "m2", "decision": "given"})
+    now = await pod.runner.standing()
+    assert (now.is_open, now.is_given, now.has_sent) == (False, True, True)
+
+
+async def test_a_guest_may_come_once_qemu_has_a_certificate(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
+    pod = Pod(tmp_path, daemon, receives=True)
+    life = await pod.begin()
+    answers = pod.hypervisor.machine.answers
+    answers["query-status"] = {"status": "inmigrate"}
+    await certify(pod, "m1")
+    now = await pod.runner.standing()
+    assert (now.receives, now.has_certificate) == (True, True)
+    answers["query-status"] = {"status": "running"}
+    now = await pod.runner.standing()
+    assert (now.receives, now.has_certificate, now.has_sent) == (False, False, False)
+    pod.hypervisor.machine.fail("over")
+    await life
+
+
+async def certify(pod: Pod, move: str) -> None:
+    """Gives the pod the certificate of a move, as a controller does."""
+    authority = MigrationAuthority(move, time.time())
+    request = (await pod.ask("POST", "/tls/request", {"move": move})).text.encode()
+    certificate = authority.signed(request, "source.migration.local").decode()
+    given = {"move": move, "certificate": certificate, "authority": authority.certificate.decode()}
+    assert (await pod.ask("PUT", "/tls/certificate", given)).status == "200 OK"
 
 
 async def test_frames_are_led_to_the_pod(pod: Pod) -> None:
