@@ -9,6 +9,7 @@ from typing import Final
 from deploy.neonvm.ports import NetworkError
 
 _SECONDS: Final = 20.0
+_PACKAGES: Final = {"nft": "nftables"}
 
 
 async def run(*command: str, lines: Iterable[str] = ()) -> str:
@@ -18,7 +19,8 @@ async def run(*command: str, lines: Iterable[str] = ()) -> str:
             *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
     except FileNotFoundError as error:
-        raise NetworkError(f"{command[0]} is not installed; on Debian: sudo apt-get install iproute2") from error
+        package = _PACKAGES.get(command[0], "iproute2")
+        raise NetworkError(f"{command[0]} is not installed; on Debian: sudo apt-get install {package}") from error
     text = "".join(f"{line}\n" for line in lines).encode()
     try:
         async with asyncio.timeout(_SECONDS):

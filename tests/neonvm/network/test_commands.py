@@ -28,6 +28,12 @@ async def test_a_missing_program_is_reported_with_the_remedy() -> None:
         await run("no-such-program")
 
 
+async def test_missing_nft_names_its_own_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(NetworkError, match="nft is not installed; on Debian: sudo apt-get install nftables"):
+        await run("nft", "-f", "-")
+
+
 async def test_a_cancelled_call_has_ended_its_command_when_it_returns(tmp_path: Path) -> None:
     """The command says its process number through a named pipe, so that the test knows when it runs."""
     pipe = tmp_path / "pipe"
