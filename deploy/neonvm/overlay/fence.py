@@ -113,6 +113,7 @@ table bridge {TABLE} {{
   chain from_itself {{
     ether type 0x8035 ether daddr ff:ff:ff:ff:ff:ff accept
     iifname . arp saddr ip @taps arp saddr ether . arp saddr ip @known goto addressed
+    udp sport 67 counter name spoofed drop
     iifname . ip saddr @taps goto addressed
     counter name spoofed drop
   }}

@@ -67,6 +67,7 @@ class TapSockets:
     def restore(self) -> None:
         """Listens again at the places that an earlier process has made. Raises ``OSError``."""
         self._root.mkdir(parents=True, exist_ok=True)
+        self._root.chmod(0o755)  # an earlier version let everybody write here
         for each in self._root.iterdir():
             if is_place(each.name):
                 self._listen(each)

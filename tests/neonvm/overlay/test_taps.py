@@ -83,6 +83,7 @@ async def test_program_that_comes_back_serves_pods_that_wait(root: Path) -> None
     (outside / "kept").write_text("")
     flat = root / "flat"
     flat.mkdir()
+    flat.chmod(0o777)
     (flat / "0f5ac0de-uid").mkdir()
     (flat / "0f5ac0de-uid" / "filled").write_text("x" * 1000)
     (flat / "0f5ac0de-uid" / "link").symlink_to(outside)
@@ -96,7 +97,7 @@ async def test_program_that_comes_back_serves_pods_that_wait(root: Path) -> None
     after = TapSockets(flat, program.serve)
     after.restore()
     os.close((await waiting).descriptor)
-    assert [each.name for each in flat.iterdir()] == ["place-7"]
+    assert ([each.name for each in flat.iterdir()], flat.stat().st_mode & 0o777) == (["place-7"], 0o755)
     assert (outside / "kept").exists()
     after.close()
 
