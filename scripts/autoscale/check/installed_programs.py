@@ -18,6 +18,7 @@ AGENT: Final = "autoscaling-agent"
 INJECTOR: Final = "autoscaling-injector"
 GROUPS: Final = "autoscaling-groups"
 DEVICES: Final = "neonvm-devices"
+NETWORK: Final = "neonvm-network"
 KUBE_SCHEDULER: Final = "kube-scheduler"
 LEADING: Final = "_leading"
 """What the name of the metric ends with that is 1 in the replica that leads."""
@@ -54,7 +55,7 @@ PROGRAMS: Final = (
     Program("autoscaling-expander", metrics=10295, tls=(10296,)),
     Program("neonvm-controller", leases=("neonvm-controller",), metrics=10293),
     Program(DEVICES, is_daemon=True, metrics=10291),
-    Program("neonvm-network", is_daemon=True),
+    Program(NETWORK, is_daemon=True),
 )
 
 _TAG: Final = re.compile(r":([A-Za-z0-9_][A-Za-z0-9_.-]*)(?:@.*)?$")

@@ -313,5 +313,9 @@ def leaves_two_unready(facts: Facts) -> Facts:
     return both(in_list("nodes", "node-1", not_ready), in_list("nodes", "node-2", not_ready))(facts)
 
 
+def no_network(each: Obj) -> None:
+    each["status"]["allocatable"]["autoscaling.neon.tech/flat-network"] = "0"
+
+
 def no_devices(each: Obj) -> None:
     each["status"]["allocatable"]["autoscaling.neon.tech/guest-devices"] = "0"

@@ -31,6 +31,7 @@ from tests.scripts.check.changes import (
     migration,
     no_answer,
     no_devices,
+    no_network,
     node_lease,
     not_ready,
     not_served,
@@ -421,6 +422,12 @@ FAULTS = (
         "nodes-devices",
         "node node-1 offers no autoscaling.neon.tech/guest-devices",
         both(in_list("nodes", "node-1", no_devices), in_list("nodes", "node-2", no_devices)),
+    ),
+    Fault("nodes-network", "node node-2 offers no autoscaling", in_list("nodes", "node-2", no_network), WARNING),
+    Fault(
+        "nodes-network",
+        "node node-1 offers no autoscaling.neon.tech/flat-network",
+        both(in_list("nodes", "node-1", no_network), in_list("nodes", "node-2", no_network)),
     ),
     Fault(
         "nodes-accelerate",

@@ -193,7 +193,11 @@ def node(name: str) -> Obj:
     return {
         "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}},
         "status": {
-            "allocatable": {"cpu": "8", "autoscaling.neon.tech/guest-devices": "1k"},
+            "allocatable": {
+                "cpu": "8",
+                "autoscaling.neon.tech/guest-devices": "1k",
+                "autoscaling.neon.tech/flat-network": "1k",
+            },
             "conditions": [{"type": "Ready", "status": "True"}],
         },
     }

@@ -7,11 +7,14 @@ from typing import Final
 from protocol.kubernetes.objects import Json, child, flag, items, labels_of, name_of, text
 from scripts.autoscale.check.facts import Facts
 from scripts.autoscale.check.finding import Found, Level, Problem
-from scripts.autoscale.check.installed_programs import DEVICES, installed
+from scripts.autoscale.check.installed_programs import DEVICES, NETWORK, installed
 from scripts.autoscale.check.looks import UnseenError
 
 RESOURCES: Final = ("autoscaling.neon.tech/guest-devices", "neonvm/kvm")
 """What a device plugin offers: ours on every node, the original's where there is KVM."""
+
+FLAT_NETWORK: Final = "autoscaling.neon.tech/flat-network"
+"""What our network program offers on a node whose frames it filters."""
 
 _OS: Final = "kubernetes.io/os"
 
@@ -54,7 +57,7 @@ def _for_guests(facts: Facts) -> list[Json]:
 
 def offer_devices(facts: Facts) -> Found:
     """Whether each node offers what the pods of VMs ask for."""
-    offered = {name_of(node).name: _offers(node) for node in _for_guests(facts)}
+    offered = {name_of(node).name: _offers(node, *RESOURCES) for node in _for_guests(facts)}
     if DEVICES not in installed(facts) and not any(offered.values()):
         raise UnseenError(f"no device plugin is installed ({DEVICES}): guests are emulated")
     level = Level.WARNING if any(offered.values()) else Level.FAILURE
@@ -66,9 +69,20 @@ def offer_devices(facts: Facts) -> Found:
     return Found(f"{len(offered)} nodes", problems)
 
 
-def _offers(node: Json) -> bool:
+def _offers(node: Json, *resources: str) -> bool:
     amounts = child(node, "status", "allocatable")
-    return any(str(amounts.get(each, "0")) not in ("0", "") for each in RESOURCES)
+    return any(str(amounts.get(each, "0")) not in ("0", "") for each in resources)
+
+
+def offer_network(facts: Facts) -> Found:
+    """Return the nodes that cannot plug VMs into the flat network."""
+    if NETWORK not in installed(facts):
+        raise UnseenError(f"the flat network of VMs is not installed ({NETWORK})")
+    nodes = _for_guests(facts)
+    said = f"offers no {FLAT_NETWORK}: VMs with spec.extraNetwork are not placed there"
+    names = [name_of(node).name for node in nodes if not _offers(node, FLAT_NETWORK)]
+    level = Level.FAILURE if len(names) == len(nodes) else Level.WARNING
+    return Found(f"{len(nodes)} nodes", [Problem(name, f"node {name} {said}", level) for name in names])
 
 
 def accelerate(facts: Facts) -> Found:

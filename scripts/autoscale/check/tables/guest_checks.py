@@ -28,6 +28,15 @@ CHECKS: Final = (
         " spec.nodeName={subject}",
     ),
     Check(
+        "nodes-network",
+        Section.NODES,
+        "nodes offer the flat network",
+        guest_nodes.offer_network,
+        "Pods of VMs with `spec.extraNetwork` ask for `autoscaling.neon.tech/flat-network`. A node without it filters"
+        " no frames: its kernel lacks nftables for bridges, or the kubelet's folder is elsewhere. The log says which.",
+        "kubectl -n {namespace} logs -l app.kubernetes.io/name=neonvm-network --prefix",
+    ),
+    Check(
         "nodes-accelerate",
         Section.NODES,
         "guests run on KVM",
