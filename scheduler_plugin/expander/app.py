@@ -27,7 +27,7 @@ from protocol.runtime.followed_file import FollowedFile
 from scheduler_plugin.expander.cluster_size import ClusterSize, NodeApi
 from scheduler_plugin.expander.failures import Failures
 from scheduler_plugin.expander.judge import judge
-from scheduler_plugin.expander.service import CHANNEL_OPTIONS, Expander
+from scheduler_plugin.expander.service import CHANNEL_OPTIONS, MOST_AT_ONCE, Expander
 from scheduler_plugin.expander.settings import ExpanderSettings, SettingsFollower, host_and_port, parse_settings
 from scheduler_plugin.expander.telemetry import LOG, Telemetry
 from scheduler_plugin.expander.tls import credentials, followed
@@ -96,7 +96,7 @@ def _api(environment: Mapping[str, str], clock: Clock, stack: AsyncExitStack) ->
 async def _serve(
     settings: ExpanderSettings, expander: Expander, telemetry: Telemetry, stack: AsyncExitStack
 ) -> Addresses:
-    server = grpc.aio.server(options=CHANNEL_OPTIONS)
+    server = grpc.aio.server(options=CHANNEL_OPTIONS, maximum_concurrent_rpcs=MOST_AT_ONCE)
     server.add_generic_rpc_handlers((expander.handler(),))
     if settings.tls is None:
         port = server.add_insecure_port(settings.listen)

@@ -25,10 +25,15 @@ from scheduler_plugin.expander.wire import MalformedScaleUpError, decode_scale_u
 LARGEST_MESSAGE: Final = 128 * 1024**2
 """What the autoscaler's client allows in either direction."""
 
+MOST_AT_ONCE: Final = 4
+"""The autoscaler asks one question at a time, and each may have ``LARGEST_MESSAGE``."""
+
 CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", LARGEST_MESSAGE),
     ("grpc.max_send_message_length", LARGEST_MESSAGE),
     ("grpc.so_reuseport", 0),
+    ("grpc.max_concurrent_streams", MOST_AT_ONCE),
+    ("grpc.max_connection_idle_ms", 300_000),
 )
 
 Judge = Callable[[ScaleUp], Mapping[str, Judgement]]

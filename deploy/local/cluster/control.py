@@ -64,6 +64,12 @@ class ControlResponse(msgspec.Struct, frozen=True):
     """Objects that the controllers cannot read and leave as they were, with the reason."""
 
 
+PATIENCE: Final = 5.0
+"""Seconds in which a client has to say what it wants: every user of the machine may connect."""
+
+MOST_CONNECTIONS: Final = 64
+"""At a time; a newer one takes the place of the oldest."""
+
 EXPOSE_SERVICE: Final = "expose-service"
 STOP_KUBELET: Final = "stop-kubelet"
 START_KUBELET: Final = "start-kubelet"
@@ -100,15 +106,21 @@ async def control_endpoint(
 ) -> AsyncIterator[None]:
     """Answers while the context is open."""
     token = secrets.token_hex(16)
+    connections: dict[asyncio.StreamWriter, None] = {}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(connections) >= MOST_CONNECTIONS:
+            next(iter(connections)).transport.abort()
+        connections[writer] = None
         try:
-            line = await reader.readline()
+            async with asyncio.timeout(PATIENCE):
+                line = await reader.readline()
             writer.write(msgspec.json.encode(await _answer(line, token, ways, status, actions)) + b"\n")
             await writer.drain()
-        except (OSError, ValueError):  # ValueError: a line that does not end
+        except (OSError, ValueError):  # ValueError: a line that does not end; a time-out is an OSError
             return  # the client has gone
         finally:
+            del connections[writer]
             writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from deploy.local.cluster import control
 from deploy.local.cluster.control import ControlResponse, NoAnswerError, Ways, ask_cluster, control_endpoint
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.service_forwards import ServiceForwards
@@ -89,3 +91,20 @@ async def test_what_is_no_request_or_shows_no_token_changes_nothing(folder: Clus
 async def test_a_cluster_that_does_not_run_is_said_with_what_starts_it(tmp_path: Path) -> None:
     with pytest.raises(NoAnswerError, match="the cluster 'test' does not run; start it: autoscale local up"):
         await ask_cluster(ClusterFolder("test", tmp_path), "status")
+
+
+async def test_silent_connections_are_ended(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every user of the machine may connect, and none may take all places."""
+    monkeypatch.setattr(control, "MOST_CONNECTIONS", 2)
+    port = json.loads(folder.control.read_text())["port"]
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+    assert (await ask_cluster(folder, "status")).error == ""
+    async with asyncio.timeout(5):
+        with suppress(ConnectionResetError):
+            assert await silent[0][0].read() == b""
+    monkeypatch.setattr(control, "PATIENCE", 0.05)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+    for each in (writer, *(writer for _, writer in silent)):
+        each.close()
