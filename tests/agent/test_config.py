@@ -15,7 +15,7 @@ from protocol.units import Bytes, Seconds
 HOLD = parse_policy([{"hold": {"window": "30s"}}], "cpu")
 WHOLE = """
 cpu: {target: 0.7, pressureDeadband: 0.2, pressureFrom: 0.4, pressureFull: 0.9, reach: 2}
-memory: {target: 0.8, kernelAllowance: 64Mi, pressureThreshold: 0.2, pressureStep: 0.5}
+memory: {target: 0.8, kernelAllowance: 64Mi, pressureThreshold: 0.2, pressureStep: 0.5, killHold: 5m}
 smoothing: {cpu: [hold: {window: 30s}], maxGap: 1500ms}
 timing: {tick: 10, tickJitter: 1s, migratingTick: 1, startSpread: 0, unfinishedShrink: 9s, settle: 1,
   stale: 4s, scrape: 500ms}
@@ -25,7 +25,7 @@ timing: {tick: 10, tickJitter: 1s, migratingTick: 1, startSpread: 0, unfinishedS
 def test_a_document_changes_what_it_names() -> None:
     assert read_policy(WHOLE, Policy()) == Policy(
         cpu=CpuPolicy(0.7, 0.2, 0.4, 0.9, 2.0),
-        memory=MemoryPolicy(0.8, Bytes(64 * 1024**2), 0.2, 0.5),
+        memory=MemoryPolicy(0.8, Bytes(64 * 1024**2), 0.2, 0.5, Seconds(300.0)),
         smoothing=Smoothing(HOLD, DEFAULT_MEMORY, Seconds(1.5)),
         timing=Timing(
             tick=Seconds(10.0),

@@ -192,7 +192,7 @@ MONITOR: Final[tuple[Obj, ...]] = (
 )
 POLICY: Final = b"""\
 cpu: {target: 0.7, pressureDeadband: 0.2, reach: 2}
-memory: {target: 0.8, kernelAllowance: 64Mi, pressureStep: 0.5}
+memory: {target: 0.8, kernelAllowance: 64Mi, pressureStep: 0.5, killHold: 5m}
 smoothing: {cpu: [hold: {window: 30s}, sustain: {over: 3}], memory: default, maxGap: 1500ms}
 timing: {tick: 10, tickJitter: 1s, stale: 1m30s}
 """
