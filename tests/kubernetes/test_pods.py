@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 import subprocess
@@ -13,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from deploy.kube.client import ApiError, client_from_kubeconfig
 from deploy.local.kubernetes.programs.images import APPLETS, Image, write_image
+from protocol.messages import ObjectName
 from tests.kubernetes.real_kubernetes import VERSION, RealKubernetes, busybox_pod, eventually
 
 pytestmark = pytest.mark.kubernetes
@@ -172,3 +175,16 @@ def test_an_image_that_is_loaded_is_on_every_node(cluster: RealKubernetes, tmp_p
     names = [f"pod/loaded-on-{node}" for node in NODES]
     cluster.wait("jsonpath={.status.phase}=Succeeded", *names)
     cluster.kubectl("delete", *names, "--wait=false")
+
+
+def test_pod_is_asked_at_its_own_loopback(servers: RealKubernetes) -> None:
+    """As ``autoscale explain`` asks our programs: by the API server's WebSocket, with a person's client certificate."""
+
+    async def asked(pod: str) -> bytes:
+        async with client_from_kubeconfig(servers.kubeconfig) as client:
+            return await client.pod_get(ObjectName("default", pod), 8080, "/")
+
+    assert [asyncio.run(asked(pod)).strip() for pod in ("one", "two")] == [b"one", b"two"]
+    assert "127.0.0.1" in servers.kubectl("logs", "two").splitlines()[-1]
+    with pytest.raises(ApiError, match='pods "none" not found'):
+        asyncio.run(asked("none"))

@@ -36,8 +36,15 @@ class Program:
 
     def ask(self, method: str, port: int, path: str, body: object = None) -> tuple[int, Any]:
         """Status and content of one answer of the program. Raises ``OSError`` where there is none."""
-        namespace = f"/proc/{self.place.holder}/ns/net"
-        return asked(namespace, self.place.address, method, port, path, body=body)
+        return asked(self._namespace, self.place.address, method, port, path, body=body)
+
+    def explains(self, port: int, path: str) -> tuple[int, Any]:
+        """What it answers to who comes from its own loopback, as a port-forward does."""
+        return asked(self._namespace, "127.0.0.1", "GET", port, path)
+
+    @property
+    def _namespace(self) -> str:
+        return f"/proc/{self.place.holder}/ns/net"
 
 
 def listens(place: Place, port: int) -> bool:

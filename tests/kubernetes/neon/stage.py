@@ -129,7 +129,7 @@ class Stage:
 
     def booked(self, ours: Program) -> dict[str, list[Resources]]:
         """By node: what our scheduler has reserved there for each pod of a VM."""
-        nodes = ours.ask("GET", METRICS, "/nodes")[1]["nodes"]
+        nodes = ours.explains(METRICS, "/nodes")[1]["nodes"]
         return {
             node["name"]: [
                 Resources.parse(pod["reserved"]["cpu"], pod["reserved"]["mem"]) for pod in node["pods"] if pod["vm"]

@@ -27,6 +27,6 @@ async def test_it_is_refused_until_the_operator_admits_it_and_then_holds_a_whole
     assert await stage.permit("db") == "3250m cpu, 8Gi"
     guest.load(0.2)
     await stage.has("db", "500m", "2Gi")
-    status, explained = ours.ask("GET", METRICS, "/explain/default/db")
+    status, explained = ours.explains(METRICS, "/explain/default/db")
     assert status == 200, explained
     assert guest.refused == []
