@@ -221,7 +221,8 @@ def test_the_accounts_of_pods_that_are_there_are_asked_about() -> None:
     found = wanted_by_accounts(replace(good(), vm_pods=Seen([sidecar])))
     patch = Right("patch", "vm.neon.tech", "virtualmachines")
     assert found["default:vm-agent"] == {
-        replace(patch, verb=verb, namespace="default") for verb in ("get", "watch", "patch")
+        *(replace(patch, verb=verb, namespace="default") for verb in ("get", "watch", "patch")),
+        Right("create", "", "events", "default"),
     }
     assert patch in found[f"{NAMESPACE}:autoscaling-scheduler"]
     assert Right("create", "", "pods/binding") in found[f"{NAMESPACE}:autoscaling-scheduler"]
