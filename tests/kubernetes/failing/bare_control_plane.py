@@ -50,7 +50,7 @@ _MANIFESTS: Final = (
 )
 _POLICIES: Final = "kubernetes/policies"
 _IDENTITIES: Final = frozenset({
-    *("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
+    *("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Secret"),
     *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
 })  # fmt: skip
 _DEFAULT_ACCOUNT: Final = {
