@@ -3,13 +3,14 @@
 The annotation ``autoscaling.neon.tech/permit`` holds ``{"vCPUs": "750m", "mem": "3Gi"}``: absolute amounts, never
 slots. It is written before an increase is answered.
 
-``autoscaling.neon.tech/permit-writer`` beside it says which process wrote it and by which of its decisions. So no two
-writes are equal: an API server that is told what an object says already leaves its version as it is, and a write that
-was lost could still land on it.
+``autoscaling.neon.tech/permit-writer`` beside it says which process wrote it, by which of its decisions and for which
+agents. So no two writes are equal: an API server that is told what an object says already leaves its version as it is,
+and a write that was lost could still land on it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -25,6 +26,9 @@ class _Permit(msgspec.Struct, frozen=True):
     vCPUs: WireQuantity  # noqa: N815 - the name on the wire
     mem: WireQuantity
 
+
+MOST_HOLDERS: Final = 4
+"""A VM has one agent, and two while the form of agents is changed."""
 
 _DECODER: Final = msgspec.json.Decoder(_Permit)
 
@@ -52,21 +56,33 @@ def decode_permit(text: str) -> Resources:
     return Resources(cpu_from_wire("vCPUs", found.vCPUs), mem_from_wire("mem", found.mem))
 
 
-def encode_writer(process: str, revision: int) -> str:
-    """Which process writes a permit, and by which of its decisions.
+def encode_writer(process: str, revision: int, agents: Sequence[str] = ()) -> str:
+    """Which process writes a permit, by which of its decisions, and the UIDs of the pods whose agents may hold it.
 
     >>> encode_writer("scheduler-0a1b2c3d.1", 17)
     'scheduler-0a1b2c3d.1/17'
+    >>> encode_writer("scheduler-0a1b2c3d.1", 17, ["uid-1", "uid-2"])
+    'scheduler-0a1b2c3d.1/17/uid-1,uid-2'
     """
-    return f"{process}/{revision}"
+    return f"{process}/{revision}/{','.join(agents)}" if agents else f"{process}/{revision}"
 
 
 def decode_writer(text: str) -> str:
     """Which process wrote a permit. Releases up to 0.2 say nothing else.
 
-    >>> decode_writer("scheduler-0a1b2c3d.1/17")
+    >>> decode_writer("scheduler-0a1b2c3d.1/17/uid-1")
     'scheduler-0a1b2c3d.1'
     >>> decode_writer("scheduler-0a1b2c3d.1")
     'scheduler-0a1b2c3d.1'
     """
     return text.partition("/")[0]
+
+
+def decode_holders(text: str) -> tuple[str, ...]:
+    """The UIDs of the pods whose agents may hold the permit; the one that was answered last comes first.
+
+    >>> decode_holders("scheduler-0a1b2c3d.1/17/uid-1,uid-2"), decode_holders("scheduler-0a1b2c3d.1/17")
+    (('uid-1', 'uid-2'), ())
+    """
+    _, _, agents = text.partition("/")[2].partition("/")
+    return tuple(agents.split(",", MOST_HOLDERS)[:MOST_HOLDERS]) if agents else ()

@@ -39,7 +39,7 @@ from protocol.names import (
     BOOTING,
     LABEL_ENABLED,
 )
-from protocol.permits import decode_permit, encode_permit
+from protocol.permits import decode_holders, decode_permit, encode_permit
 from protocol.units import ZERO, Bytes, MilliCpu, Resources
 from protocol.virtual_machine import Bounds, VirtualMachine, parse_virtual_machine
 from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire, slot_count_from_wire
@@ -117,6 +117,8 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         use=vm.use,
         actual=None if vm.phase in WITHOUT_GUEST else _or_most(vm.actual, vm, "status."),
         permit=_or_most(vm.permit, vm, _PERMIT),
+        holders=decode_holders(vm.annotations.get(ANNOTATION_PERMIT_WRITER, "")),
+        is_permit_known=not any(problem.startswith(_PERMIT) for problem in vm.problems),
         pod=ObjectName(vm.name.namespace, vm.pod_name) if vm.pod_name else None,
         stays_because=_stays_because(vm),
         auto_migration=_auto_migration(vm),

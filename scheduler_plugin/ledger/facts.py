@@ -173,6 +173,8 @@ class VmFacts(msgspec.Struct, frozen=True):
     is the resourceVersion as a number. ``stays_because`` says why the scheduler must not move it by itself, None where
     it may; ``auto_migration`` is what the VM says about that, None where it says nothing. ``phase`` is
     ``status.phase``, ``constraints`` are what it demands of its node.
+    ``is_permit_known``: it can be read; otherwise ``permit`` is the most that it may be. ``holders`` are the UIDs of
+    the pods whose agents may hold it, the one that was answered last first; empty if they are not known.
     ``has_agent``: autoscaling is enabled, so an agent may hold permits; ``granted`` is what the original's scheduler
     says that it granted the agent. ``unreadable`` is why the object cannot be read (empty where it can); then ``use``
     is the most that it may be, as far as that ``is_bounded``.
@@ -196,6 +198,8 @@ class VmFacts(msgspec.Struct, frozen=True):
     constraints: PodConstraints = UNCONSTRAINED
     first_requests: Resources | None = None
     after_restart: Resources | None = None
+    is_permit_known: bool = True
+    holders: tuple[str, ...] = ()
 
 
 class MigrationPhase(Enum):

@@ -41,14 +41,11 @@ def decide(state: LedgerState, claim: Claim, request: AgentRequest, agent: str, 
     policy = state.nodes[claim.node].policy
     if policy is None:
         raise NotReadyError(f"node {claim.node} of pod {request.pod} is not known yet")
-    reserved, outside, persist = account.reserved, False, None
-    if not account.has_agent:
-        permit = bounded(account, request.resources).at_most(account.in_use)
-        _note_denial(state, claim, ZERO, now)
-    else:
-        message = Message(claim.pod.uid, agent, request.sequence, request.resources, request.last_permit)
-        _require_turn(state, account, message, now)
-        permit, persist, outside = _decided(state, claim, account, message, now)
+    reserved = account.reserved
+    message = Message(claim.pod.uid, agent, request.sequence, request.resources, request.last_permit)
+    if account.has_agent:
+        _require_turn(state, claim, account, message, now)
+    permit, persist, outside = _decided(state, claim, account, message, now)
     if request.metrics is not None:
         claim.metrics = request.metrics
     if account.reserved != reserved:
@@ -72,26 +69,29 @@ def _decided(
     if account.is_unproven and last is not None:
         permit = permit.at_least(wanted.at_most(last))
         account.honour(permit, now)
-    persist = account.answer(message, permit, now, revision, state.claims)
-    _note_denial(state, claim, wanted.minus_or_zero(by_room.at_least(permit)), now)
+    persist = account.answer(message, permit, now, revision, state.nodes[claim.node].claims)
+    unmet = wanted.minus_or_zero(by_room.at_least(permit)) if account.has_agent else ZERO
+    _note_denial(state, claim, unmet, now)
     return permit, persist, outside
 
 
-def _require_turn(state: LedgerState, account: VmAccount, message: Message, now: Instant) -> None:
+def _require_turn(state: LedgerState, claim: Claim, account: VmAccount, message: Message, now: Instant) -> None:
     """Raises ``OtherAgentError`` if another agent is answered."""
-    rival = account.rival_of(message, now, state.claims)
+    rival = account.rival_of(message, now, state.nodes[claim.node].claims)
     if rival is None:
         return
-    account.turn_away(message)
-    where, ago = state.claims[rival].pod.name, now - account.heard_at
+    account.turn_away(message, now)
+    where, left = state.claims[rival].pod.name, account.turn_until - now
     raise OtherAgentError(
-        f"VM {account.name} is looked after by the agent in pod {where}, heard {ago:.0f} s ago: run one form of agent"
-        " for a VM"
+        f"VM {account.name} is looked after by the agent in pod {where}: run one form of agent for a VM, or wait"
+        f" {left:.0f} s in case that one is gone"
     )
 
 
 def _by_room(state: LedgerState, claim: Claim, account: VmAccount, message: Message, wanted: Resources) -> Resources:
     """``wanted`` as far as the VM has it, its agent holds it, or there is room."""
+    if not account.has_agent:
+        return wanted.at_most(account.in_use)
     if wanted.within(account.reserved) and not any(state.nodes[each.node].over.any for each in account.hosts):
         return wanted
     own = account.in_use.at_least((message.last_permit or ZERO).at_most(account.reserved))

@@ -19,7 +19,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple, Never
+from typing import Final, NamedTuple, Never
 
 from msgspec.structs import replace
 
@@ -46,6 +46,9 @@ class Stored(NamedTuple):
     outcome: str
     why: str = ""
     facts: VmFacts | None = None
+
+
+NOT_WANTED: Final = Stored("refused", "the VM has an agent again")
 
 
 class PermitWriter:
@@ -94,7 +97,8 @@ class PermitWriter:
     async def _write(self, order: PersistPermit, turn: _Turn) -> Stored:
         ended = Stored("unknown", "the write was given up")
         try:
-            ended = self._judged(order, await self._stored_facts(order, turn))
+            facts = await self._stored_facts(order, turn)
+            ended = self._judged(order, facts) if self._context.ledger.wants(order) or facts else NOT_WANTED
         except ApiError as error:
             ended = Stored("refused" if isinstance(error, ApiRefusedError) else "unknown", str(error))
         finally:
@@ -109,9 +113,9 @@ class PermitWriter:
         """Whether the object that came back holds what was ordered."""
         if facts is None:
             return Stored("lost", "the VirtualMachine is gone")
-        if facts.permit is not None and order.permit.within(facts.permit):
+        if facts.permit is not None and facts.is_permit_known and order.permit.within(facts.permit):
             return Stored("stored", facts=facts)
-        kept = "nothing" if facts.permit is None else str(facts.permit)
+        kept = "nothing that can be read" if facts.permit is None or not facts.is_permit_known else str(facts.permit)
         why = f"wrote the permit {order.permit}, the API server stored {kept}: a webhook or a policy changed it"
         return Stored("altered", why, facts)
 
@@ -119,7 +123,7 @@ class PermitWriter:
         """The VM with the permit on it; None where there is no such VM any more. Raises ``ApiError``."""
         began = self._context.clock.now()
         vm = self._context.feed.vms.facts.get(order.vm)
-        while vm is not None and vm.uid == order.uid:
+        while vm is not None and vm.uid == order.uid and self._context.ledger.wants(order):
             turn.version = number(vm.resource_version)
             try:
                 return await self._stored_on(vm, order)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -37,6 +38,11 @@ def drops(obj: Obj) -> None:
     obj["metadata"]["annotations"].pop(ANNOTATION_PERMIT, None)
 
 
+def spoils(obj: Obj) -> None:
+    """A webhook that writes what is no permit."""
+    obj["metadata"]["annotations"][ANNOTATION_PERMIT] = "{"
+
+
 def lowers(obj: Obj) -> None:
     """A webhook that allows 3 CPUs."""
     obj["metadata"]["annotations"][ANNOTATION_PERMIT] = json.dumps({"vCPUs": 3, "mem": "4Gi"})
@@ -51,7 +57,10 @@ async def asks(scheduler: Running, pod: Obj, cpu: int, sequence: int, last: int 
     return body["permit"]["vCPUs"] if answer.status_code == 200 else (answer.status_code, body["error"])
 
 
-@pytest.mark.parametrize(("webhook", "kept"), [(drops, "nothing"), (lowers, "3 cpu, 4Gi")])
+@pytest.mark.parametrize(
+    ("webhook", "kept"),
+    [(drops, "nothing that can be read"), (spoils, "nothing that can be read"), (lowers, "3 cpu, 4Gi")],
+)
 async def test_permit_that_a_webhook_changes_is_not_answered(
     cluster: FakeCluster, clock: FakeClock, webhook: Any, kept: str
 ) -> None:
@@ -67,6 +76,8 @@ async def test_permit_that_a_webhook_changes_is_not_answered(
         metrics = (await scheduler.probe("metrics")).text
         assert 'autoscale_scheduler_permit_writes_total{outcome="altered"} 1.0' in metrics
         cluster.webhook = None
+        assert await asks(scheduler, POD, 1, 2, 1) == 1
+        await clock.advance(1)
         assert await asks(scheduler, NEIGHBOUR, 6, 1, 1) == 6
     async with running(cluster, clock, identity="successor") as successor:
         assert await asks(successor, NEIGHBOUR, 6, 2, 6) == 6
@@ -128,6 +139,26 @@ async def test_opt_out_and_in_behind_the_agents_back(cluster: FakeCluster, clock
         assert await asks(scheduler, POD, 8, 2, 8) == 2
 
 
+async def test_take_back_ends_when_the_vm_is_opted_in_again(cluster: FakeCluster, clock: FakeClock) -> None:
+    """The write meets a conflict with the edit that opts the VM in."""
+    async with settled(cluster, clock) as scheduler:
+        assert await asks(scheduler, POD, 8, 1, 1) == 8
+        held = asyncio.Event()
+        cluster.faults.append(Fault(WRITES, refuse=409, hold=held))
+        for enabled in ("false", "true"):
+            found = json.loads(json.dumps(cluster.get(VMS, "default", "db")))
+            found["metadata"]["labels"]["autoscaling.neon.tech/enabled"] = enabled
+            cluster.put(VMS, found)
+            await clock.advance(1)
+        held.set()
+        await clock.advance(1)
+        annotations = cluster.get(VMS, "default", "db")["metadata"]["annotations"]
+        assert json.loads(annotations[ANNOTATION_PERMIT]) == {"vCPUs": 8, "mem": "4Gi"}
+        assert scheduler.reserved("n1") == "9 cpu, 8Gi"
+    async with running(cluster, clock, identity="successor") as successor:
+        assert successor.reserved("n1") == "9 cpu, 8Gi"
+
+
 async def test_second_agent_of_a_vm_is_told_of_the_first(cluster: FakeCluster, clock: FakeClock) -> None:
     agent = cluster.put(PODS, plain_pod("agent-x", "0", "0", "n1", namespace="kube-system"))
     cluster.tokens["node"] = token_of(agent, node="n1")
@@ -137,7 +168,7 @@ async def test_second_agent_of_a_vm_is_told_of_the_first(cluster: FakeCluster, c
         answer = await scheduler.ask(POD, 2, 4, token="node", sequence=10**9)
         assert (answer.status_code, answer.json()["error"]) == (
             409,
-            "VM default/db is looked after by the agent in pod default/db-pod, heard 0 s ago: run one form of agent"
-            " for a VM",
+            "VM default/db is looked after by the agent in pod default/db-pod: run one form of agent for a VM, or wait"
+            " 45 s in case that one is gone",
         )
         assert scheduler.reserved("n1") == "9 cpu, 8Gi"

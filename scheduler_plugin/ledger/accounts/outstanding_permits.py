@@ -42,6 +42,11 @@ class OutstandingPermits:
         for _, older in recent[:-1]:
             self.held = self.held.at_least(older)
 
+    def cap(self, most: Resources) -> None:
+        """What is above ``most`` was taken back."""
+        self._recent = [(at, permit.at_most(most)) for at, permit in self._recent]
+        self.held = self.held.at_most(most)
+
     def replace(self, permit: Resources, now: Instant) -> None:
         """The answer to a message that is newer than every one answered before, or may be, and whatever they granted
         is within it.

@@ -39,6 +39,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from protocol.permits import MOST_HOLDERS
 from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE, OutstandingPermits
 from scheduler_plugin.ledger.facts import WITHOUT_GUEST, VmFacts
@@ -64,10 +65,26 @@ class Offer(NamedTuple):
 
 
 class OtherAgent(NamedTuple):
-    """An agent that is not answered now: the sequence of its last message, and what it may hold."""
+    """An agent that is not answered now: the sequence of its last message, and what it may hold.
+
+    Since ``since`` it has said that it holds ``says`` at most.
+    """
 
     sequence: int | None
     held: Resources
+    says: Resources = ZERO
+    since: Instant | None = None
+
+    def after(self, sequence: int | None, says: Resources, now: Instant) -> OtherAgent:
+        """The same after another message. It proves less if it is the newest, or once all older ones have died."""
+        if _is_above(sequence, self.sequence):
+            return OtherAgent(sequence, says)
+        latest = sequence if self.sequence is None else self.sequence
+        if self.since is None or not says.within(self.held):
+            return OtherAgent(latest, self.held.at_least(says), says, now)
+        if now - self.since >= SETTLE:
+            return OtherAgent(latest, self.says.at_least(says))
+        return OtherAgent(latest, self.held, self.says.at_least(says), self.since)
 
 
 class Message(NamedTuple):
@@ -85,7 +102,8 @@ class PermitAccount:
     """What is known of one VM. ``facts`` is None while only its pods have been seen.
 
     ``permit`` is the last decision. ``heard`` is the sequence of the last message, ``heard_from`` the UID of its pod,
-    ``agent`` who sent it, ``trusted_from`` when sequences prove something again. ``orders`` are the writes by revision
+    ``agent`` who sent it, ``turn_until`` when another agent may be answered, ``trusted_from`` when sequences prove
+    something again. ``orders`` are the writes by revision
     whose outcome is open, ``doubts`` the permits of those whose outcome is unknown until a version above
     ``doubted_version`` is seen (0: until a write is confirmed), ``refusal`` is why the last write did not store its
     permit (empty if it did). ``is_unproven`` marks a VM that a rebuild found without a
@@ -109,6 +127,7 @@ class PermitAccount:
     agent: str | None = None
     heard_at: Instant = LONG_AGO
     trusted_from: Instant = LONG_AGO
+    turn_until: Instant = LONG_AGO
     mended_at: Instant = LONG_AGO
     raised_at: Instant | None = None
     is_unproven: bool = False
@@ -165,8 +184,16 @@ class PermitAccount:
         if facts.permit is not None or (at_rebuild and may_have_agent):
             self.promises.add(self.in_use.at_least(self.stored_high), now)
             self.trusted_from = Instant(now + SETTLE)
+            self._remember_holders(facts, now)
         self.is_unproven = at_rebuild and facts.has_agent and facts.permit is None
         self._settle()
+
+    def _remember_holders(self, facts: VmFacts, now: Instant) -> None:
+        """Whoever the object names is answered first, and holds the permit until it is known to hold less."""
+        for agent in facts.holders[1:]:
+            self.others[agent] = OtherAgent(None, self.promises.held)
+        if facts.holders:
+            self.agent, self.turn_until = facts.holders[0], Instant(now + SILENT)
 
     def observe(self, facts: VmFacts) -> None:
         """Newer facts of the same VM; older ones than those known change nothing."""
@@ -207,21 +234,22 @@ class PermitAccount:
 
     def rival_of(self, message: Message, now: Instant, alive: Container[str]) -> str | None:
         """The agent that is heard instead of the sender, if it is another one in a pod that is ``alive``."""
-        if self.agent in (None, message.agent) or message.pod != self.heard_from:
+        if self.agent in (None, message.agent) or self._has_moved(message):
             return None
-        return self.agent if self.agent in alive and not self.is_silent(now) else None
+        return self.agent if self.agent in alive and now < self.turn_until else None
 
-    def turn_away(self, message: Message) -> None:
-        """Records what an agent that is refused says that it holds: its newer message may prove less.
+    def _has_moved(self, message: Message) -> bool:
+        """Whether the VM runs in another pod than that of the last message."""
+        return self.heard_from is not None and message.pod != self.heard_from
+
+    def turn_away(self, message: Message, now: Instant) -> None:
+        """Records what an agent that is refused says that it holds.
 
         What is reserved changes with the next message of the agent that is answered.
         """
-        known = self.others.get(message.agent)
-        holds, sequence = (message.last_permit or ZERO).at_most(self.reserved), message.sequence
-        if known is not None and not _is_above(sequence, known.sequence):
-            holds = holds.at_least(known.held)
-            sequence = sequence if known.sequence is None else known.sequence
-        self.others[message.agent] = OtherAgent(sequence, holds)
+        says = (message.last_permit or ZERO).at_most(self.reserved)
+        known = self.others.get(message.agent, OtherAgent(None, ZERO))
+        self.others[message.agent] = known.after(message.sequence, says, now)
 
     def forget_gone(self, alive: Container[str]) -> None:
         """Agents whose pods are gone hold nothing."""
@@ -235,12 +263,15 @@ class PermitAccount:
         return message.sequence <= self.heard and self._is_of_the_same(message)
 
     def answer_old(self, permit: Resources, sequence: int | None, now: Instant, revision: int) -> PersistPermit | None:
-        """Records the answer to an old message; an agent may hold it, unless the message is a duplicate."""
+        """Records the answer to an old message, or to a duplicate: its first copy may never have been answered."""
+        waits = self.has_agent and not permit.within(self.stored_low)
         if sequence != self.heard:
-            self.promises.add(permit, now)
             self.trusted_from = Instant(now + SETTLE)
-            self._derive()
-        return self.write(revision)
+        if not waits and (sequence != self.heard or not permit.within(self.promises.held)):
+            self.promises.add(permit, now)
+        order = self.write(revision, Offer(permit, now) if waits else None)
+        self._derive()
+        return order
 
     def honour(self, permit: Resources, now: Instant) -> None:
         """The agent of an unproven VM may use this much without asking."""
@@ -262,7 +293,7 @@ class PermitAccount:
         if message.last_permit is not None:
             carried = carried.at_most(message.last_permit)
         may_hold = permit.at_least(carried)
-        waits = not permit.within(self.stored_low)
+        waits = self.has_agent and not permit.within(self.stored_low)
         if is_newest and now >= self.trusted_from:
             self.promises.replace(carried if waits else may_hold, now)
             self.offers.clear()
@@ -271,6 +302,7 @@ class PermitAccount:
         if self.heard is not None and not is_newest:
             self.trusted_from = Instant(now + SETTLE)
         self.permit, self.heard, self.heard_at = permit, message.sequence, now
+        self.turn_until = Instant(now + SILENT)
         self.is_unproven = False
         order = self.write(revision, Offer(may_hold, now) if waits else None)
         if order is not None or self.promises.held != held:
@@ -284,11 +316,12 @@ class PermitAccount:
         """Another agent is answered from now on. The one before may hold its permit as long as its pod exists, if the
         VM has not left the pod that it spoke for.
         """
-        if self.agent is not None:
+        if self._has_moved(message):
             self.trusted_from = Instant(now + SETTLE)
-            if message.pod != self.heard_from:
-                self._fold(list(self.others), now)
-            elif self.agent in alive:
+            self._fold(list(self.others), now)
+        elif self.agent not in (None, message.agent):
+            self.trusted_from = Instant(now + SETTLE)
+            if self.agent in alive:
                 self.others[self.agent] = OtherAgent(self.heard, self.promises.held)
         self._fold([each for each in self.others if each == message.agent], now)
         self.heard, self.agent, self.heard_from = None, message.agent, message.pod
@@ -305,9 +338,10 @@ class PermitAccount:
             return None
         due = Resources.most((self.held, *(each.permit for each in self.offers.values())))
         due = due if offer is None else due.at_least(offer.permit)
-        order = self._order(self.facts, due, revision, is_urgent=not self.permit.within(self.stored_low))
+        order = self._order(self.facts, due, revision, is_urgent=offer is not None)
         if offer is not None:
-            self.offers[order.revision] = offer
+            known = self.offers.get(order.revision, offer)
+            self.offers[order.revision] = Offer(known.permit.at_least(offer.permit), offer.at)
         return order
 
     def edited(self, before: Resources, now: Instant, revision: int) -> PersistPermit | None:
@@ -337,12 +371,15 @@ class PermitAccount:
         """The write that takes a permit back whose agent is gone, if the API may hold one above what the VM needs."""
         if self.facts is None or self.is_deleted or self.stored_high.within(self.in_use):
             return None
-        return self._order(self.facts, self.in_use, revision, is_urgent=False)
+        return self._order(self.facts, self.in_use, revision, is_urgent=False, takes_back=True)
 
-    def _order(self, facts: VmFacts, permit: Resources, revision: int, *, is_urgent: bool) -> PersistPermit:
-        if self.pending is not None and self.pending.permit == permit:
+    def _order(
+        self, facts: VmFacts, permit: Resources, revision: int, *, is_urgent: bool, takes_back: bool = False
+    ) -> PersistPermit:
+        if self.pending is not None and (self.pending.permit, self.pending.takes_back) == (permit, takes_back):
             revision = self.pending.revision
-        self.pending = PersistPermit(facts.name, permit, revision, before_answer=is_urgent, uid=facts.uid)
+        agents = () if self.agent is None else (self.agent, *self.others)[:MOST_HOLDERS]
+        self.pending = PersistPermit(facts.name, permit, revision, is_urgent, facts.uid, agents, takes_back)
         self.orders[revision] = permit
         self._bound()
         return self.pending
@@ -405,25 +442,32 @@ class PermitAccount:
     def _forget_agent(self) -> None:
         self.permit, self.promises, self.heard, self.heard_from = None, OutstandingPermits(), None, None
         self.agent, self.others, self.offers, self.refusal = None, {}, {}, ""
-        self.heard_at = self.trusted_from = LONG_AGO
+        self.heard_at = self.trusted_from = self.turn_until = LONG_AGO
         self.is_unproven = False
 
     # Sums ---------------------------------------------------------------------------------------------------------
 
     def _bound(self) -> None:
-        stored = (self.facts and self.facts.permit) or ZERO
-        low, high = stored, stored
+        high = (self.facts and self.facts.permit) or ZERO
+        low = high if self.facts is None or self.facts.is_permit_known else ZERO
         for permit in (*self.orders.values(), *self.doubts):
             low, high = low.at_most(permit), high.at_least(permit)
         self.stored_low, self.stored_high = low, high
 
     def _settle(self) -> None:
-        """What is reserved; an agent that was switched off holds nothing once its permit is taken back."""
+        """What is reserved; once its permit is taken back, an agent that was switched off holds what the VM has."""
         facts = self.facts
         is_off = facts is not None and not (facts.has_agent or facts.unreadable)
         if is_off and self.stored_high.within(self.in_use):
-            self._forget_agent()
+            self._cap(self.in_use)
         self._derive()
+
+    def _cap(self, most: Resources) -> None:
+        """The agent may not have heard that autoscaling is off; what was taken back it cannot use."""
+        self.promises.cap(most)
+        self.others = {agent: OtherAgent(each.sequence, each.held.at_most(most)) for agent, each in self.others.items()}
+        self.offers, self.refusal, self.is_unproven = {}, "", False
+        self.permit = self.permit and self.permit.at_most(most)
 
     def _derive(self) -> None:
         reserved = self.may_be_used

@@ -9,7 +9,7 @@ from protocol.units import Instant, Resources
 from scheduler_plugin.ledger.accounts.claims import VmAccount
 from scheduler_plugin.ledger.believed import believed
 from scheduler_plugin.ledger.facts import VmFacts
-from scheduler_plugin.ledger.outcomes import Decision
+from scheduler_plugin.ledger.outcomes import Decision, PersistPermit
 from scheduler_plugin.ledger.parts.part import Effects, LedgerPart
 from scheduler_plugin.ledger.permit_rule import decide
 
@@ -28,6 +28,11 @@ class AgentPermits(LedgerPart):
         """
         self._require_ready()
         return decide(self._state, self._claim(uid), request, agent or uid, now)
+
+    def wants(self, order: PersistPermit) -> bool:
+        """Whether the write still makes sense: a permit is taken back only from a VM without an agent."""
+        account = self._state.vms.get(order.vm)
+        return not order.takes_back or account is None or not (account.has_agent and account.claims)
 
     def permit_stored(self, revision: int, vm: VmFacts) -> Effects:
         """A ``PersistPermit`` was confirmed; ``vm`` is the object as the API returned it."""

@@ -24,7 +24,7 @@ def pending(of: str, use: float, *, permit: float | None = None, version: int = 
 
 
 def taken_back(to: float, revision: int) -> PersistPermit:
-    return PersistPermit(name("a"), amount(to), revision, before_answer=False, uid="a-first")
+    return PersistPermit(name("a"), amount(to), revision, before_answer=False, uid="a-first", takes_back=True)
 
 
 def test_an_agent_that_is_never_heard_of_after_a_restart_holds_nothing() -> None:
@@ -72,7 +72,7 @@ def test_opt_out_frees_room_once_the_permit_is_taken_back() -> None:
     fleet.grant("a", amount(8), number=1)
     (order,) = fleet.did(fleet.ledger.see_vm(opted_out("a", 1, permit=8, version=7), LATER))
     assert isinstance(order, PersistPermit)
-    assert (order, fleet.on("n1")) == (taken_back(1, order.revision), amount(8))
+    assert (order.permit, order.before_answer, fleet.on("n1")) == (amount(1), False, amount(8))
     assert fleet.did(fleet.ledger.pass_time(LATER)) == (), "it is on its way"
     fleet.did(fleet.ledger.permit_stored(order.revision, opted_out("a", 1, permit=1, version=8)))
     assert fleet.on("n1") == amount(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from protocol.messages import AgentRequest
 from protocol.units import Instant, Resources
@@ -41,7 +42,10 @@ def asks(
 def test_second_agent_is_refused_while_the_first_is_heard() -> None:
     fleet = fleet_of_two()
     assert asks(fleet, SIDECAR, 8, 1) == amount(8)
-    with pytest.raises(OtherAgentError, match="is looked after by the agent in pod db/a-pod, heard 44 s ago"):
+    with pytest.raises(
+        OtherAgentError,
+        match="is looked after by the agent in pod db/a-pod: run one form of agent for a VM, or wait 1 s",
+    ):
         asks(fleet, NODE_AGENT, 2, 10**9, now=Instant(AFTER - 1))
     assert fleet.reserved("a") == amount(8)
     assert asks(fleet, SIDECAR, 7, 2, last=amount(8)) == amount(7)
@@ -86,17 +90,96 @@ def test_refused_agent_that_holds_less_frees_its_part() -> None:
         assert fleet.reserved("a") == amount(reserved), (number, last)
 
 
-def test_first_of_two_agents_after_a_restart_does_not_free_the_others_permit() -> None:
+def test_refused_agent_without_numbers_is_believed_in_time() -> None:
+    fleet = fleet_of_two()
+    asks(fleet, NODE_AGENT, 8, None)
+    asks(fleet, SIDECAR, 2, 1, last=amount(2), now=AFTER)
+    asks(fleet, SIDECAR, 2, 2, last=amount(2), now=Instant(AFTER + SETTLE))
+    for wait, last, reserved in ((1, 4, 8), (2, 3, 8), (SETTLE, 3, 8), (SETTLE + 1, 3, 4), (SETTLE + 2, 9, 4)):
+        now = Instant(AFTER + SETTLE + wait)
+        with pytest.raises(OtherAgentError):
+            asks(fleet, NODE_AGENT, 8, None, last=amount(last), now=now)
+        asks(fleet, SIDECAR, 2, 2 + int(wait), last=amount(2), now=now)
+        assert fleet.reserved("a") == amount(reserved), wait
+
+
+def restarted(fleet: Fleet, *holders: str, now: Instant = AFTER) -> Fleet:
+    """The next scheduler over the same objects, which name the agents that may hold the permit."""
+    known = replace(fleet.vms[name("a")], holders=holders)
+    return Fleet(node(total=11), known, vm_pod("a", "n1"), plain_pod("agent", amount(0), "n1"), now=now)
+
+
+def test_written_permit_names_its_holders() -> None:
+    fleet = fleet_of_two()
+    request = AgentRequest(name("a-pod"), amount(8), None, sequence=1)
+    order = fleet.ledger.decide("uid-a", request, LATER, NODE_AGENT).persist
+    assert order is not None
+    assert order.agents == (NODE_AGENT,)
+    fleet.ledger.decide("uid-a", request, AFTER, SIDECAR)
+    order = fleet.ledger.decide("uid-a", replace(request, resources=amount(9), sequence=2), AFTER, SIDECAR).persist
+    assert order is not None
+    assert order.agents == (SIDECAR, NODE_AGENT)
+
+
+def test_holder_comes_first_after_a_restart() -> None:
     fleet = fleet_of_two()
     asks(fleet, SIDECAR, 8, 1)
-    rebuilt = Fleet(
-        node(total=11), *fleet.vms.values(), vm_pod("a", "n1"), plain_pod("agent", amount(0), "n1"), now=AFTER
-    )
+    rebuilt = restarted(fleet, SIDECAR)
+    with pytest.raises(OtherAgentError, match="or wait 45 s"):
+        asks(rebuilt, NODE_AGENT, 2, 1, last=amount(2), now=AFTER)
+    later = Instant(AFTER + SILENT)
+    asks(rebuilt, NODE_AGENT, 2, 2, last=amount(2), now=later)
+    asks(rebuilt, NODE_AGENT, 2, 3, last=amount(2), now=Instant(later + SETTLE))
+    assert rebuilt.reserved("a") == amount(8), "the sidecar may only be cut off"
+
+
+def test_holder_is_believed_after_a_restart() -> None:
+    fleet = fleet_of_two()
+    asks(fleet, SIDECAR, 8, 1)
+    rebuilt = restarted(fleet, SIDECAR)
+    asks(rebuilt, SIDECAR, 2, None, last=amount(8), now=Instant(AFTER + SETTLE))
+    assert rebuilt.reserved("a") == amount(2)
+
+
+def test_agent_that_was_displaced_still_holds_after_a_restart() -> None:
+    fleet = fleet_of_two()
+    asks(fleet, SIDECAR, 8, 1)
+    rebuilt = restarted(fleet, NODE_AGENT, SIDECAR)
+    for number, now in ((2, AFTER), (3, Instant(AFTER + SETTLE))):
+        asks(rebuilt, NODE_AGENT, 2, number, last=amount(2), now=now)
+        assert rebuilt.reserved("a") == amount(8)
+
+
+def test_holder_whose_pod_is_gone_is_succeeded_at_once() -> None:
+    fleet = fleet_of_two()
+    asks(fleet, NODE_AGENT, 8, 1)
+    rebuilt = restarted(fleet, "uid-gone")
+    assert asks(rebuilt, SIDECAR, 8, 1, last=amount(2), now=AFTER) == amount(8)
+
+
+def test_first_of_two_agents_after_a_restart_frees_nothing_of_the_other() -> None:
+    """The permit was written by a release that does not name its holders."""
+    fleet = fleet_of_two()
+    asks(fleet, SIDECAR, 8, 1)
+    rebuilt = restarted(fleet)
     asks(rebuilt, NODE_AGENT, 2, 1, last=amount(2), now=AFTER)
     with pytest.raises(OtherAgentError):
         asks(rebuilt, SIDECAR, 8, 2, last=amount(8), now=AFTER)
     asks(rebuilt, NODE_AGENT, 2, 2, last=amount(2), now=Instant(AFTER + SETTLE))
     assert rebuilt.reserved("a") == amount(8)
+
+
+def test_agent_that_missed_an_opt_out_holds_what_the_vm_had() -> None:
+    fleet = fleet_of_two()
+    asks(fleet, SIDECAR, 8, 1)
+    for has_agent, permit, version in ((False, 8, 8), (False, 2, 9), (True, 2, 10)):
+        seen = vm("a", amount(2), permit=amount(permit), version=version)
+        fleet.did(fleet.ledger.see_vm(replace(seen, has_agent=has_agent), LATER))
+        fleet.vms[name("a")] = seen
+    assert fleet.reserved("a") == amount(2)
+    asks(fleet, NODE_AGENT, 1, 1, last=amount(1), now=AFTER)
+    asks(fleet, NODE_AGENT, 1, 2, last=amount(1), now=Instant(AFTER + SETTLE))
+    assert fleet.ledger.vms[name("a")].held == amount(2)
 
 
 def test_agent_that_was_refused_takes_over_with_what_it_holds() -> None:

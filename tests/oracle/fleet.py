@@ -1,0 +1,165 @@
+"""VMs and their agents as the oracle knows them: objects of the API, and what was really answered.
+
+Rules that hold here:
+
+- An agent holds the permit of the newest answer that it waited for. It gives up what it does not ask for when it sends.
+- What it holds it may use at any time, without asking, by a patch that names the version of the VM that it has read.
+- Ours never patches above what that version records as permitted, unless it was answered after it had read that.
+- An agent that is refused keeps what it holds: that it stands back is not relied on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from protocol.names import ANNOTATION_PERMIT, LABEL_ENABLED
+from protocol.permits import decode_permit
+from protocol.units import ZERO, Instant, Resources
+from tests.scheduler_plugin.fake_cluster import PODS, VMS, FakeCluster, Obj
+
+AWAY = Instant(float("-inf"))
+
+
+@dataclass(slots=True)
+class View:
+    """The VM's object as an agent has read it."""
+
+    version: int
+    use: Resources
+    recorded: Resources | None
+    enabled: bool
+
+
+@dataclass(slots=True)
+class Patch:
+    """An agent's resize on its way; it lands only on the version that it names.
+
+    ``due`` is what of it the agent holds: it may also order what people have ordered before.
+    """
+
+    base: int
+    target: Resources
+    due: Resources
+
+
+@dataclass(slots=True, eq=False)
+class Agent:
+    """One agent of one VM. ``uid`` is the pod of its token, ``waits`` the message whose answer it waits for.
+
+    ``numbers``: it numbers its messages, as ours do. ``blind_until`` and ``quiet_until`` are when it reads its VM and
+    speaks to the scheduler again.
+    """
+
+    token: str
+    uid: str
+    numbers: bool
+    sequence: int
+    hold: Resources | None = None
+    view: View | None = None
+    answered_version: int = 0
+    waits: int = 0
+    asked_at: Instant = AWAY
+    blind_until: Instant = AWAY
+    quiet_until: Instant = AWAY
+    patches: list[Patch] = field(default_factory=list)
+
+    def limit(self) -> Resources:
+        """The most that it would patch its VM to now."""
+        view = self.view
+        if view is None:
+            return ZERO
+        hold = self.hold or ZERO
+        if self.numbers and view.recorded is not None and view.version > self.answered_version:
+            hold = hold.at_most(view.recorded)
+        return hold.at_least(view.use)
+
+    def floor(self) -> Resources:
+        """The least that it asks for: what the VM has, or may come to have by its own patches."""
+        floor = ZERO if self.view is None else self.view.use
+        return Resources.most((floor, *(each.target for each in self.patches)))
+
+
+@dataclass(slots=True, eq=False)
+class Machine:
+    """One VM. ``own`` is what of its use came about without people; ``is_tainted``: others lowered its permit, and
+    nobody has restored it; ``is_excused``: a scheduler has started meanwhile, which cannot know what was answered.
+    """
+
+    name: str
+    uid: str
+    pod: str
+    own: Resources
+    agents: list[Agent]
+    is_tainted: bool = False
+    is_excused: bool = False
+
+
+class Fleet:
+    """All VMs, and what of them may be used."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.machines: dict[str, Machine] = {}
+        self._permits: dict[str, Resources | None] = {}
+
+    def object_of(self, machine: Machine) -> Obj:
+        return self.cluster.get(VMS, "default", machine.name)
+
+    def stored(self, machine: Machine) -> Resources | None:
+        """The permit on the object; None if there is none, or none that can be read."""
+        text = self.object_of(machine)["metadata"].get("annotations", {}).get(ANNOTATION_PERMIT)
+        if text is None:
+            return None
+        if text not in self._permits:
+            try:
+                self._permits[text] = decode_permit(text)
+            except ValueError:
+                self._permits[text] = None
+        return self._permits[text]
+
+    def use(self, machine: Machine) -> Resources:
+        guest = self.object_of(machine)["spec"]["guest"]
+        return Resources.parse(guest["cpus"]["use"], f"{guest['memorySlots']['use']}Gi")
+
+    def is_enabled(self, machine: Machine) -> bool:
+        enabled: str | None = self.object_of(machine)["metadata"]["labels"].get(LABEL_ENABLED)
+        return enabled == "true"
+
+    def version(self, machine: Machine) -> int:
+        return int(self.object_of(machine)["metadata"]["resourceVersion"])
+
+    def view(self, machine: Machine) -> View:
+        return View(self.version(machine), self.use(machine), self.stored(machine), self.is_enabled(machine))
+
+    def node(self, machine: Machine) -> str | None:
+        """Where the VM's pod is bound."""
+        pod = self.cluster.collections[PODS].objects.get(("default", machine.pod))
+        return None if pod is None else pod["spec"].get("nodeName")
+
+    def may_use(self, machine: Machine) -> Resources:
+        """What the VM may come to have without another answer."""
+        version, parts = self.version(machine), [machine.own]
+        for agent in machine.agents:
+            parts.append(agent.hold or ZERO)
+            parts += [patch.due for patch in agent.patches if patch.base == version]
+        most = Resources.most(parts)
+        if machine.is_excused:
+            return most.at_most((self.stored(machine) or ZERO).at_least(self.use(machine)))
+        return most
+
+    def has(self, machine: Machine) -> Resources:
+        """What the VM has or may come to have: to grant that is to grant nothing more."""
+        return self.may_use(machine).at_least(self.use(machine)) if machine.name in self.machines else ZERO
+
+    def on(self, node: str) -> Iterator[Machine]:
+        return (each for each in self.machines.values() if self.node(each) == node)
+
+    def foreign(self, node: str) -> Resources:
+        """What pods of others request on the node."""
+        total = ZERO
+        for (namespace, _), pod in self.cluster.collections[PODS].objects.items():
+            if namespace == "foreign" and pod["spec"].get("nodeName") == node:
+                requests = pod["spec"]["containers"][0]["resources"]["requests"]
+                total = total + Resources.parse(requests["cpu"], requests["memory"])
+        return total

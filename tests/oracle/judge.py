@@ -1,0 +1,100 @@
+"""What must hold, by objects of the API and by answers that agents received. The ledger is asked only what it reserves.
+
+- What the VMs of a node may use is within the node, whenever an answer or a binding has added to it.
+- What an agent holds is stored, or in use: a scheduler that starts now would find it.
+- What a VM may use is reserved by the scheduler that is at work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from protocol.units import ZERO, Instant, Resources, Seconds
+from scheduler_plugin.ledger import Ledger
+from tests.oracle.fleet import Agent, Fleet, Machine
+
+SIZE: Final = Resources.parse("10", "40Gi")
+UNSEEN: Final = Seconds(40.0)
+"""What others put on a node may be unknown to a scheduler for so long, whose watch was cut."""
+
+
+class Judge:
+    """Keeps what outsiders have done, and complains."""
+
+    def __init__(self, fleet: Fleet, now: Callable[[], Instant]) -> None:
+        self.fleet = fleet
+        self._now = now
+        self._outside: dict[str, Instant] = {}
+
+    def outsider(self, node: str | None) -> None:
+        """Others have put more on the node."""
+        if node is not None:
+            self._outside[node] = self._now()
+
+    def added(self, machine: Machine, before: Resources) -> list[str]:
+        """What is wrong after the VM came to be allowed more than ``before`` by the scheduler."""
+        node = self.fleet.node(machine)
+        after = self.fleet.may_use(machine)
+        if node is None or after.within(before) or self._now() - self._outside.get(node, float("-inf")) < UNSEEN:
+            return []
+        shares = {each.name: self.fleet.may_use(each) for each in self.fleet.on(node)}
+        total = Resources.sum(shares.values()) + self.fleet.foreign(node)
+        over = total.minus_or_zero(SIZE)
+        raised = after.minus_or_zero(before)
+        if not ((over.cpu and raised.cpu) or (over.mem and raised.mem)):
+            return []
+        return [
+            f"node {node} is over by {over} after {machine.name} went from {before} to {after}: "
+            + ", ".join(f"{name} {share}" for name, share in shares.items())
+        ]
+
+    def written(self, machine: Machine, agent: Agent, before: Resources) -> list[str]:
+        """What is wrong after an answer that was waited for, while ``before`` was stored at first."""
+        known = before.at_least(self.fleet.stored(machine) or ZERO).at_least(self.fleet.use(machine))
+        if agent.hold is None or agent.hold.within(known):
+            return []
+        return [f"{machine.name}: {agent.hold} was written and answered, stored is {self.fleet.stored(machine)}"]
+
+    def look(self, ledger: Ledger | None) -> list[str]:
+        """What is wrong now."""
+        found = []
+        for machine in self.fleet.machines.values():
+            self._settle(machine)
+            found += self._not_stored(machine)
+            if ledger is not None:
+                found += self._not_reserved(machine, ledger)
+        return found
+
+    def _settle(self, machine: Machine) -> None:
+        """A permit that was restored is trusted again; one that was taken back while autoscaling was off is void."""
+        stored, use = self.fleet.stored(machine) or ZERO, self.fleet.use(machine)
+        if not self.fleet.is_enabled(machine) and stored.within(use):
+            for agent in machine.agents:
+                agent.hold = agent.hold and agent.hold.at_most(use)
+        if self.fleet.cluster.webhook is not None:
+            machine.is_tainted = True
+        elif all((agent.hold or ZERO).within(stored) for agent in machine.agents):
+            machine.is_tainted = machine.is_excused = False
+
+    def _not_stored(self, machine: Machine) -> list[str]:
+        if machine.is_tainted or self.fleet.node(machine) is None:
+            return []
+        known = (self.fleet.stored(machine) or ZERO).at_least(self.fleet.use(machine))
+        return [
+            f"{machine.name}: {self._who(agent)} holds {agent.hold}, stored is {self.fleet.stored(machine)}"
+            for agent in machine.agents
+            if agent.hold is not None and not agent.hold.within(known)
+        ]
+
+    def _not_reserved(self, machine: Machine, ledger: Ledger) -> list[str]:
+        pod = self.fleet.cluster.collections["/api/v1/pods"].objects.get(("default", machine.pod))
+        claim = None if pod is None else ledger.claims.get(pod["metadata"]["uid"])
+        if claim is None or pod is None or machine.is_excused or not pod["spec"].get("nodeName"):
+            return []
+        most = self.fleet.may_use(machine)
+        return [] if most.within(claim.reserved) else [f"{machine.name} may use {most}, reserved is {claim.reserved}"]
+
+    @staticmethod
+    def _who(agent: Agent) -> str:
+        return f"the agent in {agent.uid}"
