@@ -83,11 +83,13 @@ class Street:
 async def of_agents_port(street: Street) -> dict[Door, str]:
     agent, other = "autoscaling-agent", "autoscaling-groups"
     await until_heard(street)
-    gone = await street.fleet.vm(street.one.node)
+    gone, by_node = await street.fleet.vm(street.one.node), await street.fleet.vm(street.one.node)
     await until_known(street, gone)
+    near = await street.token("near", agent, street.one.node)
+    await until(lambda: said(street.agents_port(near, by_node), ""), "the VM of the node's agent is known", 5.0)
     found = {
         doors.OWN_POD: await street.agents_port(street.one.token),
-        doors.OWN_NODE: await street.agents_port(await street.token("near", agent, street.one.node)),
+        doors.OWN_NODE: await street.agents_port(near, by_node),
         doors.OTHER_POD: await street.agents_port(street.two.token),
         doors.OTHER_NODE: await street.agents_port(await street.token("far", agent, street.two.node)),
         doors.OTHER_ACCOUNT: await street.agents_port(await street.token("beside", other, street.one.node)),
