@@ -5,6 +5,7 @@ Rules that hold here:
 - Listeners hear differences between what the cache held and what it holds now, also across a broken watch: a re-list
   reports what appeared, changed and vanished in between. They are called in order, never concurrently.
 - No watch begins at a version that the store has not reached: it was restored, and such a watch would stay silent.
+  Where others have written so much that it has, another witness tells (``doubt``).
 - Listeners only take notes (mark a key as dirty); work happens elsewhere.
 - An object that cannot be read stays as it was last read, or out of the cache; it is counted in ``unreadable`` and
   logged once for each of its versions. Only a deletion, or a version that can be read, ends that.
@@ -66,6 +67,7 @@ class Informer:
         self._objects: dict[ObjectName, Json] = {}
         self._unreadable: dict[ObjectName, Unreadable] = {}
         self._listeners: list[Listener] = []
+        self._is_doubted = False
         self.synced = asyncio.Event()
 
     @property
@@ -86,6 +88,10 @@ class Informer:
         """Calls ``listener`` with every later change."""
         self._listeners.append(listener)
 
+    def doubt(self) -> None:
+        """The store was restored: lists again once the watch has ended, which is within 40 s."""
+        self._is_doubted = True
+
     async def run(self) -> None:
         """Lists and watches until cancelled; an API server that is away is waited for."""
         retries = Retries(_BACKOFF, _HEALTHY)
@@ -105,7 +111,7 @@ class Informer:
             await self._clock.sleep(Seconds(pause + asked))
 
     async def _list_and_watch(self) -> None:
-        if self._cursor.must_list or await self._is_restored():
+        if self._cursor.must_list or self._is_doubted or await self._is_restored():
             await self.refresh()
         times = WatchTimes.spread(self._clock.jitter(), _WATCH_SPAN)
         async for event in self._client.watch(self._kind, self._cursor.version or "", times):
@@ -117,6 +123,7 @@ class Informer:
 
     async def refresh(self) -> str:
         """Lists once and reports the differences; returns the version of the list. Raises as ``ApiClient.list``."""
+        self._is_doubted = False
         page = await self._client.list(self._kind)
         found = {name_of(each): each for each in page.objects}
         unreadable = {each.name: each for each in page.unreadable}

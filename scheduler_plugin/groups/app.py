@@ -125,7 +125,7 @@ def assemble(
     cache = Cache(kinds, telemetry)
     leadership = Leadership(api, clock, settings.lease.terms(), identity)
     program = Program(cache, leadership, telemetry, in_force)
-    leadership.on_change = program.led
+    leadership.on_change, leadership.on_restored = program.led, cache.read_again
     writer = Writer(api, leadership, clock, telemetry.wrote)
     context = GroupsContext(cache, writer, clock, telemetry, lambda: in_force.interval)
     surroundings = Surroundings(cache, every, program.look_at, context.interval)

@@ -86,12 +86,17 @@ class Service:
         )
         self._vms = NeonVmController(controllers)
         self._migrations = MigrationController(controllers)
-        deps.leadership.on_change = self._led
+        deps.leadership.on_change, deps.leadership.on_restored = self._led, self._doubt
 
     @property
     def missing(self) -> list[str]:
         """The kinds that have not been listed yet."""
         return [kind.plural for kind, cache in self.caches.items() if not cache.synced.is_set()]
+
+    def _doubt(self) -> None:
+        """The Lease is older than it was, so the cluster's store was restored."""
+        for cache in self.caches.values():
+            cache.doubt()
 
     async def run(self) -> None:
         """Works until cancelled. Raises ``LeadershipLostError``."""

@@ -71,6 +71,11 @@ class Cache:
         if informer is not None:
             informer.learn(found)
 
+    def read_again(self) -> None:
+        """The cluster's store was restored: all is listed again."""
+        for informer in self._informers.values():
+            informer.read_again()
+
     async def run(self, api: KubernetesApi, clock: Clock) -> None:
         """Keeps all kinds in step for ever."""
         async with asyncio.TaskGroup() as tasks:

@@ -150,6 +150,20 @@ async def test_a_store_that_was_restored_is_listed_and_not_waited_for() -> None:
         assert watched.heard[-2:] == [("b", "1", "-"), ("a", "12", "1")]
 
 
+async def test_doubted_cache_is_listed_when_its_watch_ends() -> None:
+    """A restored store whose revision has caught up: the Lease tells, and no watch does."""
+    async with following(pod("a", "1"), pod("b", "1")) as watched:
+        watched.api.pods = [pod("a", "1")]
+        watched.informer.doubt()
+        await watched.gets(event("MODIFIED", pod("a", "12")), None)
+        await watched.clock.advance(0.2)
+        assert watched.api.asked == ["list", "watch 9", "list", "watch 9"]
+        assert watched.heard[-2:] == [("b", "1", "-"), ("a", "12", "1")]
+        await watched.gets(None)
+        await watched.clock.advance(2.0)
+        assert watched.api.asked[4:] == ["watch 9"]
+
+
 async def test_a_version_that_is_too_old_leads_to_a_list() -> None:
     async with following(pod("a", "1"), pod("b", "1")) as watched:
         watched.api.pods = [pod("b", "1")]

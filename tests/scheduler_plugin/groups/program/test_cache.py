@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import DEPLOYMENTS, REPLICA_SETS, VIRTUAL_MACHINES, VM_GROUPS, Resource
-from scheduler_plugin.groups.controllers.cache import worth_keeping
+from protocol.messages import ObjectName
+from scheduler_plugin.groups.app import assemble
+from scheduler_plugin.groups.controllers.cache import Cache, worth_keeping
+from scheduler_plugin.groups.settings import GroupsSettings
+from scheduler_plugin.groups.telemetry import GroupsTelemetry
+from tests.fake_clock import FakeClock
+from tests.scheduler_plugin.fake_cluster import Collection, FakeCluster
 
 
 def of(owner: Resource, **metadata: object) -> Json:
@@ -23,3 +31,28 @@ def test_all_else_is_kept_whole_but_for_its_managed_fields() -> None:
     member = of(VM_GROUPS, managedFields=[{}])
     assert worth_keeping(VIRTUAL_MACHINES, member) == of(VM_GROUPS)
     assert "managedFields" in member["metadata"]  # type: ignore[operator]  # what was given is left as it is
+
+
+async def test_restored_store_whose_watches_go_on_is_read_again() -> None:
+    """Others have written so much that watches are resumed; the Lease, which is older than it was, tells."""
+    clock, cluster, path = FakeClock(), FakeCluster(), DEPLOYMENTS.path()
+    cluster.collections[path] = Collection()
+    kept = cluster.backup()
+    cluster.put(path, {"metadata": {"namespace": "default", "name": "web", "uid": "u"}})
+    cache = Cache([DEPLOYMENTS], GroupsTelemetry())
+    task = asyncio.create_task(cache.run(cluster, clock))
+    await clock.advance(1)
+    assert list(cache.objects(DEPLOYMENTS)) == [ObjectName("default", "web")]
+    cluster.restore(kept)
+    cluster.revision += 100
+    await clock.advance(10)
+    cache.read_again()
+    await clock.advance(1)
+    assert list(cache.objects(DEPLOYMENTS)) == []
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def test_lease_is_the_witness_of_a_restore() -> None:
+    program = assemble(FakeCluster(), FakeClock(), GroupsSettings(), "one")
+    assert program.leadership.on_restored == program.cache.read_again
