@@ -258,9 +258,8 @@ class LedgerState:
         self.migrations.forget_versions()
         for account in self.accounts:
             account.forget_version()
-        for claim in self.claims.values():
-            if claim.state is ClaimState.CONFIRMED:
-                self.doubt(claim)
+        for claim in [each for each in self.claims.values() if each.state is ClaimState.CONFIRMED]:
+            self.doubt(claim)
 
     def doubt(self, claim: Claim) -> None:
         """It is unknown again whether the claim's pod is bound; the reservation stays until the pod has been read."""
