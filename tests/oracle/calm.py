@@ -18,6 +18,8 @@ async def calm(story: Story) -> None:
     story.api.webhook, story.api.calm = None, True
     story.wire.clear()
     await story.start()
+    await story.start()
+    await story.clock.advance(60)
     for machine in story.fleet.machines.values():
         story.resize(machine, machine.own)
         for agent in machine.agents:
@@ -48,10 +50,12 @@ async def _speak(story: Story, machine: Machine, agent: Agent, wanted: Resources
 
 
 def _kept_for_nobody(story: Story) -> list[str]:
-    found = []
+    found, ledger = [], story.ledger
+    if ledger is None:
+        return ["after the storm no scheduler is at work"]
     for machine in story.fleet.machines.values():
         pod = story.pod_of(machine)
-        claim = story.ledger.claims.get(pod["metadata"]["uid"])
+        claim = ledger.claims.get(pod["metadata"]["uid"])
         use = story.fleet.use(machine)
         if claim is not None and (machine.agents or not story.fleet.is_enabled(machine)) and claim.reserved != use:
             found.append(f"after the storm {machine.name} has {use}, reserved is {claim.reserved}")

@@ -6,8 +6,10 @@ long as the object still has the version that it names.
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 from typing import Final
+from weakref import WeakSet
 
 from protocol.kubernetes.objects import JsonObject
 from protocol.units import Seconds
@@ -33,6 +35,8 @@ class LateApi(FakeCluster):
         self.flights: list[ApiCall] = []
         self.weights = [70, 8, 5, 7, 4, 6]
         self.calm = False
+        self.dying: WeakSet[asyncio.Task[None]] = WeakSet()
+        """Processes that die: they give no Lease back."""
 
     def _publish(self, collection: Collection, kind: str, obj: Obj) -> None:
         super()._publish(collection, kind, obj)
@@ -41,7 +45,7 @@ class LateApi(FakeCluster):
             del collection.events[:-KEPT]
 
     async def call(self, call: ApiCall) -> JsonObject:
-        if self.is_away:
+        if self.is_away or asyncio.current_task() in self.dying:
             raise ApiUnknownError("the API is away")
         if call.method == "PATCH" and "/virtualmachines/" in call.path and not self.calm:
             return await self._permit(call)

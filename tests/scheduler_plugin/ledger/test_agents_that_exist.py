@@ -82,6 +82,18 @@ def test_opt_out_frees_room_once_the_permit_is_taken_back() -> None:
     assert decision.persist.before_answer
 
 
+def test_take_back_is_wanted_while_the_vm_has_no_agent() -> None:
+    fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"))
+    fleet.grant("a", amount(8), number=1)
+    (order,) = fleet.did(fleet.ledger.see_vm(opted_out("a", 1, permit=8, version=7), LATER))
+    assert isinstance(order, PersistPermit)
+    assert fleet.ledger.wants(order)
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), permit=amount(8), version=8), LATER))
+    assert not fleet.ledger.wants(order)
+    assert fleet.ledger.wants(replace(order, takes_back=False))
+    assert fleet.ledger.wants(replace(order, vm=name("gone")))
+
+
 def test_opt_out_while_the_scheduler_was_down_is_taken_back_at_its_start() -> None:
     ledger = Ledger()
     effects = ledger.resync([node()], [vm_pod("a", "n1")], [opted_out("a", 1, permit=8)], NOW)

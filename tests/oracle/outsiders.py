@@ -1,0 +1,90 @@
+"""What people, webhooks and other schedulers do."""
+
+from __future__ import annotations
+
+from protocol.names import ANNOTATION_PERMIT, LABEL_ENABLED
+from tests.oracle.stage import NAMES, Stage
+from tests.scheduler_plugin.fake_cluster import PODS, VMS, Obj
+from tests.scheduler_plugin.objects import plain_pod
+
+
+class Outsiders(Stage):
+    """Those whom nobody answers."""
+
+    def cut(self) -> None:
+        self.note("watches are cut")
+        self.api.cut_watches()
+        if self.chance.random() < 0.4:
+            self.api.forget_history()
+
+    def webhook(self) -> None:
+        """A webhook begins or ends to drop or lower permits."""
+        kinds = (None, None, None, self.drop_permit, self.lower_permit)
+        self.api.webhook = self.chance.choice(kinds)
+        self.note(f"webhook: {getattr(self.api.webhook, '__name__', 'none')}")
+        for machine in self.fleet.machines.values():
+            machine.is_tainted = machine.is_tainted or self.api.webhook is not None
+
+    @staticmethod
+    def drop_permit(obj: Obj) -> None:
+        obj["metadata"].get("annotations", {}).pop(ANNOTATION_PERMIT, None)
+
+    @staticmethod
+    def lower_permit(obj: Obj) -> None:
+        if ANNOTATION_PERMIT in obj["metadata"].get("annotations", {}):
+            obj["metadata"]["annotations"][ANNOTATION_PERMIT] = '{"vCPUs":1,"mem":"2Gi"}'
+
+    def switch(self) -> None:
+        """Autoscaling of a VM is switched off or on."""
+        machine = self._any()
+        if machine is None:
+            return
+        obj = self._copied(machine)
+        is_on = self.fleet.is_enabled(machine)
+        obj["metadata"]["labels"][LABEL_ENABLED] = "false" if is_on else "true"
+        self.note(f"autoscaling of {machine.name} is switched {'off' if is_on else 'on'}")
+        self.api.put(VMS, obj)
+
+    def edit_permit(self) -> None:
+        """Somebody edits the annotation."""
+        machine = self._any()
+        if machine is None:
+            return
+        obj, kind = self._copied(machine), self.chance.choice(("high", "high", "low", "none", "garbage"))
+        texts = {"high": '{"vCPUs":8,"mem":"16Gi"}', "low": '{"vCPUs":1,"mem":"1Gi"}', "garbage": "{"}
+        annotations = obj["metadata"].setdefault("annotations", {})
+        if kind == "none":
+            annotations.pop(ANNOTATION_PERMIT, None)
+        else:
+            annotations[ANNOTATION_PERMIT] = texts[kind]
+        machine.is_tainted = True
+        self.note(f"somebody edits the permit of {machine.name}: {kind}")
+        self.api.put(VMS, obj)
+
+    def edit_use(self) -> None:
+        """Somebody resizes a VM."""
+        machine = self._any()
+        if machine is None:
+            return
+        size = self.size()
+        self.note(f"somebody resizes {machine.name} to {size}")
+        if not size.within(self.fleet.use(machine)):
+            self.judge.outsider(self.fleet.node(machine))
+        self.resize(machine, size)
+        machine.own = machine.own.at_most(size)
+
+    def foreign_pod(self) -> None:
+        """A pod of another scheduler comes or goes."""
+        keys = [key for key in self.api.collections[PODS].objects if key[0] == "foreign"]
+        if len(keys) > 2 or (keys and self.chance.random() < 0.6):
+            self.api.remove(PODS, *self.chance.choice(sorted(keys)))
+            return
+        self.made += 1
+        where = self.chance.choice(NAMES)
+        pod = plain_pod(f"f{self.made}", str(self.chance.randint(1, 3)), "4Gi", where, namespace="foreign")
+        self.judge.outsider(where)
+        self.note(f"a foreign pod comes to {where}")
+        self.api.put(PODS, pod)
+
+    def roll(self) -> None:
+        self.roll_node_agent(self.chance.choice(NAMES))

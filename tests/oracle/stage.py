@@ -1,0 +1,200 @@
+"""The stage of a story: the dice, the clock, the API, schedulers, VMs, and what has happened so far."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from protocol.messages import ObjectName
+from protocol.units import ZERO, Instant, Resources
+from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.web.http.hot_paths import HotResponse
+from tests.fake_clock import FakeClock
+from tests.oracle.fleet import Agent, Fleet, Machine
+from tests.oracle.judge import Judge
+from tests.oracle.late_api import LateApi
+from tests.oracle.schedulers import Schedulers
+from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, Obj
+from tests.scheduler_plugin.objects import node, plain_pod, token_of, vm, vm_pod
+
+NAMES: Final = ("n1", "n2")
+MOST_VMS: Final = 6
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """A request on its way, and who waits for its answer. ``stored`` is what was when it arrived."""
+
+    number: int
+    machine: Machine
+    agent: Agent
+    body: bytes
+    at: Instant
+    stored: Resources = ZERO
+
+
+class BrokenError(AssertionError):
+    """A property does not hold."""
+
+
+class Stage:
+    """Everybody's place, and the VMs on it."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.chance = Random(seed)
+        self.clock = FakeClock()
+        self.api = LateApi(self.chance, self.clock)
+        self.fleet = Fleet(self.api)
+        self.judge = Judge(self.fleet, self.clock.now)
+        self.wire: list[Message] = []
+        self.asking: dict[asyncio.Task[HotResponse], Message] = {}
+        self.schedulers = Schedulers(self.api, self.clock, self.chance, has_lease=seed % 4 == 3)
+        self.known: Ledger | None = None
+        self.trace: deque[str] = deque(maxlen=40)
+        self.steps = self.made = self.messages = self.granted = 0
+        self.broken: BrokenError | None = None
+        self.agents_of_nodes: dict[str, Obj] = {}
+        for name in NAMES:
+            self.api.put(NODES, node(name, "10", "40Gi"))
+            self.roll_node_agent(name)
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """The ledger at work, if it has read the cluster."""
+        return self.schedulers.ledger
+
+    def require(self, broken: list[str]) -> None:
+        """Ends the story with what led to it if something is broken, now or in a callback before."""
+        if broken and self.broken is None:
+            story = "\n".join(self.trace)
+            self.broken = BrokenError(f"seed {self.seed}, step {self.steps}: {'; '.join(broken)}\n{story}")
+        if self.broken is not None:
+            raise self.broken
+
+    def note(self, words: str) -> None:
+        self.trace.append(f"{self.steps:>6} {self.clock.now():9.2f} {words}")
+
+    # VMs ----------------------------------------------------------------------------------------------------------
+
+    def create(self) -> None:
+        if len(self.fleet.machines) >= MOST_VMS:
+            return
+        self.made += 1
+        free = [f"v{number}" for number in range(MOST_VMS) if f"v{number}" not in self.fleet.machines]
+        name, cpu, slots = self.chance.choice(free), self.chance.randint(1, 2), self.chance.randint(1, 4)
+        made = vm(name, cpu, slots, uid=f"vm-{name}-{self.made}")
+        machine = Machine(name, made["metadata"]["uid"], "", Resources.parse(cpu, f"{slots}Gi"), [])
+        self.fleet.machines[name] = machine
+        self._new_pod(machine, made)
+
+    def _new_pod(self, machine: Machine, obj: Obj) -> None:
+        """The VM gets a pod with a sidecar of its own, or is served by the agents of nodes alone."""
+        self.made += 1
+        machine.pod = f"{machine.name}-pod-{self.made}"
+        obj["status"]["podName"] = machine.pod
+        self.api.put(VMS, obj)
+        pod = vm_pod(machine.name, uid=f"uid-{machine.pod}", vm_uid=machine.uid)
+        pod["metadata"]["name"] = machine.pod
+        self.api.put(PODS, pod)
+        self.api.tokens[machine.pod] = token_of(pod)
+        machine.agents = []
+        if self.chance.random() < 0.8:
+            numbers = self.chance.random() < 0.7
+            machine.agents = [Agent(machine.pod, pod["metadata"]["uid"], numbers, self._sequence())]
+
+    def _sequence(self) -> int:
+        return int(self.clock.now() * 1e6)
+
+    async def bind(self) -> None:
+        """kube-scheduler binds a pod that waits."""
+        waiting = [each for each in self.fleet.machines.values() if self.fleet.node(each) is None]
+        if self.ledger is None or not waiting:
+            return
+        await self.bind_to(self.chance.choice(waiting), self.chance.choice(NAMES))
+
+    async def bind_to(self, machine: Machine, where: str) -> str:
+        """The scheduler is told to bind the VM's pod. Empty if it did, otherwise why not."""
+        service = self.schedulers.service
+        assert service is not None
+        pod = self.pod_of(machine)["metadata"]
+        why = await service.bind(ObjectName("default", machine.pod), pod["uid"], where)
+        self.note(f"bind {machine.pod} to {where}: {why or 'done'}")
+        if self.fleet.node(machine) is not None:
+            self.require(self.judge.added(machine, ZERO))
+            self._join(machine, where)
+        return why
+
+    def pod_of(self, machine: Machine) -> Obj:
+        return self.api.get(PODS, "default", machine.pod)
+
+    def _join(self, machine: Machine, where: str) -> None:
+        """The agent of the node finds the VM, if it has no sidecar, or by a mistake."""
+        if not machine.agents or self.chance.random() < 0.25:
+            pod = self.agents_of_nodes[where]
+            name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+            machine.agents.append(Agent(name, uid, self.chance.random() < 0.7, self._sequence()))
+
+    def delete(self) -> None:
+        machine = self._any()
+        if machine is None:
+            return
+        self.note(f"{machine.name} is deleted")
+        del self.fleet.machines[machine.name]
+        self.wire = [each for each in self.wire if each.machine is not machine]
+        self.api.remove(PODS, "default", machine.pod)
+        self.api.remove(VMS, "default", machine.name)
+
+    def restart_pod(self) -> None:
+        machine = self._any()
+        if machine is None:
+            return
+        self.note(f"the pod of {machine.name} is replaced")
+        self.api.remove(PODS, "default", machine.pod)
+        machine.agents = []
+        machine.own = machine.own.at_most(self.fleet.use(machine))
+        self._new_pod(machine, self._copied(machine))
+
+    def _any(self) -> Machine | None:
+        return (
+            self.chance.choice(sorted(self.fleet.machines.values(), key=lambda each: each.name))
+            if (self.fleet.machines)
+            else None
+        )
+
+    def _copied(self, machine: Machine) -> Obj:
+        return json.loads(json.dumps(self.fleet.object_of(machine)))  # type: ignore[no-any-return]  # JSON in, JSON out
+
+    def resize(self, machine: Machine, size: Resources) -> None:
+        obj = self._copied(machine)
+        obj["spec"]["guest"]["cpus"]["use"] = size.cpu.quantity()
+        obj["spec"]["guest"]["memorySlots"]["use"] = int(size.mem.as_gib)
+        if self.api.webhook is not None:
+            self.api.webhook(obj)
+        self.api.put(VMS, obj)
+
+    def size(self) -> Resources:
+        """Any size that a VM may have."""
+        return Resources.parse(self.chance.randint(1, 8), f"{self.chance.randint(1, 16)}Gi")
+
+    def roll_node_agent(self, where: str) -> None:
+        """The pod of a node's agent is replaced."""
+        old = self.agents_of_nodes.get(where)
+        if old is not None:
+            self.api.remove(PODS, "kube-system", old["metadata"]["name"])
+        self.made += 1
+        pod = plain_pod(f"agent-{where}-{self.made}", "0", "0", where, namespace="kube-system")
+        self.agents_of_nodes[where] = self.api.put(PODS, pod)
+        self.api.tokens[pod["metadata"]["name"]] = token = token_of(pod, node=where)
+        token["user"]["username"] = "system:serviceaccount:kube-system:autoscaling-agent"
+        gone = None if old is None else old["metadata"]["uid"]
+        for machine in self.fleet.machines.values():
+            for agent in [each for each in machine.agents if each.uid == gone]:
+                machine.agents.remove(agent)
+                machine.agents.append(
+                    Agent(pod["metadata"]["name"], pod["metadata"]["uid"], agent.numbers, self._sequence())
+                )
