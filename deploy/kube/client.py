@@ -125,11 +125,16 @@ class ApiClient:
         """Posts to a subresource such as ``token`` or ``binding``."""
         return await self._call("POST", kind.path(name.namespace, name.name, subresource), body)
 
-    async def delete(self, kind: Resource, name: ObjectName, uid: str = "", grace: int | None = None) -> None:
-        """Deletes the object, with ``uid`` only where it is still that one; ``grace`` in seconds, 0 removes it now."""
+    async def delete(
+        self, kind: Resource, name: ObjectName, uid: str = "", grace: int | None = None, version: str = ""
+    ) -> None:
+        """Deletes the object, with ``uid`` only where it is still that one, and with ``version`` as it was then.
+
+        ``grace`` in seconds, 0 removes it now.
+        """
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if uid:
-            options["preconditions"] = {"uid": uid}
+            options["preconditions"] = {"uid": uid, **({"resourceVersion": version} if version else {})}
         if grace is not None:
             options["gracePeriodSeconds"] = grace
         await self._call("DELETE", kind.path(name.namespace, name.name), options)

@@ -55,7 +55,14 @@ def resized_by(manager: str, entries: Sequence[ManagedFields]) -> frozenset[str]
 
 
 def limited_by(manager: str, entries: Sequence[ManagedFields]) -> frozenset[str]:
-    """The resources whose limits in the container ``neonvm-runner`` the client wrote last, by ``pods/resize``."""
+    """The resources whose limits in the container ``neonvm-runner`` the client wrote last, by ``pods/resize``.
+
+    >>> limits = {"f:limits": {"f:cpu": {}}}
+    >>> fields = {"f:spec": {"f:containers": {'k:{"name":"neonvm-runner"}': {"f:resources": limits}}}}
+    >>> entry = {"manager": "autoscale-scheduler", "subresource": "resize", "fieldsV1": fields}
+    >>> limited_by("autoscale-scheduler", msgspec.convert([entry], list[ManagedFields]))
+    frozenset({'cpu'})
+    """
     return frozenset(key.removeprefix("f:") for found in _written_by(manager, entries) for key in found.limits)
 
 

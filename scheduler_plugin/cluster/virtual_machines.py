@@ -130,6 +130,7 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         constraints=vm.constraints if isinstance(vm, ClusterVm) else UNCONSTRAINED,
         first_requests=vm.first_requests if isinstance(vm, ClusterVm) else None,
         after_restart=vm.after_restart,
+        is_booting=isinstance(vm, ClusterVm) and vm.is_booting,
     )
 
 

@@ -139,7 +139,9 @@ class PodFacts:
     changed in place, or must not be. ``addresses`` are its own IP addresses, none for pods on
     their node's network and for those that have ended. ``deferred`` is the part of the requests of a pod
     without a VM that its kubelet has put off until there is room; ``asks_room``: VMs may be moved for it (B.14).
-    ``is_leaving``: it has a deletion timestamp, and may keep it for ever where its kubelet is dead.
+    ``is_leaving``: it has a deletion timestamp, and may keep it for ever where its kubelet is dead. ``boots_with`` is
+    the size in its arguments, with which its guest boots whatever its VM asks for by then (zero: not known, or none
+    boots because it is a migration's target).
     """
 
     uid: str
@@ -162,6 +164,7 @@ class PodFacts:
     deferred: Resources = ZERO
     asks_room: bool = False
     is_leaving: bool = False
+    boots_with: Resources = ZERO
 
 
 class VmFacts(msgspec.Struct, frozen=True):
@@ -177,7 +180,8 @@ class VmFacts(msgspec.Struct, frozen=True):
     the pods whose agents may hold it, the one that was answered last first; empty if they are not known.
     ``has_agent``: autoscaling is enabled, so an agent may hold permits; ``granted`` is what the original's scheduler
     says that it granted the agent. ``unreadable`` is why the object cannot be read (empty where it can); then ``use``
-    is the most that it may be, as far as that ``is_bounded``.
+    is the most that it may be, as far as that ``is_bounded``. ``is_booting``: its controller says so; ``actual`` may
+    be less than what the guest boots with.
     """
 
     name: ObjectName
@@ -200,6 +204,11 @@ class VmFacts(msgspec.Struct, frozen=True):
     after_restart: Resources | None = None
     is_permit_known: bool = True
     holders: tuple[str, ...] = ()
+    is_booting: bool = False
+
+    def runs_in(self, pod: ObjectName) -> bool:
+        """Whether the guest has booted in that pod, so that ``actual`` is what it has there."""
+        return self.pod == pod and self.actual is not None and not self.is_booting
 
 
 class MigrationPhase(Enum):

@@ -43,15 +43,13 @@ class LedgerState:
         self.rooms: dict[str, Room] = {}
         self.node_indexes = NodeIndexes(self.rooms)
         self.waiting = WaitingPods()
-        self.assumed = AssumedPods()
-        self.sampled = SampledPods()
+        self.assumed, self.sampled = AssumedPods(), SampledPods()
         self.migrations = Migrations()
         self.accounts = VmAccounts(self.migrations)
         self.vms = self.accounts.named
         self.strained: set[str] = set()
         self.scheduler = SCHEDULER_NAME
-        self.follows_requests, self.returns_requests = False, True
-        self.limits_cpu = False
+        self.follows_requests, self.returns_requests, self.limits_cpu = False, True, False
         self.orders: list[Effect] = []
         self._changed_vms: dict[VmAccount, None] = {}
         self._revision = 0
@@ -147,6 +145,8 @@ class LedgerState:
         """Brings the claim and its node's sums to what is known now, with the given changes."""
         unmet = claim.unmet if unmet is None else unmet
         is_migrating = claim.is_migrating if is_migrating is None else is_migrating
+        if not claim.has_booted:
+            claim.note_boot(self.nodes[claim.node].whole)
         reserved, is_unmeasured, waits = claim.size, claim.is_unmeasured, DeferredResizes.of(claim.pod)
         if (
             reserved == claim.reserved

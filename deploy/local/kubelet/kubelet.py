@@ -20,7 +20,6 @@ from deploy.kube.informer import Change, Informer
 from deploy.local.kubelet.pod_status import failed_status, running_status
 from deploy.local.kubelet.reporting import write_status
 from deploy.local.kubelet.sandbox import NodeDependencies, Sandbox, vm_folder
-from deploy.neonvm.objects.dump import ArgumentsError
 from deploy.neonvm.ports import (
     Acceleration,
     PodRole,
@@ -39,6 +38,7 @@ from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
 from protocol.runtime.work_queue import WorkQueue
 from protocol.virtual_machine import InvalidObjectError
+from protocol.vm_arguments import ArgumentsError
 
 _WORKERS: Final = 4
 

@@ -201,6 +201,10 @@ class NeonVmController:
             await self._create_pod(vm, facts.machine)
         if todo.delete_pod and facts.pod is not None:
             await self._deps.client.delete(PODS, name_of(facts.pod), uid_of(facts.pod))
+        if todo.remake_pod and facts.pod is not None:
+            version = text(facts.pod, "metadata", "resourceVersion")
+            await self._deps.client.delete(PODS, name_of(facts.pod), uid_of(facts.pod), version=version)
+            return
         await self._delete_strays(vm, todo.strays)
         if todo.remove_finalizer:
             await self._deps.guest_host.release_vm(name, uid_of(vm))

@@ -84,13 +84,16 @@ class Facts:
 class Plan:
     """``status`` is merged into the object's status where it differs; the rest is done in the order of the fields.
 
-    ``hold`` lets the guest be as it is; ``strays`` are pods of the VM that it has no more use for.
+    ``remake_pod``: the pod has no node, and would boot with more than the VM asks for by now. It is deleted as long as
+    that is so, and made again. ``hold`` lets the guest be as it is; ``strays`` are pods of the VM that it has no more
+    use for.
     """
 
     status: Json
     add_finalizer: bool = False
     create_pod: bool = False
     delete_pod: bool = False
+    remake_pod: bool = False
     remove_finalizer: bool = False
     want: Resources | None = None
     hold: bool = False
@@ -176,7 +179,8 @@ def _with_pod(facts: Facts, machine: VirtualMachine, pod: Json) -> Plan:
         return Plan({})
     if pod_phase(pod) != RUNNING or facts.guest is None or facts.guest.phase is GuestPhase.STOPPED:
         waiting = _available(facts.vm, False, "PodPending", "the pod does not run yet")
-        return Plan({"phase": PENDING, "conditions": [waiting], "node": node_of(pod) or None})
+        is_too_large = not node_of(pod) and not made.use.within(machine.use)
+        return Plan({"phase": PENDING, "conditions": [waiting], "node": node_of(pod) or None}, remake_pod=is_too_large)
     guest, want = facts.guest, _usable(facts, made, pod).clip(machine.use)
     behind = _behind(guest, want) if guest.phase is GuestPhase.RUNNING else frozenset[str]()
     place = _in_place(facts, pod, guest)

@@ -5,20 +5,18 @@ NeonVM's controller writes the arguments behind the command of its runner, ours 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from typing import Final
 
-from deploy.neonvm.objects.dump import ArgumentsError, decode_dump
 from deploy.neonvm.objects.pods import is_runner
 from deploy.neonvm.objects.vm_spec import machine_of, own_ports
 from protocol.kubernetes.objects import Json, items, text
 from protocol.running_machine import RunningMachine
+from protocol.units import Resources
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine
+from protocol.vm_arguments import SPEC_FLAG, ArgumentsError, decode_dump, value_of
 
-_SPEC: Final = "-vmspec"
 _CPU_MODE: Final = "-cpu-scaling-mode"
 _REMEMBERED: Final = 1024
 _LONGEST_REMEMBERED: Final = 4096
@@ -27,9 +25,12 @@ _LONGEST_REMEMBERED: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Booted:
-    """``plugs_cpus``: a runner of NeonVM's leaves its CPUs to QEMU. The ports are the runner's and its QEMU's."""
+    """``use`` is the size at boot. ``plugs_cpus``: a runner of NeonVM's leaves its CPUs to QEMU. The ports are the
+    runner's and its QEMU's.
+    """
 
     machine: RunningMachine
+    use: Resources
     plugs_cpus: bool
     runner_port: int
     qmp_port: int
@@ -38,7 +39,7 @@ class Booted:
 def booted(pod: Json) -> Booted | None:
     """What the guest of ``pod`` was booted with; None if the pod does not say it."""
     words = _words(pod)
-    dump, cpu_mode = _value(words, _SPEC), _value(words, _CPU_MODE)
+    dump, cpu_mode = value_of(words, SPEC_FLAG), value_of(words, _CPU_MODE)
     if len(dump) > _LONGEST_REMEMBERED:
         return _booted.__wrapped__(dump, cpu_mode)
     return _booted(dump, cpu_mode)
@@ -46,9 +47,9 @@ def booted(pod: Json) -> Booted | None:
 
 def booted_spec(pod: Json) -> Json:
     """The VM's spec with which ``pod`` was made. Raises ``ArgumentsError``."""
-    dump = _value(_words(pod), _SPEC)
+    dump = value_of(_words(pod), SPEC_FLAG)
     if not dump:
-        raise ArgumentsError(f"the pod's arguments do not say what to run ({_SPEC})")
+        raise ArgumentsError(f"the pod's arguments do not say what to run ({SPEC_FLAG})")
     return decode_dump(dump)
 
 
@@ -61,6 +62,7 @@ def _booted(dump: str, cpu_mode: str) -> Booted | None:
         return None
     return Booted(
         machine_for(vm),
+        vm.use,
         (cpu_mode or text(spec, "cpuScalingMode")) == "QmpScaling",
         *own_ports(spec),
     )
@@ -78,13 +80,3 @@ def _words(pod: Json) -> list[str]:
 
 def _texts(words: object) -> list[str]:
     return [each for each in words if isinstance(each, str)] if isinstance(words, list) else []
-
-
-def _value(words: Sequence[str], flag: str) -> str:
-    """The word after ``flag``, or after its equals sign as Go's flags allow; empty if there is none."""
-    for word, following in pairwise([*words, ""]):
-        if word == flag:
-            return following
-        if word.startswith(f"{flag}="):
-            return word.removeprefix(f"{flag}=")
-    return ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from deploy.neonvm.objects.dump import encode_dump
 from deploy.neonvm.objects.owners import owner_reference
 from deploy.neonvm.objects.repeated import present, repeated_annotations
 from protocol.kubernetes.objects import Json, annotations_of, child, items, labels_of, name_of, text
@@ -20,6 +19,7 @@ from protocol.names import (
     SCHEDULER_NAME,
 )
 from protocol.units import Resources
+from protocol.vm_arguments import encode_dump
 
 AGENT: Final = "autoscaler-agent"
 MOVED: Final = "Migrated"

@@ -7,11 +7,11 @@ import logging
 import os
 import sys
 
-from deploy.neonvm.objects.dump import ArgumentsError
 from deploy.neonvm.runner.pod_runner import Ending
 from deploy.neonvm.runner.program import end, lived
 from deploy.neonvm.runner.runner_arguments import parse_arguments
 from protocol.runtime.json_log import log_as_json
+from protocol.vm_arguments import ArgumentsError
 
 
 def main() -> int:

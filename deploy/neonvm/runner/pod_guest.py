@@ -16,13 +16,13 @@ from deploy.neonvm.addressing import (
     MIGRATION_PORT,
     MONITOR_PORT,
 )
-from deploy.neonvm.objects.dump import ArgumentsError
 from deploy.neonvm.objects.vm_spec import machine_of, own_ports
 from deploy.neonvm.ports import GuestSpec, PodNetwork
 from deploy.neonvm.runner.guest_of_vm import guest_of_vm
 from deploy.neonvm.runner.runner_arguments import RunnerArguments
 from protocol.kubernetes.objects import Json, items, text, whole
 from protocol.virtual_machine import InvalidObjectError
+from protocol.vm_arguments import ArgumentsError
 
 MONITORS: Final = 4
 """So many clients may talk to QEMU at once."""

@@ -19,7 +19,6 @@ from deploy.neonvm.access.introduction import PodIdentity
 from deploy.neonvm.access.keys import RunnerKey
 from deploy.neonvm.addressing import DAEMON_PORT, GUEST_DAEMON_PORT
 from deploy.neonvm.network.sockets import connected, listening, tcp_socket
-from deploy.neonvm.objects.dump import ArgumentsError
 from deploy.neonvm.objects.vm_spec import own_ports
 from deploy.neonvm.password import from_file, keep_password
 from deploy.neonvm.ports import GuestError, NetworkError
@@ -40,6 +39,7 @@ from protocol.messages import ObjectName
 from protocol.names import PASSWORD_KEY
 from protocol.runtime.clock import SystemClock
 from protocol.units import Seconds
+from protocol.vm_arguments import ArgumentsError
 from vm_image.build import GuestImage
 
 LOG: Final = logging.getLogger("neonvm.runner")

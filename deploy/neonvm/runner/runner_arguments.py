@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.neonvm.objects.dump import ArgumentsError, decode_dump
 from protocol import VERSION
 from protocol.kubernetes.objects import Json, flag, text, whole
 from protocol.messages import ObjectName
 from protocol.names import RUNNER_AUTHORITIES
+from protocol.vm_arguments import ArgumentsError, decode_dump
 
 _DEFAULT_GRACE: Final = 30
 _KERNEL: Final = "/vm/kernel/vmlinuz"

@@ -17,6 +17,7 @@ from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of,
 from protocol.messages import ObjectName
 from protocol.names import LABEL_MAKE_ROOM, LABEL_VM_NAME, MIGRATION_KIND, RUNNER_CONTAINER, VM_GROUP, VM_KIND
 from protocol.units import ZERO
+from scheduler_plugin.cluster.pods.boot_size import boots_with
 from scheduler_plugin.cluster.pods.other_resources import other_requests
 from scheduler_plugin.cluster.pods.requests import counted, deferred, runner_requests
 from scheduler_plugin.cluster.pods.shapes import Metadata, Owner, Pod, PodMetadata, PodSpec, PodStatus
@@ -78,6 +79,7 @@ def pod_facts(found: Pod, traits: PodTraits = PLAIN_POD) -> PodFacts:
         traits=traits,
         has_runner=vm is None or any(each.name == RUNNER_CONTAINER for each in found.spec.containers),
         runner=None if vm is None else runner_requests(meta, found.spec, status),
+        boots_with=ZERO if vm is None or migration is not None else boots_with(found.spec.containers),
         addresses=() if found.spec.hostNetwork else _addresses(status),
     )
 

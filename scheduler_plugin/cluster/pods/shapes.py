@@ -72,6 +72,7 @@ class Container(msgspec.Struct, frozen=True):
     resources: ContainerResources | None = None
     resizePolicy: Annotated[list[ResizePolicy], msgspec.Meta(max_length=MOST_PARTS)] | None = None  # noqa: N815 - the name in the API
     restartPolicy: str | None = None  # noqa: N815 - the name in the API
+    args: object = None
 
 
 Containers = Annotated[list[Container], msgspec.Meta(max_length=MOST_PARTS)]

@@ -38,6 +38,7 @@ class Claim:
     must not be resized any more. ``resizes`` are those of its pod's requests; None before the first.
     ``waits`` is its pod's part of what the node's pods wait for. ``left`` is what was reserved when the guest was known
     to run in another pod for good: that stays until the pod goes, and no longer follows the VM. None before.
+    ``boots_with`` is what its guest may boot with by its pod's arguments, zero once it ``has_booted``.
     """
 
     pod: PodFacts
@@ -56,11 +57,27 @@ class Claim:
     resizes: PodRequests | None = None
     waits: DeferredResizes = NONE_DEFERRED
     left: Resources | None = None
+    has_booted: bool = False
+    boots_with: Resources = ZERO
+
+    def note_boot(self, whole: Resources | None) -> None:
+        """Finds out what the guest may yet boot with, on a node that has ``whole`` (None: not known).
+
+        It has booted once its VM says that it runs in this pod. One that was moved did so elsewhere.
+        """
+        facts = None if self.vm is None else self.vm.facts
+        self.has_booted = self.pod.migration is not None or (facts is not None and facts.runs_in(self.pod.name))
+        boots_with = ZERO if self.has_booted else self.pod.boots_with
+        self.boots_with = boots_with if whole is None else boots_with.at_most(whole.minus_or_zero(self.pod.around))
 
     @property
     def size(self) -> Resources:
         """What the claim must reserve by what is known now; see ``claim_size``. A resize on its way counts as done."""
-        size = claim_size(self.pod, self.vm) if self.left is None else self.left.at_least(self.pod.requests)
+        size = (
+            claim_size(self.pod, self.vm, self.boots_with)
+            if self.left is None
+            else self.left.at_least(self.pod.requests)
+        )
         if self.resizes is None or self.pod.runner is None or not self.resizes.may_land:
             return size
         return size.at_least(self.resizes.most + self.pod.around)
@@ -139,10 +156,15 @@ def _after_restart(pod: PodFacts, vm: VmFacts) -> Resources:
     return vm.after_restart if is_new and vm.after_restart is not None else ZERO
 
 
-def claim_size(pod: PodFacts, vm: PermitAccount | None) -> Resources:
-    """What ``pod`` needs: its VM and what lies around the guest, and no less than its requests."""
+def claim_size(pod: PodFacts, vm: PermitAccount | None, boots_with: Resources | None = None) -> Resources:
+    """What ``pod`` needs: its VM and what lies around the guest, and no less than its requests.
+
+    ``boots_with`` is what its guest may yet boot with; None: all that the pod says.
+    """
     if vm is None or vm.facts is None:
         return pod.requests
+    boots_with = pod.boots_with if boots_with is None else boots_with
     guest = vm.reserved if vm.facts.after_restart is None else vm.reserved.at_least(_after_restart(pod, vm.facts))
+    guest = guest if boots_with is ZERO else guest.at_least(boots_with)
     guest = guest if pod.around is ZERO else guest + pod.around
     return guest if pod.requests.within(guest) else guest.at_least(pod.requests)

@@ -37,6 +37,11 @@ class NodeAccount:
         self.refresh()
 
     @property
+    def whole(self) -> Resources | None:
+        """What pods may reserve in all; None while the node is not known."""
+        return None if self.facts is None else self.room.total
+
+    @property
     def over(self) -> Resources:
         """By how much the claims exceed what may be reserved here."""
         return self.reserved.minus_or_zero(self.room.total)

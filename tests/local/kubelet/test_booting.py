@@ -26,7 +26,7 @@ async def test_machine_of_its_pod_and_size_of_today(runtime: RuntimeFixture) -> 
     runtime.extender.full = {"n1", "n2"}
     await runtime.create_vm()
     await runtime.pass_time(2)
-    edit = {"cpus": {"max": 16, "use": 1}, "memorySlots": {"min": 1, "max": 32, "use": 16}}
+    edit = {"cpus": {"max": 16, "use": 3}, "memorySlots": {"min": 1, "max": 32, "use": 16}}
     await runtime.client.merge_patch(VIRTUAL_MACHINES, DB, {"spec": {"guest": edit}})
     runtime.extender.full = set()
     room: Json = {"metadata": {"annotations": {"room": "freed"}}}
@@ -34,7 +34,7 @@ async def test_machine_of_its_pod_and_size_of_today(runtime: RuntimeFixture) -> 
     await runtime.pass_time(15)
     (guest,) = runtime.guests.by_pod.values()
     assert (guest.spec.cpu_max, guest.spec.mem_min, guest.spec.mem_max) == (MilliCpu(4000), Bytes(GI), Bytes(8 * GI))
-    assert (guest.spec.cpu_use, guest.spec.mem_use) == (MilliCpu(1000), Bytes(8 * GI))
+    assert (guest.spec.cpu_use, guest.spec.mem_use) == (MilliCpu(3000), Bytes(8 * GI))
 
 
 async def test_pod_that_does_not_say_what_to_run_fails(runtime: RuntimeFixture) -> None:

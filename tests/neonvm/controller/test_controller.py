@@ -15,6 +15,7 @@ from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import admin_tokens, build
 from deploy.neonvm.controller.controller import NeonVmController
 from deploy.neonvm.dependencies import ControllerDependencies
+from deploy.neonvm.objects.booted import booted
 from deploy.neonvm.ports import Acceleration, GuestError, GuestPhase, GuestState, PodRole, TransferInfo, TransferLimits
 from deploy.neonvm.runner.resizer import Resizer
 from protocol.kubernetes.objects import Json, annotations_of, child, items, text, uid_of
@@ -199,6 +200,17 @@ async def test_the_status_and_the_pods_usage_say_what_the_guest_has(site: Site) 
     }
     assert site.host.guests[name]._wanted == WANTED
     assert annotations_of((await site.pods())[0])[ANNOTATION_USAGE] == '{"cpu": "1", "memory": "2Gi"}'
+
+
+async def test_a_waiting_pod_is_made_again_for_a_smaller_size(site: Site) -> None:
+    await site.turn(4)
+    (before,) = await site.pods()
+    await site.client.merge_patch(VIRTUAL_MACHINES, DB, {"spec": {"guest": {"cpus": {"use": 1}}}})
+    await site.turn(4)
+    (after,) = await site.pods()
+    made = booted(after)
+    assert made is not None
+    assert (str(made.use), uid_of(after) != uid_of(before)) == ("1 cpu, 2Gi", True)
 
 
 @pytest.mark.parametrize("runs", [True, False])

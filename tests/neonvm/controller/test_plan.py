@@ -45,6 +45,17 @@ def test_a_pod_that_waits_for_a_node_leaves_the_vm_pending() -> None:
     assert made.want is None
 
 
+@pytest.mark.parametrize(("use", "node", "remade"), [(1, "", True), (2, "", False), (3, "", False), (1, "n1", False)])
+def test_a_waiting_pod_that_would_boot_too_large(use: int, node: str, *, remade: bool) -> None:
+    """Its arguments stay as they are, so the room that its VM asks for by now would never be enough for it."""
+    vm = virtual_machine(NAMED)
+    lowered = {**child(vm, "spec", "guest"), "cpus": {"min": "500m", "max": 4, "use": use}}
+    waits = runner("Pending")
+    pod = {**waits, "spec": {**child(waits, "spec"), "nodeName": node}}
+    made = plan(facts({**vm, "spec": {**child(vm, "spec"), "guest": lowered}}, pod))
+    assert (made.remake_pod, made.delete_pod, made.status["phase"]) == (remade, False, "Pending")
+
+
 def test_a_running_vm_reports_what_the_guest_has_and_is_held_to_what_is_asked() -> None:
     made = plan(facts(virtual_machine(NAMED), runner(), has("2", "2Gi")))
     assert bare(made) == {

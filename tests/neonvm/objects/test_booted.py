@@ -7,10 +7,10 @@ from secrets import token_hex
 import pytest
 
 from deploy.neonvm.objects.booted import _booted, booted, booted_spec
-from deploy.neonvm.objects.dump import ArgumentsError, encode_dump
 from protocol.kubernetes.objects import Json, child
 from protocol.running_machine import RunningMachine
 from protocol.units import Bytes, MilliCpu
+from protocol.vm_arguments import ArgumentsError, encode_dump
 from tests.neonvm.sample_objects import GI, made_with, virtual_machine
 
 MACHINE = RunningMachine(MilliCpu(4000), Bytes(GI), Bytes(8 * GI))

@@ -7,7 +7,6 @@ from typing import Any, cast
 import pytest
 from kubernetes.client import models
 
-from deploy.neonvm.objects.dump import decode_dump
 from deploy.neonvm.objects.owners import owner_reference
 from deploy.neonvm.objects.pod_form import RunnerForm, is_open
 from deploy.neonvm.objects.pods import MOVED, MOVED_AWAY, pod_end, runner_pod
@@ -16,6 +15,7 @@ from deploy.neonvm.objects.target_pod import target_pod
 from deploy.neonvm.objects.vm_spec import machine_of
 from protocol.kubernetes.objects import Json, child
 from protocol.kubernetes.resources import MIGRATIONS
+from protocol.vm_arguments import decode_dump
 from tests.neonvm.sample_objects import virtual_machine
 
 STATUS: Json = {"targetPodName": "db-y", "sourceNode": "n1"}

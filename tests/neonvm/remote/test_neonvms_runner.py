@@ -13,7 +13,6 @@ import pytest
 
 from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.objects.booted import booted
-from deploy.neonvm.objects.dump import encode_dump
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
 from deploy.neonvm.remote.looks import Looks
 from deploy.neonvm.remote.remote_guest import RemoteGuest
@@ -21,6 +20,7 @@ from deploy.neonvm.remote.remote_machine import RemoteMachine
 from deploy.neonvm.remote.runner_client import RunnerClient
 from protocol.kubernetes.objects import Json, child
 from protocol.units import Bytes, MilliCpu, Seconds
+from protocol.vm_arguments import encode_dump
 from tests.fake_clock import FakeClock
 from tests.neonvm.sample_objects import virtual_machine
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from deploy.neonvm.objects.dump import MOST_BYTES, ArgumentsError, encode_dump
 from deploy.neonvm.objects.vm_spec import own_ports
 from deploy.neonvm.ports import GuestSpec
 from deploy.neonvm.runner.pod_guest import guest_spec
@@ -17,6 +16,7 @@ from deploy.neonvm.runner.runner_arguments import RunnerArguments, parse_argumen
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu
+from protocol.vm_arguments import MOST_BYTES, ArgumentsError, encode_dump
 
 GI = 1024**3
 SPEC: Json = {

@@ -1,0 +1,85 @@
+"""A guest boots with the size in its pod's arguments, whatever its VM asks for by then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from msgspec import structs
+
+from protocol.units import ZERO, Resources
+from scheduler_plugin.ledger import NodeFacts, PodFacts, VmFacts
+from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, node, plain_pod, vm, vm_pod
+
+
+def made_with(size: Resources, on: str | None = "n1", around: Resources = ZERO) -> PodFacts:
+    return replace(vm_pod("a", on), boots_with=size, requests=around, around=around)
+
+
+def lowered(pod: PodFacts, *more: NodeFacts | VmFacts | PodFacts) -> Fleet:
+    """A node of 9, and a VM that asks for 1 by now."""
+    return Fleet(node(), vm("a", amount(1), pod=pod.name), pod, *more)
+
+
+def says(fleet: Fleet, **changes: object) -> Resources:
+    """What is reserved once the VM says so."""
+    old = fleet.vms[name("a")]
+    fleet.vms[name("a")] = structs.replace(old, version=old.version + 1, **changes)
+    fleet.did(fleet.ledger.see_vm(fleet.vms[name("a")], LATER))
+    return fleet.reserved("a")
+
+
+def test_lowering_frees_nothing_before_the_guest_has_booted() -> None:
+    """It would be given away, and the guest would have it all the same."""
+    fleet = Fleet(node(), vm("a", amount(6), pod=name("a-pod")), vm("b", amount(2)))
+    assert fleet.ledger.reserve(made_with(amount(6), None), "n1").needs_bind
+    assert says(fleet, use=amount(1)) == amount(6)
+    fleet.did(fleet.ledger.see_pod(made_with(amount(6))))
+    assert fleet.reserved("a") == amount(6)
+    assert not fleet.ledger.reserve(plain_pod("c", amount(4)), "n1").needs_bind
+
+
+def test_a_rebuild_counts_it_too() -> None:
+    assert lowered(made_with(amount(6))).reserved("a") == amount(6)
+
+
+def test_a_pod_that_waits_asks_for_it() -> None:
+    fleet = lowered(made_with(amount(6), None), node("n2", total=4))
+    assert fleet.ledger.claim_of(made_with(amount(6), None)) == amount(6)
+    assert not fleet.ledger.reserve(made_with(amount(6), None), "n2").needs_bind
+
+
+@pytest.mark.parametrize(
+    ("changes", "reserved"),
+    [
+        ({"actual": amount(2), "is_booting": True}, 6),
+        ({"actual": amount(2), "pod": name("a-former")}, 6),
+        ({"actual": amount(2)}, 2),
+    ],
+    ids=["it boots", "its former pod ran it", "it runs"],
+)
+def test_what_the_guest_has_counts_once_it_runs(changes: dict[str, object], reserved: int) -> None:
+    """A booting guest's memory is plugged bit by bit, so that its status says less than it will have."""
+    assert says(lowered(made_with(amount(6))), **changes) == amount(reserved)
+
+
+def test_a_guest_that_ran_boots_no_more() -> None:
+    """Not though its controller cannot say for a moment what it has."""
+    fleet = lowered(made_with(amount(6)))
+    says(fleet, actual=amount(2))
+    assert says(fleet, actual=None, is_booting=True) == amount(1)
+
+
+def test_a_guest_that_was_moved_boots_no_more() -> None:
+    """Its pod has the arguments of the one that it left; after the move it is the VM's like any other."""
+    pod = replace(made_with(amount(6)), migration=name("a-1"))
+    fleet = lowered(pod)
+    assert fleet.reserved("a") == amount(1)
+    fleet.did(fleet.ledger.see_pod(made_with(amount(6))))
+    assert fleet.reserved("a") == amount(1)
+
+
+def test_no_more_counts_than_the_node_has() -> None:
+    """People may write any arguments into a pod that they place themselves."""
+    assert lowered(made_with(amount(1000), around=amount(1))).reserved("a") == amount(9)
+    assert lowered(made_with(amount(1000), "unknown")).reserved("a") == amount(1000)
