@@ -42,6 +42,7 @@ class Door:
     """One listening port. Without ``tls`` everyone is served as ``ANYONE``. Close it when done."""
 
     def __init__(self, listener: socket.socket, serve: Serve, tls: Tls | None) -> None:
+        listener.setblocking(False)
         self._listener = listener
         self._serve = serve
         self._tls = tls
