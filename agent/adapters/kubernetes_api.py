@@ -40,6 +40,8 @@ TIMES: Final = WatchTimes.spread(0.0)
 
 _ERRORS: Final[Mapping[RefusalKind, type[PortError]]] = {
     RefusalKind.UNAVAILABLE: PortError,
+    RefusalKind.TOO_MANY_REQUESTS: PortError,  # it passes, whatever was asked for: no reason to bar a growth
+    RefusalKind.UNAUTHORIZED: PortError,  # as does a token that has just expired
     RefusalKind.NOT_FOUND: GoneError,
     RefusalKind.CONFLICT: ConflictError,
     RefusalKind.GONE: ExpiredError,

@@ -32,12 +32,12 @@ async def watched(answer: Answer) -> list[tuple[str, dict[str, object]]]:
     ("status", "kind", "fault"),
     [
         (400, RefusedError, Fault.AGENT),
-        (401, RefusedError, Fault.AGENT),
+        (401, PortError, Fault.AGENT),
         (403, RefusedError, Fault.AGENT),
         (404, GoneError, Fault.VM_API),
         (409, ConflictError, Fault.VM_API),
         (422, RefusedError, Fault.VM_API),
-        (429, RefusedError, Fault.VM_API),
+        (429, PortError, Fault.VM_API),
         (500, PortError, Fault.VM_API),
     ],
 )
