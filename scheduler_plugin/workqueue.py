@@ -44,6 +44,10 @@ class WorkQueue(Generic[K, V]):
         self._orders[key] = order
         self._any.set()
 
+    def find(self, key: K) -> V | None:
+        """The order about this, which stays; None if there is none."""
+        return self._orders.get(key)
+
     def drop(self, key: K) -> None:
         """Forgets an order, if there is one."""
         self._orders.pop(key, None)

@@ -60,7 +60,7 @@ class PermitWriter:
 
     async def store(self, order: PersistPermit) -> str:
         """Writes a permit and reports to the ledger. Empty if the API is now known to hold it, otherwise why not."""
-        self._context.queues.permits.drop(order.vm)
+        self._drop_older(order)
         began = self._context.clock.now()
         turn = self._turns.setdefault(order.vm, _Turn())
         turn.users += 1
@@ -78,6 +78,12 @@ class PermitWriter:
         waited = Seconds(self._context.clock.now() - began) if order.before_answer else None
         self._context.telemetry.permit_written(ended.outcome, waited)
         return ended.why
+
+    def _drop_older(self, order: PersistPermit) -> None:
+        """A write that was ordered later stays: nobody else would carry it out, and the ledger waits for its end."""
+        waiting = self._context.queues.permits.find(order.vm)
+        if waiting is not None and waiting.revision <= order.revision:
+            self._context.queues.permits.drop(order.vm)
 
     async def run(self) -> None:
         """Carries out the decreases that were ordered, for ever."""

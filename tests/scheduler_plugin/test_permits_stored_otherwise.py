@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from protocol.messages import AgentRequest, ObjectName
 from protocol.names import ANNOTATION_PERMIT
+from protocol.units import Resources
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.granted import POD, granted, settled, with_permit
@@ -123,6 +125,26 @@ async def test_late_write_of_a_predecessor_is_not_granted(
         assert await asks(third, POD, 8, 4, 2) == 2
         await clock.advance(1)
         assert third.reserved("n1") == "10 cpu, 8Gi"
+
+
+async def test_decrease_ordered_before_an_increase_is_written_stays_ordered(
+    cluster: FakeCluster, clock: FakeClock
+) -> None:
+    """Both in one turn of the event loop, as in one batch; then autoscaling is off, and no agent asks again."""
+    async with settled(cluster, clock) as scheduler:
+        context, uid = scheduler.parts.context, POD["metadata"]["uid"]
+        name, now = ObjectName("default", POD["metadata"]["name"]), clock.now()
+        raised = context.ledger.decide(uid, AgentRequest(name, Resources.parse("8", "4Gi"), sequence=1), now).persist
+        lowered = context.ledger.decide(uid, AgentRequest(name, Resources.parse("1", "4Gi"), sequence=2), now).persist
+        assert raised is not None
+        assert lowered is not None
+        context.order((lowered,))
+        assert await scheduler.parts.workers.permits.store(raised) == ""
+        found = json.loads(json.dumps(cluster.get(VMS, "default", "db")))
+        found["metadata"]["labels"]["autoscaling.neon.tech/enabled"] = "false"
+        cluster.put(VMS, found)
+        await clock.advance(60)
+        assert scheduler.reserved("n1") == "2 cpu, 8Gi"
 
 
 async def test_opt_out_and_in_behind_the_agents_back(cluster: FakeCluster, clock: FakeClock) -> None:
