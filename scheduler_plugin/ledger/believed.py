@@ -11,6 +11,7 @@ Whoever may edit a VM writes what it asks for: ``use``, its maximum, annotations
 - What is heard of a VM first, as at a rebuild, counts up to what its node has, and its permit up to what the largest
   node has: the room is not known yet, nor what its own node had when the permit was granted.
 - An object that cannot be read any more counts the same: what was reserved for its VM stays.
+- What does not count is judged again with each request of the VM's agent: there may be room by then.
 - A VM that has no place yet asks for all that it says, and finds no node if that is too much.
 """
 
@@ -25,7 +26,7 @@ from msgspec.structs import replace
 
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources
-from scheduler_plugin.ledger.accounts.claims import Claim
+from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
 from scheduler_plugin.ledger.accounts.refused_resizes import Parts
 from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.state import LedgerState
@@ -46,6 +47,14 @@ def believed(state: LedgerState, facts: VmFacts) -> VmFacts:
     reach = reduce(Resources.at_most, (_reach(state, each, pods_on[each.node]) for each in claims))
     bounded = _bounded(facts, account.reserved, reach, total)
     return bounded if bounded.is_bounded else replace(bounded, is_bounded=True)
+
+
+def judge_again(state: LedgerState, account: VmAccount) -> None:
+    """Counts more of what the VM's object says, if there is room for it by now."""
+    if account.facts is None or account.facts.said is None:
+        return
+    account.observe(believed(state, account.facts.said))
+    state.settle_vm(account)
 
 
 def _reach(state: LedgerState, claim: Claim, pods: int) -> Resources:
@@ -109,7 +118,7 @@ def _restarting(facts: VmFacts, reach: Resources, base: Resources) -> VmFacts:
 
 def _bounded(facts: VmFacts, reserved: Resources, reach: Resources, permitted: Resources) -> VmFacts:
     """``facts`` of a VM for which ``reserved`` is kept, which could grow to ``reach`` and be ``permitted`` so much."""
-    base = reserved.at_least(facts.actual or ZERO)
+    said, base = facts.said or facts, reserved.at_least(facts.actual or ZERO)
     facts = _restarting(_within_maximum(facts, base), reach, base)
     permit = facts.permit and facts.permit.at_most(permitted.at_least(base))
     reach = reach.at_least(base)
@@ -119,4 +128,4 @@ def _bounded(facts: VmFacts, reserved: Resources, reach: Resources, permitted: R
     most = beyond.of(use, facts.most)
     if (permit, use, granted, most) == (facts.permit, facts.use, facts.granted, facts.most):
         return facts
-    return replace(facts, permit=permit, use=use, granted=granted, most=most)
+    return replace(facts, permit=permit, use=use, granted=granted, most=most, said=said)

@@ -178,6 +178,7 @@ class VmFacts(msgspec.Struct, frozen=True):
     ``status.phase``, ``constraints`` are what it demands of its node.
     ``is_permit_known``: it can be read; otherwise ``permit`` is the most that it may be. ``holders`` are the UIDs of
     the pods whose agents may hold it, the one that was answered last first; empty if they are not known.
+    ``said`` is what the object says if that counts only in part (``believed``).
     ``has_agent``: autoscaling is enabled, so an agent may hold permits; ``granted`` is what the original's scheduler
     says that it granted the agent. ``unreadable`` is why the object cannot be read (empty where it can); then ``use``
     is the most that it may be, as far as that ``is_bounded``. ``is_booting``: its controller says so; ``actual`` may
@@ -205,6 +206,7 @@ class VmFacts(msgspec.Struct, frozen=True):
     is_permit_known: bool = True
     holders: tuple[str, ...] = ()
     is_booting: bool = False
+    said: VmFacts | None = None
 
     def runs_in(self, pod: ObjectName) -> bool:
         """Whether the guest has booted in that pod, so that ``actual`` is what it has there."""

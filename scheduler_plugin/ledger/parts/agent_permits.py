@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from protocol.messages import AgentRequest, ObjectName
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger.accounts.claims import VmAccount
-from scheduler_plugin.ledger.believed import believed
+from scheduler_plugin.ledger.believed import believed, judge_again
 from scheduler_plugin.ledger.facts import VmFacts
 from scheduler_plugin.ledger.outcomes import Decision, PersistPermit
 from scheduler_plugin.ledger.parts.part import Effects, LedgerPart
@@ -27,7 +27,10 @@ class AgentPermits(LedgerPart):
         Raises ``UnknownPodError`` and ``NotReadyError``; then nothing has changed. Raises ``OtherAgentError``.
         """
         self._require_ready()
-        return decide(self._state, self._claim(uid), request, agent or uid, now)
+        claim = self._claim(uid)
+        if claim.vm is not None:
+            judge_again(self._state, claim.vm)
+        return decide(self._state, claim, request, agent or uid, now)
 
     def wants(self, order: PersistPermit) -> bool:
         """Whether the write still makes sense: a permit is taken back only from a VM without an agent."""

@@ -72,6 +72,16 @@ def test_it_may_grow_again_once_the_edit_is_taken_back() -> None:
     assert fleet.grant("a", amount(6), number=2) == amount(4)
 
 
+def test_what_did_not_fit_counts_once_there_is_room() -> None:
+    """Its object need not change again: the agent's next request finds the room."""
+    fleet = neighbours()
+    fleet.did(fleet.ledger.see_pod(plain_pod("c", amount(4), "n1")))
+    edit(fleet, use=amount(4))
+    assert fleet.grant("a", amount(4), number=2) == amount(2)
+    fleet.did(fleet.ledger.lose_pod("uid-c"))
+    assert fleet.grant("a", amount(5), number=3) == amount(5)
+
+
 def test_an_edit_within_the_room_counts_at_once() -> None:
     fleet = neighbours()
     edit(fleet, use=amount(6))
