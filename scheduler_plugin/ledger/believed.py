@@ -8,6 +8,7 @@ Whoever may edit a VM writes what it asks for: ``use``, its maximum, annotations
   resource, and misses nothing that others would have to make room for.
 - A permit on the object counts up to the VM's maximum. It may be what a scheduler before this one has answered, so it
   counts even where there is no room; but no more than all that the node has, unless that much was reserved before.
+- If it is not known what a running guest has, it may have what its object asks for, up to what its node has.
 - What is heard of a VM first, as at a rebuild, counts up to what its node has, and its permit up to what the largest
   node has: the room is not known yet, nor what its own node had when the permit was granted.
 - An object that cannot be read any more counts the same: what was reserved for its VM stays.
@@ -28,7 +29,7 @@ from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
 from scheduler_plugin.ledger.accounts.refused_resizes import Parts
-from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
+from scheduler_plugin.ledger.facts import WITHOUT_GUEST, NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.state import LedgerState
 
 
@@ -44,7 +45,9 @@ def believed(state: LedgerState, facts: VmFacts) -> VmFacts:
     total = reduce(Resources.at_most, (_whole(state, each) for each in claims))
     if account.facts is None:
         return _first(facts, total)
-    reach = reduce(Resources.at_most, (_reach(state, each, pods_on[each.node]) for each in claims))
+    reach = total
+    if facts.actual is not None or facts.phase in WITHOUT_GUEST:
+        reach = reduce(Resources.at_most, (_reach(state, each, pods_on[each.node]) for each in claims))
     bounded = _bounded(facts, account.reserved, reach, total)
     return bounded if bounded.is_bounded else replace(bounded, is_bounded=True)
 

@@ -91,6 +91,22 @@ def test_an_edit_within_the_room_counts_at_once() -> None:
     assert fleet.grant("b", amount(3), number=2) == amount(2)
 
 
+def test_a_guest_of_unknown_size_may_have_what_its_object_asks_for() -> None:
+    fleet = neighbours()
+    edit(fleet, actual=None, use=amount(8))
+    assert fleet.on("n1") == amount(10)
+    assert fleet.grant("b", amount(3), number=2) == amount(2)
+    edit(fleet, use=HUGE, most=HUGE)
+    assert fleet.on("n1") == amount(10)
+
+
+def test_a_vm_without_a_guest_takes_no_room_that_is_not_there() -> None:
+    """Such as one that never boots."""
+    fleet = neighbours()
+    edit(fleet, actual=None, phase="Pending", use=amount(8))
+    assert fleet.grant("b", amount(3), number=2) == amount(3)
+
+
 def test_resources_are_judged_apart() -> None:
     fleet = neighbours()
     edit(fleet, use=amount(1000, 4), most=HUGE)

@@ -25,7 +25,7 @@ def shared(**facts: object) -> PlannerFixture:
     fixture = PlannerFixture(node("n1"), node("n2"))
     for each in ("b", "c"):
         fixture.add(each, "n1", 2)
-    fixture.add("a", "n1", 2, load=9.0, facts=facts)
+    fixture.add("a", "n1", 2, load=9.0, facts={"actual": amount(2), **facts})
     return fixture
 
 
