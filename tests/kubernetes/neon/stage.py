@@ -21,6 +21,7 @@ import yaml
 
 from deploy.local.kubernetes.machine.credentials import INSIDE
 from deploy.local.kubernetes.plan.kubeconfigs import Tokened, kubeconfig
+from deploy.neonvm.objects.pod_form import FLAT_RESOURCE
 from protocol.names import RUNNER_COMMAND, TOKEN_AUDIENCE
 from protocol.units import MilliCpu, Resources
 from scheduler_plugin.injector.admission.injection import IN_NEONVMS_POD, IN_OUR_POD
@@ -72,9 +73,9 @@ class Stage:
     # The cluster -------------------------------------------------------------------------------------------------
 
     async def node(self) -> str:
-        """A node that offers what the original's pods ask for."""
+        """A node that offers what the original's pods ask for, and ours."""
         name = await self.fleet.node()
-        offered = {"neonvm/kvm": "100", "neonvm/vhost-net": "100"}
+        offered = {"neonvm/kvm": "100", "neonvm/vhost-net": "100", FLAT_RESOURCE: "100"}
         await self.fleet.patch(
             f"/api/v1/nodes/{name}/status", {"status": {"allocatable": offered, "capacity": offered}}
         )
