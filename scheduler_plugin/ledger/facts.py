@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Final, Generic, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from protocol.messages import ObjectName
 from protocol.names import SCHEDULER_NAME
@@ -207,6 +208,11 @@ class VmFacts(msgspec.Struct, frozen=True):
     holders: tuple[str, ...] = ()
     is_booting: bool = False
     said: VmFacts | None = None
+
+    def with_permit(self, version: int, permit: Resources | None) -> VmFacts:
+        """The same after a write of a permit, which has changed nothing else of the object."""
+        said = self.said and structs.replace(self.said, version=version, permit=permit)
+        return structs.replace(self, version=version, permit=permit, said=said)
 
     def runs_in(self, pod: ObjectName) -> bool:
         """Whether the guest has booted in that pod, so that ``actual`` is what it has there."""

@@ -21,8 +21,6 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple, Never
 
-from msgspec.structs import replace
-
 from protocol.kubernetes.objects import number, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
@@ -162,7 +160,7 @@ class PermitWriter:
         known = None if account is None else account.facts
         if known is None or known.uid != vm.uid or not 0 < known.version == number(vm.resource_version):
             return None
-        return replace(known, version=number(version), permit=permit)
+        return known.with_permit(number(version), permit)
 
     def _report(self, order: PersistPermit, ended: Stored, version: int) -> None:
         ledger, facts = self._context.ledger, ended.facts

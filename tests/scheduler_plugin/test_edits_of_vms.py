@@ -82,3 +82,21 @@ async def test_a_permit_that_is_edited_counts_up_to_the_maximum() -> None:
             await settle()
             assert said(await scheduler.ask(NEAR, asked, 4))[1]["permit"] == {"vCPUs": asked, "mem": 4}
             assert scheduler.reserved("n1") == f"{8 + asked} cpu, 20Gi"
+
+
+async def test_an_edit_is_judged_again_after_a_permit_was_written() -> None:
+    """The write makes a newer version of the object, which the edit is a part of as before."""
+    clock, api = FakeClock(), cluster()
+    async with settled(api, clock) as scheduler:
+        assert said(await scheduler.ask(NEAR, 7, 4))[1]["permit"] == {"vCPUs": 7, "mem": 4}
+        found = api.get(VMS, "default", "db")
+        found["spec"]["guest"]["cpus"]["use"] = 5
+        api.put(VMS, found)
+        await settle()
+        assert said(await scheduler.ask(THEIRS, 5, 6, sequence=1))[1]["permit"] == {"vCPUs": 1, "mem": 6}
+        await clock.advance(31)
+        assert said(await scheduler.ask(NEAR, 1, 4))[1]["permit"] == {"vCPUs": 1, "mem": 4}
+        await clock.advance(31)
+        assert said(await scheduler.ask(NEAR, 1, 4))[1]["permit"] == {"vCPUs": 1, "mem": 4}
+        await clock.advance(2)
+        assert said(await scheduler.ask(THEIRS, 5, 6, sequence=2))[1]["permit"] == {"vCPUs": 5, "mem": 6}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from protocol.messages import AgentRequest, ObjectName
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger.accounts.claims import VmAccount
@@ -85,4 +83,4 @@ class AgentPermits(LedgerPart):
 
 
 def _is_same_but_for_permit(known: VmFacts, vm: VmFacts) -> bool:
-    return vm == replace(known, version=vm.version, permit=vm.permit)
+    return vm == known.with_permit(vm.version, vm.permit)
