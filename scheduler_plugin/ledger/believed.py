@@ -56,7 +56,7 @@ def judge_again(state: LedgerState, account: VmAccount) -> None:
     """Counts more of what the VM's object says, if there is room for it by now."""
     if account.facts is None or account.facts.said is None:
         return
-    account.observe(believed(state, account.facts.said))
+    account.learn(believed(state, account.facts.said))
     state.settle_vm(account)
 
 
@@ -94,7 +94,7 @@ def seen_on_node(state: LedgerState, claim: Claim) -> None:
     whole = _whole(state, claim)
     facts = _first(account.facts, whole) if account.claims == [claim] else _restarting(account.facts, whole, ZERO)
     if facts is not account.facts:
-        account.observe(facts)
+        account.learn(facts)
         state.settle_vm(account)
 
 

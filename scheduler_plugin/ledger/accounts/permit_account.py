@@ -396,7 +396,7 @@ class PermitAccount:
             self.promises.add(offer.permit, offer.at)
         self._ended(revision)
         self.doubts, self.refusal = (), ""
-        self._seen_by_write(facts)
+        self.learn(facts)
 
     def refused(self, revision: int, why: str, facts: VmFacts | None = None) -> None:
         """A write certainly did not store its permit: nobody is answered it. ``facts``: it stored something else."""
@@ -405,7 +405,7 @@ class PermitAccount:
         self.permit = self.permit and self.permit.at_most(self.had)
         if facts is not None and self.facts is not None and facts.uid == self.facts.uid:
             self.doubts = ()
-            self._seen_by_write(facts)
+            self.learn(facts)
         self._bound()
         self._settle()
 
@@ -429,7 +429,8 @@ class PermitAccount:
         self.orders = {each: permit for each, permit in self.orders.items() if each > revision}
         self.offers = {each: offer for each, offer in self.offers.items() if each > revision}
 
-    def _seen_by_write(self, facts: VmFacts) -> None:
+    def learn(self, facts: VmFacts) -> None:
+        """As ``observe``, with what was not seen on the API: a VM that was deleted is not back."""
         known, is_deleted = self.facts, self.is_deleted
         self.observe(facts if known is None or facts.version >= known.version else known)
         self.is_deleted = is_deleted

@@ -227,3 +227,13 @@ def test_nor_when_it_is_seen_after_the_edit() -> None:
     fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1")))
     fleet.did(fleet.ledger.see_pod(replace(vm_pod("a", "n2", "uid-a2"), name=name("a-other"))))
     assert fleet.ledger.claims["uid-a2"].reserved.within(amount(9))
+
+
+def test_a_deleted_vm_is_not_judged_again() -> None:
+    """Its agent may ask until its pod is gone; then nothing of the VM is left."""
+    fleet = neighbours()
+    edit(fleet, use=HUGE, most=HUGE)
+    fleet.did(fleet.ledger.lose_vm(name("a")))
+    fleet.ask("a", HUGE, number=2)
+    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    assert name("a") not in fleet.ledger.vms
