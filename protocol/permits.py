@@ -27,8 +27,8 @@ class _Permit(msgspec.Struct, frozen=True):
     mem: WireQuantity
 
 
-MOST_HOLDERS: Final = 4
-"""A VM has one agent, and two while the form of agents is changed."""
+MOST_HOLDERS: Final = 5
+"""The VM's pod and its agents: one, and two while the form of agents is changed."""
 
 _DECODER: Final = msgspec.json.Decoder(_Permit)
 
@@ -56,21 +56,22 @@ def decode_permit(text: str) -> Resources:
     return Resources(cpu_from_wire("vCPUs", found.vCPUs), mem_from_wire("mem", found.mem))
 
 
-def encode_writer(process: str, revision: int, agents: Sequence[str] = ()) -> str:
-    """Which process writes a permit, by which of its decisions, and the UIDs of the pods whose agents may hold it.
+def encode_writer(process: str, revision: int, holders: Sequence[str] = ()) -> str:
+    """Which process writes a permit, by which of its decisions, and who may hold it: the UIDs of the VM's pod and of
+    the pods of its agents.
 
     >>> encode_writer("scheduler-0a1b2c3d.1", 17)
     'scheduler-0a1b2c3d.1/17'
-    >>> encode_writer("scheduler-0a1b2c3d.1", 17, ["uid-1", "uid-2"])
-    'scheduler-0a1b2c3d.1/17/uid-1,uid-2'
+    >>> encode_writer("scheduler-0a1b2c3d.1", 17, ["pod", "agent"])
+    'scheduler-0a1b2c3d.1/17/pod,agent'
     """
-    return f"{process}/{revision}/{','.join(agents)}" if agents else f"{process}/{revision}"
+    return f"{process}/{revision}/{','.join(holders)}" if holders else f"{process}/{revision}"
 
 
 def decode_writer(text: str) -> str:
     """Which process wrote a permit. Releases up to 0.2 say nothing else.
 
-    >>> decode_writer("scheduler-0a1b2c3d.1/17/uid-1")
+    >>> decode_writer("scheduler-0a1b2c3d.1/17/pod,agent")
     'scheduler-0a1b2c3d.1'
     >>> decode_writer("scheduler-0a1b2c3d.1")
     'scheduler-0a1b2c3d.1'
@@ -79,10 +80,10 @@ def decode_writer(text: str) -> str:
 
 
 def decode_holders(text: str) -> tuple[str, ...]:
-    """The UIDs of the pods whose agents may hold the permit; the one that was answered last comes first.
+    """Who may hold the permit: the UIDs of the VM's pod and of its agents' pods, the one that was answered last first.
 
-    >>> decode_holders("scheduler-0a1b2c3d.1/17/uid-1,uid-2"), decode_holders("scheduler-0a1b2c3d.1/17")
-    (('uid-1', 'uid-2'), ())
+    >>> decode_holders("scheduler-0a1b2c3d.1/17/pod,agent"), decode_holders("scheduler-0a1b2c3d.1/17")
+    (('pod', 'agent'), ())
     """
-    _, _, agents = text.partition("/")[2].partition("/")
-    return tuple(agents.split(",", MOST_HOLDERS)[:MOST_HOLDERS]) if agents else ()
+    holders = text.partition("/")[2].partition("/")[2]
+    return tuple(holders.split(",", MOST_HOLDERS)[:MOST_HOLDERS]) if holders else ()

@@ -48,7 +48,7 @@ class ClusterWriter:
 
     async def store_permit(self, vm: VirtualMachine, order: PersistPermit) -> JsonObject:
         """Writes the permit onto this version of the VM, 409 where it has changed; returns the new object."""
-        writer = encode_writer(self.identity, order.revision, order.agents)
+        writer = encode_writer(self.identity, order.revision, order.holders)
         metadata = {
             "uid": vm.uid,
             "resourceVersion": vm.resource_version,

@@ -177,8 +177,9 @@ class VmFacts(msgspec.Struct, frozen=True):
     is the resourceVersion as a number. ``stays_because`` says why the scheduler must not move it by itself, None where
     it may; ``auto_migration`` is what the VM says about that, None where it says nothing. ``phase`` is
     ``status.phase``, ``constraints`` are what it demands of its node.
-    ``is_permit_known``: it can be read; otherwise ``permit`` is the most that it may be. ``holders`` are the UIDs of
-    the pods whose agents may hold it, the one that was answered last first; empty if they are not known.
+    ``is_permit_known``: it can be read; otherwise ``permit`` is the most that it may be. ``holders`` are UIDs: of the
+    VM's pod, and of the pods whose agents may hold the permit there, the one that was answered last first; empty if
+    they are not known.
     ``said`` is what the object says if that counts only in part (``believed``).
     ``has_agent``: autoscaling is enabled, so an agent may hold permits; ``granted`` is what the original's scheduler
     says that it granted the agent. ``unreadable`` is why the object cannot be read (empty where it can); then ``use``

@@ -56,8 +56,8 @@ class PersistPermit(msgspec.Struct, frozen=True, gc=False):
     While ``before_answer`` the agent must not be answered until the write is confirmed. Writes for one VM go one at a
     time, only the newest ``revision`` matters, and each carries the resourceVersion that it was read with, so that a
     write that was believed lost cannot land after a newer one. The same effect comes again while its outcome is open.
-    It is for the VM with ``uid`` alone, never for another one of that name. ``agents`` are those that may hold it, by
-    the UIDs of their pods. ``takes_back``: no agent is to hold it any more; ask ``wants`` before each try.
+    It is for the VM with ``uid`` alone, never for another one of that name. ``holders``: see
+    ``VmFacts``. ``takes_back``: no agent is to hold it any more; ask ``wants`` before each try.
     """
 
     vm: ObjectName
@@ -65,7 +65,7 @@ class PersistPermit(msgspec.Struct, frozen=True, gc=False):
     revision: int
     before_answer: bool
     uid: str = ""
-    agents: tuple[str, ...] = ()
+    holders: tuple[str, ...] = ()
     takes_back: bool = False
 
 

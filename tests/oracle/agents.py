@@ -99,7 +99,7 @@ class Agents(Stage):
         if routes is None:
             return
         message.stored = self.fleet.stored(message.machine) or ZERO
-        before = self.fleet.has(message.machine)
+        before = message.had = self.fleet.has(message.machine)
         shown = f"Bearer {token_text(message.agent.token)}"
         answer = routes.request(HotRequest(message.body, shown, "10.0.0.1"))
         if isinstance(answer, HotResponse):
@@ -118,7 +118,7 @@ class Agents(Stage):
     def _written(self, message: Message, task: asyncio.Task[HotResponse]) -> None:
         """An answer that has waited for something."""
         held = message.agent.hold
-        self._answered(message, task.result(), self.fleet.has(message.machine))
+        self._answered(message, task.result(), message.had.at_least(self.fleet.has(message.machine)))
         if message.agent.hold is not held and message.machine.name in self.fleet.machines:
             self.require(self.judge.written(message.machine, message.agent, message.stored))
 
@@ -151,6 +151,8 @@ class Agents(Stage):
         if found is None or found[1].view is None or not found[1].view.enabled or len(found[1].patches) > 1:
             return
         machine, agent = found
+        if self.is_moving(machine.name):
+            return
         assert agent.view is not None
         target = self.size().at_most(agent.limit()).at_least(Resources.parse(1, "1Gi"))
         if target == agent.view.use:

@@ -36,7 +36,7 @@ class Outsiders(Stage):
 
     def switch(self) -> None:
         """Autoscaling of a VM is switched off or on."""
-        machine = self._any()
+        machine = self.any_machine()
         if machine is None:
             return
         obj = self._copied(machine)
@@ -47,7 +47,7 @@ class Outsiders(Stage):
 
     def edit_permit(self) -> None:
         """Somebody edits the annotation."""
-        machine = self._any()
+        machine = self.any_machine()
         if machine is None:
             return
         obj, kind = self._copied(machine), self.chance.choice(("high", "high", "low", "none", "garbage"))
@@ -63,7 +63,7 @@ class Outsiders(Stage):
 
     def edit_use(self) -> None:
         """Somebody resizes a VM."""
-        machine = self._any()
+        machine = self.any_machine()
         if machine is None:
             return
         size = self.size()

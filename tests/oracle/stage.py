@@ -27,7 +27,9 @@ MOST_VMS: Final = 6
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """A request on its way, and who waits for its answer. ``stored`` is what was when it arrived."""
+    """A request on its way, and who waits for its answer. ``stored`` and ``had`` are what was stored, and what the
+    VM had, when it arrived.
+    """
 
     number: int
     machine: Machine
@@ -35,6 +37,7 @@ class Message:
     body: bytes
     at: Instant
     stored: Resources = ZERO
+    had: Resources = ZERO
 
 
 class BrokenError(AssertionError):
@@ -102,6 +105,10 @@ class Stage:
         pod["metadata"]["name"] = machine.pod
         self.api.put(PODS, pod)
         self.api.tokens[machine.pod] = token_of(pod)
+        self.new_agents(machine, pod)
+
+    def new_agents(self, machine: Machine, pod: Obj) -> None:
+        """The agents of a VM that runs in this pod from now on."""
         machine.agents = []
         if self.chance.random() < 0.8:
             numbers = self.chance.random() < 0.7
@@ -119,15 +126,24 @@ class Stage:
 
     async def bind_to(self, machine: Machine, where: str) -> str:
         """The scheduler is told to bind the VM's pod. Empty if it did, otherwise why not."""
-        service = self.schedulers.service
-        assert service is not None
-        pod = self.pod_of(machine)["metadata"]
-        why = await service.bind(ObjectName("default", machine.pod), pod["uid"], where)
-        self.note(f"bind {machine.pod} to {where}: {why or 'done'}")
+        why = await self.bind_pod(self.pod_of(machine), where)
         if self.fleet.node(machine) is not None:
             self.require(self.judge.added(machine, ZERO))
             self._join(machine, where)
         return why
+
+    async def bind_pod(self, pod: Obj, where: str) -> str:
+        """kube-scheduler asks for a binding. Empty if it was done, otherwise why not."""
+        service, meta = self.schedulers.service, pod["metadata"]
+        if service is None:
+            return "no scheduler answers"
+        why = await service.bind(ObjectName("default", meta["name"]), meta["uid"], where)
+        self.note(f"bind {meta['name']} to {where}: {why or 'done'}")
+        return why
+
+    def is_moving(self, vm: str) -> bool:
+        """Whether there is a migration of the VM that has not ended."""
+        raise NotImplementedError
 
     def pod_of(self, machine: Machine) -> Obj:
         return self.api.get(PODS, "default", machine.pod)
@@ -140,8 +156,8 @@ class Stage:
             machine.agents.append(Agent(name, uid, self.chance.random() < 0.7, self._sequence()))
 
     def delete(self) -> None:
-        machine = self._any()
-        if machine is None:
+        machine = self.any_machine()
+        if machine is None or self.is_moving(machine.name):
             return
         self.note(f"{machine.name} is deleted")
         del self.fleet.machines[machine.name]
@@ -150,8 +166,8 @@ class Stage:
         self.api.remove(VMS, "default", machine.name)
 
     def restart_pod(self) -> None:
-        machine = self._any()
-        if machine is None:
+        machine = self.any_machine()
+        if machine is None or self.is_moving(machine.name):
             return
         self.note(f"the pod of {machine.name} is replaced")
         self.api.remove(PODS, "default", machine.pod)
@@ -159,7 +175,7 @@ class Stage:
         machine.own = machine.own.at_most(self.fleet.use(machine))
         self._new_pod(machine, self._copied(machine))
 
-    def _any(self) -> Machine | None:
+    def any_machine(self) -> Machine | None:
         return (
             self.chance.choice(sorted(self.fleet.machines.values(), key=lambda each: each.name))
             if (self.fleet.machines)

@@ -15,13 +15,14 @@ from contextlib import suppress
 
 from tests.fake_clock import settle
 from tests.oracle.agents import Agents
+from tests.oracle.migrations import Migrations
 from tests.oracle.outsiders import Outsiders
 from tests.oracle.stage import NAMES, BrokenError
 
 Doing = Callable[[], Awaitable[None] | None]
 
 
-class Story(Agents, Outsiders):
+class Story(Migrations, Agents, Outsiders):
     """What happens, and how often."""
 
     def __init__(self, seed: int) -> None:
@@ -51,6 +52,8 @@ class Story(Agents, Outsiders):
             (self.kill, 0.6),
             (self.start, 3),
             (self.cut, 0.8),
+            (self.order_move, 0.7),
+            (self.carry, 5),
         ]
 
     async def step(self) -> None:

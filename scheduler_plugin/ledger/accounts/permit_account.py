@@ -190,10 +190,12 @@ class PermitAccount:
 
     def _remember_holders(self, facts: VmFacts, now: Instant) -> None:
         """Whoever the object names is answered first, and holds the permit until it is known to hold less."""
-        for agent in facts.holders[1:]:
+        if len(facts.holders) < 2:
+            return
+        self.heard_from, self.agent, *others = facts.holders
+        self.turn_until = Instant(now + SILENT)
+        for agent in others:
             self.others[agent] = OtherAgent(None, self.promises.held)
-        if facts.holders:
-            self.agent, self.turn_until = facts.holders[0], Instant(now + SILENT)
 
     def observe(self, facts: VmFacts) -> None:
         """Newer facts of the same VM; older ones than those known change nothing."""
@@ -378,8 +380,10 @@ class PermitAccount:
     ) -> PersistPermit:
         if self.pending is not None and (self.pending.permit, self.pending.takes_back) == (permit, takes_back):
             revision = self.pending.revision
-        agents = () if self.agent is None else (self.agent, *self.others)[:MOST_HOLDERS]
-        self.pending = PersistPermit(facts.name, permit, revision, is_urgent, facts.uid, agents, takes_back)
+        holders: tuple[str, ...] = ()
+        if self.heard_from is not None and self.agent is not None:
+            holders = (self.heard_from, self.agent, *self.others)[:MOST_HOLDERS]
+        self.pending = PersistPermit(facts.name, permit, revision, is_urgent, facts.uid, holders, takes_back)
         self.orders[revision] = permit
         self._bound()
         return self.pending

@@ -103,9 +103,9 @@ def test_refused_agent_without_numbers_is_believed_in_time() -> None:
         assert fleet.reserved("a") == amount(reserved), wait
 
 
-def restarted(fleet: Fleet, *holders: str, now: Instant = AFTER) -> Fleet:
+def restarted(fleet: Fleet, *holders: str, on: str = "uid-a", now: Instant = AFTER) -> Fleet:
     """The next scheduler over the same objects, which name the agents that may hold the permit."""
-    known = replace(fleet.vms[name("a")], holders=holders)
+    known = replace(fleet.vms[name("a")], holders=(on, *holders) if holders else ())
     return Fleet(node(total=11), known, vm_pod("a", "n1"), plain_pod("agent", amount(0), "n1"), now=now)
 
 
@@ -114,11 +114,11 @@ def test_written_permit_names_its_holders() -> None:
     request = AgentRequest(name("a-pod"), amount(8), None, sequence=1)
     order = fleet.ledger.decide("uid-a", request, LATER, NODE_AGENT).persist
     assert order is not None
-    assert order.agents == (NODE_AGENT,)
+    assert order.holders == ("uid-a", NODE_AGENT)
     fleet.ledger.decide("uid-a", request, AFTER, SIDECAR)
     order = fleet.ledger.decide("uid-a", replace(request, resources=amount(9), sequence=2), AFTER, SIDECAR).persist
     assert order is not None
-    assert order.agents == (SIDECAR, NODE_AGENT)
+    assert order.holders == ("uid-a", SIDECAR, NODE_AGENT)
 
 
 def test_holder_comes_first_after_a_restart() -> None:
@@ -131,6 +131,16 @@ def test_holder_comes_first_after_a_restart() -> None:
     asks(rebuilt, NODE_AGENT, 2, 2, last=amount(2), now=later)
     asks(rebuilt, NODE_AGENT, 2, 3, last=amount(2), now=Instant(later + SETTLE))
     assert rebuilt.reserved("a") == amount(8), "the sidecar may only be cut off"
+
+
+def test_holders_in_another_pod_of_the_vm_hold_nothing() -> None:
+    """The VM was started again while no scheduler ran."""
+    fleet = fleet_of_two()
+    asks(fleet, SIDECAR, 8, 1)
+    rebuilt = restarted(fleet, NODE_AGENT, "uid-other", on="uid-before")
+    asks(rebuilt, SIDECAR, 2, 1, last=amount(2), now=AFTER)
+    asks(rebuilt, SIDECAR, 2, 2, last=amount(2), now=Instant(AFTER + SETTLE))
+    assert rebuilt.reserved("a") == amount(2)
 
 
 def test_holder_is_believed_after_a_restart() -> None:

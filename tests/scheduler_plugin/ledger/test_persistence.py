@@ -15,7 +15,7 @@ def fleet_of_one(**more: int) -> Fleet:
 
 
 def order(size: float, revision: int, *, before_answer: bool = True) -> PersistPermit:
-    return PersistPermit(name("a"), amount(size), revision, before_answer, "a-first", ("uid-a",))
+    return PersistPermit(name("a"), amount(size), revision, before_answer, "a-first", ("uid-a", "uid-a"))
 
 
 def test_an_increase_waits_for_its_write() -> None:
@@ -42,7 +42,7 @@ def test_the_same_request_again_touches_nothing() -> None:
 def test_a_first_answer_without_a_stored_permit_is_written_before() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
     assert fleet.ask("a", amount(2), number=1).persist == PersistPermit(
-        name("a"), amount(2), 1, before_answer=True, uid="a-first", agents=("uid-a",)
+        name("a"), amount(2), 1, before_answer=True, uid="a-first", holders=("uid-a", "uid-a")
     )
 
 
@@ -129,7 +129,7 @@ def test_a_permit_that_somebody_else_removed_is_written_again() -> None:
     fleet.grant("a", amount(4), number=1)
     fleet.did(fleet.ledger.see_vm(vm("a", amount(4), version=9), LATER))
     assert fleet.ask("a", amount(4), number=2).persist == PersistPermit(
-        name("a"), amount(4), 2, before_answer=True, uid="a-first", agents=("uid-a",)
+        name("a"), amount(4), 2, before_answer=True, uid="a-first", holders=("uid-a", "uid-a")
     )
 
 
@@ -165,7 +165,7 @@ def test_after_a_restart_more_than_the_vm_uses_is_written_again_before_it_is_ans
     again = rebuilt.ask("a", amount(4), number=2)
     assert (again.permit, again.persist) == (
         amount(4),
-        PersistPermit(name("a"), amount(4), 1, before_answer=True, uid="a-first", agents=("uid-a",)),
+        PersistPermit(name("a"), amount(4), 1, before_answer=True, uid="a-first", holders=("uid-a", "uid-a")),
     )
     rebuilt.store(again)
     assert rebuilt.ask("a", amount(4), number=3).persist is None
