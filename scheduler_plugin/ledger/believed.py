@@ -53,8 +53,8 @@ def believed(state: LedgerState, facts: VmFacts) -> VmFacts:
 
 
 def judge_again(state: LedgerState, account: VmAccount) -> None:
-    """Counts more of what the VM's object says, if there is room for it by now."""
-    if account.facts is None or account.facts.said is None:
+    """Counts more of what the VM's object says, if there is room for it by now. One that is gone says nothing."""
+    if account.is_deleted or account.facts is None or account.facts.said is None:
         return
     account.learn(believed(state, account.facts.said))
     state.settle_vm(account)

@@ -237,3 +237,12 @@ def test_a_deleted_vm_is_not_judged_again() -> None:
     fleet.ask("a", HUGE, number=2)
     fleet.did(fleet.ledger.lose_pod("uid-a"))
     assert name("a") not in fleet.ledger.vms
+
+
+def test_what_a_replaced_vm_asked_for_does_not_count_either() -> None:
+    """Another VM has its name by now, and its agent still asks."""
+    fleet = neighbours()
+    edit(fleet, use=HUGE, most=HUGE)
+    fleet.did(fleet.ledger.see_vm(known(uid="a-second", version=9, actual=None, pod=None), LATER))
+    assert fleet.ask("a", HUGE, number=2).permit == amount(2)
+    assert fleet.ledger.claims["uid-a"].reserved == amount(2)
