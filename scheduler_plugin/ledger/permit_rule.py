@@ -92,10 +92,19 @@ def _by_room(state: LedgerState, claim: Claim, account: VmAccount, message: Mess
     """``wanted`` as far as the VM has it, its agent holds it, or there is room."""
     if not account.has_agent:
         return wanted.at_most(account.in_use)
-    if wanted.within(account.reserved) and not any(state.nodes[each.node].over.any for each in account.hosts):
+    if wanted.within(account.reserved) and not _is_over(state, account):
         return wanted
     own = account.in_use.at_least((message.last_permit or ZERO).at_most(account.reserved))
     return wanted.at_most(ceiling(state, account, claim).at_least(own))
+
+
+def _is_over(state: LedgerState, account: VmAccount) -> bool:
+    """Whether a node of the VM's guest has more reserved than there is."""
+    for claim in account.hosts:
+        node = state.nodes[claim.node]
+        if not node.reserved.within(node.room.total):
+            return True
+    return False
 
 
 def _account(claim: Claim) -> VmAccount:

@@ -103,6 +103,7 @@ async def test_the_original_scheduler_says_why_it_understands_no_other_version()
         (401, Fault.AGENT, "does not accept this agent's token"),
         (403, Fault.AGENT, "does not let this agent speak for this pod"),
         (404, Fault.SCHEDULER, "does not know this pod"),
+        (409, Fault.AGENT, "answers another agent of this VM"),
         (500, Fault.SCHEDULER, "the scheduler answers 500"),
     ],
 )
