@@ -35,8 +35,8 @@ from scheduler_plugin.ledger.state import LedgerState
 
 def believed(state: LedgerState, facts: VmFacts) -> VmFacts:
     """News of a VM, as far as the nodes of its pods can bear it."""
-    account = state.vms.get(facts.name)
-    if account is None or account.uid not in ("", facts.uid):
+    account = state.accounts.find(facts.name, facts.uid)
+    if account is None:
         return _within_maximum(facts)
     claims = [each for each in account.hosts if state.nodes[each.node].facts is not None]
     if not claims:
@@ -44,7 +44,7 @@ def believed(state: LedgerState, facts: VmFacts) -> VmFacts:
     pods_on = Counter(each.node for each in claims)
     total = reduce(Resources.at_most, (_whole(state, each) for each in claims))
     if account.facts is None:
-        return _first(facts, total)
+        return _bounded(facts, ZERO, total, total)  # nobody was answered a permit of a VM that is heard of now
     reach = total
     if facts.actual is not None or facts.phase in WITHOUT_GUEST:
         reach = reduce(Resources.at_most, (_reach(state, each, pods_on[each.node]) for each in claims))

@@ -80,10 +80,15 @@ class VmAccounts:
         is_run = self.is_run_by(claim.pod)
         return is_run if claim.vm is None else not (is_run or claim.pod.migration is not None)
 
+    def find(self, name: ObjectName, uid: str) -> VmAccount | None:
+        """The account of the VM with this UID, whoever has its name now; None if nothing has been heard of it."""
+        account = self._by_uid.get(uid) or self.named.get(name)
+        return None if account is None or (uid and account.uid not in ("", uid)) else account
+
     def open(self, name: ObjectName, uid: str) -> VmAccount:
         """The account of a VM that may be heard of first; it has the name unless a VM with another UID has it now."""
-        account = self._by_uid.get(uid) or self.named.get(name)
-        if account is None or (uid and account.uid not in ("", uid)):
+        account = self.find(name, uid)
+        if account is None:
             account = VmAccount(name=name, is_replaced=name in self.named)
         if uid:
             account.uid = uid

@@ -246,3 +246,12 @@ def test_what_a_replaced_vm_asked_for_does_not_count_either() -> None:
     fleet.did(fleet.ledger.see_vm(known(uid="a-second", version=9, actual=None, pod=None), LATER))
     assert fleet.ask("a", HUGE, number=2).permit == amount(2)
     assert fleet.ledger.claims["uid-a"].reserved == amount(2)
+
+
+def test_a_successor_whose_pod_was_seen_before_it_counts_no_more_than_its_node() -> None:
+    fleet = neighbours()
+    pod = replace(vm_pod("a", "n1", "uid-a2"), name=name("a-other"), vm_uid="a-second")
+    fleet.did(fleet.ledger.see_pod(pod))
+    second = known(uid="a-second", version=9, use=HUGE, most=HUGE, permit=HUGE, actual=None, pod=pod.name)
+    fleet.did(fleet.ledger.see_vm(second, LATER))
+    assert fleet.ledger.claims["uid-a2"].reserved.within(amount(9))
