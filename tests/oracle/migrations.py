@@ -75,6 +75,7 @@ class Migrations(Stage):
             controller.hand_over()
             machine.pod = target
             self.new_agents(machine, controller.target)
+            self.join(machine, placed)
         else:
             self.note(f"{name} succeeds")
             controller.succeed()

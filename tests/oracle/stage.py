@@ -129,7 +129,7 @@ class Stage:
         why = await self.bind_pod(self.pod_of(machine), where)
         if self.fleet.node(machine) is not None:
             self.require(self.judge.added(machine, ZERO))
-            self._join(machine, where)
+            self.join(machine, where)
         return why
 
     async def bind_pod(self, pod: Obj, where: str) -> str:
@@ -148,7 +148,7 @@ class Stage:
     def pod_of(self, machine: Machine) -> Obj:
         return self.api.get(PODS, "default", machine.pod)
 
-    def _join(self, machine: Machine, where: str) -> None:
+    def join(self, machine: Machine, where: str) -> None:
         """The agent of the node finds the VM, if it has no sidecar, or by a mistake."""
         if not machine.agents or self.chance.random() < 0.25:
             pod = self.agents_of_nodes[where]
