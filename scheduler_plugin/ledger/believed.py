@@ -86,14 +86,22 @@ def at_rebuild(facts: Iterable[VmFacts], nodes: Iterable[NodeFacts], pods: Itera
     ]
 
 
-def seen_on_node(state: LedgerState, claim: Claim) -> None:
-    """A pod runs a VM on a node that was not asked whether it has room: another scheduler has placed it."""
+def seen_on_node(state: LedgerState, claim: Claim, *, at_rebuild: bool) -> None:
+    """A pod runs a VM on a node that was not asked whether it has room: another scheduler has placed it.
+
+    Its agent was answered nothing, unless a scheduler before this one has done that (``at_rebuild``).
+    """
     account = claim.vm
     if account is None or account.facts is None or state.nodes[claim.node].facts is None:
         return
     whole = _whole(state, claim)
-    facts = _first(account.facts, whole) if account.claims == [claim] else _restarting(account.facts, whole, ZERO)
-    if facts is not account.facts:
+    is_only = account.claims == [claim]
+    facts = _first(account.facts, whole) if is_only else _restarting(account.facts, whole, ZERO)
+    is_unanswered = is_only and not (at_rebuild or account.agent)
+    if is_unanswered:
+        facts = _bounded(account.facts, ZERO, whole, whole)
+        account.promises.cap(whole.at_least(facts.actual or ZERO))
+    if is_unanswered or facts is not account.facts:
         account.learn(facts)
         state.settle_vm(account)
 

@@ -174,7 +174,7 @@ def pod_read(state: LedgerState, uid: str, found: PodFacts | None) -> bool:
     return False
 
 
-def see_pod(state: LedgerState, pod: PodFacts) -> None:
+def see_pod(state: LedgerState, pod: PodFacts, *, at_rebuild: bool = False) -> None:
     """A pod as a watch or list shows it."""
     if state.is_gone(pod.uid):
         return
@@ -196,7 +196,7 @@ def see_pod(state: LedgerState, pod: PodFacts) -> None:
         claim = None
     if claim is None:
         claim = state.open_claim(pod, pod.node, ClaimState.BOUND)
-        seen_on_node(state, claim)
+        seen_on_node(state, claim, at_rebuild=at_rebuild)
         state.note_left(claim.vm)
         return
     if claim.node != pod.node:

@@ -57,7 +57,7 @@ class ClusterFacts(LedgerPart):
         """The pods to read: those that may be younger than the list."""
         doubtful: list[Effect] = []
         for pod in pods:
-            binding.see_pod(self._state, pod)
+            binding.see_pod(self._state, pod, at_rebuild=not self.is_ready)
         uids = {pod.uid for pod in pods}
         for claim in [claim for uid, claim in self._state.claims.items() if uid not in uids]:
             if claim.state is ClaimState.BOUND:

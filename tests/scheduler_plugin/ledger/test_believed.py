@@ -255,3 +255,11 @@ def test_a_successor_whose_pod_was_seen_before_it_counts_no_more_than_its_node()
     second = known(uid="a-second", version=9, use=HUGE, most=HUGE, permit=HUGE, actual=None, pod=pod.name)
     fleet.did(fleet.ledger.see_vm(second, LATER))
     assert fleet.ledger.claims["uid-a2"].reserved.within(amount(9))
+
+
+@pytest.mark.parametrize("most", [HUGE, amount(4)])
+def test_nor_does_a_permit_of_a_vm_that_another_scheduler_placed(most: Resources) -> None:
+    fleet = Fleet(node(), vm("b", amount(2)), vm_pod("b", "n1"))
+    fleet.did(fleet.ledger.see_vm(known(permit=HUGE, most=most, actual=None), LATER))
+    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1")))
+    assert fleet.ledger.claims["uid-a"].reserved == amount(9).at_most(most)
