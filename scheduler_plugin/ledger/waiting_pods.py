@@ -124,7 +124,7 @@ class WaitingPods:
             return calls
         changed = [pod for account in resized for pod in self._resized(account)]
         unheard, self._unheard = self._unheard, []
-        for pod in (*changed, *unheard):
+        for pod in dict.fromkeys((*changed, *unheard)):
             node = pod.goal(rooms)
             if node is not None:
                 calls[pod.facts.uid] = node

@@ -184,3 +184,17 @@ def test_called_pod_that_a_list_does_not_name_is_forgotten() -> None:
     fleet.did(fleet.ledger.resync([node("n1")], [], [], LATER))
     assert fleet.did(fleet.ledger.pass_time(Instant(LATER + 60))) == ()
     assert fleet.ledger.waiting == 0
+
+
+def test_call_in_vain_is_repeated_though_the_vm_changed_meanwhile() -> None:
+    """Its VM is looked at in the very step in which the pod is called again."""
+    fleet = Fleet(node(), vm("a", amount(2)))
+    pod, rooms, waiting = vm_pod("a"), dict(fleet.ledger.rooms), WaitingPods()
+    account = fleet.ledger.vms[pod.vm or pod.name]
+    waiting.seen(pod.uid)
+    waiting.add(pod, account, ["n1"])
+    assert waiting.call(rooms, ["n1"], ()) == {pod.uid: "n1"}
+    for step in range(1, waiting_pods.MOST_CALLS):
+        for after in (0, waiting_pods.ASKED_WITHIN):
+            waiting.lapse(Instant(LATER + 100 * step + after))
+        assert waiting.call(rooms, (), [account]) == {pod.uid: "n1"}
