@@ -147,7 +147,7 @@ class VmAccount(PermitAccount):
         return pods
 
 
-def _after_restart(pod: PodFacts, vm: VmFacts) -> Resources:
+def after_restart(pod: PodFacts, vm: VmFacts) -> Resources:
     """What the spec asks for, for a pod that the VM does not name yet: that boots a new machine.
 
     The target of a migration has the machine of its source.
@@ -164,7 +164,7 @@ def claim_size(pod: PodFacts, vm: PermitAccount | None, boots_with: Resources | 
     if vm is None or vm.facts is None:
         return pod.requests
     boots_with = pod.boots_with if boots_with is None else boots_with
-    guest = vm.reserved if vm.facts.after_restart is None else vm.reserved.at_least(_after_restart(pod, vm.facts))
+    guest = vm.reserved if vm.facts.after_restart is None else vm.reserved.at_least(after_restart(pod, vm.facts))
     guest = guest if boots_with is ZERO else guest.at_least(boots_with)
     guest = guest if pod.around is ZERO else guest + pod.around
     return guest if pod.requests.within(guest) else guest.at_least(pod.requests)
