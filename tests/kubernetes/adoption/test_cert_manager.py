@@ -15,6 +15,7 @@ from tests.deploy.manifests import ROOT
 from tests.kubernetes.adoption.cert_manager import AUTHORITY, CertManager, cert_manager
 from tests.kubernetes.adoption.release import NAMESPACE, Release, telling
 from tests.kubernetes.adoption.steps import (
+    EMULATED,
     answers,
     deleted,
     installed,
@@ -30,9 +31,6 @@ pytestmark = pytest.mark.kubernetes
 
 KUBELET_BRINGS = 240.0
 """Seconds until programs show what has been signed anew: a kubelet brings files within two minutes."""
-
-EMULATED = {"nodes-accelerate"}
-"""What is said of a node without KVM once a guest runs on it."""
 
 SIGNED = {f"{AUTHORITY}-{name}" for name in ("injector", "kube-scheduler", "scheduler")}
 

@@ -1,7 +1,7 @@
-"""``python -m deploy.local.kubernetes.programs MINOR [ADD-ON …]``: builds what a cluster of that minor version needs.
+"""``python -m deploy.local.kubernetes.programs [MINOR [ADD-ON …]]``: builds what a cluster of that minor version needs.
 
-It prints a line for each thing to know, and at last where each set is, as JSON. It is a process of its own so that all
-of a build ends with the one who asked for it.
+The default is the newest version. It prints a line for each thing to know, and at last where each set is, as JSON. It
+is a process of its own so that all of a build ends with the one who asked for it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from deploy.local.kubernetes.programs.build import Builder, BuildFailedError
 from deploy.local.kubernetes.programs.images import image_set
 from deploy.local.kubernetes.programs.toolchain import NoGoError, find_go
-from deploy.local.kubernetes.programs.versions import module_sets
+from deploy.local.kubernetes.programs.versions import SUPPORTED, module_sets
 from vm_image.host import BuildError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Builds; returns the exit code."""
-    minor, *add_ons = sys.argv[1:] if arguments is None else arguments
+    minor, *add_ons = (sys.argv[1:] if arguments is None else arguments) or SUPPORTED[:1]
 
     def report(line: str) -> None:
         print(line, flush=True)
