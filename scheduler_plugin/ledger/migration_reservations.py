@@ -129,6 +129,19 @@ def relist(state: LedgerState, listed: list[MigrationFacts], now: Instant) -> tu
     return tuple(doubtful)
 
 
+def fit_left(state: LedgerState) -> None:
+    """After a first list: what a pod had that its VM has left is not known any more, only that it fitted on its node.
+
+    Beside it neighbours may have grown, and the VM itself elsewhere.
+    """
+    for account in state.vms.values():
+        state.note_left(account)
+        for claim in account.claims:
+            if claim.left is not None:
+                claim.left = claim.left.minus_or_zero(state.nodes[claim.node].over)
+                state.change(claim)
+
+
 # What follows from them ----------------------------------------------------------------------------------------------
 
 

@@ -230,10 +230,13 @@ class Migrations:
         if known is not None:
             known.waiting_target = waiting
 
-    def has_moved_from(self, pod: PodFacts) -> bool:
-        """Whether the pod, which its VM's status does not name, is one that the VM was in, and not one to come."""
+    def has_moved_from(self, pod: PodFacts, runs_elsewhere: bool) -> bool:
+        """Whether the pod, which its VM's status does not name, is one that the VM was in, and not one to come.
+
+        A pod that is being deleted may be the VM's only one, unless the VM ``runs_elsewhere``.
+        """
         moved = [] if pod.vm is None else self.of(pod.vm)
-        return pod.is_leaving or any(
+        return (pod.is_leaving and runs_elsewhere) or any(
             each.phase is MigrationPhase.SUCCEEDED and each.source_pod == pod.name for each in moved
         )
 

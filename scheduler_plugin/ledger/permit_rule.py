@@ -115,6 +115,8 @@ def _account(claim: Claim) -> VmAccount:
         raise NotReadyError(f"VirtualMachine {pod.vm} of pod {pod.name} is not known yet")
     if account.facts.unreadable:
         raise NotReadyError(f"VirtualMachine {pod.vm} cannot be read: {account.facts.unreadable}")
+    if claim.left is not None:
+        raise NotReadyError(f"VirtualMachine {pod.vm} has left pod {pod.name}")
     if account.facts.pod is not None and account.facts.pod != pod.name:
         raise NotReadyError(f"VirtualMachine {pod.vm} runs in pod {account.facts.pod}, not in {pod.name}")
     return account

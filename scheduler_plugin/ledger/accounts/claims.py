@@ -132,22 +132,24 @@ class VmAccount(PermitAccount):
         """The claims of the pods in which the VM's guest runs, is to run, or may run by all that is known."""
         return [claim for claim in self.claims if claim.left is None]
 
-    def note_left(self, has_moved_from: Callable[[PodFacts], bool]) -> list[Claim]:
-        """Marks the claims of pods that the VM has left for the one that its status names; the claims to look at."""
-        if len(self.claims) == 1 and self.claims[0].left is None:
+    def note_left(self, has_moved_from: Callable[[PodFacts, bool], bool]) -> list[Claim]:
+        """Marks the claims of pods that the VM has left, until its status names them again; the claims to look at."""
+        named, claims = None if self.facts is None else self.facts.pod, self.claims
+        if len(claims) == 1 and claims[0].left is None and claims[0].pod.name == named:
             return []
-        pods = [claim for claim in self.claims if claim.state is not ClaimState.INCOMING]
-        named = None if self.facts is None else self.facts.pod
+        pods = [claim for claim in claims if claim.state is not ClaimState.INCOMING]
         runs_elsewhere = any(claim.pod.name == named for claim in pods)
         for claim in pods:
-            if not runs_elsewhere or claim.pod.name == named:
+            if claim.pod.name == named:
                 claim.left = None
-            elif claim.left is None and has_moved_from(claim.pod):
+            elif claim.left is None and has_moved_from(claim.pod, runs_elsewhere):
                 claim.left = claim.reserved
+        if pods and not self.hosts:
+            self.agent_gone()
         return pods
 
 
-def after_restart(pod: PodFacts, vm: VmFacts) -> Resources:
+def _after_restart(pod: PodFacts, vm: VmFacts) -> Resources:
     """What the spec asks for, for a pod that the VM does not name yet: that boots a new machine.
 
     The target of a migration has the machine of its source.
@@ -164,7 +166,7 @@ def claim_size(pod: PodFacts, vm: PermitAccount | None, boots_with: Resources | 
     if vm is None or vm.facts is None:
         return pod.requests
     boots_with = pod.boots_with if boots_with is None else boots_with
-    guest = vm.reserved if vm.facts.after_restart is None else vm.reserved.at_least(after_restart(pod, vm.facts))
+    guest = vm.reserved if vm.facts.after_restart is None else vm.reserved.at_least(_after_restart(pod, vm.facts))
     guest = guest if boots_with is ZERO else guest.at_least(boots_with)
     guest = guest if pod.around is ZERO else guest + pod.around
     return guest if pod.requests.within(guest) else guest.at_least(pod.requests)

@@ -34,6 +34,7 @@ class ClusterFacts(LedgerPart):
         doubtful = self._list_pods(listed)
         doubtful += migration_reservations.relist(state, list(migrations), now)
         if is_first:
+            migration_reservations.fit_left(state)
             state.rebuilt(now)
         state.lapse(now)
         self.is_ready = True

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from protocol.messages import AgentRequest
-from scheduler_plugin.ledger import PersistPermit, PodFacts
-from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
+from scheduler_plugin.ledger import NotReadyError, PersistPermit, PodFacts
+from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.ledger.moving import DONE, PENDING, on_both, target_pod, two_nodes
 
 HOME = target_pod("n2", owner=None)
@@ -24,6 +24,21 @@ def moved(*, total: float = 20, size: float = 2) -> Fleet:
     known = vm("a", amount(size), version=9, pod=HOME.name)
     fleet.vms[name("a")] = known
     fleet.did(fleet.ledger.see_vm(known, LATER))
+    return fleet
+
+
+def stopped(fleet: Fleet, version: int = 10) -> None:
+    """The guest has ended in the target pod: no pod runs it until the VM has a new one."""
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(2), permit=amount(2), version=version), LATER))
+
+
+def restarted(*pods: PodFacts, pod: PodFacts | None, permit: float) -> Fleet:
+    """A scheduler that starts after ``a`` has moved away from n1, and was permitted more than n1 has room for."""
+    known = vm("a", amount(2), permit=amount(permit), pod=None if pod is None else pod.name)
+    fleet = Fleet(node())
+    nodes, neighbour = (node(), node("n2", 20)), plain_pod("other", amount(6), "n1")
+    ledger = fleet.ledger = type(fleet.ledger)()
+    fleet.did(ledger.resync(nodes, (SOURCE, neighbour, *pods), [known], NOW, [DONE]))
     return fleet
 
 
@@ -63,6 +78,50 @@ def test_pod_without_a_sign_bounds_growth_as_any() -> None:
     """It may be one that is to come: its guest would start with all that the VM has."""
     fleet = Fleet(node(), node("n2", 20), vm("a", amount(2), pod=HOME.name), SOURCE, HOME)
     assert (asked(fleet, 16), on_both(fleet)) == (9, (9, 9))
+
+
+def test_vm_that_ends_elsewhere_is_not_back_in_the_old_pod() -> None:
+    """It grows once more before its new pod is seen to be gone."""
+    fleet = moved()
+    fleet.did(fleet.ledger.see_pod(plain_pod("other", amount(7), "n1")))
+    assert asked(fleet, 16) == 16
+    stopped(fleet)
+    assert on_both(fleet) == (9, 16)
+    assert fleet.ledger.nodes["n1"].over == amount(0)
+    fleet.did(fleet.ledger.lose_pod(HOME.uid))
+    assert on_both(fleet) == (9, 0)
+
+
+def test_agent_in_the_old_pod_is_not_answered() -> None:
+    """It may not know yet that its guest has gone."""
+    fleet = moved()
+    stopped(fleet)
+    with pytest.raises(NotReadyError, match="has left pod db/a-pod"):
+        fleet.ledger.decide(SOURCE.uid, AgentRequest(SOURCE.name, amount(3), None), LATER)
+
+
+def test_restart_fits_the_old_pod_beside_its_neighbours() -> None:
+    """What it had is not known any more, only that it fitted."""
+    fleet = restarted(HOME, pod=HOME, permit=16)
+    assert on_both(fleet) == (9, 16)
+    assert fleet.ledger.nodes["n1"].over == amount(0)
+
+
+def test_restart_takes_back_what_only_the_old_pod_had() -> None:
+    """The guest has ended in its new pod, too; the next one starts with what the VM asks for."""
+    fleet = restarted(pod=None, permit=16)
+    assert on_both(fleet) == (9, 0)
+    assert fleet.ledger.vms[name("a")].reserved == amount(16)
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(2), permit=amount(2), version=11), LATER))
+    assert fleet.ledger.vms[name("a")].reserved == amount(2)
+
+
+def test_old_pod_of_a_vm_that_starts_again_bounds_nothing() -> None:
+    fleet = restarted(pod=None, permit=2)
+    new = vm_pod("a", "n2", "uid-new")
+    fleet.did(fleet.ledger.see_pod(replace(new, name=name("a-new"))))
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(6), permit=amount(2), version=12), LATER))
+    assert on_both(fleet) == (8, 6)
 
 
 def test_room_is_free_once_the_pod_is_gone() -> None:
