@@ -73,10 +73,11 @@ class ClusterNode:
     machine: str = ""
     gpus: int = 0
     traits: NodeTraits = PLAIN_NODE
+    capacity: Resources = ZERO
 
     def facts(self, policy: NodePolicy, price: float) -> NodeFacts:
         """The node with its policy and its price per hour, for the ledger."""
-        return NodeFacts(self.name, self.allocatable, policy, self.is_open, price, self.traits)
+        return NodeFacts(self.name, self.allocatable, policy, self.is_open, price, self.traits, self.capacity)
 
 
 T = TypeVar("T")
@@ -116,6 +117,7 @@ def _cluster_node(found: _Node) -> ClusterNode:
         machine=labels.get(LABEL_MACHINE) or labels.get(LABEL_MACHINE_OLD, ""),
         gpus=_gpus(*held),
         traits=node_traits(labels, spec.taints, status.conditions, other_resources(held[1])),
+        capacity=_amounts("status.capacity", status.capacity),
     )
 
 

@@ -7,10 +7,11 @@ Whoever may edit a VM writes what it asks for: ``use``, its maximum, annotations
   resizes pods. Beyond that counts what was reserved for the VM before; the VM is granted nothing more of that
   resource, and misses nothing that others would have to make room for.
 - A permit on the object counts up to the VM's maximum. It may be what a scheduler before this one has answered, so it
-  counts even where there is no room; but no more than all that the node has, unless that much was reserved before.
+  counts even where there is no room; but no more than its node's capacity, unless that much was reserved before.
+  What is allocatable may have shrunk since the permit was granted: by the settings, or by the kubelet's.
 - If it is not known what a running guest has, it may have what its object asks for, up to what its node has.
-- What is heard of a VM first, as at a rebuild, counts up to what its node has, and its permit up to what the largest
-  node has: the room is not known yet, nor what its own node had when the permit was granted.
+- What is heard of a VM first, as at a rebuild, counts up to what its node has, and its permit up to the capacity of the
+  largest node: the room is not known yet, nor on which node the permit was granted.
 - An object that cannot be read any more counts the same: what was reserved for its VM stays.
 - What does not count is judged again with each request of the VM's agent: there may be room by then.
 - A VM that has no place yet asks for all that it says, and finds no node if that is too much.
@@ -48,7 +49,8 @@ def believed(state: LedgerState, facts: VmFacts) -> VmFacts:
     reach = total
     if facts.actual is not None or facts.phase in WITHOUT_GUEST:
         reach = reduce(Resources.at_most, (_reach(state, each, pods_on[each.node]) for each in claims))
-    bounded = _bounded(facts, account.reserved, reach, total)
+    permitted = reduce(Resources.at_most, (_ever(state, each) for each in claims))
+    bounded = _bounded(facts, account.reserved, reach, permitted)
     return bounded if bounded.is_bounded else replace(bounded, is_bounded=True)
 
 
@@ -72,14 +74,21 @@ def _whole(state: LedgerState, claim: Claim) -> Resources:
     return state.nodes[claim.node].room.total.minus_or_zero(claim.pod.around)
 
 
+def _ever(state: LedgerState, claim: Claim) -> Resources:
+    """The most that this claim could leave its guest before its node's allocatable resources shrank."""
+    facts = state.nodes[claim.node].facts
+    return ZERO if facts is None else facts.ever_reservable.minus_or_zero(claim.pod.around)
+
+
 def at_rebuild(facts: Iterable[VmFacts], nodes: Iterable[NodeFacts], pods: Iterable[PodFacts]) -> list[VmFacts]:
     """VMs as a first complete list has them, each as far as the node of its pod can bear it."""
-    totals = {each.name: each.policy.reservable(each.allocatable) for each in nodes}
+    known = list(nodes)
+    totals = {each.name: each.reservable for each in known}
     places: dict[ObjectName, Resources] = {}
     for pod in pods:
         if pod.vm is not None and pod.node in totals:
             places[pod.vm] = totals[pod.node].at_least(places.get(pod.vm, ZERO))
-    largest = Resources.most(totals.values())
+    largest = Resources.most(each.ever_reservable for each in known)
     return [
         _bounded(each, ZERO, places[each.name], largest) if each.name in places else _within_maximum(each)
         for each in facts

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from protocol.messages import Metrics, ObjectName
 from protocol.names import ANNOTATION_APPROVED
 from protocol.units import ZERO, Instant, Resources, Seconds
-from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount, after_restart
+from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
 from scheduler_plugin.ledger.accounts.pressure import Pressure
@@ -163,8 +163,6 @@ def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
         "permit that is being written": offered,
         "permit the API may hold": account.stored_high,
         use: account.facts.use,
-        "spec.guest use after a restart": after_restart(claim.pod, account.facts),
-        "arguments of the pod, with which its guest boots": claim.boots_with,
         "what the guest has": account.facts.actual or ZERO,
         f"granted by the original's scheduler: annotation {ANNOTATION_APPROVED}": account.facts.granted,
     }

@@ -76,7 +76,8 @@ class NodeFacts:
     """A node: its ``status.allocatable``, its policy, and whether it takes new pods (False while cordoned).
 
     ``price`` is per hour in the currency of the settings; only ratios of prices matter (S2.1). ``traits`` are what
-    pods' constraints are judged by.
+    pods' constraints are judged by. ``capacity`` is its ``status.capacity``: what is allocatable may shrink and grow
+    below that while guests run (zero: not known).
     """
 
     name: str
@@ -85,6 +86,17 @@ class NodeFacts:
     is_open: bool = True
     price: float = 0.0
     traits: NodeTraits = PLAIN_NODE
+    capacity: Resources = ZERO
+
+    @property
+    def reservable(self) -> Resources:
+        """What pods may reserve now."""
+        return self.policy.reservable(self.allocatable)
+
+    @property
+    def ever_reservable(self) -> Resources:
+        """No less than pods may reserve now, or could at any time since the node booted."""
+        return self.reservable.at_least(self.capacity)
 
 
 @dataclass(frozen=True, slots=True)

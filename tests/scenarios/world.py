@@ -35,6 +35,8 @@ from tests.scenarios.migrations import Controller
 from tests.scenarios.scheduler import Scheduler
 
 MESSAGE_LIFE = 25.0
+CAPACITY = Resources.parse(12, "16Gi")
+"""What every node has; only what is allocatable of it changes, by the settings of its kubelet."""
 UNITS = (ComputeUnit.parse("250m", "512Mi"), ComputeUnit.parse("500m", "1Gi"), ComputeUnit.parse("300m", "768Mi"))
 
 
@@ -63,7 +65,7 @@ class World:
         self.planned = self.moved = 0
         for node in range(4):
             size = Resources.parse(6, "12Gi")
-            self.cluster.put_node(NodeFacts(f"node-{node}", size, policy(UNITS[0])))
+            self.cluster.put_node(NodeFacts(f"node-{node}", size, policy(UNITS[0]), capacity=CAPACITY))
         for _ in range(8):
             self.new_vm()
         self.scheduler.start(self.now)
@@ -319,7 +321,7 @@ class World:
             return
         name = f"node-{self.random.randrange(4)}"
         size = Resources.parse(self.random.choice((2, 8, 12)), self.random.choice(("4Gi", "16Gi")))
-        self.cluster.put_node(NodeFacts(name, size, policy(self.random.choice(UNITS))))
+        self.cluster.put_node(NodeFacts(name, size, policy(self.random.choice(UNITS)), capacity=CAPACITY))
 
     # Helpers -----------------------------------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ class NodeAccount:
         """Derives the room from the facts and the sums."""
         total = watermark = ZERO
         if self.facts is not None:
-            total = self.facts.policy.reservable(self.facts.allocatable)
+            total = self.facts.reservable
             watermark = self.facts.policy.watermark_of(self.facts.allocatable)
         self.room = Room(
             node=self.name,

@@ -108,8 +108,12 @@ def test_a_node_is_what_it_says_is_allocatable() -> None:
     expected = ClusterNode("n1", Resources.parse("10", "40Gi"), is_open=True)
     assert read_node(node("n1")) == expected == decode_node(json.dumps(node("n1")).encode())
     assert not read_node(node("n1", unschedulable=True)).is_open
-    old = {"metadata": {"name": "n1"}, "status": {"capacity": {"cpu": "10", "memory": "40Gi"}}}
-    assert read_node(old) == expected
+    holds = {"capacity": {"cpu": "10", "memory": "40Gi"}}
+    old = {"metadata": {"name": "n1"}, "status": holds}
+    whole = Resources.parse("10", "40Gi")
+    assert read_node(old) == replace(expected, capacity=whole)
+    smaller = {**old, "status": {**holds, "allocatable": {"cpu": "9", "memory": "39Gi"}}}
+    assert read_node(smaller) == replace(expected, allocatable=Resources.parse("9", "39Gi"), capacity=whole)
     assert read_node({"metadata": {"name": "n1"}}) == ClusterNode("n1", Resources.parse(0, 0), is_open=True)
 
 

@@ -161,6 +161,24 @@ def test_a_rebuild_counts_a_permit_that_was_granted_before_its_node_shrank() -> 
     assert fleet.ledger.claims["uid-a"].reserved == amount(7)
 
 
+@pytest.mark.parametrize(
+    ("capacity", "counted"), [(amount(0), amount(3)), (amount(8), amount(7)), (amount(6), amount(6))]
+)
+def test_a_rebuild_counts_a_permit_of_before_all_nodes_shrank(capacity: Resources, counted: Resources) -> None:
+    """More is kept for the system of each, which their capacity does not follow."""
+    shrunk = replace(node("n1", total=4), capacity=capacity)
+    fleet = Fleet(shrunk, known(permit=amount(7), use=amount(7)), vm_pod("a", "n1"))
+    assert fleet.ledger.claims["uid-a"].reserved == counted
+
+
+def test_a_permit_that_is_seen_after_its_node_shrank_counts() -> None:
+    """Another scheduler may have answered it."""
+    fleet = neighbours()
+    fleet.did(fleet.ledger.see_node(replace(node(total=4), capacity=amount(10))))
+    edit(fleet, permit=amount(7))
+    assert fleet.ledger.claims["uid-a"].reserved == amount(7)
+
+
 def test_a_rebuild_counts_what_the_guest_has() -> None:
     mine = known(use=HUGE, most=HUGE)
     fleet = Fleet(node(), mine, vm("b", amount(2)), vm_pod("a", "n1"), vm_pod("b", "n1"), plain_pod("c", ZERO))
