@@ -84,6 +84,17 @@ def test_agent_stands_back_for_the_one_that_is_answered() -> None:
     assert not story.state.scheduler.is_stood_back
 
 
+def test_agent_that_stands_back_shrinks_nothing() -> None:
+    """The one that is answered decides; this one shrinks its idle VM once it is answered again."""
+    story = settled(4).at(8.0)
+    story.acts()
+    story.happens(AskFailed(Fault.AGENT, "the scheduler answers another agent", is_others_turn=True))
+    for second in range(9, 30):
+        story.at(second).looks()
+        assert not [each for each in story.acts() if isinstance(each, PatchVm)]
+    assert story.answers(cu(4)).acts()[0] == patches(cu(1), 1)
+
+
 def test_beside_a_scheduler_that_stores_none_a_permit_on_the_object_is_anothers_and_not_presented() -> None:
     story = Story(unit=UNIT).sees(replace(vm(cu(1)), recorded_permit=cu(8))).looks()
     assert story.acts() == [asks(cu(1), None, 1)]
