@@ -84,6 +84,7 @@ class Agent:
 class Machine:
     """One VM. ``own`` is what of its use came about without people; ``is_tainted``: others lowered its permit, and
     nobody has restored it; ``is_excused``: a scheduler has started meanwhile, which cannot know what was answered.
+    ``forged`` is the permit that a person wrote last.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Machine:
     agents: list[Agent]
     is_tainted: bool = False
     is_excused: bool = False
+    forged: Resources | None = None
 
 
 class Fleet:

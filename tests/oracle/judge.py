@@ -67,14 +67,17 @@ class Judge:
         return found
 
     def _settle(self, machine: Machine) -> None:
-        """A permit that was restored is trusted again; one that was taken back while autoscaling was off is void."""
+        """A permit that was restored is trusted again; one that was taken back while autoscaling was off is void.
+
+        What was taken back is what the VM used then; it may have been resized since.
+        """
         stored, use = self.fleet.stored(machine) or ZERO, self.fleet.use(machine)
-        if not self.fleet.is_enabled(machine) and stored.within(use):
+        if not self.fleet.is_enabled(machine):
             for agent in machine.agents:
-                agent.hold = agent.hold and agent.hold.at_most(use)
+                agent.hold = agent.hold and agent.hold.at_most(use.at_least(stored))
         if self.fleet.cluster.webhook is not None:
             machine.is_tainted = True
-        elif all((agent.hold or ZERO).within(stored) for agent in machine.agents):
+        elif stored != machine.forged and all((agent.hold or ZERO).within(stored) for agent in machine.agents):
             machine.is_tainted = machine.is_excused = False
 
     def _not_stored(self, machine: Machine) -> list[str]:

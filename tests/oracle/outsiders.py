@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from protocol.names import ANNOTATION_PERMIT, LABEL_ENABLED
+from protocol.units import Resources
 from tests.oracle.stage import NAMES, Stage
 from tests.scheduler_plugin.fake_cluster import PODS, VMS, Obj
 from tests.scheduler_plugin.objects import plain_pod
@@ -58,6 +59,7 @@ class Outsiders(Stage):
         else:
             annotations[ANNOTATION_PERMIT] = texts[kind]
         machine.is_tainted = True
+        machine.forged = Resources.parse("8", "16Gi") if kind == "high" else None
         self.note(f"somebody edits the permit of {machine.name}: {kind}")
         self.api.put(VMS, obj)
 
