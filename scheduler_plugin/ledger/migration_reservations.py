@@ -132,13 +132,15 @@ def relist(state: LedgerState, listed: list[MigrationFacts], now: Instant) -> tu
 def fit_left(state: LedgerState) -> None:
     """After a first list: what a pod had that its VM has left is not known any more, only that it fitted on its node.
 
-    Beside it neighbours may have grown, and the VM itself elsewhere.
+    Beside it neighbours may have grown, and the VM itself elsewhere. The migration may be deleted that would tell: a
+    pod beside the VM's own one, for which its node has no room, is such a pod.
     """
     for account in state.vms.values():
         state.note_left(account)
         for claim in account.claims:
-            if claim.left is not None:
-                claim.left = claim.left.minus_or_zero(state.nodes[claim.node].over)
+            over = state.nodes[claim.node].over
+            if over.any and (claim.left is not None or (claim.pod.migration is None and account.runs_beside(claim))):
+                claim.left = claim.reserved.minus_or_zero(over)
                 state.change(claim)
 
 

@@ -132,17 +132,21 @@ class VmAccount(PermitAccount):
         """The claims of the pods in which the VM's guest runs, is to run, or may run by all that is known."""
         return [claim for claim in self.claims if claim.left is None]
 
+    def runs_beside(self, claim: Claim) -> bool:
+        """Whether the VM's status names another pod than this claim's, and that one is there."""
+        named = None if self.facts is None else self.facts.pod
+        return claim.pod.name != named and any(each.pod.name == named for each in self.claims)
+
     def note_left(self, has_moved_from: Callable[[PodFacts, bool], bool]) -> list[Claim]:
         """Marks the claims of pods that the VM has left, until its status names them again; the claims to look at."""
         named, claims = None if self.facts is None else self.facts.pod, self.claims
         if len(claims) == 1 and claims[0].left is None and claims[0].pod.name == named:
             return []
         pods = [claim for claim in claims if claim.state is not ClaimState.INCOMING]
-        runs_elsewhere = any(claim.pod.name == named for claim in pods)
         for claim in pods:
             if claim.pod.name == named:
                 claim.left = None
-            elif claim.left is None and has_moved_from(claim.pod, runs_elsewhere):
+            elif claim.left is None and has_moved_from(claim.pod, self.runs_beside(claim)):
                 claim.left = claim.reserved
         if pods and not self.hosts:
             self.agent_gone()

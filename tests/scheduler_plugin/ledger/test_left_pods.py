@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from protocol.messages import AgentRequest
-from scheduler_plugin.ledger import NotReadyError, PersistPermit, PodFacts
+from scheduler_plugin.ledger import Ledger, MigrationFacts, NotReadyError, PersistPermit, PodFacts
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
-from tests.scheduler_plugin.ledger.moving import DONE, PENDING, on_both, target_pod, two_nodes
+from tests.scheduler_plugin.ledger.moving import DONE, PENDING, STARTED, on_both, target_pod, two_nodes
 
 HOME = target_pod("n2", owner=None)
 SOURCE = vm_pod("a", "n1")
@@ -32,13 +32,16 @@ def stopped(fleet: Fleet, version: int = 10) -> None:
     fleet.did(fleet.ledger.see_vm(vm("a", amount(2), permit=amount(2), version=version), LATER))
 
 
-def restarted(*pods: PodFacts, pod: PodFacts | None, permit: float) -> Fleet:
+def restarted(
+    *pods: PodFacts, pod: PodFacts | None, permit: float, moves: tuple[MigrationFacts, ...] = (DONE,)
+) -> Fleet:
     """A scheduler that starts after ``a`` has moved away from n1, and was permitted more than n1 has room for."""
     known = vm("a", amount(2), permit=amount(permit), pod=None if pod is None else pod.name)
     fleet = Fleet(node())
     nodes, neighbour = (node(), node("n2", 20)), plain_pod("other", amount(6), "n1")
-    ledger = fleet.ledger = type(fleet.ledger)()
-    fleet.did(ledger.resync(nodes, (SOURCE, neighbour, *pods), [known], NOW, [DONE]))
+    ledger, fleet.vms = Ledger(), {known.name: known}
+    fleet.ledger = ledger
+    fleet.did(ledger.resync(nodes, (SOURCE, neighbour, *pods), [known], NOW, moves))
     return fleet
 
 
@@ -105,6 +108,20 @@ def test_restart_fits_the_old_pod_beside_its_neighbours() -> None:
     fleet = restarted(HOME, pod=HOME, permit=16)
     assert on_both(fleet) == (9, 16)
     assert fleet.ledger.nodes["n1"].over == amount(0)
+
+
+def test_restart_fits_an_old_pod_whose_migration_is_deleted() -> None:
+    """If its node has room for all that the VM has, it may be a pod that is to come."""
+    fleet = restarted(HOME, pod=HOME, permit=16, moves=())
+    assert on_both(fleet) == (9, 16)
+    assert asked(fleet, 18) == 18
+    assert on_both(restarted(HOME, pod=HOME, permit=3, moves=())) == (9, 3)
+
+
+def test_restart_counts_a_target_in_full() -> None:
+    """Its guest comes there with all that it has."""
+    fleet = restarted(target_pod("n1"), pod=SOURCE, permit=3, moves=(STARTED,))
+    assert (fleet.ledger.claims["uid-t"].reserved, fleet.ledger.claims["uid-t"].left) == (amount(3), None)
 
 
 def test_restart_takes_back_what_only_the_old_pod_had() -> None:
