@@ -47,7 +47,10 @@ def placed(ledger: Ledger) -> dict[str, str]:
 
 
 def assert_nothing_has_leaked(world: World) -> None:
-    """Once every event has arrived, the books hold exactly the pods that are there, and at least what a rebuild has."""
+    """Once every event has arrived, the books hold exactly the pods that are there, and at least what a rebuild has.
+
+    Except for pods that their VMs have left: what those had only the books know, and a rebuild takes what may fit.
+    """
     if world.scheduler.ledger is None:
         world.scheduler.start(world.now)
     ledger = world.scheduler.ledger
@@ -75,6 +78,6 @@ def assert_nothing_has_leaked(world: World) -> None:
     assert {name: each.phase for name, each in ledger.migrations.items()} == {
         name: each.facts.phase for name, each in world.cluster.migrations.items()
     }
-    for uid in placed(fresh):
+    for uid in [each for each in placed(fresh) if ledger.claims[each].left is None]:
         assert fresh.claims[uid].reserved.within(ledger.claims[uid].reserved)
     assert set(ledger.rooms) == set(fresh.rooms)
