@@ -195,7 +195,8 @@ def _shown(found: Running, line: bytes, healthy: dict[str, Resources]) -> str | 
         return f"the reservations of others changed: {now}"
     if broken := violations(ledger):
         return f"{broken}"
-    too_little = _less_than_it_may_be(_claims(found).get("db-pod"), feed.vms.facts.get(event.name))
+    free = ledger.rooms["n1"].free
+    too_little = _less_than_it_may_be(_claims(found).get("db-pod"), feed.vms.facts.get(event.name), free)
     if misjudged := too_little or _larger_than_its_node(found):
         return misjudged
     return f"cost {spent * 1000:.0f} ms" if spent > 2 * LIMIT else None
@@ -214,23 +215,32 @@ def _larger_than_its_node(found: Running) -> str | None:
     return f"{broken}" if broken else None if order.size.within(Resources.parse(*SIZE)) else f"asked for {order.size}"
 
 
-def _less_than_it_may_be(claim: Claim | None, vm: VirtualMachine | None) -> str | None:
-    """Whether a VM that cannot be read is counted by less than the most that it may be."""
+def _less_than_it_may_be(claim: Claim | None, vm: VirtualMachine | None, free: Resources) -> str | None:
+    """Why a VM that cannot be read is counted by too little; None if it is not."""
     if claim is None or vm is None or claim.vm is None or claim.is_unmeasured:
         return None
-    most = vm.bounds.max if vm.unreadable else vm.at_most
-    if most is None or most.within(claim.reserved) or not _counts(vm):
+    most = _most(vm)
+    if most is None or not _is_short(most, claim.reserved, claim.reserved + free):
         return None
     return f"counts as {claim.reserved}, less than the {most} that it may be: {vm.unreadable or vm.problems}"
 
 
-def _counts(vm: VirtualMachine) -> bool:
-    """Whether what cannot be read says how much the VM may use: a permit does for an agent, a status for a guest."""
-    has_guest = vm.phase not in WITHOUT_GUEST
-    return bool(vm.unreadable) or any(
-        (vm.enabled and problem.startswith(PERMIT)) or (has_guest and problem.startswith("status."))
-        for problem in vm.problems
-    )
+def _is_short(most: Resources, reserved: Resources, reach: Resources) -> bool:
+    """Whether something is missing for which there is room: more than that counts for nobody."""
+    return reserved.cpu < most.cpu <= reach.cpu or reserved.mem < most.mem <= reach.mem
+
+
+def _most(vm: VirtualMachine) -> Resources | None:
+    """What the VM may be by what cannot be read of it: a status speaks for a guest, a permit for an agent.
+
+    A permit is no more than the VM's maximum, which its running machine may bound.
+    """
+    if vm.unreadable:
+        return vm.bounds.max
+    if vm.phase not in WITHOUT_GUEST and any(problem.startswith("status.") for problem in vm.problems):
+        return vm.at_most
+    is_permit = vm.enabled and any(problem.startswith(PERMIT) for problem in vm.problems)
+    return vm.bounds.max if is_permit else None
 
 
 PERMIT: Final = f"metadata.annotations[{ANNOTATION_PERMIT}]"
