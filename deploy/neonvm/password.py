@@ -6,11 +6,14 @@ Without a Secret the database has no password, and nobody logs in over a network
 from __future__ import annotations
 
 import asyncio
+from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
 from deploy.neonvm.ports import GuestError
+from protocol.kubernetes.objects import Json, text
+from protocol.names import PASSWORD_KEY
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
@@ -51,6 +54,15 @@ async def from_file(path: Path) -> str:
     except (OSError, UnicodeDecodeError):
         return ""
     return usable(password)
+
+
+def password_in(secret: Json) -> str:
+    """The password in a Secret, as its owner has written it. Raises ``ValueError`` if that is no text.
+
+    >>> password_in({"data": {"password": "c2VjcmV0"}}), password_in({})
+    ('secret', '')
+    """
+    return b64decode(text(secret, "data", PASSWORD_KEY)).decode()
 
 
 def usable(password: str) -> str:

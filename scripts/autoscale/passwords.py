@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from base64 import b64decode
 
 from deploy.kube.client import ApiClient, ApiError
 from deploy.neonvm.objects.vm_spec import password_secret
-from protocol.kubernetes.objects import Json, text
+from deploy.neonvm.password import password_in
+from protocol.kubernetes.objects import Json
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import SECRETS
 from protocol.names import PASSWORD_KEY
@@ -32,7 +32,7 @@ async def make_password(client: ApiClient, vm: Json) -> None:
 async def password_of(client: ApiClient, vm: Json) -> str:
     """The password of the VM's database; empty if its owner has set none. Raises ``ApiError``."""
     try:
-        return b64decode(text(await client.get(SECRETS, password_secret(vm)), "data", PASSWORD_KEY)).decode()
+        return password_in(await client.get(SECRETS, password_secret(vm)))
     except ApiError as error:
         if error.kind is not RefusalKind.NOT_FOUND:
             raise

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,7 @@ from deploy.neonvm.objects.booted import booted_spec, machine_for
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import has_agent
 from deploy.neonvm.objects.vm_spec import kernel_arguments, machine_of, password_secret
-from deploy.neonvm.password import PasswordGuest, keep_password, usable
+from deploy.neonvm.password import PasswordGuest, keep_password, password_in, usable
 from deploy.neonvm.ports import (
     ClusterNetwork,
     Guest,
@@ -51,11 +50,10 @@ from deploy.neonvm.ports import (
 )
 from deploy.neonvm.runner.guest_of_vm import guest_of_vm
 from deploy.neonvm.runner.resizer import HERE, Pace, Resizer
-from protocol.kubernetes.objects import Json, name_of, node_of, text, uid_of
+from protocol.kubernetes.objects import Json, name_of, node_of, uid_of
 from protocol.kubernetes.resources import SECRETS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
-from protocol.names import PASSWORD_KEY
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
@@ -221,8 +219,7 @@ class Sandbox:
     async def _password(self) -> str:
         """The password in the VM's Secret; empty if it cannot be had now."""
         try:
-            secret = await self._deps.client.get(SECRETS, self._secret)
-            return usable(b64decode(text(secret, "data", PASSWORD_KEY)).decode())
+            return usable(password_in(await self._deps.client.get(SECRETS, self._secret)))
         except (ApiError, ApiUnavailableError, ValueError):
             return ""
 
