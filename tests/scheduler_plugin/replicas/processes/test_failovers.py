@@ -35,8 +35,14 @@ pytestmark = pytest.mark.failovers
 FAILOVERS: Final = int(os.environ.get("AUTOSCALE_FAILOVERS", "4"))
 FIGURES: Final = os.environ.get("AUTOSCALE_FAILOVER_FIGURES")
 LEASE_SECONDS: Final = 2
-HARMS: Final = {"kill -9": 15.0, "SIGTERM": 2.0, "SIGSTOP": 15.0, "cut off": 15.0}
-"""And within how many seconds growth goes on, on an idle machine."""
+HARMS: Final = {"kill -9": 6.0, "SIGTERM": 1.5, "SIGSTOP": 6.0, "cut off": 6.0}
+"""Seconds until growth goes on in the fastest quarter of the times, on an idle machine.
+
+Single times prove nothing: a leader that ends while a write's outcome is unknown rightly leaves its Lease to expire.
+"""
+
+LONGEST: Final = 15.0
+"""Seconds until growth goes on after any harm, on an idle machine."""
 
 REPLICAS: Final = 3
 """Two would do; with three the next harm need not wait until a process has started."""
@@ -115,8 +121,12 @@ async def test_no_permit_is_lost_or_granted_twice_through_fail_overs(tmp_path: P
     print(f"programs ran {slow.factor:.1f} times slower than on an idle machine")
     assert seen.out_of_term() == []
     assert seen.terms >= count
-    late = {harm: [each for each in took if each >= HARMS[harm] * slow.factor] for harm, took in figures.items()}
-    assert late == {harm: [] for harm in figures}
+    late = {
+        harm: times
+        for harm, times in figures.items()
+        if sorted(times)[len(times) // 4] >= HARMS[harm] * slow.factor or max(times) >= LONGEST * slow.factor
+    }
+    assert late == {}
 
 
 async def storm(folder: Path, figures: dict[str, list[float]], count: int, *, follows: bool) -> TermsSeen:
