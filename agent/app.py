@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 
 from agent.adapters.guest_database import GuestDatabase
 from agent.adapters.guest_monitor import GuestMonitor

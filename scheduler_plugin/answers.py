@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 import msgspec
 
 from protocol.messages import ObjectName

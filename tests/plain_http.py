@@ -1,6 +1,6 @@
 """HTTP without TLS, between processes or within this one, at little cost.
 
-A client of httpx reads all certificates of the machine when it is made, and looks for proxies, redirects, cookies and
+A client of httpx2 reads all certificates of the machine when it is made, and looks for proxies, redirects, cookies and
 authentication with each request. Both take longer than most tests.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
-import httpx
+import httpx2 as httpx
 
 TRUSTS_NONE: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 

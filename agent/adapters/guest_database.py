@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 import msgspec
 
 from agent.adapters.http_errors import no_answer, reason_in

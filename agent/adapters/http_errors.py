@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 import msgspec
 
 from agent.core.events import Fault

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
-import httpx
+import httpx2 as httpx
 import msgspec
 
 from agent.adapters.http_errors import no_answer

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 
-import httpx
+import httpx2 as httpx
 
 from agent.adapters.http_errors import no_answer
 from agent.adapters.scheduler_answers import SchedulerAnswer, retry_after

@@ -5,7 +5,7 @@ Rules that hold here:
 - Only what decides is asked for (``collect[]``). An exporter that refuses a selection (400) is asked for the next from
   then on: without the collector that some switch off, and then for everything.
 - A page comes within the deadline and below ``LARGEST``, or not at all: a guest is not trusted.
-- One connection is kept between looks. With httpx, a look took more CPU than all else that an agent does (decision 8).
+- One connection is kept between looks. With httpx2, a look took more CPU than all else that an agent does (decision 8).
 """
 
 from __future__ import annotations

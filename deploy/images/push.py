@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-import httpx
+import httpx2 as httpx
 
 from deploy.images.building.oci_archive import blob_path
 from deploy.images.formats import oci

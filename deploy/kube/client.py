@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Generator, Mapping
 from pathlib import Path
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 import msgspec
 
 from deploy.kube.direct_transport import DirectTransport

@@ -1,4 +1,4 @@
-"""httpx over connections of our own: a call costs a third of what it costs over httpx's.
+"""httpx2 over connections of our own: a call costs a third of what it costs over httpx2's.
 
 Rules that hold here:
 
@@ -6,7 +6,7 @@ Rules that hold here:
   ``Retry-After`` is kept.
 - A request waits for a free connection for as long as it takes: the next ones are on their way when a thousand pods
   report at once. From then on it has deadlines.
-- Errors are httpx's, so that a client does not see which transport it has.
+- Errors are httpx2's, so that a client does not see which transport it has.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from math import inf
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 
 from protocol.runtime.http_connection import BrokenConnectionError, Connection
 from scheduler_plugin.connections import ConnectionPool

@@ -19,7 +19,7 @@ from typing import Final, TextIO
 
 import msgspec
 
-QUIET: Final = ("httpx", "httpcore", "uvicorn", "asyncio")
+QUIET: Final = ("httpx2", "httpcore2", "uvicorn", "asyncio")
 """Libraries that say more than an operator wants: only their warnings are written."""
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Sequence
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 
 KEEPALIVE: Final[Sequence[tuple[int, int, int]]] = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),

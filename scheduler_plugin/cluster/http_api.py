@@ -1,4 +1,4 @@
-"""The Kubernetes API over httpx, with raw JSON bodies.
+"""The Kubernetes API over httpx2, with raw JSON bodies.
 
 Rules that hold here:
 
@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-import httpx
+import httpx2 as httpx
 import msgspec
 
 from protocol.kubernetes.objects import JsonObject

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.tls_files import FollowedTls, server_tls

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 import grpc
-import httpx
+import httpx2 as httpx
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from protocol.runtime.clock import Clock

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-import httpx
+import httpx2 as httpx
 import msgspec
 
 from protocol.kubernetes.resources import NODES

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-import httpx
+import httpx2 as httpx
 import msgspec
 
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError, client_from_kubeconfig

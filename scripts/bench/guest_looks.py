@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 
 from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer

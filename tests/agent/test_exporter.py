@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from http import HTTPStatus
 
-import httpx
+import httpx2 as httpx
 import msgspec
 import pytest
 import pytest_asyncio

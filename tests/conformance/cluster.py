@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 
 from tests import plain_yaml
 
@@ -43,11 +43,11 @@ def client_of(kubeconfig: Path) -> httpx.Client:
 class SharedContext(ssl.SSLContext):
     """One that connections of several threads begin with at once: its protocols are set when it is made.
 
-    httpcore sets them again for each connection, which takes them away from a greeting that is just being written.
+    httpcore2 sets them again for each connection, which takes them away from a greeting that is just being written.
     """
 
     def set_alpn_protocols(self, alpn_protocols: Iterable[str]) -> None:
-        """They are set already, to the one that httpcore asks for without HTTP/2."""
+        """They are set already, to the one that httpcore2 asks for without HTTP/2."""
 
 
 def _trust(cluster: Json, user: Json) -> ssl.SSLContext:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from tests.conformance.cluster import STRATEGIC_PATCH, Cluster, Json, definition, done, refused

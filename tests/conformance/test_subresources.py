@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from tests.conformance.cluster import MERGE_PATCH, STRATEGIC_PATCH, Cluster, Json, done, refused

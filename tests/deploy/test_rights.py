@@ -11,7 +11,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Final, NewType, get_args, get_type_hints
 
-import httpx
+import httpx2 as httpx
 import msgspec
 import pytest
 

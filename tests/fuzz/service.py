@@ -17,7 +17,7 @@ from random import Random
 from time import process_time
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 
 from protocol.kubernetes.pages import UnreadableAnswerError, read_event
 from protocol.names import ANNOTATION_PERMIT

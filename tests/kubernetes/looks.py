@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
+import httpx2 as httpx
 
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.credentials import from_kubeconfig

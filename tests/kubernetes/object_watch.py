@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 
 from protocol.kubernetes.resources import Resource
 from tests.kubernetes.looks import client_of_people

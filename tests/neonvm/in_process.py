@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 
-import httpx
+import httpx2 as httpx
 
 from deploy.kube.client import ApiClient
 from deploy.local.apiserver.apimachinery.environment import Environment, system_environment

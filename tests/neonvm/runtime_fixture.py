@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import cast
 
-import httpx
+import httpx2 as httpx
 
 from deploy.kube.client import ApiClient
 from deploy.local.cluster.content import register_node

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 
 from protocol.units import Seconds
 from scheduler_plugin.app import Parts, SchedulerPorts, assemble

@@ -9,7 +9,7 @@ import socket
 import sys
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
 

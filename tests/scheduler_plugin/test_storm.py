@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from protocol.names import ANNOTATION_PERMIT, ANNOTATION_PERMIT_WRITER

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 import pytest
 import typer
 from typer.testing import CliRunner

@@ -9,7 +9,7 @@ import re
 import socket
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 import pytest
 from rich.console import Console
 

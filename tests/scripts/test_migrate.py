@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from io import StringIO
 
-import httpx
+import httpx2 as httpx
 import msgspec
 import pytest
 import typer

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 import pytest
 import typer
 import yaml

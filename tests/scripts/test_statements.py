@@ -2,7 +2,7 @@
 
 from typing import cast
 
-import httpx
+import httpx2 as httpx
 
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json, name_of

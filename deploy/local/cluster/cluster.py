@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 import msgspec
 
 from deploy.kube.client import ApiClient

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError, client_from_kubeconfig
 from deploy.local.cluster.folder import ClusterFolder

@@ -8,7 +8,7 @@ import string
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 
 from deploy.kube.client import ApiClient
 from deploy.kube.events import EventRecorder

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-import httpx
+import httpx2 as httpx
 import msgspec
 
 from protocol.kubernetes.objects import Json

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 
 from deploy.neonvm.access.connections import RunnerConnections, RunnerPlace
 

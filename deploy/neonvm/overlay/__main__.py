@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 
 from deploy.kube.client import ApiClient, BearerAuth
 from deploy.kube.informer import Informer

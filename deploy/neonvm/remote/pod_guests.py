@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 
 from deploy.kube.client import ApiError, ApiUnavailableError
 from deploy.kube.informer import Change, Informer

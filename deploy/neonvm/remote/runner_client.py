@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 import msgspec
 
 from deploy.neonvm.access.connections import RunnerPlace

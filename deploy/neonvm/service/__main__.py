@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 import yaml
 
 from deploy.kube.client import ApiClient, BearerAuth

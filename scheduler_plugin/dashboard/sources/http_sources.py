@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
-import httpx
+import httpx2 as httpx
 import msgspec
 
 from protocol.kubernetes.objects import Json, JsonObject, name_of, text

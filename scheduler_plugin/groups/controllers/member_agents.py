@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final, Protocol, TypeVar
 
-import httpx
+import httpx2 as httpx
 import msgspec
 
 from protocol.kubernetes.objects import JsonObject, name_of, text

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.samples import (

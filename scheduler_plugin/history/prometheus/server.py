@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 import msgspec
 
 from scheduler_plugin.history.core.samples import SECOND, Millis

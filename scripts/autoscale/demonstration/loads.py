@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import httpx
+import httpx2 as httpx
 
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds

@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 import typer
 
 from deploy.local.cluster.folder import ClusterFolder, clusters_root

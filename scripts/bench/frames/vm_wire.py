@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 
 from deploy.neonvm.addressing import METRICS_PORT
 from deploy.neonvm.network import netns

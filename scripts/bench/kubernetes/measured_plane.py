@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 import yaml
 
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError, client_from_kubeconfig

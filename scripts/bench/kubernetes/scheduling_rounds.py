@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
-import httpx
+import httpx2 as httpx
 import yaml
 
 from deploy.local.kubernetes.machine.credentials import INSIDE

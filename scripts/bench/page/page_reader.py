@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Final, Self
 
-import httpx
+import httpx2 as httpx
 import msgspec
 
 from scheduler_plugin.dashboard.core.frames import COLUMNS, VM

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 
 from deploy.kube.client import ApiClient, client_from_kubeconfig
 from deploy.kube.informer import Change, Informer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
-import httpx
+import httpx2 as httpx
 
 Answer = Callable[[httpx.Request], httpx.Response]
 

@@ -93,7 +93,7 @@ def test_all_wheels_of_an_image_are_locked_for_every_platform(image: Image) -> N
     requirements = {**requirements_here(), checkout.name: checkout.requirements}
     for platform in PLATFORMS.values():
         names = {pin.name for pin in closure(checkout.name, extras_of(image), requirements, checkout.lock, platform)}
-        assert {"httpx", "msgspec", "prometheus-client", "pyyaml"} <= names
+        assert {"httpx2", "msgspec", "prometheus-client", "pyyaml"} <= names
         assert not names & {"pytest", "numpy", "typer", "textual"}
 
 

@@ -6,7 +6,7 @@ import json
 import stat
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 import pytest
 import yaml
 

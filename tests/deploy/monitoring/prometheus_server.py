@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 
 from protocol.runtime.clock import SystemClock
 from protocol.units import Seconds

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 
-import httpx
+import httpx2 as httpx
 
 from tests.loopback_http import served
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 
 from protocol.kubernetes.resources import NODES, SERVICE_ACCOUNTS
 from tests.deploy.manifests import documents

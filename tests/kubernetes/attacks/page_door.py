@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from tests.deploy.manifests import Document, documents

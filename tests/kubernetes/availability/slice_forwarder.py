@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 
 from protocol.kubernetes.endpoint_slices import ready_addresses
 from protocol.runtime.clock import SystemClock

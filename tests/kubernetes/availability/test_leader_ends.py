@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from protocol.kubernetes.resources import LEASES as LEASE_KIND

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
-import httpx
+import httpx2 as httpx
 
 from protocol.units import Resources
 from tests.kubernetes.failing.fleet import ZERO, Fleet, UnansweredError, over_committed, until

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import httpx
+import httpx2 as httpx
 
 from protocol.names import ANNOTATION_PERMIT, TOKEN_AUDIENCE
 from protocol.permits import decode_permit

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-import httpx
+import httpx2 as httpx
 
 from deploy.neonvm.simulated.simulated_load import Demand, Load
 from deploy.neonvm.simulated.simulated_metrics import exposition

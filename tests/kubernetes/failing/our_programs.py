@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
+import httpx2 as httpx
 import yaml
 
 from deploy.neonvm.service.__main__ import LOST

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 
 from protocol.codec import decode_response, encode_request
 from protocol.messages import AgentRequest, ObjectName

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 
 from protocol.names import TOKEN_AUDIENCE
 from protocol.units import Resources

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 
 from deploy.local.kubernetes.plan.image_names import BUSYBOX_IMAGE
 from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS, Resource

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from tests.kubernetes.injector.secured import Secured

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
+import httpx2 as httpx
 
 _PAUSE: Final = 0.5
 

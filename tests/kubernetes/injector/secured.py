@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
+import httpx2 as httpx
 import yaml
 
 from deploy.local.kubernetes.machine.credentials import INSIDE

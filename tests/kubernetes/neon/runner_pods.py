@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
-import httpx
+import httpx2 as httpx
 
 from deploy.neonvm.access.callers import may_use_monitor
 from deploy.neonvm.access.door import Door, Tls

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2 as httpx
 import yaml
 
 from deploy.local.kubernetes.machine.credentials import INSIDE

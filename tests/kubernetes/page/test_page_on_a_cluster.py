@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from tests.kubernetes.adoption.release import NAMESPACE, Release, telling

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-import httpx
+import httpx2 as httpx
 
 from deploy.local.kubernetes.plan.image_names import BUSYBOX_IMAGE
 from protocol.units import MilliCpu, Resources

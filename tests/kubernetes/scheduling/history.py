@@ -7,7 +7,7 @@ import threading
 from types import TracebackType
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 
 from tests.conformance.cluster import done
 from tests.kubernetes.real_kubernetes import PATIENCE

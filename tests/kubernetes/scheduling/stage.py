@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import httpx
+import httpx2 as httpx
 
 from protocol.names import TOKEN_AUDIENCE, VM_GROUP, VM_KIND, VM_PLURAL, VM_VERSION
 from protocol.units import Resources

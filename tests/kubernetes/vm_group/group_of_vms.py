@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-import httpx
+import httpx2 as httpx
 
 from protocol.kubernetes.resources import (
     ENDPOINT_SLICES,

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from random import Random
 from typing import Any, Final
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from deploy.local.apiserver.apimachinery.environment import system_environment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 
 from tests.local.apiserver.running import ApiServerHandle, running_api_server
 from tests.plain_http import plain_client

@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 import pytest
 from msgspec.structs import replace
 

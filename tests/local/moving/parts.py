@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-import httpx
+import httpx2 as httpx
 
 from agent.adapters.guest_database import GuestDatabase
 from agent.adapters.kubernetes_api import KubernetesApi

@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from deploy.kube.client import ApiClient

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from deploy.neonvm.access.connections import ImpostorError, RunnerConnections, RunnerPlace

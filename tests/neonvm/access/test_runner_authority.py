@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from deploy.neonvm.access.keys import RunnerKey

@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from deploy.kube.client import ApiClient, ApiError

@@ -22,7 +22,7 @@ from deploy.neonvm.ports import NetworkError
 _STORY = """
 import asyncio, json, os, socket
 from pathlib import Path
-import httpx
+import httpx2 as httpx
 from deploy.neonvm.network.loopback import LoopbackNetwork
 from deploy.neonvm.simulated.simulated_guest import SimulatedGuests
 from deploy.neonvm.simulated.simulated_load import Load

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 
 from deploy.kube.client import ApiClient, ApiError
 from deploy.neonvm.access.callers import ANYONE, CONTROLLER

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import httpx
+import httpx2 as httpx
 import msgspec
 import pytest
 

@@ -8,7 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from deploy.kube.informer import Informer

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from deploy.neonvm.network.loopback import LoopbackNetwork

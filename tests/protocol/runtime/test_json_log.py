@@ -8,9 +8,10 @@ import logging
 import time
 from collections.abc import Iterator
 
+import httpx2 as httpx
 import pytest
 
-from protocol.runtime.json_log import JsonFormatter, log_as_json, without_secrets
+from protocol.runtime.json_log import QUIET, JsonFormatter, log_as_json, without_secrets
 from tests.scheduler_plugin.certificates import pair
 from tests.scheduler_plugin.objects import token_text
 
@@ -105,9 +106,17 @@ def test_what_was_formatted_before_is_kept() -> None:
 
 
 def test_libraries_say_only_their_warnings(stream: io.StringIO) -> None:
-    logging.getLogger("httpx").info("a request")
-    logging.getLogger("httpx").warning("a problem")
+    for name in QUIET:
+        logging.getLogger(name).info("a request")
+    logging.getLogger("httpx2").warning("a problem")
     assert [line["msg"] for line in lines(stream)] == ["a problem"]
+
+
+def test_http_client_logs_no_requests(stream: io.StringIO) -> None:
+    """The HTTP client logs each request at INFO, with its URL, under a name that follows the library's."""
+    with httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(200)), trust_env=False) as client:
+        client.get("http://api/secret-path")
+    assert stream.getvalue() == ""
 
 
 def test_tokens_and_keys_are_left_out_of_every_line_whoever_says_them(stream: io.StringIO) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-import httpx
+import httpx2 as httpx
 
 from protocol.runtime.keep_alive import KEEPALIVE, probed_transport
 from tests.plain_http import TRUSTS_NONE

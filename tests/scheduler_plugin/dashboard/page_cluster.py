@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 
 from protocol.kubernetes.objects import Json, JsonObject
 from protocol.kubernetes.resources import HVPAS, TORTOISES, VM_GROUPS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import doctest
 
-import httpx
+import httpx2 as httpx
 import msgspec
 import pytest
 

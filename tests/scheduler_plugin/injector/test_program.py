@@ -9,7 +9,7 @@ import ssl
 import sys
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 
 from protocol.kubernetes.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
 from tests.local.apiserver.running import running_api_server

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-import httpx
+import httpx2 as httpx
 
 from protocol.messages import ObjectName
 from protocol.units import Seconds

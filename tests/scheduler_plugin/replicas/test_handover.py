@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from scheduler_plugin.cluster.api import ApiCall

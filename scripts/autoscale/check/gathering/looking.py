@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Awaitable, Sequence
 from typing import Final, TypeVar
 
-import httpx
+import httpx2 as httpx
 
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
 from protocol.kubernetes.objects import Json

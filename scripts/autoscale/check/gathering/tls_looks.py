@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Mapping
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 import msgspec
 
 from protocol.kubernetes.objects import Json, child, text

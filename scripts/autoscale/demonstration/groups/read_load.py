@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-import httpx
+import httpx2 as httpx
 
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 
 from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS
 from scheduler_plugin.groups.app import assemble

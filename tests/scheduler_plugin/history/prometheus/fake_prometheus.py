@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-import httpx
+import httpx2 as httpx
 import numpy as np
 from numpy.typing import NDArray
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 import yaml
 
 from deploy.local.cluster.content import definitions

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 import msgspec
 
 from protocol.kubernetes.resources import LEASES, VIRTUAL_MACHINES

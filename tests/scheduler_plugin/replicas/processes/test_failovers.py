@@ -19,7 +19,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Final
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from protocol.units import Resources
