@@ -78,6 +78,11 @@ class Container:
     requests: ResourceList = NOTHING
     limits: ResourceList = NOTHING
 
+    @property
+    def sizes(self) -> ResourceList:
+        """What each replica has: the requests, which default to the limits as in Kubernetes."""
+        return self.requests.over(self.limits)
+
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:

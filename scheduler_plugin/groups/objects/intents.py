@@ -84,8 +84,8 @@ def progress(intent: Intent, workload: Workload) -> Progress:
 
 
 def _same_amounts(container: Container, like: Container) -> Container:
-    """Of ``container`` only those amounts that ``like`` has."""
-    return Container(container.name, _only(container.requests, like.requests), _only(container.limits, like.limits))
+    """Of ``container`` only those amounts that ``like`` has; a request that is missing is the limit."""
+    return Container(container.name, _only(container.sizes, like.requests), _only(container.limits, like.limits))
 
 
 def _only(amounts: ResourceList, like: ResourceList) -> ResourceList:

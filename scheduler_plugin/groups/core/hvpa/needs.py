@@ -10,7 +10,7 @@ from math import ceil
 from scheduler_plugin.groups.core.hvpa.effective import Need, base_of
 from scheduler_plugin.groups.core.hvpa.past_targets import described
 from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, Memory
-from scheduler_plugin.groups.core.hvpa.wishes import sized_containers
+from scheduler_plugin.groups.core.hvpa.wishes import is_sized, sized_containers
 from scheduler_plugin.groups.core.workload import Recommendations, ReplicaBounds, Resource, Workload
 
 
@@ -20,7 +20,7 @@ def total_needs(
     """One need for each resource of each container that either recommender speaks of."""
     found = _vertical(spec, workload, recommendations, memory)
     for container in workload.containers:
-        for resource, request in container.requests:
+        for resource, request in container.sizes:
             measured = _measured(spec, workload, recommendations, resource, request.value)
             if measured is not None:
                 key = (container.name, resource)
@@ -61,7 +61,7 @@ def _vertical(
     found = {}
     for container, recommended in sized_containers(spec, workload, recommendations):
         for resource, target in recommended.uncapped.over(recommended.target):
-            if resource in spec.policy(container.name).resources:
+            if is_sized(spec, container.name, resource):
                 key = (container.name, resource)
                 least, most = (exact, exact) if exact else described(memory, *key, workload.replicas)
                 base = base_of(spec.effective.base[resource], target.value)
@@ -75,11 +75,22 @@ def replica_bounds(
 ) -> ReplicaBounds:
     """The bounds of the plan: what an HPA wants for reasons of its own is a least number of replicas.
 
-    Without a vertical recommendation for what is sized the need is not known whole: then replicas only grow.
+    Without a vertical recommendation, or while the need of anything that is sized is unknown, replicas only grow.
     """
     least, horizontal = spec.replicas.min, recommendations.horizontal
     if horizontal is not None and not spec.desired_by_utilization:
         least = max(least, horizontal.desired)
-    if recommendations.vertical is None or not needs:
+    if recommendations.vertical is None or not needs or unknown_needs(spec, workload, needs):
         least = max(least, workload.replicas)
     return ReplicaBounds(spec.replicas.clamp(least), spec.replicas.max)
+
+
+def unknown_needs(spec: HvpaSpec, workload: Workload, needs: Sequence[Need]) -> tuple[str, ...]:
+    """What is sized although nothing says how much of it is needed, such as ``app/memory``."""
+    known = {(need.container, need.resource) for need in needs}
+    return tuple(
+        f"{container.name}/{resource}"
+        for container in workload.containers
+        for resource, _ in container.sizes
+        if is_sized(spec, container.name, resource) and (container.name, resource) not in known
+    )

@@ -16,7 +16,7 @@ from protocol.units import Amount
 from scheduler_plugin.groups.core.hvpa.answers import Answer, gated
 from scheduler_plugin.groups.core.hvpa.effective import Need, planned_replicas
 from scheduler_plugin.groups.core.hvpa.gates import Gates
-from scheduler_plugin.groups.core.hvpa.needs import replica_bounds, total_needs
+from scheduler_plugin.groups.core.hvpa.needs import replica_bounds, total_needs, unknown_needs
 from scheduler_plugin.groups.core.hvpa.settling import at_most_needed
 from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, Memory
 from scheduler_plugin.groups.core.hvpa.wishes import Wish, within_policy
@@ -28,10 +28,11 @@ SIZES_FIRST: Final = "sizes grow first"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """So many replicas for these needs."""
+    """So many replicas for these needs. While any need is ``unknown``, no replica is taken away."""
 
     replicas: int
     needs: tuple[Need, ...]
+    unknown: tuple[str, ...] = ()
 
 
 def planned(spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: Memory) -> Plan:
@@ -42,7 +43,8 @@ def planned(spec: HvpaSpec, workload: Workload, recommendations: Recommendations
     def most(need: Need, replicas: int) -> Amount | None:
         return _most(spec, need, replicas)
 
-    return Plan(planned_replicas(needs, most, spec.effective.overlap, workload.replicas, bounds), needs)
+    replicas = planned_replicas(needs, most, spec.effective.overlap, workload.replicas, bounds)
+    return Plan(replicas, needs, unknown_needs(spec, workload, needs))
 
 
 def _most(spec: HvpaSpec, need: Need, replicas: int) -> Amount | None:
@@ -92,7 +94,7 @@ def _sizes(gates: Gates, workload: Workload, needs: Sequence[Need], replicas: in
 
 
 def _size(spec: HvpaSpec, container: Container, need: Need, replicas: int) -> Wish:
-    request, most = container.requests[need.resource], _most(spec, need, replicas)
+    request, most = container.sizes[need.resource], _most(spec, need, replicas)
     size = need.each(replicas) if most is None else min(need.each(replicas), most.value)
     value = within_policy(spec.policy(container.name), container, need.resource, size)
     return Wish(None if request is None else request.value, value, value, container.name, need.resource)

@@ -56,11 +56,12 @@ def _said(recommendations: Recommendations) -> Recommendations:
 
 
 def _explained(plan: Plan) -> tuple[str, ...]:
-    return tuple(
+    known = (
         f"{need.container}/{need.resource}: needs {amount(need.resource, need.each(plan.replicas))}"
         f" in each of {plan.replicas} replicas"
         for need in plan.needs
     )
+    return (*known, *(f"{each}: its need is unknown, so no replica is taken away" for each in plan.unknown))
 
 
 def _decision(

@@ -22,7 +22,8 @@ from scheduler_plugin.groups.core.workload import (
 class Wish:
     """One number, what is wanted instead, and what would be written (``value``).
 
-    Replicas have neither ``container`` nor ``resource``. ``current`` is None where a container has no request.
+    Replicas have neither ``container`` nor ``resource``. ``current`` is None if a container has neither request nor
+    limit.
     """
 
     current: int | None
@@ -96,7 +97,7 @@ def vertical_wishes(spec: HvpaSpec, workload: Workload, recommendations: Recomme
             policy = spec.policy(container.name)
             if resource not in policy.resources:
                 continue
-            request = container.requests[resource]
+            request = container.sizes[resource]
             current = None if request is None else request.value
             wanted = within_policy(policy, container, resource, target.value)
             beyond = (recommended.uncapped[resource] or target).value
@@ -112,6 +113,12 @@ def within_policy(policy: ContainerPolicy, container: Container, resource: Resou
     limit = None if policy.controls_limits else container.limits[resource]
     bounded = policy.bounds.clamp(resource, value)
     return bounded if limit is None else min(bounded, limit.value)
+
+
+def is_sized(spec: HvpaSpec, container: str, resource: Resource) -> bool:
+    """Whether the group may size that resource of that container."""
+    policy = spec.policy(container)
+    return not policy.is_off and resource in policy.resources
 
 
 def sized_containers(
