@@ -1,9 +1,9 @@
-"""One agent process: settings in, a supervisor and a listener running until it is told to stop.
+"""One agent process: settings in, a supervisor and a listener running until it is stopped.
 
 Rules that hold here:
 
 - This is the only place where adapters meet the core; nothing exists before ``run`` is called.
-- Every task belongs to one task group; told to stop, everything ends at once. Nothing here is worth waiting for: what
+- Every task belongs to one task group; on a stop everything ends at once. Nothing here is worth waiting for: what
   is in flight counts as in effect until the next start has seen otherwise.
 """
 
@@ -84,7 +84,7 @@ async def run(settings: AgentSettings, dependencies: Dependencies, stop: asyncio
         scheduler = _scheduler(settings, dependencies.clock, clients, to_scheduler)
         make = _maker(settings, dependencies, api, clients, scheduler)
         supervisor = Supervisor(_source(settings, api), make, Policy(), dependencies)
-        watched = [each for tls in (to_scheduler, to_api, to_guests) for each in followed_by(tls)]
+        watched = [file for tls in (to_scheduler, to_api, to_guests) for file in followed_by(tls)]
         messages = scheduler.messages if isinstance(scheduler, NodeScheduler) else None
         served = routes(
             supervisor, dependencies.clock, watched, alone=settings.assignment is not None, messages=messages

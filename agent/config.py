@@ -124,20 +124,20 @@ LIMITS: Final[dict[str, tuple[float, float]]] = {
     "timing.stale": (1.0, 300.0),
     "timing.scrape": (0.25, 60.0),
 }
-"""The least and the most of every time, in seconds. The scheduler counts on a request every 15 s."""
+"""The bounds of every interval, in seconds. The scheduler counts on a request every 15 s."""
 
 
 def read_policy(text: str, base: Policy) -> Policy:
     """``base`` with what the YAML or JSON document ``text`` names. Raises ``PolicyError``."""
     try:
         document, passed_over = in_our_words(read_yaml(text, LONGEST_POLICY))
-        found = msgspec.convert({} if document is None else document, _Document)
+        decoded = msgspec.convert({} if document is None else document, _Document)
         policy = Policy(
-            cpu=_changed(base.cpu, found.cpu, "cpu"),
-            memory=_memory(base.memory, found.memory),
-            smoothing=_smoothing(base.smoothing, found.smoothing),
-            timing=_changed(base.timing, found.timing, "timing"),
-            monitor=_changed(base.monitor, found.monitor, "monitor"),
+            cpu=_changed(base.cpu, decoded.cpu, "cpu"),
+            memory=_memory(base.memory, decoded.memory),
+            smoothing=_smoothing(base.smoothing, decoded.smoothing),
+            timing=_changed(base.timing, decoded.timing, "timing"),
+            monitor=_changed(base.monitor, decoded.monitor, "monitor"),
             passed_over=passed_over,
         )
     except (ValueError, RecursionError) as error:

@@ -141,12 +141,12 @@ async def _database(supervisor: Supervisor, rest: str, *, alone: bool) -> Answer
 
 
 def _chosen(supervisor: Supervisor, rest: str, *, alone: bool) -> Runner | Answer:
-    """The runner of the VM that the path names, or of the only one; an answer that says so where there is none."""
+    """The runner of the VM that the path names, or of the only one; a 404 response if there is none."""
     wanted, runners = rest.removeprefix("/"), _by_vm(supervisor)
-    found = next(iter(runners.values()), None) if alone and not wanted else runners.get(wanted)
-    if found is None:
+    runner = next(iter(runners.values()), None) if alone and not wanted else runners.get(wanted)
+    if runner is None:
         return _json({"error": f"no such VM here: {wanted or 'none yet'}"}, HTTPStatus.NOT_FOUND)
-    return found
+    return runner
 
 
 def _by_vm(supervisor: Supervisor) -> dict[str, Runner]:
@@ -184,12 +184,12 @@ def _sizes(runners: Iterable[Runner]) -> Iterator[Metric]:
 
 
 def _amounts(runner: Runner) -> Iterator[tuple[str, Resources]]:
-    state, seen = runner.state, runner.state.vm.seen
-    if seen is not None:
-        yield "actual", seen.actual
-        yield "ordered", seen.use
-        yield "least", seen.bounds.min
-        yield "most", seen.bounds.max
+    state, vm = runner.state, runner.state.vm.seen
+    if vm is not None:
+        yield "actual", vm.actual
+        yield "ordered", vm.use
+        yield "least", vm.bounds.min
+        yield "most", vm.bounds.max
     for kind, amounts in (("permit", state.scheduler.permit), ("goal", state.guest.goal.need)):
         if amounts is not None:
             yield kind, amounts

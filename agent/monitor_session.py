@@ -51,7 +51,7 @@ PER_SECOND: Final = 10.0
 
 
 class MonitorSession:
-    """Keeps one agent in conversation with the monitor of its guest. ``take`` is told what happens."""
+    """Keeps one agent connected to the monitor of its guest, and passes every event to ``take``."""
 
     def __init__(self, source: MonitorSource, clock: Clock, take: Callable[[Event], None]) -> None:
         self._source = source
@@ -90,8 +90,8 @@ class MonitorSession:
                 has_joined = True
                 self._begin(connection)
                 async with asyncio.TaskGroup() as tasks:
-                    for each in (self._read(connection), self._speak(connection), self._check()):
-                        tasks.create_task(each)
+                    for part in (self._read(connection), self._speak(connection), self._check()):
+                        tasks.create_task(part)
         except* PortError as errors:
             ended = _first(errors)
         return has_joined, ended
@@ -154,5 +154,5 @@ class MonitorSession:
 
 
 def _first(errors: BaseExceptionGroup[PortError]) -> PortError:
-    found = errors.exceptions[0]
-    return found if isinstance(found, PortError) else _first(found)
+    first = errors.exceptions[0]
+    return first if isinstance(first, PortError) else _first(first)

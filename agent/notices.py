@@ -24,26 +24,26 @@ RESIZE_REFUSED: Final = "ResizeRefused"
 
 
 class Notices:
-    """Decides what is worth an Event, and writes it. Run ``run`` in a task."""
+    """Writes Kubernetes Events for what people must not overlook. Run ``run`` in a task."""
 
     def __init__(self, vm_api: VmApi, clock: Clock) -> None:
         self._vm_api = vm_api
         self._clock = clock
-        self._told_at: dict[str, Instant] = {}
-        self._pile: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        self._noted_at: dict[str, Instant] = {}
+        self._queue: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
     def take(self, state: State, event: Event, now: Instant) -> None:
         """``state`` has not taken ``event`` yet."""
         notice = notice_of(state, event)
-        if notice is None or now - self._told_at.get(notice[0], -QUIET) < QUIET:
+        if notice is None or now - self._noted_at.get(notice[0], -QUIET) < QUIET:
             return
-        self._told_at[notice[0]] = now
-        self._pile.put_nowait(notice)
+        self._noted_at[notice[0]] = now
+        self._queue.put_nowait(notice)
 
     async def run(self) -> None:
         """Writes Events for ever."""
         while True:
-            reason, note = await self._pile.get()
+            reason, note = await self._queue.get()
             with suppress(PortError):
                 await self._vm_api.tell(reason, note, self._clock.wall())
 
@@ -52,8 +52,8 @@ def notice_of(state: State, event: Event) -> tuple[str, str] | None:
     """Reason and text of the Event that ``event`` is worth; None if it is not worth any."""
     match event:
         case Scraped(sample):
-            seen = state.guest.seen
-            is_rebooted = seen is not None and is_other_boot(seen.sample, sample)
+            last = state.guest.seen
+            is_rebooted = last is not None and is_other_boot(last.sample, sample)
             count = state.guest.kills.count(sample, is_rebooted=is_rebooted)
             text = f"the guest's kernel killed {count} processes for lack of memory; the VM grows as far as it may"
             return (OUT_OF_MEMORY, text) if count else None

@@ -50,12 +50,12 @@ def in_our_words(document: object) -> tuple[object, tuple[str, ...]]:
         return in_our_words(scaling[_DEFAULTS])
     if _FIELDS.isdisjoint(document) or not _OURS.isdisjoint(document):
         return document, ()
-    found = {field: document.get(field) for field in TARGETS}
-    zeros = [field for field, value in found.items() if value == 0 and not isinstance(value, bool)]
+    values = {field: document.get(field) for field in TARGETS}
+    zeros = [field for field, value in values.items() if value == 0 and not isinstance(value, bool)]
     passed_over = [f"{field}: passed over: expected a share above 0, got 0" for field in zeros]
     unknown = [name for name in document if name not in _FIELDS]
     passed_over += [f"{shown(name)}: passed over: no field of the original's" for name in unknown]
-    targets = {TARGETS[field]: value for field, value in found.items() if value is not None and field not in zeros}
+    targets = {TARGETS[field]: value for field, value in values.items() if value is not None and field not in zeros}
     return {section: {"target": _share(value)} for section, value in targets.items()}, tuple(passed_over)
 
 

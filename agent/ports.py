@@ -1,4 +1,4 @@
-"""What an agent needs of the world. Faults are injected here, and every mode differs only behind these.
+"""Ports of the agent. Tests inject faults here, and the agent's modes differ only behind them.
 
 Rules that hold here:
 
@@ -24,7 +24,7 @@ from protocol.virtual_machine import VirtualMachine
 
 
 class PortError(Exception):
-    """Something outside did not do what was asked of it; the message says what, for people."""
+    """A call through a port failed; the message is for people."""
 
     def __init__(self, fault: Fault, reason: str) -> None:
         super().__init__(reason)
@@ -59,28 +59,28 @@ class GoneError(PortError):
 
 
 class ExpiredError(PortError):
-    """The version to watch from is too old: what there is must be listed anew, at once."""
+    """The version to watch from is too old: list the objects again at once."""
 
 
 class MetricsSource(Protocol):
     """The guest's node_exporter."""
 
     async def scrape(self) -> GuestSample:
-        """One look at the guest. Raises ``PortError``."""
+        """A sample of the guest's metrics. Raises ``PortError``."""
 
     def close(self) -> None:
-        """Lets go of what is kept between looks; another look may follow."""
+        """Release what is kept between scrapes; another scrape may follow."""
 
 
 NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
 
 
 class DatabaseView(msgspec.Struct, frozen=True, rename="camel"):
-    """What a postgres says of itself. ``sessions`` counts clients; ``oldest_transaction_seconds`` is the age of the
-    oldest transaction that one of them has open.
+    """Status of a postgres. ``sessions`` counts clients; ``oldest_transaction_seconds`` is the age of the oldest
+    transaction that a client has open.
 
     A standby is ``streaming`` while it receives its primary's changes; ``lag_seconds`` is how far it is behind what it
-    received, None where it cannot know.
+    received, None if unknown.
     """
 
     standby: bool
@@ -94,7 +94,7 @@ class DatabaseSource(Protocol):
     """The guest's database, by the daemon in the guest."""
 
     async def look(self) -> DatabaseView:
-        """One look at it. Raises ``PortError``."""
+        """Its status now. Raises ``PortError``."""
 
 
 class MonitorConnection(Protocol):
@@ -103,14 +103,14 @@ class MonitorConnection(Protocol):
     version: int
 
     async def receive(self) -> FromMonitor:
-        """The next message. Raises ``PortError`` where the conversation is over, or makes no sense."""
+        """The next message. Raises ``PortError`` if the connection has ended or the message is malformed."""
 
     async def send(self, text: str) -> None:
         """Sends one message. Raises ``PortError``."""
 
 
 class MonitorSource(Protocol):
-    """The monitor in the guest, where there is one (B.8)."""
+    """The monitor in the guest, if it has one (B.8)."""
 
     def connect(self) -> AbstractAsyncContextManager[MonitorConnection]:
         """Begins a conversation, which ends with the block. Raises ``PortError``."""
@@ -135,7 +135,7 @@ class VmApi(Protocol):
     async def patch(self, use: Resources, slot_size: Bytes, base: int) -> VirtualMachine:
         """Sets ``use`` if the object is still at version ``base`` (0: whatever it is); returns the object after it.
 
-        Raises ``ConflictError``, ``RefusedError``, ``GoneError``, or ``PortError`` where the outcome is unknown.
+        Raises ``ConflictError``, ``RefusedError``, ``GoneError``, or ``PortError`` if the outcome is unknown.
         """
 
     async def tell(self, reason: str, note: str, wall: float) -> None:
@@ -149,4 +149,4 @@ class TokenSource(Protocol):
     """Proof of who this agent is."""
 
     def token(self) -> str | None:
-        """The bearer token to send now; None where none is configured. Raises ``PortError``."""
+        """The bearer token to send now; None if none is configured. Raises ``PortError``."""

@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-- Nothing is decided here. Every event goes through ``_take``, and after it the plan is made anew.
-- Every task belongs to the runner's task group; when the runner ends, nothing of it is left.
+- Nothing is decided here. Every event goes through ``_take``, and then a new plan is made.
+- Every task belongs to the runner's task group, and ends with it.
 - A failing port is an event, not an end. What is no ``PortError`` is a bug: it ends the runner; its supervisor sees.
 """
 
@@ -76,7 +76,7 @@ LONGEST_FLOOR: Final = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """One VM's part of the world. ``monitor`` is None where guests are not to be asked for theirs."""
+    """One VM's part of the world. ``monitor`` is None if guests' monitors are not used."""
 
     metrics: MetricsSource
     scheduler: SchedulerClient
@@ -135,11 +135,11 @@ class Runner:
         self._read_policy()
 
     def refuse_policy(self, reason: str) -> None:
-        """Another policy for all VMs was refused; what is in force stays."""
+        """Record that a new policy for all VMs was refused; the old one stays in force."""
         self._take(PolicyRefused(reason))
 
     async def look_at_database(self) -> DatabaseView:
-        """What the VM's database says of itself now. Raises ``PortError``."""
+        """The present status of the VM's database. Raises ``PortError``."""
         return await self._ports.database.look()
 
     def _take(self, event: Event) -> None:
@@ -184,19 +184,19 @@ class Runner:
             await self._look()
 
     async def _look(self) -> None:
-        """Reads the VM at once, where waiting for the watch would be guessing."""
+        """Read the VM at once: the watch may take a while to report it."""
         try:
             await self._read()
         except PortError as error:
             self._take(VmLost(error.fault, error.reason))
 
     async def _read(self) -> None:
-        """What is read now is as new as what was seen before it was asked for, unless the store was restored."""
-        seen = self.state.vm.seen
-        found = await self._ports.vm_api.get()
-        view = self._view(found)
-        is_older = seen is not None and not view.follows(seen.version - 1)
-        self._note(found, VmRestored(view) if is_older else VmSeen(view))
+        """Read the object. One older than the last known proves that the store was restored: a read is never stale."""
+        last = self.state.vm.seen
+        vm = await self._ports.vm_api.get()
+        view = self._view(vm)
+        is_older = last is not None and not view.follows(last.version - 1)
+        self._note(vm, VmRestored(view) if is_older else VmSeen(view))
 
     async def _watch(self) -> None:
         failures = 0
@@ -234,12 +234,12 @@ class Runner:
         return self._held
 
     def _with_old_bounds(self, found: VirtualMachine) -> VirtualMachine:
-        """Bounds that cannot be read leave the last ones in force, as far as the spec allows them."""
+        """Keep the last bounds, within those of the spec, if the annotation cannot be decoded."""
         if self._bounds is None or found.has_bounds:
             self._bounds = found.bounds
             return found
         spec, old = found.bounds, self._bounds
-        low, high = (each.at_least(spec.min).at_most(spec.max) for each in (old.min, old.max))
+        low, high = (size.at_least(spec.min).at_most(spec.max) for size in (old.min, old.max))
         return replace(found, bounds=Bounds(low, high))
 
     def _read_policy(self) -> None:
@@ -249,11 +249,11 @@ class Runner:
             self._take(PolicyRefused(f"annotation {ANNOTATION_CONFIG}: {error}"))
             return
         own = () if self._annotation is None else policy.passed_over
-        passed_over = (*self._base.passed_over, *(f"annotation {ANNOTATION_CONFIG}: {each}" for each in own))
+        passed_over = (*self._base.passed_over, *(f"annotation {ANNOTATION_CONFIG}: {setting}" for setting in own))
         self._take(PolicySet(policy, (*self._problems, *passed_over)))
 
     async def _scrape(self) -> None:
-        """The first look comes within one interval, so that the agents of a node do not look in step."""
+        """Scrape for ever. The first one comes within an interval, so that the agents of a node are not in step."""
         interval = self.state.policy.timing.scrape
         at = Instant(self._ports.clock.now() + interval * self._ports.clock.jitter())
         with closing(self._ports.metrics) as metrics:
@@ -268,8 +268,8 @@ class Runner:
 
 def _read_floor(found: VirtualMachine) -> tuple[Floor | None, tuple[str, ...]]:
     """The floor that the object names, or none and why it cannot be read."""
-    given = found.annotations.get(ANNOTATION_FLOOR)
+    annotation = found.annotations.get(ANNOTATION_FLOOR)
     try:
-        return (None if given is None else decode_floor(given)), ()
+        return (None if annotation is None else decode_floor(annotation)), ()
     except ValueError as error:
         return None, (f"metadata.annotations[{ANNOTATION_FLOOR}]: {error}",)

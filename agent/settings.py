@@ -1,9 +1,9 @@
-"""Where an agent runs and whom it talks to: flags over environment over defaults.
+"""Settings of an agent process: flags override environment variables, which override defaults.
 
 Rules that hold here:
 
 - Every setting has a flag and a variable; the table ``OPTIONS`` is the only list of them, and ``--help`` prints it.
-- What is missing or makes no sense is said before anything starts, by the name of the variable.
+- A missing or invalid setting is reported before anything starts, by the name of its variable.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class SettingsError(ValueError):
 class AgentSettings:
     """Checked settings. ``assignment`` is set in the sidecar form, ``node`` in the per-node form.
 
-    ``compute_unit`` is set where ``protocol`` leaves it to the agent. ``scheduler_name``: empty for all VMs.
-    ``namespace`` is that of the agent's pod, empty where it is not known.
+    ``compute_unit`` is set if ``protocol`` leaves it to the agent. ``scheduler_name``: empty for all VMs.
+    ``namespace`` is that of the agent's pod, empty if unknown.
     """
 
     assignment: Assignment | None
@@ -136,8 +136,8 @@ def _flags(arguments: Sequence[str]) -> dict[str, str | None]:
         "Every flag can be given as a variable of the same name.",
     )
     for name, (default, text) in OPTIONS.items():
-        shown = f" (default: {default})" if default else ""
-        parser.add_argument(f"--{name.lower().replace('_', '-')}", dest=name, metavar=name, help=f"{text}{shown}")
+        suffix = f" (default: {default})" if default else ""
+        parser.add_argument(f"--{name.lower().replace('_', '-')}", dest=name, metavar=name, help=f"{text}{suffix}")
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     return {name: value for name, value in vars(parser.parse_args(arguments)).items() if name in OPTIONS}
 
@@ -189,7 +189,7 @@ def _url(name: str, found: Mapping[str, str]) -> str:
 
 
 def _of_guest(name: str, found: Mapping[str, str]) -> str:
-    """Where each VM's guest answers."""
+    """The URL of each VM's guest."""
     is_default = found[name] == OPTIONS[name][0]
     return OF_ITS_POD[name] if is_default and found["AGENT_MODE"] == "node" else _url(name, found)
 

@@ -3,8 +3,8 @@
 Rules that hold here:
 
 - Level-triggered: what counts is the whole set as it is now. A VM that is in it has a runner, one that is not has none.
-- Runners do not hurt each other. One that ends by a bug is written down and begun anew after a wait, as after a
-  restart of the process: nothing proven, nothing permitted.
+- Runners are isolated from each other. One that crashes is logged and restarted after a wait, as by a restart of the
+  process: nothing proven, nothing permitted.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from protocol.runtime.followed_file import FileRefusedError
 from protocol.units import Seconds
 
 BACKOFF = Backoff(Seconds(2.0), Seconds(60.0))
-"""Between the end of something that should not have ended, and its next beginning."""
+"""Delay before something that should not have ended starts again."""
 
 HEALTHY = Seconds(600.0)
-"""An agent that ran for so long before it ended by a bug is begun anew as after a first failure."""
+"""A runner that lived this long before it crashed restarts as after a first failure."""
 
 STEADY_WATCH = Seconds(1.0)
-"""A watch that ends in peace after at least this is continued at once, a shorter one is not."""
+"""A watch that ends without an error after at least this long is resumed at once, a shorter one after a delay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What every part of one process shares."""
+    """Objects that every part of one process shares."""
 
     clock: Clock
     log: Log
@@ -80,21 +80,21 @@ class Supervisor:
                 await self._pause(retries, Seconds(now() - began))
 
     def growths(self) -> GrowthTimes:
-        """How long growths took, of all VMs that this process has looked after."""
-        every = GrowthTimes()
-        for each in (self._ended, *(runner.growths for runner in self.runners.values())):
-            every.take(each)
-        return every
+        """The growth times of all VMs that this process has looked after."""
+        total = GrowthTimes()
+        for times in (self._ended, *(runner.growths for runner in self.runners.values())):
+            total.take(times)
+        return total
 
     def accept(self, policy: Policy, generation: int) -> None:
-        """Puts another policy in force for all VMs, present and future; ``generation`` counts them from 1."""
+        """Put a new policy in force for all VMs, present and future; ``generation`` counts them from 1."""
         self._policy = policy
         self._dependencies.log.line(Level.INFO, "policy in force", {"generation": generation})
         for runner in self.runners.values():
             runner.use_policy(policy)
 
     def refuse(self, error: FileRefusedError) -> None:
-        """Says everywhere why another policy than the wanted one is in force."""
+        """Tell every runner that a policy file was refused, so that ``explain`` says why the old one holds."""
         self._dependencies.log.line(Level.ERROR, "policy refused; the last good one stays", {"reason": str(error)})
         for runner in self.runners.values():
             runner.refuse_policy(str(error))
@@ -117,10 +117,10 @@ class Supervisor:
                 began = now()
                 try:
                     await self.runners[assignment].run()
-                except* Exception as bugs:  # noqa: BLE001 - the boundary between VMs: written down, counted, begun anew
+                except* Exception as bugs:  # noqa: BLE001 - the boundary between VMs: logged, counted, restarted
                     self.crashes += 1
                     fields = {"vm": str(assignment.vm), "error": "".join(traceback.format_exception(bugs))}
-                    self._dependencies.log.line(Level.ERROR, "an agent ended by a bug and begins anew", fields)
+                    self._dependencies.log.line(Level.ERROR, "an agent crashed and restarts", fields)
                 await self._pause(retries, Seconds(now() - began))
         finally:
             self._retire(assignment)

@@ -46,7 +46,7 @@ Field = str | int | float | bool | None
 
 
 class Level(StrEnum):
-    """How much a line matters."""
+    """Severity of a log line."""
 
     INFO = "info"
     WARNING = "warning"
@@ -61,7 +61,7 @@ _LEVELS: Final[Mapping[Level, int]] = {
 
 
 class Log(Protocol):
-    """Where lines go."""
+    """Destination of log lines."""
 
     def line(self, level: Level, message: str, fields: Mapping[str, Field]) -> None:
         """Writes one line."""
@@ -81,11 +81,11 @@ class AgentLog:
 def note(  # noqa: PLR0913, PLR0917 - where to, about whom, and what
     log: Log, tally: Counter[str], vm: ObjectName, state: State, event: Event, now: Instant
 ) -> None:
-    """Counts ``event`` and writes of it what is new against ``state``, which has not taken it yet."""
+    """Count ``event``, and log what is new in it compared with ``state``, to which it is not yet applied."""
     tally[_kind(event)] += 1
-    found = _line(state, event, now)
-    if found is not None:
-        level, message, fields = found
+    line = _line(state, event, now)
+    if line is not None:
+        level, message, fields = line
         log.line(level, message, {"vm": str(vm), **fields})
 
 
@@ -155,13 +155,13 @@ def _answered(state: State, event: Answered) -> Line | None:
     response, asking = event.response, state.scheduler.asking
     if asking is None:
         return None
-    side, asked, permit = state.scheduler, asking.request.resources, response.permit
-    was_denied, is_denied = side.denial is not None, not asked.within(permit)
+    side, requested, permit = state.scheduler, asking.request.resources, response.permit
+    was_denied, is_denied = side.denial is not None, not requested.within(permit)
     if side.failure is None and (side.permit, side.migrate, was_denied) == (permit, response.migrate, is_denied):
         return None
     fields: dict[str, Field] = {
-        "asked_cpu": str(asked.cpu),
-        "asked_mem": str(asked.mem),
+        "asked_cpu": str(requested.cpu),
+        "asked_mem": str(requested.mem),
         "permit_cpu": str(permit.cpu),
         "permit_mem": str(permit.mem),
         "migrate": response.migrate,

@@ -107,8 +107,8 @@ def _note_sampling(scalars: dict[str, float], family: bytes, seconds: float, sta
 
 def _wanted(page: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The wanted lines: the family's name and all that follows it."""
-    for found in islice(_LINE.finditer(page), MOST_LINES):
-        name, rest = found.groups()
+    for line in islice(_LINE.finditer(page), MOST_LINES):
+        name, rest = line.groups()
         if len(rest) <= LONGEST_LINE:
             yield name, rest
 
@@ -124,17 +124,17 @@ def _cpu_line(rest: bytes) -> tuple[bytes, bytes, bytes, bytes]:
 
 
 def _labels(rest: bytes) -> tuple[dict[bytes, bytes], bytes, bytes]:
-    """The labels, the value and its time stamp; all empty where the line makes no sense."""
+    """The labels, the value and its time stamp; all empty if the line is malformed."""
     labels: dict[bytes, bytes] = {}
     at = len(rest) - len(rest.lstrip())
     if rest[at : at + 1] == b"{":
         at += 1
         for _ in range(MOST_LABELS):
-            found = _LABEL.match(rest, at)
-            if found is None:
+            label = _LABEL.match(rest, at)
+            if label is None:
                 break
-            labels[found[1]] = found[2]
-            at = found.end()
+            labels[label[1]] = label[2]
+            at = label.end()
             if rest[at : at + 1] != b",":
                 break
             at += 1
@@ -188,5 +188,5 @@ def _bytes(count: float | None) -> Bytes | None:
 
 
 def _times(unit: float, *counts: float | None) -> float | None:
-    """The sum of the counts that are there, in bytes; None where the first is missing."""
+    """The sum of the counts that are present, in bytes; None if the first is missing."""
     return None if counts[0] is None else unit * sum(count for count in counts if count is not None)

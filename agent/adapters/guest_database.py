@@ -1,9 +1,9 @@
-"""What the guest's database says of itself, asked of the daemon in the guest (S4.3).
+"""Status of the guest's database, from the daemon in the guest (S4.3).
 
 Rules that hold here:
 
 - The guest is asked only when the agent is: the answer costs a guest a query, and only groups want to know.
-- The answer is taken apart and written anew: a guest is not trusted.
+- The answer is decoded field by field and encoded again: a guest is not trusted.
 """
 
 from __future__ import annotations

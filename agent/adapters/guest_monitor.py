@@ -171,7 +171,7 @@ class _Connection:
         try:
             return read_from_monitor(text)
         except MalformedMonitorMessageError as error:
-            raise PortError(Fault.GUEST, f"the guest's monitor says what cannot be read: {error}") from None
+            raise PortError(Fault.GUEST, f"malformed message from the guest's monitor: {error}") from None
 
     async def send(self, text: str) -> None:
         """See ``MonitorConnection``."""
@@ -186,6 +186,6 @@ class _Connection:
 
 def _ended(error: ConnectionClosed) -> PortError:
     """Too large a message ends a connection by us, with a reason in the frame that says so."""
-    said = error.sent if error.sent is not None and not error.rcvd_then_sent else error.rcvd
-    why = "" if said is None else printable(f" ({said.code} {said.reason})")
+    frame = error.sent if error.sent is not None and not error.rcvd_then_sent else error.rcvd
+    why = "" if frame is None else printable(f" ({frame.code} {frame.reason})")
     return PortError(Fault.GUEST, f"the conversation with the guest's monitor ended{why}")

@@ -36,9 +36,9 @@ _BODY: Final = msgspec.json.Decoder(_ErrorBody)
 
 
 def reason_in(body: bytes) -> str:
-    """What an error answer says: our services say ``error``, the API server ``message``, others anything."""
+    """The message of an error response: our services use ``error``, the API server ``message``, others any text."""
     try:
-        found = _BODY.decode(body)
+        decoded = _BODY.decode(body)
     except (ValueError, RecursionError):
-        found = _ErrorBody()
-    return (found.error or found.message or body[:SHOWN].decode(errors="replace"))[:SHOWN]
+        decoded = _ErrorBody()
+    return (decoded.error or decoded.message or body[:SHOWN].decode(errors="replace"))[:SHOWN]

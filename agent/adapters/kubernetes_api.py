@@ -63,32 +63,32 @@ class KubernetesApi:
 
     async def get(self, path: str) -> Json:
         """The object at ``path``. Raises ``PortError``."""
-        return _read(read_object, await self._call("GET", path), "answer is no JSON object")
+        return _read(read_object, await self._call("GET", path), "response is not a JSON object")
 
     async def list(self, path: str, params: Mapping[str, str]) -> Page:
         """The objects of the collection at ``path``. Raises ``PortError``."""
-        return _read(read_page, await self._call("GET", path, params=params), "list makes no sense")
+        return _read(read_page, await self._call("GET", path, params=params), "list cannot be decoded")
 
     async def merge_patch(self, path: str, patch: Mapping[str, object]) -> Json:
-        """The object at ``path`` after ``patch``. Raises ``PortError``: ``ConflictError`` where it had changed."""
+        """The object at ``path`` after ``patch``. Raises ``PortError``: ``ConflictError`` if it had changed."""
         body = await self._call("PATCH", path, body=msgspec.json.encode(patch), content_type=MERGE_PATCH)
-        return _read(read_object, body, "answer is no JSON object")
+        return _read(read_object, body, "response is not a JSON object")
 
     async def post(self, path: str, body: Mapping[str, object]) -> Json:
-        """What the server makes of ``body``. Raises ``PortError``."""
+        """Create the object ``body``; the object as stored. Raises ``PortError``."""
         answer = await self._call("POST", path, body=msgspec.json.encode(body), content_type="application/json")
-        return _read(read_object, answer, "answer is no JSON object")
+        return _read(read_object, answer, "response is not a JSON object")
 
     async def watch(self, path: str, params: Mapping[str, str], version: str) -> AsyncGenerator[WatchEvent]:
-        """The changes at ``path`` since ``version`` (empty: first what there is) until the server ends the watch.
+        """The changes at ``path`` since ``version`` (empty: the present objects first) until the server ends the watch.
 
-        Raises ``PortError``; ``ExpiredError`` where ``version`` is too old.
+        Raises ``PortError``; ``ExpiredError`` if ``version`` is too old.
         """
         lines = LineSplitter()
         try:
             async with self._stream(path, {**params, **watch_query(version, TIMES)}) as answer:
                 async for chunk in answer.aiter_bytes():
-                    for line in _read(lines.feed, chunk, "watch makes no sense"):
+                    for line in _read(lines.feed, chunk, "watch event cannot be decoded"):
                         yield _event(path, line)
         except httpx.ReadTimeout:
             return
@@ -141,13 +141,13 @@ class KubernetesApi:
 
 def _refusal(method: str, path: str, refusal: Refusal) -> PortError:
     ours = refusal.kind in _OURS or refusal.status == _BAD_REQUEST
-    said = f": {refusal.message}" if refusal.message else ""
-    reason = f"the API server answers {refusal.status} to {method} {path}{said}"
+    message = f": {refusal.message}" if refusal.message else ""
+    reason = f"the API server answers {refusal.status} to {method} {path}{message}"
     return _ERRORS.get(refusal.kind, RefusedError)(Fault.AGENT if ours else Fault.VM_API, reason)
 
 
 def _event(path: str, line: bytes) -> WatchEvent:
-    event = _read(read_event, line, "watch makes no sense")
+    event = _read(read_event, line, "watch event cannot be decoded")
     if event.refusal is not None:
         raise _refusal("WATCH", path, event.refusal)
     return event

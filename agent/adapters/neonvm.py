@@ -55,8 +55,8 @@ class NeonVm:
 
     async def patch(self, use: Resources, slot_size: Bytes, base: int) -> VirtualMachine:
         """Sets ``use`` if the object is still at version ``base`` (0: whatever it is). Raises as ``VmApi`` says."""
-        seen = self._seen
-        body = use_patch(use, slot_size, seen.use if seen is not None and seen.resource_version == str(base) else None)
+        last = self._seen
+        body = use_patch(use, slot_size, last.use if last is not None and last.resource_version == str(base) else None)
         if base:
             body = {"metadata": {"resourceVersion": str(base)}, **body}
         return self._read(await self._api.merge_patch(self._path, body))
@@ -97,4 +97,4 @@ class NeonVm:
 
 
 def _senseless(reason: str) -> PortError:
-    return PortError(Fault.VM_API, f"the VirtualMachine makes no sense: {reason}")
+    return PortError(Fault.VM_API, f"the VirtualMachine cannot be decoded: {reason}")

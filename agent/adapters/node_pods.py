@@ -3,10 +3,10 @@
 Rules that hold here:
 
 - Only pods of this node with the opt-in label are asked for: an agent's traffic does not grow with the cluster.
-- Where a scheduler's name is given, the VMs of other schedulers are left to their own agents (B.11).
+- If a scheduler's name is given, the VMs of other schedulers are left to their own agents (B.11).
 - A pod counts from when it has an address, because its guest is reached there, until it is gone or has ended. One that
   is ending keeps its agent: its VM may be migrating away.
-- A pod that cannot be read stays as it was known and is told in ``unreadable``; it disturbs no other.
+- A pod that cannot be decoded keeps its last known state and is listed in ``unreadable``; no other is affected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from protocol.runtime.url_hosts import url_host
 
 
 class NodePods:
-    """The VM pods of the node ``node``; of one scheduler's alone, where it is named."""
+    """The VM pods of the node ``node``; only those of ``scheduler`` if it is named."""
 
     def __init__(self, api: KubernetesApi, node: str, scheduler: str = "") -> None:
         self.unreadable: dict[ObjectName, str] = {}
@@ -49,9 +49,9 @@ class NodePods:
                     yield frozenset(self._known.values())
 
     def _listed(self, page: Page) -> None:
-        kept = {each.name: self._known[each.name] for each in page.unreadable if each.name in self._known}
-        self.unreadable = {each.name: each.reason for each in page.unreadable}
-        self._known = dict(filter(None, map(assignment_of, page.objects))) | kept
+        last_known = {pod.name: self._known[pod.name] for pod in page.unreadable if pod.name in self._known}
+        self.unreadable = {pod.name: pod.reason for pod in page.unreadable}
+        self._known = dict(filter(None, map(assignment_of, page.objects))) | last_known
 
     def _apply(self, event: WatchEvent) -> None:
         self.unreadable.pop(event.name, None)
@@ -68,7 +68,7 @@ class NodePods:
 
 
 def assignment_of(pod: JsonObject) -> tuple[ObjectName, Assignment] | None:
-    """The pod's name and its VM; None where it is no VM's pod that has an address and runs. Never raises."""
+    """The pod's name and its VM; None unless it is a running VM pod with an address. Never raises."""
     name, vm, address = name_of(pod), labels_of(pod).get(LABEL_VM_NAME), text(pod, "status", "podIP")
     if not (vm and address) or is_over(pod):
         return None

@@ -113,41 +113,41 @@ class NodeScheduler:
     async def _send(self, waiting: Sequence[_Waiting]) -> None:
         try:
             self.messages["together"] += 1
-            found = await self._line.ask([each.body for each in waiting])
-            outcomes = self._outcomes(found, len(waiting))
+            response = await self._line.ask([request.body for request in waiting])
+            outcomes = self._outcomes(response, len(waiting))
         except (SchedulerError, LineClosedError, _NotTakenError) as error:
             outcomes = [error] * len(waiting)
-        for each, outcome in zip(waiting, outcomes, strict=True):
-            if each.answer.done():
+        for request, outcome in zip(waiting, outcomes, strict=True):
+            if request.answer.done():
                 continue  # the runner that asked has ended
             if isinstance(outcome, SchedulerAnswer):
-                each.answer.set_result(outcome)
+                request.answer.set_result(outcome)
             else:
-                each.answer.set_exception(outcome)
+                request.answer.set_exception(outcome)
 
-    def _outcomes(self, found: SchedulerAnswer, count: int) -> Sequence[SchedulerAnswer | Exception]:
-        """What became of each request. Raises ``SchedulerError`` and ``_NotTakenError`` for all of them."""
-        if found.status in _NOT_TAKEN:
+    def _outcomes(self, response: SchedulerAnswer, count: int) -> Sequence[SchedulerAnswer | Exception]:
+        """The outcome of each request. Raises ``SchedulerError`` or ``_NotTakenError`` if the whole batch failed."""
+        if response.status in _NOT_TAKEN:
             self._line.close()
             self._offer_at = Instant(self._clock.now() + OFFER_AGAIN)
             raise _NotTakenError
-        if found.status != 200:
-            raise found.refusal()
+        if response.status != 200:
+            raise response.refusal()
         try:
-            answers = decode_answers(found.body, count)
+            answers = decode_answers(response.body, count)
         except MalformedBatchError as error:
             self._line.close()
             raise senseless(error) from None
         return [
-            senseless(each)
-            if isinstance(each, MalformedBatchError)
-            else SchedulerAnswer(each.status, each.body, each.retry_after)
-            for each in answers
+            senseless(answer)
+            if isinstance(answer, MalformedBatchError)
+            else SchedulerAnswer(answer.status, answer.body, answer.retry_after)
+            for answer in answers
         ]
 
 
 def _wants_more(request: AgentRequest) -> bool:
-    """Whether a VM waits for the answer: what is asked for is not permitted yet, as far as is known."""
+    """Return True if a VM waits for the answer: the request exceeds its last permit."""
     return request.last_permit is None or not request.resources.within(request.last_permit)
 
 

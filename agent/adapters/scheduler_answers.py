@@ -32,14 +32,14 @@ _CONFLICT: Final = 409
 
 @dataclass(frozen=True, slots=True)
 class SchedulerAnswer:
-    """An answer as it came; ``retry_after`` is what the scheduler asks for, None where it is not heeded."""
+    """An answer as received; ``retry_after`` is the scheduler's, None if absent or unusable."""
 
     status: int
     body: bytes
     retry_after: Seconds | None = None
 
     def refusal(self) -> SchedulerError:
-        """Why there is no permit in it."""
+        """The error for an answer without a permit."""
         fault, what = _FAULTS.get(self.status, (Fault.SCHEDULER, f"the scheduler answers {self.status}"))
         is_others_turn = self.status == _CONFLICT
         return SchedulerError(fault, f"{what}: {reason_in(self.body)}", self.retry_after, is_others_turn=is_others_turn)
@@ -58,9 +58,9 @@ class SchedulerAnswer:
 
 def senseless(error: Exception) -> SchedulerError:
     """The scheduler's answer cannot be read."""
-    return SchedulerError(Fault.SCHEDULER, f"the scheduler's answer makes no sense: {error}")
+    return SchedulerError(Fault.SCHEDULER, f"the scheduler's answer cannot be decoded: {error}")
 
 
 def retry_after(text: str) -> Seconds | None:
-    """The header's seconds; a date or anything else is not heeded."""
+    """The header's seconds; None for a date or anything else."""
     return Seconds(float(text)) if text.isascii() and text.isdecimal() else None

@@ -50,8 +50,8 @@ class HttpScheduler:
             raise SchedulerError(lost.fault, lost.reason) from None
         except PortError as error:
             raise SchedulerError(error.fault, error.reason) from None
-        found = SchedulerAnswer(answer.status_code, answer.content, retry_after(answer.headers.get("Retry-After", "")))
-        return found.permit(self._version, slot_size)
+        wait = retry_after(answer.headers.get("Retry-After", ""))
+        return SchedulerAnswer(answer.status_code, answer.content, wait).permit(self._version, slot_size)
 
     def _headers(self) -> dict[str, str]:
         token = self._identity.token()

@@ -45,7 +45,7 @@ class SchedulerLine:
 
     @property
     def most(self) -> int:
-        """How many requests may be sent at once: 0 while no batch may be sent."""
+        """The number of requests allowed in one batch; 0 while no batch may be sent."""
         return self._most if self._connection is not None and self._connection.is_reusable else 0
 
     async def offer(self, request: bytes) -> SchedulerAnswer:
@@ -71,7 +71,7 @@ class SchedulerLine:
         try:
             message = self._message(path, body, offers=offers)
             connection = self._connection or await self._open(deadline)
-            answer, found = await connection.whole(message, deadline, LONGEST_BATCH)
+            answer, content = await connection.whole(message, deadline, LONGEST_BATCH)
         except LongAnswerError:
             what = f"the scheduler's answer has more than {LONGEST_BATCH} bytes"
             raise SchedulerError(Fault.SCHEDULER, what) from None
@@ -85,7 +85,7 @@ class SchedulerLine:
                 self.close()
         if offers:
             self._most = _most(answer.wanted)
-        return SchedulerAnswer(answer.status, found, retry_after(answer.retry_after))
+        return SchedulerAnswer(answer.status, content, retry_after(answer.retry_after))
 
     async def _open(self, deadline: float) -> Connection:
         url = urlsplit(self._url)
@@ -113,5 +113,5 @@ class SchedulerLine:
 
 
 def _most(offered: str) -> int:
-    """What the scheduler takes, as far as we send it; 0 where it says nothing that makes sense."""
+    """The batch size that the scheduler accepts, at most ``MOST_REQUESTS``; 0 if its header is not a number."""
     return min(int(offered), MOST_REQUESTS) if offered.isascii() and offered.isdecimal() and len(offered) < 6 else 0

@@ -1,4 +1,4 @@
-"""What the core wants done. The shell does it and reports ``Started`` before and an outcome after (see ``events``)."""
+"""Actions that the core orders. The shell reports ``Started`` before each, and an outcome after it (see ``events``)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Action = AskScheduler | PatchVm
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now, when to look again if nothing happens before (None: only an event helps), and why.
+    """The actions due now, when to plan again if no event comes first (None: only an event helps), and the reason.
 
     ``message`` is for the monitor in the guest.
     """

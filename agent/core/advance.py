@@ -1,4 +1,4 @@
-"""The only way to change a ``State``: every event is applied here, or in ``permits``, as far as it is the scheduler's.
+"""The only way to change a ``State``: every event is applied here, or in ``permits`` if it is the scheduler's.
 
 Rules that hold here:
 
@@ -47,7 +47,7 @@ from protocol.units import Instant
 
 
 def advance(state: State, event: Event, now: Instant, jitter: float) -> None:
-    """Takes ``event`` into ``state``. ``now`` never goes back; ``jitter`` in 0..1 spreads the waits."""
+    """Apply ``event`` to ``state``. ``now`` never goes back; ``jitter`` in 0..1 spreads the waits."""
     match event:
         case VmSeen(vm):
             state.vm.lost = None
@@ -78,7 +78,7 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:
 
 
 def _adopt(state: State, vm: Vm, now: Instant) -> None:
-    """Takes a newer view; an older one that arrives late changes nothing."""
+    """Adopt a newer view; a stale one changes nothing."""
     side = state.vm
     if side.seen is not None and not vm.follows(side.seen.version - 1):
         return
@@ -94,8 +94,9 @@ def _adopt(state: State, vm: Vm, now: Instant) -> None:
 
 
 def _restored(state: State, vm: Vm, now: Instant) -> None:
-    """Versions begin again with ``vm``: no patch of a later one can take effect any more, and a permit that was written
-    on it is no more there for a scheduler that starts now.
+    """Restart versions at ``vm`` after the store was restored.
+
+    A patch based on a later version can no longer take effect, and the permit written there is lost to a new scheduler.
     """
     _forget_permit(state)
     side = state.vm
@@ -106,7 +107,7 @@ def _restored(state: State, vm: Vm, now: Instant) -> None:
 
 
 def _forget_permit(state: State) -> None:
-    """What the VM may use beyond what it has, the scheduler must say again; what it says just now does not count."""
+    """Drop the permit, so that the scheduler must grant again; an answer already in flight does not count."""
     side = state.scheduler
     side.permit = side.ceiling = None
     side.is_void = side.asking is not None
@@ -147,7 +148,7 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
 
 
 def _repeated(state: State, vm: Vm, before: Seen, now: Instant) -> None:
-    """What the guest said last holds until it counts anew, if that is not too long ago to speak for the present."""
+    """Reuse the last sample until the exporter takes a new one, unless it is too old to describe the present."""
     if now - before.at > LONGEST:
         return
     state.guest.seen = replace(before, again=now)
@@ -155,14 +156,14 @@ def _repeated(state: State, vm: Vm, before: Seen, now: Instant) -> None:
 
 
 def _observe(state: State, vm: Vm, now: Instant) -> None:
-    """The policies take the need of the last sample."""
+    """Feed the need of the last sample to the smoothing pipelines."""
     need = state.guest.goal.need
     kept = state.guest.goal.kept.at_most(state.vm.ordered or vm.use)
     state.guest.stabilizer.observe(None if need is None else need.at_most(vm.bounds.max), vm.use, now, kept)
 
 
 def _probe(state: State, vm: Vm, now: Instant, *, settling: bool) -> None:
-    """What the last look means for the page cache. What a settling guest waits for is no evidence."""
+    """Feed the last sample to the page cache's state machine. A settling guest's waits are no evidence."""
     guest, policy = state.guest, state.policy.memory.cache
     if guest.seen is None or not policy.enabled:
         guest.probing = Probing()
@@ -173,7 +174,7 @@ def _probe(state: State, vm: Vm, now: Instant, *, settling: bool) -> None:
 
 
 def _settling(state: State, since: Instant) -> bool:
-    """Whether the guest may have been busy with a shrink ``since`` then: a recent or unfinished one, and never calm."""
+    """Return True if a recent or unfinished shrink may have kept the guest busy ``since`` then (it was never calm)."""
     side, timing, calm = state.vm, state.policy.timing, state.guest.calm_since
     is_unfinished = side.seen is not None and side.seen.unfinished_shrink
     span = max(timing.settle, timing.unfinished_shrink) if is_unfinished else timing.settle
@@ -210,7 +211,7 @@ def _patch_conflicted(state: State) -> None:
 
 
 def _is_newest(seen: Vm | None, patch: PatchVm) -> bool:
-    """Whether nothing newer than what ``patch`` is based on has been seen, and the store is the one it is for."""
+    """Return True if ``patch`` is based on the newest view, and on the store that is there now."""
     return seen is not None and not seen.follows(patch.base) and seen.version == patch.base
 
 
@@ -269,7 +270,7 @@ def _monitored(
 
 
 def _said(state: State, message: UpscaleRequest | LoadReport, now: Instant) -> None:
-    """Takes what the monitor says by itself. A guest that empties memory for a shrink waits for that."""
+    """Apply an unsolicited message of the monitor. A settling guest's load report is ignored: it may be the shrink."""
     vm, policy = state.vm.seen, state.policy
     if vm is None or state.monitor.version is None:
         return

@@ -29,10 +29,7 @@ A = TypeVar("A", bound=Amount)
 
 @dataclass(frozen=True, slots=True)
 class DesiredSize:
-    """The wanted size, and in one line why it is not another.
-
-    ``unasked`` is what it would be if the guest's monitor agreed to it.
-    """
+    """The wanted size and its reason in one line. ``unasked`` is the size if the guest's monitor agreed to it."""
 
     size: Resources
     because: str
@@ -40,7 +37,7 @@ class DesiredSize:
 
 
 def desired_size(state: State, vm: Vm, now: Instant) -> DesiredSize:
-    """What the VM should have, as far as is known at ``now``."""
+    """The size that the VM should have, by what is known at ``now``."""
     found, because = _without_monitor(state, vm, now)
     unit, side = state.scheduler.compute_unit, state.monitor
     if unit is None or state.scheduler.migrate or not vm.resizable:
@@ -75,7 +72,7 @@ def _without_monitor(state: State, vm: Vm, now: Instant) -> tuple[Resources, str
 
 
 def _wanted(state: State, vm: Vm, sizes: Sizes, known: Goal, now: Instant) -> tuple[Resources, bool]:
-    """The size within the bounds of ``sizes``, and whether the page cache decides about its memory."""
+    """The size within the bounds of ``sizes``, and True if the page cache decides its memory."""
     size = _size(vm, sizes, known, state.guest.stabilizer)
     killed = state.guest.kills.needed(now)
     if killed:
@@ -85,7 +82,7 @@ def _wanted(state: State, vm: Vm, sizes: Sizes, known: Goal, now: Instant) -> tu
 
 
 def _size(vm: Vm, sizes: Sizes, known: Goal, stabilizer: Stabilizer) -> Resources:
-    """What the policies make of the need; where one of them is unknown, the need and no less than there is."""
+    """The smoothed target. If either need is unknown, the known need but no less than the VM has."""
     target, proven = stabilizer.target, stabilizer.asked_with is not None and vm.use.within(stabilizer.asked_with)
     if known.need is None or target is None:
         return sizes.covering(known.at_least).at_least(vm.use)
@@ -97,7 +94,7 @@ def _size(vm: Vm, sizes: Sizes, known: Goal, stabilizer: Stabilizer) -> Resource
 
 
 def _grown(need: A, target: A, has: A, kept: A) -> A:
-    """What is asked for to grow: the target above ``has``. What is merely held or kept is never rounded up to more."""
+    """The target if it is above ``has``; otherwise no more than the need, so that a held size is never rounded up."""
     return target if target > has and need >= kept else min(need, target)
 
 
@@ -110,12 +107,12 @@ def _for_cache(state: State, vm: Vm, sizes: Sizes, known: Goal) -> Resources:
 
 
 def current_goal(state: State, now: Instant) -> Goal:
-    """The goal of the last metrics; nothing where they are too old to speak for the present."""
+    """The goal of the last metrics; ``NO_GOAL`` if they are stale."""
     return state.guest.goal if _fresh(state, now) else NO_GOAL
 
 
 def in_use(state: State, vm: Vm, now: Instant) -> Resources:
-    """What must not be taken away: the memory in use, and all of it where the guest does not say how much that is."""
+    """The memory that must not be taken away: what is in use, or all of it if the guest does not report that."""
     seen = state.guest.seen
     if seen is None or not _fresh(state, now) or seen.sample.mem_used is None:
         return Resources(NOTHING.cpu, vm.use.mem)

@@ -1,4 +1,4 @@
-"""What can happen to an agent. Every outcome of an action comes back as one of these."""
+"""Events of an agent. Every outcome of an action comes back as one of these."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from protocol.units import Seconds
 
 
 class Fault(StrEnum):
-    """Whose fault something is, as far as one can tell from here."""
+    """The party at fault, as far as the agent can tell."""
 
     AGENT = "agent"
     SCHEDULER = "scheduler"
@@ -42,7 +42,7 @@ class VmRestored:
 
 @dataclass(frozen=True, slots=True)
 class VmLost:
-    """The VM's object cannot be read or makes no sense."""
+    """The VM's object cannot be read or decoded."""
 
     fault: Fault
     reason: str
@@ -79,7 +79,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class AskFailed:
-    """No usable answer came; the request may or may not have been taken. ``retry_after`` is the scheduler's wish.
+    """No usable answer came; the request may or may not have been applied. ``retry_after`` is the scheduler's.
 
     ``is_others_turn``: the scheduler answers another agent of the VM.
     """
@@ -113,7 +113,7 @@ class PatchFailed:
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """Another policy is in force. ``problems``: what was wanted beside it and is not."""
+    """A new policy is in force. ``problems``: settings that were asked for and could not be applied."""
 
     policy: Policy
     problems: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ class PolicySet:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRefused:
-    """Settings were refused; what was in force stays."""
+    """New settings were refused; the old policy stays in force."""
 
     reason: str
 
@@ -143,14 +143,14 @@ class MonitorLost:
 
 @dataclass(frozen=True, slots=True)
 class MonitorSaid:
-    """The monitor says by itself that memory is short, or that a load begins."""
+    """The monitor reports, unasked, that memory is short or that a load begins."""
 
     message: UpscaleRequest | LoadReport
 
 
 @dataclass(frozen=True, slots=True)
 class MonitorAnswered:
-    """The monitor answered what it was asked or told: with ``result``, or None where something went wrong in it."""
+    """The monitor answered the message in flight; ``result`` is None if it failed internally."""
 
     result: DownscaleResult | UpscaleConfirmation | None
 

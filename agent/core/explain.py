@@ -1,4 +1,4 @@
-"""Why a VM has the size it has: the whole evidence, as data.
+"""The explanation of a VM's size, with all its evidence, as data.
 
 Rules that hold here:
 
@@ -31,7 +31,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class SizesView:
-    """What the VM ``has``, what was ``ordered`` of it, what the agent ``wished``, and between which bounds."""
+    """The VM's actual, ordered and wanted sizes, and its bounds."""
 
     has: Size
     ordered: Size
@@ -51,7 +51,7 @@ class PartView:
 
 @dataclass(frozen=True, slots=True)
 class MetricsView:
-    """What the guest said last; rates are means over the last interval, cores or shares of time in 0..1.
+    """The last metrics of the guest; rates are means over the last interval, in cores or shares of time (0..1).
 
     ``cpu_seconds`` counts the CPU that the guest was seen to use within ``seen_seconds``, since the agent began.
     """
@@ -77,7 +77,7 @@ class MetricsView:
 
 @dataclass(frozen=True, slots=True)
 class DenialView:
-    """The scheduler granted less than was asked for."""
+    """The scheduler granted less than the agent requested."""
 
     by: str
     wanted: Size
@@ -88,7 +88,7 @@ class DenialView:
 
 @dataclass(frozen=True, slots=True)
 class FailureView:
-    """Something is wrong, with what, whose fault it is, and since when."""
+    """A failure: what fails, the party at fault, and since when."""
 
     with_: str
     fault: str
@@ -100,8 +100,9 @@ class FailureView:
 
 @dataclass(frozen=True, slots=True)
 class MonitorView:
-    """The guest's monitor: the ``version`` it speaks, the memory that it counts on, what it refused and why, the report
-    that counts now; and how many reports the VM grew for were proven right or wrong by what the guest then needed.
+    """The guest's monitor: protocol version, the memory it counts on, its last refusal and why, and the active report.
+
+    ``right_reports`` and ``false_reports`` count reports that the guest's need afterwards confirmed or did not.
     """
 
     version: int | None
@@ -115,7 +116,7 @@ class MonitorView:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The whole answer. ``because`` is the one line; the rest is the evidence."""
+    """The whole explanation. ``because`` sums it up in one line; the rest is the evidence."""
 
     vm: str
     pod: str
@@ -140,7 +141,7 @@ class Explanation:
 
 
 def explain(state: State, vm_name: str, now: Instant) -> Explanation:
-    """Why the VM ``vm_name`` (``namespace/name``) has the size it has at ``now``."""
+    """Explain the size of the VM ``vm_name`` (``namespace/name``) at ``now``."""
     vm, side, guest = state.vm.seen, state.scheduler, state.guest
     planned = plan(state, now)
     return Explanation(
@@ -199,7 +200,7 @@ def _sizes(state: State, vm: Vm, now: Instant) -> SizesView:
 
 
 def failures(state: State, now: Instant) -> list[FailureView]:
-    """What is wrong at ``now``, each with whose fault it is."""
+    """Everything that fails at ``now``, each with the party at fault."""
     found = {
         "scheduler": state.scheduler.failure,
         "patching the VM": state.vm.failure,

@@ -1,4 +1,4 @@
-"""From what a guest said to what it needs, in named parts that are kept for explanation (S4.3, S4.13).
+"""From a guest's metrics to its need, in named parts that are kept for explanation (S4.3, S4.13).
 
 Rules that hold here:
 
@@ -11,7 +11,7 @@ Rules that hold here:
   must not be counted again after it.
 - A guest that has just been made smaller is busy with that, and waits for it: CPUs go offline, memory is emptied. The
   kernel does that: its time counts only as far as programs worked beside it. Waiting counts only with a second witness:
-  more tasks runnable than there are CPUs, or the memory in use filling what there is.
+  more tasks runnable than CPUs online, or memory in use that fills the VM.
 - What is left out so makes nothing grow, but it is no proof that less is enough either: it is ``kept``. Such noise goes
   on from the shrink to its end: once the guest was calm, what comes is a load.
 - Nor is time of which nothing is known (a counter fell, a CPU is missing): it may have been busy, so it is ``kept``.
@@ -43,7 +43,7 @@ MEMORY_WAITING: Final = "memory waiting"
 """The name of the part that waiting tasks ask for."""
 
 NOTHING: Final = Resources(MilliCpu(0), Bytes(0))
-"""Where nothing is known of a need."""
+"""No need at all, and the stand-in for an unknown one."""
 
 A = TypeVar("A", bound=Amount)
 
@@ -67,7 +67,7 @@ class CpuPart:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What the guest needs of each resource, None where it cannot be told; and why.
+    """The guest's need of each resource (None if unknown), and the parts it is made of.
 
     ``kept`` is what it would need if nothing were left out: as far as the guest has that much, it is not taken away.
     """
@@ -79,12 +79,12 @@ class Goal:
 
     @property
     def need(self) -> Resources | None:
-        """Both needs, or None where one of them is unknown: then nothing proves that less is enough."""
+        """Both needs, or None if either is unknown: then nothing proves that less is enough."""
         return None if self.cpu is None or self.mem is None else Resources(self.cpu, self.mem)
 
     @property
     def at_least(self) -> Resources:
-        """What is needed for certain: an unknown need counts as nothing."""
+        """The proven need; an unknown need counts as zero."""
         return Resources(self.cpu or NOTHING.cpu, self.mem or NOTHING.mem)
 
 
@@ -124,19 +124,19 @@ def _in_doubt(seen: list[Part], over: Rates, has: Resources, policy: Policy) -> 
 
 
 def without_waiting(known: Goal) -> Goal:
-    """The same, but for tasks that wait for memory: what they wait for is on its way."""
+    """The goal without the part of tasks that wait for memory: what they wait for is on its way."""
     parts = tuple(part for part in known.parts if part.name != MEMORY_WAITING)
     return replace(known, mem=_most(list(parts), Bytes), parts=parts)
 
 
 def with_part(known: Goal, part: Part) -> Goal:
-    """The same with one more reason for memory; a need that cannot be told stays unknown."""
+    """The goal with one more part for memory; an unknown need stays unknown."""
     mem = known.mem if known.mem is None or not isinstance(part.need, Bytes) else max(known.mem, part.need)
     return replace(known, mem=mem, parts=(*known.parts, part))
 
 
 def is_calm(over: Rates, has: Resources, policy: Policy) -> bool:
-    """Whether nothing is to be seen of what a shrink brings about: no work of the kernel alone, and no waiting."""
+    """Return True if nothing in the interval looks like the effect of a shrink: no kernel-only work and no waiting."""
     busy, worked, deadband = over.busy, _worked(over), policy.cpu.pressure_deadband
     if busy is None or worked is None or over.is_partial:
         return False
@@ -151,7 +151,7 @@ def _parts(sample: GuestSample, over: Rates, has: Resources, policy: Policy) -> 
 
 
 def _most(parts: list[Part], kind: type[A]) -> A | None:
-    """The greatest need of one resource; None where no part speaks of it."""
+    """The greatest need of one resource; None if no part concerns it."""
     return max((part.need for part in parts if isinstance(part.need, kind)), default=None)
 
 
@@ -175,7 +175,7 @@ def _sifted(sample: GuestSample, over: Rates, has: Resources, policy: Policy) ->
 
 
 def _is_full(sample: GuestSample, has: Bytes, policy: MemoryPolicy) -> bool:
-    """Whether programs use all the memory that they should."""
+    """Return True if programs use at least the target share of memory."""
     used = sample.mem_used
     return used is not None and _share_of(used + policy.kernel_allowance, policy.target) >= has
 
@@ -207,14 +207,14 @@ def _cpu_parts(sample: GuestSample, over: Rates, cores: float, policy: CpuPolicy
 
 
 def cpu_demand(sample: GuestSample, over: Rates, has: MilliCpu, policy: CpuPolicy) -> CpuPart | None:
-    """The greatest CPU that ``over`` speaks of, for a guest that has ``has``; None where nothing is known."""
+    """The greatest CPU need that ``over`` shows, for a guest that has ``has``; None if it shows none."""
     parts = _cpu_parts(sample, over, has.as_cores, policy)
     needs = [CpuPart(part.need, part.because) for part in parts if isinstance(part.need, MilliCpu)]
     return max(needs, key=lambda part: part.need, default=None)
 
 
 def _unmet(sample: GuestSample, over: Rates, busy: float, cores: float, policy: CpuPolicy) -> tuple[float, str] | None:
-    """Cores that tasks waited for beyond the busy ones, and the evidence; None where nothing shows any."""
+    """Cores that tasks waited for beyond the busy ones, and the evidence; None if nothing waited."""
     if over.cpu_stall is not None:
         beyond = _between(over.cpu_stall, policy.pressure_deadband, 1.0) * _between(
             busy / cores, policy.pressure_from, policy.pressure_full
@@ -229,7 +229,7 @@ def _unmet(sample: GuestSample, over: Rates, busy: float, cores: float, policy: 
 
 
 def _between(value: float, low: float, high: float) -> float:
-    """How far ``value`` is on the way from ``low`` (0) to ``high`` (1)."""
+    """The position of ``value`` between ``low`` (0) and ``high`` (1), clamped."""
     return min(1.0, max(0.0, (value - low) / (high - low)))
 
 

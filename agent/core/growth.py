@@ -1,4 +1,4 @@
-"""How long a guest waits for what it needs: until that is permitted, and until the VM has it (B.6).
+"""Times that a guest waits for a growth: until it is permitted, and until the VM has it (B.6).
 
 Rules that hold here:
 
@@ -21,7 +21,7 @@ MOST_OPEN: Final = 8
 
 
 class Stage(StrEnum):
-    """What a wait ended with."""
+    """The stage that a wait ended with."""
 
     PERMIT = "permit"
     SIZE = "size"
@@ -29,7 +29,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """So much is needed since then; ``is_permitted`` once a permit covered it."""
+    """A size needed ``since`` then; ``is_permitted`` once a permit covered it."""
 
     size: Resources
     since: Instant
@@ -65,7 +65,7 @@ def follow(state: State, wishes: tuple[Wish, ...], now: Instant) -> tuple[tuple[
 
 
 def _step(state: State, wish: Wish, has: Resources, wanted: Resources, now: Instant) -> tuple[list[Wish], list[Wait]]:
-    """The wish as far as it is still open, and the waits of it that ended."""
+    """What is left open of the wish, and its waits that ended."""
     took, ceiling = Seconds(now - wish.since), state.scheduler.ceiling
     is_over = wish.size.within(has)
     is_permitted = wish.is_permitted or is_over or (ceiling is not None and wish.size.within(ceiling))

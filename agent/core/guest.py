@@ -1,4 +1,4 @@
-"""What a guest said of itself, and what two such samples say of the time between them (S4.3).
+"""Samples of a guest's metrics, and the rates between two of them (S4.3).
 
 Rules that hold here:
 
@@ -40,7 +40,7 @@ FASTEST: Final = 1e12
 
 @dataclass(frozen=True, slots=True)
 class CpuSeconds:
-    """What one CPU has done since it came online, in seconds. ``kernel`` is the part of ``busy`` outside programs."""
+    """CPU time of one CPU since it came online, in seconds. ``kernel`` is the part of ``busy`` outside programs."""
 
     busy: float
     steal: float = 0.0
@@ -77,21 +77,21 @@ class GuestSample:
     counted: float | None = None
 
     def repeats(self, before: GuestSample) -> bool:
-        """Whether this is the sample that ``before`` was, shown again."""
+        """Return True if the exporter shows the sample ``before`` again."""
         if self.stamp is not None and before.stamp is not None:
             return self.stamp == before.stamp
         return self.counted is not None and self.counted == before.counted
 
     @property
     def mem_used(self) -> Bytes | None:
-        """What cannot be given back without swapping; None where the guest did not say."""
+        """Memory that cannot be given back without swapping; None if the guest does not report it."""
         if self.mem_total is None or self.mem_available is None:
             return None
         return self.mem_total.minus_or_zero(self.mem_available)
 
     @property
     def shows_rereading(self) -> bool:
-        """Whether a lack of page cache can be told from this page: what is unused, and what is read again."""
+        """Return True if the page shows a lack of page cache: unused memory, and what is read again."""
         return self.mem_free is not None and (self.refaulted is not None or self.read is not None)
 
 
@@ -105,7 +105,7 @@ class Seen:
 
     @property
     def last(self) -> Instant:
-        """When the guest last said this."""
+        """When the exporter last showed this sample."""
         return self.at if self.again is None else self.again
 
 
@@ -158,18 +158,18 @@ class CpuCount:
     seen: float = 0.0
 
     def plus(self, interval: Rates) -> CpuCount:
-        """With one more interval; one in which the CPU was not seen counts for nothing."""
+        """Add an interval; one without a CPU rate counts for nothing."""
         if interval.used is None:
             return self
         return CpuCount(self.used + interval.used * interval.span, self.seen + interval.span)
 
 
 NO_COUNT: Final = CpuCount()
-"""What an agent has counted when it begins."""
+"""The count of an agent that has just started."""
 
 
 def rates(before: Seen | None, now: Seen, cpus: int = 0) -> Rates:
-    """What happened between two samples; everything None if they cannot be compared.
+    """The rates between two samples; all None if they cannot be compared.
 
     ``cpus`` is how many CPUs the guest has at least; of those that ``now`` lacks nothing is known.
     """
@@ -247,7 +247,7 @@ _MOST: Final[Mapping[str, float]] = {
     "read": FASTEST,
     "written": FASTEST,
 }
-"""The counters of a sample beside those of its CPUs, and the most that each can rise by in a second."""
+"""The counters of a sample beside those of its CPUs, and the greatest rise of each per second."""
 
 
 def _rate(before: float | None, after: float | None, span: float, most: float) -> float | None:

@@ -1,4 +1,4 @@
-"""What the scheduler is asked and permits, as the state knows it, and which permits an agent believes (S4.5).
+"""Requests to the scheduler and its answers as state, and the rules by which an agent accepts a permit (S4.5).
 
 Rules that hold here:
 
@@ -28,7 +28,7 @@ Response = PluginResponse | PluginResponseView
 
 
 def sent(state: State, ask: AskScheduler, now: Instant, jitter: float) -> None:
-    """``ask`` is on its way: less than it says is not certain any more."""
+    """Record that ``ask`` was sent: from now on the permit may be as low as it says."""
     side, timing = state.scheduler, state.policy.timing
     side.asking = ask
     side.is_void = state.vm.seen is not None and not state.vm.seen.enabled
@@ -39,14 +39,14 @@ def sent(state: State, ask: AskScheduler, now: Instant, jitter: float) -> None:
 
 
 def _next_at(rhythm: Rhythm | None, timing: Timing, now: Instant, jitter: float) -> Instant:
-    """The promised next request; where ticks are too short for a rhythm there is none."""
+    """The time of the next request at the latest; ticks too short for the rhythm ignore it."""
     if rhythm is not None and timing.tick >= 2 * rhythm.step:
         return rhythm.before(Instant(now + timing.tick))
     return Instant(now + timing.tick - timing.tick_jitter * jitter)
 
 
 def answered(state: State, response: Response, now: Instant, jitter: float) -> None:
-    """The scheduler has answered the request in flight."""
+    """Apply the scheduler's answer to the request in flight."""
     side = state.scheduler
     if side.asking is None:
         return
@@ -86,7 +86,7 @@ def _accept(state: State, request: AgentRequest, response: Response, now: Instan
 
 
 def ask_failed(state: State, event: AskFailed, now: Instant, jitter: float) -> None:
-    """The request in flight was not answered, or refused."""
+    """Record that the request in flight failed or was refused."""
     side = state.scheduler
     if side.asking is None:
         return
@@ -98,8 +98,9 @@ def ask_failed(state: State, event: AskFailed, now: Instant, jitter: float) -> N
 
 
 def _ask_again_later(state: State, failed: AskFailed, now: Instant, jitter: float) -> None:
-    """The scheduler's own wish is heard as far as the promise of a request every ``tick`` allows. One that wishes no
-    wait stands by, and one that cannot be reached may be succeeded: another answers soon, or none does.
+    """Schedule the next request, at ``retry_after`` if the scheduler asks for that and it is within a ``tick``.
+
+    Retry soon after a standby (which asks for no wait) and an unreachable scheduler: its successor may answer.
     """
     side = state.scheduler
     side.failure = failed_again(side.failure, failed.fault, failed.reason, now)
@@ -110,7 +111,7 @@ def _ask_again_later(state: State, failed: AskFailed, now: Instant, jitter: floa
 
 
 def objection(permit: Resources, requested: Resources, in_use: Resources) -> str | None:
-    """Why ``permit`` cannot be believed; None where it can."""
+    """The reason to reject ``permit``; None if it is acceptable."""
     if not (permit.cpu and permit.mem):
         return f"the permit has a zero: {permit}"
     if not permit.within(requested):

@@ -8,7 +8,7 @@ Rules that hold here:
 - After a growth that the API refused for certain, no more than the VM has is asked for until the next try: what cannot
   be used must not stay reserved.
 - One request and one patch in flight, each with its own waits after failures. A denial delays only asking for more.
-  That what was denied is no longer wanted is told at once, because the scheduler counts it as pressure.
+  When a denied size is no longer wanted, the agent reports that at once, because the scheduler counts it as pressure.
 - A VM that has more than it was ever permitted (another writer patched it) is asked for; if that is denied, it is
   brought back to the ceiling, though not below the memory in use.
 """
@@ -48,7 +48,7 @@ def plan(state: State, now: Instant) -> Plan:
 
 
 def _patch(state: State, vm: Vm, size: Resources, now: Instant) -> PatchVm | None:
-    """The patch that brings the VM towards ``size`` as far as it is permitted; None where nothing is to change."""
+    """The patch that brings the VM as close to ``size`` as the permit allows; None if nothing changes."""
     side = state.scheduler
     ceiling = vm.use if state.ceiling is None else whole_slots(state.ceiling, vm.slot_size)
     overruled = side.denial is not None and vm.use.within(side.denial.wanted)
@@ -58,7 +58,7 @@ def _patch(state: State, vm: Vm, size: Resources, now: Instant) -> PatchVm | Non
 
 
 def _patch_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
-    """When ``patch`` may start; None while only an event can free it."""
+    """The time at which ``patch`` may start; None if only an event can release it."""
     side, timing = state.vm, state.policy.timing
     if side.patching is not None or side.stale_at is not None or not vm.resizable:
         return None
@@ -71,13 +71,13 @@ def _patch_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
 
 
 def _report(state: State, vm: Vm, size: Resources, held: Resources) -> Resources:
-    """What to tell the scheduler: the wish, or what the VM has where that is more; in whole compute units (S4.6)."""
+    """The amounts to request: the wanted size, but no less than the VM holds, in whole compute units (S4.6)."""
     amounts, unit = size.at_least(held), state.scheduler.compute_unit
     return amounts if unit is None else Sizes(unit, vm.bounds, vm.slot_size).not_less(amounts)
 
 
 def _ask_at(state: State, wanted: Resources, report: Resources, now: Instant) -> Instant | None:
-    """When to send ``report``; None while a request is in flight."""
+    """The time to send ``report``; None while a request is in flight."""
     side = state.scheduler
     if side.asking is not None:
         return None
@@ -86,7 +86,7 @@ def _ask_at(state: State, wanted: Resources, report: Resources, now: Instant) ->
 
 
 def _due(state: State, wanted: Resources, report: Resources, now: Instant) -> Instant:
-    """When ``report`` is worth a request: at once where it is news, otherwise when the next one is promised."""
+    """The time from which ``report`` is worth a request: at once if it is news, otherwise at the next tick."""
     side = state.scheduler
     if state.vm.seen is not None and not state.vm.seen.enabled:
         return side.next_at

@@ -19,7 +19,7 @@ from protocol.units import Bytes, Instant, Seconds
 
 @dataclass(frozen=True, slots=True)
 class CpuPolicy:
-    """How CPU demand becomes a need.
+    """Settings that turn CPU demand into a need.
 
     ``target`` is the share of the CPU that should be busy (0..1]. Stall time up to ``pressure_deadband`` of an interval
     is no evidence; more of it counts from the busy share ``pressure_from`` on, and in full from ``pressure_full`` on.
@@ -35,7 +35,7 @@ class CpuPolicy:
 
 @dataclass(frozen=True, slots=True)
 class CachePolicy:
-    """How the page cache counts as memory that is needed (B.16). ``enabled``: whether it does at all.
+    """Settings by which page cache counts as needed memory (B.16), if ``enabled``.
 
     Waiting for ``stall`` of the time (0..1], or rereading ``turnover`` (0..1] of the memory in question within a
     ``watch``, is a lack of memory; half of that waiting is enough to blame a shrink. One shrink takes at most ``step``
@@ -65,13 +65,13 @@ class CachePolicy:
 
     @property
     def recent(self) -> Seconds:
-        """How far back the recent cost looks."""
+        """The window of the recent cost."""
         return Seconds(self.watch / 3)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPolicy:
-    """How memory in use becomes a need.
+    """Settings that turn memory in use into a need.
 
     ``target`` is the share of the memory that should be used (0..1]. ``kernel_allowance`` is what the VM holds but the
     guest does not report. Tasks that stall on memory for ``pressure_threshold`` of the time or more make the VM grow by
@@ -89,8 +89,9 @@ class MemoryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class MonitorPolicy:
-    """How long what a guest's monitor says counts (seconds): a report of load for ``hold``, a request for memory for
-    ``request``. ``connection`` is the CPU that a new connection is expected to use, in cores; 0 ignores connections.
+    """Lifetimes of a guest monitor's messages (seconds): ``hold`` for a load report, ``request`` for a memory request.
+
+    ``connection`` is the CPU that a new connection is expected to use, in cores; 0 ignores connections.
     """
 
     hold: Seconds = Seconds(3.0)
@@ -100,7 +101,7 @@ class MonitorPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When to speak to whom (seconds).
+    """Intervals and time limits (seconds).
 
     ``tick``: a request to the scheduler at least this often, less up to ``tick_jitter``. ``migrating_tick``: the same
     while the scheduler wants the VM left alone. ``start_spread``: the first request comes within this long of the
@@ -139,7 +140,7 @@ class Rhythm:
 class Smoothing:
     """Policies as stages, one for each resource: what size, and when to shrink.
 
-    After a gap of more than ``max_gap`` seconds without a need to look at, they begin anew.
+    After a gap of more than ``max_gap`` seconds without a known need they start over.
     """
 
     cpu: Stages = DEFAULT_CPU
@@ -149,7 +150,7 @@ class Smoothing:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How one VM is scaled. ``passed_over``: what of the document that it was read from means nothing here, and why."""
+    """The scaling policy of one VM. ``passed_over``: settings of its document that have no effect here, and why."""
 
     cpu: CpuPolicy = field(default_factory=CpuPolicy)
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)

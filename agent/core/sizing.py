@@ -43,7 +43,7 @@ class Sizes:
 
 
 def whole_slots(amounts: Resources, slot_size: Bytes) -> Resources:
-    """What of ``amounts`` a VM can take."""
+    """``amounts`` with memory rounded down to whole slots."""
     return Resources(amounts.cpu, amounts.mem.down_to(slot_size))
 
 

@@ -1,8 +1,8 @@
-"""From what a VM needs to the size that the policies give it: growth at once, shrinking with proof (S0.7).
+"""From a VM's need to its target size by the smoothing policies: growth at once, shrinking with proof (S0.7).
 
 Rules that hold here:
 
-- A pipeline of stages for each resource says the whole target, up and down. Where it holds what there is, nothing
+- A pipeline of stages for each resource decides the whole target, up and down. While it holds the present size nothing
   shrinks. Growing is delayed only by a policy's choice, and never for memory.
 - A restart is a new beginning, and so is a gap in which nothing was seen or no need could be told: no proof yet.
 - What is kept for evidence in doubt stands in a policy's memory like a need, but nothing grows for it.
@@ -22,7 +22,7 @@ from protocol.units import Bytes, Instant, MilliCpu, Resources
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one stage of smoothing did to the last need of ``resource``: amounts as texts, and why."""
+    """The effect of one smoothing stage on the last need of ``resource``, with amounts as text, and its reason."""
 
     resource: str
     stage: str
@@ -33,15 +33,15 @@ class Step:
 
 @dataclass(slots=True)
 class Stabilizer:
-    """The pipelines of one VM, and what they said last."""
+    """The smoothing pipelines of one VM, and their last result."""
 
     smoothing: Smoothing
     target: Resources | None = None
-    """What the last need should be answered with; None where it could not be told, and before the first."""
+    """The size for the last need; None if that was unknown, and before the first."""
     asked_with: Resources | None = None
-    """What the VM had when the policies were asked: only from that, or less, does the target prove anything."""
+    """The VM's size at the last observation: only for this size or a smaller one does the target prove anything."""
     kept: Resources = NOTHING
-    """What the policies were told to keep last, needed or not."""
+    """The size that the pipelines were last asked to hold, needed or not."""
     _cpu: Pipeline = field(init=False)
     _mem: Pipeline = field(init=False)
     _last: Instant | None = None
@@ -50,9 +50,9 @@ class Stabilizer:
         self._begin()
 
     def observe(self, need: Resources | None, has: Resources, now: Instant, kept: Resources = NOTHING) -> None:
-        """Takes what is needed at ``now`` (None: cannot be told), and what was ordered. ``now`` never goes back.
+        """Feed the need at ``now`` (None: unknown) and the ordered size to the pipelines. ``now`` never goes back.
 
-        ``kept``, never more than what was ordered, is not taken away for want of a need: see ``Goal``.
+        ``kept``, never more than what was ordered, is held although no need proves it: see ``Goal``.
         """
         self.kept = kept
         if need is None:
@@ -74,7 +74,7 @@ class Stabilizer:
         return " and ".join(f"{amount} {resource}{self._raised(resource)}" for resource, amount in said.items())
 
     def steps(self) -> tuple[Step, ...]:
-        """What each stage did to the last need; empty before the first."""
+        """The effect of each stage on the last need; empty before the first."""
         cpu = [
             Step("cpu", step.stage, str(MilliCpu.cores(step.before)), str(MilliCpu.cores(step.after)), step.reason)
             for step in self._cpu.explain()
@@ -89,7 +89,7 @@ class Stabilizer:
         self._cpu, self._mem = self.smoothing.cpu.start(), self.smoothing.memory.start()
 
     def _raised(self, resource: str) -> str:
-        """The stage that added most to the need of ``resource``, and why; nothing where none did."""
+        """The stage that added most to the need of ``resource``, and why; empty if none did."""
         steps = (self._cpu if resource == "cpu" else self._mem).explain()
         most = max(steps, key=lambda step: step.after - step.before, default=None)
         return f" ({most.stage}: {most.reason})" if most is not None and most.after > most.before else ""

@@ -58,7 +58,7 @@ class Denial:
 
 @dataclass(slots=True)
 class SchedulerSide:
-    """What is known of and from the scheduler. ``next_at`` is when it must be asked again at the latest.
+    """State of the conversation with the scheduler. ``next_at`` is the latest time of the next request.
 
     ``sequence`` numbers the next request: it only rises, so that the scheduler knows a late message from a new one.
     ``is_void``: the VM was opted out while the request was in flight, so a permit in its answer does not count.
@@ -90,7 +90,7 @@ class SchedulerSide:
 
 @dataclass(slots=True)
 class VmSide:
-    """What is known of the VM's object and of the patches on their way to it.
+    """State of the VM's object and of the patches in flight.
 
     ``stale_at`` is a version that a patch was refused for: until a newer one is seen no patch can succeed.
     ``shrunk_at`` is when the last order to shrink went out, ``fell_at`` when the VM was last seen to have less than
@@ -124,9 +124,9 @@ class VmSide:
 
 @dataclass(slots=True)
 class GuestSide:
-    """What the guest said last, what follows from it, and how low the VM may go.
+    """State of the guest: its last sample, the need that follows, and how low the VM may go.
 
-    ``calm_since`` is the beginning of the last interval in which the guest, smaller by then, was busy with no shrink.
+    ``calm_since`` is the start of the last interval in which the guest, already smaller, showed no effect of a shrink.
     ``cpus`` is the greatest number of CPUs that one of its pages has listed.
     """
 
@@ -162,8 +162,10 @@ class State:
 
     @property
     def ceiling(self) -> Resources | None:
-        """What of the permit is certain. It was stored before it was answered, so a newer object that records less says
-        that it was taken back: autoscaling was off for a while, or another agent speaks for the VM.
+        """The certain part of the permit.
+
+        A permit is stored before it is answered. So a newer object that records less proves that it was taken back:
+        autoscaling was off for a while, or another agent speaks for the VM.
         """
         side, vm = self.scheduler, self.vm.seen
         if side.ceiling is None or vm is None or vm.recorded_permit is None or not side.stores_permits:
@@ -172,9 +174,9 @@ class State:
 
     @property
     def held(self) -> Resources | None:
-        """What the VM has or may come to have without another order; None before it was seen (S4.5).
+        """The size that the VM has or may come to have without another order; None before it was seen (S4.5).
 
-        The scheduler is never told less than this.
+        A request is never below this.
         """
         if self.vm.seen is None:
             return None

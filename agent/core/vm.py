@@ -52,7 +52,7 @@ class Vm:
 
     @property
     def holds(self) -> Resources:
-        """What must be accounted for: the VM has it, or has been ordered to have it."""
+        """The size to account for: the VM has it, or was ordered to have it."""
         return self.use.at_least(self.actual)
 
     def bounds_at(self, now: Instant) -> Bounds:
@@ -62,17 +62,17 @@ class Vm:
         return Bounds(self.bounds.min.at_least(self.floor.size).at_most(self.bounds.max), self.bounds.max)
 
     def follows(self, version: int) -> bool:
-        """Whether this view is newer than ``version``; a view that cannot be ordered follows every other."""
+        """Return True if this view is newer than ``version``; a view that cannot be ordered follows every other."""
         return self.version == 0 or self.version > version
 
     @property
     def unfinished_shrink(self) -> bool:
-        """Whether the VM still has more than was ordered."""
+        """Return True if the VM still has more than was ordered."""
         return not self.actual.within(self.use)
 
 
 def view(found: VirtualMachine, pod: str, floor: VmFloor | None = None) -> Vm:
-    """What the core needs of the object, for the agent of ``pod``. A status without sizes counts as obeyed.
+    """The core's view of the object, for the agent of ``pod``. A status without sizes counts as equal to the spec.
 
     A resource version that is no number cannot be ordered and counts as 0: such views replace each other as they come.
     """

@@ -91,7 +91,7 @@ async def test_a_runner_that_ends_by_a_bug_is_begun_anew_and_the_others_go_on() 
         broken.state = None  # type: ignore[assignment]
         await agents.clock.advance(1.0)
         assert agents.supervisor.crashes == 1
-        assert "an agent ended by a bug and begins anew" in agents.log.messages
+        assert "an agent crashed and restarts" in agents.log.messages
         await agents.clock.advance(2.0)
         assert agents.supervisor.runners[ASSIGNMENT] is not broken
         assert agents.supervisor.runners[ASSIGNMENT].state.vm.seen is not None

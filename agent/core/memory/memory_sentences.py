@@ -1,4 +1,4 @@
-"""Why a VM keeps the memory that it keeps, in sentences: what was tried, what it cost, and when it is tried again.
+"""Sentences that explain a VM's memory: what was tried, what it cost, and when it is tried again.
 
 Rules that hold here:
 
@@ -23,7 +23,7 @@ _MOST_SHOWN: Final = 1e6
 
 
 def memory_sentences(probing: Probing, now: Instant, policy: CachePolicy, *, is_blind: bool) -> Iterator[str]:
-    """What was learned of a working set and is being tried now. ``is_blind``: the guest shows too little."""
+    """Sentences on the working set learned and the trial under way. ``is_blind``: no refault metrics."""
     if not policy.enabled:
         yield "counts the page cache as free: memory.cache.enabled is false"
         return
@@ -37,8 +37,8 @@ def memory_sentences(probing: Probing, now: Instant, policy: CachePolicy, *, is_
         yield _fruitless(probing.fruitless, now)
     if is_blind:
         yield (
-            "cannot see what the guest rereads (no node_vmstat_workingset_refault_file or pgpgin): "
-            "its page cache counts only after a shrink has hurt"
+            "no refault metrics (node_vmstat_workingset_refault_file or pgpgin): "
+            "page cache is protected only after a shrink has caused stalls"
         )
 
 
@@ -68,7 +68,7 @@ def _floor(probing: Probing, floor: Floor, now: Instant, policy: CachePolicy) ->
 
 
 def _fruitless(learned: Fruitless, now: Instant) -> str:
-    """What was not worth its memory."""
+    """A growth that did not pay."""
     fell = f"the same work cost {learned.fell:.0%} less" if learned.fell > 0 else "the same work cost no less"
     return (
         f"does not grow for the page cache: with {_gib(learned.tried)} instead of {_gib(learned.base)} {fell}; "

@@ -18,11 +18,11 @@ NONE: Final = Bytes(0)
 
 @dataclass(frozen=True, slots=True)
 class MemoryView:
-    """One look at a VM's memory.
+    """A VM's memory at one moment.
 
     ``use`` of at most ``most`` is ordered, in steps of ``step``; ``need`` is what is needed for certain. ``free`` and
-    ``cached`` are unused and page cache, None where the guest does not show what it rereads. ``cost`` is that of the
-    time since the look before, None where it cannot be told.
+    ``cached`` are unused memory and page cache, None if the guest has no refault metrics. ``cost`` is that of the
+    time since the last view, None if unknown.
     """
 
     use: Bytes
@@ -35,7 +35,7 @@ class MemoryView:
 
 
 def memory_view(sample: GuestSample, spent: Cost | None, vm: Vm, known: Goal, unit: ComputeUnit | None) -> MemoryView:
-    """The look. ``spent`` is what the time since the last one cost, None where that is no evidence.
+    """The view of one sample. ``spent`` is the cost of the time since the last one, None if that is no evidence.
 
     A guest that does not show what it rereads is judged by the pressure on its memory alone, and only where its
     programs leave some of it.
@@ -57,7 +57,7 @@ def _used(known: Goal) -> Bytes:
 
 
 def kernel_share(sample: GuestSample, has: Resources, policy: MemoryPolicy) -> Bytes:
-    """What of the VM's memory the guest does not report: what its kernel took at boot, by the greater estimate."""
+    """Memory of the VM that the guest does not report because its kernel took it at boot; the greater estimate."""
     if sample.mem_total is None:
         return policy.kernel_allowance
     return max(policy.kernel_allowance, has.mem.minus_or_zero(sample.mem_total))

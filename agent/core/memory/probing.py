@@ -39,32 +39,32 @@ NEARLY: Final = 0.85
 
 @dataclass(slots=True)
 class Probing:
-    """What is being tried with the memory of one VM, and what has been learned."""
+    """The trial under way with one VM's memory, and what earlier ones taught."""
 
     keep: Bytes = NONE
-    """What the VM is to have at least; above what it has, it is to grow."""
+    """The least memory that the VM is to have; if that is above what it has, it grows."""
     floor: Floor | None = None
     fruitless: Fruitless | None = None
     trial: Shrink | Growth | None = None
     recent: Cost = NO_COST
-    """What the last minute or so cost."""
+    """The cost of the last minute or so."""
     idle_since: Instant | None = None
     shrunk: Shrink | None = None
     """The last shrink, while it may still turn out to have been wrong."""
     _use: Bytes | None = None
     _free: Bytes | None = None
-    """What was unused at the look before, where the size is still the same."""
+    """Unused memory at the last view, if the size is still the same."""
     _changed_at: Instant = Instant(0.0)
     _claim: Bytes | None = None
-    """What was taken and hurt: it is asked back, for a while at most."""
+    """The size to ask back after a shrink that hurt, for a while at most."""
     _claimed_at: Instant = Instant(0.0)
     _returning: bool = False
     _anchor: Cost | None = None
-    """What it cost before the first of the shrinks since the last growth: many small steps may hurt together."""
+    """The cost before the first shrink since the last growth: many small steps may hurt together."""
     _trend: Trend = field(default_factory=Trend)
 
     def observe(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
-        """Takes a look at the VM. ``now`` never goes back."""
+        """Apply one view of the VM's memory. ``now`` never goes back."""
         self._resized(view, now)
         self._end_waits(view, now, policy)
         self._account(view, now, policy)
@@ -79,11 +79,11 @@ class Probing:
         self.keep, self._free = self._kept(view, now, policy), view.free
 
     def is_lifted(self, now: Instant, policy: CachePolicy) -> bool:
-        """Whether the guest has been idle for so long that what was learned bars nothing."""
+        """Return True if the guest has been idle for ``idle_after``: then nothing that was learned bars a shrink."""
         return self.idle_since is not None and now - self.idle_since >= policy.idle_after
 
     def is_refilling(self, now: Instant, policy: CachePolicy) -> bool:
-        """Whether what was taken and given back is still being read: such waiting asks for nothing more."""
+        """Return True while memory that was given back is being refilled: tasks that wait for it need no more."""
         return self.floor is not None and now - self.floor.at < policy.watch
 
     def _resized(self, view: MemoryView, now: Instant) -> None:
@@ -104,7 +104,7 @@ class Probing:
         self.trial = self.trial.got(view.use) if isinstance(self.trial, Growth) else None
 
     def _end_waits(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
-        """What is not granted, or cannot be given back, for long is given up: nothing else is tried meanwhile."""
+        """Give up a claim that is not granted, or a return that cannot end: both bar every other trial."""
         if self._claim is not None:
             is_granted = view.use >= min(self._claim, view.most)
             self._claim = None if is_granted or now - self._claimed_at >= policy.retry else self._claim
@@ -150,7 +150,7 @@ class Probing:
         return min(1.0, self._free.minus_or_zero(view.free).value / cost.reread)
 
     def _regret(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
-        """What is needed for certain soon after a shrink should not have been taken.
+        """Take a shrink back if soon after it programs need more than is left.
 
         A guest that shows what it uses needs no more than that; of another it is only known that all of it sufficed.
         """
@@ -210,7 +210,7 @@ class Probing:
             self._is_fruitless(trial, now, policy)
 
     def _pays(self, trial: Growth, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
-        """What it had before was too little. Where it still suffers when the cache is full, the next step follows."""
+        """Learn that the size before the growth was too little. If the guest still suffers, the next step follows."""
         known = self.floor.size if self.floor is not None else NONE
         was_wrong = known == trial.base
         tries = max(1, tries_before(self.floor, now, policy.remember)) if was_wrong else 1
@@ -251,7 +251,7 @@ class Probing:
             self.trial = Growth(view.use, self._grown(view, policy), self.recent)
 
     def _is_late_hurt(self, shrunk: Shrink, view: MemoryView) -> bool:
-        """Whether the guest suffers from the last shrink, though it did not while that was watched."""
+        """Return True if the last shrink is to blame although it did no harm while it was watched."""
         is_known = self.floor is not None and self.floor.size > view.use
         return not is_known and shrunk.is_to_blame(self.recent)
 
@@ -271,7 +271,7 @@ class Probing:
         return is_full and not self._is_barred(view, now)
 
     def _is_barred(self, view: MemoryView, now: Instant) -> bool:
-        """Whether more memory is out of the question, or was of no use."""
+        """Return True if the VM is at its maximum, or more memory did not help recently."""
         return view.use >= view.most or (self.fruitless is not None and now < self.fruitless.retry_at)
 
     def _kept(self, view: MemoryView, now: Instant, policy: CachePolicy) -> Bytes:
@@ -313,7 +313,7 @@ class Probing:
         return (view.free or NONE).minus_or_zero(reserve).minus_or_zero(fills).down_to(view.step)
 
     def _grown(self, view: MemoryView, policy: CachePolicy) -> Bytes:
-        """The next size to try: what was needed once, or a step up, a small one from what was known to be enough.
+        """The next size to try: the known working set, or else a step up; from a size known to suffice, a small one.
 
         A trial that is repeated comes in one step.
         """

@@ -1,4 +1,4 @@
-"""What a stretch of time cost a guest for want of memory: pages read again, and tasks that waited (B.16).
+"""The cost of a lack of memory over an interval: pages read again, and tasks that waited (B.16).
 
 Rules that hold here:
 
@@ -29,7 +29,7 @@ _LEAST_WORK: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What so many ``seconds`` cost: ``reread`` bytes of the ``read`` ones, ``stalled`` seconds of the ``waited`` ones.
+    """The cost of ``seconds``: ``reread`` bytes of the ``read`` ones, ``stalled`` seconds of the ``waited`` ones.
 
     ``stalled`` are blamed on rereading or on memory, ``waited`` on any reading or on memory. Programs did ``work`` in
     core-seconds.
@@ -53,7 +53,7 @@ class Cost:
         )
 
     def times(self, factor: float) -> Cost:
-        """The same so many times, or the part of it that ``factor`` (>= 0) says."""
+        """This cost scaled by ``factor`` (>= 0)."""
         return Cost(
             self.seconds * factor,
             self.reread * factor,
@@ -75,7 +75,7 @@ class Cost:
 
     @property
     def stall(self) -> float:
-        """The share of the time in which tasks waited for want of memory (0..1)."""
+        """The share of the time in which tasks waited because memory was short (0..1)."""
         return self.stalled / self.seconds if self.seconds else 0.0
 
     @property
@@ -89,11 +89,11 @@ class Cost:
         return self.work + _LEAST_WORK * self.seconds
 
     def for_effort_of(self, other: Cost) -> Cost:
-        """What the effort of ``other`` would have cost at this rate."""
+        """The cost of the effort of ``other`` at this rate."""
         return self.times(other.effort / self.effort if self.effort else 0.0)
 
     def loss(self, like: Cost) -> float:
-        """What a unit of work cost: reading where there was rereading in ``like``, and waiting otherwise."""
+        """The cost of a unit of work: bytes read if ``like`` has rereading, seconds waited otherwise."""
         lost = self.read if like.reread else self.waited
         return lost / self.effort if self.effort else 0.0
 
@@ -103,7 +103,7 @@ NO_COST: Final = Cost()
 
 
 def cost(over: Rates, trickle: Bytes) -> Cost | None:
-    """What the interval ``over`` cost; None where the guest says nothing by which that could be told.
+    """The cost of the interval ``over``; None if the guest has none of the metrics for it.
 
     Rereading of fewer bytes a second than ``trickle`` counts as none.
     """

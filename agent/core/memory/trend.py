@@ -1,4 +1,4 @@
-"""What becomes of a guest's rereading and of its unused memory without any change of its size (B.16)."""
+"""The trend of a guest's rereading and of its unused memory while its size stays the same (B.16)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILLING: Final = 0.25
 
 @dataclass(slots=True)
 class Trend:
-    """Whether the rereading comes to its end by itself, and whether unused memory is being filled."""
+    """``is_falling``: the rereading ends by itself. ``is_filling``: unused memory is being filled."""
 
     is_falling: bool = False
     is_filling: bool = True
@@ -27,7 +27,7 @@ class Trend:
     _read: float = 0.0
 
     def sees(self, loss: float, free: Bytes, now: Instant, policy: CachePolicy) -> None:
-        """Compares ``loss`` and the unused memory with those of a while ago, once in a while."""
+        """Compare ``loss`` and the unused memory with those of ``policy.recent`` seconds ago, once in that time."""
         if now - self._at < policy.recent:
             return
         filled = self._free.minus_or_zero(free).value
@@ -35,5 +35,5 @@ class Trend:
         self._at, self._loss, self._free, self._read = now, loss, free, 0.0
 
     def reads(self, count: float) -> None:
-        """Takes note of so many bytes read from disk."""
+        """Add ``count`` bytes read from disk."""
         self._read += count

@@ -26,17 +26,17 @@ LEAST_GAIN: Final = 0.05
 """A fall of the rereading by less than this may be chance."""
 
 CLEARLY: Final = 1.2
-"""More than so many times the cost before is no chance."""
+"""A cost above this multiple of the one before is no chance."""
 
 FULL: Final = 0.15
-"""The cache has filled its memory where less than this share of the memory is unused."""
+"""The cache is full when less than this share of the memory is unused."""
 
 _LEAST_SECONDS: Final = 10.0
-"""Less than so long a look tells nothing."""
+"""A shorter interval proves nothing."""
 
 
 class Verdict(Enum):
-    """What a trial has shown."""
+    """The verdict on a trial."""
 
     OPEN = auto()
     GOOD = auto()
@@ -67,7 +67,7 @@ class Shrink:
         return Verdict.GOOD if cost.seconds >= policy.watch else Verdict.OPEN
 
     def is_to_blame(self, recent: Cost) -> bool:
-        """Whether the same work clearly costs more than before the shrink."""
+        """Return True if the same work clearly costs more than before the shrink."""
         return recent.loss(recent) > CLEARLY * self.baseline.loss(recent)
 
 
@@ -88,11 +88,11 @@ class Growth:
     cost: Cost = NO_COST
 
     def got(self, size: Bytes) -> Growth:
-        """The same, now that the VM has got ``size``."""
+        """This trial after the VM was resized to ``size``."""
         return Growth(self.base, self.wanted, self.baseline, size)
 
     def sees(self, cost: Cost, free: Bytes, policy: CachePolicy) -> None:
-        """Takes an interval with ``free`` bytes unused at its end."""
+        """Add an interval with ``free`` bytes unused at its end."""
         if self.size is None:
             return
         if self.is_filled:
@@ -102,7 +102,7 @@ class Growth:
         self.is_filled = free.ratio(self.size) < FULL or self.fills >= 2 * policy.watch
 
     def verdict(self, recent: Cost, free: Bytes, most: Bytes, policy: CachePolicy) -> Verdict:
-        """Good where it helps or the rereading has ended; bad where it does not help."""
+        """Good if it helps or the rereading has ended; bad if it does not help."""
         if self.size is None:
             return Verdict.OPEN if suffers(recent, self.base, policy, 0.5) else Verdict.BAD
         if recent.seconds >= policy.watch / 6 and not suffers(recent, self.size, policy, 0.5):
@@ -116,18 +116,18 @@ class Growth:
 
     @property
     def fell(self) -> float:
-        """By which share the cost of the same work fell; below 0 where it rose."""
+        """The share by which the cost of the same work fell; negative if it rose."""
         before, now = self.baseline.loss(self.baseline), self.cost.loss(self.baseline)
         return 1.0 - now / before if before else 0.0
 
     def part_of(self, most: Bytes, free: Bytes) -> float:
-        """How far the cache has grown on the way to all that the VM may have (0..1)."""
+        """The share (0..1) of the way to the VM's maximum that the cache has grown."""
         grown = (self.size or self.base).minus_or_zero(self.base).minus_or_zero(free)
         return grown.value / max(1, most.minus_or_zero(self.base).value)
 
 
 def suffers(recent: Cost, memory: Bytes, policy: CachePolicy, share: float = 1.0) -> bool:
-    """Whether so much is reread or waited for that more memory may help; only ``share`` of the limits counts."""
+    """Return True if rereading or waiting exceeds ``share`` of the policy's limits, so that more memory may help."""
     if recent.seconds < min(_LEAST_SECONDS, policy.watch / 6):
         return False
     span = policy.recent

@@ -1,4 +1,4 @@
-"""What an agent has learned of the memory that its VM needs beyond what programs use: the working set (B.16).
+"""The working set: memory that the VM needs beyond what its programs use, as learned by trials (B.16).
 
 Rules that hold here:
 
@@ -51,10 +51,10 @@ class Fruitless:
 
 
 def next_try(tries: int, now: Instant, policy: CachePolicy) -> Instant:
-    """When something that failed ``tries`` (>= 1) times in a row may be tried again."""
+    """The time of the next try after ``tries`` (>= 1) failures in a row."""
     return Instant(now + Backoff(policy.retry, policy.longest, spread=0.0).delay(tries, 0.0))
 
 
 def tries_before(learned: Floor | Fruitless | None, now: Instant, remember: Seconds) -> int:
-    """How often this was learned before, as far as it is remembered."""
+    """The number of times this was learned before; 0 once it is forgotten."""
     return 0 if learned is None or now - learned.at > remember else learned.tries

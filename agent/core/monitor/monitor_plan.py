@@ -1,8 +1,8 @@
-"""How what a guest's monitor says changes a VM's size, and what the monitor is to be asked or told (B.8).
+"""A guest monitor's influence on its VM's size, and the next message to it (B.8).
 
 Rules that hold here:
 
-- Down: the monitor is asked first, and the VM keeps its memory until it agrees. Up: it is told what has come.
+- Down: the agent asks the monitor first, and the VM keeps its memory until it agrees. Up: the agent reports the growth.
 - A refusal holds memory within the VM's bounds only, and no more of it than the VM is permitted.
 - Without a monitor, or with one that has been gone for a while, nothing here changes anything.
 """
@@ -19,7 +19,7 @@ from protocol.units import Bytes, Instant, Resources
 
 
 def wanted_by(side: MonitorSide, vm: Vm, sizes: Sizes, now: Instant) -> tuple[Resources, str | None]:
-    """What the monitor's reports and requests ask for at ``now``, in whole compute units, and why."""
+    """The size that the monitor's reports and requests ask for at ``now``, in whole compute units, and why."""
     alarm, request, size = side.alarm, side.request, NOTHING
     reasons: list[str] = []
     if alarm is not None and now < alarm.until:
@@ -39,7 +39,7 @@ def kept_by(side: MonitorSide, vm: Vm, now: Instant) -> Bytes:
 
 
 def why_kept(side: MonitorSide) -> str:
-    """In one line, why memory does not go yet."""
+    """The reason, in one line, why memory is not taken yet."""
     if side.version is None:
         return "keeping memory: the guest's monitor is gone and may come back"
     if side.refusal is None:
@@ -48,7 +48,7 @@ def why_kept(side: MonitorSide) -> str:
 
 
 def message_to(side: MonitorSide, vm: Vm, size: Resources, unasked: Resources, now: Instant) -> AskMonitor | None:
-    """What to say to the monitor now: the VM goes to ``size``, and would go to ``unasked`` if it agreed."""
+    """The message to send to the monitor now: the VM goes to ``size``, and would go to ``unasked`` if it agreed."""
     if side.version is None or side.asking is not None:
         return None
     has = min(vm.actual.mem, vm.use.mem)

@@ -1,11 +1,11 @@
-"""What is known of the monitor in the guest, and what it asks for (B.8).
+"""State of the conversation with the guest's monitor, and what the monitor asks for (B.8).
 
 Rules that hold here:
 
 - A guest is not trusted. A request counts for a while, and for no more than a step beyond what the VM has; so whatever
   a monitor says, it costs its own VM at most what that VM's bounds and the scheduler allow.
-- ``told`` is the memory that the monitor counts on: it falls when it agrees to a shrink, and rises when it is told. A
-  monitor that fails then (its database is away) may still count on less, and is told again.
+- ``told`` is the memory that the monitor counts on: it falls when it agrees to a shrink, and rises with a growth. A
+  monitor that fails then (its database is away) may still count on less, so the message is repeated.
 - One that is gone may be back at once: until ``kept_until`` the VM keeps what it did not agree to lose. One that ends
   again and again without an answer has that time once.
 - An alarm is a report for which the VM grows. Looks at the guest then prove it right or false, and that is counted.
@@ -25,7 +25,7 @@ from protocol.guest.monitor_messages import DownscaleResult, LoadReport, TellGro
 from protocol.units import Bytes, Instant, MilliCpu
 
 LONGEST_STATUS: Final = 200
-"""Characters of what a monitor says that are kept."""
+"""Length, in characters, to which a monitor's text is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Untold:
-    """The monitor failed to take in what it was told, ``count`` times in a row; it is told again at ``retry_at``."""
+    """The monitor failed to apply a growth ``count`` times in a row; the message is repeated at ``retry_at``."""
 
     count: int
     retry_at: Instant
@@ -67,7 +67,7 @@ class Alarm:
 
 @dataclass(slots=True)
 class MonitorSide:
-    """What is known of the monitor. ``version`` is None while there is none. The counts of alarms only rise."""
+    """State of the monitor. ``version`` is None while none is connected. The counts of alarms only rise."""
 
     version: int | None = None
     told: Bytes | None = None
@@ -81,23 +81,23 @@ class MonitorSide:
     false_alarms: int = 0
 
     def join(self, version: int) -> None:
-        """A monitor answers. It is told what the VM has before anything else."""
+        """A monitor connected. The first message to it is the VM's size."""
         self.version = version
         self.told = self.asking = self.untold = None
 
     def leave(self, now: Instant) -> None:
-        """The monitor is gone, and what it wanted with it. What it counts on and refused is remembered for a while."""
+        """The monitor is gone, and its requests with it. What it counts on and refused is remembered for a while."""
         has_answered = self.asking is None or self.kept_until is None
         if self.version is not None and has_answered:
             self.kept_until = Instant(now + MONITOR_GRACE)
         self.version = self.asking = self.untold = self.request = None
 
     def keeps(self, now: Instant) -> bool:
-        """Whether memory goes only as far as the monitor has agreed to."""
+        """Return True if memory may shrink only as far as the monitor has agreed."""
         return self.version is not None or (self.kept_until is not None and now < self.kept_until)
 
     def answered(self, result: DownscaleResult | UpscaleConfirmation | None, now: Instant, jitter: float) -> None:
-        """The message in flight was answered; ``result`` is None where something went wrong in the monitor."""
+        """Apply the answer to the message in flight; ``result`` is None if the monitor failed."""
         asked, self.asking = self.asking, None
         if asked is None:
             return
@@ -122,7 +122,7 @@ class MonitorSide:
         self.request = MemoryRequest(vm.actual.mem, Instant(now + policy.request))
 
     def reported(self, report: LoadReport, vm: Vm, cpu: CpuPolicy, policy: MonitorPolicy, now: Instant) -> None:
-        """A load begins, as the monitor says."""
+        """Raise an alarm for the load that the monitor reports."""
         if not policy.hold:
             return
         wanted, because = demand(report, vm, cpu, policy)
@@ -135,7 +135,7 @@ class MonitorSide:
         self.alarm = Alarm(need, before, because, Instant(now + policy.hold), is_right)
 
     def looked(self, need: MilliCpu | None, now: Instant) -> None:
-        """A look at the guest says that it needs so much; an alarm whose time is over is counted."""
+        """Judge the alarm by the ``need`` that a scrape shows; count it once its time is over."""
         alarm = self.alarm
         if alarm is None:
             return
@@ -161,7 +161,7 @@ def demand(report: LoadReport, vm: Vm, cpu: CpuPolicy, policy: MonitorPolicy) ->
 
 
 def _doing(report: LoadReport) -> str:
-    """What the database's connections do, as far as a monitor says it."""
+    """The activity of the database's connections, if the monitor reports it."""
     if not report.active:
         return ""
     waiting = f", {report.waiting} waiting for locks" if report.waiting else ""
@@ -169,5 +169,5 @@ def _doing(report: LoadReport) -> str:
 
 
 def printable(text: str) -> str:
-    """What a guest said, as people may read it: short, and without control characters."""
+    """A guest's text made safe to print: short, and without control characters."""
     return "".join(each if each.isprintable() else " " for each in text[:LONGEST_STATUS])

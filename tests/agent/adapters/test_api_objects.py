@@ -155,7 +155,7 @@ async def test_an_object_that_breaks_its_rules_is_an_error_with_the_path() -> No
     with pytest.raises(PortError) as caught:
         await NeonVm(api, ObjectName("default", "vm-1")).get()
     assert caught.value.fault == Fault.VM_API
-    assert caught.value.reason.startswith("the VirtualMachine makes no sense: spec.guest.cpus: ")
+    assert caught.value.reason.startswith("the VirtualMachine cannot be decoded: spec.guest.cpus: ")
 
 
 async def test_the_nodes_vms_are_its_enabled_pods_that_have_an_address(cluster: Cluster) -> None:
@@ -276,7 +276,7 @@ async def test_a_pod_in_a_list_that_cannot_be_read_stays_as_it_was_known() -> No
 
 
 async def test_a_list_of_pods_that_makes_no_sense_is_the_apis_fault() -> None:
-    with pytest.raises(PortError, match="the API server's list makes no sense: items: ") as caught:
+    with pytest.raises(PortError, match="the API server's list cannot be decoded: items: ") as caught:
         await anext(PodList(3).sets())
     assert caught.value.fault == Fault.VM_API
 

@@ -97,7 +97,7 @@ async def test_both_agree_on_a_version_and_speak() -> None:
     [
         (['{"version":7}'], "the guest's monitor greets with version: expected 1 to 2, got 7"),
         (['{"error":"\\u001b[2J"}'], "the guest's monitor greets with error: the monitor refuses: '\\x1b[2J'"),
-        (['{"version":2}', "[]"], "the guest's monitor says what cannot be read: document: expected object, got array"),
+        (['{"version":2}', "[]"], "malformed message from the guest's monitor: document: expected object, got array"),
         (
             ['{"version":2}', "x" * (LARGEST_MONITOR_MESSAGE + 1)],
             "the conversation with the guest's monitor ended (1009",

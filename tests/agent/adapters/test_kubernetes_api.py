@@ -56,7 +56,7 @@ async def test_a_status_is_an_error_that_says_whose_fault_it_is(
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"<html>", b'{"a":' * 3000 + b"1" + b"}" * 3000])
 async def test_an_answer_that_is_no_object_is_the_apis_fault(body: bytes) -> None:
-    with pytest.raises(PortError, match="is no JSON object"):
+    with pytest.raises(PortError, match="is not a JSON object"):
         await api(client(lambda _: httpx.Response(200, content=body))).get("/thing")
 
 
@@ -96,7 +96,7 @@ async def test_a_watch_whose_connection_has_died_ends_in_peace() -> None:
     [
         (Chunks(line("ERROR", code=410, message="too old")), ExpiredError, "answers 410 to WATCH /things: too old"),
         (Chunks(line("ERROR", message="broken")), PortError, "answers 500 to WATCH /things: broken"),
-        (Chunks(b"{}\n"), PortError, "the API server's watch makes no sense"),
+        (Chunks(b"{}\n"), PortError, "the API server's watch event cannot be decoded"),
         (Chunks(b"x" * (LONGEST_LINE + 1)), PortError, "a line of the watch has more than"),
         (Chunks(line("ADDED"), error=httpx.RemoteProtocolError("cut")), PortError, "RemoteProtocolError: cut"),
     ],

@@ -162,7 +162,7 @@ async def test_each_vm_has_the_answer_that_is_its_own() -> None:
         found = await here.asks(1, 2, 3, 4, 5, 6)
         assert found[0] == PluginResponseView(HAS, ANSWER.compute_unit, migrate=True)
         assert found[5] == ANSWER
-        senseless = "the scheduler's answer makes no sense: "
+        senseless = "the scheduler's answer cannot be decoded: "
         assert faults(found) == [
             (Fault.AGENT, "the scheduler does not let this agent speak for this pod: not the agent", None),
             (Fault.SCHEDULER, "the scheduler is not ready: still being written", 0.0),
@@ -174,8 +174,8 @@ async def test_each_vm_has_the_answer_that_is_its_own() -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        ((200, []), "the scheduler's answer makes no sense: expected 2 entries, got 0"),
-        ((200, {"permit": 1}), "the scheduler's answer makes no sense: document: expected array, got object"),
+        ((200, []), "the scheduler's answer cannot be decoded: expected 2 entries, got 0"),
+        ((200, {"permit": 1}), "the scheduler's answer cannot be decoded: document: expected array, got object"),
         ((200, "x" * LONGEST_BATCH), f"the scheduler's answer has more than {LONGEST_BATCH} bytes"),
         ((503, {"error": "not the leader"}), "the scheduler is not ready: not the leader"),
         ((500, {"error": "a fault"}), "the scheduler answers 500: a fault"),

@@ -132,7 +132,7 @@ async def test_a_scheduler_that_is_not_ready_says_when_to_come_back() -> None:
 async def test_an_answer_that_makes_no_sense_is_the_schedulers_fault(body: bytes) -> None:
     error = await failure(httpx.Response(200, content=body))
     assert error.fault == Fault.SCHEDULER
-    assert error.reason.startswith("the scheduler's answer makes no sense: ")
+    assert error.reason.startswith("the scheduler's answer cannot be decoded: ")
 
 
 async def test_an_answer_without_an_end_is_not_believed() -> None:
