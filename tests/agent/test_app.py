@@ -49,7 +49,7 @@ def environment(tmp_path: Path, port: int, **more: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     "more", [{}, {"AGENT_MODE": "node", "NODE_NAME": "node-1"}, {"SCHEDULER_URL": "https://127.0.0.1:1"}]
 )
-async def test_with_everything_away_it_serves_says_what_is_wrong_and_stops_at_once(
+async def test_serves_and_stops_without_any_backend(
     tmp_path: Path, more: dict[str, str]
 ) -> None:
     port, stop, log = free_port(), asyncio.Event(), Lines()
@@ -65,7 +65,7 @@ async def test_with_everything_away_it_serves_says_what_is_wrong_and_stops_at_on
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_sigterm_ends_it_with_exit_code_0_and_one_line_for_each_thing(tmp_path: Path) -> None:
+async def test_sigterm_exits_zero(tmp_path: Path) -> None:
     port = free_port()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "agent", env=environment(tmp_path, port), stderr=asyncio.subprocess.PIPE
@@ -79,7 +79,7 @@ async def test_sigterm_ends_it_with_exit_code_0_and_one_line_for_each_thing(tmp_
     assert json.loads(rest[-1])["msg"] == "agent stopped"
 
 
-def test_settings_that_cannot_be_used_are_exit_code_2(
+def test_invalid_settings_exit_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["autoscaler-agent"])
@@ -90,7 +90,7 @@ def test_settings_that_cannot_be_used_are_exit_code_2(
     assert capsys.readouterr().err == "autoscaler-agent: AGENT_MODE: expected sidecar or node, got 'both'\n"
 
 
-def test_the_agents_lines_go_into_the_log_of_the_process(caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_into_process_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         AgentLog().line(Level.WARNING, "no metrics", {"vm": "default/vm-1"})
     (record,) = caplog.records

@@ -46,7 +46,7 @@ CACHE = """memory:
 """
 
 
-def test_what_the_page_cache_counts_for_is_a_policy_too() -> None:
+def test_reads_cache_policy() -> None:
     spans = Seconds(30.0), Seconds(600.0), Seconds(3600.0), Seconds(60.0), Seconds(7200.0)
     assert read_policy(CACHE, Policy()).memory == MemoryPolicy(
         cache=CachePolicy(False, 0.2, 0.5, 0.05, 0.5, *spans, 1.0, 0.25, Bytes(65_536), 0.2)
@@ -56,17 +56,17 @@ def test_what_the_page_cache_counts_for_is_a_policy_too() -> None:
     )
 
 
-def test_how_long_a_guests_monitor_is_believed_is_a_policy_too() -> None:
+def test_reads_monitor_policy() -> None:
     assert read_policy("monitor: {hold: 0s, request: 1m, connection: 0}", Policy()).monitor == MonitorPolicy(
         Seconds(0.0), Seconds(60.0), 0.0
     )
 
 
-def test_the_default_policies_are_what_an_agent_has_without_configuration() -> None:
+def test_defaults_without_configuration() -> None:
     assert Policy().smoothing == Smoothing(DEFAULT_CPU, DEFAULT_MEMORY, Seconds(10.0))
 
 
-def test_smoothing_names_stages_or_the_default_for_each_resource_and_the_rest_stays() -> None:
+def test_smoothing_sets_stages_per_resource() -> None:
     cpu = read_policy("smoothing: {cpu: [hold: {window: 30s}]}", Policy())
     assert cpu.smoothing == Smoothing(cpu=HOLD)
     both = read_policy("smoothing: {memory: {stages: [hold: {window: 30s}]}}", cpu)
@@ -128,7 +128,7 @@ def test_json_is_yaml() -> None:
         ("timing: {scrape: true}", "timing.scrape: "),
     ],
 )
-def test_a_bad_document_is_refused_with_the_path_of_the_bad_value(text: str, message: str) -> None:
+def test_bad_document_names_the_path(text: str, message: str) -> None:
     with pytest.raises(PolicyError) as caught:
         read_policy(text, Policy())
     assert str(caught.value).startswith(message)

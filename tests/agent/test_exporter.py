@@ -116,7 +116,7 @@ async def test_metrics_of_an_agent_that_knows_nothing_yet(served: Served) -> Non
     assert "autoscale_agent_cpu_cores{" not in (await http.get("/metrics")).text
 
 
-async def test_explain_answers_for_the_one_vm_and_by_name(served: Served) -> None:
+async def test_explain_by_name_or_only_vm(served: Served) -> None:
     fixture, supervisor, http = served
     assert (await http.get("/explain")).json() == {"error": "no such VM here: none yet"}
     supervisor.runners[ASSIGNMENT] = fixture.runner

@@ -93,7 +93,7 @@ async def sizes(fixture: RunnerFixture, seconds: int) -> list[Resources]:
 
 
 @KINDS
-async def test_a_vm_whose_image_has_vector_grows_with_its_load_and_shrinks_again(
+async def test_vector_guest_grows_and_shrinks(
     every: float, is_stamped: bool
 ) -> None:
     fixture, guest = RunnerFixture(), VectorGuest(every, is_stamped)
@@ -108,7 +108,7 @@ async def test_a_vm_whose_image_has_vector_grows_with_its_load_and_shrinks_again
 
 
 @KINDS
-async def test_a_steady_load_has_one_size_however_vectors_counting_falls_between_the_looks(
+async def test_vector_sampling_keeps_steady_size(
     every: float, is_stamped: bool
 ) -> None:
     fixture, guest = RunnerFixture(), VectorGuest(every, is_stamped)
@@ -121,7 +121,7 @@ async def test_a_steady_load_has_one_size_however_vectors_counting_falls_between
     assert found[-1] == cu(2)
 
 
-async def test_counters_that_stand_still_for_too_long_say_nothing_of_the_present() -> None:
+async def test_stalled_vector_counters_expire() -> None:
     fixture, guest = RunnerFixture(), VectorGuest(1.0, is_stamped=True)
     guest.load(0.25, -90.0)
     scraped(fixture, guest)

@@ -60,12 +60,12 @@ async def monitor() -> AsyncIterator[Conversing]:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_what_the_monitor_says_by_itself_is_an_event(monitor: Conversing) -> None:
+async def test_unsolicited_message_becomes_event(monitor: Conversing) -> None:
     await monitor.says(UpscaleRequest(1), REPORT)
     assert monitor.events == [MonitorJoined(2), MonitorSaid(UpscaleRequest(1)), MonitorSaid(REPORT)]
 
 
-async def test_questions_have_even_numbers_and_answers_count_by_them(monitor: Conversing) -> None:
+async def test_answers_match_even_request_ids(monitor: Conversing) -> None:
     number = await monitor.asked(AskMonitor(AskToShrink(cu(1))))
     assert monitor.heard == [
         {"type": "DownscaleRequest", "id": 2, "content": {"target": {"cpu": 0.25, "mem": 1024**3}}}
@@ -91,7 +91,7 @@ async def test_what_was_told_is_confirmed_or_went_wrong(
     assert monitor.events[1:] == [MonitorAnswered(result)]
 
 
-async def test_what_is_not_of_the_version_is_said_to_be_not_understood(monitor: Conversing) -> None:
+async def test_rejects_messages_of_newer_version(monitor: Conversing) -> None:
     monitor.version = 1
     await monitor.says(REPORT, UnknownMessage(3, "Novelty"))
     assert monitor.events == [MonitorJoined(2)]
@@ -99,7 +99,7 @@ async def test_what_is_not_of_the_version_is_said_to_be_not_understood(monitor: 
     assert await monitor.asked(AskMonitor(AskToShrink(cu(1)))) == 2, "questions have the next number of ours"
 
 
-async def test_a_guest_without_a_monitor_is_looked_for_ever_less_often_and_no_trouble() -> None:
+async def test_missing_monitor_backs_off_silently() -> None:
     fake = Conversing(absent=[ABSENT] * 100)
     task = asyncio.create_task(fake.session.run())
     await fake.clock.advance(61.0)
@@ -108,13 +108,13 @@ async def test_a_guest_without_a_monitor_is_looked_for_ever_less_often_and_no_tr
     assert (fake.connections, fake.events) == (8, []), "at 0, 1, 3, 7, 15, 30, 45 and 60 seconds"
 
 
-async def test_a_monitor_that_hangs_up_is_gone_and_joined_again(monitor: Conversing) -> None:
+async def test_reconnects_after_hang_up(monitor: Conversing) -> None:
     await monitor.says(HUNG_UP)
     await monitor.clock.advance(1.1)
     assert monitor.events == [MonitorJoined(2), MonitorLost(Fault.GUEST, "hung up"), MonitorJoined(2)]
 
 
-async def test_one_that_greets_with_nonsense_is_a_trouble_of_the_guest() -> None:
+async def test_malformed_greeting_blames_guest() -> None:
     fake = Conversing(absent=[PortError(Fault.GUEST, "nonsense")])
     task = asyncio.create_task(fake.session.run())
     await fake.clock.advance(1.5)
@@ -123,7 +123,7 @@ async def test_one_that_greets_with_nonsense_is_a_trouble_of_the_guest() -> None
     assert fake.events == [MonitorLost(Fault.GUEST, "nonsense"), MonitorJoined(2)]
 
 
-async def test_a_flood_ends_the_conversation_and_each_next_begins_later(monitor: Conversing) -> None:
+async def test_flood_disconnects_with_backoff(monitor: Conversing) -> None:
     for wait in (1.0, 2.0, 4.0, 8.0, 15.0, 15.0):
         before = len(monitor.events)
         await monitor.says(*[UpscaleRequest(1)] * 1000)
@@ -142,7 +142,7 @@ async def test_ten_messages_a_second_are_no_flood(monitor: Conversing) -> None:
     assert not [each for each in monitor.events if isinstance(each, MonitorLost)]
 
 
-async def test_health_is_checked_every_five_seconds_and_a_stall_ends_the_conversation(monitor: Conversing) -> None:
+async def test_failed_health_check_disconnects(monitor: Conversing) -> None:
     await monitor.clock.advance(60.0)
     assert monitor.events == [MonitorJoined(2)]
     monitor.is_well = False
@@ -150,7 +150,7 @@ async def test_health_is_checked_every_five_seconds_and_a_stall_ends_the_convers
     assert monitor.events[1:2] == [MonitorLost(Fault.GUEST, "the guest's monitor did not answer within 5 s")]
 
 
-async def test_a_question_that_is_never_answered_ends_the_conversation_although_health_is_well(
+async def test_unanswered_request_disconnects(
     monitor: Conversing,
 ) -> None:
     await monitor.clock.advance(4.0)
@@ -161,7 +161,7 @@ async def test_a_question_that_is_never_answered_ends_the_conversation_although_
     assert isinstance(monitor.events[1], MonitorLost)
 
 
-async def test_what_was_to_be_said_to_the_last_conversation_is_not_said_in_the_next(monitor: Conversing) -> None:
+async def test_reconnect_drops_queued_messages(monitor: Conversing) -> None:
     await monitor.says(HUNG_UP)
     monitor.session.say(AskMonitor(TellGrown(cu(1))))
     await monitor.clock.advance(2.0)

@@ -78,7 +78,7 @@ def test_its_targets_are_ours(text: str, policy: Policy) -> None:
         ),
     ],
 )
-def test_what_means_nothing_is_passed_over_and_told_and_the_rest_counts(text: str, policy: Policy, told: str) -> None:
+def test_unknown_settings_are_skipped_and_reported(text: str, policy: Policy, told: str) -> None:
     assert read_policy(text, Policy()) == replace(policy, passed_over=(told,))
 
 
@@ -92,7 +92,7 @@ def test_what_means_nothing_is_passed_over_and_told_and_the_rest_counts(text: st
         ('{"scaling": {"computeUnit": {}}}', "document: "),
     ],
 )
-def test_what_is_wrong_in_it_is_said_and_changes_nothing(text: str, message: str) -> None:
+def test_invalid_original_config_is_refused(text: str, message: str) -> None:
     with pytest.raises(PolicyError) as caught:
         read_policy(text, Policy())
     assert str(caught.value).startswith(message)

@@ -24,7 +24,7 @@ from tests.agent.fake_ports import RunnerFixture
 AWAY = PortError(Fault.NETWORK, "away")
 
 
-async def test_load_grows_the_vm_and_rest_shrinks_it_again() -> None:
+async def test_load_grows_and_idle_shrinks() -> None:
     async with RunnerFixture() as fixture:
         await fixture.clock.advance(1.0)
         fixture.guest.cores = 0.25
@@ -37,7 +37,7 @@ async def test_load_grows_the_vm_and_rest_shrinks_it_again() -> None:
         assert fixture.runner.tally["patch_ok"] == 2
 
 
-async def test_metrics_that_fail_are_said_once_and_again_when_they_are_back() -> None:
+async def test_metrics_failure_and_recovery_log_once() -> None:
     async with RunnerFixture() as fixture:
         fixture.guest.error = PortError(Fault.GUEST, "answers 500")
         await fixture.clock.advance(5.0)
@@ -64,7 +64,7 @@ async def test_guest_that_kills_is_logged_once_a_minute() -> None:
         assert fixture.log.messages.count("the guest killed processes for lack of memory") == 2
 
 
-async def test_a_scheduler_that_is_away_is_asked_again_and_nothing_else_stops() -> None:
+async def test_absent_scheduler_is_retried() -> None:
     async with RunnerFixture() as fixture:
         fixture.guest.cores = 0.25
         fixture.scheduler.errors = [SchedulerError(Fault.NETWORK, "away")] * 2
@@ -76,7 +76,7 @@ async def test_a_scheduler_that_is_away_is_asked_again_and_nothing_else_stops() 
         assert fixture.log.messages == ["permitted", "the scheduler gave no permit", "permitted", "resized"]
 
 
-async def test_after_a_conflict_the_object_is_read_at_once_and_the_patch_repeated() -> None:
+async def test_conflict_rereads_and_patches_again() -> None:
     async with RunnerFixture() as fixture:
         await fixture.clock.advance(1.0)
         fixture.vm_api.change(shown=False, annotations={"other": "client"})
@@ -86,7 +86,7 @@ async def test_after_a_conflict_the_object_is_read_at_once_and_the_patch_repeate
         assert fixture.runner.tally["patch_conflict"] == 1
 
 
-async def test_a_conflict_and_an_api_that_is_away_waits_for_the_watch() -> None:
+async def test_conflict_with_api_away_waits_for_watch() -> None:
     async with RunnerFixture() as fixture:
         await fixture.clock.advance(1.0)
         fixture.vm_api.change(shown=False, annotations={"other": "client"})
@@ -100,7 +100,7 @@ async def test_a_conflict_and_an_api_that_is_away_waits_for_the_watch() -> None:
 
 
 @pytest.mark.parametrize("error", [AWAY, RefusedError(Fault.AGENT, "403"), GoneError(Fault.VM_API, "404")])
-async def test_a_patch_that_fails_is_repeated_after_five_seconds(error: PortError) -> None:
+async def test_failed_patch_retries_after_five_seconds(error: PortError) -> None:
     async with RunnerFixture() as fixture:
         await fixture.clock.advance(1.0)
         fixture.vm_api.patch_errors = [error]
@@ -112,7 +112,7 @@ async def test_a_patch_that_fails_is_repeated_after_five_seconds(error: PortErro
         assert "the VM was not resized" in fixture.log.messages
 
 
-async def test_a_watch_that_ends_or_fails_begins_again_after_a_pause() -> None:
+async def test_watch_restarts_after_pause() -> None:
     async with RunnerFixture() as fixture:
         assert fixture.vm_api.gets == 1
         fixture.vm_api.end_watch()
@@ -126,7 +126,7 @@ async def test_a_watch_that_ends_or_fails_begins_again_after_a_pause() -> None:
         assert fixture.log.messages[-2:] == ["the VM cannot be read", "the VM can be read again"]
 
 
-async def test_a_vm_that_cannot_be_read_is_looked_for_ever_less_often() -> None:
+async def test_unreadable_vm_backs_off() -> None:
     fixture = RunnerFixture()
     fixture.vm_api.get_errors = [AWAY] * 20
     async with fixture:
@@ -135,7 +135,7 @@ async def test_a_vm_that_cannot_be_read_is_looked_for_ever_less_often() -> None:
         assert fixture.scheduler.requests == []
 
 
-async def test_the_vms_own_policy_goes_above_the_one_for_all() -> None:
+async def test_annotation_overrides_policy_file() -> None:
     async with RunnerFixture() as fixture:
         fixture.vm_api.change(annotations={ANNOTATION_CONFIG: "smoothing: {maxGap: 90s}"})
         await fixture.clock.advance(0.0)
@@ -147,7 +147,7 @@ async def test_the_vms_own_policy_goes_above_the_one_for_all() -> None:
         assert fixture.runner.state.policy.smoothing.max_gap == 7.0
 
 
-async def test_a_bad_policy_is_refused_with_its_path_and_the_last_good_one_stays() -> None:
+async def test_bad_policy_keeps_last_good() -> None:
     async with RunnerFixture() as fixture:
         fixture.vm_api.change(annotations={ANNOTATION_CONFIG: "cpu: {target: 0.7}"})
         fixture.vm_api.change(annotations={ANNOTATION_CONFIG: "cpu: {target: 7}"})
@@ -160,7 +160,7 @@ async def test_a_bad_policy_is_refused_with_its_path_and_the_last_good_one_stays
         assert fixture.runner.tally["policy_refused"] == 2
 
 
-async def test_bounds_that_cannot_be_read_leave_the_last_ones_in_force_and_are_told() -> None:
+async def test_bad_bounds_keep_last_good() -> None:
     problem = f"metadata.annotations[{ANNOTATION_BOUNDS}]: document: malformed"
     async with RunnerFixture() as fixture:
         fixture.vm_api.change(bounds=Bounds(cu(1), cu(4)))
@@ -177,7 +177,7 @@ async def test_bounds_that_cannot_be_read_leave_the_last_ones_in_force_and_are_t
         assert explain(fixture.runner.state, "default/vm-1", fixture.clock.now()).troubles == []
 
 
-async def test_a_policy_in_the_annotation_decides_when_to_shrink_and_a_bad_one_leaves_it_in_force() -> None:
+async def test_annotation_policy_decides_shrink() -> None:
     def hold(window: str) -> dict[str, str]:
         stages = f"[{{hold: {{window: {window}}}}}]"
         return {ANNOTATION_CONFIG: f"smoothing: {{cpu: {stages}, memory: {stages}}}"}
@@ -221,7 +221,7 @@ async def test_less_than_was_asked_for_is_a_warning() -> None:
         )
 
 
-async def test_a_bug_in_a_port_ends_the_runner_with_everything_of_it() -> None:
+async def test_port_bug_ends_runner_and_tasks() -> None:
     fixture = RunnerFixture()
 
     async def broken() -> None:
@@ -235,7 +235,7 @@ async def test_a_bug_in_a_port_ends_the_runner_with_everything_of_it() -> None:
     assert (asyncio.all_tasks(), fixture.guest.closed) == ({asyncio.current_task()}, 1)
 
 
-async def test_a_floor_is_kept_until_its_time_and_one_that_cannot_be_read_is_said() -> None:
+async def test_floor_expires_and_bad_floor_is_reported() -> None:
     async with RunnerFixture() as fixture:
         await fixture.clock.advance(1.0)
         floor = Floor(cu(2), fixture.clock.wall() + 60.0)
@@ -253,7 +253,7 @@ async def test_a_floor_is_kept_until_its_time_and_one_that_cannot_be_read_is_sai
         )
 
 
-async def test_what_is_passed_over_of_an_annotation_is_told_and_the_rest_is_in_force() -> None:
+async def test_annotation_skips_and_reports_unknown_settings() -> None:
     said = '{"loadAverageFractionTarget": 0, "memoryUsageFractionTarget": 0.6}'
     reason = f"annotation {ANNOTATION_CONFIG}: loadAverageFractionTarget: passed over: expected a share above 0, got 0"
     async with RunnerFixture() as fixture:
@@ -271,7 +271,7 @@ async def test_what_is_passed_over_of_an_annotation_is_told_and_the_rest_is_in_f
         assert state.settings_failure.reason == "of the file"
 
 
-async def test_a_floor_of_a_wrong_clock_holds_for_a_day_at_most() -> None:
+async def test_far_future_floor_lasts_one_day() -> None:
     async with RunnerFixture() as fixture:
         far = Floor(cu(2), fixture.clock.wall() + 10**8)
         fixture.vm_api.change(annotations={ANNOTATION_FLOOR: encode_floor(far)})
@@ -290,7 +290,7 @@ async def test_a_floor_of_a_wrong_clock_holds_for_a_day_at_most() -> None:
         assert seen.floor.until == until, "another view of the VM does not begin it again"
 
 
-async def test_a_store_that_was_restored_is_noticed_when_the_watch_begins_again() -> None:
+async def test_new_watch_notices_restored_store() -> None:
     async with RunnerFixture() as fixture:
         kept = fixture.vm_api.found
         fixture.vm_api.change(use=cu(2), actual=cu(2))
@@ -302,7 +302,7 @@ async def test_a_store_that_was_restored_is_noticed_when_the_watch_begins_again(
         assert fixture.log.messages.count("the VM's object is an older one: the store was restored") == 1
 
 
-async def test_a_report_of_the_guests_monitor_is_met_before_the_next_look_and_memory_goes_when_it_agrees() -> None:
+async def test_monitor_report_grows_and_agreement_shrinks() -> None:
     monitor = FakeMonitor()
     async with RunnerFixture(monitor=monitor) as fixture:
         await fixture.clock.advance(1.2)

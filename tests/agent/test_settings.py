@@ -28,12 +28,12 @@ def test_a_sidecar_needs_its_vm_and_its_pod() -> None:
     assert (found.host, found.port, found.policy_file, found.scheduler_token) == ("0.0.0.0", 9101, None, None)
 
 
-def test_a_guests_monitor_is_looked_for_unless_it_is_switched_off() -> None:
+def test_monitor_is_on_by_default() -> None:
     assert read_settings([], SIDECAR | {"MONITOR_URL": "off"}).monitor_url is None
     assert read_settings([], SIDECAR | {"MONITOR_URL": "ws://[fd00::1]:1/m"}).monitor_url == "ws://[fd00::1]:1/m"
 
 
-def test_an_agent_of_a_node_asks_only_the_monitor_in_each_pod() -> None:
+def test_node_agent_uses_monitor_in_pod() -> None:
     node = {"AGENT_MODE": "node", "NODE_NAME": "node-1"}
     assert read_settings([], node).monitor_url is None
     of_each = "ws://{pod_ip}:10301/monitor"
@@ -42,7 +42,7 @@ def test_an_agent_of_a_node_asks_only_the_monitor_in_each_pod() -> None:
         read_settings([], node | {"MONITOR_URL": "ws://10.0.0.1:10301/monitor"})
 
 
-def test_an_agent_of_a_node_looks_at_each_guest_where_its_pod_forwards_it() -> None:
+def test_node_agent_scrapes_forwarded_port() -> None:
     """The address of a pod's own link is the same in all pods."""
     found = read_settings([], {"AGENT_MODE": "node", "NODE_NAME": "node-1"})
     assert found.metrics_url == "http://{pod_ip}:9100/metrics"
@@ -60,14 +60,14 @@ def test_the_node_form_needs_its_node() -> None:
     assert (found.assignment, found.node, found.host) == (None, "node-1", "::")
 
 
-def test_beside_the_original_scheduler_an_agent_has_a_compute_unit_of_its_own() -> None:
+def test_v5_needs_own_compute_unit() -> None:
     found = read_settings([], SIDECAR | {"SCHEDULER_PROTOCOL": "v5.0", "COMPUTE_UNIT": "250m,1Gi"})
     assert (found.protocol, found.compute_unit) == (ProtocolVersion.V5_0, ComputeUnit.parse("250m", "1Gi"))
     usual = read_settings([], SIDECAR)
     assert (usual.protocol, usual.compute_unit) == (ProtocolVersion.V2_1, None)
 
 
-def test_files_that_were_named_are_used_and_default_ones_where_they_exist(tmp_path: Path) -> None:
+def test_default_files_are_used_if_present(tmp_path: Path) -> None:
     named = {"KUBERNETES_TOKEN_FILE": str(tmp_path / "token"), "SCHEDULER_TOKEN_FILE": "/t", "AGENT_CONFIG": "/p.yaml"}
     found = read_settings([], SIDECAR | named)
     assert (found.api_token, found.scheduler_token, found.policy_file) == (
@@ -101,7 +101,7 @@ def test_files_that_were_named_are_used_and_default_ones_where_they_exist(tmp_pa
         (SIDECAR | {"MONITOR_URL": "http://guest:10301"}, "MONITOR_URL: expected ws://HOST… or off, got 'http://"),
     ],
 )
-def test_what_is_missing_or_makes_no_sense_is_said_by_its_name(environment: dict[str, str], message: str) -> None:
+def test_bad_setting_names_its_variable(environment: dict[str, str], message: str) -> None:
     if not message:
         assert read_settings([], environment).port == 9101, "a port alone listens everywhere"
         return

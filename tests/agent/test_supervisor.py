@@ -72,7 +72,7 @@ async def running() -> AsyncIterator[Agents]:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_every_vm_in_the_set_has_a_runner_and_no_other() -> None:
+async def test_runners_follow_the_set() -> None:
     async with running() as agents:
         assert not agents.supervisor.is_listed
         await agents.node.has(ASSIGNMENT, OTHER)
@@ -84,7 +84,7 @@ async def test_every_vm_in_the_set_has_a_runner_and_no_other() -> None:
         assert list(agents.supervisor.runners) == [replace(ASSIGNMENT, pod_ip="10.0.0.1")]
 
 
-async def test_a_runner_that_ends_by_a_bug_is_begun_anew_and_the_others_go_on() -> None:
+async def test_crashed_runner_restarts_alone() -> None:
     async with running() as agents:
         await agents.node.has(ASSIGNMENT, OTHER)
         broken, healthy = agents.supervisor.runners[ASSIGNMENT], agents.supervisor.runners[OTHER]
@@ -98,7 +98,7 @@ async def test_a_runner_that_ends_by_a_bug_is_begun_anew_and_the_others_go_on() 
         assert agents.supervisor.runners[OTHER] is healthy
 
 
-async def test_the_growths_of_a_vm_that_is_gone_stay_counted() -> None:
+async def test_growth_times_outlive_their_vm() -> None:
     async with running() as agents:
         await agents.node.has(ASSIGNMENT, OTHER)
         for assignment, took in ((ASSIGNMENT, 0.5), (OTHER, 7.0)):
@@ -110,7 +110,7 @@ async def test_the_growths_of_a_vm_that_is_gone_stay_counted() -> None:
         assert (dict(buckets)["0.5"], dict(buckets)["5.0"], dict(buckets)["+Inf"], total) == (1, 1, 2, 7.5)
 
 
-async def test_a_list_that_ends_or_fails_is_asked_for_again_and_the_runners_go_on() -> None:
+async def test_failed_list_keeps_runners() -> None:
     async with running() as agents:
         await agents.node.has(ASSIGNMENT)
         runner = agents.supervisor.runners[ASSIGNMENT]
@@ -125,7 +125,7 @@ async def test_a_list_that_ends_or_fails_is_asked_for_again_and_the_runners_go_o
         assert agents.supervisor.runners == {ASSIGNMENT: runner}
 
 
-async def test_a_watch_that_ends_after_a_while_is_continued_at_once_and_is_no_failure() -> None:
+async def test_long_watch_resumes_at_once() -> None:
     async with running() as agents:
         await agents.node.has(ASSIGNMENT)
         await agents.clock.advance(240.0)
@@ -135,7 +135,7 @@ async def test_a_watch_that_ends_after_a_while_is_continued_at_once_and_is_no_fa
         assert "the pods of this node cannot be read" not in agents.log.messages
 
 
-async def test_a_watch_that_ends_at_once_again_and_again_is_asked_for_ever_less_often() -> None:
+async def test_short_watches_back_off() -> None:
     async with running() as agents:
         for _ in range(20):
             agents.node.changes.put_nowait(None)
@@ -143,7 +143,7 @@ async def test_a_watch_that_ends_at_once_again_and_again_is_asked_for_ever_less_
         assert agents.node.asked == 3, "at 0, 2 and 6 seconds"
 
 
-async def test_an_agent_that_ran_for_long_before_a_bug_begins_anew_as_after_a_first_one() -> None:
+async def test_long_run_resets_crash_backoff() -> None:
     async with running() as agents:
 
         async def breaks() -> None:
@@ -161,7 +161,7 @@ async def test_an_agent_that_ran_for_long_before_a_bug_begins_anew_as_after_a_fi
         assert (agents.supervisor.crashes, len(agents.guests)) == (4, 5), "2 seconds later, not 16"
 
 
-async def test_a_new_policy_reaches_every_runner_present_and_future() -> None:
+async def test_new_policy_reaches_all_runners() -> None:
     async with running() as agents:
         await agents.node.has(ASSIGNMENT)
         changed = replace(POLICY, smoothing=holding(90.0))
@@ -172,7 +172,7 @@ async def test_a_new_policy_reaches_every_runner_present_and_future() -> None:
         assert all(runner.state.settings_failure for runner in agents.supervisor.runners.values())
 
 
-async def test_a_sidecar_looks_after_its_own_vm_for_ever() -> None:
+async def test_sidecar_keeps_its_own_vm() -> None:
     sets = OwnVm(ASSIGNMENT).sets()
     assert await anext(sets) == frozenset({ASSIGNMENT})
     waiting = asyncio.ensure_future(anext(sets))

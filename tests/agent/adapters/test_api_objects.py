@@ -108,7 +108,8 @@ async def test_the_object_is_read_patched_and_watched(cluster: Cluster) -> None:
         await cluster.vm.get()
 
 
-async def test_a_patch_that_was_decided_on_an_older_version_takes_no_effect(cluster: Cluster) -> None:
+async def test_patch_of_stale_version_conflicts(cluster: Cluster) -> None:
+    """A patch decided on an older version of the object has no effect."""
     before = await cluster.vm.get()
     await cluster.patched(f"{VMS}/vm-1", {"metadata": {"annotations": {"some": "thing"}}})
     with pytest.raises(ConflictError):
@@ -149,7 +150,7 @@ async def test_an_event_is_written_about_the_vm(cluster: Cluster) -> None:
     )
 
 
-async def test_an_object_that_breaks_its_rules_is_an_error_with_the_path() -> None:
+async def test_invalid_object_names_the_field() -> None:
     broken = {"metadata": {"namespace": "default", "name": "vm-1"}, "spec": {"guest": {"cpus": {"min": 3, "use": 1}}}}
     api = KubernetesApi(client(lambda _: httpx.Response(200, json=broken)), "http://api", NoToken(), Seconds(1.0))
     with pytest.raises(PortError) as caught:
@@ -158,7 +159,7 @@ async def test_an_object_that_breaks_its_rules_is_an_error_with_the_path() -> No
     assert caught.value.reason.startswith("the VirtualMachine cannot be decoded: spec.guest.cpus: ")
 
 
-async def test_the_nodes_vms_are_its_enabled_pods_that_have_an_address(cluster: Cluster) -> None:
+async def test_node_vms_are_enabled_pods_with_address(cluster: Cluster) -> None:
     await cluster.has_pod("one", "node-1", "vm-1")
     await cluster.has_pod("two", "node-2", "vm-2")
     await cluster.has_pod("three", "node-1")
@@ -225,7 +226,8 @@ def event(kind: str, found: object) -> bytes:
 EXPIRED = event("ERROR", {"code": 410})
 
 
-async def test_a_watch_that_has_become_too_old_ends_in_peace_and_the_next_begins_with_a_list() -> None:
+async def test_expired_watch_lists_again() -> None:
+    """410 Gone ends the watch without an error; the next one begins with a list."""
     server = PodList([pod("a")], event("BOOKMARK", {}) + EXPIRED, event("ADDED", pod("b")))
     pods = server.pods()
     assert [found async for found in pods.sets()] == [frozenset({assigned("a")})]
@@ -234,7 +236,7 @@ async def test_a_watch_that_has_become_too_old_ends_in_peace_and_the_next_begins
     assert server.asked == ["list", "watch from 1", "list", "watch from 1"]
 
 
-async def test_vms_of_another_scheduler_are_left_to_their_own_agents() -> None:
+async def test_ignores_vms_of_other_schedulers() -> None:
     """Two installations in one cluster are told apart by ``spec.schedulerName`` (B.11)."""
     selected: list[str] = []
 
@@ -248,7 +250,8 @@ async def test_vms_of_another_scheduler_are_left_to_their_own_agents() -> None:
     assert selected == ["spec.nodeName=node-1,spec.schedulerName=autoscale-next", "spec.nodeName=node-1"]
 
 
-async def test_a_pod_that_cannot_be_read_stays_as_it_was_known_and_disturbs_no_other() -> None:
+async def test_unreadable_pod_keeps_last_state() -> None:
+    """A pod event that cannot be decoded changes neither that pod nor any other."""
     deep = event("MODIFIED", pod("a")).replace(
         b'"podIP"', b'"deep":' + b'{"a":' * 3000 + b"1" + b"}" * 3000 + b',"podIP"'
     )
@@ -266,7 +269,7 @@ async def test_a_pod_that_cannot_be_read_stays_as_it_was_known_and_disturbs_no_o
     ]
 
 
-async def test_a_pod_in_a_list_that_cannot_be_read_stays_as_it_was_known() -> None:
+async def test_unreadable_pod_in_list_keeps_last_state() -> None:
     server = PodList([pod("a")], event("BOOKMARK", {}) + EXPIRED, b"")
     pods = server.pods()
     assert [found async for found in pods.sets()] == [frozenset({assigned("a")})]
@@ -275,13 +278,14 @@ async def test_a_pod_in_a_list_that_cannot_be_read_stays_as_it_was_known() -> No
     assert list(pods.unreadable) == [ObjectName("default", "a")]
 
 
-async def test_a_list_of_pods_that_makes_no_sense_is_the_apis_fault() -> None:
+async def test_malformed_pod_list_blames_api() -> None:
     with pytest.raises(PortError, match="the API server's list cannot be decoded: items: ") as caught:
         await anext(PodList(3).sets())
     assert caught.value.fault == Fault.VM_API
 
 
-async def test_a_quiet_vm_is_watched_without_a_version_which_cannot_become_too_old() -> None:
+async def test_vm_watch_has_no_version() -> None:
+    """A watch without a version cannot expire, however quiet the VM is."""
     asked: list[str | None] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

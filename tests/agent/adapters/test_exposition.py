@@ -25,7 +25,7 @@ def oracle(page: bytes) -> dict[tuple[str, str, str], float]:
     }
 
 
-def test_a_real_page_reads_as_the_oracle_reads_it() -> None:
+def test_real_page_matches_reference_parser() -> None:
     known, found = oracle(PAGE), read_sample(PAGE)
     busy, kernel = ({mode.decode() for mode in modes} for modes in (BUSY_MODES, KERNEL_MODES))
     for cpu in ("0", "1"):
@@ -59,12 +59,12 @@ def test_a_real_page_reads_as_the_oracle_reads_it() -> None:
     )
 
 
-def test_refaults_of_files_alone_are_refaults_and_those_of_programs_alone_are_not() -> None:
+def test_only_file_refaults_count() -> None:
     assert read_sample(b"node_vmstat_workingset_refault_file 3\n").refaulted == 3 * 4096
     assert read_sample(b"node_vmstat_workingset_refault_anon 3\n").refaulted is None
 
 
-def test_an_empty_page_is_a_sample_of_which_nothing_is_known() -> None:
+def test_empty_page_is_unknown_sample() -> None:
     assert read_sample(b"") == GuestSample()
 
 
@@ -73,7 +73,7 @@ def test_a_bad_value_counts_as_missing() -> None:
     assert read_sample(page) == GuestSample()
 
 
-def test_labels_in_any_order_timestamps_and_line_ends_of_any_kind_are_read() -> None:
+def test_reads_any_label_order_timestamp_and_line_end() -> None:
     page = (
         b'node_cpu_seconds_total{mode="user",cpu="3"} 1.5 1700000000000\r\n'
         b'node_cpu_seconds_total{ cpu="3" , mode="idle" } 100\n'
@@ -124,7 +124,7 @@ host_memory_total_bytes{collector="memory",host="pg-0"} 4294967296 1700000000000
 """
 
 
-def test_the_page_of_an_image_with_vector_reads_as_the_oracle_reads_it() -> None:
+def test_vector_page_matches_reference_parser() -> None:
     known, found = oracle(VECTOR), read_sample(VECTOR)
     assert found == GuestSample(
         cpus={"0": CpuSeconds(busy=91.5, steal=0.0, iowait=3.25, kernel=20.5)},
@@ -137,7 +137,7 @@ def test_the_page_of_an_image_with_vector_reads_as_the_oracle_reads_it() -> None
     )
 
 
-def test_a_page_is_as_old_as_the_newest_of_its_cpus() -> None:
+def test_page_time_is_newest_cpu_timestamp() -> None:
     """A CPU that went offline is shown for a while as it was."""
     page = VECTOR + b'host_cpu_seconds_total{cpu="1",mode="user"} 5 1699999990000\n'
     assert read_sample(page).stamp == 1.7e9
@@ -160,7 +160,7 @@ LABELS = st.dictionaries(
         unique_by=lambda line: line[0],
     )
 )
-def test_labels_with_any_text_read_as_the_oracle_reads_them(
+def test_any_label_text_matches_reference_parser(
     lines: list[tuple[str, dict[str, str], float, str]],
 ) -> None:
     def line(name: str, labels: dict[str, str], value: float, stamp: str) -> str:
@@ -201,6 +201,7 @@ def work(page: bytes) -> float:
 
 
 @pytest.mark.parametrize("kind", sorted(HOSTILE))
-def test_four_times_the_page_takes_at_most_about_four_times_the_time(kind: str) -> None:
+def test_parsing_time_is_linear(kind: str) -> None:
+    """A page four times as long takes about four times as long to parse."""
     part, whole = work(HOSTILE[kind](MIB // 8)), work(HOSTILE[kind](MIB // 2))
     assert whole <= 10 * part + 0.002, "quadratic work would be 16 times as much, and far more than 2 ms"

@@ -22,7 +22,7 @@ def saying(body: bytes, status: int = 200) -> httpx.AsyncClient:
     return client(lambda _: httpx.Response(status, stream=Chunks(body)))
 
 
-async def test_a_standby_says_how_far_it_is_behind_and_who_uses_it() -> None:
+async def test_standby_reports_lag_and_sessions() -> None:
     body = b'{"standby": true, "streaming": true, "lagSeconds": 0.25, "sessions": 2, "oldestTransactionSeconds": 1.5}'
     assert await look(saying(body)) == DatabaseView(True, True, 0.25, 2, 1.5)
     assert await look(saying(b'{"standby": false, "lagSeconds": null}')) == DatabaseView(False)
@@ -45,7 +45,7 @@ async def test_a_standby_says_how_far_it_is_behind_and_who_uses_it() -> None:
         (unreachable(), Fault.NETWORK, f"the guest's database at {URL} cannot be reached"),
     ],
 )
-async def test_no_answer_that_can_be_used_says_whose_fault_it_is(
+async def test_unusable_answer_names_the_fault(
     http: httpx.AsyncClient, fault: Fault, reason: str
 ) -> None:
     with pytest.raises(PortError) as caught:

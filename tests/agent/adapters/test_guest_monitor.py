@@ -104,13 +104,13 @@ async def test_both_agree_on_a_version_and_speak() -> None:
         ),
     ],
 )
-async def test_what_a_monitor_must_not_say_ends_the_conversation(texts: list[str], reason: str) -> None:
+async def test_forbidden_message_ends_connection(texts: list[str], reason: str) -> None:
     async with monitor(saying(*texts)) as url:
         fault, said = await failure(url)
     assert (fault, said[: len(reason)]) == (Fault.GUEST, reason)
 
 
-async def test_a_monitor_that_does_not_greet_is_not_waited_for() -> None:
+async def test_silent_monitor_times_out_in_greeting() -> None:
     async with monitor(saying()) as url:
         assert await failure(url, Seconds(0.1)) == (
             Fault.GUEST,
@@ -124,7 +124,7 @@ async def shout(url: str) -> None:
             await connection.send("x" * 1024 * 1024)
 
 
-async def test_one_that_does_not_read_is_not_waited_for() -> None:
+async def test_monitor_that_never_reads_times_out() -> None:
     is_over = asyncio.Event()
 
     async def deaf(socket: ServerConnection) -> None:
@@ -141,7 +141,7 @@ async def test_one_that_does_not_read_is_not_waited_for() -> None:
     assert caught.value.fault is Fault.GUEST
 
 
-async def test_a_guest_that_pings_and_reads_no_answer_is_given_up() -> None:
+async def test_gives_up_guest_that_pings_without_reading() -> None:
     pings, sent = (b"\x89\x7d" + b"p" * 125) * 200, 0
 
     async def handler(socket: ServerConnection) -> None:
@@ -177,7 +177,7 @@ FLOODS = {"pongs": b"\x8a\x00", "pings whose answers are read": b"\x89\x00", "em
 
 
 @pytest.mark.parametrize("frame", FLOODS.values(), ids=FLOODS)
-async def test_a_guest_that_floods_with_frames_that_are_no_messages_is_given_up(frame: bytes) -> None:
+async def test_gives_up_guest_that_floods_control_frames(frame: bytes) -> None:
     begun = b"\x01\x00" if frame == FLOODS["empty parts of a message"] else b""
     async with monitor(sending(begun + frame * 4096)) as url:
         assert await failure(url) == (

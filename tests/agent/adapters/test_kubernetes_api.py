@@ -41,7 +41,7 @@ async def watched(answer: Answer) -> list[tuple[str, dict[str, object]]]:
         (500, PortError, Fault.VM_API),
     ],
 )
-async def test_a_status_is_an_error_that_says_whose_fault_it_is(
+async def test_status_code_names_the_fault(
     status: int, kind: type[PortError], fault: Fault
 ) -> None:
     body = {"kind": "Status", "message": "spec.guest.cpus.use: too much"}
@@ -55,19 +55,19 @@ async def test_a_status_is_an_error_that_says_whose_fault_it_is(
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"<html>", b'{"a":' * 3000 + b"1" + b"}" * 3000])
-async def test_an_answer_that_is_no_object_is_the_apis_fault(body: bytes) -> None:
+async def test_non_object_response_blames_api(body: bytes) -> None:
     with pytest.raises(PortError, match="is not a JSON object"):
         await api(client(lambda _: httpx.Response(200, content=body))).get("/thing")
 
 
-async def test_an_api_that_cannot_be_reached_or_is_silent_is_the_networks_fault() -> None:
+async def test_unreachable_or_silent_api_blames_network() -> None:
     for http in (unreachable(), silent()):
         with pytest.raises(PortError, match="the API server at https://kubernetes") as caught:
             await api(http).get("/thing")
         assert caught.value.fault == Fault.NETWORK
 
 
-async def test_a_watch_is_read_line_by_line_however_it_arrives() -> None:
+async def test_watch_splits_lines_across_chunks() -> None:
     asked: list[httpx.URL] = []
     whole = line("ADDED", n=1) + b"\n" + line("BOOKMARK", n=2) + line("MODIFIED", n=3)
 
@@ -86,7 +86,7 @@ async def test_a_watch_is_read_line_by_line_however_it_arrives() -> None:
     assert TIMES.silence > 240, "the server ends a quiet watch before the client takes it for dead"
 
 
-async def test_a_watch_whose_connection_has_died_ends_in_peace() -> None:
+async def test_dead_watch_ends_without_error() -> None:
     silence = Chunks(line("ADDED", n=1), error=httpx.ReadTimeout("silence"))
     assert await watched(lambda _: httpx.Response(200, stream=silence)) == [("ADDED", {"n": 1})]
 

@@ -72,7 +72,7 @@ def faults(found: Iterable[Any]) -> list[tuple[Fault, str, float | None]]:
     return [(each.fault, each.reason, each.retry_after) for each in found if isinstance(each, SchedulerError)]
 
 
-async def test_what_is_due_together_is_asked_in_one_message_once_that_was_offered_and_taken() -> None:
+async def test_batches_due_requests_after_offer_is_accepted() -> None:
     async with node(Peer()) as here:
         assert await here.asks(0) == [ANSWER]
         assert await here.asks(1, 2, 3) == [ANSWER] * 3
@@ -82,7 +82,7 @@ async def test_what_is_due_together_is_asked_in_one_message_once_that_was_offere
         assert here.scheduler.messages == {"alone": 1, "together": 2}
 
 
-async def test_a_scheduler_of_an_older_release_never_sees_a_batch() -> None:
+async def test_older_scheduler_gets_no_batch() -> None:
     async with node(Peer(offers=None)) as here:
         for _ in range(3):
             assert await here.asks(0, 1) == [ANSWER] * 2
@@ -94,7 +94,7 @@ async def test_a_scheduler_of_an_older_release_never_sees_a_batch() -> None:
         assert here.peer.sizes[-2:] == [1, 2], "it was upgraded"
 
 
-async def test_a_scheduler_that_was_brought_back_never_sees_a_batch() -> None:
+async def test_rolled_back_scheduler_gets_no_batch() -> None:
     """A batch goes only over a connection on which it was taken: what answers next may be of another release."""
     async with node(Peer()) as here:
         await here.asks(0)
@@ -115,14 +115,15 @@ async def test_an_offer_that_makes_no_sense_is_none(offered: str) -> None:
         assert here.peer.sizes == [1, 1, 1]
 
 
-async def test_no_more_are_asked_at_once_than_the_scheduler_takes() -> None:
+async def test_batch_respects_scheduler_limit() -> None:
     async with node(Peer(offers="2")) as here:
         await here.asks(0)
         assert await here.asks(1, 2, 3) == [ANSWER] * 3
         assert sorted(here.peer.sizes) == [1, 1, 2]
 
 
-async def test_a_vm_that_wants_more_waits_neither_for_others_nor_for_their_answer() -> None:
+async def test_growing_vm_skips_the_batch() -> None:
+    """A VM that wants more waits neither for other VMs nor for their answer."""
     async with node(Peer()) as here:
         await here.asks(0)
         (growth,) = here.begins(1, wants=Resources.parse(4, "8Gi"))
@@ -145,7 +146,7 @@ async def test_a_vm_that_wants_more_waits_neither_for_others_nor_for_their_answe
             each.cancel()
 
 
-async def test_each_vm_has_the_answer_that_is_its_own() -> None:
+async def test_each_vm_gets_its_own_answer() -> None:
     def answer(requests: Any) -> Any:
         found = entries(requests)[1]
         return 200, [
@@ -181,7 +182,7 @@ async def test_each_vm_has_the_answer_that_is_its_own() -> None:
         ((500, {"error": "a fault"}), "the scheduler answers 500: a fault"),
     ],
 )
-async def test_what_fails_as_a_whole_fails_for_each_vm_of_the_message_and_no_other(said: Any, reason: str) -> None:
+async def test_failed_batch_fails_only_its_vms(said: Any, reason: str) -> None:
     async with node(Peer(batch=lambda _: said)) as here:
         await here.asks(0)
         found = await here.asks(1, 2)
@@ -191,7 +192,7 @@ async def test_what_fails_as_a_whole_fails_for_each_vm_of_the_message_and_no_oth
 
 
 @pytest.mark.parametrize("status", [400, 404, 405, 413])
-async def test_what_was_refused_without_being_looked_at_is_asked_alone_at_once(status: int) -> None:
+async def test_refused_batch_falls_back_to_single_requests(status: int) -> None:
     """As something between agent and scheduler may do that sends messages here and there."""
     async with node(Peer(batch=lambda _: (status, {"error": "what is that?"}))) as here:
         await here.asks(0)
@@ -200,7 +201,8 @@ async def test_what_was_refused_without_being_looked_at_is_asked_alone_at_once(s
         assert here.peer.sizes == [1, 2, 1, 1, 1, 1]
 
 
-async def test_silence_is_over_at_the_deadline_for_all_and_no_batch_goes_over_that_connection_again() -> None:
+async def test_batch_timeout_closes_the_connection() -> None:
+    """At the deadline all requests of the batch fail, and the connection carries no other."""
     async with node(Peer(), deadline=0.05) as here:
         await here.asks(0)
         here.peer.silent = True
@@ -211,7 +213,7 @@ async def test_silence_is_over_at_the_deadline_for_all_and_no_batch_goes_over_th
         assert here.line.most == 0
 
 
-async def test_a_scheduler_that_cannot_be_reached_is_tried_again_soon() -> None:
+async def test_unreachable_scheduler_is_retried_soon() -> None:
     async with node(Peer(refuses=1)) as here:
         (found,) = await here.asks(0)
         assert found.fault is Fault.NETWORK
@@ -223,7 +225,7 @@ async def test_a_scheduler_that_cannot_be_reached_is_tried_again_soon() -> None:
         assert here.peer.sizes == [1, 1, 2]
 
 
-async def test_a_vm_that_goes_while_its_answer_is_awaited_costs_the_others_nothing() -> None:
+async def test_vm_that_leaves_does_not_affect_batch() -> None:
     async with node(Peer()) as here:
         await here.asks(0)
         gone, stays = here.begins(1, 2)
@@ -233,7 +235,7 @@ async def test_a_vm_that_goes_while_its_answer_is_awaited_costs_the_others_nothi
         assert await stays == ANSWER
 
 
-def test_as_many_of_the_longest_requests_as_may_be_fit_into_a_batch() -> None:
+def test_batch_fits_longest_requests() -> None:
     longest = Resources(MilliCpu(2**60 + 1), SLOT * 65535)
     request = AgentRequest(
         ObjectName("n" * 63, "p" * 253), longest, longest, None, Metrics(1 / 3, 1 / 3, Bytes(2**60 + 1)), 2**63 - 1

@@ -42,7 +42,7 @@ async def failure(answer: httpx.Response) -> SchedulerError:
     return caught.value
 
 
-async def test_sends_the_request_with_its_token_and_reads_the_permit(tmp_path: Path) -> None:
+async def test_sends_token_and_reads_permit(tmp_path: Path) -> None:
     sent: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -65,7 +65,7 @@ async def test_sends_the_request_with_its_token_and_reads_the_permit(tmp_path: P
     )
 
 
-async def test_beside_the_original_scheduler_it_speaks_v5_with_a_compute_unit_of_its_own() -> None:
+async def test_speaks_v5_with_own_compute_unit_to_original() -> None:
     """What v0.49.1 takes and answers: bytes of memory, one load, and no compute unit in the answer (B.11)."""
     sent: list[httpx.Request] = []
 
@@ -90,7 +90,7 @@ async def test_beside_the_original_scheduler_it_speaks_v5_with_a_compute_unit_of
     }
 
 
-async def test_the_original_scheduler_says_why_it_understands_no_other_version() -> None:
+async def test_original_scheduler_refuses_other_versions() -> None:
     error = await failure(httpx.Response(400, text="protocol version mismatch: need v5.0 but got v2.1"))
     assert error.fault == Fault.AGENT
     assert error.reason.endswith("protocol version mismatch: need v5.0 but got v2.1")
@@ -114,7 +114,7 @@ async def test_a_status_says_whose_fault_it_is(status: int, fault: Fault, what: 
     assert error.reason.endswith(": resources.mem: too much")
 
 
-async def test_a_scheduler_that_is_not_ready_says_when_to_come_back() -> None:
+async def test_unready_scheduler_sets_retry_after() -> None:
     error = await failure(httpx.Response(503, text="rebuilding", headers={"Retry-After": "2"}))
     assert (error.fault, error.reason, error.retry_after) == (
         Fault.SCHEDULER,
@@ -129,7 +129,7 @@ async def test_a_scheduler_that_is_not_ready_says_when_to_come_back() -> None:
     "body",
     [b"", b"<html>", b"{}", json.dumps({**GOOD, "computeUnit": {"vCPUs": 0, "mem": 1}}).encode(), b'{"permit": 3}'],
 )
-async def test_an_answer_that_makes_no_sense_is_the_schedulers_fault(body: bytes) -> None:
+async def test_malformed_answer_blames_scheduler(body: bytes) -> None:
     error = await failure(httpx.Response(200, content=body))
     assert error.fault == Fault.SCHEDULER
     assert error.reason.startswith("the scheduler's answer cannot be decoded: ")
@@ -146,7 +146,7 @@ async def test_silence_is_the_networks_fault() -> None:
     assert caught.value.fault == Fault.NETWORK
 
 
-async def test_a_missing_token_is_the_agents_fault_and_nothing_is_sent(tmp_path: Path) -> None:
+async def test_missing_token_blames_agent_and_sends_nothing(tmp_path: Path) -> None:
     with pytest.raises(SchedulerError, match="cannot be read") as caught:
         await scheduler(silent(), FileToken(tmp_path / "none")).ask(REQUEST, SLOT)
     assert caught.value.fault == Fault.AGENT

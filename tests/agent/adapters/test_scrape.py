@@ -62,7 +62,7 @@ async def failure(exporter: NodeExporter) -> tuple[Fault, str]:
     return caught.value.fault, caught.value.reason
 
 
-async def test_asks_only_for_what_it_needs_over_one_connection() -> None:
+async def test_requests_needed_collectors_over_one_connection() -> None:
     async with guest(answer(), answer()) as (exporter, served):
         assert [await exporter.scrape(), await exporter.scrape()] == [GuestSample(load1=0.5)] * 2
     wanted = "&".join(f"collect%5B%5D={name}" for name in SELECTED)
@@ -74,7 +74,8 @@ async def test_asks_only_for_what_it_needs_over_one_connection() -> None:
     assert (served.asked, served.connections) == ([asked, asked], 1)
 
 
-async def test_an_exporter_that_refuses_selections_is_asked_for_less_and_then_for_everything() -> None:
+async def test_falls_back_when_collectors_are_refused() -> None:
+    """An exporter that refuses a selection is asked for fewer collectors, then for all."""
     async with guest(answer(400), answer(400), answer(), answer(400), query="?a=b") as (exporter, served):
         for _ in range(2):
             assert await failure(exporter) == (Fault.GUEST, f"the guest's metrics at {served.url} answer 400")
@@ -92,7 +93,7 @@ async def test_a_guest_in_trouble_says_so() -> None:
         assert await failure(exporter) == (Fault.GUEST, f"the guest's metrics at {served.url} answer 500")
 
 
-async def test_a_page_that_does_not_end_is_not_read_to_the_end() -> None:
+async def test_endless_page_is_cut_off() -> None:
     endless = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (LARGEST + 1)
     async with guest(endless) as (exporter, _):
         assert await failure(exporter) == (Fault.GUEST, f"the guest's metrics have more than {LARGEST} bytes")
@@ -106,13 +107,13 @@ async def test_a_page_that_does_not_end_is_not_read_to_the_end() -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX: ",
     ],
 )
-async def test_a_guest_cannot_fill_the_agent_with_what_is_no_page(begun: bytes) -> None:
+async def test_oversized_non_page_is_cut_off(begun: bytes) -> None:
     async with guest(begun + b"x" * 4 * MOST_BESIDE) as (exporter, _):
         fault, reason = await failure(exporter)
     assert (fault, "more than 65536 bytes of it are no body" in reason) == (Fault.NETWORK, True)
 
 
-async def test_a_page_in_pieces_of_a_byte_is_not_read_to_its_end() -> None:
+async def test_page_of_single_bytes_is_cut_off() -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     async with guest(head + b"1\r\n\n\r\n" * (LARGEST // 2) + b"0\r\n\r\n") as (exporter, served):
         fault, reason = await failure(exporter)
@@ -120,7 +121,8 @@ async def test_a_page_in_pieces_of_a_byte_is_not_read_to_its_end() -> None:
     assert (fault, reason) == (Fault.NETWORK, f"the guest's metrics at {served.url} cannot be reached: {broken}")
 
 
-async def test_a_page_that_breaks_off_is_no_page_and_the_next_look_begins_anew() -> None:
+async def test_truncated_page_is_an_error() -> None:
+    """The next scrape opens a new connection."""
     async with guest(answer()[:-1], answer()) as (exporter, served):
         served.answers = served.answers[:1]
         fault, reason = await failure(exporter)
@@ -130,19 +132,19 @@ async def test_a_page_that_breaks_off_is_no_page_and_the_next_look_begins_anew()
     assert served.connections == 2
 
 
-async def test_a_guest_that_cannot_be_reached_is_the_networks_fault() -> None:
+async def test_unreachable_guest_blames_network() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         free = taken.getsockname()[1]
     fault, reason = await failure(NodeExporter(f"http://127.0.0.1:{free}/metrics", Seconds(2.0)))
     assert (fault, "cannot be reached: ConnectionRefusedError" in reason) == (Fault.NETWORK, True)
 
 
-async def test_an_address_that_is_none_is_a_guest_that_cannot_be_reached() -> None:
+async def test_invalid_address_is_unreachable() -> None:
     fault, reason = await failure(NodeExporter("http://[pod]:9100/metrics", Seconds(2.0)))
     assert (fault, "cannot be reached: ValueError" in reason) == (Fault.NETWORK, True)
 
 
-async def test_a_guest_that_does_not_answer_is_given_up_at_the_deadline() -> None:
+async def test_silent_guest_times_out() -> None:
     async with guest(b"", answer(), deadline=0.02) as (exporter, served):
         expected = Fault.NETWORK, f"the guest's metrics at {served.url} did not answer within 0.02 s"
         assert await failure(exporter) == expected

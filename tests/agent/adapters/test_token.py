@@ -25,7 +25,7 @@ def test_a_replaced_token_is_used_at_once(tmp_path: Path) -> None:
     assert source.token() == "two"
 
 
-def test_a_token_that_is_missing_or_empty_is_said_by_the_name_of_its_file(tmp_path: Path) -> None:
+def test_missing_or_empty_token_names_its_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
     with pytest.raises(PortError, match="token cannot be read"):
         FileToken(file).token()

@@ -10,7 +10,7 @@ from protocol.virtual_machine import Bounds
 from tests.agent.core.story import GIB, asks, cu, patches, settled, vm
 
 
-def test_an_idle_vm_grows_to_its_floor_before_the_load_comes_and_asks_for_it_first() -> None:
+def test_idle_vm_asks_and_grows_to_floor() -> None:
     story = settled(1).looks()
     story.sees(replace(vm(cu(1), version=2), floor=VmFloor(cu(3), Instant(60.0))))
     assert story.plans().because == "not below the floor of 750m cpu, 3Gi that this hour has"
@@ -19,7 +19,7 @@ def test_an_idle_vm_grows_to_its_floor_before_the_load_comes_and_asks_for_it_fir
     assert story.acts() == [patches(cu(3), 2)]
 
 
-def test_a_floor_between_two_sizes_is_rounded_up_to_compute_units() -> None:
+def test_floor_rounds_up_to_compute_units() -> None:
     story = settled(1).looks()
     floor = VmFloor(Resources(MilliCpu(300), Bytes(GIB // 2)), Instant(60.0))
     assert story.sees(replace(vm(cu(1), version=2), floor=floor)).acts() == [
@@ -37,7 +37,7 @@ def test_a_floor_stays_within_the_bounds() -> None:
     assert held.bounds_at(Instant(0.0)) == Bounds(Resources(cu(4).cpu, cu(2).mem), cu(4))
 
 
-def test_a_vm_that_needs_more_than_its_floor_says_so() -> None:
+def test_reason_prefers_need_above_floor() -> None:
     story = settled(1).looks(cores=0.25, stall=0.75)
     story.sees(replace(vm(cu(1), version=2), floor=VmFloor(cu(2), Instant(60.0))))
     assert story.plans().because == "growing for cpu waiting"

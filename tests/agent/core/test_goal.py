@@ -35,7 +35,7 @@ def test_rates_are_means_over_the_interval() -> None:
     assert rates(before, after) == expected
 
 
-def test_a_cpu_is_never_busier_than_the_whole_interval() -> None:
+def test_cpu_busy_is_capped_at_interval() -> None:
     assert rates(seen(0.0, cpus={"0": CpuSeconds(0.0)}), seen(1.0, cpus={"0": CpuSeconds(9.0)})).busy == 1.0
 
 
@@ -57,13 +57,13 @@ def test_samples_that_cannot_be_compared_give_no_rates(before: Seen | None) -> N
     assert rates(before, seen(0.0, cpus={"0": CpuSeconds(1.0)})) == NO_RATES
 
 
-def test_a_clock_that_is_set_is_no_reboot_and_an_unknown_boot_time_is_none_either() -> None:
+def test_clock_change_is_no_reboot() -> None:
     cpus = {"0": CpuSeconds(0.0)}
     assert rates(seen(0.0, cpus=cpus), seen(1.0, boot_time=104.0, cpus=cpus)).busy == 0.0
     assert rates(seen(0.0, boot_time=None, cpus=cpus), seen(1.0, cpus=cpus)).busy == 0.0
 
 
-def test_an_exporter_that_says_when_it_counted_is_taken_at_its_word_unless_its_clock_was_set() -> None:
+def test_trusts_exporter_timestamps_unless_clock_set() -> None:
     before = seen(10.0, cpus={"0": CpuSeconds(0.0)}, stamp=500.0)
     after = {"0": CpuSeconds(1.0)}
     assert rates(before, seen(11.0, cpus=after, stamp=502.0)).span == 2.0
@@ -87,7 +87,7 @@ def test_without_rates_and_memory_nothing_is_known() -> None:
     assert NO_GOAL.at_least == Resources(MilliCpu(0), Bytes(0))
 
 
-def test_what_is_busy_is_to_be_the_target_share() -> None:
+def test_busy_cpu_meets_target_share() -> None:
     found = goal(QUIET, Rates(busy=0.6, steal=0.1), ONE, POLICY, settling=False)
     assert found.parts[0] == Part(
         "cpu busy", MilliCpu(1200), "0.60 cores busy, 0.10 of it stolen by the host, 50% wanted"
@@ -96,7 +96,7 @@ def test_what_is_busy_is_to_be_the_target_share() -> None:
 
 
 @pytest.mark.parametrize(("busy", "need"), [(0.2, None), (0.3, None), (0.5, 2000), (0.7, 3400)])
-def test_waiting_counts_only_as_far_as_the_cpu_is_busy(busy: float, need: int | None) -> None:
+def test_waiting_counts_by_busy_share(busy: float, need: int | None) -> None:
     found = parts_of(QUIET, Rates(busy=busy, cpu_stall=1.0)).get("cpu waiting")
     assert found == (None if need is None else MilliCpu(need))
 
@@ -115,7 +115,7 @@ def test_waiting_reaches_beyond_what_is_busy(runnable: float | None, need: int) 
     assert parts_of(sample, Rates(busy=1.0, cpu_stall=1.0))["cpu waiting"] == MilliCpu(need)
 
 
-def test_a_step_of_load_from_the_smallest_size_is_met_in_two_decisions() -> None:
+def test_load_step_takes_two_decisions() -> None:
     """Four tasks that never sleep, on a quarter of a CPU."""
     sample, has, sizes = replace(QUIET, runnable=5.0), 250, []
     for _ in range(2):
@@ -128,7 +128,7 @@ def test_a_step_of_load_from_the_smallest_size_is_met_in_two_decisions() -> None
     assert sizes[1] >= 4000
 
 
-def test_the_load_average_speaks_only_where_psi_is_missing_and_the_cpu_is_saturated() -> None:
+def test_load_average_needs_missing_psi_and_saturation() -> None:
     loaded = replace(QUIET, load1=3.0)
     assert parts_of(loaded, Rates(busy=0.95))["cpu waiting"] == MilliCpu(3900)
     assert parts_of(replace(QUIET, load1=1.25), Rates(busy=1.0))["cpu waiting"] == MilliCpu(2500)
@@ -141,7 +141,7 @@ def test_the_load_average_speaks_only_where_psi_is_missing_and_the_cpu_is_satura
     [(751619276, 1), (806354944, 2), (3328599654, 5)],
     ids=["0.70 GiB used at 0.75 target", "one MiB more", "3.1 GiB used"],
 )
-def test_memory_in_use_is_to_be_the_target_share(usage: int, units: int) -> None:
+def test_used_memory_meets_target_share(usage: int, units: int) -> None:
     """The worked cases count the kernel's allowance as usage already."""
     used = usage - 100 * MIB
     sample = GuestSample(mem_total=Bytes(8 * GIB), mem_available=Bytes(8 * GIB - used))
@@ -154,13 +154,13 @@ def test_more_available_than_total_is_nothing_in_use() -> None:
     assert GuestSample(mem_total=Bytes(1), mem_available=Bytes(2)).mem_used == Bytes(0)
 
 
-def test_tasks_that_wait_for_memory_make_the_vm_grow_by_a_step() -> None:
+def test_memory_stall_grows_one_step() -> None:
     found = parts_of(QUIET, Rates(mem_stall=0.2))
     assert found["memory waiting"] == Bytes(5 * GIB)
     assert "memory waiting" not in parts_of(QUIET, Rates(mem_stall=0.05))
 
 
-def test_the_goal_keeps_the_greatest_part_of_each_resource() -> None:
+def test_goal_is_greatest_part_per_resource() -> None:
     over = Rates(busy=1.0, cpu_stall=1.0, mem_stall=0.5)
     found = goal(replace(QUIET, runnable=9.0), over, ONE, POLICY, settling=False)
     assert isinstance(found, Goal)
@@ -178,7 +178,7 @@ def test_the_goal_keeps_the_greatest_part_of_each_resource() -> None:
         (250, 3.0, True),
     ],
 )
-def test_after_a_shrink_waiting_counts_only_where_more_tasks_are_runnable_than_cpus(
+def test_after_shrink_waiting_needs_runnable_tasks(
     has: int, runnable: float | None, counts: bool
 ) -> None:
     size, over = Resources(MilliCpu(has), Bytes(4 * GIB)), Rates(busy=0.9 * has / 1000, cpu_stall=1.0)
@@ -186,13 +186,13 @@ def test_after_a_shrink_waiting_counts_only_where_more_tasks_are_runnable_than_c
     assert any(part.name == "cpu waiting" and part.need for part in found.parts) == counts
 
 
-def test_after_a_shrink_without_psi_the_load_average_still_speaks() -> None:
+def test_after_shrink_load_average_still_counts() -> None:
     found = goal(replace(QUIET, load1=2.0), Rates(busy=0.95), ONE, POLICY, settling=True)
     assert found.cpu == MilliCpu(3900)
 
 
 @pytest.mark.parametrize(("free_mib", "counts"), [(3 * 1024, False), (1200, False), (1024, True), (100, True)])
-def test_after_a_shrink_waiting_for_memory_counts_only_where_it_is_in_use(free_mib: int, counts: bool) -> None:
+def test_after_shrink_memory_stall_needs_full_memory(free_mib: int, counts: bool) -> None:
     sample = replace(QUIET, mem_available=Bytes(free_mib * MIB))
     found = goal(sample, Rates(busy=0.0, mem_stall=0.5), ONE, POLICY, settling=True)
     assert any(part.name == "memory waiting" and part.need for part in found.parts) == counts
@@ -223,7 +223,7 @@ def test_after_a_shrink_waiting_for_memory_counts_only_where_it_is_in_use(free_m
         "all of it stolen",
     ],
 )
-def test_after_a_shrink_the_kernels_work_counts_only_as_far_as_programs_worked_beside_it(
+def test_after_shrink_kernel_time_counts_with_programs(
     over: Rates, counts: float
 ) -> None:
     found = goal(QUIET, over, ONE, POLICY, settling=True)
@@ -232,7 +232,7 @@ def test_after_a_shrink_the_kernels_work_counts_only_as_far_as_programs_worked_b
     assert goal(QUIET, over, ONE, POLICY, settling=False).cpu == MilliCpu(1600)
 
 
-def test_waiting_counts_only_as_far_as_programs_keep_the_cpu_busy_after_a_shrink() -> None:
+def test_after_shrink_waiting_counts_by_program_time() -> None:
     sample, waiting = replace(QUIET, runnable=5.0), Rates(busy=1.0, kernel=0.9, cpu_stall=1.0)
     found = {part.name: part for part in goal(sample, waiting, ONE, POLICY, settling=True).parts}
     assert found["cpu busy"] == Part(
@@ -260,7 +260,7 @@ def test_waiting_counts_only_as_far_as_programs_keep_the_cpu_busy_after_a_shrink
         (NO_RATES, False),
     ],
 )
-def test_a_guest_is_calm_where_the_kernel_does_not_work_for_itself_and_no_task_waits(over: Rates, calm: bool) -> None:
+def test_calm_needs_no_kernel_work_or_waits(over: Rates, calm: bool) -> None:
     assert is_calm(over, ONE, POLICY) == calm
 
 
@@ -275,7 +275,7 @@ INTERVALS = st.builds(Rates, busy=CORES, steal=CORES, kernel=CORES, cpu_stall=SH
 
 
 @given(SAMPLES, INTERVALS)
-def test_after_a_shrink_no_more_counts_than_otherwise_and_all_of_it_is_kept(sample: GuestSample, over: Rates) -> None:
+def test_after_shrink_ignored_need_is_kept(sample: GuestSample, over: Rates) -> None:
     later, soon = (goal(sample, over, ONE, POLICY, settling=settling) for settling in (False, True))
     assert later.need is not None
     assert soon.need is not None

@@ -53,7 +53,7 @@ def waits(stage: Stage, *took: float) -> list[Wait]:
     return [Wait(stage, Seconds(each)) for each in took]
 
 
-def test_a_growth_is_counted_from_the_need_to_the_permit_and_to_the_size() -> None:
+def test_growth_times_permit_and_size() -> None:
     waiting = Waiting(settled(1))
     assert waiting.at(2.0).needs(3) == []
     assert waiting.at(2.5).permits(4) == waits(Stage.PERMIT, 0.5)
@@ -62,19 +62,19 @@ def test_a_growth_is_counted_from_the_need_to_the_permit_and_to_the_size() -> No
     assert waiting.wishes == ()
 
 
-def test_a_growth_within_the_permit_waits_for_no_permit() -> None:
+def test_growth_within_permit_has_no_permit_wait() -> None:
     waiting = Waiting(settled(1))
     waiting.permits(4)
     assert waiting.at(2.0).needs(3) == waits(Stage.PERMIT, 0.0)
 
 
-def test_a_size_that_comes_without_a_permit_ends_both_waits() -> None:
+def test_size_without_permit_ends_both_waits() -> None:
     waiting = Waiting(settled(1))
     waiting.at(2.0).needs(3)
     assert waiting.at(3.0).has(3) == [*waits(Stage.PERMIT, 1.0), *waits(Stage.SIZE, 1.0)]
 
 
-def test_a_need_that_rises_meanwhile_is_a_wait_of_its_own() -> None:
+def test_risen_need_starts_second_wait() -> None:
     waiting = Waiting(settled(1))
     waiting.at(2.0).needs(2)
     waiting.at(5.0).needs(4)
@@ -83,7 +83,7 @@ def test_a_need_that_rises_meanwhile_is_a_wait_of_its_own() -> None:
     assert waiting.at(8.0).has(4) == waits(Stage.SIZE, 3.0)
 
 
-def test_a_need_that_falls_shortens_the_wish_and_not_the_wait() -> None:
+def test_fallen_need_lowers_size_keeps_start() -> None:
     waiting = Waiting(settled(1))
     waiting.at(2.0).needs(4)
     waiting.at(3.0).needs(2)
@@ -103,7 +103,7 @@ def test_nothing_waits_for_more_than_the_vms_maximum() -> None:
     assert (waiting.at(2.0).needs(20), waiting.wishes) == ([], ())
 
 
-def test_a_vm_that_is_not_ours_to_resize_waits_for_nothing() -> None:
+def test_foreign_vm_has_no_waits() -> None:
     waiting = Waiting(settled(1))
     waiting.at(2.0).needs(4)
     seen = waiting.story.state.vm.seen
@@ -123,7 +123,7 @@ def test_a_guest_that_says_nothing_asks_for_nothing() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["needs", "has", "permits"]), st.integers(1, 40)), max_size=60))
-def test_waits_are_few_ordered_and_beyond_what_the_vm_has(steps: list[tuple[str, int]]) -> None:
+def test_open_waits_are_bounded_and_ordered(steps: list[tuple[str, int]]) -> None:
     waiting = Waiting(Story().sees(vm(cu(1), high=40)))
     for second, (what, size) in enumerate(steps):
         for wait in getattr(waiting.at(float(second)), what)(size):

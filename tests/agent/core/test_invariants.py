@@ -52,7 +52,7 @@ def test_a_good_plan_breaks_nothing() -> None:
     assert broken(Story().sees(vm(cu(2))), ask(cu(2.5))) == [], "before the unit is known"
 
 
-def test_a_monitor_is_spoken_to_once_at_a_time_and_decides_about_its_memory() -> None:
+def test_violations_of_monitor_rules() -> None:
     spoken = Plan((), None, "", AskMonitor(TellGrown(cu(2))))
     complaint = "speaks to a monitor that is not there, or has not answered yet"
     story = settled(2)

@@ -25,7 +25,7 @@ from tests.agent.core.story import GIB, POLICY, Story, asks, cu, holding, planne
         (cu(0.5), "the permit (125m cpu, 512Mi) is below what the VM uses (250m cpu, 1Gi)"),
     ],
 )
-def test_a_permit_that_cannot_be_is_refused_counted_and_asked_for_again_later(
+def test_impossible_permit_is_rejected_and_retried(
     permit: Resources, complaint: str
 ) -> None:
     story = settled(1).looks(cores=0.25)
@@ -39,7 +39,7 @@ def test_a_permit_that_cannot_be_is_refused_counted_and_asked_for_again_later(
     assert story.answers(cu(2)).state.scheduler.failure is None
 
 
-def test_an_answer_before_the_vm_was_seen_again_is_judged_by_the_request() -> None:
+def test_permit_before_vm_is_judged_by_request() -> None:
     story = Story().sees(vm(cu(2)))
     story.acts()
     story.state.vm.seen = None
@@ -59,7 +59,7 @@ def test_a_refused_policy_leaves_the_last_good_one() -> None:
     assert story.state.policy.smoothing == holding(9.0)
 
 
-def test_metrics_before_the_vm_was_seen_are_kept_for_the_next_interval() -> None:
+def test_metrics_before_vm_start_the_interval() -> None:
     story = Story().looks(cores=0.25)
     assert story.state.guest.goal.parts == ()
     story.sees(vm(cu(1))).at(0.1).looks()
@@ -67,7 +67,7 @@ def test_metrics_before_the_vm_was_seen_are_kept_for_the_next_interval() -> None
     assert story.state.guest.seen.at == 0.0, "a second look within a moment is no interval"
 
 
-def test_the_explanation_says_everything_that_is_wrong_and_whose_fault_it_is() -> None:
+def test_explanation_lists_failures_with_fault() -> None:
     story = settled(1).looks(cores=0.25, stall=0.75)
     story.acts()
     story.answers(cu(2)).at(3.0)
@@ -86,7 +86,7 @@ def test_the_explanation_says_everything_that_is_wrong_and_whose_fault_it_is() -
     assert (found.metrics.cores_busy, found.metrics.cpu_stall, found.metrics.mem_used) == (0.25, 0.75, "0")
 
 
-def test_the_cpu_that_was_seen_is_counted_and_what_was_not_seen_is_not() -> None:
+def test_cpu_seconds_count_seen_intervals_only() -> None:
     story = settled(1).at(10.0).looks()
     begun = story.state.guest.counted
     story.at(12.0).looks(cores=0.25, span=2.0).at(13.0).looks(cores=0.75)
@@ -96,7 +96,7 @@ def test_the_cpu_that_was_seen_is_counted_and_what_was_not_seen_is_not() -> None
     assert (metrics.cpu_seconds - begun.used, metrics.seen_seconds - begun.seen) == (1.75, 4.0)
 
 
-def test_the_explanation_of_an_agent_that_knows_nothing_yet() -> None:
+def test_explanation_of_new_agent() -> None:
     found = explain(Story().state, "default/vm-1", Instant(0.0))
     assert (found.because, found.size, found.metrics, found.permit) == (
         "the VM has not been seen yet",
@@ -106,7 +106,7 @@ def test_the_explanation_of_an_agent_that_knows_nothing_yet() -> None:
     )
 
 
-def test_the_view_of_an_object_takes_an_order_as_obeyed_where_the_status_is_silent() -> None:
+def test_view_without_status_uses_spec() -> None:
     found = VirtualMachine(
         name=ObjectName("default", "vm-1"),
         uid="u",

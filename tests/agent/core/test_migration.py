@@ -34,7 +34,7 @@ def ordered() -> Story:
     return story.answers(cu(1), migrate=True)
 
 
-def test_the_agent_at_the_source_changes_nothing_from_the_order_to_the_end() -> None:
+def test_source_agent_freezes_during_migration() -> None:
     story = ordered()
     assert story.plans() == planned((), 4.0, ORDERED)
     story.at(4.0).looks(cores=0.25, span=2.0).sees(moving(2))
@@ -45,12 +45,12 @@ def test_the_agent_at_the_source_changes_nothing_from_the_order_to_the_end() -> 
     assert story.at(60.0).plans() == planned((), None, ELSEWHERE), "then it is another's VM"
 
 
-def test_a_persons_migration_holds_the_source_by_the_phase_alone() -> None:
+def test_manual_migration_freezes_by_phase() -> None:
     story = settled(1).sees(moving(2)).looks(cores=0.25).at(2.0).looks(cores=0.25)
     assert (story.plans().because, story.acts()) == (HELD, [])
 
 
-def test_after_a_failure_the_agent_at_the_source_grows_its_vm_within_seconds() -> None:
+def test_failed_migration_lets_source_grow() -> None:
     story = ordered().at(4.0).looks(cores=0.25, span=2.0).sees(moving(2))
     story.acts()
     story.answers(cu(1), migrate=True).at(5.0).looks(cores=0.25).sees(vm(cu(1), version=3))
@@ -63,7 +63,7 @@ def test_after_a_failure_the_agent_at_the_source_grows_its_vm_within_seconds() -
     assert story.acts() == [patches(cu(2), 3)]
 
 
-def test_agent_at_the_target_waits_for_its_vm_and_asks_for_what_it_has() -> None:
+def test_target_agent_asks_for_present_size() -> None:
     story = Story().sees(moving(2, ours=False)).happens(ScrapeFailed(Fault.GUEST, "refused"))
     assert story.at(20.0).plans() == planned((), None, ELSEWHERE)
     story.at(21.0).sees(arrived(3)).looks(cores=0.25)
@@ -76,7 +76,7 @@ def test_agent_at_the_target_waits_for_its_vm_and_asks_for_what_it_has() -> None
     assert story.acts() == [patches(cu(2), 3)], "it grows one second after it arrived"
 
 
-def test_arriving_shrinks_nothing_before_less_is_proven_to_be_enough_as_after_every_start() -> None:
+def test_target_agent_needs_proof_to_shrink() -> None:
     waited = Story().sees(moving(2, ours=False, size=4)).happens(ScrapeFailed(Fault.GUEST, "refused")).at(21.0)
     assert shrinks_first_at(waited) == shrinks_first_at(Story().at(21.0)) >= 21 + 4
 
@@ -94,7 +94,7 @@ def shrinks_first_at(story: Story) -> float:
 
 @pytest.mark.parametrize("phase", ["PreMigrating", "Migrating"])
 @pytest.mark.parametrize(("runs_in", "ours"), [("vm-1-pod", True), ("vm-1-pod-2", False), (None, False)])
-def test_only_the_pod_that_the_vm_names_is_its_own(phase: str, runs_in: str | None, ours: bool) -> None:
+def test_only_named_pod_is_ours(phase: str, runs_in: str | None, ours: bool) -> None:
     seen = view(running_in(runs_in, phase), "vm-1-pod")
     assert (seen.ours, seen.resizable) == (ours, False)
 

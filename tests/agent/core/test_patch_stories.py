@@ -65,7 +65,7 @@ def test_refused_shrink_bars_no_growth() -> None:
     assert story.state.vm.may_grow(story.instant)
 
 
-def test_a_patch_of_unknown_outcome_counts_as_in_effect_until_the_object_has_moved_on() -> None:
+def test_unknown_patch_counts_until_newer_version() -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
     story.answers(cu(2)).acts()
@@ -87,7 +87,7 @@ def test_two_unknown_patches_of_one_version_count_together() -> None:
     assert story.state.held == cu(2)
 
 
-def test_a_patch_whose_version_has_passed_is_settled_however_it_failed() -> None:
+def test_newer_version_settles_failed_patch() -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
     story.answers(cu(2)).acts()
@@ -95,7 +95,7 @@ def test_a_patch_whose_version_has_passed_is_settled_however_it_failed() -> None
     assert story.state.held == cu(1)
 
 
-def test_after_a_conflict_it_waits_for_a_newer_view_and_patches_at_once() -> None:
+def test_conflict_waits_for_newer_view() -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
     story.answers(cu(2)).acts()
@@ -104,7 +104,7 @@ def test_after_a_conflict_it_waits_for_a_newer_view_and_patches_at_once() -> Non
     assert story.sees(vm(cu(1), version=4)).acts() == [patches(cu(2), 4)]
 
 
-def test_a_conflict_with_a_view_that_has_come_meanwhile_needs_no_wait() -> None:
+def test_conflict_with_newer_view_retries_at_once() -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
     story.answers(cu(2)).acts()
@@ -122,7 +122,7 @@ def test_views_that_cannot_be_ordered_replace_each_other() -> None:
     assert story.state.held == cu(1)
 
 
-def test_growth_by_another_writer_is_asked_for_and_taken_back_where_denied() -> None:
+def test_foreign_growth_is_requested_or_reverted() -> None:
     story = settled(1).looks()
     story.sees(vm(cu(3), version=2))
     assert story.acts() == [asks(cu(3), cu(1), 2)]
@@ -152,7 +152,7 @@ def shrunk() -> Story:
     return story
 
 
-def test_what_waits_for_a_shrink_of_our_own_does_not_make_the_vm_grow() -> None:
+def test_waits_caused_by_shrink_do_not_grow() -> None:
     story = shrunk()
     began = story.now
     story.at(began + 0.5).looks(cores=0.1, stall=0.9, runnable=2.0, span=0.5)
@@ -166,21 +166,21 @@ def test_what_waits_for_a_shrink_of_our_own_does_not_make_the_vm_grow() -> None:
     assert story.acts() == [asks(cu(8), cu(1), 3)], "what still waits long after waits for something else"
 
 
-def test_a_shrink_that_is_seen_late_counts_from_when_it_is_seen() -> None:
+def test_late_shrink_settles_from_observation() -> None:
     story = shrunk()
     began = story.now
     story.at(began + 5.0).sees(vm(cu(1), version=2)).at(began + 6.0).looks(cores=0.1, stall=0.9, runnable=2.0)
     assert [action for action in story.acts() if action != asks(cu(1), cu(4), 2)] == []
 
 
-def test_a_real_load_right_after_a_shrink_is_answered_with_the_next_look() -> None:
+def test_load_after_shrink_grows_at_next_scrape() -> None:
     story = shrunk().obeys()
     story.acts()
     story.answers(cu(1)).at(story.now + 1.0).looks(cores=0.2, stall=0.9, runnable=7.0)
     assert story.acts() == [asks(cu(8), cu(1), 3)]
 
 
-def test_an_object_from_a_restored_store_is_believed_though_it_is_older() -> None:
+def test_restored_object_replaces_newer_view() -> None:
     story = settled().sees(vm(cu(2), version=9))
     story.happens(VmRestored(vm(cu(1), version=4)))
     assert story.state.held == cu(1)
@@ -188,7 +188,7 @@ def test_an_object_from_a_restored_store_is_believed_though_it_is_older() -> Non
     assert story.state.held == cu(3), "versions begin again from there"
 
 
-def test_a_restored_object_that_is_the_first_one_seen_is_taken_as_any_other() -> None:
+def test_first_object_may_be_restored() -> None:
     restored, plain = Story(), Story()
     restored.happens(VmRestored(vm(cu(1), version=4)))
     plain.sees(vm(cu(1), version=4))
@@ -199,7 +199,7 @@ def test_a_restored_object_that_is_the_first_one_seen_is_taken_as_any_other() ->
     "outcome", [PatchConflicted(), PatchFailed(Fault.NETWORK, "away", refused=False)], ids=["conflict", "no answer"]
 )
 @pytest.mark.parametrize("is_seen_first", [True, False])
-def test_a_patch_for_a_version_that_is_no_more_holds_nothing_up(
+def test_restore_settles_pending_patch(
     outcome: PatchConflicted | PatchFailed, *, is_seen_first: bool
 ) -> None:
     story = settled(4)
@@ -216,7 +216,7 @@ def test_a_patch_for_a_version_that_is_no_more_holds_nothing_up(
 
 
 @pytest.mark.parametrize("is_answered_first", [True, False])
-def test_a_permit_from_before_a_restored_store_is_asked_for_again(*, is_answered_first: bool) -> None:
+def test_restore_drops_the_permit(*, is_answered_first: bool) -> None:
     story = settled(1).sees(vm(cu(1), version=7)).looks(cores=0.25)
     story.acts()
     if is_answered_first:

@@ -24,7 +24,7 @@ def looked_once(first: GuestSample) -> Story:
     [STAMPED, replace(STAMPED, cpus=sample(9.0, 0.0, 0.0).cpus), COUNTED],
     ids=["the same page", "a page with other counters under one stamp", "a page without stamps"],
 )
-def test_a_sample_that_is_shown_again_changes_nothing_but_when_it_was_seen(again: GuestSample) -> None:
+def test_repeated_sample_only_refreshes_its_time(again: GuestSample) -> None:
     story = looked_once(COUNTED if again is COUNTED else STAMPED)
     guest = story.state.guest
     before = guest.seen, guest.rates, guest.goal, guest.counted
@@ -43,13 +43,13 @@ def test_a_sample_that_is_shown_again_changes_nothing_but_when_it_was_seen(again
     ],
     ids=["another stamp", "other counters", "neither is known"],
 )
-def test_what_is_not_known_to_be_the_same_is_a_new_sample(first: GuestSample, second: GuestSample) -> None:
+def test_sample_without_stamp_is_new(first: GuestSample, second: GuestSample) -> None:
     story = looked_once(first).at(3.0).happens(Scraped(second))
     assert story.state.guest.seen is not None
     assert story.state.guest.seen.at == 3.0
 
 
-def test_what_was_said_too_long_ago_speaks_for_the_present_no_more() -> None:
+def test_old_repeated_sample_expires() -> None:
     story = looked_once(STAMPED).at(2.0 + LONGEST + 1.0).happens(Scraped(STAMPED))
     assert story.state.guest.seen is not None
     assert story.state.guest.seen.last == 2.0

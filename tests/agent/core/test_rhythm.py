@@ -32,24 +32,24 @@ def asks(found: Story) -> Story:
     return found.happens(Answered(PluginResponse(request.request.resources, UNIT)))
 
 
-def test_vms_that_began_at_different_times_ask_together_before_long() -> None:
+def test_rhythm_aligns_requests_of_vms() -> None:
     found = [story(begins) for begins in (0.3, 1.7, 1.99)]
     assert [each.plans().wake_at for each in found] == [12.0, 12.0, 12.0]
     assert [asks(each.at(12.001)).plans().wake_at for each in found] == [27.0, 27.0, 27.0]
 
 
-def test_a_vm_that_wants_more_waits_for_no_rhythm() -> None:
+def test_growth_ignores_rhythm() -> None:
     found = story(0.3).at(3.1).looks(cores=0.5, stall=0.5, used=1.5)
     (request,) = [each for each in found.plans().actions if isinstance(each, AskScheduler)]
     assert not request.request.resources.within(cu(2))
 
 
-def test_ticks_that_are_too_short_for_the_rhythm_go_by_themselves() -> None:
+def test_short_ticks_ignore_rhythm() -> None:
     assert story(0.3, tick=9.0).state.scheduler.next_at == 9.3
 
 
 @given(st.floats(0.0, 1e6), st.floats(10.0, 1e3), st.floats(0.0, 1.0))
-def test_no_request_comes_later_than_promised_or_at_once_again(now: float, tick: float, jitter: float) -> None:
+def test_rhythm_keeps_tick_bounds(now: float, tick: float, jitter: float) -> None:
     found = Story(replace(TICK, timing=replace(TICK.timing, tick=Seconds(tick))), now=now, jitter=jitter)
     found.state.rhythm = RHYTHM
     (request,) = [each for each in found.sees(vm(cu(2))).at(now + 1.0).acts() if isinstance(each, AskScheduler)]

@@ -44,7 +44,7 @@ def shrunk(policy: Policy, noise: float, times: int = 1) -> Guest:
 
 @pytest.mark.parametrize("policy", [SHORT, FADING], ids=["the demonstration's", "the default's for CPU"])
 @pytest.mark.parametrize("noise", [0.0, 0.5, 1.0, 2.0, 3.0])
-def test_an_idle_vm_goes_down_to_its_least_without_turning_back(policy: Policy, noise: float) -> None:
+def test_idle_vm_shrinks_to_minimum_monotonically(policy: Policy, noise: float) -> None:
     guest = shrunk(policy, noise)
     while guest.size != cu(1) and guest.story.now < FOREVER:
         guest.look()
@@ -57,7 +57,7 @@ def test_an_idle_vm_goes_down_to_its_least_without_turning_back(policy: Policy, 
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("load", [0.85, 1.2, 2.0])
 @pytest.mark.parametrize("noise", [0.0, 0.5, 1.0, 2.0, 3.0])
-def test_a_load_that_comes_a_second_after_a_shrink_gets_back_what_there_was_with_the_second_look(
+def test_load_after_shrink_regains_size_in_two_scrapes(
     noise: float, load: float, times: int
 ) -> None:
     guest = shrunk(SHORT, noise, times).look()
@@ -69,7 +69,7 @@ def test_a_load_that_comes_a_second_after_a_shrink_gets_back_what_there_was_with
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("load", [0.85, 1.2, 2.0])
 @pytest.mark.parametrize("noise", [0.5, 1.0, 2.0, 3.0])
-def test_a_shrinks_noise_never_delays_what_a_policy_answers_to_a_load(noise: float, load: float, times: int) -> None:
+def test_settling_never_delays_growth(noise: float, load: float, times: int) -> None:
     assert looks_to_recover(noise, load, times) <= looks_to_recover(0.0, load, times)
 
 
@@ -90,7 +90,7 @@ CALM = Second(programs=0.05, kernel=0.07, runnable=2.0, cpu_stall=0.02, mem_stal
 
 
 @pytest.mark.parametrize(("actual", "looks"), [(1, 3), (4, 5)], ids=["finished", "not finished"])
-def test_work_of_the_kernel_alone_is_a_load_where_it_outlasts_the_noise_of_a_shrink(actual: int, looks: int) -> None:
+def test_lasting_kernel_time_is_load(actual: int, looks: int) -> None:
     guest = shrunk(SHORT, noise=0.0, times=2)
     seen = guest.story.state.vm.seen
     assert seen is not None
@@ -100,12 +100,12 @@ def test_work_of_the_kernel_alone_is_a_load_where_it_outlasts_the_noise_of_a_shr
     assert cu(4).within(guest.shows(ALONE).size)
 
 
-def test_once_the_guest_was_calm_after_a_shrink_work_of_the_kernel_alone_is_a_load() -> None:
+def test_kernel_time_after_calm_is_load() -> None:
     guest = shrunk(SHORT, noise=0.0, times=2).shows(CALM)
     assert cu(4).within(guest.shows(ALONE).size)
 
 
-def test_a_guest_that_is_calm_before_it_has_finished_a_shrink_may_still_be_busy_with_it() -> None:
+def test_calm_before_shrink_ends_is_not_settled() -> None:
     guest = shrunk(SHORT, noise=0.0, times=2)
     seen = guest.story.state.vm.seen
     assert seen is not None
@@ -142,7 +142,7 @@ ALWAYS = Policy(smoothing=holding(4.0), timing=Timing(settle=Seconds(60.0)))
 
 
 @given(st.lists(SECONDS | st.just(Second(0.05, 0.0, 1.0, 0.0, 0.0)), max_size=40))
-def test_a_vm_never_shrinks_below_what_was_seen_in_the_window_whether_it_was_ignored_or_not(
+def test_ignored_need_still_bars_shrink(
     seconds: list[Second],
 ) -> None:
     guest = Guest(ALWAYS, cu(8))

@@ -35,7 +35,7 @@ def size_of(story: Story) -> Resources:
     return seen.use
 
 
-def test_a_policy_grows_at_once_and_shrinks_when_its_stages_say_so() -> None:
+def test_grows_at_once_shrinks_by_stages() -> None:
     story = settled(1).looks(cores=0.25)
     assert story.acts() == [asks(cu(2), cu(1), 2)]
     story.answers(cu(2)).acts()
@@ -44,14 +44,14 @@ def test_a_policy_grows_at_once_and_shrinks_when_its_stages_say_so() -> None:
     assert looking_for(story, 2, 0.0).acts() == [patches(cu(1), 2)]
 
 
-def test_a_policy_may_delay_the_growth_of_cpu_but_never_that_of_memory() -> None:
+def test_policy_can_delay_cpu_not_memory() -> None:
     story = settled(1, of(SLOW)).looks().at(2.02).looks(cores=0.5, span=1.02)
     assert story.acts() == []
     story.at(3.04).looks(cores=0.5, used=1.0, span=1.02)
     assert story.acts() == [asks(cu(2), cu(1), 2, used=1.0)]
 
 
-def test_a_need_that_cannot_be_told_is_answered_at_once_whatever_a_policy_would_delay() -> None:
+def test_unknown_need_bypasses_delay() -> None:
     story = settled(1, of(SLOW)).looks()
     seen = story.state.guest.seen
     assert seen is not None
@@ -61,7 +61,7 @@ def test_a_need_that_cannot_be_told_is_answered_at_once_whatever_a_policy_would_
     assert story.acts() == [asks(cu(2), cu(1), 2)]
 
 
-def test_the_default_policy_grows_from_the_first_look_at_a_load_and_gives_back_half_soon_and_the_rest_later() -> None:
+def test_default_policy_grows_fast_shrinks_in_two_steps() -> None:
     story = settled(1, of(Smoothing())).looks()
     sizes: list[tuple[int, int]] = []
     for second in range(1, 700):
@@ -80,7 +80,7 @@ def test_the_default_policy_grows_from_the_first_look_at_a_load_and_gives_back_h
     assert [20 < at - 400 < 25 or 210 < at - 400 < 240 for at, _ in down] == [True] * 4
 
 
-def test_what_is_held_stays_what_it_is_to_the_thousandth() -> None:
+def test_held_size_is_exact() -> None:
     stabilizer = Stabilizer(holding(4.0))
     has = Resources(MilliCpu(1100), Bytes(3 * GIB))
     stabilizer.observe(cu(1), has, Instant(0.0))
@@ -92,7 +92,7 @@ def test_what_is_held_stays_what_it_is_to_the_thousandth() -> None:
     assert stabilizer.explain() == "1100m cpu and 3.00 GiB memory"
 
 
-def test_what_is_held_is_not_rounded_up_to_another_compute_unit() -> None:
+def test_held_size_is_not_rounded_up() -> None:
     odd = Resources(MilliCpu(1100), Bytes(5 * GIB))
     story = Story().sees(vm(odd)).looks()
     story.acts()
@@ -115,7 +115,7 @@ def told(stabilizer: Stabilizer, need: Resources | None, at: float) -> Resources
     return stabilizer.target
 
 
-def test_a_need_that_cannot_be_told_proves_nothing_and_is_a_gap_when_it_lasts() -> None:
+def test_unknown_need_becomes_gap() -> None:
     stabilizer = Stabilizer(holding(4.0))
     assert [told(stabilizer, cu(1), float(second)) for second in range(6)] == [cu(4)] * 5 + [cu(1)]
     assert told(stabilizer, None, 6.0) is None
@@ -124,7 +124,7 @@ def test_a_need_that_cannot_be_told_proves_nothing_and_is_a_gap_when_it_lasts() 
     assert [told(stabilizer, None, 8.0), told(stabilizer, cu(1), 10.5)] == [None, cu(4)]
 
 
-def test_what_was_proven_of_one_size_proves_nothing_of_a_larger_one() -> None:
+def test_proof_does_not_extend_to_larger_size() -> None:
     story = looking_for(settled(4), 6, 0.0)
     assert story.sees(vm(cu(6), version=2)).acts() == [asks(cu(6), cu(4), 2)]
     story.answers(cu(6))
@@ -153,7 +153,7 @@ AMOUNTS = st.builds(
 
 
 @given(st.lists(st.tuples(AMOUNTS, st.floats(0.1, 400.0)), min_size=1, max_size=30))
-def test_the_default_never_answers_less_memory_than_is_needed(needs: list[tuple[Resources, float]]) -> None:
+def test_default_never_undercuts_memory_need(needs: list[tuple[Resources, float]]) -> None:
     stabilizer, now, has = Stabilizer(Smoothing()), 0.0, cu(4)
     for need, pause in needs:
         now += pause

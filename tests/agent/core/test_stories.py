@@ -27,7 +27,7 @@ from tests.agent.core.story import (
 )
 
 
-def test_asks_with_what_it_has_to_learn_the_compute_unit() -> None:
+def test_first_request_learns_compute_unit() -> None:
     story = Story()
     assert story.plans() == planned((), None, "the VM has not been seen yet")
     story.sees(vm(cu(2)))
@@ -37,7 +37,7 @@ def test_asks_with_what_it_has_to_learn_the_compute_unit() -> None:
     assert story.plans() == planned((), None, because)
 
 
-def test_an_odd_size_is_asked_for_as_it_is_before_the_compute_unit_is_known() -> None:
+def test_odd_size_is_requested_without_compute_unit() -> None:
     odd = Resources(MilliCpu(300), Bytes(GIB))
     assert Story().sees(vm(odd)).acts() == [asks(odd, None, 1, unit=None)]
 
@@ -53,7 +53,7 @@ def recording(size: float, permit: float, version: int) -> Vm:
     return replace(vm(cu(size), version=version), recorded_permit=cu(permit))
 
 
-def test_permit_that_was_taken_back_is_asked_for_again() -> None:
+def test_withdrawn_permit_is_requested_again() -> None:
     """Autoscaling was off and on again while the watch was down."""
     story = settled(1).looks(cores=0.25)
     story.acts()
@@ -70,7 +70,8 @@ def test_permit_on_the_object_is_used() -> None:
     assert story.acts() == [patches(cu(2), 9)]
 
 
-def test_agent_stands_back_for_the_one_that_is_answered() -> None:
+def test_agent_stands_back_on_conflict() -> None:
+    """The scheduler answers another agent of the VM: this one patches nothing."""
     story = settled(1).looks(cores=0.25)
     story.acts()
     story.at(1.1).happens(AskFailed(Fault.AGENT, "the scheduler answers another agent", is_others_turn=True))
@@ -95,21 +96,21 @@ def test_agent_that_stands_back_shrinks_nothing() -> None:
     assert story.answers(cu(4)).acts()[0] == patches(cu(1), 1)
 
 
-def test_beside_a_scheduler_that_stores_none_a_permit_on_the_object_is_anothers_and_not_presented() -> None:
+def test_ignores_recorded_permit_beside_original_scheduler() -> None:
     story = Story(unit=UNIT).sees(replace(vm(cu(1)), recorded_permit=cu(8))).looks()
     assert story.acts() == [asks(cu(1), None, 1)]
     story.answers(cu(1)).at(1.0).looks(cores=0.25)
     assert story.acts() == [asks(cu(2), cu(1), 2)], "what it was permitted itself it presents"
 
 
-def test_many_agents_that_start_together_spread_their_first_requests() -> None:
+def test_start_jitter_spreads_first_requests() -> None:
     story = Story(jitter=0.5).sees(vm(cu(1)))
     assert story.plans() == planned((), story.state.begins_at, "no compute unit yet: asking for what the VM has")
     assert story.state.begins_at == 0.5
     assert story.at(0.5).acts() == [asks(cu(1), None, 1, unit=None)]
 
 
-def test_grows_by_asking_first_and_patching_to_the_permit() -> None:
+def test_growth_asks_then_patches() -> None:
     story = settled(1).looks(cores=0.25, stall=0.0)
     assert story.acts() == [asks(cu(2), cu(1), 2)]
     story.at(1.1).answers(cu(2))
@@ -118,12 +119,12 @@ def test_grows_by_asking_first_and_patching_to_the_permit() -> None:
     assert story.at(1.2).obeys().plans() == planned((), 8.0, "right for cpu busy")
 
 
-def test_tasks_that_wait_make_it_reach_beyond_what_is_busy() -> None:
+def test_waiting_tasks_raise_the_need() -> None:
     story = settled(1).looks(cores=0.25, stall=0.75)
     assert story.acts() == [asks(cu(4), cu(1), 2)]
 
 
-def test_shrinks_first_and_tells_afterwards_once_it_is_proven() -> None:
+def test_proven_shrink_patches_then_reports() -> None:
     story = settled(4)
     for second in range(1, 5):
         story.at(second).looks(used=0.5)
@@ -140,7 +141,7 @@ def test_a_restart_is_no_proof_for_shrinking() -> None:
     assert story.plans() == planned((), 7.0, "holding: less has not been proven to be enough")
 
 
-def test_a_partial_permit_is_taken_and_the_rest_asked_for_again_after_two_seconds() -> None:
+def test_partial_permit_is_used_and_retried() -> None:
     story = settled(1).looks(cores=0.25, stall=0.75)
     story.acts()
     partial = Resources(MilliCpu(600), Bytes(3 * GIB))
@@ -165,7 +166,7 @@ def test_repeated_denials_are_asked_ever_less_often() -> None:
     assert waits == [2.0, 3.0, 4.5, 6.8, 7.0, 7.0], "grows by half, and a request is promised every 7 s"
 
 
-def test_what_was_denied_and_is_no_longer_wanted_is_told_at_once() -> None:
+def test_reports_when_denied_size_is_unwanted() -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
     story.answers(cu(1)).at(2.0).looks(cores=0.1)
@@ -173,7 +174,7 @@ def test_what_was_denied_and_is_no_longer_wanted_is_told_at_once() -> None:
     assert story.answers(cu(1)).state.scheduler.denial is None
 
 
-def test_tells_its_load_as_soon_as_it_knows_it_and_afterwards_with_every_request() -> None:
+def test_first_load_triggers_a_request() -> None:
     story = Story().sees(vm(cu(1)))
     assert story.acts() == [asks(cu(1), None, 1, unit=None)]
     story.answers(cu(1))
@@ -182,7 +183,7 @@ def test_tells_its_load_as_soon_as_it_knows_it_and_afterwards_with_every_request
     assert story.answers(cu(1)).at(2.0).looks().plans().actions == ()
 
 
-def test_a_denial_that_only_rounding_explains_does_not_loop() -> None:
+def test_rounding_denial_does_not_loop() -> None:
     odd = Resources(MilliCpu(600), Bytes(GIB))
     story = Story().sees(vm(odd)).looks()
     story.acts()
@@ -202,7 +203,7 @@ def test_a_denial_that_only_rounding_explains_does_not_loop() -> None:
     ],
     ids=["refused", "stands by", "not reached"],
 )
-def test_a_failed_request_is_repeated_ever_later_and_soon_where_another_scheduler_may_answer(
+def test_failed_requests_back_off(
     failed: AskFailed, expected: list[float]
 ) -> None:
     story = settled(1).looks(cores=0.25)
@@ -219,7 +220,7 @@ def test_a_failed_request_is_repeated_ever_later_and_soon_where_another_schedule
     assert waits == expected
 
 
-def test_a_scheduler_that_nothing_succeeds_is_asked_as_seldom_as_any_that_fails() -> None:
+def test_succession_retries_end() -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
     story.at(1.1).happens(AskFailed(NETWORK, "no answer"))
@@ -233,7 +234,7 @@ def test_a_scheduler_that_nothing_succeeds_is_asked_as_seldom_as_any_that_fails(
     assert waits == [0.5, 0.8, 1.1, 1.7, 2.5, 3.0, 3.0, 3.0, 12.0, 12.0, 12.0, 12.0]
 
 
-def test_the_scheduler_may_ask_for_a_longer_pause_but_not_beyond_the_promise() -> None:
+def test_retry_after_is_capped_at_tick() -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
     story.happens(AskFailed(Fault.SCHEDULER, "not ready", Seconds(5.0)))
@@ -263,7 +264,7 @@ def test_growing_back_within_the_permit_needs_no_request() -> None:
     assert story.plans().actions == (patches(cu(2), 2),)
 
 
-def test_a_migration_order_freezes_the_vm_until_it_is_withdrawn() -> None:
+def test_migration_order_freezes_vm() -> None:
     story = settled(1).looks(cores=0.25, stall=0.5)
     story.acts()
     story.at(1.1).answers(cu(1), migrate=True)
@@ -276,7 +277,7 @@ def test_a_migration_order_freezes_the_vm_until_it_is_withdrawn() -> None:
     assert story.answers(cu(1)).looks(cores=0.25, span=2.0).acts() == [asks(cu(2), cu(1), 5)]
 
 
-def test_a_patch_in_flight_when_the_order_comes_is_still_accounted_for() -> None:
+def test_in_flight_patch_counts_during_migration() -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
     story.answers(cu(2)).acts()
@@ -293,13 +294,13 @@ def test_a_changed_compute_unit_changes_the_next_request() -> None:
     assert story.acts() == [asks(cu(4), cu(1), 3, unit=big)]
 
 
-def test_lower_bounds_are_orders_that_need_no_proof_but_spare_memory_in_use() -> None:
+def test_lowered_bounds_spare_memory_in_use() -> None:
     story = settled(4).looks(used=2.5)
     story.sees(vm(cu(4), version=2, high=2))
     assert story.acts() == [patches(Resources(MilliCpu(500), Bytes(3 * GIB)), 2)]
 
 
-def test_the_kernels_share_is_spared_until_the_next_look_after_a_shrink_too() -> None:
+def test_kernel_share_is_spared_after_shrink() -> None:
     story = settled(4).sees(vm(cu(4), version=2, high=2))
     total, used = int(3.5 * GIB), int(1.75 * GIB)
     story.happens(Scraped(replace(sample(0.0, 0.0, 0.0), mem_total=Bytes(total), mem_available=Bytes(total - used))))
@@ -321,7 +322,7 @@ def test_bounds_without_metrics_take_cpu_but_no_memory() -> None:
     assert story.plans().actions == (patches(Resources(MilliCpu(500), Bytes(4 * GIB)), 1),)
 
 
-def test_a_maximum_that_is_no_multiple_is_asked_for_exactly() -> None:
+def test_odd_maximum_is_requested_exactly() -> None:
     story = settled(1).looks(cores=2.0)
     story.sees(vm(cu(1), version=2, high=5.5))
     seen = story.state.vm.seen
@@ -329,7 +330,7 @@ def test_a_maximum_that_is_no_multiple_is_asked_for_exactly() -> None:
     assert story.acts() == [asks(cu(5.5), cu(1), 2)]
 
 
-def test_an_unfinished_shrink_is_not_told_and_bars_the_next_for_five_seconds() -> None:
+def test_unfinished_shrink_bars_next_for_five_seconds() -> None:
     story = settled(8, replace(POLICY, smoothing=holding(2.0)))
     for second in range(1, 6):
         story.at(second + second / 50).looks(used=1.5, span=1.02)
@@ -349,12 +350,12 @@ def test_an_unfinished_shrink_is_not_told_and_bars_the_next_for_five_seconds() -
     assert story.at(10.2).looks(used=0.2).acts() == [patches(cu(1), 3)]
 
 
-def test_without_metrics_for_too_long_nothing_shrinks_or_grows() -> None:
+def test_stale_metrics_freeze_the_size() -> None:
     story = settled(2).looks(cores=0.75).at(7.0)
     assert story.plans().because == "no metrics: not below what the VM has"
 
 
-def test_where_some_metrics_are_missing_the_vm_may_grow_but_not_shrink() -> None:
+def test_partial_metrics_allow_only_growth() -> None:
     story = settled(2)
     story.looks(span=0.0)
     seen = story.state.guest.seen
@@ -368,7 +369,7 @@ def test_the_agent_of_another_pod_keeps_still() -> None:
     assert story.plans() == planned((), None, "the VM runs in another pod, whose agent looks after it")
 
 
-def test_a_vm_that_cannot_be_resized_now_is_left_alone() -> None:
+def test_unresizable_vm_is_left_alone() -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
     story.sees(replace(vm(cu(1), version=2), resizable=False)).answers(cu(2))
@@ -378,7 +379,7 @@ def test_a_vm_that_cannot_be_resized_now_is_left_alone() -> None:
     assert story.answers(cu(1)).plans() == planned((), 8.0, frozen)
 
 
-def test_a_vm_that_is_opted_out_and_in_again_asks_before_it_grows() -> None:
+def test_opted_in_again_asks_before_growing() -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
     assert story.answers(cu(2)).plans().actions == (patches(cu(2), 1),)
@@ -390,7 +391,7 @@ def test_a_vm_that_is_opted_out_and_in_again_asks_before_it_grows() -> None:
     assert story.answers(cu(2)).plans().actions == (patches(cu(2), 3),)
 
 
-def test_an_answer_that_was_on_its_way_while_the_vm_was_opted_out_permits_nothing() -> None:
+def test_answer_during_opt_out_permits_nothing() -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
     story.sees(replace(vm(cu(1), version=2), resizable=False, enabled=False)).sees(vm(cu(1), version=3))
@@ -400,7 +401,7 @@ def test_an_answer_that_was_on_its_way_while_the_vm_was_opted_out_permits_nothin
     assert story.answers(cu(2)).state.scheduler.ceiling == cu(2)
 
 
-def test_losing_sight_of_the_vm_is_remembered_until_it_is_seen_again() -> None:
+def test_lost_vm_failure_lasts_until_seen() -> None:
     story = settled(1).happens(VmLost(Fault.VM_API, "gone")).at(2.0).happens(VmLost(Fault.VM_API, "gone"))
     lost = story.state.vm.lost
     assert lost is not None

@@ -115,7 +115,7 @@ def test_explain_tells_of_kills() -> None:
         "an exporter that begins to count",
     ],
 )
-def test_only_a_rise_within_a_boot_is_a_kill(
+def test_only_rise_within_boot_is_kill(
     counters: tuple[float | None, ...], boots: tuple[float, ...], total: int
 ) -> None:
     found, last = Kills(), boots[0]

@@ -52,7 +52,7 @@ def test_what_was_learned_is_forgotten_after_a_day() -> None:
     assert probing.floor is None
 
 
-def test_what_was_learned_is_forgotten_though_the_guest_shows_nothing_any_more() -> None:
+def test_forgets_floor_without_new_metrics() -> None:
     probing, blind = Probing(floor=floor(8)), replace(look(8), free=None)
     probing.observe(blind, Instant(DAY), POLICY)
     assert probing.keep > Bytes(0)
@@ -60,7 +60,7 @@ def test_what_was_learned_is_forgotten_though_the_guest_shows_nothing_any_more()
     assert (probing.floor, probing.keep) == (None, Bytes(0))
 
 
-def test_a_hurt_on_the_way_down_of_an_idle_guest_leaves_the_greater_floor_known() -> None:
+def test_harm_while_idle_keeps_greater_floor() -> None:
     probing = Probing(floor=floor(12))
     probing.observe(look(6, busy()), Instant(0.0), POLICY)
     probing.observe(look(4, busy()), Instant(1.0), POLICY)
@@ -70,7 +70,7 @@ def test_a_hurt_on_the_way_down_of_an_idle_guest_leaves_the_greater_floor_known(
     assert (probing.floor.size, probing.keep) == (gib(12), gib(6))
 
 
-def test_a_load_that_returns_right_after_an_idle_guest_was_shrunk_gets_its_memory_back_at_once() -> None:
+def test_load_after_idle_shrink_regains_memory() -> None:
     idle, thrashing = Cost(seconds=1.0), Cost(1.0, stalled=0.5, waited=0.5, work=0.2)
     probing = Probing(floor=floor(12, cores=4.0))
     for second in range(1000):
@@ -84,7 +84,7 @@ def test_a_load_that_returns_right_after_an_idle_guest_was_shrunk_gets_its_memor
     assert probing.keep == gib(12)
 
 
-def test_light_work_that_a_shrink_hurts_is_not_taken_for_idleness_again() -> None:
+def test_harmed_light_load_is_not_idle() -> None:
     light, hurt = Cost(seconds=1.0, work=0.2), Cost(1.0, stalled=0.5, waited=0.5, work=0.2)
     probing = Probing(floor=floor(12, cores=4.0))
     for second in range(1000):
@@ -97,7 +97,7 @@ def test_light_work_that_a_shrink_hurts_is_not_taken_for_idleness_again() -> Non
 
 
 @pytest.mark.parametrize(("fills", "kept"), [(True, 6), (False, 8)])
-def test_rereading_that_fills_unused_memory_again_is_no_lack_of_it(*, fills: bool, kept: float) -> None:
+def test_refilling_unused_memory_is_no_harm(*, fills: bool, kept: float) -> None:
     rereads = Cost(seconds=1.0, reread=2**25, read=2**25, stalled=0.5, waited=0.5, work=0.5)
     probing = Probing()
     probing.observe(look(8, busy(), free=2.5), Instant(0.0), POLICY)
@@ -107,7 +107,8 @@ def test_rereading_that_fills_unused_memory_again_is_no_lack_of_it(*, fills: boo
     assert probing.keep == gib(kept)
 
 
-def test_a_shrink_that_hurts_only_when_its_watch_is_over_is_taken_back_as_well() -> None:
+def test_late_harm_reverts_shrink() -> None:
+    """A shrink that hurts only after its watch is reverted, too."""
     probing = Probing()
     probing.observe(look(8, busy()), Instant(0.0), POLICY)
     for second in range(1, 200):
@@ -118,7 +119,7 @@ def test_a_shrink_that_hurts_only_when_its_watch_is_over_is_taken_back_as_well()
     assert probing.keep == gib(8)
 
 
-def test_two_shrinks_within_a_watch_are_taken_back_as_one() -> None:
+def test_shrinks_within_a_watch_revert_together() -> None:
     probing = Probing()
     for at, use in enumerate((8.0, 6.0, 5.0)):
         probing.observe(look(use, busy()), Instant(float(at)), POLICY)
@@ -127,7 +128,7 @@ def test_two_shrinks_within_a_watch_are_taken_back_as_one() -> None:
 
 
 @pytest.mark.parametrize(("shows", "taken_back"), [(True, 6.75), (False, 8)])
-def test_what_programs_need_soon_after_a_shrink_makes_it_a_mistake_as_far_as_is_known(
+def test_need_soon_after_shrink_reverts_it(
     *, shows: bool, taken_back: float
 ) -> None:
     probing = Probing()
@@ -138,7 +139,7 @@ def test_what_programs_need_soon_after_a_shrink_makes_it_a_mistake_as_far_as_is_
     assert (probing.floor.size, probing.keep) == (gib(taken_back), gib(taken_back))
 
 
-def test_a_little_more_for_programs_does_not_bring_back_all_that_once_held_nothing() -> None:
+def test_small_need_reverts_only_what_is_needed() -> None:
     probing = Probing()
     probing.observe(look(16, busy(), free=13), Instant(0.0), POLICY)
     probing.observe(look(3, busy(), need=2), Instant(1.0), POLICY)
@@ -147,7 +148,7 @@ def test_a_little_more_for_programs_does_not_bring_back_all_that_once_held_nothi
 
 
 @pytest.mark.parametrize(("most", "asked"), [(16, 3600.0), (4, 1.0)])
-def test_what_was_taken_is_not_asked_back_for_ever(most: float, asked: float) -> None:
+def test_claim_expires(most: float, asked: float) -> None:
     probing = Probing()
     probing.observe(look(8, busy(), most=most), Instant(0.0), POLICY)
     probing.observe(look(4, busy(), most=most), Instant(1.0), POLICY)
@@ -160,7 +161,8 @@ def test_what_was_taken_is_not_asked_back_for_ever(most: float, asked: float) ->
     assert probing.keep == gib(3.75)
 
 
-def test_a_return_that_programs_prevent_ends_when_the_growth_may_be_tried_again() -> None:
+def test_blocked_return_ends_at_next_try() -> None:
+    """Programs that fill the memory of a fruitless growth keep it only until the growth may be retried."""
     learned = Fruitless(gib(4), gib(8), Instant(0.0), 2, Instant(7200.0), 0.0)
     probing = Probing(fruitless=learned, recent=busy(stall=0.5).times(60))
     probing._returning = True
@@ -171,7 +173,7 @@ def test_a_return_that_programs_prevent_ends_when_the_growth_may_be_tried_again(
     assert isinstance(probing.trial, Growth)
 
 
-def test_an_hour_after_a_shrink_what_programs_need_is_news() -> None:
+def test_late_need_does_not_blame_shrink() -> None:
     probing = Probing()
     probing.observe(look(8, busy()), Instant(0.0), POLICY)
     probing.observe(look(6, busy()), Instant(1.0), POLICY)
@@ -179,7 +181,7 @@ def test_an_hour_after_a_shrink_what_programs_need_is_news() -> None:
     assert (probing.floor, probing.shrunk) == (None, None)
 
 
-def test_a_shrink_by_hand_ends_a_trial_to_grow() -> None:
+def test_manual_shrink_ends_growth_trial() -> None:
     probing = Probing(trial=Growth(gib(4), gib(6), busy(stall=0.5)), recent=busy(stall=0.5).times(60))
     probing.observe(look(4, busy(stall=0.5)), Instant(0.0), POLICY)
     assert probing.keep == gib(6)
@@ -187,13 +189,13 @@ def test_a_shrink_by_hand_ends_a_trial_to_grow() -> None:
     assert isinstance(probing.trial, Shrink)
 
 
-def test_memory_that_holds_nothing_is_given_back_without_waiting() -> None:
+def test_unused_memory_is_returned_at_once() -> None:
     probing = Probing()
     probing.observe(look(8, busy(), free=5), Instant(0.0), POLICY)
     assert probing.keep == gib(3.75)
 
 
-def test_what_a_guest_leaves_unused_although_it_rereads_is_its_kernels() -> None:
+def test_unused_memory_of_rereading_guest_is_kernel_reserve() -> None:
     rereads = Cost(seconds=1.0, reread=1e6, read=1e6, work=0.5)
     probing = Probing()
     for at in range(200):
@@ -205,7 +207,7 @@ def test_what_a_guest_leaves_unused_although_it_rereads_is_its_kernels() -> None
     assert gib(7.5) <= probing.keep < gib(8), "a step like any other"
 
 
-def test_nothing_is_taken_on_top_of_a_shrink_before_the_guest_has_answered() -> None:
+def test_no_second_shrink_before_verdict() -> None:
     probing, kept = Probing(), []
     for at, use, cost in ((0.0, 8, busy()), (1.0, 6, None), (2.0, 6, busy())):
         probing.observe(look(use, cost, free=2), Instant(at), POLICY)
@@ -220,14 +222,14 @@ def test_what_is_about_to_be_filled_is_kept() -> None:
     assert probing.keep == gib(6.75)
 
 
-def test_the_kernels_share_is_what_the_guest_does_not_report_and_no_less_than_is_allowed_for() -> None:
+def test_kernel_share_has_a_minimum() -> None:
     has, policy = cu(4), MemoryPolicy()
     assert kernel_share(GuestSample(), has, policy) == policy.kernel_allowance
     assert kernel_share(GuestSample(mem_total=gib(3.5)), has, policy) == gib(0.5)
     assert kernel_share(GuestSample(mem_total=gib(3.99)), has, policy) == policy.kernel_allowance
 
 
-def test_memory_in_use_includes_the_kernels_share_when_a_lowered_bound_takes_memory() -> None:
+def test_lowered_bound_spares_kernel_share() -> None:
     mib, cores = 2**20, MilliCpu(1000)
     has = Resources(cores, Bytes(4096 * mib))
     story = Story(Policy())
@@ -253,7 +255,7 @@ def test_memory_in_use_includes_the_kernels_share_when_a_lowered_bound_takes_mem
     assert [action.target.mem for action in story.acts() if isinstance(action, PatchVm)] == [Bytes(2176 * mib)]
 
 
-def test_a_remembered_size_that_does_not_help_is_forgotten() -> None:
+def test_fruitless_floor_is_forgotten() -> None:
     suffering = Cost(seconds=10.0, reread=GIB, read=GIB, stalled=5.0, waited=5.0, work=5.0)
     trial = Growth(gib(4), gib(8), suffering.times(6)).got(gib(8))
     trial.is_filled = True

@@ -28,7 +28,7 @@ def over(
     return Rates(1.0, 0.25, 0.0, 0.25, 0.0, mem_stall, io_stall, refaulted, read, written, span=2.0)
 
 
-def test_without_an_interval_or_any_witness_nothing_can_be_told() -> None:
+def test_no_cost_without_interval_or_metrics() -> None:
     assert cost(Rates()) is None
     assert cost(Rates(busy=1.0, span=1.0)) is None
 
@@ -37,7 +37,7 @@ def test_pressure_on_memory_alone_is_a_cost() -> None:
     assert cost(over(mem_stall=0.25)) == Cost(seconds=2.0, stalled=0.5, waited=0.5, work=1.0)
 
 
-def test_waiting_for_a_disk_is_blamed_on_rereading_as_far_as_the_traffic_was_that() -> None:
+def test_disk_waits_count_by_share_of_rereading() -> None:
     found = cost(over(io_stall=0.8, refaulted=2 * MIB, read=3 * MIB, written=MIB))
     assert found is not None
     assert (found.reread, found.read, found.stalled) == (4 * MIB, 6 * MIB, 0.8)
@@ -51,14 +51,14 @@ def test_a_trickle_of_rereading_costs_nothing() -> None:
     assert found.waited == pytest.approx(1.6)
 
 
-def test_a_guest_that_does_not_count_refaults_is_judged_by_all_that_it_read() -> None:
+def test_without_refaults_all_reads_count() -> None:
     found = cost(over(io_stall=0.5, read=MIB))
     assert found is not None
     assert found.reread == 2 * MIB
     assert found.stalled == pytest.approx(1.0)
 
 
-def test_no_task_waits_for_longer_than_the_time_there_is() -> None:
+def test_waiting_is_capped_at_the_interval() -> None:
     found = cost(over(mem_stall=0.9, io_stall=0.9, refaulted=MIB, read=MIB))
     assert found is not None
     assert (found.stalled, found.waited) == (2.0, 2.0)
@@ -87,7 +87,7 @@ def test_what_is_recent_fades() -> None:
     assert seen.seconds == pytest.approx(60.5, abs=0.1)
 
 
-def test_counters_that_went_back_or_are_missing_say_nothing_of_that_interval() -> None:
+def test_falling_or_missing_counters_give_no_cost() -> None:
     def at(second: float, refaulted: float | None) -> Seen:
         return Seen(GuestSample(refaulted=refaulted, read=refaulted, mem_free=Bytes(1)), Instant(second))
 

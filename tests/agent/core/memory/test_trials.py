@@ -37,20 +37,20 @@ def spent(seconds: float, reread: float = 0.0, stall: float = 0.0, cores: float 
         (NO_COST, spent(10, reread=0.3), Verdict.BAD),
     ],
 )
-def test_a_shrink_hurts_where_the_same_work_costs_more_than_a_budget(
+def test_shrink_is_bad_above_cost_budget(
     baseline: Cost, cost: Cost, verdict: Verdict
 ) -> None:
     trial = Shrink(gib(5), gib(4), Instant(0.0), baseline, cost)
     assert trial.verdict(POLICY) is verdict
 
 
-def test_what_was_read_for_the_first_time_and_is_reread_now_is_not_the_shrinks_fault() -> None:
+def test_first_reads_turned_rereads_spare_shrink() -> None:
     baseline = Cost(60.0, 0.0, 6.0 * GIB, 0.0, 30.0, 60.0)
     trial = Shrink(gib(5), gib(4), Instant(0.0), baseline, spent(180, reread=18, stall=0.5))
     assert trial.verdict(POLICY) is Verdict.GOOD
 
 
-def test_a_growth_that_was_not_permitted_is_given_up_once_nothing_is_reread_any_more() -> None:
+def test_unpermitted_growth_ends_without_rereading() -> None:
     trial = Growth(gib(4), gib(6), spent(60, stall=0.5))
     trial.sees(spent(1), gib(0), POLICY)
     assert trial.cost == NO_COST
@@ -80,13 +80,13 @@ def grown(size: float, most: float, after: Cost, free: float = 0.0) -> Verdict:
         (8, 8, spent(60, reread=5.9, stall=0.5), Verdict.BAD),
     ],
 )
-def test_a_growth_pays_where_it_brings_its_part_of_the_way_to_no_rereading(
+def test_growth_is_good_if_gain_is_proportional(
     size: float, most: float, after: Cost, verdict: Verdict
 ) -> None:
     assert grown(size, most, after) is verdict
 
 
-def test_memory_that_does_not_fill_is_judged_by_the_part_that_did() -> None:
+def test_growth_is_judged_by_filled_part() -> None:
     assert grown(6, 8, spent(60, reread=5.5, stall=0.5), free=1.9) is Verdict.GOOD
 
 
@@ -94,7 +94,7 @@ def test_a_growth_without_a_cost_before_brought_nothing() -> None:
     assert Growth(gib(4), gib(6), NO_COST).fell == 0.0
 
 
-def test_a_guest_suffers_where_it_waits_or_rereads_a_quarter_of_its_memory_within_a_watch() -> None:
+def test_guest_suffers_above_stall_or_turnover() -> None:
     assert not suffers(spent(9, stall=1.0), gib(4), POLICY)
     assert not suffers(spent(60, stall=0.05), gib(4), POLICY)
     assert suffers(spent(60, stall=0.05), gib(4), POLICY, 0.5)
@@ -103,7 +103,7 @@ def test_a_guest_suffers_where_it_waits_or_rereads_a_quarter_of_its_memory_withi
     assert suffers(spent(60, reread=0.34), gib(4), POLICY)
 
 
-def test_each_failure_doubles_the_wait_and_is_forgotten_in_time() -> None:
+def test_failures_double_the_wait_until_forgotten() -> None:
     hours = [next_try(tries, Instant(0.0), POLICY) / 3600 for tries in (1, 2, 3, 4, 5, 99)]
     assert hours == [1, 2, 4, 8, 8, 8]
     learned = Floor(gib(4), gib(3), Instant(10.0), 3, Instant(20.0), NO_COST, 1.0, Bytes(0))

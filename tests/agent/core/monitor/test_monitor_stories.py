@@ -53,12 +53,12 @@ def idle(story: Story, until: float) -> Story:
     return story
 
 
-def test_a_monitor_is_told_what_the_vm_has_when_it_joins() -> None:
+def test_joining_monitor_gets_the_size() -> None:
     story = monitored(2)
     assert explain(story.state, "default/vm-1", story.instant).monitor == MonitorView(2, "2Gi", None, None, None, 0, 0)
 
 
-def test_memory_goes_only_after_the_monitor_agreed_and_then_at_once() -> None:
+def test_shrink_waits_for_monitor() -> None:
     story = idle(monitored(2), 7.0)
     planned = story.plans()
     assert planned.because == "asking the guest's monitor before memory goes"
@@ -69,7 +69,7 @@ def test_memory_goes_only_after_the_monitor_agreed_and_then_at_once() -> None:
     assert story.plans().message is None, "what it agreed to is what it knows"
 
 
-def test_a_refused_shrink_keeps_the_memory_says_why_and_is_asked_again_later() -> None:
+def test_refused_shrink_keeps_memory_and_retries() -> None:
     story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), agrees(ok=False, status="programs use\n1 GiB"))
     assert story.plans().message is None
     assert story.plans().because == "keeping memory: the guest's monitor refused 1Gi: programs use 1 GiB"
@@ -86,7 +86,7 @@ def test_a_refused_shrink_keeps_the_memory_says_why_and_is_asked_again_later() -
     assert story.state.monitor.refusal is None
 
 
-def test_an_answer_that_is_none_keeps_the_memory_as_a_refusal_does() -> None:
+def test_failed_answer_counts_as_refusal() -> None:
     story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), None)
     assert story.plans().because == "keeping memory: the guest's monitor refused 1Gi: it could not answer"
 
@@ -98,7 +98,7 @@ def test_an_answer_without_a_question_changes_nothing() -> None:
     assert story.state.monitor == before
 
 
-def test_a_lower_bound_is_an_order_that_no_monitor_can_refuse() -> None:
+def test_monitor_cannot_refuse_lowered_bound() -> None:
     story = speaks(idle(monitored(4), 7.0), AskToShrink(cu(1)), agrees(ok=False))
     story.sees(vm(cu(4), version=2, high=2))
     patch = story.plans().actions[0]
@@ -106,7 +106,7 @@ def test_a_lower_bound_is_an_order_that_no_monitor_can_refuse() -> None:
     assert patch.target.mem == cu(2).mem
 
 
-def test_the_monitor_is_told_of_memory_when_it_is_there() -> None:
+def test_monitor_hears_of_memory_once_online() -> None:
     story = monitored(1).looks(used=1.0).at(2.0).looks(used=1.0)
     assert story.acts()[-1] == asks(cu(2), cu(1), 2, used=1.0)
     story.answers(cu(2)).acts()
@@ -128,20 +128,20 @@ def failing() -> Story:
     return speaks(idle(story, began + 5.0), TellGrown(cu(2)), None)
 
 
-def test_a_monitor_that_fails_to_take_memory_in_is_told_again_later_until_it_confirms() -> None:
+def test_failed_growth_message_is_repeated() -> None:
     """NeonVM's answers ``InternalError`` while its database is away, and would keep its file cache small for ever."""
     story = failing()
     speaks(idle(story, story.now + 10.0), TellGrown(cu(2)), CONFIRMED)
     assert story.state.monitor.untold is None
 
 
-def test_meanwhile_all_else_goes_on_and_what_it_agrees_to_it_need_not_be_told_again() -> None:
+def test_unconfirmed_growth_blocks_nothing_else() -> None:
     story = failing()
     speaks(idle(story, story.now + 9.0), AskToShrink(cu(1)), agrees())
     assert story.state.monitor.untold is None
 
 
-def test_a_shrink_that_was_agreed_to_and_is_not_wanted_any_more_is_taken_back() -> None:
+def test_agreed_shrink_can_be_withdrawn() -> None:
     story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), agrees())
     story.at(8.0).looks(used=1.0)
     assert story.plans().message == AskMonitor(TellGrown(cu(2)))
@@ -156,7 +156,7 @@ def shrinks(story: Story) -> bool:
     return any(isinstance(each, PatchVm) and each.target.mem < cu(2).mem for each in story.plans().actions)
 
 
-def test_a_monitor_that_has_been_gone_for_a_minute_leaves_everything_as_without_one() -> None:
+def test_monitor_gone_for_minute_is_ignored() -> None:
     """It refused, and its guest is too busy to answer, or it starts anew: that is no consent."""
     story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), agrees(ok=False))
     story.happens(GONE)
@@ -170,12 +170,12 @@ def test_a_monitor_that_has_been_gone_for_a_minute_leaves_everything_as_without_
     assert explain(story.state, "default/vm-1", story.instant).troubles == []
 
 
-def test_what_a_monitor_had_agreed_to_goes_although_it_is_gone() -> None:
+def test_agreed_shrink_survives_lost_monitor() -> None:
     story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), agrees()).happens(GONE)
     assert story.plans().actions[0] == patches(cu(1), 1)
 
 
-def test_a_monitor_that_comes_back_is_asked_again_and_may_refuse_again() -> None:
+def test_returning_monitor_is_asked_again() -> None:
     story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), agrees(ok=False)).happens(GONE)
     speaks(idle(story, 10.0).happens(MonitorJoined(2)), TellGrown(cu(2)), CONFIRMED)
     speaks(idle(story, 12.0), AskToShrink(cu(1)), agrees(ok=False))
@@ -183,7 +183,7 @@ def test_a_monitor_that_comes_back_is_asked_again_and_may_refuse_again() -> None
     assert shrinks(idle(story, 72.0)) is True
 
 
-def test_one_that_ends_with_each_question_keeps_the_memory_for_a_minute_in_all() -> None:
+def test_crashing_monitor_delays_shrink_for_one_minute() -> None:
     story = idle(monitored(2), 7.0)
     for until in (7.0, 30.0, 60.0):
         speaks(idle(story, until).happens(MonitorJoined(2)), TellGrown(cu(2)), CONFIRMED)
@@ -192,7 +192,7 @@ def test_one_that_ends_with_each_question_keeps_the_memory_for_a_minute_in_all()
     assert (shrinks(idle(story, 66.0)), shrinks(idle(story, 67.0))) == (False, True)
 
 
-def test_a_request_for_memory_is_answered_at_once_with_one_step_and_ends_by_itself() -> None:
+def test_memory_request_grows_one_step_and_expires() -> None:
     story = idle(monitored(1), 3.0).happens(MonitorSaid(UpscaleRequest(1))).happens(MonitorSaid(UpscaleRequest(3)))
     assert story.plans().because == "growing: the guest's monitor asks for memory"
     assert story.acts() == [asks(cu(2), cu(1), 2)]
@@ -203,7 +203,7 @@ def test_a_request_for_memory_is_answered_at_once_with_one_step_and_ends_by_itse
     assert idle(story, 13.0).plans().because == "asking the guest's monitor before memory goes"
 
 
-def test_a_load_that_the_monitor_reports_is_met_before_the_next_look() -> None:
+def test_load_report_grows_before_next_scrape() -> None:
     story = monitored(1).at(1.2).happens(MonitorSaid(LOAD))
     assert story.plans().because == (
         "growing: the guest's monitor reports a load: tasks waited 100% of the time, 3 runnable"
@@ -214,20 +214,20 @@ def test_a_load_that_the_monitor_reports_is_met_before_the_next_look() -> None:
     assert explain(story.state, "default/vm-1", story.instant).monitor.right_reports == 1
 
 
-def test_a_report_that_nothing_follows_is_counted_as_false() -> None:
+def test_unconfirmed_report_counts_as_false() -> None:
     story = idle(monitored(1).happens(MonitorSaid(LOAD)), 5.0)
     found = explain(story.state, "default/vm-1", story.instant).monitor
     assert (found.right_reports, found.false_reports, found.reports) == (0, 1, None)
 
 
-def test_new_connections_are_a_reason_to_begin_to_grow() -> None:
+def test_new_connections_start_growth() -> None:
     burst = replace_report(LOAD, cpu_busy=0.0, cpu_stall=0.0, new_processes=5)
     story = monitored(1).happens(MonitorSaid(burst))
     assert story.plans().because == ("growing: the guest's monitor reports a load: 5 new connections within a second")
     assert story.acts() == [asks(cu(2), cu(1), 2)], "no more than as much again"
 
 
-def test_what_connections_do_is_said_beside_what_the_vm_grows_for() -> None:
+def test_reason_mentions_connection_activity() -> None:
     grown = monitored(1).happens(MonitorSaid(replace_report(LOAD, active=3, waiting=1))).plans().because
     assert grown == (
         "growing: the guest's monitor reports a load: tasks waited 100% of the time, 3 runnable,"
@@ -242,12 +242,12 @@ def test_what_connections_do_is_said_beside_what_the_vm_grows_for() -> None:
     )
 
 
-def test_a_vm_that_has_all_it_may_have_has_no_alarms() -> None:
+def test_no_alarm_at_maximum() -> None:
     story = monitored(8).happens(MonitorSaid(LOAD))
     assert story.state.monitor.alarm is None
 
 
-def test_a_weaker_report_changes_nothing_and_a_stronger_one_does() -> None:
+def test_only_stronger_report_replaces_alarm() -> None:
     story = monitored(1).happens(MonitorSaid(replace_report(LOAD, cpu_stall=0.5)))
     first = story.state.monitor.alarm
     story.happens(MonitorSaid(replace_report(LOAD, cpu_stall=0.4)))
@@ -259,7 +259,8 @@ def test_a_weaker_report_changes_nothing_and_a_stronger_one_does() -> None:
     assert (second.before, second.need > first.need) == (first.before, True)
 
 
-def test_reports_are_ignored_by_policy_without_a_monitor_and_while_a_shrink_makes_noise() -> None:
+def test_reports_are_ignored() -> None:
+    """If the policy says so, without a monitor, and while the guest settles after a shrink."""
     silent = Story(replace(POLICY, monitor=MonitorPolicy(hold=POLICY.timing.settle.__class__(0.0))))
     silent.sees(vm(cu(1))).happens(MonitorJoined(2)).happens(MonitorSaid(LOAD))
     assert silent.state.monitor.alarm is None
@@ -273,7 +274,7 @@ def test_reports_are_ignored_by_policy_without_a_monitor_and_while_a_shrink_make
     assert shrinking.state.monitor.alarm is None
 
 
-def test_what_a_guest_says_is_shown_short_and_without_control_characters() -> None:
+def test_guest_text_is_cut_and_printable() -> None:
     assert printable("a\x1b[2Jb") == "a [2Jb"
     assert len(printable("x" * 5000)) == LONGEST_STATUS
 
@@ -302,7 +303,7 @@ MESSAGES = st.one_of(
 
 
 @given(st.lists(st.tuples(MESSAGES, st.floats(0.0, 2.0), st.booleans()), max_size=30))
-def test_whatever_a_monitor_says_its_vm_stays_within_its_bounds_and_its_permit(
+def test_monitor_cannot_exceed_bounds_or_permit(
     steps: list[tuple[MonitorSaid, float, bool]],
 ) -> None:
     story = settled(2)
