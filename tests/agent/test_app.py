@@ -49,9 +49,7 @@ def environment(tmp_path: Path, port: int, **more: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     "more", [{}, {"AGENT_MODE": "node", "NODE_NAME": "node-1"}, {"SCHEDULER_URL": "https://127.0.0.1:1"}]
 )
-async def test_serves_and_stops_without_any_backend(
-    tmp_path: Path, more: dict[str, str]
-) -> None:
+async def test_serves_and_stops_without_any_backend(tmp_path: Path, more: dict[str, str]) -> None:
     port, stop, log = free_port(), asyncio.Event(), Lines()
     settings = read_settings([], environment(tmp_path, port, **more))
     async with asyncio.TaskGroup() as tasks, plain_client() as http:
@@ -79,9 +77,7 @@ async def test_sigterm_exits_zero(tmp_path: Path) -> None:
     assert json.loads(rest[-1])["msg"] == "agent stopped"
 
 
-def test_invalid_settings_exit_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_settings_exit_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["autoscaler-agent"])
     monkeypatch.setenv("AGENT_MODE", "both")
     with pytest.raises(SystemExit) as caught:

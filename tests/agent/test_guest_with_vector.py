@@ -93,9 +93,7 @@ async def sizes(fixture: RunnerFixture, seconds: int) -> list[Resources]:
 
 
 @KINDS
-async def test_vector_guest_grows_and_shrinks(
-    every: float, is_stamped: bool
-) -> None:
+async def test_vector_guest_grows_and_shrinks(every: float, is_stamped: bool) -> None:
     fixture, guest = RunnerFixture(), VectorGuest(every, is_stamped)
     scraped(fixture, guest)
     within = 2 * int(every) + 2
@@ -108,9 +106,7 @@ async def test_vector_guest_grows_and_shrinks(
 
 
 @KINDS
-async def test_vector_sampling_keeps_steady_size(
-    every: float, is_stamped: bool
-) -> None:
+async def test_vector_sampling_keeps_steady_size(every: float, is_stamped: bool) -> None:
     fixture, guest = RunnerFixture(), VectorGuest(every, is_stamped)
     guest.load(0.2, -90.0)
     scraped(fixture, guest)

@@ -45,9 +45,7 @@ async def test_standby_reports_lag_and_sessions() -> None:
         (unreachable(), Fault.NETWORK, f"the guest's database at {URL} cannot be reached"),
     ],
 )
-async def test_unusable_answer_names_the_fault(
-    http: httpx.AsyncClient, fault: Fault, reason: str
-) -> None:
+async def test_unusable_answer_names_the_fault(http: httpx.AsyncClient, fault: Fault, reason: str) -> None:
     with pytest.raises(PortError) as caught:
         await look(http)
     assert (caught.value.fault, caught.value.reason[: len(reason)]) == (fault, reason)

@@ -41,9 +41,7 @@ async def watched(answer: Answer) -> list[tuple[str, dict[str, object]]]:
         (500, PortError, Fault.VM_API),
     ],
 )
-async def test_status_code_names_the_fault(
-    status: int, kind: type[PortError], fault: Fault
-) -> None:
+async def test_status_code_names_the_fault(status: int, kind: type[PortError], fault: Fault) -> None:
     body = {"kind": "Status", "message": "spec.guest.cpus.use: too much"}
     with pytest.raises(PortError) as caught:
         await api(client(lambda _: httpx.Response(status, json=body))).merge_patch("/thing", {})

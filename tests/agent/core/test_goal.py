@@ -178,9 +178,7 @@ def test_goal_is_greatest_part_per_resource() -> None:
         (250, 3.0, True),
     ],
 )
-def test_after_shrink_waiting_needs_runnable_tasks(
-    has: int, runnable: float | None, counts: bool
-) -> None:
+def test_after_shrink_waiting_needs_runnable_tasks(has: int, runnable: float | None, counts: bool) -> None:
     size, over = Resources(MilliCpu(has), Bytes(4 * GIB)), Rates(busy=0.9 * has / 1000, cpu_stall=1.0)
     found = goal(replace(QUIET, runnable=runnable), over, size, POLICY, settling=True)
     assert any(part.name == "cpu waiting" and part.need for part in found.parts) == counts
@@ -223,9 +221,7 @@ def test_after_shrink_memory_stall_needs_full_memory(free_mib: int, counts: bool
         "all of it stolen",
     ],
 )
-def test_after_shrink_kernel_time_counts_with_programs(
-    over: Rates, counts: float
-) -> None:
+def test_after_shrink_kernel_time_counts_with_programs(over: Rates, counts: float) -> None:
     found = goal(QUIET, over, ONE, POLICY, settling=True)
     assert found.cpu == MilliCpu.cores(counts / 0.5)
     assert found.kept.cpu == MilliCpu(1600)

@@ -25,9 +25,7 @@ from tests.agent.core.story import GIB, POLICY, Story, asks, cu, holding, planne
         (cu(0.5), "the permit (125m cpu, 512Mi) is below what the VM uses (250m cpu, 1Gi)"),
     ],
 )
-def test_impossible_permit_is_rejected_and_retried(
-    permit: Resources, complaint: str
-) -> None:
+def test_impossible_permit_is_rejected_and_retried(permit: Resources, complaint: str) -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
     story.answers(permit)

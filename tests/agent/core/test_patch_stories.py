@@ -199,9 +199,7 @@ def test_first_object_may_be_restored() -> None:
     "outcome", [PatchConflicted(), PatchFailed(Fault.NETWORK, "away", refused=False)], ids=["conflict", "no answer"]
 )
 @pytest.mark.parametrize("is_seen_first", [True, False])
-def test_restore_settles_pending_patch(
-    outcome: PatchConflicted | PatchFailed, *, is_seen_first: bool
-) -> None:
+def test_restore_settles_pending_patch(outcome: PatchConflicted | PatchFailed, *, is_seen_first: bool) -> None:
     story = settled(4)
     story.sees(vm(cu(4), version=7))
     for second in range(1, 6):

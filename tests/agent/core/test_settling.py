@@ -57,9 +57,7 @@ def test_idle_vm_shrinks_to_minimum_monotonically(policy: Policy, noise: float) 
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("load", [0.85, 1.2, 2.0])
 @pytest.mark.parametrize("noise", [0.0, 0.5, 1.0, 2.0, 3.0])
-def test_load_after_shrink_regains_size_in_two_scrapes(
-    noise: float, load: float, times: int
-) -> None:
+def test_load_after_shrink_regains_size_in_two_scrapes(noise: float, load: float, times: int) -> None:
     guest = shrunk(SHORT, noise, times).look()
     had = guest.sizes[-2]
     assert not had.within(guest.size)

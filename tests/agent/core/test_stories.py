@@ -203,9 +203,7 @@ def test_rounding_denial_does_not_loop() -> None:
     ],
     ids=["refused", "stands by", "not reached"],
 )
-def test_failed_requests_back_off(
-    failed: AskFailed, expected: list[float]
-) -> None:
+def test_failed_requests_back_off(failed: AskFailed, expected: list[float]) -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
     story.at(1.1).happens(failed)

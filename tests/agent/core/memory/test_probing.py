@@ -128,9 +128,7 @@ def test_shrinks_within_a_watch_revert_together() -> None:
 
 
 @pytest.mark.parametrize(("shows", "taken_back"), [(True, 6.75), (False, 8)])
-def test_need_soon_after_shrink_reverts_it(
-    *, shows: bool, taken_back: float
-) -> None:
+def test_need_soon_after_shrink_reverts_it(*, shows: bool, taken_back: float) -> None:
     probing = Probing()
     for at, use, need in ((0.0, 8, 0.0), (1.0, 6, 0.0), (1000.0, 6, 6.6)):
         seen = look(use, busy(), need=need)

@@ -37,9 +37,7 @@ def spent(seconds: float, reread: float = 0.0, stall: float = 0.0, cores: float 
         (NO_COST, spent(10, reread=0.3), Verdict.BAD),
     ],
 )
-def test_shrink_is_bad_above_cost_budget(
-    baseline: Cost, cost: Cost, verdict: Verdict
-) -> None:
+def test_shrink_is_bad_above_cost_budget(baseline: Cost, cost: Cost, verdict: Verdict) -> None:
     trial = Shrink(gib(5), gib(4), Instant(0.0), baseline, cost)
     assert trial.verdict(POLICY) is verdict
 
@@ -80,9 +78,7 @@ def grown(size: float, most: float, after: Cost, free: float = 0.0) -> Verdict:
         (8, 8, spent(60, reread=5.9, stall=0.5), Verdict.BAD),
     ],
 )
-def test_growth_is_good_if_gain_is_proportional(
-    size: float, most: float, after: Cost, verdict: Verdict
-) -> None:
+def test_growth_is_good_if_gain_is_proportional(size: float, most: float, after: Cost, verdict: Verdict) -> None:
     assert grown(size, most, after) is verdict
 
 
