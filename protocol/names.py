@@ -96,8 +96,8 @@ LABEL_MACHINE: Final = "node.kubernetes.io/instance-type"
 LABEL_MACHINE_OLD: Final = "beta.kubernetes.io/instance-type"
 """On a Node: its instance type, and the name under which old clusters say it."""
 
-GPU_SUFFIX: Final = "/gpu"
-"""Vendors call their GPUs ``VENDOR/gpu`` among a node's amounts and a pod's requests."""
+LABEL_NODE_GROUP: Final = "autoscaling.neon.tech/node-group"
+"""On a Node: the group that it belongs to, as a price table names it, if no label of its cloud says so."""
 
 SCHEDULER_NAME: Final = "autoscale-scheduler"
 """The ``schedulerName`` of pods that our extender places."""

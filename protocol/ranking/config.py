@@ -86,7 +86,7 @@ class ScoreCurve(Section, frozen=True):
 
 
 class RankingConfig(Section, frozen=True):
-    """The ranking section of a configuration file. ``node_prices`` is keyed by instance type or node group."""
+    """The ranking section of a configuration file. ``node_prices`` has keys as ``price_keys`` makes them."""
 
     prices: Prices = Prices()
     node_prices: dict[str, float] = {}

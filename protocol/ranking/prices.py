@@ -1,4 +1,4 @@
-"""What things cost per hour: a node by its table, a pod as if on a machine that fits it perfectly (S2.1)."""
+"""Prices per hour: of a node from a table, of a pod as on a machine that fits it perfectly (S2.1)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MIB = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a pod asks for, or what a node offers. Storage is local storage in GB."""
+    """What a pod requests, or what a node offers. ``gpus`` counts accelerators of any kind, storage is local, in GB."""
 
     resources: Resources
     gpus: int = 0
@@ -45,7 +45,7 @@ def damper_price(config: RankingConfig) -> float:
 
 
 def node_price(names: tuple[str, ...], needs: Needs, config: RankingConfig) -> float:
-    """The price per hour of a node: the table's for the first known of ``names`` (group, type), else of its parts.
+    """The price per hour of a node: the table's for the first known of ``names`` (``price_keys``), else of its parts.
 
     >>> config = RankingConfig(node_prices={"m5": 0.5})
     >>> node_price(("group", "m5"), Needs(Resources.parse(2, "8Gi")), config)
@@ -55,3 +55,15 @@ def node_price(names: tuple[str, ...], needs: Needs, config: RankingConfig) -> f
         if name in config.node_prices:
             return config.node_prices[name]
     return perfect_price(needs, config)
+
+
+def is_estimated(names: tuple[str, ...], config: RankingConfig) -> bool:
+    """Return True if there is a price table and it has none of ``names``.
+
+    The price of the node's parts may then be in another currency: it compares with that of no node in the table (S2.5).
+
+    >>> config = RankingConfig(node_prices={"m5": 0.5})
+    >>> is_estimated(("group", "m5"), config), is_estimated(("m6",), config), is_estimated(("m6",), RankingConfig())
+    (False, True, False)
+    """
+    return bool(config.node_prices) and config.node_prices.keys().isdisjoint(names)

@@ -20,7 +20,8 @@ from typing import Any, Final, Protocol, TypeVar
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_PERMIT_WRITER
 from protocol.permits import decode_writer
-from protocol.ranking.prices import Needs, node_price
+from protocol.ranking.config import DEAREST
+from protocol.ranking.prices import Needs, is_estimated, node_price
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 from protocol.virtual_machine import VirtualMachine
@@ -43,8 +44,11 @@ EVERY_KIND: Final = frozenset({NODES.name, PODS.name, VMS.name, MIGRATIONS.name}
 
 
 def node_facts(node: ClusterNode, settings: SchedulerSettings) -> NodeFacts:
-    """What the ledger is told of a node: its policy and its price are the settings' (S2.1)."""
-    price = node_price((node.name, node.machine), Needs(node.allocatable, node.gpus), settings.ranking)
+    """A node with the policy and the price of the settings (S2.1). One that the price table lacks comes last (S2.5)."""
+    keys = (node.name, *node.price_keys)
+    price = node_price(keys, Needs(node.allocatable, node.gpus), settings.ranking)
+    if is_estimated(keys, settings.ranking):
+        price += DEAREST
     return node.facts(settings.policy_of(node.name), price)
 
 

@@ -17,14 +17,9 @@ import msgspec
 from protocol.field_errors import field_message
 from protocol.kubernetes.objects import JsonObject
 from protocol.messages import ObjectName
-from protocol.names import (
-    GPU_SUFFIX,
-    LABEL_MACHINE,
-    LABEL_MACHINE_OLD,
-    VM_GROUP,
-    VM_PLURAL,
-    VM_VERSION,
-)
+from protocol.names import VM_GROUP, VM_PLURAL, VM_VERSION
+from protocol.ranking.accelerators import is_accelerator
+from protocol.ranking.price_keys import price_keys
 from protocol.units import ZERO, Resources
 from protocol.virtual_machine import VirtualMachine
 from protocol.wire.wire_quantities import cpu_from_wire, mem_from_wire
@@ -65,12 +60,12 @@ class _Node(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """A node as the API has it, before the settings say how it is to be kept. ``machine`` is its instance type."""
+    """A node as the API has it, before the settings apply. ``price_keys`` are those of its labels."""
 
     name: str
     allocatable: Resources
     is_open: bool = True
-    machine: str = ""
+    price_keys: tuple[str, ...] = ()
     gpus: int = 0
     traits: NodeTraits = PLAIN_NODE
     capacity: Resources = ZERO
@@ -114,7 +109,7 @@ def _cluster_node(found: _Node) -> ClusterNode:
         name=found.metadata.name,
         allocatable=_amounts(*held),
         is_open=not spec.unschedulable,
-        machine=labels.get(LABEL_MACHINE) or labels.get(LABEL_MACHINE_OLD, ""),
+        price_keys=price_keys(labels),
         gpus=_gpus(*held),
         traits=node_traits(labels, spec.taints, status.conditions, other_resources(held[1])),
         capacity=_amounts("status.capacity", status.capacity),
@@ -122,7 +117,7 @@ def _cluster_node(found: _Node) -> ClusterNode:
 
 
 def _gpus(path: str, held: Amounts | None) -> int:
-    gpus = [(name, count) for name, count in (held or {}).items() if name.endswith(GPU_SUFFIX)]
+    gpus = [(name, count) for name, count in (held or {}).items() if is_accelerator(name)]
     return sum(mem_from_wire(f"{path}.{name}", count).value for name, count in gpus)
 
 

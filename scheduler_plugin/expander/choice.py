@@ -3,6 +3,7 @@
 Rules that hold here:
 
 - A group that failed to bring nodes comes after every group that did not, whatever the ranks.
+- A group whose type the price table lacks comes after those with a price in it, however cheap its parts seem.
 - A group that cannot be judged (no price, no readable node) comes after every sound group that can.
 - Ties are kept, except to find out which of several suspects fails (``failures``).
 - If something was offered, something is passed on.
@@ -13,13 +14,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose
+from typing import NamedTuple
 
 from protocol.units import Instant
 from scheduler_plugin.expander.failures import Failures
 from scheduler_plugin.expander.scaleup import ScaleUp, ScaleUpOption
 
-Judgement = float | str
-"""An option's rank (lower is better), or why it has none."""
+
+class Rank(NamedTuple):
+    """An option's rank (lower is better); ``is_estimated`` if there is a price table and it lacks the node."""
+
+    is_estimated: bool
+    value: float
+
+
+Judgement = Rank | str
+"""An option's rank, or why it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +56,7 @@ def _best(
 ) -> tuple[list[ScaleUpOption], str]:
     sound = [option for option in offered if not failures.demoted(option.group, now)]
     for options, note in ((sound, ""), (offered, "every group has failed lately, ")):
-        ranks = {o.group: rank for o in options if isinstance(rank := judgements[o.group], float)}
+        ranks = {o.group: rank for o in options if isinstance(rank := judgements[o.group], Rank)}
         if ranks:
             return _lowest(options, ranks, failures, now, note)
         if options:
@@ -56,10 +66,16 @@ def _best(
 
 
 def _lowest(
-    options: Sequence[ScaleUpOption], ranks: Mapping[str, float], failures: Failures, now: Instant, note: str
+    options: Sequence[ScaleUpOption], ranks: Mapping[str, Rank], failures: Failures, now: Instant, note: str
 ) -> tuple[list[ScaleUpOption], str]:
     lowest = min(ranks.values())
-    tied = [group for group, rank in ranks.items() if isclose(rank, lowest, rel_tol=1e-9)]
+    tied = [group for group, rank in ranks.items() if _is_equal(rank, lowest)]
     chosen = set(failures.one_of(tied, now))
-    why = f"{note}rank {lowest:.4g} is the lowest of {len(ranks)}"
+    why = f"{note}rank {lowest.value:.4g} is the lowest of {len(ranks)}"
+    if lowest.is_estimated:
+        why += " (from the price of its parts: the price table has no price for any of them)"
     return [option for option in options if option.group in chosen], why
+
+
+def _is_equal(one: Rank, other: Rank) -> bool:
+    return one.is_estimated == other.is_estimated and isclose(one.value, other.value, rel_tol=1e-9)

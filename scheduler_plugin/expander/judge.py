@@ -1,22 +1,24 @@
-"""The rank of every option of a question, by the shared ranking library, or why it has none (S2.1-S2.7)."""
+"""Rank the options of a request with the shared ranking library, or say why one cannot be ranked (S2.1-S2.7)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from protocol.ranking.config import RankingConfig
-from protocol.ranking.prices import node_price
+from protocol.ranking.prices import is_estimated, node_price
 from protocol.ranking.rank import Option, rank_options
-from scheduler_plugin.expander.choice import Judgement
+from scheduler_plugin.expander.choice import Judgement, Rank
 from scheduler_plugin.expander.scaleup import NodeShape, ScaleUp, ScaleUpOption
 
 
 def judge(config: RankingConfig, cluster_nodes: Callable[[], int | None], scale_up: ScaleUp) -> Mapping[str, Judgement]:
-    """Every option's group with its rank (lower is better) or with why it has none.
+    """The rank of each option's group, or why it has none.
 
-    A node's price is the table's for the group or the machine type, otherwise that of its parts.
+    A node costs what the table says of its group, its pool or its machine type. If the table has none of these, the
+    price of its parts only ranks it among others that the table lacks.
     """
     options: list[Option] = []
+    estimates: set[str] = set()
     judged: dict[str, Judgement] = {}
     for offered in scale_up.options:
         shape = scale_up.shapes.get(offered.group)
@@ -25,10 +27,15 @@ def judge(config: RankingConfig, cluster_nodes: Callable[[], int | None], scale_
             judged[offered.group] = why_not
             continue
         judged[offered.group] = "its rank is no number"
-        price = node_price((offered.group, shape.machine), shape.offers, config)
+        names = (offered.group, *shape.price_keys)
+        if is_estimated(names, config):
+            estimates.add(offered.group)
         pods = tuple([pod.needs for pod in offered.pods])
+        price = node_price(names, shape.offers, config)
         options.append(Option(offered.group, offered.nodes, shape.offers, price, pods))
-    judged |= {ranked.option.group: ranked.rank for ranked in rank_options(options, cluster_nodes(), config)}
+    for ranked in rank_options(options, cluster_nodes(), config):
+        group = ranked.option.group
+        judged[group] = Rank(group in estimates, ranked.rank)
     return judged
 
 

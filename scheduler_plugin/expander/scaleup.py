@@ -21,9 +21,9 @@ class PodNeeds:
 
 @dataclass(frozen=True, slots=True)
 class NodeShape:
-    """A node that a group would add. ``machine`` is its instance type, empty where its labels do not say."""
+    """A node that a group would add. ``price_keys`` are those of its labels, most specific first; empty if none."""
 
-    machine: str
+    price_keys: tuple[str, ...]
     offers: Needs
 
 

@@ -14,7 +14,8 @@ from typing import Final, TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 
-from protocol.names import GPU_SUFFIX, LABEL_MACHINE, LABEL_MACHINE_OLD
+from protocol.ranking.accelerators import is_accelerator
+from protocol.ranking.price_keys import price_keys
 from protocol.ranking.prices import Needs
 from protocol.units import ZERO, Bytes, MilliCpu, QuantityError, Resources
 from scheduler_plugin.expander.messages import (
@@ -100,9 +101,9 @@ class _Reader:
         return shapes
 
     def _shape(self, node: NodeMessage) -> NodeShape:
-        labels = node.metadata.labels
-        machine = labels.get(LABEL_MACHINE) or labels.get(LABEL_MACHINE_OLD) or ""
-        return NodeShape(machine, self._amounts(node.status.capacity or node.status.allocatable))
+        return NodeShape(
+            price_keys(node.metadata.labels), self._amounts(node.status.capacity or node.status.allocatable)
+        )
 
     def _pod(self, body: bytes) -> PodNeeds:
         pod = cast("PodMessage", _parse("Pod", body))
@@ -144,7 +145,7 @@ class _Reader:
                 mem = self._bytes[amounts[name].string]
             elif name == LOCAL_STORAGE:
                 storage = self._bytes[amounts[name].string]
-            elif name.endswith(GPU_SUFFIX):
+            elif is_accelerator(name):
                 gpus += self._bytes[amounts[name].string].value
         return Needs(Resources(cpu, mem), gpus, storage.value / GB)
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any, Final
 
-from protocol.names import GPU_SUFFIX, LABEL_MACHINE
+from protocol.ranking.accelerators import is_accelerator
 from protocol.ranking.config import Damper, PreferredSize, Prices, RankingConfig
+from protocol.ranking.price_keys import price_keys
 from protocol.ranking.prices import MIB, Needs, damper_price, perfect_price
 from protocol.ranking.rank import (
     Option,
@@ -119,19 +120,19 @@ def read_request(case: Case) -> dict[str, Any]:
             [option.group, option.nodes, [[pod.key.rpartition("/")[2], *_amounts(pod.needs)] for pod in option.pods]]
             for option in asked.options
         ],
-        "nodes": {group: [shape.machine, *_amounts(shape.offers)] for group, shape in asked.shapes.items()},
+        "nodes": {group: [list(shape.price_keys), *_amounts(shape.offers)] for group, shape in asked.shapes.items()},
     }
 
 
 def expected_request(case: Case) -> dict[str, Any]:
-    """What a decision needs of the expected request: sizes, counts, and the machine type among the labels."""
+    """What a decision needs of the expected request: sizes, counts, and the price keys among the labels."""
     return {
         "options": [
             [option["nodeGroupId"], option["nodeCount"], [[pod["name"], *_parsed(pod)] for pod in option["pods"]]]
             for option in case.expected["options"]
         ],
         "nodes": {
-            group: [node.get("labels", {}).get(LABEL_MACHINE, ""), *_parsed(node)]
+            group: [list(price_keys(node.get("labels", {}))), *_parsed(node)]
             for group, node in case.expected["nodes"].items()
         },
     }
@@ -145,7 +146,7 @@ def _parsed(thing: Mapping[str, Any]) -> list[float]:
     """The amounts of a pod or node, as ``_amounts``."""
     amounts = thing.get("requests") or thing.get("capacity") or thing.get("allocatable") or {}
     resources = Resources.parse(amounts.get("cpu", 0), amounts.get("memory", 0))
-    gpus = sum(int(amounts[name]) for name in amounts if name.endswith(GPU_SUFFIX))
+    gpus = sum(int(amounts[name]) for name in amounts if is_accelerator(name))
     return _amounts(Needs(resources, gpus, Bytes.parse(amounts.get(LOCAL_STORAGE, 0)).value / GB))
 
 
@@ -153,7 +154,7 @@ _NOT_FOR_A_DECISION: Final = {
     "expected.options.*.debug": "the autoscaler's own words",
     "expected.options.*.annotations.*": "a pod is ranked by its requests",
     "expected.nodes.*.name": "a node is ranked by its group",
-    "expected.nodes.*.labels.*": "only the machine type among the labels has a price",
+    "expected.nodes.*.labels.*": "only some labels are keys of a price table",
     "expected.nodes.*.allocatable.*": "a price is for what the node has",
 }
 

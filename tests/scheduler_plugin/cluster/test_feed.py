@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from protocol.ranking.config import DEAREST
 from protocol.units import Resources
 from scheduler_plugin.cluster.feed import node_facts
 from scheduler_plugin.cluster.translate import ClusterNode
@@ -25,12 +26,21 @@ SIZE = Resources.parse(4, "16Gi")
 @pytest.mark.parametrize(
     ("node", "price"),
     [
-        (ClusterNode("big", SIZE, machine="m5.xlarge"), 3.2),
-        (ClusterNode("other", SIZE, machine="m5.xlarge"), 0.192),
-        (ClusterNode("other", SIZE, machine="m5.unknown"), 24.0),
-        (ClusterNode("other", SIZE, is_open=False, gpus=1), 34.0),
+        (ClusterNode("big", SIZE, price_keys=("m5.xlarge",)), 3.2),
+        (ClusterNode("other", SIZE, price_keys=("m5.xlarge",)), 0.192),
+        (ClusterNode("other", SIZE, price_keys=("pool", "m5.xlarge/spot", "m5.xlarge")), 0.192),
+        (ClusterNode("other", SIZE, price_keys=("m5.unknown",)), DEAREST + 24.0),
+        (ClusterNode("other", SIZE, is_open=False, gpus=1), DEAREST + 34.0),
     ],
 )
-def test_a_nodes_price_is_that_of_its_name_else_of_its_type_else_of_its_parts(node: ClusterNode, price: float) -> None:
+def test_node_price_by_name_type_or_parts(node: ClusterNode, price: float) -> None:
+    """A node that the table lacks comes after all others, as its parts may be priced in another currency."""
     expected = NodeFacts(node.name, SIZE, SETTINGS.policy_of(node.name), node.is_open, price)
     assert node_facts(node, SETTINGS) == expected
+
+
+def test_node_price_of_parts_without_table() -> None:
+    without = parse_settings(
+        "{nodeDefaults: {computeUnit: {vCPUs: 1, mem: 4Gi}}, ranking: {prices: {cpu: 2, memGib: 1, gpu: 10}}}"
+    )
+    assert node_facts(ClusterNode("n", SIZE, gpus=1), without).price == 34.0

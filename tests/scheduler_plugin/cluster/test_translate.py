@@ -118,12 +118,12 @@ def test_a_node_is_what_it_says_is_allocatable() -> None:
 
 
 @pytest.mark.parametrize("label", ["node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"])
-def test_a_node_says_its_instance_type_and_its_gpus(label: str) -> None:
+def test_node_price_keys_and_accelerators(label: str) -> None:
     obj = node("n1")
-    obj["metadata"]["labels"] = {label: "m5.xlarge"}
-    obj["status"]["allocatable"] |= {"nvidia.com/gpu": "2", "amd.com/gpu": 1}
+    obj["metadata"]["labels"] = {label: "m5.xlarge", "karpenter.sh/nodepool": "cheap"}
+    obj["status"]["allocatable"] |= {"nvidia.com/gpu": "2", "habana.ai/gaudi": 1, "vpc.amazonaws.com/pod-eni": "9"}
     found = read_node(obj)
-    assert (found.machine, found.gpus) == ("m5.xlarge", 3)
+    assert (found.price_keys, found.gpus) == (("cheap", "m5.xlarge"), 3)
 
 
 def test_what_is_no_node_is_refused() -> None:

@@ -136,7 +136,7 @@ async def test_each_new_content_is_taken_in_or_refused_once(settings: Path, capl
 
 
 async def test_new_prices_change_the_answers_of_a_running_expander(settings: Path) -> None:
-    dear_dwarf = LOOPBACK[:-2] + ", ranking: {nodePrices: {m-2: 99}}, failures: {grace: 9}}\n"
+    dear_dwarf = LOOPBACK[:-2] + ", ranking: {nodePrices: {m-2: 99, m-32: 1}}, failures: {grace: 9}}\n"
     clock = _Ticking()
     async with serving(settings, clock, {}) as at, grpc.aio.insecure_channel(f"127.0.0.1:{at.port}") as channel:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD)

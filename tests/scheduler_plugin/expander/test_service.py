@@ -14,7 +14,7 @@ import pytest
 
 from protocol.ranking.config import RankingConfig
 from protocol.runtime.tls_files import Parts, TlsFilesError
-from scheduler_plugin.expander.choice import Judgement
+from scheduler_plugin.expander.choice import Judgement, Rank
 from scheduler_plugin.expander.failures import FailureRules, Failures
 from scheduler_plugin.expander.judge import judge
 from scheduler_plugin.expander.messages import METHOD
@@ -39,7 +39,7 @@ def asked(groups: str, *, legacy: bool = False) -> bytes:
 
 def by_name(scale_up: ScaleUp) -> Mapping[str, Judgement]:
     """The earlier in the alphabet, the better."""
-    return {each.group: float(ord(each.group)) for each in scale_up.options}
+    return {each.group: Rank(False, ord(each.group)) for each in scale_up.options}
 
 
 def failing(scale_up: ScaleUp) -> Mapping[str, Judgement]:

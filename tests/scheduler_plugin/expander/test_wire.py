@@ -19,6 +19,7 @@ from tests.scheduler_plugin.expander.questions import (
     node,
     option,
     pod,
+    quantities,
     question,
 )
 
@@ -38,8 +39,8 @@ def test_both_generations_say_the_same(legacy: bool) -> None:
     assert decode_scale_up(body) == ScaleUp(
         options=(ScaleUpOption("a", 3, (first, second)), ScaleUpOption("b", 1, (first,))),
         shapes={
-            "a": NodeShape("m-4", Needs(Resources.parse(4, "16Gi"))),
-            "b": NodeShape("g-8", Needs(Resources.parse(8, "32Gi"), gpus=1)),
+            "a": NodeShape(("m-4",), Needs(Resources.parse(4, "16Gi"))),
+            "b": NodeShape(("g-8",), Needs(Resources.parse(8, "32Gi"), gpus=1)),
         },
         problems={},
     )
@@ -52,7 +53,7 @@ def test_a_release_between_the_generations_sends_both_and_the_newer_counts() -> 
     ) + field(2, field(1, "a") + field(2, machine("old", "1", "1Gi")))
     scale_up = decode_scale_up(body)
     assert [needs.key for needs in scale_up.options[0].pods] == ["default/new"]
-    assert scale_up.shapes["a"].machine == "new"
+    assert scale_up.shapes["a"].price_keys == ("new",)
 
 
 @pytest.mark.parametrize(
@@ -83,15 +84,15 @@ def test_local_storage_is_read_of_pods_and_nodes_in_gigabytes() -> None:
         question([option("a", 1, [body, pod("q", overhead=storage)])], {"a": node("n", {}, storage, {})})
     )
     assert [each.needs for each in asked.options[0].pods] == [Needs(ZERO, 0, 80.0), Needs(ZERO, 0, 30.0)]
-    assert asked.shapes == {"a": NodeShape("", Needs(ZERO, 0, 30.0))}
+    assert asked.shapes == {"a": NodeShape((), Needs(ZERO, 0, 30.0))}
 
 
 def test_a_node_may_say_its_machine_in_an_older_label_or_not_at_all() -> None:
     old = node("n", {"beta.kubernetes.io/instance-type": "m-1"}, {}, {"cpu": "1", "memory": "1Gi"})
     shapes = decode_scale_up(question([], {"old": old, "bare": node("n", {}, {"cpu": "2"}, {"cpu": "1"})})).shapes
     assert shapes == {
-        "old": NodeShape("m-1", Needs(Resources.parse(1, "1Gi"))),
-        "bare": NodeShape("", Needs(Resources.parse(2, 0))),
+        "old": NodeShape(("m-1",), Needs(Resources.parse(1, "1Gi"))),
+        "bare": NodeShape((), Needs(Resources.parse(2, 0))),
     }
 
 
@@ -128,3 +129,36 @@ def test_an_answer_names_the_groups_and_says_why() -> None:
     answer = encode_groups([("a", 3, "cheapest"), ("b", 1, "tied")])
     assert groups_of(answer) == ["a", "b"]
     assert [fields_of(body, 3) for body in fields_of(answer, 1)] == [[b"cheapest"], [b"tied"]]
+
+
+@pytest.mark.parametrize(
+    ("resource", "gpus"),
+    [
+        ("nvidia.com/mig-1g.5gb", 7),
+        ("nvidia.com/gpu.shared", 7),
+        ("habana.ai/gaudi", 7),
+        ("aws.amazon.com/neuron", 7),
+        ("google.com/tpu", 7),
+        ("gpu.intel.com/i915", 7),
+        ("example.com/dongle", 7),
+        ("hugepages-2Mi", 0),
+        ("attachable-volumes-aws-ebs", 0),
+        ("cloud.kubernetes.io/slot", 0),
+        ("vpc.amazonaws.com/pod-eni", 0),
+    ],
+)
+def test_extended_resources_are_accelerators(resource: str, gpus: int) -> None:
+    shape = node("n", {}, {"cpu": "4", "memory": "16Gi", resource: "7"}, {})
+    asked = pod("p", field(8, quantities(2, {resource: "7"})))
+    found = decode_scale_up(question([option("a", 1, [asked])], {"a": shape}))
+    assert (found.shapes["a"].offers.gpus, found.options[0].pods[0].needs.gpus) == (gpus, gpus)
+
+
+def test_template_has_keys_of_its_pool_and_lifecycle() -> None:
+    labels = {
+        "node.kubernetes.io/instance-type": "n1-standard-8",
+        "cloud.google.com/gke-nodepool": "spot-pool",
+        "cloud.google.com/gke-spot": "true",
+    }
+    found = decode_scale_up(question([], {"https://gce/mig-1": node("n", labels, {"cpu": "8"}, {})}))
+    assert found.shapes["https://gce/mig-1"].price_keys == ("spot-pool", "n1-standard-8/spot", "n1-standard-8")
