@@ -34,7 +34,7 @@ class Fleet:
         return self.registry.get_sample_value("autoscale_neonvm_vms", {"phase": phase})
 
 
-def test_an_end_is_counted_once_and_again_after_a_restart() -> None:
+def test_guest_end_is_counted_per_restart() -> None:
     fleet = Fleet()
     fleet.shows("vm-1", "Running", "Failed", "Failed", "Pending", "Running", "Failed")
     fleet.shows("vm-2", "Running", "Succeeded")
@@ -42,7 +42,7 @@ def test_an_end_is_counted_once_and_again_after_a_restart() -> None:
     assert (fleet.count("failed"), fleet.count("running")) == (1.0, 0.0)
 
 
-def test_what_had_ended_before_it_was_seen_is_not_counted() -> None:
+def test_earlier_ends_are_not_counted() -> None:
     fleet = Fleet()
     fleet.shows("vm-1", "Failed")
     assert fleet.ended("failed") == 0.0

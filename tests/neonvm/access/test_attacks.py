@@ -143,7 +143,7 @@ async def test_connections_that_have_proven_themselves_keep_their_places(pod: Se
         writer.close()
 
 
-async def test_a_caller_that_proves_nothing_is_hung_up_on(pod: SecuredPod, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_caller_without_certificate_is_disconnected(pod: SecuredPod, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deploy.neonvm.access.door.PROOF_SECONDS", 0.05)
     monkeypatch.setattr("deploy.neonvm.access.door.PROBE_SECONDS", 0.05)
     silent = await asyncio.open_connection("127.0.0.1", pod.api.port)

@@ -64,7 +64,7 @@ async def test_an_answer_without_a_token_proves_nothing(answer: bytes) -> None:
     await door.close()
 
 
-async def test_a_pod_that_took_over_an_address_is_not_spoken_to(pod: SecuredPod) -> None:
+async def test_pod_with_stolen_address_is_rejected(pod: SecuredPod) -> None:
     """The same address, another key: also with a copy of the first pod's token it gets nothing."""
     reviews = Reviews()
     known = connections(reviews)
@@ -87,7 +87,7 @@ async def test_a_pod_that_took_over_an_address_is_not_spoken_to(pod: SecuredPod)
     assert reviews.asked == 2
 
 
-async def test_a_pod_that_speaks_no_tls_is_never_spoken_to_plainly(tmp_path: Path) -> None:
+async def test_never_falls_back_to_plain_text(tmp_path: Path) -> None:
     heard: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -15,7 +15,7 @@ from scheduler_plugin.injector.certificates.issuing import Purpose, issue
 from tests.neonvm.access.secured_pod import NOW, YEAR, authority, secured_pod
 
 
-async def test_it_asks_how_the_database_is_with_its_certificate(tmp_path: Path) -> None:
+async def test_database_query_uses_client_certificate(tmp_path: Path) -> None:
     """Its files may come after it, and may be renewed: they are read for each connection."""
     folder = tmp_path / "guests"
     folder.mkdir()

@@ -71,7 +71,7 @@ async def world() -> AsyncIterator[World]:
     made.server.server.close()
 
 
-async def test_it_is_made_once_and_shown_by_every_leader(world: World) -> None:
+async def test_authority_is_created_once_and_reused(world: World) -> None:
     await world.make_secrets()
     first = world.replica()
     await world.pass_by(5)

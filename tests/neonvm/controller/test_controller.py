@@ -166,7 +166,7 @@ async def site() -> AsyncIterator[Site]:
     server.close()
 
 
-async def test_a_vm_becomes_one_pod_however_often_it_is_looked_at(site: Site) -> None:
+async def test_repeated_reconciles_create_one_pod(site: Site) -> None:
     await site.turn(6)
     (pod,) = await site.pods()
     vm = await site.vm()
@@ -186,7 +186,7 @@ async def test_a_stale_look_never_names_a_second_pod(site: Site) -> None:
     assert text(await site.vm(), "status", "podName") == "db-a"
 
 
-async def test_the_status_and_the_pods_usage_say_what_the_guest_has(site: Site) -> None:
+async def test_status_and_usage_report_guest_size(site: Site) -> None:
     await site.turn(3)
     name = await site.run_pod("1", "2Gi")
     vm = await site.turn(2)
@@ -202,7 +202,7 @@ async def test_the_status_and_the_pods_usage_say_what_the_guest_has(site: Site) 
     assert annotations_of((await site.pods())[0])[ANNOTATION_USAGE] == '{"cpu": "1", "memory": "2Gi"}'
 
 
-async def test_a_waiting_pod_is_made_again_for_a_smaller_size(site: Site) -> None:
+async def test_pending_pod_is_recreated_smaller(site: Site) -> None:
     await site.turn(4)
     (before,) = await site.pods()
     await site.client.merge_patch(VIRTUAL_MACHINES, DB, {"spec": {"guest": {"cpus": {"use": 1}}}})
@@ -214,7 +214,7 @@ async def test_a_waiting_pod_is_made_again_for_a_smaller_size(site: Site) -> Non
 
 
 @pytest.mark.parametrize("runs", [True, False])
-async def test_a_pod_follows_what_the_originals_scheduler_writes_on_its_vm(site: Site, *, runs: bool) -> None:
+async def test_pod_follows_original_schedulers_annotation(site: Site, *, runs: bool) -> None:
     """That scheduler waits for it before it answers an agent, and writes again each second until then."""
     await site.turn(3)
     if runs:
@@ -233,7 +233,7 @@ async def test_a_pod_follows_what_the_originals_scheduler_writes_on_its_vm(site:
     assert (await site.pods()) == [pod], "and nothing is written where nothing has changed"
 
 
-async def test_a_fence_that_refuses_what_a_pod_is_to_say_holds_up_nothing_else(site: Site) -> None:
+async def test_refused_pod_annotation_blocks_nothing_else(site: Site) -> None:
     await site.turn(3)
     await site.run_pod()
     await site.turn(2)
@@ -247,7 +247,7 @@ async def test_a_fence_that_refuses_what_a_pod_is_to_say_holds_up_nothing_else(s
     assert await site.pods() == []
 
 
-async def test_a_revision_of_the_spec_is_confirmed_with_its_time_once_the_guest_has_it(site: Site) -> None:
+async def test_revision_is_confirmed_once_applied(site: Site) -> None:
     await site.turn(3)
     await site.run_pod()
     named = {"revision": {"value": 7, "flags": 0}, "updatedAt": "2026-01-01T00:00:00Z"}
@@ -274,7 +274,7 @@ async def test_dropped_machine_is_not_written_again(site: Site) -> None:
     assert child(await site.turn(1), "status", "machine"), "the definition is ours by now"
 
 
-async def test_a_guest_that_died_is_started_again_after_a_pause(site: Site) -> None:
+async def test_dead_guest_restarts_after_backoff(site: Site) -> None:
     await site.turn(3)
     name = await site.run_pod()
     await site.turn(2)
@@ -287,7 +287,7 @@ async def test_a_guest_that_died_is_started_again_after_a_pause(site: Site) -> N
     assert (text(vm, "status", "podName"), child(vm, "status")["restartCount"]) == ("db-b", 1)
 
 
-async def test_a_deleted_vm_takes_its_pod_with_it_and_gives_everything_back(site: Site) -> None:
+async def test_deleted_vm_removes_pod_and_releases_all(site: Site) -> None:
     await site.turn(3)
     await site.client.delete(VIRTUAL_MACHINES, DB)
     await site.turn(1)
@@ -299,7 +299,7 @@ async def test_a_deleted_vm_takes_its_pod_with_it_and_gives_everything_back(site
     assert (gone.value.kind, site.host.released) == (RefusalKind.NOT_FOUND, ["default/db"])
 
 
-async def test_a_use_outside_of_its_bounds_is_refused_by_the_api(site: Site) -> None:
+async def test_api_rejects_use_outside_bounds(site: Site) -> None:
     with pytest.raises(ApiError) as refused:
         await site.client.merge_patch(VIRTUAL_MACHINES, DB, {"spec": {"guest": {"memorySlots": {"use": 99}}}})
     assert refused.value.kind is RefusalKind.INVALID

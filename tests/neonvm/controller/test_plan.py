@@ -26,20 +26,20 @@ def bare(made: Plan) -> Json:
     return {key: value for key, value in made.status.items() if key != "conditions"}
 
 
-def test_a_new_vm_is_held_before_anything_is_made_for_it() -> None:
+def test_finalizer_precedes_the_pod() -> None:
     assert plan(facts(virtual_machine(finalizers=[]))) == Plan({}, add_finalizer=True)
 
 
-def test_a_pods_name_is_written_down_before_the_pod_is_made() -> None:
+def test_pod_name_is_recorded_before_creation() -> None:
     expected = Plan({"phase": "Pending", "podName": "db-new", "extraNetIP": "10.1.0.1", **NO_GUEST})
     assert plan(facts(virtual_machine())) == expected
 
 
-def test_the_pod_is_made_under_the_name_that_was_written_down() -> None:
+def test_pod_uses_recorded_name() -> None:
     assert plan(facts(virtual_machine(NAMED))) == Plan({}, create_pod=True)
 
 
-def test_a_pod_that_waits_for_a_node_leaves_the_vm_pending() -> None:
+def test_unscheduled_pod_leaves_vm_pending() -> None:
     made = plan(facts(virtual_machine(NAMED), runner("Pending")))
     assert bare(made) == {"phase": "Pending", "node": "n1"}
     assert made.want is None
@@ -56,7 +56,7 @@ def test_a_waiting_pod_that_would_boot_too_large(use: int, node: str, *, remade:
     assert (made.remake_pod, made.delete_pod, made.status["phase"]) == (remade, False, "Pending")
 
 
-def test_a_running_vm_reports_what_the_guest_has_and_is_held_to_what_is_asked() -> None:
+def test_running_vm_reports_size_and_follows_spec() -> None:
     made = plan(facts(virtual_machine(NAMED), runner(), has("2", "2Gi")))
     assert bare(made) == {
         "phase": "Running",
@@ -70,13 +70,13 @@ def test_a_running_vm_reports_what_the_guest_has_and_is_held_to_what_is_asked() 
     assert (made.want, conditions(made)) == (WANTED, [("True", "GuestRuns", "")])
 
 
-def test_a_guest_keeps_the_address_with_which_another_controller_started_it() -> None:
+def test_guest_keeps_address_of_former_controller() -> None:
     made = plan(facts(virtual_machine({**NAMED, "extraNetIP": "10.101.0.7"}), runner(), has("2", "2Gi")))
     assert made.status["extraNetIP"] == "10.101.0.7"
 
 
 @pytest.mark.parametrize(("cpu", "mem"), [("1", "2Gi"), ("2", "2560Mi")])
-def test_a_guest_that_is_not_yet_as_asked_is_scaling_and_its_real_size_is_reported(cpu: str, mem: str) -> None:
+def test_vm_is_scaling_until_guest_follows(cpu: str, mem: str) -> None:
     made = plan(facts(virtual_machine(NAMED), runner(), has(cpu, mem)))
     assert (made.status["phase"], made.status["cpus"], made.status["memorySize"]) == ("Scaling", cpu, mem)
 
@@ -142,9 +142,7 @@ def test_pod_of_an_unknown_machine_is_told(phase: str) -> None:
     ],
     ids=["at last", "anew", "already", "not yet", "booting"],
 )
-def test_who_named_a_revision_of_the_spec_hears_when_the_guest_has_all_of_it(
-    guest: GuestState, before: Json, said: Json
-) -> None:
+def test_current_revision_waits_for_whole_guest(guest: GuestState, before: Json, said: Json) -> None:
     """NeonVM's contract: ``spec.targetRevision`` comes back as ``status.currentRevision``."""
     vm = virtual_machine({**NAMED, **before})
     revision = {"targetRevision": {"revision": REVISION, "updatedAt": "2026-01-01T00:00:00Z"}}
@@ -152,7 +150,7 @@ def test_who_named_a_revision_of_the_spec_hears_when_the_guest_has_all_of_it(
     assert {key: value for key, value in made.status.items() if key == "currentRevision"} == said
 
 
-def test_a_revision_that_is_no_longer_named_stays_as_it_was() -> None:
+def test_removed_revision_stays_in_status() -> None:
     vm = virtual_machine({**NAMED, "currentRevision": {"revision": REVISION}})
     assert "currentRevision" not in plan(facts(vm, runner(), has("2", "2Gi"))).status
 
@@ -167,7 +165,7 @@ def test_a_booting_guest_is_running_but_not_available() -> None:
     assert (made.status["phase"], conditions(made)) == ("Running", [("False", "Booting", "the guest boots")])
 
 
-def test_a_guest_that_has_stopped_is_not_reported_as_having_anything() -> None:
+def test_stopped_guest_reports_no_size() -> None:
     made = plan(facts(virtual_machine(NAMED), runner(), has("0", "0", GuestPhase.STOPPED)))
     assert bare(made) == {"phase": "Pending", "node": "n1"}
 
@@ -185,7 +183,7 @@ ENDED: Json = {"reason": "GuestEnded", "message": "QEMU died"}
         ("Never", "Failed", False),
     ],
 )
-def test_a_vm_whose_pod_has_ended_says_so_and_obeys_its_restart_policy(policy: str, phase: str, again: bool) -> None:
+def test_ended_pod_follows_restart_policy(policy: str, phase: str, again: bool) -> None:
     made = plan(facts(virtual_machine(NAMED, policy), runner(phase, ENDED)))
     assert bare(made) == {"phase": phase, **NO_GUEST}
     assert (conditions(made), made.delete_pod) == ([("False", "GuestEnded", "QEMU died")], again)
@@ -195,7 +193,7 @@ def test_a_vm_whose_pod_has_ended_says_so_and_obeys_its_restart_policy(policy: s
 
 
 @pytest.mark.parametrize(("policy", "again"), [("Always", True), ("OnFailure", True), ("Never", False)])
-def test_a_vm_that_still_names_the_pod_from_which_its_guest_moved_has_lost_its_guest(policy: str, again: bool) -> None:
+def test_vm_of_moved_away_guest_has_failed(policy: str, again: bool) -> None:
     moved: Json = {"reason": "Migrated", "message": "the guest has moved to pod db-y"}
     made = plan(facts(virtual_machine(NAMED, policy), runner("Succeeded", moved)))
     assert bare(made) == {"phase": "Failed", **NO_GUEST}
@@ -208,7 +206,7 @@ def test_a_restart_waits_for_its_pause() -> None:
     assert plan(facts(vm, due=False)) == Plan({}, wait_for_restart=True)
 
 
-def test_a_pod_that_vanished_while_it_ran_counts_as_failed() -> None:
+def test_vanished_pod_counts_as_failed() -> None:
     made = plan(facts(virtual_machine({"phase": "Running", "podName": "db-x"})))
     assert bare(made) == {"phase": "Failed", **NO_GUEST}
     assert conditions(made) == [("False", "PodGone", "pod db-x is gone")]
@@ -218,7 +216,7 @@ def test_a_pod_that_is_leaving_is_waited_for() -> None:
     assert plan(facts(virtual_machine(NAMED), runner(leaving=True), has("2", "2Gi"))) == Plan({})
 
 
-def test_an_unusable_spec_is_said_and_nothing_is_done() -> None:
+def test_unusable_spec_is_reported_only() -> None:
     found = replace(facts(virtual_machine(NAMED), runner()), machine=None, fault="spec.guest.cpus: expected …")
     made = plan(found)
     assert conditions(made) == [("False", "InvalidSpec", "spec.guest.cpus: expected …")]
@@ -237,7 +235,7 @@ def test_a_deleted_vm_goes_after_its_pod(pod: Json | None, expected: Plan) -> No
     assert plan(facts(virtual_machine(NAMED, **LEAVING), pod)) == expected
 
 
-def test_a_deleted_vm_that_others_hold_is_none_of_our_business() -> None:
+def test_foreign_finalizer_is_left_alone() -> None:
     assert plan(facts(virtual_machine(NAMED, finalizers=["other"], **LEAVING))) == Plan({})
 
 
@@ -274,14 +272,14 @@ ARRIVED = replace(TRANSFERS, target_guest=has("2", "2Gi"))
 
 
 @pytest.mark.parametrize(("under_way", "phase"), [(PREPARES, "PreMigrating"), (TRANSFERS, "Migrating")])
-def test_a_vm_that_is_being_moved_is_held_and_reported(under_way: UnderWay, phase: str) -> None:
+def test_migrating_vm_is_frozen_and_reported(under_way: UnderWay, phase: str) -> None:
     made = plan(moving(runner(), GuestPhase.RUNNING, under_way))
     assert bare(made) == {"phase": phase, **WHERE}
     assert conditions(made) == [("True", "GuestRuns", "the guest is being moved")]
     assert replace(made, status={}) == Plan({}, hold=True)
 
 
-def test_a_vm_whose_target_has_no_node_scales_on() -> None:
+def test_vm_scales_while_target_is_unscheduled() -> None:
     waits = replace(PREPARES, is_placed=False, target_pod=None)
     made = plan(moving(runner(), GuestPhase.RUNNING, waits))
     assert (bare(made)["phase"], made.want, made.hold) == ("Running", WANTED, False)
@@ -293,25 +291,23 @@ def test_a_vm_whose_target_has_no_node_scales_on() -> None:
     ("pod", "state"),
     [(None, None), (runner("Failed"), None), (runner(), GuestPhase.STOPPED), (runner(leaving=True), None)],
 )
-def test_the_end_of_the_source_ends_nothing_while_the_guest_may_have_moved(
-    pod: Json | None, state: GuestPhase | None
-) -> None:
+def test_ended_source_is_ambiguous_during_move(pod: Json | None, state: GuestPhase | None) -> None:
     assert plan(moving(pod, state, TRANSFERS)) == Plan({"phase": "Migrating"}, hold=True)
 
 
-def test_a_vm_whose_guest_has_arrived_is_there_whatever_becomes_of_the_source() -> None:
+def test_arrived_guest_outlives_source() -> None:
     for pod, state in ((runner(), GuestPhase.STOPPED), (None, None)):
         made = plan(moving(pod, state, ARRIVED))
         assert bare(made) == {"phase": "Running", "podName": "db-y", **THERE}
         assert (conditions(made), replace(made, status={})) == ([("True", "GuestRuns", "")], Plan({}))
 
 
-def test_an_unusable_spec_does_not_keep_a_vm_from_arriving() -> None:
+def test_unusable_spec_does_not_block_arrival() -> None:
     found = replace(moving(None, None, ARRIVED), machine=None, fault="nonsense")
     assert plan(found).status["podName"] == "db-y"
 
 
-def test_a_vm_that_has_arrived_lives_on_before_the_migration_has_ended() -> None:
+def test_arrived_vm_lives_before_migration_ends() -> None:
     found = moving(TARGET, GuestPhase.RUNNING, ARRIVED, name="db-y")
     made = plan(replace(found, others=(owned("db-x"),)))
     assert (bare(made), made.want) == ({"phase": "Running", **THERE}, WANTED)
@@ -324,18 +320,18 @@ def owned(name: str, *, leaving: bool = False) -> Json:
     return {**made, "metadata": {**child(made, "metadata"), "name": name, "ownerReferences": [{"uid": "vm-uid"}]}}
 
 
-def test_pods_that_nothing_needs_any_more_go_but_never_another_owners() -> None:
+def test_deletes_only_own_unneeded_pods() -> None:
     others = (owned("db-old"), owned("db-older", leaving=True), TARGET)
     made = plan(replace(facts(virtual_machine(NAMED), runner(), has("2", "2Gi")), others=others))
     assert made.strays == (ObjectName("default", "db-old"),)
 
 
 @pytest.mark.parametrize(("other", "makes"), [(TARGET, False), ({**TARGET, "status": {"phase": "Failed"}}, True)])
-def test_no_pod_is_made_while_another_one_may_have_the_disk(other: Json, makes: bool) -> None:
+def test_no_new_pod_while_disk_is_in_use(other: Json, makes: bool) -> None:
     assert plan(replace(facts(virtual_machine(NAMED)), others=(other,))) == Plan({}, create_pod=makes)
 
 
-def test_a_deleted_vm_waits_for_all_of_its_pods() -> None:
+def test_deletion_waits_for_all_pods() -> None:
     gone = facts(virtual_machine(NAMED, **LEAVING))
     assert plan(replace(gone, others=(TARGET,))) == Plan({})
     assert plan(replace(gone, others=(owned("db-old"),))) == Plan({}, strays=(ObjectName("default", "db-old"),))

@@ -82,7 +82,7 @@ async def node(folder: Path, *devices: str) -> AsyncIterator[Node]:
         await asyncio.wait((work,))
 
 
-async def test_the_kubelet_offers_the_resource_and_a_pod_gets_whatever_there_is(folder: Path) -> None:
+async def test_device_plugin_offers_present_devices(folder: Path) -> None:
     async with FakeKubelet(folder) as kubelet, node(folder, "/dev/kvm") as made:
         await made.until(lambda: kubelet.offered == {RESOURCE: COUNT})
         await made.until(lambda: made.registration.is_registered)
@@ -121,7 +121,7 @@ async def test_a_socket_that_was_removed_is_made_anew(folder: Path) -> None:
         await made.until(lambda: len(kubelet.registered) >= 2 and kubelet.offered == {RESOURCE: COUNT})
 
 
-async def test_a_kubelet_that_follows_no_longer_is_asked_again(folder: Path) -> None:
+async def test_registers_again_after_kubelet_restart(folder: Path) -> None:
     async with FakeKubelet(folder, follows=False) as kubelet, node(folder) as made:
         await made.until(lambda: len(kubelet.registered) == 1)
         began = made.clock.now()
@@ -130,7 +130,7 @@ async def test_a_kubelet_that_follows_no_longer_is_asked_again(folder: Path) -> 
         assert not made.registration.is_registered
 
 
-async def test_a_kubelet_that_refuses_is_asked_again_later_and_later(folder: Path) -> None:
+async def test_refused_registration_backs_off(folder: Path) -> None:
     async with FakeKubelet(folder, refuses="another plugin has it"), node(folder) as made:
 
         def failed() -> int:

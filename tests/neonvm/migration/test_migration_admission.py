@@ -8,7 +8,7 @@ from protocol.messages import ObjectName
 from tests.neonvm.runtime_fixture import DB, RuntimeFixture
 
 
-async def test_of_two_migrations_of_one_vm_the_second_fails_and_says_why(runtime: RuntimeFixture) -> None:
+async def test_second_migration_of_vm_fails(runtime: RuntimeFixture) -> None:
     await runtime.run_vm()
     source, target = await runtime.begin_to_move()
     await runtime.ask_to_move("again")
@@ -19,7 +19,7 @@ async def test_of_two_migrations_of_one_vm_the_second_fails_and_says_why(runtime
     await runtime.assert_well(target.spec.pod.name)
 
 
-async def test_two_migrations_that_are_made_at_once_never_run_both(runtime: RuntimeFixture) -> None:
+async def test_simultaneous_migrations_never_both_run(runtime: RuntimeFixture) -> None:
     await runtime.run_vm()
     runtime.api.go_away()
     runtime.api.come_back()
@@ -34,14 +34,14 @@ async def test_two_migrations_that_are_made_at_once_never_run_both(runtime: Runt
     await runtime.assert_well(str((await runtime.status())["podName"]))
 
 
-async def test_a_migration_of_a_vm_that_is_not_there_fails(runtime: RuntimeFixture) -> None:
+async def test_migration_of_missing_vm_fails(runtime: RuntimeFixture) -> None:
     await runtime.ask_to_move()
     assert await runtime.outcome() == ("Failed", "VMGone")
     assert await runtime.said("move") == [("MigrationVMGone", "move: there is no VM db")]
     assert "finalizers" not in child(await runtime.migration() or {}, "metadata")
 
 
-async def test_a_migration_of_a_vm_that_does_not_run_fails(runtime: RuntimeFixture) -> None:
+async def test_migration_of_stopped_vm_fails(runtime: RuntimeFixture) -> None:
     runtime.extender.full = {"n1", "n2"}
     with pytest.raises(AssertionError):
         await runtime.run_vm()
@@ -49,7 +49,7 @@ async def test_a_migration_of_a_vm_that_does_not_run_fails(runtime: RuntimeFixtu
     assert await runtime.outcome() == ("Failed", "VMNotRunning")
 
 
-async def test_why_a_migration_may_not_begin_is_said_although_the_first_attempt_was_lost(
+async def test_refusal_is_reported_after_lost_write(
     runtime: RuntimeFixture,
 ) -> None:
     runtime.api.lost = "POST /api/v1/namespaces/default/events"

@@ -15,7 +15,7 @@ async def test_a_migration_can_be_cancelled_while_it_waits(runtime: RuntimeFixtu
     await runtime.assert_well(old)
 
 
-async def test_a_migration_can_be_cancelled_while_the_guest_is_sent(runtime: RuntimeFixture) -> None:
+async def test_migration_can_be_cancelled_in_transfer(runtime: RuntimeFixture) -> None:
     old = await runtime.run_vm()
     await runtime.begin_to_move()
     await runtime.cancel()
@@ -34,7 +34,7 @@ async def test_a_cancel_that_comes_too_late_changes_nothing(runtime: RuntimeFixt
     await runtime.assert_well(target.spec.pod.name)
 
 
-async def test_a_target_that_cannot_be_asked_is_believed_to_run_where_the_source_does_not(
+async def test_unreachable_target_may_run(
     runtime: RuntimeFixture,
 ) -> None:
     await runtime.run_vm()
@@ -55,7 +55,7 @@ async def test_an_ended_migration_can_simply_be_deleted(runtime: RuntimeFixture)
     await runtime.assert_well(target.spec.pod.name)
 
 
-async def test_a_migration_whose_hold_is_torn_away_takes_its_move_with_it(runtime: RuntimeFixture) -> None:
+async def test_removed_finalizer_cancels_the_move(runtime: RuntimeFixture) -> None:
     old = await runtime.run_vm()
     await runtime.begin_to_move()
     runtime.api.go_away()

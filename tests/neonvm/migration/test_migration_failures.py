@@ -19,9 +19,7 @@ from tests.neonvm.runtime_fixture import RuntimeFixture
         (TransferFault.TIMED_OUT, "TimedOut"),
     ],
 )
-async def test_a_move_that_fails_leaves_the_vm_where_it_was(
-    runtime: RuntimeFixture, fault: TransferFault, reason: str
-) -> None:
+async def test_failed_move_leaves_vm_on_source(runtime: RuntimeFixture, fault: TransferFault, reason: str) -> None:
     old = await runtime.run_vm()
     source, _ = await runtime.begin_to_move()
     source.fail(fault)
@@ -33,7 +31,7 @@ async def test_a_move_that_fails_leaves_the_vm_where_it_was(
 
 
 @pytest.mark.parametrize("trouble", ["lost", "failing"])
-async def test_how_it_ended_is_said_although_the_first_attempt_was_lost(runtime: RuntimeFixture, trouble: str) -> None:
+async def test_outcome_is_reported_after_lost_write(runtime: RuntimeFixture, trouble: str) -> None:
     old = await runtime.run_vm()
     source, _ = await runtime.begin_to_move()
     setattr(runtime.api, trouble, "POST /api/v1/namespaces/default/events")
@@ -47,7 +45,7 @@ async def test_how_it_ended_is_said_although_the_first_attempt_was_lost(runtime:
     await runtime.assert_well(old)
 
 
-async def test_a_target_that_dies_before_anything_is_sent_is_cleared_away(runtime: RuntimeFixture) -> None:
+async def test_early_dead_target_is_removed(runtime: RuntimeFixture) -> None:
     old = await runtime.run_vm()
     runtime.guests.by_pod[old].stops = busy = asyncio.Event()
     await runtime.resize(3)  # keeps the source busy, so that nothing is sent yet
@@ -61,7 +59,7 @@ async def test_a_target_that_dies_before_anything_is_sent_is_cleared_away(runtim
     await runtime.assert_well(old)
 
 
-async def test_a_target_that_cannot_even_receive_fails_the_migration(runtime: RuntimeFixture) -> None:
+async def test_target_unable_to_receive_fails_migration(runtime: RuntimeFixture) -> None:
     old = await runtime.run_vm()
     runtime.guests.refuse_to_receive = "no such machine type"
     await runtime.ask_to_move()
@@ -71,7 +69,7 @@ async def test_a_target_that_cannot_even_receive_fails_the_migration(runtime: Ru
     await runtime.assert_well(old)
 
 
-async def test_a_target_that_dies_while_it_is_sent_to_leaves_the_source(runtime: RuntimeFixture) -> None:
+async def test_target_death_in_transfer_keeps_source(runtime: RuntimeFixture) -> None:
     old = await runtime.run_vm()
     _, target = await runtime.begin_to_move()
     target.die()
@@ -83,7 +81,7 @@ async def test_a_target_that_dies_while_it_is_sent_to_leaves_the_source(runtime:
 
 @pytest.mark.parametrize(("policy", "runs"), [("Always", 1), ("OnFailure", 1), ("Never", 0)])
 @pytest.mark.parametrize("told", [True, False])
-async def test_a_target_that_dies_just_after_the_guest_moved_in_means_a_restart_as_the_policy_says(
+async def test_target_death_after_switch_restarts_vm(
     runtime: RuntimeFixture, told: bool, policy: str, runs: int
 ) -> None:
     old = await runtime.run_vm(policy)
@@ -111,9 +109,7 @@ async def test_a_target_that_dies_just_after_the_guest_moved_in_means_a_restart_
 
 
 @pytest.mark.parametrize(("policy", "runs"), [("Always", 1), ("OnFailure", 1), ("Never", 0)])
-async def test_a_source_that_dies_is_started_again_as_its_policy_says(
-    runtime: RuntimeFixture, policy: str, runs: int
-) -> None:
+async def test_dead_source_restarts_by_policy(runtime: RuntimeFixture, policy: str, runs: int) -> None:
     old = await runtime.run_vm(policy)
     source, _ = await runtime.begin_to_move()
     source.fail(TransferFault.SOURCE_LOST, Survivor.NEITHER)
@@ -137,7 +133,7 @@ async def test_when_both_ends_die_the_vm_starts_anew(runtime: RuntimeFixture) ->
     await runtime.assert_well(str((await runtime.status())["podName"]))
 
 
-async def test_a_move_that_takes_too_long_is_given_up(runtime: RuntimeFixture) -> None:
+async def test_slow_move_times_out(runtime: RuntimeFixture) -> None:
     old = await runtime.run_vm()
     source, _ = await runtime.begin_to_move(maxBandwidth="10Mi", autoConverge=False)
     assert source.move is not None
@@ -149,7 +145,7 @@ async def test_a_move_that_takes_too_long_is_given_up(runtime: RuntimeFixture) -
     await runtime.assert_well(old)
 
 
-async def test_a_target_for_which_there_is_no_room_is_given_up_in_time(runtime: RuntimeFixture) -> None:
+async def test_unscheduled_target_times_out(runtime: RuntimeFixture) -> None:
     old = await runtime.run_vm()
     runtime.extender.full = {"n2"}
     await runtime.ask_to_move()
@@ -163,7 +159,7 @@ async def test_a_target_for_which_there_is_no_room_is_given_up_in_time(runtime: 
     await runtime.assert_well(old)
 
 
-async def test_a_source_that_cannot_be_asked_after_a_failed_move_is_believed_to_run(runtime: RuntimeFixture) -> None:
+async def test_unreachable_source_counts_as_running(runtime: RuntimeFixture) -> None:
     old = await runtime.run_vm()
     source, _ = await runtime.begin_to_move()
     source.is_mute = True
@@ -175,7 +171,7 @@ async def test_a_source_that_cannot_be_asked_after_a_failed_move_is_believed_to_
     await runtime.assert_well(old)
 
 
-async def test_a_guest_that_cannot_be_sent_for_any_other_reason_stays(runtime: RuntimeFixture) -> None:
+async def test_unsendable_guest_stays(runtime: RuntimeFixture) -> None:
     old = await runtime.run_vm()
     source, _ = await runtime.begin_to_move()
     assert source.move is not None
@@ -186,7 +182,7 @@ async def test_a_guest_that_cannot_be_sent_for_any_other_reason_stays(runtime: R
 
 
 @pytest.mark.parametrize("node", ["n1", "n2"])
-async def test_a_node_that_is_removed_takes_its_end_of_the_move_with_it(runtime: RuntimeFixture, node: str) -> None:
+async def test_removed_node_ends_its_side(runtime: RuntimeFixture, node: str) -> None:
     old = await runtime.run_vm()
     await runtime.begin_to_move()
     await runtime.client.delete(NODES, ObjectName("", node))

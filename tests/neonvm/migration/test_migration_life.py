@@ -70,7 +70,7 @@ def assert_all_has_ended(model: MigrationModel) -> None:
 
 @settings(max_examples=examples(30, 120))
 @given(whatever)
-def test_one_guest_runs_no_pod_is_left_over_and_every_migration_ends(names: list[str]) -> None:
+def test_one_guest_no_leftovers_all_end(names: list[str]) -> None:
     model = play(names)
     finish(model)
     vm = model.vms["db"]
@@ -92,7 +92,7 @@ def test_a_vm_that_is_deleted_leaves_nothing(before: list[str], after: list[str]
 WAY = [*WORK, "a move is asked for", *list(WORK) * 8, "the guest arrives", *list(WORK) * 6]
 
 
-def test_the_way_without_accidents_leads_to_the_other_node() -> None:
+def test_happy_path_reaches_other_node() -> None:
     model = play(WAY)
     assert text(model.migrations["a"], "status", "phase") == "Succeeded"
     finish(model)

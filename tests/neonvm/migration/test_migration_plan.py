@@ -101,7 +101,7 @@ NOTHING = MigrationPlan()
 
 
 @pytest.mark.parametrize("known", [{}, {"vm": None}, {"rival": "other"}, {"remains": "m"}])
-def test_a_new_migration_is_held_before_anything_is_said_or_done_about_it(known: Json) -> None:
+def test_finalizer_comes_first(known: Json) -> None:
     assert plan_migration(fresh(migration(finalizers=[]), **known)) == MigrationPlan(add_finalizer=True)
 
 
@@ -130,7 +130,7 @@ def test_one_that_cannot_begin_fails_at_once(known: Json, reason: str, story: st
     assert (status(made), says(made), rest(made)) == ({"phase": "Failed"}, ("False", reason, story), NOTHING)
 
 
-def test_one_that_could_not_begin_is_let_go_only_when_that_has_been_told() -> None:
+def test_refused_migration_reports_before_release() -> None:
     refused = fresh(migration({"phase": "Failed"}), vm=None, source=None)
     assert plan_migration(refused) == MigrationPlan(tell=True, remove_finalizer=True)
 
@@ -146,7 +146,7 @@ def test_one_that_follows_another_waits_and_says_so(known: Json) -> None:
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_one_that_is_deleted_before_it_began_is_let_go(held: bool) -> None:
+def test_early_deleted_migration_is_released(held: bool) -> None:
     found = migration(finalizers=[FINALIZER] if held else ["other"], **LEAVING)
     assert plan_migration(fresh(found)) == MigrationPlan(remove_finalizer=held)
 
@@ -182,20 +182,20 @@ def test_a_target_without_a_node_is_waited_for() -> None:
         {"vm": vm("Running")},
     ],
 )
-def test_a_target_that_gets_ready_is_reported_with_its_node(known: Json) -> None:
+def test_starting_target_reports_its_node(known: Json) -> None:
     made = plan_migration(pending(**{"target": TARGET, "target_role": PodRole.RECEIVING, **known}))
     assert (status(made), rest(made)) == ({"targetNode": "n2"}, NOTHING)
     assert says(made) == ("Unknown", "Preparing", "the target gets ready on n2")
 
 
-def test_the_guest_is_sent_when_both_ends_are_ready() -> None:
+def test_transfer_starts_when_both_are_ready() -> None:
     made = plan_migration(pending(target=TARGET, target_role=PodRole.RECEIVING))
     begun = {"phase": "Running", "targetNode": "n2", "targetPodIP": "10.0.0.10"}
     assert (status(made), rest(made)) == (begun, MigrationPlan(send=True))
     assert says(made) == ("Unknown", "Transferring", "the guest moves to n2")
 
 
-def test_a_move_of_which_only_the_beginning_was_not_written_goes_on() -> None:
+def test_move_continues_after_lost_first_write() -> None:
     assert plan_migration(pending(PLACED, transfer=ACTIVE, target=TARGET, target_role=PodRole.RECEIVING)) == NOTHING
     assert plan_migration(facts(migration(SENT))) == MigrationPlan(send=True)
     assert plan_migration(facts(migration(SENT), is_quiet=False)) == NOTHING
@@ -206,7 +206,7 @@ def test_progress_is_reported() -> None:
     assert made == MigrationPlan(status=(("info", dict(INFO)),))
 
 
-def test_the_hold_is_taken_again_where_somebody_removed_it() -> None:
+def test_removed_finalizer_is_restored() -> None:
     assert plan_migration(facts(migration(SENT, finalizers=[]))) == MigrationPlan(add_finalizer=True)
     assert plan_migration(facts(migration(SENT, finalizers=["other"], **LEAVING))) == NOTHING
 
@@ -231,9 +231,7 @@ BREAKS: list[tuple[Json, str, str]] = [
 
 
 @pytest.mark.parametrize(("known", "reason", "story"), BREAKS)
-def test_what_breaks_a_move_first_cancels_it_and_fails_the_migration_once_nothing_is_sent(
-    known: Json, reason: str, story: str
-) -> None:
+def test_broken_move_cancels_then_fails(known: Json, reason: str, story: str) -> None:
     known = {"migration": migration(SENT), **known}
     found = cast("Json", known.pop("migration"))
     assert plan_migration(facts(found, transfer=ACTIVE, **known)) == MigrationPlan(cancel=True)
@@ -246,16 +244,14 @@ def test_what_breaks_a_move_first_cancels_it_and_fails_the_migration_once_nothin
 @pytest.mark.parametrize(
     "known", [*(known for known, reason, _ in BREAKS if reason != "VMGone"), {"fault": "nonsense"}]
 )
-def test_a_move_that_another_process_may_have_begun_is_taken_up_before_it_is_called_off(
-    known: Json, source_role: PodRole
-) -> None:
+def test_foreign_move_is_adopted_before_cancel(known: Json, source_role: PodRole) -> None:
     known = {"migration": migration(SENT), "is_quiet": False, **known}
     found = cast("Json", known.pop("migration"))
     made = plan_migration(facts(found, source_role=source_role, **known))
     assert made == MigrationPlan(send=True, cancel=True)
 
 
-def test_a_move_is_taken_up_though_its_source_does_not_answer() -> None:
+def test_move_is_adopted_with_silent_source() -> None:
     silent = facts(migration(SENT), source_role=PodRole.UNKNOWN, target_role=PodRole.UNKNOWN, is_quiet=False)
     assert plan_migration(silent) == MigrationPlan(send=True)
 
@@ -275,7 +271,7 @@ LOST: Json = {"source": None, "source_role": PodRole.EMPTY}
         {"transfer": CANCELLED, "target_role": PodRole.UNKNOWN},
     ],
 )
-def test_a_target_in_which_the_guest_may_run_by_now_is_looked_at_before_it_goes(known: Json) -> None:
+def test_possible_arrival_is_checked_before_delete(known: Json) -> None:
     known = {"migration": migration(SENT), **known}
     found = cast("Json", known.pop("migration"))
     assert plan_migration(facts(found, **known)) == NOTHING
@@ -289,7 +285,7 @@ def test_the_same_breaks_one_that_prepares(known: Json, reason: str, story: str)
     assert (status(made), says(made)) == ({"phase": "Failed"}, ("False", reason, story))
 
 
-def test_one_that_found_no_node_in_time_says_so() -> None:
+def test_scheduling_timeout_is_reported() -> None:
     made = plan_migration(pending(is_overdue=True))
     assert says(made) == ("False", "TimedOut", "not done within 60 s; the target pod got no node")
 
@@ -317,7 +313,7 @@ def test_one_that_found_no_node_in_time_says_so() -> None:
         ),
     ],
 )
-def test_a_move_that_is_over_without_an_arrival_fails_the_migration(known: Json, reason: str, story: str) -> None:
+def test_move_without_arrival_fails(known: Json, reason: str, story: str) -> None:
     made = plan_migration(facts(migration(SENT), **known))
     assert (says(made), rest(made)) == (("False", reason, story), NOTHING)
     assert status(made)["phase"] == "Failed"
@@ -330,7 +326,7 @@ def test_a_move_that_is_over_without_an_arrival_fails_the_migration(known: Json,
         (None, "the guest in pod db-x has ended"),
     ],
 )
-def test_a_source_that_ends_before_the_move_fails_the_migration(source: Json | None, story: str) -> None:
+def test_early_source_end_fails_migration(source: Json | None, story: str) -> None:
     made = plan_migration(pending(source=source, source_role=PodRole.EMPTY))
     assert says(made) == ("False", "SourceLost", story)
 
@@ -340,9 +336,7 @@ LATE: list[Json] = [{}, {"is_overdue": True}, {"migration": migration(SENT, **LE
 
 @pytest.mark.parametrize("late", LATE)
 @pytest.mark.parametrize("transfer", [DONE, TransferState(Sending.FAILED, "Cancelled", "…")])
-def test_once_the_guest_runs_in_the_target_the_vm_must_say_so_before_anything_else(
-    late: Json, transfer: TransferState
-) -> None:
+def test_arrival_updates_vm_first(late: Json, transfer: TransferState) -> None:
     late = {"migration": migration(SENT), **late}
     found = cast("Json", late.pop("migration"))
     arrived: Json = {"target_role": PodRole.RUNNING, "source_role": PodRole.EMPTY, "transfer": transfer, **late}
@@ -354,7 +348,7 @@ def test_once_the_guest_runs_in_the_target_the_vm_must_say_so_before_anything_el
     assert says(made) == ("True", "Migrated", f"moved from n1 to n2{figures}")
 
 
-def test_a_target_that_is_the_vms_already_is_not_given_to_it_again() -> None:
+def test_arrival_is_recorded_once() -> None:
     owned: Json = {**TARGET, "metadata": {"name": "db-new", "ownerReferences": [{"uid": "vm-uid"}]}}
     known: Json = {"vm": vm("Running", "db-new"), "target_role": PodRole.RUNNING, "transfer": DONE}
     for target in (owned, None):
@@ -362,7 +356,7 @@ def test_a_target_that_is_the_vms_already_is_not_given_to_it_again() -> None:
         assert (rest(made), status(made)["phase"]) == (NOTHING, "Succeeded")
 
 
-def test_a_restart_after_the_vm_was_given_to_the_target_ends_in_success() -> None:
+def test_restart_after_handover_succeeds() -> None:
     known: Json = {"vm": vm("Failed", "db-new"), "target_role": PodRole.EMPTY, "source_role": PodRole.EMPTY}
     assert status(plan_migration(facts(migration(SENT), **known)))["phase"] == "Succeeded"
 
@@ -371,18 +365,18 @@ def test_a_restart_after_the_vm_was_given_to_the_target_ends_in_success() -> Non
     ("found", "reason"),
     [(None, "VMGone"), (vm("Migrating", **LEAVING), "VMGone"), (vm("Running", "db-y"), "SourceLost")],
 )
-def test_an_arrival_that_nobody_waits_for_any_more_fails(found: Json | None, reason: str) -> None:
+def test_unexpected_arrival_fails(found: Json | None, reason: str) -> None:
     made = plan_migration(facts(migration(SENT), vm=found, target_role=PodRole.RUNNING, transfer=DONE))
     assert (status(made)["phase"], says(made)[1]) == ("Failed", reason)
 
 
-def test_after_success_the_source_is_waited_for_and_then_the_migration_is_let_go() -> None:
+def test_success_waits_for_source_then_releases() -> None:
     found = migration({**SENT, "phase": "Succeeded"})
     assert plan_migration(facts(found)) == NOTHING
     assert plan_migration(facts(found, source=None)) == MigrationPlan(tell=True, remove_finalizer=True)
 
 
-def test_after_a_failure_the_target_goes_and_then_the_migration_is_let_go() -> None:
+def test_failure_deletes_target_then_releases() -> None:
     found = migration({**SENT, "phase": "Failed"})
     leaving: Json = {**TARGET, "metadata": {**child(TARGET, "metadata"), **LEAVING}}
     assert plan_migration(facts(found)) == MigrationPlan(delete_target=True)
@@ -391,17 +385,17 @@ def test_after_a_failure_the_target_goes_and_then_the_migration_is_let_go() -> N
     assert plan_migration(facts(found, transfer=ACTIVE)) == MigrationPlan(cancel=True)
 
 
-def test_after_a_failure_a_target_in_which_the_vm_runs_stays() -> None:
+def test_failure_keeps_running_target() -> None:
     found = facts(migration({**SENT, "phase": "Failed"}), vm=vm("Running", "db-new"))
     assert plan_migration(found) == MigrationPlan(tell=True, remove_finalizer=True)
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_one_that_has_been_let_go_is_left_alone(phase: str) -> None:
+def test_released_migration_is_left_alone(phase: str) -> None:
     let_go = facts(migration({**SENT, "phase": phase}, finalizers=[]), target=None)
     assert plan_migration(let_go) == NOTHING
 
 
-def test_a_target_that_is_seen_only_after_the_migration_was_let_go_still_goes() -> None:
+def test_late_target_is_still_deleted() -> None:
     found = migration({**SENT, "phase": "Failed"}, finalizers=[])
     assert plan_migration(facts(found)) == MigrationPlan(delete_target=True)

@@ -7,7 +7,7 @@ from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from tests.neonvm.runtime_fixture import DB, RuntimeFixture
 
 
-async def test_an_api_server_that_is_away_for_half_a_minute_only_delays(runtime: RuntimeFixture) -> None:
+async def test_api_outage_only_delays(runtime: RuntimeFixture) -> None:
     await runtime.run_vm()
     source, target = await runtime.begin_to_move()
     runtime.api.go_away()
@@ -40,9 +40,7 @@ async def test_an_answer_that_is_lost_does_nothing_twice(runtime: RuntimeFixture
 
 
 @pytest.mark.parametrize("sending", [False, True])
-async def test_a_runtime_that_is_restarted_ends_the_migration_and_starts_the_vm_anew(
-    runtime: RuntimeFixture, sending: bool
-) -> None:
+async def test_runtime_restart_fails_migration_restarts_vm(runtime: RuntimeFixture, sending: bool) -> None:
     await runtime.run_vm()
     if not sending:
         runtime.extender.full = {"n2"}
@@ -53,7 +51,7 @@ async def test_a_runtime_that_is_restarted_ends_the_migration_and_starts_the_vm_
     await runtime.assert_well(str((await runtime.status())["podName"]))
 
 
-async def test_a_runtime_that_dies_right_after_the_switch_knows_where_the_vm_is(runtime: RuntimeFixture) -> None:
+async def test_crash_after_switch_finds_vm(runtime: RuntimeFixture) -> None:
     await runtime.run_vm()
     source, target = await runtime.begin_to_move()
     body: Json = {"status": {"podName": target.spec.pod.name}}

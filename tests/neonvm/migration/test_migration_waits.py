@@ -19,7 +19,7 @@ async def condition(runtime: RuntimeFixture, name: ObjectName) -> tuple[str, str
     return text(found, "status", "phase"), text(said, "reason"), text(said, "message")
 
 
-async def test_a_vm_scales_while_its_target_has_no_node(runtime: RuntimeFixture) -> None:
+async def test_vm_scales_before_target_is_placed(runtime: RuntimeFixture) -> None:
     old = await runtime.run_vm()
     runtime.extender.full = {"n2"}
     await runtime.ask_to_move()
@@ -41,7 +41,7 @@ async def test_a_vm_scales_while_its_target_has_no_node(runtime: RuntimeFixture)
     await runtime.assert_well(str(status["podName"]))
 
 
-async def test_a_source_on_a_silent_node_bars_no_move(runtime: RuntimeFixture) -> None:
+async def test_silent_source_node_bars_no_move(runtime: RuntimeFixture) -> None:
     """The kubelet of the source's node hangs when the guest has left: its pod cannot go, and the VM moves again."""
     old = await runtime.run_vm()
     source, target = await runtime.begin_to_move()
@@ -64,7 +64,7 @@ async def test_a_source_on_a_silent_node_bars_no_move(runtime: RuntimeFixture) -
     await runtime.assert_well(str((await runtime.status())["podName"]))
 
 
-async def test_what_a_failed_move_has_left_is_waited_for_in_words(runtime: RuntimeFixture) -> None:
+async def test_cleanup_wait_is_explained(runtime: RuntimeFixture) -> None:
     """The target's node is silent: its pod cannot go, and is waited for a minute at most."""
     await runtime.run_vm()
     _, target = await runtime.begin_to_move()

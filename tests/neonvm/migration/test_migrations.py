@@ -43,7 +43,7 @@ async def test_target_has_the_hardware_of_its_source(runtime: RuntimeFixture) ->
     assert sizes[0] == sizes[1] == (MilliCpu(4000), Bytes(GI), Bytes(8 * GI))
 
 
-async def test_the_migration_controls_its_target_and_only_owns_its_source(runtime: RuntimeFixture) -> None:
+async def test_migration_controls_target_owns_source(runtime: RuntimeFixture) -> None:
     old = await runtime.run_vm()
     _, target = await runtime.begin_to_move()
     owners = {}
@@ -57,7 +57,7 @@ async def test_the_migration_controls_its_target_and_only_owns_its_source(runtim
     }
 
 
-async def test_the_order_of_success_is_vm_pod_migration_and_only_then_the_source(runtime: RuntimeFixture) -> None:
+async def test_success_updates_vm_pod_migration_source(runtime: RuntimeFixture) -> None:
     old = await runtime.run_vm()
     source, target = await runtime.begin_to_move()
     steps: list[str] = []
@@ -86,7 +86,7 @@ async def test_the_order_of_success_is_vm_pod_migration_and_only_then_the_source
     ]
 
 
-async def test_nothing_is_resized_while_the_guest_moves_and_all_is_done_afterwards(runtime: RuntimeFixture) -> None:
+async def test_resize_waits_for_the_move(runtime: RuntimeFixture) -> None:
     await runtime.run_vm()
     source, target = await runtime.begin_to_move()
     await runtime.resize(3)
@@ -99,7 +99,7 @@ async def test_nothing_is_resized_while_the_guest_moves_and_all_is_done_afterwar
     await runtime.assert_well(target.spec.pod.name)
 
 
-async def test_a_resize_that_is_in_progress_ends_before_the_guest_moves(runtime: RuntimeFixture) -> None:
+async def test_move_waits_for_running_resize(runtime: RuntimeFixture) -> None:
     old = await runtime.run_vm()
     guest = runtime.guests.by_pod[old]
     guest.stops = asyncio.Event()
@@ -128,7 +128,7 @@ async def test_progress_is_written_once_a_second(runtime: RuntimeFixture) -> Non
     await runtime.cancel()
 
 
-async def test_a_target_that_waits_is_placed_when_room_is_freed(runtime: RuntimeFixture) -> None:
+async def test_waiting_target_is_placed_when_room_frees(runtime: RuntimeFixture) -> None:
     await runtime.run_vm()
     runtime.extender.full = {"n2"}
     await runtime.ask_to_move()
@@ -143,7 +143,7 @@ async def test_a_target_that_waits_is_placed_when_room_is_freed(runtime: Runtime
     await runtime.assert_well(target.spec.pod.name)
 
 
-async def test_a_migration_within_one_node_must_be_asked_for(runtime: RuntimeFixture) -> None:
+async def test_same_node_migration_is_opt_in(runtime: RuntimeFixture) -> None:
     await runtime.run_vm()
     runtime.extender.full = {"n2"}
     await runtime.ask_to_move(preventMigrationToSameHost=False)
@@ -167,7 +167,7 @@ async def test_a_migration_may_follow_another_one_at_once(runtime: RuntimeFixtur
     await runtime.assert_well(str(status["podName"]))
 
 
-async def test_pods_of_the_vm_that_nothing_needs_are_deleted(runtime: RuntimeFixture) -> None:
+async def test_unneeded_pods_are_deleted(runtime: RuntimeFixture) -> None:
     old = await runtime.run_vm()
     pod = (await runtime.pods())[old]
     owners = child(pod, "metadata")["ownerReferences"]

@@ -58,7 +58,7 @@ def refused() -> Move:
     return Move(TransferError(TransferFault.REFUSED, Survivor.SOURCE, "it stays"))
 
 
-async def test_a_move_that_is_called_off_is_under_way_until_it_is_known_who_runs(transfers: Transfers) -> None:
+async def test_cancelled_move_ends_once_runner_is_known(transfers: Transfers) -> None:
     move, told = refused(), Told()
     transfers.begin("m", move.send, told.changed, told.fault)
     await settle()
@@ -71,7 +71,7 @@ async def test_a_move_that_is_called_off_is_under_way_until_it_is_known_who_runs
     assert (transfers.of("m"), told.changes) == (CANCELLED, 1)
 
 
-async def test_one_that_is_called_off_before_its_first_step_is_carried_to_its_end_too(transfers: Transfers) -> None:
+async def test_move_cancelled_at_start_still_ends(transfers: Transfers) -> None:
     move, told = refused(), Told()
     transfers.begin("m", move.send, told.changed, told.fault)
     transfers.call_off("m")
@@ -82,7 +82,7 @@ async def test_one_that_is_called_off_before_its_first_step_is_carried_to_its_en
     assert transfers.of("m") == CANCELLED
 
 
-async def test_a_fault_of_ours_leaves_one_move_open_and_all_others_alone(transfers: Transfers) -> None:
+async def test_internal_error_affects_one_move(transfers: Transfers) -> None:
     faulty, good, told = Move(ZeroDivisionError("ours")), refused(), Told()
     transfers.begin("faulty", faulty.send, told.changed, told.fault)
     transfers.begin("good", good.send, told.changed, told.fault)
@@ -96,7 +96,7 @@ async def test_a_fault_of_ours_leaves_one_move_open_and_all_others_alone(transfe
     assert transfers.of("good") == TransferState(Sending.FAILED, "Refused", "it stays")
 
 
-async def test_a_move_whose_migration_vanished_is_forgotten_when_it_has_ended(transfers: Transfers) -> None:
+async def test_orphaned_move_is_forgotten_at_end(transfers: Transfers) -> None:
     move, told = refused(), Told()
     transfers.begin("m", move.send, told.changed, told.fault)
     await settle()

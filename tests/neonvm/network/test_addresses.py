@@ -10,14 +10,14 @@ from deploy.neonvm.network.addresses import AddressPool
 from deploy.neonvm.ports import NetworkError
 
 
-def test_a_key_keeps_its_address_until_it_is_released() -> None:
+def test_key_keeps_address_until_release() -> None:
     pool = AddressPool("pods", "10.0.0.1", "10.0.0.9")
     first = pool.take("a")
     pool.take("b")
     assert (first, pool.take("a"), pool.number("a")) == ("10.0.0.1", "10.0.0.1", 0)
 
 
-def test_a_released_address_comes_back_only_after_all_others() -> None:
+def test_released_address_is_reused_last() -> None:
     pool = AddressPool("pods", "10.0.0.1", "10.0.0.3")
     pool.take("a")
     pool.release("a")
@@ -32,7 +32,7 @@ def test_addresses_that_are_still_owned_are_passed_over() -> None:
     assert pool.take("d") == "10.0.0.3"
 
 
-def test_a_full_pool_says_of_what_there_is_no_more() -> None:
+def test_exhausted_pool_names_what_is_missing() -> None:
     pool = AddressPool("pods", "10.0.0.1", "10.0.0.1")
     pool.take("a")
     with pytest.raises(NetworkError, match="all 1 addresses for pods are taken"):

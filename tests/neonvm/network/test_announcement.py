@@ -3,7 +3,7 @@
 from deploy.neonvm.network.announcement import announcement
 
 
-def test_an_announcement_is_a_reverse_arp_request_of_the_vm_for_itself() -> None:
+def test_announcement_is_rarp_of_the_vm() -> None:
     frame = announcement("52:54:00:64:80:01")
     mac, nowhere = bytes.fromhex("525400648001"), bytes(4)
     assert frame[:14] == b"\xff" * 6 + mac + b"\x80\x35"

@@ -12,11 +12,11 @@ from deploy.neonvm.network.commands import run
 from deploy.neonvm.ports import NetworkError
 
 
-async def test_a_command_reads_its_lines_and_returns_what_it_printed() -> None:
+async def test_command_returns_its_output() -> None:
     assert await run("cat", lines=("one", "two")) == "one\ntwo\n"
 
 
-async def test_a_command_that_fails_is_quoted_with_its_complaint() -> None:
+async def test_failed_command_quotes_stderr() -> None:
     with pytest.raises(NetworkError, match=r"`sh -c echo no >&2; exit 3` failed: no"):
         await run("sh", "-c", "echo no >&2; exit 3")
 
@@ -34,7 +34,7 @@ async def test_missing_nft_names_its_own_package(monkeypatch: pytest.MonkeyPatch
         await run("nft", "-f", "-")
 
 
-async def test_a_cancelled_call_has_ended_its_command_when_it_returns(tmp_path: Path) -> None:
+async def test_cancelled_call_kills_its_command(tmp_path: Path) -> None:
     """The command says its process number through a named pipe, so that the test knows when it runs."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

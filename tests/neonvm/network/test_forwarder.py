@@ -24,7 +24,7 @@ async def echo_backwards(reader: asyncio.StreamReader, writer: asyncio.StreamWri
     await writer.drain()
 
 
-async def test_bytes_travel_both_ways_and_so_does_the_end_of_the_stream() -> None:
+async def test_forwards_both_ways_with_half_close() -> None:
     echo = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), echo_backwards)
     forwarder = Forwarder(dial)
     port = await forwarder.open("127.0.0.1", echo.port)
@@ -37,7 +37,7 @@ async def test_bytes_travel_both_ways_and_so_does_the_end_of_the_stream() -> Non
     await echo.close()
 
 
-async def test_the_same_target_has_the_same_port_and_another_has_another() -> None:
+async def test_one_port_per_target() -> None:
     forwarder = Forwarder(dial)
     ports = [await forwarder.open("127.0.0.1", target) for target in (1, 2, 1)]
     assert ports[0] == ports[2] != ports[1]
@@ -54,7 +54,7 @@ async def test_a_target_where_nobody_listens_ends_the_connection() -> None:
     await forwarder.close()
 
 
-async def test_closing_ends_connections_that_are_still_open_and_frees_the_port() -> None:
+async def test_close_drops_connections_and_frees_port() -> None:
     echo = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), echo_backwards)
     forwarder = Forwarder(dial)
     port = await forwarder.open("127.0.0.1", echo.port)

@@ -96,7 +96,7 @@ def orders(hypervisor: FakeHypervisor) -> list[tuple[str, object]]:
     return [(name, about.get("id", about.get("command-line"))) for name, about in hypervisor.machine.calls]
 
 
-async def test_a_pod_gets_a_cable_to_the_hub_and_a_forwarded_link(hub: HubNetwork, hypervisor: FakeHypervisor) -> None:
+async def test_pod_gets_hub_cable_and_forwarded_link(hub: HubNetwork, hypervisor: FakeHypervisor) -> None:
     place = await hub.add_pod("a", POD)
     folder = place.attachments[0].removeprefix("unix:").removesuffix("/c0")
     ports = f"{hub.port_for(9100)}:{hub.port_for(25183)}"
@@ -116,9 +116,7 @@ async def test_a_pod_gets_a_cable_to_the_hub_and_a_forwarded_link(hub: HubNetwor
     ]
 
 
-async def test_a_cable_is_plugged_in_only_once_the_hub_listens_at_its_end(
-    hub: HubNetwork, hypervisor: FakeHypervisor
-) -> None:
+async def test_cable_waits_for_listening_hub(hub: HubNetwork, hypervisor: FakeHypervisor) -> None:
     assert isinstance(hypervisor.machine, FakeHub)
     hypervisor.machine.late = 20
     await hub.add_pod("a", POD)
@@ -133,9 +131,7 @@ async def test_a_removed_pod_has_its_cable_pulled(hub: HubNetwork, hypervisor: F
     assert orders(hypervisor) == [("netdev_del", "hub-c0"), ("netdev_del", "c0")]
 
 
-async def test_a_cable_that_cannot_be_laid_leaves_the_pod_unplugged(
-    hub: HubNetwork, hypervisor: FakeHypervisor
-) -> None:
+async def test_failed_cable_leaves_pod_unplugged(hub: HubNetwork, hypervisor: FakeHypervisor) -> None:
     hypervisor.machine.fault = GuestError("no more ports")
     with pytest.raises(NetworkError, match="no more ports"):
         await hub.add_pod("a", POD)
@@ -143,7 +139,7 @@ async def test_a_cable_that_cannot_be_laid_leaves_the_pod_unplugged(
     assert (await hub.add_pod("a", POD)).attachments[0].endswith("/c1")
 
 
-async def test_a_flat_address_is_exposed_once_through_the_hub(hub: HubNetwork, hypervisor: FakeHypervisor) -> None:
+async def test_flat_address_is_exposed_once(hub: HubNetwork, hypervisor: FakeHypervisor) -> None:
     address = await hub.vm_address(VM)
     port = await hub.expose(address, 5432)
     assert (address, await hub.expose(address, 5432)) == ("10.100.128.0", port)
@@ -154,9 +150,7 @@ async def test_a_flat_address_is_exposed_once_through_the_hub(hub: HubNetwork, h
     assert await hub.vm_address(VM) != address
 
 
-async def test_a_port_that_the_hub_cannot_forward_is_an_error_with_its_words(
-    hub: HubNetwork, hypervisor: FakeHypervisor
-) -> None:
+async def test_failed_hub_forward_quotes_the_hub(hub: HubNetwork, hypervisor: FakeHypervisor) -> None:
     hypervisor.machine.answers["human-monitor-command"] = "could not set up host forwarding rule"
     with pytest.raises(NetworkError, match=r"cannot forward a port to 10\.100\.128\.0:5432: could not set up"):
         await hub.expose("10.100.128.0", 5432)
@@ -164,7 +158,7 @@ async def test_a_port_that_the_hub_cannot_forward_is_an_error_with_its_words(
         await hub.connect(None, "10.100.128.0", 5432)
 
 
-async def test_what_runs_on_the_machine_is_reached_without_the_hub(hub: HubNetwork, hypervisor: FakeHypervisor) -> None:
+async def test_host_programs_bypass_the_hub(hub: HubNetwork, hypervisor: FakeHypervisor) -> None:
     place = await hub.add_pod("a", POD)
     hypervisor.machine.calls.clear()
     with await hub.listen(POD, 0) as listener:

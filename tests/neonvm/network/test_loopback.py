@@ -26,7 +26,7 @@ async def network() -> AsyncIterator[LoopbackNetwork]:
     await made.down()
 
 
-async def test_a_pod_has_one_place_for_as_long_as_it_is_plugged_in(network: LoopbackNetwork) -> None:
+async def test_pod_keeps_its_place_while_plugged(network: LoopbackNetwork) -> None:
     place = await network.add_pod("a", POD)
     block = place.address.rsplit(".", 2)[0]
     assert place == PodNetwork(
@@ -49,7 +49,7 @@ async def test_a_released_vm_gives_its_address_back(network: LoopbackNetwork) ->
     assert await network.vm_address(VM) != first
 
 
-async def test_a_pod_listens_on_its_own_address_and_is_reached_from_outside(network: LoopbackNetwork) -> None:
+async def test_pod_address_is_reachable_from_outside(network: LoopbackNetwork) -> None:
     place = await network.add_pod("a", POD)
     listener = await network.listen(POD, 0)
     port = listener.getsockname()[1]
@@ -67,14 +67,14 @@ async def test_a_pod_listens_on_its_own_address_and_is_reached_from_outside(netw
     listener.close()
 
 
-async def test_the_control_plane_listens_where_pods_look_for_it(network: LoopbackNetwork) -> None:
+async def test_control_plane_is_where_pods_expect_it(network: LoopbackNetwork) -> None:
     place = await network.add_pod("a", POD)
     with await network.listen(None, 0) as listener:
         assert listener.getsockname()[0] == place.api_host
     assert network.control_enter() == ()
 
 
-async def test_what_is_not_plugged_in_is_refused_by_name(network: LoopbackNetwork) -> None:
+async def test_unplugged_pod_is_refused_by_name(network: LoopbackNetwork) -> None:
     for attempt in (network.connect(POD, "127.0.0.1", 1), network.listen(POD, 0)):
         with pytest.raises(NetworkError, match="default/vm-1-pod is not plugged into the network"):
             await attempt
@@ -94,7 +94,7 @@ async def test_a_network_that_is_not_up_says_so() -> None:
         await LoopbackNetwork("test-loopback", "a test").vm_address(VM)
 
 
-def test_two_clusters_of_one_name_have_different_blocks_and_a_closed_one_is_free_again() -> None:
+def test_same_named_clusters_use_different_blocks() -> None:
     first, second = LoopbackBlock.claim("same"), LoopbackBlock.claim("same")
     taken = first.address("0.1")
     assert second.address("0.1") != taken
@@ -105,7 +105,7 @@ def test_two_clusters_of_one_name_have_different_blocks_and_a_closed_one_is_free
     again.close()
 
 
-async def test_light_guests_get_loopback_addresses_and_people_are_told_why() -> None:
+async def test_light_guests_use_loopback_with_reason() -> None:
     chosen = await choose_network(NetworkKind.AUTO, real_guests=False, cluster="test")
     assert chosen.description == (
         "nodes are names and pods are loopback addresses (simulated guests need no network of their own)"

@@ -64,7 +64,7 @@ async def lasting(place: PodNetwork) -> asyncio.subprocess.Process:
     return program
 
 
-async def test_pods_of_different_nodes_and_the_control_plane_reach_each_other(network: NamespaceNetwork) -> None:
+async def test_pods_and_control_plane_reach_each_other(network: NamespaceNetwork) -> None:
     one, two = await network.add_pod("a", ONE), await network.add_pod("b", TWO)
     with await network.listen(TWO, 9101) as listener:
         for caller, expected in ((ONE, one.address), (None, one.api_host)):
@@ -78,7 +78,7 @@ async def test_pods_of_different_nodes_and_the_control_plane_reach_each_other(ne
         assert peer == caller_socket.getsockname()
 
 
-async def test_a_forwarded_port_leads_from_the_machine_into_a_pod(network: NamespaceNetwork) -> None:
+async def test_forwarded_port_reaches_pod(network: NamespaceNetwork) -> None:
     place = await network.add_pod("a", ONE)
     with await network.listen(ONE, 9101) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", await network.expose(place.address, 9101))
@@ -117,7 +117,7 @@ async def test_a_removed_pod_takes_its_programs_with_it(network: NamespaceNetwor
         assert await program.wait() == -9
 
 
-async def test_what_a_crashed_run_left_is_removed_by_the_next(network: NamespaceNetwork) -> None:
+async def test_next_run_removes_crashed_runs_leftovers(network: NamespaceNetwork) -> None:
     place = await network.add_pod("a", ONE)
     program = await lasting(place)
     after_crash = NamespaceNetwork("pytest", "a test")
@@ -161,7 +161,7 @@ async def test_vms_keep_their_flat_addresses(network: NamespaceNetwork) -> None:
     assert await network.vm_address(ONE) != "10.100.128.0"
 
 
-async def test_frames_are_led_to_a_pod_at_once_although_the_vm_was_heard_elsewhere(network: NamespaceNetwork) -> None:
+async def test_frames_follow_the_vm_at_once(network: NamespaceNetwork) -> None:
     await network.add_pod("a", ONE)
     place = await network.add_pod("b", TWO)
     mac = bytes.fromhex(flat_mac(VM).replace(":", ""))
@@ -190,6 +190,6 @@ async def test_root_gets_namespaces_and_is_told_so() -> None:
     assert list(netns.RUN.glob("autoscale.trial-*")) == []
 
 
-def test_a_cluster_name_that_could_be_mistaken_for_another_is_refused() -> None:
+def test_ambiguous_cluster_name_is_refused() -> None:
     with pytest.raises(NetworkError, match="lower-case letters, digits and hyphens"):
         NamespaceNetwork("a.b", "a test")

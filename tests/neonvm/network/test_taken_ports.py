@@ -72,7 +72,7 @@ def own_network() -> list[str]:
     return ready
 
 
-def test_simulated_guests_run_where_the_ports_of_a_kubernetes_node_are_taken(own_network: list[str]) -> None:
+def test_simulated_guests_run_beside_kubernetes_ports(own_network: list[str]) -> None:
     run = subprocess.run([*own_network, sys.executable, "-c", _STORY], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
@@ -94,7 +94,7 @@ def taken() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-def test_a_bind_that_fails_names_the_program_and_leaves_no_socket(taken: int) -> None:
+def test_failed_bind_names_program_and_closes(taken: int) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(OSError, match=rf"port {taken} at 127\.0\.0\.9 is taken by .* \(pid {os.getpid()}\)") as caught:
         listening(tcp_socket(), "127.0.0.9", taken)
@@ -102,7 +102,7 @@ def test_a_bind_that_fails_names_the_program_and_leaves_no_socket(taken: int) ->
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_a_port_that_is_taken_is_replaced_by_one_that_is_free(taken: int) -> None:
+def test_taken_port_is_replaced(taken: int) -> None:
     ports = PortMap.tried("127.0.0.9", [taken])
     assert ports.port_for(taken) >= 61000
     assert ports.port_for(1) == 1
@@ -110,16 +110,16 @@ def test_a_port_that_is_taken_is_replaced_by_one_that_is_free(taken: int) -> Non
     assert PortMap.tried("127.0.0.9", []).description == ""
 
 
-def test_an_address_at_which_nothing_can_listen_is_said() -> None:
+def test_unusable_address_is_reported() -> None:
     with pytest.raises(NetworkError, match=r"nothing can listen at 192\.0\.2\.1:80: "):
         PortMap.tried("192.0.2.1", [80])
 
 
-def test_a_program_that_cannot_be_seen_is_told_how_to_find(tmp_path: Path) -> None:
+def test_hidden_program_hint_says_how_to_look(tmp_path: Path) -> None:
     assert who_listens(9100, tmp_path) == "another program, which this names: sudo ss -ltnp 'sport = :9100'"
 
 
-def test_the_kernels_table_says_who_listens_on_whatever_address() -> None:
+def test_kernel_table_names_listener() -> None:
     table = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 00000000:238C 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 111 1
    1: 0100007F:238C 00000000:0000 01 00000000:00000000 00:00000000 00000000     0        0 222 1

@@ -22,7 +22,7 @@ def pod(*words: str, key: str = "command", name: str = "neonvm-runner") -> Json:
     return {"spec": {"containers": [{"name": "sidecar"}, {"name": name, key: list(words)}]}}
 
 
-def test_own_pods_say_the_spec_they_were_made_with() -> None:
+def test_own_pods_record_their_spec() -> None:
     made = booted({"spec": {"containers": made_with(virtual_machine())}})
     assert made is not None
     assert (made.machine, made.plugs_cpus) == (MACHINE, False)

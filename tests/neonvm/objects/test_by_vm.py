@@ -22,7 +22,7 @@ class WatchedInformer(Informer):
         self._store(key, new)
 
 
-async def test_objects_are_listed_by_vm_with_the_oldest_first() -> None:
+async def test_objects_are_grouped_by_vm_oldest_first() -> None:
     api = InProcess()
     async with api.client() as client:
         cache, told = WatchedInformer(client, PODS, FakeClock()), list[ObjectName]()

@@ -125,7 +125,7 @@ def test_no_probe_or_hook_reaches_another_host() -> None:
     assert not {"livenessProbe", "lifecycle", "stdin"} & set(found)
 
 
-def test_ports_of_the_guest_take_none_of_the_node() -> None:
+def test_guest_ports_use_no_host_ports() -> None:
     vm = virtual_machine()
     guest = {**child(vm, "spec", "guest"), "ports": [{"port": 5432, "hostPort": 5432, "hostIP": "10.0.0.1"}]}
     vm = {**vm, "spec": {**child(vm, "spec"), "guest": guest}}

@@ -35,7 +35,7 @@ def test_kubernetes_knows_every_field() -> None:
     models.V1Pod.model_validate(pod(vm(extraNetwork={"enable": True})))
 
 
-def test_nothing_in_the_pod_has_a_privilege_or_an_identity() -> None:
+def test_pod_has_no_privilege_or_identity() -> None:
     spec = pod(vm(extraNetwork={"enable": True}))["spec"]
     assert spec["automountServiceAccountToken"] is False
     assert (spec["securityContext"]["runAsNonRoot"], spec["securityContext"]["seccompProfile"]) == (
@@ -71,13 +71,13 @@ def test_flat_network_is_taken_as_a_resource() -> None:
     }
 
 
-def test_why_a_guest_or_the_copy_of_its_disk_failed_stands_in_the_status_of_its_pod() -> None:
+def test_failure_reason_is_in_pod_status() -> None:
     spec = pod(vm())["spec"]
     said = [each["terminationMessagePolicy"] for each in (*spec["initContainers"], *spec["containers"])]
     assert said == ["FallbackToLogsOnError"] * 2
 
 
-def test_the_disk_is_copied_from_the_vms_own_image() -> None:
+def test_disk_comes_from_vm_image() -> None:
     spec = pod(vm())["spec"]
     (init,) = spec["initContainers"]
     assert (init["image"], init["command"][-1]) == ("postgres:15", "cp /disk.qcow2 /vm/images/rootdisk.qcow2")
@@ -85,7 +85,7 @@ def test_the_disk_is_copied_from_the_vms_own_image() -> None:
     assert [each["name"] for each in spec["volumes"]] == names
 
 
-def test_the_runner_is_told_the_vm_and_its_address() -> None:
+def test_runner_gets_vm_and_address() -> None:
     (runner,) = pod(vm())["spec"]["containers"]
     assert (runner["image"], runner["command"]) == ("runner:1", ["neonvm-runner"])
     assert decode_dump(runner["args"][1]) == child(vm(), "spec")
@@ -95,7 +95,7 @@ def test_the_runner_is_told_the_vm_and_its_address() -> None:
     assert [(each["name"], each["containerPort"]) for each in runner["ports"]] == [("runner", 25183), ("qmp", 20183)]
 
 
-def test_whom_the_pod_lets_in_stands_in_the_pod() -> None:
+def test_pod_carries_its_trusted_callers() -> None:
     """Its authorities cannot be changed there; its token is for its controller alone, and the kubelet asks over TLS."""
     made = pod(vm(extraInitContainers=[{"name": "x", "volumeMounts": [{"name": "runner-identity"}]}]))
     (runner,) = made["spec"]["containers"]
@@ -119,7 +119,7 @@ def test_a_pod_that_names_no_authorities_is_open() -> None:
     assert not is_open(pod(vm(), RunnerForm("runner:1"))), "nor is one whose authorities are missing"
 
 
-def test_the_guests_devices_are_asked_of_the_node_where_the_vm_wants_them() -> None:
+def test_devices_are_requested_on_demand() -> None:
     resources: Json = {"requests": {"cpu": "1"}, "limits": {"memory": "2Gi"}}
     asked = pod(vm(podResources=resources))["spec"]["containers"][0]["resources"]
     assert asked == {"requests": {"cpu": "1"}, "limits": {"memory": "2Gi", "autoscaling.neon.tech/guest": "1"}}
@@ -127,7 +127,7 @@ def test_the_guests_devices_are_asked_of_the_node_where_the_vm_wants_them() -> N
     assert pod(vm(), RunnerForm("runner:1"))["spec"]["containers"][0]["resources"] == {}
 
 
-def test_a_vm_with_an_account_of_its_own_has_no_agent_in_its_pod() -> None:
+def test_own_service_account_excludes_sidecar() -> None:
     part: Json = {"serviceAccountName": "vm-agent", "containers": [{"name": "autoscaler-agent"}]}
     form = RunnerForm("runner:1", sidecar=part)
     specs = [pod(vm(serviceAccountName=name), form)["spec"] for name in ("", "vm-agent", "db")]
@@ -150,7 +150,7 @@ def test_what_the_vm_says_of_its_pod_holds() -> None:
     assert {each["tolerationSeconds"] for each in spec["tolerations"][1:]} == {30}
 
 
-def test_the_target_of_a_migration_is_told_to_receive() -> None:
+def test_target_pod_waits_for_incoming_guest() -> None:
     migration: Json = {
         "metadata": {"name": "m", "uid": "m1"},
         "spec": {},
@@ -171,7 +171,7 @@ def test_the_target_of_a_migration_is_told_to_receive() -> None:
         ("", "postgres:15"),
     ],
 )
-def test_a_target_continues_the_guest_of_its_source_whatever_its_vm_says_by_now(image_id: str, image: str) -> None:
+def test_target_copies_source_machine_not_spec(image_id: str, image: str) -> None:
     """On another base its disk would be garbage, and its memory fits no other machine."""
     source = pod(vm())
     source["status"] = {"initContainerStatuses": [{"name": "init", "imageID": image_id}]}
@@ -182,11 +182,11 @@ def test_a_target_continues_the_guest_of_its_source_whatever_its_vm_says_by_now(
     assert made["volumes"] == pod(edited)["spec"]["volumes"]
 
 
-def test_without_a_source_a_target_is_as_its_vm_says() -> None:
+def test_target_without_source_follows_spec() -> None:
     assert with_guest_of(pod(vm()), {}) == pod(vm())
 
 
-def test_an_agent_is_a_native_sidecar_with_an_identity_that_the_runner_lacks() -> None:
+def test_agent_sidecar_has_own_identity() -> None:
     part: Json = {
         "serviceAccountName": "vm-agent",
         "containers": [{"name": "autoscaler-agent", "env": [{"name": "METRICS_URL", "value": "elsewhere"}]}],
@@ -226,5 +226,5 @@ def test_an_agent_is_a_native_sidecar_with_an_identity_that_the_runner_lacks() -
         ),
     ],
 )
-def test_why_a_pod_has_ended_is_read_where_it_is_said(status: Json, expected: tuple[str, str]) -> None:
+def test_end_reason_is_read_from_pod_status(status: Json, expected: tuple[str, str]) -> None:
     assert pod_end({"status": status}) == expected

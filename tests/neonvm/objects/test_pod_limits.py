@@ -46,7 +46,7 @@ def test_machine_is_held_within_limits(limits: object, cpu: str, mem: str, said:
     assert bool(limits_say(MACHINE, pod(limits), SLOT)) == bool(said)
 
 
-def test_limit_that_follows_the_vm_does_not_hold_it() -> None:
+def test_following_limit_does_not_cap_vm() -> None:
     """Our scheduler limits the container to what is reserved, and raises that before the VM grows."""
     limits: Any = {"f:resources": {"f:limits": {"f:cpu": {}}}}
     fields = {"f:spec": {"f:containers": {'k:{"name":"neonvm-runner"}': limits}}}
@@ -62,7 +62,7 @@ def test_pod_without_a_guest_limits_nothing() -> None:
     assert within_limits(MACHINE, {}, SLOT) == MACHINE
 
 
-def test_vm_is_not_ordered_beyond_the_limit_of_its_pod() -> None:
+def test_order_is_capped_by_pod_limit() -> None:
     """A default of a LimitRange once let a VM be resized to its maximum, and the kubelet kill QEMU without a word."""
     vm: Any = virtual_machine(NAMED)
     vm["spec"]["guest"]["memorySlots"]["use"] = 8

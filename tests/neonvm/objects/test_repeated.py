@@ -28,7 +28,7 @@ def pod(of: Json) -> Json:
     return runner_pod(of, "db-x", machine_of(of).use, sidecar=False)
 
 
-def test_a_pod_says_the_sizes_of_its_vms_spec_as_neonvms_controller_does() -> None:
+def test_pod_annotations_match_neonvm_controller() -> None:
     assert annotations_of(pod(vm()))[RESOURCES] == (
         '{"cpus":{"min":"500m","max":4,"use":2},"memorySlots":{"min":1,"max":8,"use":2},"memorySlotSize":"1Gi"}'
     )
@@ -43,7 +43,7 @@ def test_what_the_spec_leaves_out_is_said_too() -> None:
     }
 
 
-def test_a_pod_has_what_its_schedulers_grants_and_the_spec_say_and_no_more() -> None:
+def test_pod_requests_follow_grants_and_spec() -> None:
     said = {*annotations_of(pod(vm())), *GRANTS, OVERCOMMIT}
     made = annotations_of(pod(vm({"overcommit": {"cpu": "1500m"}}, annotations={**GRANTS, "other": "x"})))
     assert made.keys() == said

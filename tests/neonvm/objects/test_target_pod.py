@@ -46,7 +46,7 @@ def node(name: str, **labels: str) -> Json:
     return {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": ready}
 
 
-def test_it_is_the_vms_pod_under_the_name_that_was_written_down_and_the_migration_owns_it() -> None:
+def test_target_pod_has_recorded_name_and_owner() -> None:
     made, own = target_pod(migration(), vm(), WANTED, sidecar=True), runner_pod(vm(), "db-y", WANTED, sidecar=True)
     assert migration_of(made) == "move"
     assert (migration_of(own), text(made, "metadata", "name")) == ("", "db-y")
@@ -61,7 +61,7 @@ def test_it_goes_anywhere_but_to_the_source() -> None:
     assert [refusal(made, node(name)) is None for name in ("n1", "n2")] == [False, True]
 
 
-def test_it_may_stay_on_its_node_where_that_is_asked_for() -> None:
+def test_target_may_share_node_on_request() -> None:
     made = target_pod(migration(preventMigrationToSameHost=False), vm(), WANTED, sidecar=False)
     assert "affinity" not in child(made, "spec")
 
@@ -83,7 +83,7 @@ def test_it_may_stay_on_its_node_where_that_is_asked_for() -> None:
         ({"nodeSelector": {"disk": "slow"}}, {"nodeSelector": {"disk": "fast"}}, []),
     ],
 )
-def test_both_what_the_vm_and_what_the_migration_demand_must_hold(spec: Json, of_vm: Json, takes: list[str]) -> None:
+def test_vm_and_migration_affinity_are_combined(spec: Json, of_vm: Json, takes: list[str]) -> None:
     made = target_pod(migration(**spec), vm(**of_vm), WANTED, sidecar=False)
     nodes = {
         "n1": node("n1", disk="fast", zone="a"),
@@ -94,7 +94,7 @@ def test_both_what_the_vm_and_what_the_migration_demand_must_hold(spec: Json, of
     assert [name for name, each in nodes.items() if refusal(made, each) is None] == takes
 
 
-def test_what_either_side_only_prefers_is_kept_and_so_is_other_affinity() -> None:
+def test_preferences_and_other_affinity_are_kept() -> None:
     theirs, ours = {"weight": 1}, {"weight": 2}
     affinity = {"nodeAffinity": {PREFERRED: [theirs]}, "podAffinity": {PREFERRED: []}}
     made = target_pod(migration(nodeAffinity={PREFERRED: [ours]}), vm(affinity=affinity), WANTED, sidecar=False)

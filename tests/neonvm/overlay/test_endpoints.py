@@ -101,7 +101,7 @@ def test_addresses_are_where_the_api_says(found: FlatObjects, expected: list[End
         ({}, objects(), ""),
     ],
 )
-def test_pod_gets_the_address_of_the_vm_that_names_it(candidate: Json, found: FlatObjects, expected: str) -> None:
+def test_pod_gets_address_of_its_vm(candidate: Json, found: FlatObjects, expected: str) -> None:
     """Its labels and owners alone prove nothing: whoever makes pods writes them."""
     assert rightful_address(candidate, found) == expected
 

@@ -62,7 +62,7 @@ async def test_vms_of_a_namespace_reach_each_other(world: FlatWorld) -> None:
     assert await one.heard() == [answer, packet(TWO, ONE)]
 
 
-async def test_vms_of_two_namespaces_do_not_reach_each_other(world: FlatWorld) -> None:
+async def test_namespaces_are_isolated(world: FlatWorld) -> None:
     """Neither across nodes nor on one node, whatever the frame says of its receiver."""
     one, two = await world.both(same_space=False)
     world.vm("bank/three", "a", THREE)
@@ -205,7 +205,7 @@ async def test_broadcasts_of_a_guest_are_bounded(world: FlatWorld) -> None:
     assert await two.heard() == [packet(ONE, TWO)]
 
 
-async def test_silent_vm_is_found_and_nobody_else_hears_it(world: FlatWorld) -> None:
+async def test_unknown_mac_is_found_without_flooding_others(world: FlatWorld) -> None:
     """A frame for a MAC that no bridge has learned used to go to everyone."""
     one, two = await world.both()
     world.vm("shop/three", "b", THREE)

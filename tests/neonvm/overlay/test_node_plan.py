@@ -28,7 +28,7 @@ def node(name: str, *addresses: str, kind: str = "InternalIP") -> Json:
     return {"metadata": {"name": name}, "status": {"addresses": found}}
 
 
-def test_the_bridge_and_the_tunnel_are_made_once_and_set_each_time() -> None:
+def test_bridge_and_tunnel_are_created_once() -> None:
     lines = made_of(HERE, ["lo", "eth0"])
     assert lines == [
         "link add neonvm0 type bridge mcast_snooping 0",
@@ -43,7 +43,7 @@ def test_the_bridge_and_the_tunnel_are_made_once_and_set_each_time() -> None:
     assert made_of(HERE, ["neonvm0", "neonvm-vxlan"]) == lines[2:]
 
 
-def test_a_tap_is_plugged_into_the_bridge_under_a_name_of_its_own() -> None:
+def test_tap_joins_bridge_with_unique_name() -> None:
     assert plugged_in("nv1", 1450) == [
         "link set nv1 mtu 1450 master neonvm0 addrgenmode none arp off",
         "link set nv1 up",

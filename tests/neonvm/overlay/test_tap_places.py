@@ -73,7 +73,7 @@ def listing(*pods: tuple[str, str, str, str]) -> bytes:
         ([], None),
     ],
 )
-async def test_place_is_the_pods_to_which_the_kubelet_gave_it(
+async def test_device_belongs_to_kubelets_pod(
     folder: Path, pods: list[tuple[str, str, str, str]], expected: ObjectName | None
 ) -> None:
     async with pod_resources(folder, listing(*pods)):
@@ -96,7 +96,7 @@ async def test_kubelet_that_does_not_answer_is_named(folder: Path) -> None:
             await PlaceHolders(folder)("place-3")
 
 
-async def test_pod_is_given_a_folder_that_it_cannot_write_to(folder: Path) -> None:
+async def test_pod_folder_is_read_only(folder: Path) -> None:
     async def serve(_: str, __: socket.socket) -> None: ...
 
     sockets = TapSockets(folder / "flat", serve)

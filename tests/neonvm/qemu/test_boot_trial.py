@@ -83,12 +83,12 @@ def _name(program: Path, version: str) -> None:
     program.write_text(f"#!/bin/sh\necho QEMU emulator version {version}\n")
 
 
-async def test_a_machine_that_reaches_the_first_program_boots_and_is_not_tried_again(trial: BootTrial) -> None:
+async def test_successful_boot_trial_is_remembered(trial: BootTrial) -> None:
     assert await fault(trial, BOOTS) == ("", 1)
     assert await fault(replace(trial), BOOTS) == ("", 1)
 
 
-async def test_a_cpu_that_stops_is_found_out_at_once_with_qemus_reason_and_remembered(trial: BootTrial) -> None:
+async def test_stopped_cpu_fails_trial_with_reason(trial: BootTrial) -> None:
     story = "internal-error: the CPU did something that this machine cannot run; KVM internal error. Suberror: 1"
     assert await fault(replace(trial, limit=30.0), STOPS) == (story, 1)
     assert await fault(trial, STOPS) == (story, 1)
@@ -100,7 +100,7 @@ async def test_a_machine_whose_process_ends_does_not_boot(trial: BootTrial) -> N
     assert launches == 1
 
 
-async def test_a_machine_that_never_comes_up_does_not_boot(trial: BootTrial) -> None:
+async def test_machine_without_monitor_fails_trial(trial: BootTrial) -> None:
     story = (
         "trial: no monitor; it said: QEMU ended by SIGABRT: qemu-system-x86_64: error: no MSR qemu-system-x86_64: x.c:1"
     )
@@ -109,7 +109,7 @@ async def test_a_machine_that_never_comes_up_does_not_boot(trial: BootTrial) -> 
     assert found == "QEMU ended by SIGABRT: error: no MSR"
 
 
-async def test_a_machine_that_says_nothing_is_given_up_and_tried_again_after_an_hour(trial: BootTrial) -> None:
+async def test_silent_machine_is_retried_after_hour(trial: BootTrial) -> None:
     story = "it did not reach its first program within 0.3 s"
     assert await fault(replace(trial, limit=0.3), HANGS) == (story, 1)
     assert await fault(replace(trial, wall=lambda: 4599.0), BOOTS.replace("60", "61")) == ("", 2)
@@ -125,7 +125,7 @@ async def test_another_initrd_or_another_qemu_is_tried_anew(trial: BootTrial, na
     assert await fault(trial, BOOTS) == ("", 3)
 
 
-async def test_a_verdict_that_cannot_be_read_or_kept_costs_a_trial(trial: BootTrial) -> None:
+async def test_unreadable_verdict_repeats_trial(trial: BootTrial) -> None:
     assert await fault(trial, BOOTS) == ("", 1)
     (kept,) = trial.folder.iterdir()
     kept.write_text("{")
@@ -151,7 +151,7 @@ async def chosen(device: Path, found: str) -> tuple[str, str, list[str]]:
     return accelerator.name, accelerator.reason, tried
 
 
-async def test_kvm_is_chosen_where_a_guest_boots_on_it_and_else_the_reason_is_said_in_one_line(tmp_path: Path) -> None:
+async def test_kvm_is_used_if_a_guest_boots(tmp_path: Path) -> None:
     device = tmp_path / "kvm"
     device.touch()
     assert await chosen(device, "") == ("kvm", f"KVM: a guest boots on {device}", ["kvm"])

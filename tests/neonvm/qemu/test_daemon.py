@@ -25,7 +25,7 @@ async def conversation(serve: Serve, seconds: float = 5.0) -> Answer:
         await serving.close()
 
 
-async def test_the_request_carries_its_length_and_the_answer_ends_with_the_connection() -> None:
+async def test_request_has_length_answer_ends_with_connection() -> None:
     heard: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -40,7 +40,7 @@ async def test_the_request_carries_its_length_and_the_answer_ends_with_the_conne
 
 
 @pytest.mark.parametrize("nonsense", [b"", b"HTTP/1.1", b"SSH-2.0-OpenSSH 200 OK", b"HTTP/1.1 fine\r\n\r\n"])
-async def test_an_answer_that_is_not_http_is_a_fault_of_the_guest(nonsense: bytes) -> None:
+async def test_non_http_answer_blames_guest(nonsense: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"250")
         writer.write(nonsense)
@@ -66,7 +66,7 @@ async def test_silence_ends_with_the_time_out() -> None:
         await conversation(serve, seconds=0.01)
 
 
-async def test_a_guest_that_does_not_listen_is_reported_with_the_reason() -> None:
+async def test_unreachable_guest_is_reported() -> None:
     async def dial() -> socket.socket:
         raise ConnectionRefusedError("connection refused")
 

@@ -18,12 +18,12 @@ from deploy.neonvm.qemu.failures import FAILURE_EVENTS, failure_in_event, failur
         ("STOP", None, ""),
     ],
 )
-def test_an_event_says_why_a_guest_cannot_go_on(event: str, data: object, failure: str) -> None:
+def test_event_gives_failure_reason(event: str, data: object, failure: str) -> None:
     assert event in FAILURE_EVENTS
     assert failure_in_event(event, data) == failure
 
 
-def test_a_standstill_is_a_failure_only_where_no_order_lifts_it() -> None:
+def test_pause_is_failure_unless_ordered() -> None:
     failed = {state for state in _RUN_STATES if failure_in_run_state(state)}
     assert failed == {"internal-error", "io-error", "guest-panicked", "watchdog"}
 

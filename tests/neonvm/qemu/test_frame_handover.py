@@ -81,7 +81,7 @@ def ends() -> Ends:
     return Ends()
 
 
-async def test_frames_are_held_while_the_guest_is_sent_and_handed_over_when_it_stops(ends: Ends) -> None:
+async def test_frames_are_held_and_handed_over(ends: Ends) -> None:
     await ends.frames.prepare()
     assert ends.filters == ({"hold": "on", "hand": "off"}, {"take": "on"})
     await ends.frames.divert()
@@ -90,7 +90,7 @@ async def test_frames_are_held_while_the_guest_is_sent_and_handed_over_when_it_s
     assert (ends.target.filters, ends.target.sockets) == ({}, set())
 
 
-async def test_on_a_hub_the_target_hears_only_what_its_guest_has_not(ends: Ends) -> None:
+async def test_hub_target_gets_only_missed_frames(ends: Ends) -> None:
     ends.target.filters["deaf"] = "on"
     await ends.frames.prepare()
     assert ends.filters == ({"hold": "on", "hand": "off"}, {"deaf": "on", "take": "on"})
@@ -98,7 +98,7 @@ async def test_on_a_hub_the_target_hears_only_what_its_guest_has_not(ends: Ends)
     assert ends.filters == ({}, {"take": "on"})
 
 
-async def test_a_source_that_keeps_its_guest_reads_its_frames_itself_again(ends: Ends) -> None:
+async def test_kept_guest_reads_frames_again(ends: Ends) -> None:
     await ends.frames.prepare()
     await ends.frames.divert()
     for _ in range(2):
@@ -106,7 +106,7 @@ async def test_a_source_that_keeps_its_guest_reads_its_frames_itself_again(ends:
         assert (ends.source.filters, ends.source.sockets) == ({}, set())
 
 
-async def test_whether_a_source_reads_its_frames_is_never_assumed(ends: Ends) -> None:
+async def test_frame_reader_state_is_always_confirmed(ends: Ends) -> None:
     await ends.frames.prepare()
     ends.source.refuses.add("object-del")
     with pytest.raises(GuestError):
@@ -127,13 +127,13 @@ async def test_a_qemu_that_cannot_do_it_moves_without(ends: Ends, at: str, comma
     assert ends.target.filters == {}
 
 
-async def test_what_an_earlier_move_left_does_not_disturb_the_next(ends: Ends) -> None:
+async def test_earlier_move_does_not_disturb_next(ends: Ends) -> None:
     ends.source.filters["take"], ends.source.sockets = "on", {"handed"}
     await ends.frames.prepare()
     assert ends.filters == ({"hold": "on", "hand": "off"}, {"take": "on"})
 
 
-async def test_the_target_reads_to_the_end_before_the_way_is_taken_down(ends: Ends) -> None:
+async def test_target_drains_frames_before_teardown(ends: Ends) -> None:
     await ends.frames.prepare()
     ends.target.unread = 3
     await ends.frames.finish()
@@ -141,7 +141,7 @@ async def test_the_target_reads_to_the_end_before_the_way_is_taken_down(ends: En
     assert ends.clock.instant == pytest.approx(0.06)
 
 
-async def test_a_target_that_never_answers_is_not_waited_for_for_ever(ends: Ends) -> None:
+async def test_silent_target_wait_is_bounded(ends: Ends) -> None:
     ends.target.refuses.add("query-chardev")
     async with asyncio.timeout(5):
         await ends.frames.finish()

@@ -36,7 +36,7 @@ def written_table() -> dict[str, dict[TargetSays, str]]:
     }
 
 
-def test_the_table_that_is_written_down_is_the_one_that_holds() -> None:
+def test_transition_table_matches_code() -> None:
     table = written_table()
     for source, target in product(SourceSays, TargetSays):
         assert next_step(View(source, target)).value == table[source.name][target]
@@ -106,7 +106,7 @@ class Course:
                 )
 
 
-def test_no_course_of_events_ever_has_two_running_guests_or_continues_one_that_was_left_behind() -> None:
+def test_never_two_guests_or_stale_continue() -> None:
     seen, todo = {Course()}, [Course()]
     while todo:
         course = todo.pop()
@@ -151,7 +151,7 @@ def test_only_completed_means_that_all_has_arrived(status: str, says: SourceSays
         ("guest-panicked", TargetSays.RUNS),
     ],
 )
-def test_a_target_in_a_state_that_only_a_running_guest_gets_into_has_run(state: str, says: TargetSays) -> None:
+def test_running_only_states_prove_target_ran(state: str, says: TargetSays) -> None:
     assert target_says(state) is says
 
 
@@ -166,7 +166,5 @@ def test_a_target_in_a_state_that_only_a_running_guest_gets_into_has_run(state: 
         (SourceSays.KEPT, "guest-panicked", Resumption.DONE),
     ],
 )
-def test_a_source_is_continued_once_its_move_is_over_and_only_where_the_move_stopped_it(
-    source: SourceSays, state: str, needs: Resumption
-) -> None:
+def test_only_paused_source_is_continued(source: SourceSays, state: str, needs: Resumption) -> None:
     assert resumption(source, state) is needs

@@ -51,7 +51,7 @@ def program(text: str, run_state: str = "running") -> Callable[[int], Sequence[s
     return lambda fd: [sys.executable, "-c", text, str(fd), run_state]
 
 
-async def test_orders_reach_the_machine_and_it_ends_when_told(tmp_path: Path) -> None:
+async def test_orders_reach_machine_until_quit(tmp_path: Path) -> None:
     machine = await QemuProcess.launch("db", program(_PLAYED), tmp_path / "log")
     assert machine.alive
     assert await machine.call("echo", {"value": 1}) == {"value": 1}
@@ -62,7 +62,7 @@ async def test_orders_reach_the_machine_and_it_ends_when_told(tmp_path: Path) ->
         assert not machine.alive
 
 
-async def test_a_machine_that_dies_is_dead_and_says_so_to_the_next_order(tmp_path: Path) -> None:
+async def test_dead_machine_refuses_orders(tmp_path: Path) -> None:
     machine = await QemuProcess.launch("db", program(_PLAYED), tmp_path / "log")
     with pytest.raises(GuestError, match="db: QEMU refused hang up"):
         await machine.call("hang up")
@@ -71,7 +71,7 @@ async def test_a_machine_that_dies_is_dead_and_says_so_to_the_next_order(tmp_pat
     assert (tmp_path / "log").read_text() == "terrible things happened\n"
 
 
-async def test_a_machine_that_does_not_come_up_leaves_its_last_words_in_the_error(tmp_path: Path) -> None:
+async def test_failed_start_quotes_last_output(tmp_path: Path) -> None:
     with pytest.raises(GuestError, match=r"db: QEMU did not open its monitor: .*; it said: no such machine type"):
         await Qemu().launch("db", program("import sys; sys.exit('no such machine type')"), tmp_path / "log")
 
@@ -105,7 +105,7 @@ async def test_a_program_that_is_missing_is_no_machine(tmp_path: Path) -> None:
         ([{"event": "STOP"}], "io-error", "io-error: its disk cannot be read or written"),
     ],
 )
-async def test_the_reason_for_which_a_guest_cannot_go_on_is_known_while_qemu_still_runs(
+async def test_failure_reason_precedes_qemu_exit(
     tmp_path: Path, events: list[dict[str, object]], run_state: str, reason: str
 ) -> None:
     machine = await QemuProcess.launch("db", program(_PLAYED, run_state), tmp_path / "log")
@@ -118,7 +118,7 @@ async def test_the_reason_for_which_a_guest_cannot_go_on_is_known_while_qemu_sti
     assert await machine.failed() == reason
 
 
-async def test_a_failed_machine_that_does_not_quit_is_ended_soon_all_the_same(tmp_path: Path) -> None:
+async def test_hanging_failed_machine_is_killed(tmp_path: Path) -> None:
     deaf = _PLAYED.replace('order["execute"] == "quit"', "False")
     machine = await QemuProcess.launch("db", program(deaf, "internal-error"), tmp_path / "log")
     await machine.call("happen", {"events": [{"event": "STOP"}]})
@@ -128,7 +128,7 @@ async def test_a_failed_machine_that_does_not_quit_is_ended_soon_all_the_same(tm
     assert not machine.alive
 
 
-async def test_a_guest_that_stands_still_because_it_is_moved_has_not_failed(tmp_path: Path) -> None:
+async def test_migration_pause_is_no_failure(tmp_path: Path) -> None:
     machine = await QemuProcess.launch("db", program(_PLAYED, "postmigrate"), tmp_path / "log")
     await machine.call("happen", {"events": [{"event": "STOP"}, {"event": "RESUME"}]})
     assert await machine.call("echo", {"value": 1}) == {"value": 1}
@@ -137,7 +137,7 @@ async def test_a_guest_that_stands_still_because_it_is_moved_has_not_failed(tmp_
     assert await machine.failed() == "QEMU ended with exit code 0"
 
 
-async def test_a_machine_whose_process_is_killed_has_failed_at_once(tmp_path: Path) -> None:
+async def test_killed_process_fails_at_once(tmp_path: Path) -> None:
     machine = await QemuProcess.launch("db", program(_PLAYED), tmp_path / "log")
     waiting = asyncio.ensure_future(machine.failed())
     os.kill(machine.pid, signal.SIGKILL)

@@ -74,7 +74,7 @@ def test_the_whole_command_of_a_guest(tmp_path: Path) -> None:
     ]
 
 
-def test_without_root_a_guest_is_plugged_into_a_hub_and_its_link_is_forwarded(tmp_path: Path) -> None:
+def test_rootless_guest_uses_hub_and_forward(tmp_path: Path) -> None:
     spec = spec_in(tmp_path)
     hub = replace(
         spec, network=replace(spec.network, attachments=("unix:/run/a,b/c0", "forward:127.70.1.0:19100:25183"))
@@ -86,7 +86,7 @@ def test_without_root_a_guest_is_plugged_into_a_hub_and_its_link_is_forwarded(tm
     ]
 
 
-def test_the_daemons_token_is_in_a_file_and_in_no_argument(tmp_path: Path) -> None:
+def test_daemon_token_is_not_an_argument(tmp_path: Path) -> None:
     """Every user of the machine can read the command line of a process."""
     spec = spec_in(tmp_path)
     token = DaemonToken("secret", Path("/run/a,b/token"))
@@ -96,13 +96,13 @@ def test_the_daemons_token_is_in_a_file_and_in_no_argument(tmp_path: Path) -> No
     assert values(spec, "-smbios") == []
 
 
-def test_a_guest_without_a_private_link_is_not_told_of_one(tmp_path: Path) -> None:
+def test_no_link_arguments_without_private_link(tmp_path: Path) -> None:
     spec = spec_in(tmp_path)
     flat = replace(spec, network=replace(spec.network, attachments=("tap:flat0",)))
     assert "autoscale.link" not in values(flat, "-append")[0]
 
 
-def test_a_vm_may_have_words_of_its_own_on_the_kernel_command_line(tmp_path: Path) -> None:
+def test_kernel_command_line_can_be_extended(tmp_path: Path) -> None:
     spec = replace(spec_in(tmp_path), kernel_arguments="autoscale.primary=10.100.128.0")
     assert " autoscale.primary=10.100.128.0 maxcpus=" in values(spec, "-append")[0]
 
@@ -138,14 +138,14 @@ def test_an_attachment_that_nobody_knows_is_refused(tmp_path: Path) -> None:
         qemu_command(replace(spec, network=replace(spec.network, attachments=("wifi:home",))), IMAGE, TCG, 7)
 
 
-def test_a_fraction_of_a_cpu_boots_one_whole_and_is_held_to_its_quota(tmp_path: Path) -> None:
+def test_fractional_cpu_boots_one_with_quota(tmp_path: Path) -> None:
     line = values(spec_in(tmp_path, cpu_use=MilliCpu(1250), cpu_max=MilliCpu(3500)), "-append")[0]
     assert "maxcpus=2 " in line
     assert "autoscale.cpu=1250 " in line
     assert values(spec_in(tmp_path, cpu_max=MilliCpu(3500)), "-smp") == ["4"]
 
 
-def test_the_device_is_a_multiple_of_linux_blocks_and_what_is_asked_for_is_not(tmp_path: Path) -> None:
+def test_device_rounds_up_to_memory_blocks(tmp_path: Path) -> None:
     spec = spec_in(tmp_path, mem_max=Bytes(400 * MIB), mem_use=Bytes(301 * MIB))
     assert values(spec, "-m") == [f"{256 * MIB}B,slots=8,maxmem={512 * MIB}B"]
     assert plugged(spec, spec.mem_use) == Bytes(44 * MIB)
@@ -158,7 +158,7 @@ def test_fixed_memory_needs_no_device(tmp_path: Path) -> None:
     assert values(spec, "-object") == []
 
 
-def test_memory_that_qemu_cannot_take_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_unsupported_memory_is_refused(tmp_path: Path) -> None:
     odd = Bytes(255 * MIB)
     with pytest.raises(GuestError, match="must be a multiple of 2Mi, not 255Mi"):
         qemu_command(spec_in(tmp_path, mem_min=odd), IMAGE, TCG, 7)
@@ -169,7 +169,7 @@ def test_the_mac_is_the_vms_alone() -> None:
     assert len(macs) == 512
 
 
-def test_a_trial_boots_the_image_of_guests_without_disk_and_network() -> None:
+def test_trial_boots_without_disk_and_network() -> None:
     command = trial_command(IMAGE, TCG, 7, Path("/tmp/a,b/console"))  # noqa: S108 - nothing is written
     assert command == [
         *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),

@@ -42,7 +42,7 @@ async def daemon() -> AsyncIterator[FakeGuestDaemon]:
     await serving.close()
 
 
-async def test_a_guest_starts_once_on_a_disk_of_its_own_that_it_keeps(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
+async def test_guest_keeps_its_disk(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
     made = GuestFixture(tmp_path / "db", daemon)
     for _ in range(2):
         await made.guest.start()
@@ -55,7 +55,7 @@ async def test_a_guest_starts_once_on_a_disk_of_its_own_that_it_keeps(tmp_path: 
     assert made.description == "QEMU guests (a test)"
 
 
-async def test_what_a_guest_said_until_its_last_boot_is_kept(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
+async def test_previous_console_is_kept(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
     made = GuestFixture(tmp_path, daemon)
     for said in ("first", "second"):
         await made.guest.start()
@@ -68,9 +68,7 @@ async def test_what_a_guest_said_until_its_last_boot_is_kept(tmp_path: Path, dae
     assert not (tmp_path / "console.log").exists()
 
 
-async def test_a_guest_that_cannot_go_on_has_stopped_and_its_process_is_gone_before_it_starts_again(
-    tmp_path: Path, daemon: FakeGuestDaemon
-) -> None:
+async def test_failed_guest_ends_before_restart(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
     made = GuestFixture(tmp_path, daemon)
     with pytest.raises(GuestError, match="default/db: the guest was not started"):
         await made.guest.ended()
@@ -82,9 +80,7 @@ async def test_a_guest_that_cannot_go_on_has_stopped_and_its_process_is_gone_bef
     assert (made.hypervisor.machine.kills, len(made.hypervisor.launched)) == (1, 2)
 
 
-async def test_a_guest_is_booting_with_what_it_was_started_with_until_its_database_answers(
-    tmp_path: Path, daemon: FakeGuestDaemon
-) -> None:
+async def test_guest_boots_until_database_answers(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
     made = GuestFixture(tmp_path, daemon)
     await made.guest.start()
     booting = GuestState(GuestPhase.BOOTING, MilliCpu(1000), Bytes(512 * MIB))
@@ -112,9 +108,7 @@ async def test_a_guest_whose_process_has_ended_has_nothing(tmp_path: Path, daemo
             await order
 
 
-async def test_cpu_is_ordered_in_thousandths_and_a_refusal_is_passed_on(
-    tmp_path: Path, daemon: FakeGuestDaemon
-) -> None:
+async def test_cpu_order_in_millis_and_refusal(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
     made = GuestFixture(tmp_path, daemon)
     await made.guest.start()
     daemon.answers = {"PUT /cpu 1500": (200, "1500"), "PUT /cpu 2000": (400, "CPU 1 cannot be switched")}
@@ -124,9 +118,7 @@ async def test_cpu_is_ordered_in_thousandths_and_a_refusal_is_passed_on(
 
 
 @pytest.mark.parametrize("size", [MilliCpu(0), MilliCpu(4001)])
-async def test_cpu_outside_of_the_bounds_is_refused_before_the_guest_hears_of_it(
-    tmp_path: Path, daemon: FakeGuestDaemon, size: MilliCpu
-) -> None:
+async def test_cpu_outside_bounds_is_refused_early(tmp_path: Path, daemon: FakeGuestDaemon, size: MilliCpu) -> None:
     made = GuestFixture(tmp_path, daemon)
     await made.guest.start()
     with pytest.raises(GuestError, match="above zero and at most 4"):
@@ -134,9 +126,7 @@ async def test_cpu_outside_of_the_bounds_is_refused_before_the_guest_hears_of_it
     assert daemon.asked == []
 
 
-async def test_memory_is_what_lies_above_the_minimum_and_follows_at_once(
-    tmp_path: Path, daemon: FakeGuestDaemon
-) -> None:
+async def test_memory_device_holds_size_above_minimum(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
     made = GuestFixture(tmp_path, daemon)
     daemon.answers = READY
     await made.guest.start()
@@ -149,9 +139,7 @@ async def test_memory_is_what_lies_above_the_minimum_and_follows_at_once(
     assert made.clock.instant == 0.0
 
 
-async def test_memory_in_use_stays_and_the_order_ends_after_three_seconds(
-    tmp_path: Path, daemon: FakeGuestDaemon
-) -> None:
+async def test_busy_memory_stays_after_three_seconds(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
     made = GuestFixture(tmp_path, daemon)
     daemon.answers = READY
     await made.guest.start()
@@ -169,7 +157,7 @@ async def test_memory_outside_of_the_bounds_is_refused(tmp_path: Path, daemon: F
             await made.guest.set_memory(size)
 
 
-async def test_a_guest_of_fixed_memory_has_no_device_to_ask(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
+async def test_fixed_memory_has_no_device(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
     same = Bytes(512 * MIB)
     made = GuestFixture(tmp_path, daemon, mem_min=same, mem_max=same, mem_use=same)
     daemon.answers = READY
@@ -179,7 +167,7 @@ async def test_a_guest_of_fixed_memory_has_no_device_to_ask(tmp_path: Path, daem
     assert made.hypervisor.machine.calls == []
 
 
-async def test_answers_that_make_no_sense_are_faults_of_the_guest(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
+async def test_malformed_answers_blame_guest(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
     made = GuestFixture(tmp_path, daemon)
     await made.guest.start()
     daemon.answers = {"GET /ready": (200, "ready"), "GET /cpu": (200, "many")}
@@ -193,7 +181,7 @@ async def test_answers_that_make_no_sense_are_faults_of_the_guest(tmp_path: Path
         await made.guest.state()
 
 
-async def test_a_guest_that_cannot_be_launched_can_be_started_again(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
+async def test_failed_launch_can_be_retried(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
     made = GuestFixture(tmp_path, daemon)
     made.hypervisor.fault = GuestError("no room")
     with pytest.raises(GuestError, match="no room"):
@@ -205,9 +193,7 @@ async def test_a_guest_that_cannot_be_launched_can_be_started_again(tmp_path: Pa
     assert (await made.guest.state()).phase is GuestPhase.BOOTING
 
 
-async def test_a_state_directory_that_cannot_be_made_is_a_fault_of_the_guest(
-    tmp_path: Path, daemon: FakeGuestDaemon
-) -> None:
+async def test_unwritable_state_folder_blames_guest(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
     made = GuestFixture(occupied(tmp_path), daemon)
     with pytest.raises(GuestError, match=r"default/db: the guest cannot be started in .*: .*exists"):
         await made.guest.start()

@@ -206,7 +206,7 @@ def move() -> Move:
     return Move()
 
 
-async def test_the_target_runs_only_after_the_source_has_sent_all_and_then_the_source_ends(move: Move) -> None:
+async def test_target_runs_after_source_completes(move: Move) -> None:
     info = await move.transfer.run()
     assert move.since("source: migrate") == [
         "source: migrate",
@@ -221,7 +221,7 @@ async def test_the_target_runs_only_after_the_source_has_sent_all_and_then_the_s
     assert [each.status for each in move.progress] == [TransferStatus.ACTIVE] * 3 + [TransferStatus.COMPLETED]
 
 
-async def test_a_target_that_refuses_to_run_gives_the_guest_back(move: Move) -> None:
+async def test_refusing_target_returns_guest(move: Move) -> None:
     move.target.obeys = False
     assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.SOURCE)
     assert move.since("target is killed") == [
@@ -234,7 +234,7 @@ async def test_a_target_that_refuses_to_run_gives_the_guest_back(move: Move) -> 
     ]
 
 
-async def test_the_network_is_led_in_the_instant_of_the_stop_and_of_the_return(move: Move) -> None:
+async def test_network_switches_with_stop_and_return(move: Move) -> None:
     task = asyncio.create_task(move.transfer.run())
     move.source.at = {1.0: lambda: _remember(move.source.stops), 2.0: lambda: _remember(move.source.goes_on)}
     told = list[list[str]]()
@@ -250,32 +250,32 @@ async def test_the_network_is_led_in_the_instant_of_the_stop_and_of_the_return(m
     assert (move.source.run_state, move.target.alive, move.story.count("source: cont")) == ("running", False, 0)
 
 
-async def test_a_source_goes_on_only_once_it_reads_its_frames_itself(move: Move) -> None:
+async def test_source_continues_after_reading_frames(move: Move) -> None:
     move.target.obeys, move.frames.faults = False, 3
     assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.SOURCE)
     assert move.story.index("frames stay with the source") < move.story.index("source: cont")
 
 
-async def test_a_released_target_keeps_its_frames_whatever_the_source_says(move: Move) -> None:
+async def test_released_target_keeps_frames(move: Move) -> None:
     move.target.on_cont = lambda: move.source.say("RESUME")
     await move.transfer.run()
     assert move.since("frames go to the target").count("frames go to the source") == 0
 
 
-async def test_a_target_that_dies_on_the_way_leaves_the_source_running(move: Move) -> None:
+async def test_target_death_leaves_source_running(move: Move) -> None:
     move.target.at[1.0] = move.target.dies
     assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.SOURCE)
     assert "source: cont" not in move.story
 
 
-async def test_a_target_that_dies_after_it_was_told_to_run_takes_the_guest_with_it(move: Move) -> None:
+async def test_target_death_after_release_loses_guest(move: Move) -> None:
     move.target.on_cont = move.target.dies
     assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.NEITHER)
     assert "source: cont" not in move.story
     assert move.story[-1] == "source is killed"
 
 
-async def test_a_source_that_dies_before_all_was_sent_takes_the_guest_with_it(move: Move) -> None:
+async def test_source_death_in_transfer_loses_guest(move: Move) -> None:
     move.source.at = {1.0: move.source.dies}
     assert await move.fails() == (TransferFault.SOURCE_LOST, Survivor.NEITHER)
     assert move.story[-1] == "target is killed"
@@ -285,7 +285,7 @@ SILENCES = pytest.mark.parametrize("silence", [5.0, 15.0, 25.0, 35.0])
 
 
 @SILENCES
-async def test_a_source_that_does_not_answer_for_a_while_is_not_killed_for_it(move: Move, silence: float) -> None:
+async def test_briefly_silent_source_survives(move: Move, silence: float) -> None:
     move.source.at = {1.0: lambda: move.source.falls_silent(silence)}
     move.target.at = {1.0: move.target.dies}
     assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.SOURCE)
@@ -293,15 +293,13 @@ async def test_a_source_that_does_not_answer_for_a_while_is_not_killed_for_it(mo
 
 
 @SILENCES
-async def test_a_target_that_is_silent_for_a_while_after_it_was_told_to_run_is_waited_for(
-    move: Move, silence: float
-) -> None:
+async def test_briefly_silent_target_is_awaited(move: Move, silence: float) -> None:
     move.target.on_cont = lambda: move.target.falls_silent(silence)
     info = await move.transfer.run()
     assert (info.status, move.target.alive, move.source.alive) == (TransferStatus.COMPLETED, True, False)
 
 
-async def test_a_source_that_is_silent_for_good_is_given_up(move: Move) -> None:
+async def test_silent_source_is_given_up(move: Move) -> None:
     move.source.at = {1.0: lambda: move.source.falls_silent(1e9)}
     move.target.at = {1.0: move.target.dies}
     assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.NEITHER)
@@ -309,7 +307,7 @@ async def test_a_source_that_is_silent_for_good_is_given_up(move: Move) -> None:
     assert move.clock.instant < 120
 
 
-async def test_a_move_that_takes_too_long_is_called_off(move: Move) -> None:
+async def test_slow_move_is_cancelled(move: Move) -> None:
     move.source.at = {}
     assert await move.fails() == (TransferFault.TIMED_OUT, Survivor.SOURCE)
     assert move.since("target is killed") == [
@@ -320,7 +318,7 @@ async def test_a_move_that_takes_too_long_is_called_off(move: Move) -> None:
     assert 300 <= move.clock.instant < 302
 
 
-async def test_a_cancelled_move_is_carried_to_an_end_in_which_it_is_known_who_runs(move: Move) -> None:
+async def test_cancelled_move_ends_with_known_runner(move: Move) -> None:
     task = asyncio.create_task(carried_through(move.transfer.run(), move.transfer.call_off))
     move.source.at = {1.0: lambda: _cancel(task)}
     with pytest.raises(asyncio.CancelledError):
@@ -346,14 +344,14 @@ def allowed_standstills(move: Move) -> list[tuple[int, object]]:
     return allowed
 
 
-async def test_a_guest_that_changes_its_memory_too_fast_may_stand_still_for_longer_bit_by_bit(move: Move) -> None:
+async def test_downtime_limit_rises_for_busy_guest(move: Move) -> None:
     move.source.at = {}
     allowed = allowed_standstills(move)
     await move.fails()
     assert allowed == [(0, 20), (5, 40), (10, 80), (15, 160), (20, 300)]
 
 
-async def test_an_emulated_guest_stands_still_only_once_memory_and_disk_have_been_sent(move: Move) -> None:
+async def test_emulated_guest_pauses_after_bulk_copy(move: Move) -> None:
     def left(memory: int, disk: int) -> Callable[[], None]:
         return lambda: move.source.figures.update(
             {"ram": {"total": 9, "remaining": memory}, "disk": {"remaining": disk}}

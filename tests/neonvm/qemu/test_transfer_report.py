@@ -22,7 +22,7 @@ ANSWER = {
 }
 
 
-def test_times_are_in_seconds_and_the_expected_downtime_stands_in_for_the_real_one() -> None:
+def test_expected_downtime_stands_in_for_measured() -> None:
     info = transfer_info(parse_report(ANSWER))
     assert (info.status, info.total, info.setup, info.downtime) == (TransferStatus.ACTIVE, 1.25, 0.04, 0.3)
     assert (info.ram.total, info.ram.remaining, info.ram.dirty_rate, info.ram.rounds) == (Bytes(1024), Bytes(256), 7, 2)
@@ -31,11 +31,11 @@ def test_times_are_in_seconds_and_the_expected_downtime_stands_in_for_the_real_o
 
 
 @pytest.mark.parametrize("status", ["", "none", "setup"])
-def test_a_migration_that_has_not_begun_to_send_is_set_up(status: str) -> None:
+def test_unstarted_migration_is_in_setup(status: str) -> None:
     assert transfer_info(parse_report({"status": status})).status is TransferStatus.SETUP
 
 
-def test_a_measured_standstill_replaces_qemus_own_figure_and_lengthens_the_total() -> None:
+def test_measured_downtime_replaces_qemus() -> None:
     report = parse_report({**ANSWER, "status": "completed", "downtime": 50})
     assert completed_info(report, None).downtime == 0.05
     info = completed_info(report, Seconds(0.25))
@@ -44,12 +44,12 @@ def test_a_measured_standstill_replaces_qemus_own_figure_and_lengthens_the_total
 
 
 @pytest.mark.parametrize("answer", [None, [], {"status": 3}, {"ram": {"total": "much"}}])
-def test_an_answer_that_makes_no_sense_is_a_fault(answer: object) -> None:
+def test_malformed_migration_info_is_error(answer: object) -> None:
     with pytest.raises(GuestError, match="QEMU gave no usable answer"):
         parse_report(answer)
 
 
-def test_when_an_event_was_is_known_only_where_it_is_said() -> None:
+def test_event_time_is_optional() -> None:
     assert parse_timestamp({"seconds": 2, "microseconds": 500_000}) == 2.5
     assert parse_timestamp({"seconds": -1, "microseconds": -1}) is None
     assert parse_timestamp("yesterday") is None

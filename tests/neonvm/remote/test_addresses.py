@@ -35,14 +35,14 @@ def made(address: str, owner: str, at: str) -> Json:
 
 
 @given(st.sets(st.integers(0, 3)), st.text("abc", min_size=1))
-def test_every_free_address_is_tried_once_and_no_other(taken: set[int], name: str) -> None:
+def test_each_free_address_is_tried_once(taken: set[int], name: str) -> None:
     every = {str(IPv4Address("10.100.128.0") + each) for each in range(4)}
     used = {str(IPv4Address("10.100.128.0") + each) for each in taken}
     found = list(free_addresses(vm(name), FOUR, used))
     assert (len(found), set(found)) == (4 - len(taken), every - used)
 
 
-def test_of_two_claims_the_one_in_the_status_holds_and_else_the_oldest() -> None:
+def test_status_claim_wins_then_oldest() -> None:
     claims = [
         made("10.100.128.2", "db", "2026-01-02"),
         made("10.100.128.3", "db", "2026-01-01"),
@@ -81,7 +81,7 @@ class Cluster:
         return sorted(name_of(each).name for each in self.api.objects("ipaddresses", "networking.k8s.io"))
 
 
-async def test_each_vm_has_its_own_until_all_are_taken_and_one_is_given_back() -> None:
+async def test_addresses_are_unique_and_reusable() -> None:
     cluster = Cluster()
     claims = await cluster.listed()
     addresses = [await claims.take(vm(name)) for name in "abcd"]
@@ -93,7 +93,7 @@ async def test_each_vm_has_its_own_until_all_are_taken_and_one_is_given_back() -
     assert await claims.take(vm("e")) == addresses[1]
 
 
-async def test_an_address_that_a_guest_uses_without_a_claim_is_given_to_no_other_vm() -> None:
+async def test_unclaimed_used_address_is_reserved() -> None:
     """A VM that another controller has made, or whose claim was deleted by hand."""
     cluster = Cluster()
     await cluster.client.create(CUSTOM_RESOURCE_DEFINITIONS, "", definition("virtualmachines.yaml"))
@@ -111,7 +111,7 @@ async def test_an_address_that_a_guest_uses_without_a_claim_is_given_to_no_other
     assert await claims.take({**old, "spec": vm("db")["spec"]}) == "10.100.128.1"
 
 
-async def test_a_vm_whose_address_was_claimed_by_another_gets_a_new_one() -> None:
+async def test_contested_address_is_replaced() -> None:
     cluster = Cluster()
     claims = await cluster.listed()
     first = await claims.take(vm("a"))
@@ -119,11 +119,11 @@ async def test_a_vm_whose_address_was_claimed_by_another_gets_a_new_one() -> Non
 
 
 @pytest.mark.parametrize("said", ["", "none", "10.100.128.999", "10.101.0.1", "10.100.128.4"])
-def test_what_is_no_address_of_ours_is_not_tried(said: str) -> None:
+def test_foreign_address_is_ignored(said: str) -> None:
     assert len(list(free_addresses(vm("a", {"extraNetIP": said}), FOUR, (), ("10.100.128.1",)))) == 3
 
 
-async def test_two_processes_that_know_nothing_of_each_other_never_give_one_address_twice() -> None:
+async def test_concurrent_allocators_never_duplicate() -> None:
     one = Cluster()
     other = Cluster(one.api)
     mine, theirs = await one.listed(), await other.listed()
@@ -131,7 +131,7 @@ async def test_two_processes_that_know_nothing_of_each_other_never_give_one_addr
     assert sorted(found) == one.objects
 
 
-async def test_a_restart_finds_the_same_address_and_one_whose_answer_was_lost() -> None:
+async def test_restart_finds_claim_after_lost_answer() -> None:
     cluster = Cluster()
     claims = await cluster.listed()
     cluster.api.unanswered = "POST /apis/networking.k8s.io/v1/ipaddresses"
@@ -142,7 +142,7 @@ async def test_a_restart_finds_the_same_address_and_one_whose_answer_was_lost() 
     assert (await again.take(vm("a")), cluster.objects) == (address, [address])
 
 
-async def test_a_vm_that_is_not_on_the_network_takes_none() -> None:
+async def test_vm_without_network_needs_no_address() -> None:
     claims = await Cluster().listed()
     assert await claims.take({"metadata": {"uid": "u"}, "spec": {}}) == ""
 

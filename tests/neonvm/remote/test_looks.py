@@ -47,7 +47,7 @@ async def pass_by(made: World, seconds: float) -> None:
         await made.clock.advance(Seconds(0.2))
 
 
-async def test_a_guest_that_runs_is_asked_again_when_its_pod_says_something_and_not_before(tmp_path: Path) -> None:
+async def test_pod_event_triggers_next_query(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         made.start()
         await made.create_vm()
@@ -62,13 +62,13 @@ async def test_a_guest_that_runs_is_asked_again_when_its_pod_says_something_and_
         assert asked == ["/status"]
 
 
-def test_a_pod_that_does_not_answer_is_asked_less_and_less() -> None:
+def test_silent_pod_backs_off() -> None:
     waits = [PACE.silent.delay(failures, 0.0) for failures in (1, 2, 3, 9)]
     assert (waits, PACE.running) == ([2.0, 4.0, 8.0, 60.0], 30.0)
     assert [PACE.booting.delay(looks, 0.0) for looks in (1, 2, 3, 4, 9)] == [0.5, 1.0, 2.0, 4.0, 4.0]
 
 
-async def test_so_many_are_asked_at_a_time_and_an_order_waits_for_none_of_them() -> None:
+async def test_queries_are_bounded_and_orders_bypass() -> None:
     open_now: list[str] = []
     answers = asyncio.Event()
 
@@ -90,7 +90,7 @@ async def test_so_many_are_asked_at_a_time_and_an_order_waits_for_none_of_them()
 
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"phase": "\xff"}', b'{"deep": ' + b'{"a":' * 10_000])
-async def test_an_answer_of_a_runner_that_is_no_json_is_its_fault(body: bytes) -> None:
+async def test_non_json_answer_blames_runner(body: bytes) -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=body))
     async with httpx.AsyncClient(transport=transport) as http:
         runner = RunnerClient(http, place("pod", "10.0.0.1"), Looks(1, 1))
@@ -100,7 +100,7 @@ async def test_an_answer_of_a_runner_that_is_no_json_is_its_fault(body: bytes) -
             await runner.cpu()
 
 
-async def test_a_runner_that_takes_too_long_gives_its_turn_back() -> None:
+async def test_slow_runner_releases_its_slot() -> None:
     transport = httpx.MockTransport(lambda _: asyncio.Event().wait())  # type: ignore[arg-type]
     async with httpx.AsyncClient(transport=transport) as http:
         runner = RunnerClient(http, place("pod", "10.0.0.1"), Looks(1, 1), Seconds(0.001))
@@ -109,7 +109,7 @@ async def test_a_runner_that_takes_too_long_gives_its_turn_back() -> None:
                 await runner.status()
 
 
-async def test_pods_that_were_silent_wait_only_with_each_other() -> None:
+async def test_silent_pods_queue_separately() -> None:
     looks, forever = Looks(1, 1), asyncio.Event()
 
     async def look(who: str, answers: asyncio.Event) -> str:

@@ -121,7 +121,7 @@ def has(cpu: str) -> GuestState:
     return GuestState(GuestPhase.RUNNING, MilliCpu.parse(cpu), Bytes(GI))
 
 
-async def test_cpus_are_plugged_before_its_runner_is_told_and_unplugged_too() -> None:
+async def test_cpus_are_plugged_before_runner_order() -> None:
     runner, qemu = NeonRunner(), NeonQemu()
     found = guest(runner, qemu)
     assert await found.state() == has("1")
@@ -137,7 +137,7 @@ async def test_cpus_are_plugged_before_its_runner_is_told_and_unplugged_too() ->
     assert runner.orders == ["2500m", 2]
 
 
-async def test_what_its_runner_has_noted_counts_as_far_as_cpus_are_plugged() -> None:
+async def test_runner_cpu_is_capped_by_plugged() -> None:
     assert await guest(NeonRunner(noted="3500m"), NeonQemu(added=[1])).state() == has("2"), (
         "a growth that did not happen"
     )
@@ -145,7 +145,7 @@ async def test_what_its_runner_has_noted_counts_as_far_as_cpus_are_plugged() -> 
     assert await guest(NeonRunner(noted="1500m"), NeonQemu(added=[1])).state() == has("1500m")
 
 
-async def test_a_guest_that_keeps_its_cpu_or_has_no_slot_for_another_is_a_fault_and_has_what_it_has() -> None:
+async def test_stuck_cpu_is_fault_with_real_size() -> None:
     runner, qemu = NeonRunner(noted=2), NeonQemu(added=[1], lazy=True)
     found = guest(runner, qemu)
     assert await found.state() == has("2")
@@ -157,7 +157,7 @@ async def test_a_guest_that_keeps_its_cpu_or_has_no_slot_for_another_is_a_fault_
     assert runner.orders == []
 
 
-async def test_a_cpu_does_not_wait_for_memory_at_a_monitor_that_serves_one_client_at_a_time() -> None:
+async def test_cpu_order_precedes_slow_memory() -> None:
     runner, qemu = NeonRunner(), NeonQemu()
     found = guest(runner, qemu)
     await found.state()
@@ -169,7 +169,7 @@ async def test_a_cpu_does_not_wait_for_memory_at_a_monitor_that_serves_one_clien
     assert qemu.clients == (0, 1)
 
 
-async def test_one_that_is_sent_a_guest_by_neonvms_controller_receives_until_it_has_all() -> None:
+async def test_receives_guest_of_original_controller() -> None:
     qemu = NeonQemu(run_state="inmigrate")
     found = guest(NeonRunner(), qemu)
     assert (await found.state()).phase is GuestPhase.RECEIVING
@@ -185,7 +185,7 @@ async def test_with_sysfs_scaling_its_runner_does_it_all() -> None:
     assert (await found.state(), qemu.orders) == (has("2"), [])
 
 
-async def test_a_qemu_that_says_nothing_of_its_cpus_is_a_fault() -> None:
+async def test_missing_cpu_list_is_fault() -> None:
     class Silent(NeonQemu):
         async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
             return {} if command == "query-hotpluggable-cpus" else await super().call(command, arguments)

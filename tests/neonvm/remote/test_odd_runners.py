@@ -72,7 +72,7 @@ def events(made: World, reason: str) -> list[str]:
     return [text(each, "message") for each in made.api.objects("events") if text(each, "reason") == reason]
 
 
-async def test_the_guest_of_an_open_pod_stays_and_no_pod_is_made_for_it(tmp_path: Path) -> None:
+async def test_guest_of_unfenced_pod_stays(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         made.form = OpenForm("runner:1")
         answering(made, NEONVMS)
@@ -92,7 +92,7 @@ async def test_a_runner_that_decides_nothing_keeps_its_guest(tmp_path: Path) -> 
         assert (ended(made), made.status["podName"], made.doubled) == (("Failed", "Refused"), source, [])
 
 
-async def test_a_signing_request_that_cannot_be_read_ends_its_move_alone(tmp_path: Path) -> None:
+async def test_bad_signing_request_fails_one_move(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         source = await has_run(made)
         answering(made, {"/tls/request": unknown_curve})
@@ -102,7 +102,7 @@ async def test_a_signing_request_that_cannot_be_read_ends_its_move_alone(tmp_pat
         assert (ended(made), made.services[-1].done()) == (("Failed", "Refused"), False)
 
 
-async def test_memory_that_cannot_be_is_no_news_of_the_guest(tmp_path: Path) -> None:
+async def test_impossible_memory_is_ignored(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         made.form = OpenForm("runner:1")
         pod = await has_run(made)
@@ -114,7 +114,7 @@ async def test_memory_that_cannot_be_is_no_news_of_the_guest(tmp_path: Path) -> 
         assert (made.services[-1].done(), made.runs_well()) == (False, True)
 
 
-async def test_a_guest_at_which_the_controller_fails_is_followed_again(tmp_path: Path) -> None:
+async def test_failed_guest_loop_restarts(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         answers: Answers = {"/cpu_change": our_fault}
         await has_run(made)
@@ -130,7 +130,7 @@ def said_of_size(made: World) -> str:
     return next((text(each, "message") for each in available), "")
 
 
-async def test_a_move_in_which_the_controller_fails_is_taken_up_again(tmp_path: Path) -> None:
+async def test_failed_move_loop_restarts(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         answers: Answers = {"/tls/request": our_fault}
         source = await has_run(made)
@@ -145,7 +145,7 @@ async def test_a_move_in_which_the_controller_fails_is_taken_up_again(tmp_path: 
         assert (made.status["podName"] != source, made.doubled, child(made.migration, "info") != {}) == (True, [], True)
 
 
-async def test_a_monitor_that_says_more_than_can_be_read_is_a_fault_of_its_guest() -> None:
+async def test_oversized_qmp_message_is_guest_fault() -> None:
     writers: list[asyncio.StreamWriter] = []
 
     async def connect(place: RunnerPlace) -> socket.socket:

@@ -23,7 +23,7 @@ async def running(made: World, **spec: object) -> str:
     return text(made.status, "podName")
 
 
-async def test_a_vm_becomes_a_pod_and_says_what_it_has(tmp_path: Path) -> None:
+async def test_vm_gets_pod_and_reports_size(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         pod = await running(made, **ON_THE_NETWORK)
         status = made.status
@@ -46,7 +46,7 @@ async def test_a_vm_follows_its_spec(tmp_path: Path) -> None:
         assert made.claims == []
 
 
-async def test_a_guest_that_ends_is_started_anew_with_its_address(tmp_path: Path) -> None:
+async def test_ended_guest_restarts_with_its_address(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         first = await running(made, **ON_THE_NETWORK)
         address = made.status["extraNetIP"]
@@ -62,7 +62,7 @@ async def test_a_deleted_vm_leaves_nothing(tmp_path: Path) -> None:
         await made.until(lambda: not made.status and not made.claims and not made.api.objects("pods"))
 
 
-async def test_a_standby_acts_when_the_leader_is_killed_and_says_nothing_wrong_meanwhile(tmp_path: Path) -> None:
+async def test_standby_takes_over_cleanly(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         pod = await running(made)
         before = child({"s": made.status}, "s")
@@ -78,7 +78,7 @@ async def test_a_standby_acts_when_the_leader_is_killed_and_says_nothing_wrong_m
         ) == ([pod], pod, 0)
 
 
-async def test_a_vm_moves_to_another_pod_with_its_address(tmp_path: Path) -> None:
+async def test_vm_moves_with_its_address(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         source = await running(made, **ON_THE_NETWORK)
         address = made.status["extraNetIP"]
@@ -91,7 +91,7 @@ async def test_a_vm_moves_to_another_pod_with_its_address(tmp_path: Path) -> Non
         await made.until(lambda: list(made.pods) == [made.status["podName"]])
 
 
-async def test_a_vm_moves_on_from_where_it_has_arrived(tmp_path: Path) -> None:
+async def test_vm_can_move_again(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await running(made)
         for name in ("move-1", "move-2"):
@@ -104,7 +104,7 @@ async def test_a_vm_moves_on_from_where_it_has_arrived(tmp_path: Path) -> None:
         assert (made.status["podIP"], made.doubled) == ("10.1.0.3", [])
 
 
-async def test_a_cancelled_move_leaves_the_guest_where_it_was(tmp_path: Path) -> None:
+async def test_cancelled_move_keeps_guest_on_source(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         source = await running(made)
         await made.move()
@@ -158,7 +158,7 @@ async def test_a_leader_may_die_after_any_write(tmp_path: Path) -> None:
         await moved_with_a_death(tmp_path / str(dies_after), dies_after)
 
 
-async def test_a_guest_that_cannot_start_is_tried_again_after_pauses(tmp_path: Path) -> None:
+async def test_failing_start_backs_off(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         made.refuse_to_start = "no such machine"
         made.start()

@@ -138,7 +138,7 @@ async def test_one_guest_runs_and_the_migration_ends(
         )
 
 
-async def test_a_source_that_stands_still_says_what_it_had_and_is_not_ready(tmp_path: Path) -> None:
+async def test_paused_source_keeps_size_unready(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         source, qemu = await begin(made)
         before = await made.ask(source, "/status")
@@ -148,7 +148,7 @@ async def test_a_source_that_stands_still_says_what_it_had_and_is_not_ready(tmp_
         assert (await made.ask(source, "/ready")).status_code == 503
 
 
-async def test_a_guest_that_a_new_leader_follows_keeps_its_size_until_another_is_asked_for(tmp_path: Path) -> None:
+async def test_new_leader_keeps_guest_size(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         source, _ = await begin(made)
         await made.kill()

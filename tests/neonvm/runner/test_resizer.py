@@ -102,7 +102,7 @@ async def resizing(guest: ObedientGuest) -> AsyncIterator[ResizerFixture]:
         await asyncio.wait((task,))
 
 
-async def test_a_booting_guest_is_left_alone_and_resized_once_it_runs() -> None:
+async def test_resize_waits_for_boot() -> None:
     async with resizing(ObedientGuest()) as resized:
         resized.resizer.want(LARGE)
         await resized.clock.advance(0.4)
@@ -112,7 +112,7 @@ async def test_a_booting_guest_is_left_alone_and_resized_once_it_runs() -> None:
         assert resized.resizer.state == GuestState(GuestPhase.RUNNING, LARGE.cpu, LARGE.mem)
 
 
-async def test_a_wish_is_followed_at_once_and_only_once() -> None:
+async def test_target_size_is_applied_once() -> None:
     async with resizing(ObedientGuest()) as resized:
         await resized.boot()
         resized.resizer.want(LARGE)
@@ -122,7 +122,7 @@ async def test_a_wish_is_followed_at_once_and_only_once() -> None:
         assert sorted(resized.guest.orders) == ["cpu 2", "memory 2Gi"]
 
 
-async def test_what_a_guest_says_of_its_cpu_to_an_order_is_told_without_another_question() -> None:
+async def test_order_answer_reports_cpu_without_query() -> None:
     async with resizing(ObedientGuest()) as resized:
         await resized.boot()
         before = resized.guest.looks
@@ -135,7 +135,7 @@ async def test_what_a_guest_says_of_its_cpu_to_an_order_is_told_without_another_
         assert (resized.resizer.state.cpu, resized.guest.looks) == (SMALL.cpu, before + 1)
 
 
-async def test_a_look_that_began_before_an_order_was_answered_tells_memory_and_no_old_cpu() -> None:
+async def test_older_query_updates_memory_only() -> None:
     async with resizing(ObedientGuest()) as resized:
         await resized.boot()
         resized.guest.slow_looks = asyncio.Event()
@@ -150,7 +150,7 @@ async def test_a_look_that_began_before_an_order_was_answered_tells_memory_and_n
         assert resized.resizer.state == GuestState(GuestPhase.RUNNING, LARGE.cpu, LARGE.mem)
 
 
-async def test_a_guest_that_left_during_an_order_keeps_nothing_of_its_answer() -> None:
+async def test_departed_guest_ignores_late_answer() -> None:
     async with resizing(ObedientGuest()) as resized:
         await resized.boot()
         resized.guest.slow_cpu = asyncio.Event()
@@ -162,7 +162,7 @@ async def test_a_guest_that_left_during_an_order_keeps_nothing_of_its_answer() -
         assert resized.resizer.state == GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
 
 
-async def test_a_guest_that_says_it_has_another_cpu_is_believed_and_asked_again() -> None:
+async def test_differing_cpu_is_believed_and_reordered() -> None:
     async with resizing(ObedientGuest()) as resized:
         await resized.boot()
         resized.guest.says = lambda _: SMALL.cpu
@@ -174,7 +174,7 @@ async def test_a_guest_that_says_it_has_another_cpu_is_believed_and_asked_again(
         assert (resized.guest.orders, resized.changes) == (["cpu 2", "cpu 2"], changes)
 
 
-async def test_memory_that_comes_off_slowly_does_not_delay_a_cpu() -> None:
+async def test_slow_memory_does_not_delay_cpu() -> None:
     guest = ObedientGuest()
     guest.slow_memory = asyncio.Event()
     async with resizing(guest) as resized:
@@ -201,7 +201,7 @@ async def test_a_refused_resize_is_said_and_tried_again() -> None:
         assert (resized.resizer.fault, resized.resizer.state.cpu) == ("", LARGE.cpu)
 
 
-async def test_memory_that_came_off_in_part_is_reported_as_it_is_and_asked_for_again() -> None:
+async def test_partial_memory_shrink_is_reported_and_retried() -> None:
     guest = ObedientGuest()
     guest.has = GuestState(GuestPhase.BOOTING, LARGE.cpu, LARGE.mem)
     guest.least = Bytes(GI + GI // 2)
@@ -214,7 +214,7 @@ async def test_memory_that_came_off_in_part_is_reported_as_it_is_and_asked_for_a
         assert resized.resizer.state.mem == SMALL.mem
 
 
-async def test_a_guest_that_cannot_be_asked_is_asked_again() -> None:
+async def test_unreachable_guest_is_queried_again() -> None:
     guest = ObedientGuest()
     async with resizing(guest) as resized:
         await resized.boot()
@@ -225,7 +225,7 @@ async def test_a_guest_that_cannot_be_asked_is_asked_again() -> None:
         assert resized.resizer.state.phase is GuestPhase.RUNNING
 
 
-async def test_it_ends_at_once_with_the_guest_and_says_why() -> None:
+async def test_loop_ends_with_guest_and_reason() -> None:
     guest, clock, changes = ObedientGuest(), FakeClock(), list[None]()
     resizer = Resizer(guest, SMALL, clock, lambda: changes.append(None))
     task = asyncio.ensure_future(resizer.run())
@@ -236,7 +236,7 @@ async def test_it_ends_at_once_with_the_guest_and_says_why() -> None:
     assert changes == [None]
 
 
-async def test_a_guest_that_is_held_is_left_as_it_is_until_there_is_a_wish_again() -> None:
+async def test_held_guest_waits_for_new_target() -> None:
     async with resizing(ObedientGuest()) as resized:
         await resized.boot()
         resized.resizer.hold()
@@ -248,7 +248,7 @@ async def test_a_guest_that_is_held_is_left_as_it_is_until_there_is_a_wish_again
         assert (sorted(resized.guest.orders), resized.resizer.is_quiet) == (["cpu 2", "memory 2Gi"], False)
 
 
-async def test_a_resize_in_progress_ends_before_a_held_guest_is_quiet_and_no_other_begins() -> None:
+async def test_hold_waits_for_running_resize() -> None:
     guest = ObedientGuest()
     guest.slow_memory = asyncio.Event()
     async with resizing(guest) as resized:
@@ -264,7 +264,7 @@ async def test_a_resize_in_progress_ends_before_a_held_guest_is_quiet_and_no_oth
         assert (sorted(guest.orders), resized.resizer.state.mem) == (["cpu 2", "memory 2Gi"], LARGE.mem)
 
 
-async def test_a_guest_that_receives_is_not_resized_before_it_has_arrived() -> None:
+async def test_receiving_guest_is_not_resized() -> None:
     guest, clock = ObedientGuest(), FakeClock()
     guest.has = GuestState(GuestPhase.RECEIVING, SMALL.cpu, SMALL.mem)
     resizer = Resizer(guest, LARGE, clock, lambda: None, GuestPhase.RECEIVING)
@@ -281,7 +281,7 @@ async def test_a_guest_that_receives_is_not_resized_before_it_has_arrived() -> N
     await asyncio.wait((task,))
 
 
-async def test_an_answer_from_before_the_arrival_is_not_believed() -> None:
+async def test_answer_before_arrival_is_ignored() -> None:
     class SlowToAnswer(ObedientGuest):
         async def state(self) -> GuestState:
             asked = self.has
@@ -304,7 +304,7 @@ async def test_an_answer_from_before_the_arrival_is_not_believed() -> None:
     assert task.done()
 
 
-async def test_a_guest_is_asked_at_its_pace_and_at_once_when_there_is_a_sign() -> None:
+async def test_query_is_periodic_and_on_signal() -> None:
     guest, clock = ObedientGuest(), FakeClock()
     resizer = Resizer(guest, SMALL, clock, lambda: None)
     resizer.pace = Pace(

@@ -42,7 +42,7 @@ def returned(*numbers: int) -> list[bytes]:
     return [HEADER + frame(number, sender=NOBODY) for number in numbers]
 
 
-def test_frames_are_held_until_the_guest_is_announced_elsewhere() -> None:
+def test_frames_are_held_until_announcement() -> None:
     frames = ReturnedFrames(VM)
     assert [frames.take(HEADER, frame(number)) for number in (1, 2)] == [[], []]
     assert frames.take(HEADER, announcement(flat_mac(VM))) == returned(1, 2)
@@ -50,14 +50,14 @@ def test_frames_are_held_until_the_guest_is_announced_elsewhere() -> None:
     assert frames.take(HEADER, announcement(flat_mac(VM))) == []
 
 
-def test_what_is_for_others_or_for_everyone_is_not_sent_twice() -> None:
+def test_broadcast_and_foreign_frames_are_not_repeated() -> None:
     frames = ReturnedFrames(VM)
     for other in (frame(1, to=b"\xff" * 6), frame(2, to=CLIENT), announcement(flat_mac("10.100.128.8")), b""):
         assert frames.take(HEADER, other) == []
     assert frames.take(HEADER, announcement(flat_mac(VM))) == []
 
 
-def test_no_more_is_held_than_a_guest_could_read() -> None:
+def test_held_frames_are_bounded() -> None:
     frames = ReturnedFrames(VM)
     for _ in range(5000):
         frames.take(b"", frame(1))
@@ -65,7 +65,7 @@ def test_no_more_is_held_than_a_guest_could_read() -> None:
 
 
 @given(st.lists(st.binary(max_size=80), max_size=6), st.data())
-def test_frames_are_read_whole_wherever_the_stream_is_cut(frames: list[bytes], data: st.DataObject) -> None:
+def test_frames_survive_any_stream_split(frames: list[bytes], data: st.DataObject) -> None:
     said, stream = written(*frames), FrameStream()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(said)), max_size=5)))
     parts = [said[start:end] for start, end in zip([0, *cuts], [*cuts, len(said)], strict=True)]
@@ -127,7 +127,7 @@ async def pod() -> AsyncIterator[Pod]:
             made.qemu.way.close()
 
 
-async def test_what_qemu_has_not_read_goes_back_once_the_network_is_led_elsewhere(pod: Pod) -> None:
+async def test_unread_frames_return_after_switch(pod: Pod) -> None:
     await pod.place.prepare(pod.qemu)
     assert pod.qemu.filters == {"hold": "on", "hand": "off"}
     pod.qemu.hearings["STOP"]()
@@ -151,20 +151,20 @@ async def test_a_guest_that_stays_reads_its_frames_itself(pod: Pod, how: str) ->
     pod.place.keep()
 
 
-async def test_a_qemu_that_cannot_hold_frames_is_sent_without(pod: Pod) -> None:
+async def test_unsupported_qemu_migrates_without_frames(pod: Pod) -> None:
     pod.qemu.refuses.add("object-add")
     await pod.place.prepare(pod.qemu)
     assert (pod.qemu.filters, pod.qemu.hearings) == ({}, {})
     pod.place.keep()
 
 
-async def test_a_second_move_begins_where_the_first_was_given_up(pod: Pod) -> None:
+async def test_second_move_starts_after_abandoned_one(pod: Pod) -> None:
     for _ in range(2):
         await pod.place.prepare(pod.qemu)
     assert pod.qemu.filters == {"hold": "on", "hand": "off"}
 
 
-async def test_a_frame_that_the_tap_does_not_take_is_left_to_its_sender(pod: Pod) -> None:
+async def test_rejected_frame_is_dropped(pod: Pod) -> None:
     await pod.place.prepare(pod.qemu)
     assert pod.qemu.way is not None
     pod.network.close()

@@ -101,7 +101,7 @@ async def test_whose_the_guest_is_is_decided_once(pod: Pod) -> None:
     assert (await pod.ask("PUT", "/cpu", b"2500")).status == "503 Service Unavailable"
 
 
-def test_an_order_about_an_earlier_move_that_comes_late_changes_nothing() -> None:
+def test_late_order_of_earlier_move_is_ignored() -> None:
     decisions = Decisions()
     assert decisions.decide("m1", Decided.KEPT) is Decided.KEPT
     assert decisions.decide("m2", Decided.OPEN) is Decided.OPEN
@@ -110,14 +110,14 @@ def test_an_order_about_an_earlier_move_that_comes_late_changes_nothing() -> Non
     assert decisions.decide("m1", Decided.KEPT) is Decided.KEPT, "nor is its target told to run"
 
 
-def test_a_move_that_another_one_follows_undecided_is_over() -> None:
+def test_newer_move_ends_undecided_one() -> None:
     decisions = Decisions()
     assert [decisions.decide(move, Decided.OPEN) for move in ("m1", "m2")] == [Decided.OPEN, Decided.OPEN]
     assert decisions.decide("m1", Decided.GIVEN) is Decided.KEPT
     assert decisions.decide("m2", Decided.GIVEN) is Decided.GIVEN
 
 
-def test_so_many_moves_are_remembered_and_what_was_given_stays_given() -> None:
+def test_remembered_moves_are_bounded() -> None:
     decisions = Decisions()
     decisions.decide("m0", Decided.KEPT)
     for number in range(1, 256):
@@ -128,14 +128,14 @@ def test_so_many_moves_are_remembered_and_what_was_given_stays_given() -> None:
     assert decisions.is_given
 
 
-async def test_a_late_order_about_an_earlier_move_leaves_the_frames_of_the_present_one(pod: Pod) -> None:
+async def test_late_order_keeps_present_frames(pod: Pod) -> None:
     pod.runner.decide("m1", Decided.KEPT)
     pod.runner.decide("m2", Decided.OPEN)
     pod.runner.decide("m1", Decided.GIVEN)
     assert pod.flat.story == ["the guest stays"]
 
 
-async def test_a_certificate_is_for_this_pods_own_key_and_its_files_do_not_stay(pod: Pod, tmp_path: Path) -> None:
+async def test_certificate_needs_own_key_and_is_removed(pod: Pod, tmp_path: Path) -> None:
     asked = (await pod.ask("POST", "/tls/request", {"move": "m1"})).text
     assert (await pod.ask("POST", "/tls/request", {"move": "m1"})).text.splitlines()[0] == asked.splitlines()[0]
     assert x509.load_pem_x509_csr(asked.encode()).is_signature_valid
@@ -144,7 +144,7 @@ async def test_a_certificate_is_for_this_pods_own_key_and_its_files_do_not_stay(
     assert [name for name in os.listdir(tmp_path) if name.startswith("tls-")] == []  # noqa: PTH208 - as the kernel says it
 
 
-async def test_a_guest_may_be_sent_once_qemu_has_the_certificate_of_the_open_move(pod: Pod) -> None:
+async def test_sending_requires_current_moves_certificate(pod: Pod) -> None:
     """QEMU is told itself to use it, so no client can leave it out; a later move needs one of its own."""
     told = pod.hypervisor.machine.calls
     assert await pod.runner.standing() == Standing(most_plugged=1792 * 1024**2)
@@ -163,7 +163,7 @@ async def test_a_guest_may_be_sent_once_qemu_has_the_certificate_of_the_open_mov
     assert (now.is_open, now.is_given, now.has_sent) == (False, True, True)
 
 
-async def test_a_guest_may_come_once_qemu_has_a_certificate(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
+async def test_receiving_requires_certificate(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
     pod = Pod(tmp_path, daemon, receives=True)
     life = await pod.begin()
     answers = pod.hypervisor.machine.answers
@@ -192,7 +192,7 @@ async def test_frames_are_led_to_the_pod(pod: Pod) -> None:
     assert pod.flat.story == ["announced"]
 
 
-async def test_the_pod_ends_with_its_guest_and_says_why(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
+async def test_pod_ends_with_guest_and_reason(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
     pod = Pod(tmp_path, daemon)
     life = await pod.begin()
     pod.hypervisor.machine.fail("its kernel panicked")
@@ -200,7 +200,7 @@ async def test_the_pod_ends_with_its_guest_and_says_why(tmp_path: Path, daemon: 
     assert (ending.code, ending.story.partition(";")[0]) == (1, "the guest has ended: its kernel panicked")
 
 
-async def test_a_pod_whose_guest_was_given_away_has_done_its_work(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
+async def test_pod_of_moved_guest_succeeds(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
     pod = Pod(tmp_path, daemon)
     life = await pod.begin()
     pod.runner.decide("m1", Decided.GIVEN)
@@ -208,7 +208,7 @@ async def test_a_pod_whose_guest_was_given_away_has_done_its_work(tmp_path: Path
     assert await life == Ending(0, MOVED_AWAY)
 
 
-async def test_a_pod_that_is_told_to_end_lets_its_guest_shut_down(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
+async def test_termination_shuts_guest_down(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
     daemon.answers["PUT /shutdown"] = (200, "going")
     pod = Pod(tmp_path, daemon)
     life = await pod.begin()
@@ -218,7 +218,7 @@ async def test_a_pod_that_is_told_to_end_lets_its_guest_shut_down(tmp_path: Path
     assert not any(name == "system_powerdown" for name, _ in pod.hypervisor.machine.calls)
 
 
-async def test_a_guest_without_our_daemon_gets_the_power_button(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
+async def test_foreign_guest_gets_power_button(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
     daemon.answers["PUT /shutdown"] = (404, "there is no such thing")
     pod = Pod(tmp_path, daemon)
     life = await pod.begin()
@@ -237,7 +237,7 @@ async def test_a_guest_that_never_arrived_is_just_ended(tmp_path: Path, daemon: 
     assert daemon.asked == []
 
 
-async def test_a_guest_that_has_arrived_is_like_any_other(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
+async def test_arrived_guest_is_ordinary(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
     pod = Pod(tmp_path, daemon, receives=True)
     life = await pod.begin()
     pod.hypervisor.machine.answers["query-status"] = {"status": "running"}
@@ -246,7 +246,7 @@ async def test_a_guest_that_has_arrived_is_like_any_other(tmp_path: Path, daemon
     await life
 
 
-async def test_a_guest_that_does_not_start_ends_the_pod(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
+async def test_failed_start_ends_pod(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
     pod = Pod(tmp_path, daemon)
     pod.hypervisor.fault = GuestError("no such machine")
     with pytest.raises(GuestError, match="no such machine"):

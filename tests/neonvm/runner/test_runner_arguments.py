@@ -54,7 +54,7 @@ def test_the_arguments_of_neonvms_own_controller_are_understood() -> None:
     assert (str(found.vm), found.grace, found.receives, found.address) == ("default/db", 5, True, "")
 
 
-def test_the_guest_is_on_the_flat_network_and_its_ports_are_the_pods() -> None:
+def test_guest_has_flat_network_and_pod_ports() -> None:
     found = guest(told())
     assert (found.cpu_max, found.cpu_use) == (MilliCpu(4000), MilliCpu(2000))
     assert (found.mem_min, found.mem_use, found.mem_max) == (Bytes(GI), Bytes(2 * GI), Bytes(8 * GI))
@@ -64,7 +64,7 @@ def test_the_guest_is_on_the_flat_network_and_its_ports_are_the_pods() -> None:
     assert (found.vm, len(found.monitors), found.console) == (ObjectName("shop", "db"), 4, Path("/run/neonvm/console"))
 
 
-def test_a_vm_that_is_not_on_the_flat_network_has_its_link_alone() -> None:
+def test_vm_without_flat_network_has_only_link() -> None:
     found = guest(told({**SPEC, "extraNetwork": {"enable": False}}), None)
     assert (found.address, len(found.network.attachments)) == ("", 1)
 
@@ -96,13 +96,13 @@ def test_a_specification_that_cannot_be_read_is_refused(dump: str) -> None:
         parse_arguments(["-vmspec", dump], ENVIRONMENT)
 
 
-def test_a_specification_that_unpacks_to_too_much_is_refused() -> None:
+def test_oversized_specification_is_refused() -> None:
     bomb = base64.b64encode(gzip.compress(b" " * (MOST_BYTES + 1))).decode()
     with pytest.raises(ArgumentsError, match="more than"):
         parse_arguments(["-vmspec", bomb], ENVIRONMENT)
 
 
-def test_a_pod_without_a_name_and_a_vm_that_breaks_a_rule_are_refused() -> None:
+def test_invalid_pod_or_vm_is_refused() -> None:
     with pytest.raises(ArgumentsError, match="K8S_POD_NAME"):
         parse_arguments(["-vmspec", encode_dump(SPEC)], {})
     with pytest.raises(ArgumentsError, match=r"spec\.guest\.cpus"):

@@ -81,7 +81,7 @@ async def test_a_light_guest_says_what_node_exporter_says(simulated: SimulatedGu
     }
 
 
-async def test_a_page_without_a_choice_has_every_collector_and_the_time(simulated: SimulatedGuestFixture) -> None:
+async def test_default_page_has_all_collectors(simulated: SimulatedGuestFixture) -> None:
     simulated.clock.instant = 5.0
     samples = await simulated.samples()
     assert samples["node_time_seconds"] - samples["node_boot_time_seconds"] == pytest.approx(5.0)
@@ -89,12 +89,12 @@ async def test_a_page_without_a_choice_has_every_collector_and_the_time(simulate
     assert "node_load1" in samples
 
 
-async def test_a_collector_that_there_is_not_is_refused_as_node_exporter_does(simulated: SimulatedGuestFixture) -> None:
+async def test_unknown_collector_is_refused(simulated: SimulatedGuestFixture) -> None:
     answer = await simulated.client.get("/metrics?collect[]=weather")
     assert (answer.status_code, answer.text) == (400, "missing collector: weather\n")
 
 
-async def test_a_guest_says_of_its_database_what_it_was_told(simulated: SimulatedGuestFixture) -> None:
+async def test_guest_reports_configured_database(simulated: SimulatedGuestFixture) -> None:
     answers = [(await simulated.client.get("/database")).json()]
     answers.append((await simulated.client.put("/database", json={"standby": True, "sessions": 2})).json())
     assert [(each["standby"], each["streaming"], each["sessions"]) for each in answers] == [
@@ -105,12 +105,12 @@ async def test_a_guest_says_of_its_database_what_it_was_told(simulated: Simulate
     assert (refused.status_code, refused.text[:8]) == (400, "expected")
 
 
-def test_a_guest_that_is_told_a_primary_is_its_standby() -> None:
+def test_guest_with_primary_is_standby() -> None:
     told = SimulatedDatabase.told("quiet autoscale.primary=10.100.128.0")
     assert (told.standby, told.streaming, told.lag_seconds) == (True, True, 0.0)
 
 
-async def test_load_put_on_a_guest_shows_at_once_and_can_be_lifted(simulated: SimulatedGuestFixture) -> None:
+async def test_imposed_load_shows_and_can_end(simulated: SimulatedGuestFixture) -> None:
     answer = await simulated.client.put("/demand", json={"cpu": 3, "mem": "1Gi"})
     assert (answer.status_code, answer.json()) == (200, {"cpu": 3.0, "mem": "1Gi"})
     simulated.clock.instant = 10.0
@@ -140,16 +140,14 @@ async def test_a_demand_that_makes_no_sense_changes_nothing(
     assert (await simulated.client.get("/demand")).json() == {"cpu": 0.5, "mem": "128Mi"}
 
 
-async def test_it_has_the_answers_of_a_real_guests_daemon_and_no_others(simulated: SimulatedGuestFixture) -> None:
+async def test_simulated_daemon_matches_real_one(simulated: SimulatedGuestFixture) -> None:
     answers = [(await simulated.client.get(path)) for path in ("/cpu", "/ready", "/shell")]
     assert [(answer.status_code, answer.text.strip()) for answer in answers[:2]] == [(200, "1000"), (200, "ready")]
     assert answers[2].status_code == 404
 
 
 @pytest.mark.parametrize("noise", [b"\r\n\r\n", b"GET /cpu HTTP/1.1\r\nContent-Length: 9999\r\n\r\n", b"x" * 70_000])
-async def test_what_is_not_a_request_ends_the_connection_and_not_the_guest(
-    simulated: SimulatedGuestFixture, noise: bytes
-) -> None:
+async def test_malformed_request_closes_connection_only(simulated: SimulatedGuestFixture, noise: bytes) -> None:
     reader, writer = await asyncio.open_connection(simulated.client.base_url.host, simulated.client.base_url.port)
     writer.write(noise)
     with suppress(ConnectionResetError):  # the guest may hang up before it has read all of the noise
@@ -158,7 +156,7 @@ async def test_what_is_not_a_request_ends_the_connection_and_not_the_guest(
     assert (await simulated.client.get("/ready")).status_code == 200
 
 
-async def test_a_guest_has_what_it_was_given_and_gives_memory_back_as_it_can(simulated: SimulatedGuestFixture) -> None:
+async def test_guest_returns_memory_as_possible(simulated: SimulatedGuestFixture) -> None:
     await simulated.guest.set_cpu(MilliCpu(2500))
     await simulated.guest.set_memory(Bytes(2048 * MIB))
     assert await simulated.guest.state() == GuestState(GuestPhase.RUNNING, MilliCpu(2500), Bytes(2048 * MIB))
@@ -178,7 +176,7 @@ async def test_sizes_out_of_bounds_are_refused(simulated: SimulatedGuestFixture)
             await simulated.guest.set_memory(mem)
 
 
-async def test_a_guest_that_is_made_to_fail_ends_at_once_with_the_reason(simulated: SimulatedGuestFixture) -> None:
+async def test_injected_failure_ends_guest_with_reason(simulated: SimulatedGuestFixture) -> None:
     ended = asyncio.ensure_future(simulated.guest.ended())
     answer = await simulated.client.post("/fail", content="internal-error: a test")
     assert (answer.status_code, await ended) == (200, "internal-error: a test")
@@ -192,9 +190,7 @@ async def test_a_guest_that_is_made_to_fail_ends_at_once_with_the_reason(simulat
     assert await ended == "it was made to fail"
 
 
-async def test_a_guest_that_is_stopped_has_ended_and_one_that_never_ran_has_not(
-    simulated: SimulatedGuestFixture, tmp_path: Path
-) -> None:
+async def test_stopped_guest_has_ended_new_one_not(simulated: SimulatedGuestFixture, tmp_path: Path) -> None:
     ended = asyncio.ensure_future(simulated.guest.ended())
     await simulated.guest.stop()
     assert await ended == "it was told to stop"
@@ -203,7 +199,7 @@ async def test_a_guest_that_is_stopped_has_ended_and_one_that_never_ran_has_not(
         await never.create(spec_in(tmp_path)).ended()
 
 
-async def test_a_stopped_guest_gives_no_answer_and_has_nothing(simulated: SimulatedGuestFixture) -> None:
+async def test_stopped_guest_does_not_answer(simulated: SimulatedGuestFixture) -> None:
     await simulated.guest.stop()
     await simulated.guest.stop()
     assert await simulated.guest.state() == GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))

@@ -23,7 +23,7 @@ def test_a_constant_load_never_changes() -> None:
     )
 
 
-def test_each_step_holds_until_the_next_and_the_first_also_before_its_time() -> None:
+def test_steps_hold_until_the_next() -> None:
     load = Load((step(10, 1), step(20, 2)))
     assert [load.at(Seconds(age)).cpu for age in (0, 10, 19.9, 20, 500)] == [1, 1, 1, 2, 2]
     changes = [Seconds(10), Seconds(20), Seconds(20), None]
@@ -50,12 +50,12 @@ def test_steps_out_of_order_are_no_load(steps: tuple[Step, ...]) -> None:
         Load(steps)
 
 
-def test_a_period_that_ends_before_its_last_step_is_refused() -> None:
+def test_period_must_cover_all_steps() -> None:
     with pytest.raises(LoadError, match="its last step is at 20 s"):
         Load((step(0, 1), step(20, 2)), Seconds(20))
 
 
-def test_a_recording_is_read_and_repeats_after_the_length_of_its_last_step() -> None:
+def test_recording_repeats_after_last_step() -> None:
     text = "seconds,cpu,mem,comment\n0,0.5,256Mi,idle\n60,3,1Gi,busy\n"
     steps = (
         Step(Seconds(0), Demand(0.5, Bytes(256 * 1024**2))),
@@ -77,6 +77,6 @@ def test_a_recording_is_read_and_repeats_after_the_length_of_its_last_step() -> 
         ("seconds,cpu,mem\nnan,1,1Gi\n", "line 2 of the recording: seconds and cpu must be zero or more"),
     ],
 )
-def test_a_recording_that_cannot_be_read_is_refused_with_its_line(text: str, message: str) -> None:
+def test_bad_recording_names_the_line(text: str, message: str) -> None:
     with pytest.raises(LoadError, match=message):
         parse_recording(text, repeat=False)

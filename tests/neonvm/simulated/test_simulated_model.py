@@ -24,26 +24,26 @@ def kernel(cpu: int, demand: float, gib: float = 1.0, used: float = 0.25) -> Sim
     return SimulatedKernel.booted(Load.constant(demand, Bytes(int(used * GIB))), size(cpu, gib), CPUS)
 
 
-def test_a_guest_with_enough_cpu_is_busy_with_what_is_asked_and_nobody_waits() -> None:
+def test_enough_cpu_means_no_waiting() -> None:
     after = kernel(2000, 0.5).advanced(Seconds(10)).counters
     assert after.busy == pytest.approx((2.5, 2.5, 0, 0))
     assert after.idle == pytest.approx((7.5, 7.5, 0, 0))
     assert (after.cpu_waiting, after.mem_waiting) == (0, 0)
 
 
-def test_a_guest_with_too_little_cpu_is_busy_all_the_time_and_tasks_wait() -> None:
+def test_too_little_cpu_means_busy_and_waiting() -> None:
     after = kernel(2000, 3).advanced(Seconds(10)).counters
     assert after.busy == pytest.approx((10, 10, 0, 0))
     assert after.cpu_waiting == pytest.approx(5)
     assert kernel(2000, 40).advanced(Seconds(10)).counters.cpu_waiting == pytest.approx(10)
 
 
-def test_a_fraction_of_a_cpu_is_one_cpu_that_is_partly_used() -> None:
+def test_fractional_cpu_is_one_partly_used() -> None:
     after = kernel(250, 1).advanced(Seconds(8)).counters
     assert (after.busy[0], after.idle[0], after.cpu_waiting) == pytest.approx((2, 6, 8))
 
 
-def test_a_guest_without_memory_for_its_work_waits_for_it() -> None:
+def test_memory_shortage_stalls_guest() -> None:
     short = kernel(1000, 0, gib=1, used=1.5)
     assert short.mem_used == Bytes(GIB)
     assert short.advanced(Seconds(10)).counters.mem_waiting == pytest.approx(5)
@@ -55,7 +55,7 @@ def test_nothing_at_all_leaves_everybody_waiting() -> None:
     assert (after.busy, after.cpu_waiting, after.mem_waiting) == ((0,) * CPUS, 10, 10)
 
 
-def test_load_averages_follow_the_tasks_as_the_kernels_do() -> None:
+def test_load_averages_decay_like_kernels() -> None:
     """The kernel multiplies by exp(-5/60) every five seconds; a minute of it at three tasks is 1 - 1/e of three."""
     sampled = 0.0
     for _ in range(12):
@@ -65,14 +65,14 @@ def test_load_averages_follow_the_tasks_as_the_kernels_do() -> None:
     assert (five, fifteen) == pytest.approx((3 * (1 - exp(-1 / 5)), 3 * (1 - exp(-1 / 15))))
 
 
-def test_cpus_that_are_taken_away_stand_still_and_go_on_later() -> None:
+def test_offline_cpu_counters_pause() -> None:
     four = kernel(4000, 4).advanced(Seconds(10))
     one = four.resized(size(1000)).advanced(Seconds(20))
     assert one.counters.busy == pytest.approx((20, 10, 10, 10))
     assert one.resized(size(4000)).advanced(Seconds(21)).counters.busy == pytest.approx((21, 11, 11, 11))
 
 
-def test_memory_in_use_is_given_back_only_when_it_is_no_longer_used() -> None:
+def test_used_memory_returns_when_freed() -> None:
     load = Load((Step(Seconds(0), Demand(0, Bytes(2 * GIB))), Step(Seconds(10), Demand(0, Bytes(GIB)))))
     guest = SimulatedKernel.booted(load, size(1000, 3), CPUS).resized(size(1000, 1.5))
     assert guest.size.mem == Bytes(2 * GIB)
@@ -80,7 +80,7 @@ def test_memory_in_use_is_given_back_only_when_it_is_no_longer_used() -> None:
     assert guest.advanced(Seconds(10)).size.mem == Bytes(int(1.5 * GIB))
 
 
-def test_a_demand_put_on_a_guest_replaces_its_load_until_it_is_lifted() -> None:
+def test_imposed_demand_replaces_load() -> None:
     pressed = kernel(4000, 1).under(Demand(3, Bytes(GIB)))
     busy = pressed.advanced(Seconds(10))
     assert sum(busy.counters.busy) == pytest.approx(30)
@@ -104,7 +104,7 @@ def test_when_one_looks_makes_no_difference(load: Load, cpu: int, first: float, 
 
 
 @given(loads, sizes, st.floats(0, 100))
-def test_no_guest_uses_more_cpu_than_it_has_and_online_time_adds_up(load: Load, cpu: int, span: float) -> None:
+def test_cpu_use_is_bounded_and_consistent(load: Load, cpu: int, span: float) -> None:
     counters = SimulatedKernel.booted(load, size(cpu), CPUS).advanced(Seconds(span)).counters
     assert sum(counters.busy) <= cpu / 1000 * span + 1e-6
     online = MilliCpu(cpu).whole_cpus

@@ -94,7 +94,7 @@ async def passing(pods: MoveFixture, span: float) -> None:
         span -= 0.5
 
 
-async def test_a_guest_goes_on_at_the_target_with_its_size_its_counters_and_its_load(pods: MoveFixture) -> None:
+async def test_moved_guest_keeps_size_counters_load(pods: MoveFixture) -> None:
     source, target = await pods.pair()
     await source.set_cpu(MilliCpu(2000))
     await pods.clock.advance(100.0)
@@ -129,9 +129,7 @@ async def test_a_guest_goes_on_at_the_target_with_its_size_its_counters_and_its_
         (1, TransferFault.TARGET_LOST, Survivor.SOURCE),
     ],
 )
-async def test_an_end_that_fails_on_the_way_ends_the_move(
-    pods: MoveFixture, failing: int, fault: TransferFault, survivor: Survivor
-) -> None:
+async def test_failing_end_ends_move(pods: MoveFixture, failing: int, fault: TransferFault, survivor: Survivor) -> None:
     source, target = await pods.pair()
     move = pods.move(source, target)
     await settle()
@@ -147,7 +145,7 @@ async def test_an_end_that_fails_on_the_way_ends_the_move(
     await target.stop()
 
 
-async def test_a_guest_that_has_moved_has_ended_where_it_was(pods: MoveFixture) -> None:
+async def test_moved_guest_has_ended_at_source(pods: MoveFixture) -> None:
     source, target = await pods.pair()
     here, there = asyncio.ensure_future(source.ended()), asyncio.ensure_future(target.ended())
     move = pods.move(source, target)
@@ -159,7 +157,7 @@ async def test_a_guest_that_has_moved_has_ended_where_it_was(pods: MoveFixture) 
     assert await there == "it was told to stop"
 
 
-async def test_progress_is_heard_every_second_and_at_the_end(pods: MoveFixture) -> None:
+async def test_progress_is_reported_every_second(pods: MoveFixture) -> None:
     source, target = await pods.pair()
     move = pods.move(source, target)
     await settle()
@@ -173,7 +171,7 @@ async def test_progress_is_heard_every_second_and_at_the_end(pods: MoveFixture) 
     await target.stop()
 
 
-async def test_it_may_move_there_and_back_and_a_load_put_on_it_goes_along(pods: MoveFixture) -> None:
+async def test_load_survives_round_trip(pods: MoveFixture) -> None:
     source, target = await pods.pair()
     async with plain_client(base_url=(await pods.place("one")).metrics_url.removesuffix("/metrics")) as client:
         await client.put("/demand", json={"cpu": 1, "mem": "256Mi"})
@@ -189,7 +187,7 @@ async def test_it_may_move_there_and_back_and_a_load_put_on_it_goes_along(pods: 
         await guest.stop()
 
 
-async def test_a_target_that_is_lost_on_the_way_leaves_the_source_running(pods: MoveFixture) -> None:
+async def test_lost_target_leaves_source_running(pods: MoveFixture) -> None:
     source, target = await pods.pair()
     move = pods.move(source, target)
     await settle()
@@ -202,7 +200,7 @@ async def test_a_target_that_is_lost_on_the_way_leaves_the_source_running(pods: 
     await source.stop()
 
 
-async def test_a_source_that_is_lost_on_the_way_leaves_nobody(pods: MoveFixture) -> None:
+async def test_lost_source_leaves_no_guest(pods: MoveFixture) -> None:
     source, target = await pods.pair()
     move = pods.move(source, target)
     await settle()
@@ -214,7 +212,7 @@ async def test_a_source_that_is_lost_on_the_way_leaves_nobody(pods: MoveFixture)
     assert await phases(source, target) == [GuestPhase.STOPPED, GuestPhase.STOPPED]
 
 
-async def test_a_move_that_takes_too_long_is_given_up(pods: MoveFixture) -> None:
+async def test_slow_move_times_out(pods: MoveFixture) -> None:
     source, target = await pods.pair()
     move = pods.move(source, target, replace(LIMITS, timeout=Seconds(2.0)))
     await settle()
@@ -226,7 +224,7 @@ async def test_a_move_that_takes_too_long_is_given_up(pods: MoveFixture) -> None
     await source.stop()
 
 
-async def test_a_cancelled_move_leaves_the_source_running_and_the_target_stopped(pods: MoveFixture) -> None:
+async def test_cancelled_move_runs_source_stops_target(pods: MoveFixture) -> None:
     source, target = await pods.pair()
     move = pods.move(source, target)
     await settle()
@@ -249,7 +247,7 @@ async def test_other_hardware_at_the_target_is_refused(pods: MoveFixture, change
     await source.stop()
 
 
-async def test_a_target_that_cannot_listen_is_lost_before_it_runs(pods: MoveFixture) -> None:
+async def test_target_without_listener_is_lost(pods: MoveFixture) -> None:
     source, target = await pods.pair()
     move = pods.move(source, target)
     await settle()
@@ -262,7 +260,7 @@ async def test_a_target_that_cannot_listen_is_lost_before_it_runs(pods: MoveFixt
     await source.stop()
 
 
-async def test_a_guest_that_receives_cannot_be_started_and_a_running_one_does_not_receive(pods: MoveFixture) -> None:
+async def test_receiving_and_running_exclude_each_other(pods: MoveFixture) -> None:
     source, target = await pods.pair()
     with pytest.raises(GuestError, match="waits for another one"):
         await target.start()
@@ -274,7 +272,7 @@ async def test_a_guest_that_receives_cannot_be_started_and_a_running_one_does_no
         await guest.stop()
 
 
-async def test_a_guest_that_does_not_run_cannot_be_sent(pods: MoveFixture) -> None:
+async def test_stopped_guest_cannot_be_sent(pods: MoveFixture) -> None:
     source, target = await pods.guest("one"), await pods.guest("two")
     await target.receive()
     with pytest.raises(GuestError, match="the guest has stopped"):
@@ -282,7 +280,7 @@ async def test_a_guest_that_does_not_run_cannot_be_sent(pods: MoveFixture) -> No
     assert await phases(source, target) == [GuestPhase.STOPPED, GuestPhase.STOPPED]
 
 
-async def test_faults_can_be_injected_where_the_runtime_meets_its_guests(pods: MoveFixture) -> None:
+async def test_faults_can_be_injected_at_guest_port(pods: MoveFixture) -> None:
     faulty = FaultyGuests(pods.guests)
     specs: list[GuestSpec] = [
         spec_in(pods.state_dir, pod=ObjectName("default", pod), network=await pods.place(pod)) for pod in ("x", "y")

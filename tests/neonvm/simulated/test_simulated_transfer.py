@@ -20,7 +20,7 @@ def limits(
     return TransferLimits(Seconds(downtime), Bytes(bandwidth * MIB), Seconds(timeout), brake)
 
 
-def test_an_idle_guest_is_sent_once_and_stands_still_for_an_instant() -> None:
+def test_idle_guest_needs_one_pass() -> None:
     course = Course.of(IDLE, limits())
     assert course.end == pytest.approx(0.04 + 0.5 + 0.02)
     assert course.at(Seconds(9.0)) == TransferInfo(
@@ -41,7 +41,7 @@ def test_an_idle_guest_is_sent_once_and_stands_still_for_an_instant() -> None:
     )
 
 
-def test_a_move_says_at_every_moment_how_far_it_is() -> None:
+def test_progress_is_known_at_any_time() -> None:
     course = Course.of(IDLE, limits())
     first, half = course.at(Seconds(0.0)), course.at(Seconds(0.04 + 0.25))
     assert (first.status, first.ram.transferred, first.ram.remaining) == (TransferStatus.SETUP, Bytes(0), IDLE.used)
@@ -49,13 +49,13 @@ def test_a_move_says_at_every_moment_how_far_it_is() -> None:
     assert half.ram.remaining.value == pytest.approx(128 * MIB, abs=1)
 
 
-def test_less_bandwidth_takes_longer_and_more_than_the_wire_has_changes_nothing() -> None:
+def test_bandwidth_limits_the_move() -> None:
     slow = Course.of(IDLE, limits(bandwidth=64))
     assert slow.end == pytest.approx(0.04 + 4.0 + 0.02)
     assert Course.of(IDLE, limits(bandwidth=9999)) == Course.of(IDLE, limits(bandwidth=WIRE.value // MIB))
 
 
-def test_a_busy_guest_needs_more_rounds_and_a_longer_stop() -> None:
+def test_busy_guest_needs_more_rounds() -> None:
     busy = Course.of(MemoryLoad(IDLE.total, IDLE.used, 4.0), limits())
     assert busy.end is not None
     assert len(busy.rounds) > 2
@@ -63,7 +63,7 @@ def test_a_busy_guest_needs_more_rounds_and_a_longer_stop() -> None:
     assert busy.at(Seconds(0.3)).ram.dirty_rate == 4 * 48 * MIB // PAGE.value
 
 
-def test_a_guest_that_changes_faster_than_it_is_sent_is_slowed_down_or_never_gets_there() -> None:
+def test_too_busy_guest_is_throttled_or_fails() -> None:
     wild = MemoryLoad(Bytes(4096 * MIB), Bytes(2048 * MIB), 8.0)
     assert Course.of(wild, limits(bandwidth=300, brake=False)).end is None
     braked = Course.of(wild, limits(bandwidth=300))
@@ -72,7 +72,7 @@ def test_a_guest_that_changes_faster_than_it_is_sent_is_slowed_down_or_never_get
     assert (never.status, never.total) == (TransferStatus.ACTIVE, Seconds(70.0))
 
 
-def test_a_move_that_would_end_too_late_does_not_end() -> None:
+def test_move_past_deadline_does_not_end() -> None:
     assert Course.of(IDLE, limits(timeout=0.55)).end is None
     assert Course.of(IDLE, limits(timeout=0.3)).end is None
     assert Course.of(IDLE, limits(timeout=0.57)).end is not None
@@ -93,9 +93,7 @@ some_limits = st.tuples(st.integers(16, 2048), st.floats(0.01, 1), st.booleans()
 
 
 @given(burdens, some_limits, st.floats(0, 90))
-def test_what_was_sent_only_grows_and_the_stop_is_as_short_as_asked(
-    memory_load: MemoryLoad, asked: TransferLimits, when: float
-) -> None:
+def test_sent_bytes_grow_and_downtime_is_bounded(memory_load: MemoryLoad, asked: TransferLimits, when: float) -> None:
     course = Course.of(memory_load, asked)
     now, later = course.at(Seconds(when)), course.at(Seconds(when + 1))
     assert now.ram.transferred <= later.ram.transferred
@@ -108,13 +106,13 @@ def test_what_was_sent_only_grows_and_the_stop_is_as_short_as_asked(
 @pytest.mark.parametrize(
     ("span", "may_stand"), [(0.0, 0.02), (4.9, 0.02), (5.0, 0.04), (14.9, 0.08), (20.0, 0.3), (1e9, 0.3)]
 )
-def test_a_guest_may_stand_still_for_longer_the_longer_its_move_lasts(span: float, may_stand: float) -> None:
+def test_downtime_limit_grows_with_duration(span: float, may_stand: float) -> None:
     found = TransferLimits(Seconds(0.02), Bytes(MIB), Seconds(60.0)).downtime_after(Seconds(span))
     assert found == pytest.approx(may_stand)
 
 
 @given(st.floats(0, 1e9))
-def test_a_guest_sent_in_one_pass_stands_still_only_after_it_and_then_for_as_long_as_needed(span: float) -> None:
+def test_one_pass_move_stops_afterwards(span: float) -> None:
     limits = TransferLimits(Seconds(0.02), Bytes(MIB), Seconds(60.0)).in_one_pass()
     assert limits.downtime_after(Seconds(span)) == 0.0
     assert limits.downtime_after(Seconds(span), is_sent_once=True) >= 2 * limits.timeout
