@@ -10,10 +10,11 @@ import pytest
 
 from deploy.kube.client import ApiClient, ApiError
 from deploy.kube.informer import Informer
+from deploy.neonvm.objects.runner_policy import NAME
 from deploy.neonvm.overlay.node_network import WATCHED, NodeNetwork, NodeNetworkDependencies
 from deploy.neonvm.overlay.node_plan import NodePlace
 from protocol.kubernetes.objects import Json, text, texts
-from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
+from protocol.kubernetes.resources import NETWORK_POLICIES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import (
     ANNOTATION_APPROVED,
@@ -31,7 +32,7 @@ from tests.neonvm.remote.pods_world import DB, world
 
 ACCOUNT = "system:serviceaccount:kube-system:neonvm-controller"
 POLICIES = [each for each in documents() if each["kind"] == "ValidatingAdmissionPolicy"]
-JUDGED = ["ipaddresses", "leases", "pods", "virtualmachinemigrations", "virtualmachines"]
+JUDGED = ["ipaddresses", "leases", "networkpolicies", "pods", "virtualmachinemigrations", "virtualmachines"]
 SAID: dict[str, dict[str, str]] = {
     "labels": dict.fromkeys((LABEL_ENABLED, AUTO_MIGRATION, LABEL_ALWAYS_MIGRATE), "true"),
     "annotations": dict.fromkeys((ANNOTATION_SCALING_UNIT, ANNOTATION_REQUESTED, ANNOTATION_APPROVED), "{}"),
@@ -58,6 +59,10 @@ async def test_the_controller_may_do_what_it_does(tmp_path: Path) -> None:
         way.keeps = True
         await made.create_vm(extraNetwork={"enable": True})
         await made.until(made.runs_well)
+        await made.until(lambda: made.api.objects("networkpolicies", "networking.k8s.io"))
+        await made.client.merge_patch(NETWORK_POLICIES, ObjectName("default", NAME), {"spec": {"ingress": [{}]}})
+        edited = len(way.asked)
+        await made.until(lambda: any(each.url.path.endswith(f"/{NAME}") for each in way.asked[edited:]))
         await made.client.merge_patch(VIRTUAL_MACHINES, DB, {"metadata": SAID, "spec": {"overcommit": {"cpu": 2}}})
         await made.until(lambda: says_it(made.api.objects("pods")[0]))
         unsaid = {kind: dict.fromkeys(SAID[kind]) for kind in SAID}
@@ -73,6 +78,7 @@ async def test_the_controller_may_do_what_it_does(tmp_path: Path) -> None:
         await made.until(lambda: made.migration.get("phase") == "Succeeded" and made.runs_well())
         await made.client.delete(VIRTUAL_MACHINES, DB)
         await made.until(lambda: not made.status and not made.claims)
+        await made.until(lambda: not made.api.objects("networkpolicies", "networking.k8s.io"))
         does = {right(each.method, each.url.path, each.url.params) for each in way.asked}
         writes = [
             write_by(ACCOUNT, each.request.method, each.request.url.path, each.before, each.after)

@@ -92,6 +92,7 @@ async def _run(options: argparse.Namespace) -> None:
                     addresses,
                     authority,
                     connections.forget,
+                    namespace if options.network_policies else "",
                 )
             )
             async with asyncio.TaskGroup() as tasks:

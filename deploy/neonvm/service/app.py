@@ -28,6 +28,7 @@ from deploy.neonvm.remote.address_claims import AddressClaims
 from deploy.neonvm.remote.pod_guests import PodGuests, PodGuestsDependencies
 from deploy.neonvm.remote.remote_machine import Connect
 from deploy.neonvm.service.runner_authority import RunnerAuthority
+from deploy.neonvm.service.runner_policies import RunnerPolicies
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import IP_ADDRESSES, MIGRATIONS, PODS, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
@@ -45,7 +46,8 @@ class LeadershipLostError(Exception):
 @dataclass(frozen=True, slots=True)
 class ServiceDependencies:
     """What the program works with. ``runners`` are connections to runner pods' APIs, ``connect`` to their QEMUs, and
-    ``ended`` hears the uid of each pod that has ended.
+    ``ended`` hears the uid of each pod that has ended. ``home`` is the namespace of the programs that NetworkPolicies
+    around runner pods let in; if it is empty, none are made.
     """
 
     client: ApiClient
@@ -57,6 +59,7 @@ class ServiceDependencies:
     addresses: AddressRange
     authority: RunnerAuthority
     ended: Callable[[str], None] = lambda _: None
+    home: str = ""
 
 
 class Service:
@@ -131,6 +134,9 @@ class Service:
             for part in (self.guests, self._vms, self._migrations):
                 tasks.create_task(part.run())
             tasks.create_task(self._claims.run(self.deps.clock))
+            if self.deps.home:
+                vms = self.caches[VIRTUAL_MACHINES]
+                tasks.create_task(RunnerPolicies(self.deps.client, vms, self.deps.clock, self.deps.home).run())
 
     def _pod(self, vm: Json, plain: Json) -> Json:
         return replace(self.deps.form, authorities=self.deps.authority.authorities)(vm, plain)

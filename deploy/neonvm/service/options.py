@@ -34,6 +34,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="a pod's part: the agent beside each VM (none where there is no such file)",
     )
+    found.add_argument(
+        "--network-policies",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="keep a NetworkPolicy around the ports of runner pods in each namespace that has VMs (default: yes)",
+    )
     add_kubeconfig(found)
     add_log_level(found)
     return found

@@ -21,8 +21,9 @@ _NOT_ASKED: Final = ("componentstatuses", "events", "leases.", "namespaces", "no
 and what is left of them holds nothing.
 """
 
-_KEPT: Final = {"secret/neonvm-runners"}
-"""The authority that runners of VMs that stay let in (docs/install.md)."""
+_POLICY: Final = "networkpolicy.networking.k8s.io/neonvm-runners"
+_KEPT: Final = {"secret/neonvm-runners", _POLICY}
+"""The authority that runners of VMs that stay let in, and the fence around them (docs/install.md)."""
 _OUR_NAMES: Final = ("autoscal", "neonvm")
 
 
@@ -90,6 +91,7 @@ def deleted(cluster: RealKubernetes) -> None:
     """A VM that is to go waits for its controller."""
     cluster.kubectl("delete", f"neonvm/{NAME}", "--timeout=80s")
     eventually(lambda: pods_of_vm(cluster) == [], "its pod is gone")
+    eventually(lambda: _POLICY not in ours_in(cluster), "the fence around its pods is gone")
 
 
 def taken_out(release: Release) -> None:

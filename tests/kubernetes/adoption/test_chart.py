@@ -136,6 +136,16 @@ def test_without_certificates_one_scheduler_acts_alone_and_answers_http() -> Non
     assert {"Secret", "EndpointSlice"} & {kind for kind, _ in found} == set()
 
 
+def test_without_its_policies_the_controller_has_no_right_to_any() -> None:
+    def about_policies(enabled: bool) -> tuple[bool, bool]:
+        found = {named(each): each for each in objects({"neonvm": {"policy": {"enabled": enabled}}})}
+        rights = json.dumps(found["ClusterRole", "neonvm-controller"])
+        flags = found["Deployment", "neonvm-controller"]["spec"]["template"]["spec"]["containers"][0]["args"]
+        return "networkpolicies" in rights, "--no-network-policies" in flags
+
+    assert (about_policies(True), about_policies(False)) == ((True, False), (False, True))
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from deploy.neonvm.objects.pod_form import FLAT_RESOURCE
-from protocol.kubernetes.resources import IP_ADDRESSES, NODES, PODS, VIRTUAL_MACHINES
+from deploy.neonvm.objects.runner_policy import NAME as POLICY
+from deploy.neonvm.objects.runner_policy import new_policy
+from protocol.kubernetes.resources import IP_ADDRESSES, NETWORK_POLICIES, NODES, PODS, VIRTUAL_MACHINES
 from tests.kubernetes.attacks.attempt import RBAC, Attempt, changed, noted, patches, resources, use
 from tests.kubernetes.attacks.world import (
     CLOSED,
     CONTROLLER,
+    ELSEWHERE,
     EXPANDER,
     GUEST,
     MINE,
@@ -28,7 +31,10 @@ from tests.kubernetes.attacks.world import (
 _RUNNERS: Final = "policy neonvm-controller-pods"
 _MACHINES: Final = "policy neonvm-controller-vms"
 _ADDRESSES: Final = "policy neonvm-controller-addresses"
+_NETWORKS: Final = "policy neonvm-controller-networks"
 _X: Final = "mine-x"
+_OPENS: Final[Obj] = {"podSelector": {"matchExpressions": None}, "ingress": [{}]}
+"""Of a NetworkPolicy, that it lets everybody reach all pods of its namespace."""
 
 
 def _evil(name: str, spec: Obj) -> Obj:
@@ -215,6 +221,24 @@ BY_CONTROLLER: Final = (
         CONTROLLER, "claims an address for a service", _ADDRESSES, "create", IP_ADDRESSES, "10.96.77.8",
         address("10.96.77.8", "services", "", {}),
     ),
+    Attempt(
+        CONTROLLER, "guards the ports of VMs' pods", "", "create", NETWORK_POLICIES, POLICY, new_policy(SYSTEM),
+        namespace=ELSEWHERE,
+    ),
+    Attempt(
+        CONTROLLER, "opens all pods of a namespace", _NETWORKS, "create", NETWORK_POLICIES, POLICY,
+        changed(new_policy(SYSTEM), {"spec": _OPENS}),
+    ),
+    Attempt(
+        CONTROLLER, "closes what VMs' pods may reach", _NETWORKS, "create", NETWORK_POLICIES, POLICY,
+        changed(new_policy(SYSTEM), {"spec": {"policyTypes": ["Ingress", "Egress"]}}),
+    ),
+    Attempt(
+        CONTROLLER, "makes a NetworkPolicy of another name", _NETWORKS, "create", NETWORK_POLICIES, "open",
+        changed(new_policy(SYSTEM), {"metadata": {"name": "open"}}),
+    ),
+    Attempt(CONTROLLER, "deletes a tenant's NetworkPolicy", RBAC, "delete", NETWORK_POLICIES, "deny-all"),
+    *patches(NETWORK_POLICIES, "deny-all", CONTROLLER, {"opens a tenant's NetworkPolicy": ({"spec": _OPENS}, RBAC)}),
     Attempt(CONTROLLER, "reads secrets", RBAC, "get", SECRETS, ""),
     *patches(NODES, "node-a", NETWORK, {"labels its node": ({"metadata": {"labels": {"a": "b"}}}, RBAC)}),
     *patches(VIRTUAL_MACHINES, "mine", NETWORK, {"resizes a VM": (use(1, 1), RBAC)}),

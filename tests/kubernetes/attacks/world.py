@@ -19,6 +19,7 @@ from protocol.kubernetes.resources import (
     IP_ADDRESSES,
     LEASES,
     MIGRATIONS,
+    NETWORK_POLICIES,
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PODS,
@@ -276,5 +277,6 @@ OBJECTS: Final[tuple[tuple[Resource, Obj], ...]] = (
     *((RESOURCE_CLAIMS, each) for each in (device_claim("gpus"), device_claim("web-1-gpu", "web-1"))),
     (IP_ADDRESSES, VM_ADDRESS),
     (IP_ADDRESSES, SERVICE_ADDRESS),
+    (NETWORK_POLICIES, named(NETWORK_POLICIES, "deny-all", spec={"podSelector": {}, "policyTypes": ["Ingress"]})),
 )  # fmt: skip
 """All of it, in the order in which it can be made."""

@@ -170,6 +170,7 @@ class World:
     refuse_to_start: str = ""
     began: list[float] = field(default_factory=list)
     form: RunnerForm = field(default_factory=lambda: RunnerForm("runner:1"))
+    home: str = "kube-system"
     _count: int = 0
 
     def __post_init__(self) -> None:
@@ -213,7 +214,17 @@ class World:
         own.inner = httpx.MockTransport(answered)
         addresses = AddressRange.parse("10.100.128.0-10.100.128.7")
         authority = RunnerAuthority(own_api, leadership, self.clock, "kube-system")
-        deps = ServiceDependencies(client, leadership, runners, connect, self.clock, self.form, addresses, authority)  # type: ignore[arg-type]
+        deps = ServiceDependencies(
+            client,
+            leadership,
+            runners,
+            connect,  # type: ignore[arg-type]
+            self.clock,
+            self.form,
+            addresses,
+            authority,
+            home=self.home,
+        )
         self.ways.append(way)
         self.services.append(asyncio.create_task(Service(deps).run()))
         return way

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from cryptography import x509
 
 from protocol.kubernetes.objects import name_of, text
-from scripts.autoscale.check.facts import Facts, Served, Server
+from scripts.autoscale.check.facts import Facts, Objects, Served, Server
 from scripts.autoscale.check.finding import Finding, Level
 from scripts.autoscale.check.gathering.manifests import shipped
 from scripts.autoscale.check.judges.access import install_rights
@@ -39,7 +40,6 @@ from tests.scripts.check.good_state import (
     NAMESPACE,
     NOW,
     Authority,
-    Obj,
     authority,
     encoded,
     good,
@@ -228,13 +228,22 @@ def test_what_could_not_be_looked_at_is_skipped_with_its_reason() -> None:
     assert skipped["certificates-current"] == "you may not list secrets in autoscale-system"
 
 
-def test_where_certificates_alone_guard_the_ports_of_vms_is_said() -> None:
-    """A cluster without NetworkPolicies is in order, and its line says where it has none."""
+def test_unguarded_ports_of_vms_are_named() -> None:
+    """A cluster without NetworkPolicies is in order, and its line says in which namespaces there are none."""
     facts = both(without("pods", "autoscaling-agent-0", "autoscaling-agent-1"), added("vm_pods", SIDECAR))(good())
-    policy: Obj = {"metadata": {"name": "neonvm-runners", "namespace": "default"}}
-    told = [
-        next(each.said for each in judged(one, before=False) if each.check == "vms-closed")
-        for one in (facts, replace(facts, network_policies=Seen([policy])), replace(facts, network_policies=Unseen("")))
-    ]
+
+    def line(policies: Objects) -> str:
+        changed_facts = replace(facts, network_policies=policies)
+        return next(each.said for each in judged(changed_facts, before=False) if each.check == "vms-closed")
+
+    def policy(namespace: str, **spec: Any) -> Objects:
+        return Seen([{"metadata": {"name": "any", "namespace": namespace}, "spec": spec}])
+
+    runners = {"matchExpressions": [{"key": "vm.neon.tech/name", "operator": "Exists"}]}
     alone = "1 pods ask for a certificate"
-    assert told == [f"{alone}; no NetworkPolicy neonvm-runners beside that in default", alone, alone]
+    bare = f"{alone}; no NetworkPolicy guards their ports as well in default"
+    assert {line(policy("default", podSelector=each)) for each in (runners, {})} == {alone}
+    assert line(Unseen("")) == alone
+    assert line(policy("other", podSelector=runners)) == bare
+    assert line(policy("default", podSelector={"matchLabels": {"app": "web"}})) == bare
+    assert line(policy("default", podSelector={}, policyTypes=["Egress"])) == bare

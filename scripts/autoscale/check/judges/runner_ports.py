@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from deploy.neonvm.objects.pod_form import is_open
-from protocol.kubernetes.objects import is_over, name_of
+from deploy.neonvm.objects.runner_policy import selects_ingress
+from protocol.kubernetes.objects import JsonObject, is_over, labels_of, name_of
 from scripts.autoscale.check.facts import Facts
 from scripts.autoscale.check.finding import Found, Level, Problem
 from scripts.autoscale.check.looks import Seen
-
-POLICY = "neonvm-runners"
 
 
 def are_closed(facts: Facts) -> Found:
@@ -28,9 +27,16 @@ def are_closed(facts: Facts) -> Found:
 
 
 def _unguarded(facts: Facts) -> str:
-    """In which namespaces that have VMs nothing but the certificate keeps others out."""
+    """The namespaces in which nothing but the certificate guards pods of VMs, as the end of a sentence."""
     if not isinstance(facts.network_policies, Seen):
         return ""
-    guarded = {name_of(each).namespace for each in facts.network_policies.value if name_of(each).name == POLICY}
-    bare = sorted({name_of(pod).namespace for pod in facts.vm_pods.value} - guarded)
-    return f"; no NetworkPolicy {POLICY} beside that in {', '.join(bare)}" if bare else ""
+    bare = {
+        name_of(pod).namespace
+        for pod in facts.vm_pods.value
+        if not any(_guards(policy, pod) for policy in facts.network_policies.value)
+    }
+    return f"; no NetworkPolicy guards their ports as well in {', '.join(sorted(bare))}" if bare else ""
+
+
+def _guards(policy: JsonObject, pod: JsonObject) -> bool:
+    return name_of(policy).namespace == name_of(pod).namespace and selects_ingress(policy, labels_of(pod))

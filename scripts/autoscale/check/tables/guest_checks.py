@@ -68,7 +68,8 @@ CHECKS: Final = (
         runner_ports.are_closed,
         "A pod of NeonVM's controller, or of a release of ours that asked for no certificate, lets everyone in who"
         " reaches its ports. Our controller closes a VM's ports with its next pod; until then it resizes the VM and"
-        " does not move it. A NetworkPolicy is a second fence: `neonvm.policy.namespaces` of the chart.",
+        " does not move it. A NetworkPolicy is a second fence, which our controller keeps unless the value"
+        " `neonvm.policy.enabled` of the chart is false.",
         "restart the VM of pod {subject}; until then:"
         " kubectl apply -n NAMESPACE -f deploy/kubernetes/neonvm-policy.yaml",
     ),

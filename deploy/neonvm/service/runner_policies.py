@@ -1,0 +1,110 @@
+"""Keeps a NetworkPolicy around the ports of runner pods in each namespace that has VMs."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.informer import Informer
+from deploy.neonvm.objects.runner_policy import (
+    NAME,
+    OF_CLUSTERS,
+    OF_NAMESPACES,
+    Todo,
+    is_ours,
+    new_policy,
+    policy_todo,
+    restoring_patch,
+)
+from protocol.kubernetes.objects import Json, name_of
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import NETWORK_POLICIES, Resource
+from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
+from protocol.units import Seconds
+
+_log = logging.getLogger("neonvm.policies")
+
+PAUSE: Final = Seconds(10.0)
+
+
+@dataclass(slots=True)
+class RunnerPolicies:
+    """The policies of all namespaces; ``home`` is that of the programs which they let in."""
+
+    client: ApiClient
+    vms: Informer
+    clock: Clock
+    home: str
+    _reasons: dict[str, str] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Works until cancelled. What fails is logged and tried again: a VM never waits for its policy."""
+        await self.vms.synced.wait()  # before it no namespace seems to have VMs, and all policies would go
+        while True:
+            try:
+                await self._turn()
+                self._succeeded("")
+            except (ApiError, ApiUnavailableError) as error:
+                self._failed("", error)
+            await self.clock.sleep(PAUSE)
+
+    async def _turn(self) -> None:
+        page = await self.client.list(NETWORK_POLICIES)
+        closed = {each.name.namespace for each in page.unreadable}
+        for kind in OF_NAMESPACES:
+            closed |= {name_of(each).namespace for each in await self._all(kind)}
+        is_closed_everywhere = any([await self._all(kind) for kind in OF_CLUSTERS])
+        policies, vms = _by_namespace(page.objects), _by_namespace(self.vms.objects.values())
+        ours = {namespace for namespace, found in policies.items() if any(map(is_ours, found))}
+        for namespace in sorted(vms.keys() | ours):
+            others = is_closed_everywhere or namespace in closed
+            todo = policy_todo(self.home, vms.get(namespace, []), policies.get(namespace, []), others)
+            if todo is not None:
+                await self._try(todo, namespace)
+
+    async def _all(self, kind: Resource) -> list[Json]:
+        """The objects of a kind that the cluster may not have."""
+        try:
+            return list((await self.client.list(kind)).objects)
+        except ApiError as error:
+            if error.kind is RefusalKind.NOT_FOUND:
+                return []
+            raise
+
+    async def _try(self, todo: Todo, namespace: str) -> None:
+        """One namespace; a refusal there (a quota, a webhook, a namespace that ends) holds up no other."""
+        name = ObjectName(namespace, NAME)
+        try:
+            if todo is Todo.CREATE:
+                await self.client.create(NETWORK_POLICIES, namespace, new_policy(self.home))
+            elif todo is Todo.RESTORE:
+                await self.client.merge_patch(NETWORK_POLICIES, name, restoring_patch(self.home))
+            else:
+                await self.client.delete(NETWORK_POLICIES, name)
+            self._succeeded(namespace)
+        except ApiError as error:
+            self._failed(namespace, error)
+
+    def _succeeded(self, namespace: str) -> None:
+        self._reasons.pop(namespace, None)
+
+    def _failed(self, namespace: str, error: Exception) -> None:
+        """Logs each reason once."""
+        if self._reasons.get(namespace) != str(error):
+            self._reasons[namespace] = str(error)
+            _log.error(
+                "cannot keep the NetworkPolicy around the ports of runner pods",
+                extra={"namespace": namespace or "all", "reason": str(error)},
+            )
+
+
+def _by_namespace(objects: Iterable[Json]) -> dict[str, list[Json]]:
+    found = defaultdict[str, list[Json]](list)
+    for each in objects:
+        found[name_of(each).namespace].append(each)
+    return found

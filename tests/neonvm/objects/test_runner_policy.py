@@ -1,0 +1,90 @@
+"""Where the controller keeps its NetworkPolicy, and what it must never open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deploy.local.apiserver.patch.merge import merge_patch
+from deploy.neonvm.objects.runner_policy import MANAGED_BY, NAME, Todo, new_policy, policy_todo, restoring_patch
+from protocol.kubernetes.objects import Json
+from tests.deploy.manifests import documents
+from tests.neonvm.sample_objects import virtual_machine
+
+HOME = "kube-system"
+OURS = new_policy(HOME)
+DENY_ALL: Json = {"metadata": {"name": "deny"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}
+
+
+def policy(name: str = "theirs", labels: dict[str, str] | None = None, **spec: Any) -> Json:
+    return {"metadata": {"name": name, "labels": labels or {}}, "spec": spec}
+
+
+def todo(*policies: Json, vms: int = 1, others: bool = False) -> Todo | None:
+    return policy_todo(HOME, [virtual_machine()] * vms, policies, others)
+
+
+def test_it_is_the_policy_of_the_chart() -> None:
+    (shipped,) = documents("deploy/kubernetes/neonvm-policy.yaml")
+    assert OURS["spec"] == shipped["spec"]
+    assert OURS["metadata"]["labels"].items() >= shipped["metadata"]["labels"].items()  # type: ignore[index]
+
+
+def test_it_is_there_while_there_are_vms() -> None:
+    assert (todo(), todo(OURS), todo(OURS, vms=0), todo(vms=0)) == (Todo.CREATE, None, Todo.DELETE, None)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        DENY_ALL,
+        policy(podSelector={"matchLabels": {"vm.neon.tech/name": "db"}}),
+        policy(podSelector={"matchExpressions": [{"key": "vm.neon.tech/name", "operator": "Exists"}]}),
+        policy(podSelector={"matchLabels": {}}, policyTypes=["Egress", "Ingress"]),
+        policy(),
+    ],
+    ids=["everything", "this VM", "all VMs", "everything, both ways", "nothing said"],
+)
+def test_it_never_opens_what_another_policy_closes(other: Json) -> None:
+    """Policies add up: ours would open the ports of a database to everybody."""
+    assert (todo(other), todo(OURS, other)) == (None, Todo.DELETE)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        policy(podSelector={"matchLabels": {"app": "web"}}, policyTypes=["Ingress"]),
+        policy(podSelector={}, policyTypes=["Egress"]),
+        policy(podSelector={}, policyTypes="Ingress"),
+    ],
+    ids=["other pods", "what goes out", "unreadable"],
+)
+def test_policies_that_do_not_close_vms_do_not_matter(other: Json) -> None:
+    assert todo(other) is Todo.CREATE
+
+
+def test_policies_of_other_kinds_come_first() -> None:
+    assert (todo(others=True), todo(OURS, others=True)) == (None, Todo.DELETE)
+
+
+def test_the_name_is_left_to_who_has_it() -> None:
+    """The chart's policy, one made by hand, and ours whose label somebody has taken off."""
+    theirs = policy(NAME, {MANAGED_BY: "Helm"}, podSelector={"matchLabels": {"app": "web"}})
+    assert (todo(theirs), todo(theirs, vms=0)) == (None, None)
+    assert todo({**OURS, "metadata": {"name": NAME}}) is None
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"spec": {"ingress": [{}]}},
+        {"spec": {"egress": [{}], "policyTypes": ["Ingress", "Egress"]}},
+        {"spec": {"podSelector": {"matchLabels": {"a": "b"}}}},
+        {"spec": None},
+    ],
+)
+def test_an_edit_is_undone_whole(edit: Json) -> None:
+    edited = merge_patch(OURS, edit)
+    assert todo(edited) is Todo.RESTORE
+    assert todo(merge_patch(edited, restoring_patch(HOME))) is None
