@@ -35,6 +35,9 @@ SPOT_LABELS: Final[Mapping[str, str]] = {
 SPOT_SUFFIX: Final = "/spot"
 """After an instance type: its price as a spot instance. No instance type has a slash."""
 
+PRICE_LABELS: Final = (*NODE_GROUP_LABELS, *SPOT_LABELS, LABEL_MACHINE, LABEL_MACHINE_OLD)
+"""All labels that ``price_keys`` reads."""
+
 
 def price_keys(labels: Mapping[str, str]) -> tuple[str, ...]:
     """The keys of a node with these labels, most specific first: its groups, ``TYPE/spot``, its type.

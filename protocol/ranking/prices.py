@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from protocol.ranking.config import RankingConfig
@@ -44,21 +45,28 @@ def damper_price(config: RankingConfig) -> float:
     return perfect_price(Needs(pod), config)
 
 
-def node_price(names: tuple[str, ...], needs: Needs, config: RankingConfig) -> float:
-    """The price per hour of a node: the table's for the first known of ``names`` (``price_keys``), else of its parts.
+def price_key(keys: Iterable[str], config: RankingConfig) -> str | None:
+    """The first of ``keys`` (see ``price_keys``) that the table has; None if it has none of them.
+
+    >>> price_key(("pool", "m5"), RankingConfig(node_prices={"m5": 0.5}))
+    'm5'
+    """
+    return next((key for key in keys if key in config.node_prices), None)
+
+
+def node_price(keys: Iterable[str], needs: Needs, config: RankingConfig) -> float:
+    """The price per hour of a node: the table's for the first of ``keys`` that it has, else of the node's parts.
 
     >>> config = RankingConfig(node_prices={"m5": 0.5})
     >>> node_price(("group", "m5"), Needs(Resources.parse(2, "8Gi")), config)
     0.5
     """
-    for name in names:
-        if name in config.node_prices:
-            return config.node_prices[name]
-    return perfect_price(needs, config)
+    key = price_key(keys, config)
+    return perfect_price(needs, config) if key is None else config.node_prices[key]
 
 
-def is_estimated(names: tuple[str, ...], config: RankingConfig) -> bool:
-    """Return True if there is a price table and it has none of ``names``.
+def is_estimated(keys: Iterable[str], config: RankingConfig) -> bool:
+    """Return True if there is a price table and it has none of ``keys``.
 
     The price of the node's parts may then be in another currency: it compares with that of no node in the table (S2.5).
 
@@ -66,4 +74,4 @@ def is_estimated(names: tuple[str, ...], config: RankingConfig) -> bool:
     >>> is_estimated(("group", "m5"), config), is_estimated(("m6",), config), is_estimated(("m6",), RankingConfig())
     (False, True, False)
     """
-    return bool(config.node_prices) and config.node_prices.keys().isdisjoint(names)
+    return bool(config.node_prices) and price_key(keys, config) is None

@@ -24,8 +24,8 @@ from scheduler_plugin.dashboard.core.sight import Sight
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.history.core.samples import SECOND
 from scheduler_plugin.history.costs.grouping import KEYS, LABEL
-from scheduler_plugin.history.costs.prices import price_list
 from scheduler_plugin.history.ports import History, HistoryError, Period
+from scheduler_plugin.history.priced_usage import priced_usage
 
 KEPT: Final = Seconds(30.0)
 _TIMES: Final = 20
@@ -75,8 +75,8 @@ class CostReports:
         now = round(self.clock.wall() * SECOND)
         period = Period(now - seconds * SECOND, now)
         ranking, whose = prices_in(await self.sources.of_scheduler("/settings"))
-        prices = price_list(await history.node_usage(period), ranking)
-        material = Material(period, await history.usage(period), await history.high_needs(period, HIGH), prices, whose)
+        prices, usages = await priced_usage(history, period, ranking)
+        material = Material(period, usages, await history.high_needs(period, HIGH), prices, whose)
         ended = self.clock.now()
         kept = Instant(ended + max(KEPT, Seconds(_TIMES * (ended - began))))
         self._materials[seconds] = kept, material

@@ -75,7 +75,7 @@ def test_the_table_says_what_was_saved_and_at_which_prices(cost: Cost) -> None:
     assert "Scaling saved" in said
     assert "against the maximum sizes" in said
     assert "the published reference prices" in said
-    assert "At the reference price, because the table names no price for their instance type: n1." in said
+    assert "At the reference price, because the price table has no key for them: n1." in said
     assert "The history begins 1.0 h after the time that was asked for." in said
     assert "The history ends" not in said
 
@@ -268,6 +268,13 @@ def test_prices_come_from_a_file_or_the_schedulers_settings(tmp_path: Path, monk
         (tmp_path / "odd.yaml").write_text(text)
         with pytest.raises(typer.BadParameter, match=problem):
             price_table(tmp_path / "odd.yaml", "local")
+
+
+def test_keys_without_a_node_are_named(cost: Cost, tmp_path: Path) -> None:
+    (tmp_path / "prices.yaml").write_text("{nodePrices: {m5: 0.5, m5.typo: 1, spot-pool: 0.1}}")
+    asked = ("--prices", str(tmp_path / "prices.yaml"))
+    assert "Keys of the price table that match no node of this time: m5.typo, spot-pool." in cost(*asked)
+    assert json.loads(cost(*asked, "-o", "json"))["unusedPrices"] == ["m5.typo", "spot-pool"]
 
 
 def test_each_cluster_has_a_history_of_its_own(home: Path) -> None:

@@ -69,7 +69,7 @@ async def test_a_look_has_what_the_watches_and_the_scheduler_know() -> None:
     look = await source(MIGRATIONS).look()
     assert look.at == round(FakeClock().wall() * 1000)
     assert [name_of(each).name for each in look.vms] == ["db"]
-    assert (look.nodes, look.machines, look.migrations) == ({"nodes": [node(pod())]}, {"n1": "m5"}, [])
+    assert (look.nodes, look.price_keys, look.migrations) == ({"nodes": [node(pod())]}, {"n1": ("m5",)}, [])
 
 
 async def test_an_agent_is_asked_through_its_pod() -> None:

@@ -3,6 +3,7 @@
 Rules that hold here:
 
 - A bill is made of the VMs that the reader sees, so that no sum tells of another one.
+- Keys of the price table are shown to readers of the whole fleet only.
 - Lines that are too many to show are left out with their number; the total has them.
 """
 
@@ -54,6 +55,8 @@ def costs(material: Material, sight: Sight, by: str, only: str = "", most: int =
     found = document(bill(seen, material.high, material.prices, key_of(by), material.period, only=only), by)
     lines = items(found, "lines")
     others = max(0, len(lines) - most)
+    if sight.namespaces is not None:
+        found["unusedPrices"] = []
     return {**found, "kept": True, "lines": lines[:most], "others": others, "prices": material.prices_from}
 
 

@@ -13,7 +13,7 @@ from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.watches.informer import Informer
 from scheduler_plugin.cluster.watches.kinds import Kind, WatchReport
 from scheduler_plugin.dashboard.sources.http_sources import Sources
-from scheduler_plugin.history.core.looks import Look, machines_of
+from scheduler_plugin.history.core.looks import Look, keys_of_nodes
 from scheduler_plugin.history.core.samples import SECOND
 from scheduler_plugin.history.recorder import LookError
 
@@ -49,7 +49,7 @@ class ClusterLooks:
             at=round(self._clock.wall() * SECOND),
             vms=list(self._informers[VIRTUAL_MACHINES].facts.values()),
             nodes=await self._sources.of_scheduler("/nodes"),
-            machines=machines_of(self._informers[NODES].facts.values()),
+            price_keys=keys_of_nodes(self._informers[NODES].facts.values()),
             migrations=list(self._informers[MIGRATIONS].facts.values()),
         )
 

@@ -28,7 +28,8 @@ from protocol.kubernetes.objects import (
     version_of,
 )
 from protocol.messages import ObjectName
-from protocol.names import LABEL_GROUP, LABEL_MACHINE, LABEL_MACHINE_OLD
+from protocol.names import LABEL_GROUP
+from protocol.ranking.price_keys import price_keys
 from protocol.units import QuantityError, Resources
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from scheduler_plugin.history.core.accounts import Account
@@ -41,13 +42,13 @@ class Look(msgspec.Struct, frozen=True, gc=False):
     """What a cluster showed at ``at``.
 
     ``vms``: VirtualMachines as JSON; ``nodes``: the scheduler's answer at ``/nodes``, None where it gave none;
-    ``machines``: the instance type of each node where it has one; ``migrations``: VirtualMachineMigrations as JSON.
+    ``price_keys``: those of each node by its labels; ``migrations``: VirtualMachineMigrations as JSON.
     """
 
     at: Millis
     vms: Sequence[JsonObject]
     nodes: JsonObject | None = None
-    machines: Mapping[str, str] = {}
+    price_keys: Mapping[str, tuple[str, ...]] = {}
     migrations: Sequence[JsonObject] = ()
 
 
@@ -60,15 +61,14 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
     migrating: bool
 
 
-def machines_of(nodes: Iterable[JsonObject]) -> dict[str, str]:
-    """The instance type of each Node that has one.
+def keys_of_nodes(nodes: Iterable[JsonObject]) -> dict[str, tuple[str, ...]]:
+    """The price keys of each Node that has any.
 
-    >>> machines_of([{"metadata": {"name": "n1", "labels": {"node.kubernetes.io/instance-type": "m5"}}}])
-    {'n1': 'm5'}
+    >>> keys_of_nodes([{"metadata": {"name": "n1", "labels": {"node.kubernetes.io/instance-type": "m5"}}}])
+    {'n1': ('m5',)}
     """
-    found = {name_of(node).name: labels_of(node) for node in nodes}
-    types = {node: labels.get(LABEL_MACHINE) or labels.get(LABEL_MACHINE_OLD) for node, labels in found.items()}
-    return {node: kind for node, kind in types.items() if kind}
+    found = {name_of(node).name: price_keys(labels_of(node)) for node in nodes}
+    return {node: keys for node, keys in found.items() if keys}
 
 
 def standings(nodes: JsonObject | None) -> dict[str, Standing]:
@@ -168,5 +168,5 @@ def node_samples(look: Look) -> Iterator[NodeSample]:
         used = Size(sum(size.cpu for size in uses), sum(size.mem for size in uses))
         mark = size_at(node, "watermark")
         marks = (None, None) if mark is None else (mark.cpu, mark.mem)
-        facts = NodeFacts(name, look.machines.get(name, ""))
+        facts = NodeFacts.of(name, look.price_keys.get(name, ()))
         yield NodeSample(look.at, facts, (total.cpu, total.mem, reserved.cpu, reserved.mem, used.cpu, used.mem, *marks))

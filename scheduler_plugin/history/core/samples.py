@@ -8,7 +8,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -113,10 +113,25 @@ class VmFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeFacts(msgspec.Struct, frozen=True, gc=False):
-    """A node, and by what names its price may be known (its instance type)."""
+    """A node and the keys of its price: ``machine`` is its instance type, ``groups`` are more specific than that."""
 
     node: str
     machine: str = ""
+    groups: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, node: str, keys: Sequence[str]) -> NodeFacts:
+        """The node with the price keys of its labels, most specific first.
+
+        >>> NodeFacts.of("n1", ("pool", "m5"))
+        NodeFacts(node='n1', machine='m5', groups=('pool',))
+        """
+        return cls(node, keys[-1], tuple(keys[:-1])) if keys else cls(node)
+
+    @property
+    def price_keys(self) -> tuple[str, ...]:
+        """The keys under which a price table may have it, its name first."""
+        return (self.node, *self.groups, self.machine)
 
 
 class VmSample(msgspec.Struct, frozen=True, gc=False):

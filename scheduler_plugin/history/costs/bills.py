@@ -7,7 +7,7 @@ Rules that hold here:
 - Time within a VM's life in which its reservation was not seen is unknown: it costs nothing here, and is told. A VM
   that was made anew under its old name begins another life.
 - Use is known for a part of the time alone, so it is compared with what was reserved in that part.
-- Each amount is priced on the node where the VM was.
+- Each amount is priced on the node where the VM was, at that time.
 """
 
 from __future__ import annotations
@@ -102,12 +102,16 @@ KeyOf = Callable[[VmFacts], str]
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """The lines by their keys, and their sum. ``unpriced`` are nodes at the reference price."""
+    """The lines by their keys, and their sum.
+
+    ``unpriced`` are nodes at the reference price, ``unused`` keys of the price table by which no node was priced.
+    """
 
     period: Period
     lines: Mapping[str, Line]
     total: Line
     unpriced: tuple[str, ...]
+    unused: tuple[str, ...] = ()
 
 
 def bill(  # noqa: PLR0913 - what a bill is made of
@@ -123,14 +127,14 @@ def bill(  # noqa: PLR0913 - what a bill is made of
     lines: dict[str, Line] = defaultdict(Line)
     billed = [usage for usage in usages if not only or key_of(usage.facts) == only]
     for usage in billed:
-        line = line_of(usage, high.get(usage.facts.vm), prices.on(usage.facts.node))
+        line = line_of(usage, high.get(usage.facts.vm), prices.on(usage.facts.node, usage.span))
         lines[key_of(usage.facts)] += line
     for facts, unknown in _unknown(usages):  # a VM's time in other lines is not unknown
         if not only or key_of(facts) == only:
             lines[key_of(facts)] += Line(unknown=unknown)
-    nodes = {usage.facts.node for usage in billed} - {""}  # a VM has no node until it is placed
-    total = sum(lines.values(), Line())
-    return Bill(period, dict(lines), total, tuple(sorted(node for node in nodes if node not in prices.by_node)))
+    unpriced = {usage.facts.node for usage in billed if prices.known(usage.facts.node, usage.span) is None}
+    unpriced.discard("")  # a VM has no node until it is placed
+    return Bill(period, dict(lines), sum(lines.values(), Line()), tuple(sorted(unpriced)), prices.unused)
 
 
 def line_of(usage: Usage, high: Size | None, price: Price) -> Line:

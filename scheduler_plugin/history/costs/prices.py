@@ -2,21 +2,26 @@
 
 Rules that hold here:
 
-- A node whose instance type has a price costs that price, split between CPU and memory as the reference prices are, or
-  as the published ones where a table has none of its own. Of several types under one name the latest counts.
+- A node with a price in the table costs that price, split between CPU and memory as the reference prices are, or as the
+  published ones if those are zero.
 - All others cost the reference prices; a report says which those are.
+- A node's name may be used again for a machine of another price: amounts cost what the machine of their time did.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from operator import itemgetter
 from typing import Final
 
 from protocol.ranking.config import RankingConfig
-from scheduler_plugin.history.core.samples import NODE_PLACE, Size
-from scheduler_plugin.history.ports import NodeUsage
+from protocol.ranking.prices import price_key
+from scheduler_plugin.history.core.samples import NODE_PLACE, Millis, Size
+from scheduler_plugin.history.core.spans import Span
+from scheduler_plugin.history.ports import NodeUsage, Period
 
 MILLI: Final = 1000
 KIB_OF_GIB: Final = 1024**2
@@ -38,16 +43,35 @@ class Price:
         return self.cpu * size.cpu / MILLI + self.mem * size.mem / KIB_OF_GIB
 
 
+Part = tuple[Millis, Mapping[str, Price | None]]
+"""From when on, and the price of each node seen then; None for one that the table lacks."""
+
+
 @dataclass(frozen=True, slots=True)
 class PriceList:
-    """The price of each node by its name; ``reference`` for all others."""
+    """The price of each node by its name; ``reference`` for all others.
+
+    ``parts`` cut the time, in order, where a name was used again for a machine of another price. ``unused`` are the
+    keys of the price table by which no node was priced.
+    """
 
     reference: Price
     by_node: Mapping[str, Price]
+    parts: Sequence[Part] = ()
+    unused: tuple[str, ...] = ()
 
-    def on(self, node: str) -> Price:
-        """The price on a node."""
-        return self.by_node.get(node, self.reference)
+    def on(self, node: str, span: Span | None = None) -> Price:
+        """The price on a node during ``span``; without one the latest."""
+        return self.known(node, span) or self.reference
+
+    def known(self, node: str, span: Span | None = None) -> Price | None:
+        """The same; None if it is the reference price because the table lacks the node."""
+        if self.parts and span is not None:
+            middle = (span.since + span.until) // 2
+            _, prices = self.parts[max(0, bisect_right(self.parts, middle, key=itemgetter(0)) - 1)]
+            if node in prices:
+                return prices[node]
+        return self.by_node.get(node)
 
 
 def exact(number: float) -> Fraction:
@@ -68,31 +92,52 @@ def reference_price(ranking: RankingConfig) -> Price:
     return Price(exact(ranking.prices.cpu), exact(ranking.prices.mem_gib))
 
 
-def priced(size: Size, machine: str, ranking: RankingConfig) -> Price | None:
-    """The prices on a node of that size and instance type; None where the table does not name the type.
+def priced(size: Size, keys: Iterable[str], ranking: RankingConfig) -> Price | None:
+    """The prices on a node of that size with these price keys; None if the table has none of them.
 
     >>> table = RankingConfig(node_prices={"m5": 0.5})
-    >>> priced(Size(2000, 8 * 1024**2), "m5", table).of(Size(2000, 8 * 1024**2))
+    >>> priced(Size(2000, 8 * 1024**2), ("m5",), table).of(Size(2000, 8 * 1024**2))
     Fraction(1, 2)
-    >>> priced(Size(2000, 8 * 1024**2), "other", table) is None
+    >>> priced(Size(2000, 8 * 1024**2), ("other",), table) is None
     True
     """
-    own = reference_price(ranking)
+    own, key = reference_price(ranking), price_key(keys, ranking)
     split = own if own.of(size) else reference_price(RankingConfig())
-    if machine not in ranking.node_prices or not split.of(size):
+    if key is None or not split.of(size):
         return None
-    times = exact(ranking.node_prices[machine]) / split.of(size)
+    times = exact(ranking.node_prices[key]) / split.of(size)
     return Price(split.cpu * times, split.mem * times)
 
 
-def price_list(nodes: Iterable[NodeUsage], ranking: RankingConfig) -> PriceList:
-    """The prices of all nodes that were seen; a node is as large as the most that it had to reserve."""
-    found: dict[str, Price] = {}
+def price_list(nodes: Sequence[NodeUsage], ranking: RankingConfig, parts: Sequence[Part] = ()) -> PriceList:
+    """The prices of all nodes that were seen, as they were last; ``parts`` if some had another price before."""
+    found = {node: price for node, price in prices_of(nodes, ranking).items() if price is not None}
+    used = {price_key(each.facts.price_keys, ranking) for each in nodes}
+    unused = tuple(sorted(key for key in ranking.node_prices if key not in used))
+    return PriceList(reference_price(ranking), found, parts, unused)
+
+
+def prices_of(nodes: Iterable[NodeUsage], ranking: RankingConfig) -> dict[str, Price | None]:
+    """The latest price of each node, None without one; a node is as large as the most that it had to reserve."""
+    found: dict[str, Price | None] = {}
     for each in sorted(nodes, key=lambda node: node.span.until):
         peaks = each.span.peaks
-        price = priced(
-            Size(peaks[NODE_PLACE["total_cpu"]], peaks[NODE_PLACE["total_mem"]]), each.facts.machine, ranking
-        )
-        if price is not None:
-            found[each.facts.node] = price
-    return PriceList(reference_price(ranking), found)
+        size = Size(peaks[NODE_PLACE["total_cpu"]], peaks[NODE_PLACE["total_mem"]])
+        found[each.facts.node] = priced(size, each.facts.price_keys, ranking)
+    return found
+
+
+def price_changes(nodes: Iterable[NodeUsage], ranking: RankingConfig, period: Period) -> list[Millis]:
+    """The moments within the period at which a name of several priced machines begins or ends to be one of them."""
+    spans: dict[str, dict[tuple[str | None, str], list[Span]]] = {}
+    for each in nodes:
+        machine = price_key(each.facts.price_keys, ranking), each.facts.machine
+        spans.setdefault(each.facts.node, {}).setdefault(machine, []).append(each.span)
+    ends = {
+        end
+        for machines in spans.values()
+        if len(machines) > 1 and any(key is not None for key, _ in machines)
+        for found in machines.values()
+        for end in (min(each.since for each in found), max(each.until for each in found))
+    }
+    return sorted(end for end in ends if period.since < end < period.until)

@@ -91,6 +91,7 @@ def document(found: Bill, by: str, more: More | None = None) -> dict[str, object
         "lines": [{"name": name, **with_more(line, name)} for name, line in ranked(found)],
         "total": with_more(found.total, None),
         "nodesAtReferencePrice": list(found.unpriced),
+        "unusedPrices": list(found.unused),
     }
 
 

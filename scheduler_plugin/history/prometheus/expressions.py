@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from protocol.messages import ObjectName
+from protocol.ranking.price_keys import PRICE_LABELS
 from scheduler_plugin.history.core.samples import HOUR, MINUTE, SECOND, Millis
 from scheduler_plugin.history.ports import Period
 
@@ -150,3 +151,20 @@ def over(function: str, expression: str, period: Period, step: Millis, first: st
     'sum_over_time((x)[60000ms:15000ms])'
     """
     return f"{function}({first}({expression})[{period.until - period.since}ms:{step}ms])"
+
+
+def node_labels(series: Mapping[str, str]) -> dict[str, str]:
+    """The labels of a node that make its price, from those of kube-state-metrics, which spells them in its own way.
+
+    >>> node_labels({"label_eks_amazonaws_com_capacity_type": "SPOT", "label_team": "a"})
+    {'eks.amazonaws.com/capacityType': 'SPOT'}
+    """
+    return {label: series[spelled] for label, spelled in _EXPORTED.items() if spelled in series}
+
+
+def _as_exported(label: str) -> str:
+    """A label of a node as kube-state-metrics calls it."""
+    return "label_" + re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", re.sub(r"\W", "_", label)).lower()
+
+
+_EXPORTED: Final = MappingProxyType({label: _as_exported(label) for label in PRICE_LABELS})

@@ -18,6 +18,7 @@ from typing import Final
 import httpx2 as httpx
 
 from protocol.messages import ObjectName
+from protocol.ranking.price_keys import price_keys
 from scheduler_plugin.history.core.samples import (
     DAY,
     HOUR,
@@ -33,7 +34,7 @@ from scheduler_plugin.history.core.samples import (
     Size,
     VmFacts,
 )
-from scheduler_plugin.history.core.spans import Span, held, joined, stepped
+from scheduler_plugin.history.core.spans import Span, clipped, held, joined, stepped
 from scheduler_plugin.history.ports import Extent, NodeUsage, Period, Usage
 from scheduler_plugin.history.prometheus.expressions import (
     SCALES,
@@ -42,6 +43,7 @@ from scheduler_plugin.history.prometheus.expressions import (
     census,
     crowd,
     interval_of,
+    node_labels,
     over,
     range_step,
 )
@@ -50,6 +52,10 @@ from scheduler_plugin.history.prometheus.server import Labels, Server
 
 Key = tuple[tuple[str, str], ...]
 """The labels of a series, sorted."""
+
+PriceKeys = tuple[str, ...]
+Stay = tuple[Millis, Millis]
+"""From when until when something was so."""
 
 Expression = Callable[[str], str]
 """What is asked for a column."""
@@ -154,10 +160,12 @@ class PrometheusHistory:
     async def node_usage(self, period: Period) -> Sequence[NodeUsage]:
         """See ``History``."""
         await self._learn(period)
-        machines = await self._machines(period)
+        labelled = await self._price_keys(period)
         spans = await self._totals(self._say.node, NODE_COLUMNS, period, "total_cpu")
         nodes = {dict(labels).get("node", ""): span for labels, span in spans.items()}
-        return [NodeUsage(NodeFacts(node, machines.get(node, "")), span) for node, span in sorted(nodes.items())]
+        return [
+            usage for node, span in sorted(nodes.items()) for usage in _machines(node, span, labelled.get(node, {}))
+        ]
 
     async def high_needs(self, period: Period, share: float) -> Mapping[ObjectName, Size]:
         """See ``History``."""
@@ -182,10 +190,19 @@ class PrometheusHistory:
             self._scrapes, self._is_learnt = interval_of(found[0][1]), True
             self._say = Expressions(self._scrapes)
 
-    async def _machines(self, period: Period) -> dict[str, str]:
-        """The instance types of nodes, where kube-state-metrics tells them."""
-        found = await self._server.vector("kube_node_labels", period.until - 1)
-        return {labels.get("node", ""): labels.get("label_node_kubernetes_io_instance_type", "") for labels, _ in found}
+    async def _price_keys(self, period: Period) -> Mapping[str, Mapping[PriceKeys, Stay]]:
+        """The price keys of nodes and when each had them, as far as kube-state-metrics exports their labels."""
+        step, parts = await self._stretches(period)
+        found = defaultdict[str, dict[PriceKeys, Stay]](dict)
+        for part in parts:
+            for end, place in (("min", 0), ("max", 1)):
+                asked = over(f"{end}_over_time", "timestamp(kube_node_labels)", part, step)
+                for labels, at in await self._server.vector(asked, part.until - 1):
+                    stays, keys = found[labels.get("node", "")], price_keys(node_labels(labels))
+                    moment = round(at * SECOND) + place * step
+                    since, until = stays.get(keys, (moment, moment))
+                    stays[keys] = min(since, moment), max(until, moment)
+        return found
 
     async def _sizes(self, kind: str, period: Period) -> dict[Key, Size]:
         """The bounds of VMs as they were last."""
@@ -276,6 +293,14 @@ class PrometheusHistory:
                 for at, value in values:
                     rows[at - ends][place] = _scaled(value, _resource(columns[place]))
         return stepped([held(at, at + wide, tuple(rows[at])) for at in sorted(rows)], period.since, wide)
+
+
+def _machines(node: str, span: Span, stays: Mapping[PriceKeys, Stay]) -> list[NodeUsage]:
+    """The machines that the node was, each with its part of ``span``."""
+    if len(stays) <= 1:
+        return [NodeUsage(NodeFacts.of(node, next(iter(stays), ())), span)]
+    parts = ((keys, clipped(span, *stay)) for keys, stay in stays.items())
+    return [NodeUsage(NodeFacts.of(node, keys), part) for keys, part in parts if part is not None]
 
 
 def _stays(times: Sequence[Millis], step: Millis) -> list[tuple[Millis, Millis]]:

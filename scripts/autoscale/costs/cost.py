@@ -18,14 +18,15 @@ from protocol.kubernetes.resources import NODES, PODS
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.smoothing.policy import PolicyError
-from scheduler_plugin.history.core.looks import machines_of, size_at
+from scheduler_plugin.history.core.looks import keys_of_nodes, size_at
 from scheduler_plugin.history.core.samples import HOUR, MINUTE
 from scheduler_plugin.history.costs.bills import Bill, bill, line_of
 from scheduler_plugin.history.costs.consolidation import bound_pods, emptied, read_nodes
 from scheduler_plugin.history.costs.grouping import LABEL, NONE, key_of
-from scheduler_plugin.history.costs.prices import Price, PriceList, price_list, priced, reference_price
+from scheduler_plugin.history.costs.prices import Price, PriceList, priced, reference_price
 from scheduler_plugin.history.costs.rendering import More
 from scheduler_plugin.history.ports import Extent, History, HistoryError, Period, Usage
+from scheduler_plugin.history.priced_usage import priced_usage
 from scripts.autoscale.clusters import Context, Kubeconfig
 from scripts.autoscale.costs.cost_views import Output, advice, advice_document, serialised, show, written
 from scripts.autoscale.costs.policy_change import PolicyChange
@@ -107,8 +108,7 @@ async def _cost(  # noqa: PLR0913, PLR0917 - what was chosen
 ) -> int:
     try:
         async with chosen as history:
-            usages = await history.usage(period)
-            table = price_list(await history.node_usage(period), prices[0])
+            table, usages = await priced_usage(history, period, prices[0])
             found = bill(usages, await history.high_needs(period, HIGH), table, key_of(by), period)
             change, changes = await _changed(history, usages, period, policy, table) if policy else (None, [])
             extent = await history.extent()  # says how the others were answered
@@ -154,12 +154,12 @@ async def _changed(
     money: dict[ObjectName, Fraction] = defaultdict(Fraction)
     for each in sorted(usages, key=lambda each: each.span.until):
         latest[each.facts.vm] = each
-        money[each.facts.vm] += line_of(each, None, prices.on(each.facts.node)).reserved.money
+        money[each.facts.vm] += line_of(each, None, prices.on(each.facts.node, each.span)).reserved.money
     dearest = sorted(latest, key=lambda vm: (-money[vm], vm))[:MOST_PLAYED]
     change = PolicyChange(policy)
     for vm in dearest:
         spans = await history.vm_series(vm, period, STEP)
-        change.add(latest[vm].facts, spans, prices.on(latest[vm].facts.node))
+        change.add(latest[vm].facts, spans, prices.on(latest[vm].facts.node, latest[vm].span))
     shares = sum(money[vm] for vm in dearest), sum(money.values())
     return change, [*change.sentences(), *_left_out(len(dearest), len(latest), shares)]
 
@@ -177,12 +177,12 @@ async def _consolidate(ranking: RankingConfig, where: tuple[str, str, str], outp
             raise SiteError("the scheduler does not answer: see autoscale check")
         listed = (await site.client.list(NODES)).objects
         bound = bound_pods((await site.client.list(PODS)).objects)
-    machines = machines_of(listed)
+    keys = keys_of_nodes(listed)
     staying = {name_of(node).name for node in listed if labels_of(node).keys() & _OF_THE_CONTROL_PLANE}
     prices: dict[str, Price] = {}
     for node in items(answer, "nodes"):
         size, label = size_at(node, "total"), text(node, "name")
-        price = None if size is None else priced(size, machines.get(label, ""), ranking)
+        price = None if size is None else priced(size, (label, *keys.get(label, ())), ranking)
         if price is not None:
             prices[label] = price
     found = emptied(read_nodes(answer, prices, reference_price(ranking), staying, bound))

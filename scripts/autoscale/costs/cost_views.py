@@ -96,6 +96,10 @@ def show(  # noqa: PLR0913 - what is told beside the bill
     print_lines(console, (*_sentences(found, prices), *notes))
 
 
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
 def _cells(line: Line) -> tuple[str, ...]:
     cpu, mem, money = hours_and_money(line.reserved)
     used, most, high = (hours_and_money(cost)[2] for cost in known_costs(line))
@@ -121,8 +125,9 @@ def _sentences(found: Bill, prices: str) -> Iterator[str]:
     yield f"Scaling saved {float(total.saved):.4f}{share} against the maximum sizes."
     yield f"Prices: {prices}. They are per hour, in the currency of the table."
     if found.unpriced:
-        names = ", ".join(found.unpriced[:5]) + (" and others" if len(found.unpriced) > 5 else "")
-        yield f"At the reference price, because the table names no price for their instance type: {names}."
+        yield f"At the reference price, because the price table has no key for them: {_some(found.unpriced)}."
+    if found.unused:
+        yield f"Keys of the price table that match no node of this time: {_some(found.unused)}."
     if total.unknown:
         yield f"{float(total.unknown):.2f} VM-hours are unknown: the VMs were not seen then, and cost nothing here."
     if total.known > total.use_known:

@@ -14,7 +14,7 @@ from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHI
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from scheduler_plugin.dashboard.sources.overheard import Hears
-from scheduler_plugin.history.core.looks import Look, machines_of
+from scheduler_plugin.history.core.looks import Look, keys_of_nodes
 from scheduler_plugin.history.recorder import LookError
 from scripts.autoscale.site import PodIndex, Site, explanation
 
@@ -49,7 +49,7 @@ class SiteSource:
             at=round(self._clock.wall() * 1000),
             vms=list(self._informers[VIRTUAL_MACHINES].objects.values()),
             nodes=await self._site.of_scheduler("/nodes"),
-            machines=machines_of(self._informers[NODES].objects.values()),
+            price_keys=keys_of_nodes(self._informers[NODES].objects.values()),
             migrations=list(self._informers[MIGRATIONS].objects.values()),
         )
 

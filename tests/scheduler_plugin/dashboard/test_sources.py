@@ -116,9 +116,9 @@ async def test_a_look_from_within_the_cluster_has_vms_prices_and_what_the_schedu
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     (vm,) = look.vms
-    assert (ObjectName("default", "db"), look.machines, look.nodes) == (
+    assert (ObjectName("default", "db"), look.price_keys, look.nodes) == (
         ObjectName(vm["metadata"]["namespace"], vm["metadata"]["name"]),  # type: ignore[index]
-        {"n1": "m5"},
+        {"n1": ("m5",)},
         {"nodes": []},
     )
     assert await looks.account(vm) == {"because": "idle"}

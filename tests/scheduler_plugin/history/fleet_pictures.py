@@ -47,7 +47,7 @@ def node(*pods: Json, name: str = "n1", reserved: str = "2") -> Json:
 def look(seconds: float, *vms: Json, nodes: list[Json] | None = None, migrations: tuple[Json, ...] = ()) -> Look:
     """A look so many seconds after the beginning."""
     answer: Json | None = None if nodes is None else {"nodes": nodes}
-    return Look(BEGAN + round(seconds * SECOND), vms, answer, {"n1": "m5.large"}, migrations)
+    return Look(BEGAN + round(seconds * SECOND), vms, answer, {"n1": ("m5.large",)}, migrations)
 
 
 def account(because: str = "idle", busy: float = 0.5, used: str = "1Gi", goal: str = "1", **more: Any) -> Json:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -77,3 +78,9 @@ def test_prices_are_those_of_the_scheduler_where_it_tells_some() -> None:
     negative: Json = {"ranking": {"prices": {"cpu": -1, "mem_gib": 1}}}
     for bad in (None, {}, dear, negative):
         assert prices_in(bad) == (RankingConfig(), PUBLISHED)
+
+
+def test_unused_price_keys_are_shown_for_whole_fleet() -> None:
+    found = replace(material(("shop", "a", "n1")), prices=replace(PRICES, unused=("m5.typo",)))
+    shown = [costs(found, sight, "vm")["unusedPrices"] for sight in (ALL, Sight(frozenset({"shop"})))]
+    assert shown == [["m5.typo"], []]

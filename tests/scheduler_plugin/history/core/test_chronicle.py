@@ -12,7 +12,7 @@ from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.story import story
 from scheduler_plugin.history.core.accounts import read_account
 from scheduler_plugin.history.core.chronicle import ACCOUNT_LASTS, Chronicle
-from scheduler_plugin.history.core.looks import machines_of, node_samples, size_at, standings
+from scheduler_plugin.history.core.looks import Look, keys_of_nodes, node_samples, size_at, standings
 from scheduler_plugin.history.core.samples import (
     Decision,
     MoveRecord,
@@ -138,7 +138,7 @@ def test_a_node_is_a_sample_with_the_sizes_of_its_vms() -> None:
     chronicle.take(look(0, nodes=[node()]), {})
     batch = chronicle.take(look(10, nodes=[node(reserved="3")]), {})
     assert [(facts.node, span.node_mean("reserved_cpu")) for facts, span in batch.nodes] == [("n1", 2000.0)]
-    assert machines_of([{"metadata": {"name": "n2"}}]) == {}
+    assert keys_of_nodes([{"metadata": {"name": "n2"}}]) == {}
 
 
 def migration(phase: str, **status: Any) -> Json:
@@ -239,3 +239,10 @@ def test_no_number_that_an_agent_claims_ends_the_recorder_or_its_story(claimed: 
     assert read_account(0, answer).used_cpu is None
     told = "\n".join(story({"metadata": {"namespace": "shop", "name": "db"}}, answer, None))
     assert "an unknown time ago: ? vCPU busy" in told
+
+
+def test_node_keeps_the_price_keys_of_its_labels() -> None:
+    seen = Look(BEGAN, (), {"nodes": [node()]}, {"n1": ("spot-pool", "m5/spot", "m5")})
+    (sample,) = node_samples(seen)
+    assert sample.facts == NodeFacts("n1", "m5", ("spot-pool", "m5/spot"))
+    assert sample.facts.price_keys == ("n1", "spot-pool", "m5/spot", "m5")

@@ -149,6 +149,14 @@ def test_nodes_cost_what_their_instance_type_costs() -> None:
     assert price_list(nodes, RankingConfig(node_prices={"m5": 0.0})).on("n1").of(Size(1, 1)) == 0
 
 
+@pytest.mark.parametrize("keys", [("spot-pool", "m5"), ("m5/spot", "m5")])
+def test_spot_nodes_cost_what_their_own_key_says(keys: tuple[str, ...]) -> None:
+    table, total = RankingConfig(node_prices={"m5": 0.5, keys[0]: 0.1}), held(0, HOUR, (4000, 16 * GIB, *[0] * 6))
+    found = price_list([NodeUsage(NodeFacts("n1", "m5"), total), NodeUsage(NodeFacts.of("n2", keys), total)], table)
+    assert [found.on(node).of(NODE) for node in ("n1", "n2")] == [Fraction(1, 2), Fraction(1, 10)]
+    assert found.unused == ()
+
+
 def test_a_table_without_prices_of_its_own_splits_a_nodes_price_as_the_published_ones_do() -> None:
     free = RankingConfig(prices=Prices(cpu=0, mem_gib=0), node_prices={"m5": 0.5})
     found = price_list([node_usage("m5", 0)], free)

@@ -185,3 +185,25 @@ async def test_how_often_agents_are_scraped_is_asked_until_it_is_known(samples: 
         await found.decisions(DB, PERIOD)
     assert asked.count(SCRAPED) == (1 if samples else 2)
     assert all(f"[{window}]" in query for query in asked if query != SCRAPED)
+
+
+async def test_nodes_have_the_price_keys_of_their_time() -> None:
+    """``n1`` is replaced half way by a spot node of another type, as kube-state-metrics shows."""
+    half, at = PERIOD.since + HOUR // 2, "label_node_kubernetes_io_instance_type"
+    spot = {at: "m6", "label_karpenter_sh_capacity_type": "spot", "label_karpenter_sh_nodepool": "cheap"}
+
+    def answer(query: str) -> httpx.Response:
+        first, last = PERIOD.since / SECOND, PERIOD.until / SECOND - 15
+        if "kube_node_labels" in query:
+            ends = [half / SECOND - 15, last] if query.startswith("max") else [first, half / SECOND]
+            both: list[dict[str, str]] = [{at: "m5", "label_team": "a"}, spot]
+            series = zip(both, ends, strict=True)
+            return result(*({"metric": {"node": "n1"} | labels, "value": [0, str(end)]} for labels, end in series))
+        if "node_reservable" not in query:
+            return result()
+        value = str(first if query.startswith("min") else last) if "timestamp" in query else "4"
+        return result({"metric": {"node": "n1"}, "value": [0, value]})
+
+    one, other = await history(answer).node_usage(PERIOD)
+    assert (one.facts.price_keys, other.facts.price_keys) == (("n1", "m5"), ("n1", "cheap", "m6/spot", "m6"))
+    assert (one.span.since, one.span.until, other.span.since) == (PERIOD.since, half, half)

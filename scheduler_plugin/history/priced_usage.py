@@ -1,0 +1,49 @@
+"""What VMs had in a period, and the prices of nodes at that time (S2.1, B.6).
+
+A node's name may be used again for a machine of another price. The history is then asked about the time before and
+after it, because a VM has one sum for all the time that it was on a node of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from protocol.ranking.config import RankingConfig
+from scheduler_plugin.history.costs.prices import PriceList, price_changes, price_list, prices_of
+from scheduler_plugin.history.ports import History, NodeUsage, Period, Usage
+
+MOST_PARTS: Final = 200
+"""Each part is two questions. Beyond so many some changes are left out: the latest price in a part counts then."""
+
+
+async def priced_usage(history: History, period: Period, ranking: RankingConfig) -> tuple[PriceList, list[Usage]]:
+    """The prices of all nodes, and what each VM had, in parts within which no node changes its price.
+
+    Raises ``HistoryError``.
+    """
+    nodes = await history.node_usage(period)
+    parts = await _parts(history, period, nodes, ranking, MOST_PARTS)
+    usages = [usage for part, _ in parts for usage in await history.usage(part)]
+    prices = [(part.since, prices_of(seen, ranking)) for part, seen in parts]
+    return price_list(nodes, ranking, prices if len(prices) > 1 else ()), usages
+
+
+async def _parts(
+    history: History, period: Period, nodes: Sequence[NodeUsage], ranking: RankingConfig, most: int
+) -> list[tuple[Period, Sequence[NodeUsage]]]:
+    """The period in at most ``most`` parts, with the nodes that were seen in each.
+
+    Machines that take turns under one name have overlapping times, which only asking about a part takes apart.
+    """
+    changes = price_changes(nodes, ranking, period) if most > 1 else []
+    if not changes:
+        return [(period, nodes)]
+    cuts = changes[:: -(-len(changes) // (most - 1))]
+    parts = [Period(since, until) for since, until in pairwise((period.since, *cuts, period.until))]
+    return [
+        piece
+        for part in parts
+        for piece in await _parts(history, part, await history.node_usage(part), ranking, most // len(parts))
+    ]
