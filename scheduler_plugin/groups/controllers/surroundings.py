@@ -24,7 +24,7 @@ from scheduler_plugin.groups.objects.ownership import is_owned_by
 from scheduler_plugin.groups.objects.target_pods import selects
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS, Shape, TargetKind
 from scheduler_plugin.groups.objects.vm_use import as_noted
-from scheduler_plugin.groups.objects.vpa import WRITES, sized_by, update_mode
+from scheduler_plugin.groups.objects.vpa import sized_by, sizing_mode
 from scheduler_plugin.groups.policies.facts import Facts
 from scheduler_plugin.groups.policies.policy import Arrangement, GroupPolicy, InvalidSpecError
 
@@ -113,7 +113,7 @@ class Surroundings:
             vpas = self._foreign(
                 VERTICAL_AUTOSCALERS, key, group, "" if arrangement.vpa is None else arrangement.vpa.name
             )
-            modes = [f"{name} (updateMode {mode})" for name, vpa in vpas if (mode := update_mode(vpa)) in WRITES]
+            modes = [f"{name} (updateMode {mode})" for name, vpa in vpas if (mode := sizing_mode(vpa))]
             if modes:
                 yield f"sized by {VERTICAL_AUTOSCALERS.kind} {', '.join(modes)}"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from protocol.kubernetes.objects import Json, JsonObject, child, items, text
 from scheduler_plugin.groups.core.hvpa.confidence import DISTRUSTED, is_believable
 from scheduler_plugin.groups.core.workload import ContainerRecommendation, VerticalRecommendation
@@ -36,13 +34,16 @@ def _container(found: JsonObject, path: str) -> ContainerRecommendation:
     )
 
 
-WRITES: Final = frozenset({"Auto", "Recreate", "InPlaceOrRecreate", "Initial"})
-"""The modes in which a VPA's updater or admission hook sizes pods."""
+def sizing_mode(vpa: JsonObject) -> str:
+    """The update mode of a VPA that sizes pods; empty if it only recommends (``Off``).
 
+    Every mode but ``Off`` sizes pods, also one that a later VPA adds. Without a mode, VPA sizes them too.
 
-def update_mode(vpa: JsonObject) -> str:
-    """``spec.updatePolicy.updateMode``; ``Auto`` where it is left out, as VPA reads it."""
-    return text(vpa, "spec", "updatePolicy", "updateMode") or "Auto"
+    >>> sizing_mode({"spec": {"updatePolicy": {"updateMode": "InPlace"}}}), sizing_mode({})
+    ('InPlace', 'Auto')
+    """
+    mode = text(vpa, "spec", "updatePolicy", "updateMode") or "Auto"
+    return "" if mode == "Off" else mode
 
 
 def sized_by(vpa: JsonObject) -> tuple[str, str, str]:

@@ -13,7 +13,7 @@ from scheduler_plugin.groups.core.workload import (
     VerticalRecommendation,
 )
 from scheduler_plugin.groups.objects.hpa import horizontal_of, hpa_spec, scales, why_blind
-from scheduler_plugin.groups.objects.vpa import vertical_of, vpa_spec, why_silent
+from scheduler_plugin.groups.objects.vpa import sizing_mode, vertical_of, vpa_spec, why_silent
 
 
 def hpa(desired: object = 4, **conditions: tuple[str, str]) -> Json:
@@ -79,3 +79,11 @@ def test_a_vpa_of_ours_changes_nothing() -> None:
         "updatePolicy": {"minReplicas": 2, "updateMode": "Off"},
         "targetRef": {"kind": "Deployment", "name": "web"},
     }
+
+
+def test_every_mode_but_off_sizes_pods() -> None:
+    """An allow-list of modes missed ``InPlace`` of VPA 1.7; a mode that a later VPA adds counts as well."""
+    modes = ["Off", "Initial", "InPlace", "AModeOfTheFuture", ""]
+    found = [sizing_mode({"spec": {"updatePolicy": {"updateMode": mode}}}) for mode in modes]
+    assert found == ["", "Initial", "InPlace", "AModeOfTheFuture", "Auto"]
+    assert [sizing_mode({}), sizing_mode({"spec": {"updatePolicy": None}})] == ["Auto", "Auto"]

@@ -145,7 +145,7 @@ async def with_vpa(run: World, mode: str | None) -> None:
         await run.recommend("hvpa-sample", 5, cpu="1500m", memory="1500Mi")
 
 
-@pytest.mark.parametrize("mode", [None, "Auto", "Recreate", "InPlaceOrRecreate", "Initial"])
+@pytest.mark.parametrize("mode", [None, "Auto", "Recreate", "InPlaceOrRecreate", "InPlace", "Initial"])
 async def test_a_vpa_that_sizes_the_same_pods_stops_the_group_until_it_is_gone(mode: str | None) -> None:
     async with world() as run:
         await with_vpa(run, mode)
