@@ -123,6 +123,9 @@ ANNOTATION_USE_HISTORY: Final = "autoscaling.neon.tech/use-history"
 ANNOTATION_RECOMMENDATION: Final = "autoscaling.neon.tech/recommendation"
 """On an HPA or a VerticalPodAutoscaler of VMs: what our own recommender recommends, in the words of its status."""
 
+ANNOTATION_ORIGINAL: Final = "autoscaling.neon.tech/original-spec"
+"""On an HPA or a VerticalPodAutoscaler of others that a group has changed: what it was before, to be put back."""
+
 ANNOTATION_DRAINING: Final = "autoscaling.neon.tech/draining-since"
 """On a VirtualMachine of a group: since when it has been about to leave, in RFC 3339."""
 

@@ -64,6 +64,8 @@ async def of_tortoises() -> set[Right]:
         vertical = [{"containerName": "app", "policy": {"cpu": "Vertical"}}]
         await found.run.cluster.patch(TORTOISES, "other", {"spec": {"autoscalingPolicy": vertical}})
         await found.run.passes(15)
+        await found.run.cluster.delete(TORTOISES, "lovely")  # its HPA is put back
+        await found.run.passes(15)
         return rights(found.run.cluster)
 
 

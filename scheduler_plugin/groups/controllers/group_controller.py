@@ -28,7 +28,8 @@ from scheduler_plugin.groups.controllers.writer import PASSING, TIMEOUT
 from scheduler_plugin.groups.objects.intents import Intent, progress
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS, TargetKind, resize, scale, workload_of
 from scheduler_plugin.groups.objects.writes import Write, difference
-from scheduler_plugin.groups.policies.companions import hpa_changes, hpa_write
+from scheduler_plugin.groups.policies import originals
+from scheduler_plugin.groups.policies.companions import hpa_write, released
 from scheduler_plugin.groups.policies.facts import Facts
 from scheduler_plugin.groups.policies.judgement import Judgement, judge
 from scheduler_plugin.groups.policies.notices import pods_refused, refused, scaled, stopped, was_refused, without_intent
@@ -52,7 +53,10 @@ class GroupController(QueuedController):
         """Looks at one group and does what is to be done now. Raises ``ApiError`` and ``NotLeadingError``."""
         kind, context = self.kind, self._context
         group = context.cache.get(kind, name)
-        if group is None or is_leaving(group) or not context.writer.leadership.leads:
+        if not context.writer.leadership.leads:
+            return
+        await self._put_back(name, group)
+        if group is None or is_leaving(group):
             return
         outcome = "failed"
         try:
@@ -65,6 +69,20 @@ class GroupController(QueuedController):
         finally:
             context.telemetry.judged.labels(kind.kind, outcome).inc()
         self._queue.add(name, context.interval())
+
+    def look_at_all(self) -> None:
+        """Has every group looked at soon, and those that are gone and left an HPA or a VPA changed."""
+        super().look_at_all()
+        for name in self._surroundings.holders(self.kind.kind):
+            self._queue.add(name)
+
+    async def _put_back(self, name: ObjectName, group: JsonObject | None) -> None:
+        """Makes what the group changed and refers to no more what it was before."""
+        arrangement = None if group is None else self._surroundings.arrangement(self.policy, group)
+        for resource, found in self._surroundings.held_by(self.kind.kind, name):
+            write = originals.put_back(resource, found) if released(resource, found, group, arrangement) else None
+            if write is not None:
+                await self._do(write)
 
     async def _bring(self, group: JsonObject) -> Judgement:
         facts = self._surroundings.facts(self.policy, group)
@@ -82,8 +100,8 @@ class GroupController(QueuedController):
             await self._tell_stopped(facts, found)
         if found.intent is not None and facts.target is not None and facts.arrangement is not None:
             reference = facts.arrangement.target
-            if facts.hpa is not None and (fields := hpa_changes(facts.hpa, found.intent.hpa)):
-                await self._do(hpa_write(facts.hpa, fields))
+            if (on_hpa := hpa_write(facts, found.intent.hpa)) is not None:
+                await self._do(on_hpa)
             await self._scale(group, facts.target, TARGET_KINDS[reference.group, reference.kind], found.intent)
             group = await self._write_status(group, without_intent(group, found.intent))
         if found.drop is not None:
@@ -113,8 +131,8 @@ class GroupController(QueuedController):
         reference = facts.arrangement.target
         kind, writer = TARGET_KINDS[reference.group, reference.kind], self._context.writer
         left = progress(intent, workload_of(facts.target, kind))
-        if facts.hpa is not None and (fields := hpa_changes(facts.hpa, intent.hpa)):
-            await writer.rehearse(hpa_write(facts.hpa, fields))
+        if (write := hpa_write(facts, intent.hpa)) is not None:
+            await writer.rehearse(write)
         if left.containers:
             await writer.rehearse(resize(facts.target, kind, left.containers))
         if left.replicas is not None:

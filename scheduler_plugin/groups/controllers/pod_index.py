@@ -15,7 +15,7 @@ from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster.watches.kinds import Change
 from scheduler_plugin.groups.controllers.cache import Cache
-from scheduler_plugin.groups.objects.target_pods import Killed, killed_in, selects
+from scheduler_plugin.groups.objects.target_pods import killed_in, selects
 
 Label = tuple[str, str, str]
 """Namespace, key and value."""
@@ -36,10 +36,6 @@ class PodIndex:
         names = sorted(self._candidates(name_of(target).namespace, texts(selector, "matchLabels")), key=str)
         pods = (self._cache.get(PODS, name) for name in names)
         return [pod for pod in pods if pod is not None and selects(selector, labels_of(pod))]
-
-    def killed(self, target: JsonObject) -> tuple[Killed, ...]:
-        """What ran out of memory in the pods of the target, as far as their status still tells."""
-        return tuple(killed for pod in self.of(target) for killed in killed_in(pod))
 
     def _candidates(self, namespace: str, labels: dict[str, str]) -> Iterator[ObjectName]:
         """The pods with the rarest of ``labels``; without any, all of the namespace."""

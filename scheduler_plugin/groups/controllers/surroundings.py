@@ -21,11 +21,12 @@ from scheduler_plugin.groups.controllers.pod_index import PodIndex
 from scheduler_plugin.groups.controllers.references import Claimant, Key, References, key_of
 from scheduler_plugin.groups.objects.hpa import scales
 from scheduler_plugin.groups.objects.ownership import is_owned_by
-from scheduler_plugin.groups.objects.target_pods import selects
+from scheduler_plugin.groups.objects.target_pods import killed_in, running_containers, selects
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS, Shape, TargetKind
 from scheduler_plugin.groups.objects.vm_use import as_noted
 from scheduler_plugin.groups.objects.vpa import sized_by, sizing_mode
 from scheduler_plugin.groups.policies.facts import Facts
+from scheduler_plugin.groups.policies.originals import original_of
 from scheduler_plugin.groups.policies.policy import Arrangement, GroupPolicy, InvalidSpecError
 
 AROUND: Final = (*(each.resource for each in TARGET_KINDS.values()), HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS)
@@ -54,6 +55,7 @@ class Surroundings:
         self._cache = cache
         self._look_at = look_at
         self._references = References()
+        self._held: dict[tuple[str, ObjectName], set[tuple[Resource, ObjectName]]] = {}
         self.pods = PodIndex(cache, self._ran_out_of_memory)
         for policy in policies:
             cache.listen(policy.kind, partial(self._group_changed, policy))
@@ -69,6 +71,7 @@ class Surroundings:
         name, kind = name_of(group), TARGET_KINDS[arrangement.target.group, arrangement.target.kind]
         hpa, vpa = arrangement.hpa, arrangement.vpa
         target = self._cache.get(kind.resource, ObjectName(name.namespace, arrangement.target.name))
+        pods = () if target is None or kind.shape is not Shape.TEMPLATE else self.pods.of(target)
         return Facts(
             group,
             arrangement,
@@ -77,9 +80,27 @@ class Surroundings:
             vpa=None if vpa is None else self._beside(VERTICAL_AUTOSCALERS, name.namespace, vpa.name, kind),
             rivals=tuple(self._references.rivals(policy.kind.kind, name)),
             others=tuple(self._other_writers(group, arrangement)),
-            killed=() if target is None or kind.shape is not Shape.TEMPLATE else self.pods.killed(target),
+            killed=tuple(killed for pod in pods for killed in killed_in(pod)),
+            running=running_containers(pods),
             pause=timedelta(seconds=self._interval()),
         )
+
+    def arrangement(self, policy: GroupPolicy, group: JsonObject) -> Arrangement | None:
+        """What belongs to the group; None if it cannot be read."""
+        try:
+            return policy.arrangement(group)
+        except InvalidSpecError:
+            return None
+
+    def holders(self, kind: str) -> list[ObjectName]:
+        """The groups of that kind, also those that are gone, that have changed an HPA or a VPA of others."""
+        return [name for of_kind, name in self._held if of_kind == kind]
+
+    def held_by(self, kind: str, name: ObjectName) -> list[tuple[Resource, JsonObject]]:
+        """The HPAs and VPAs of others that the group has changed."""
+        held = sorted(self._held.get((kind, name), ()), key=str)
+        pairs = ((resource, self._cache.get(resource, each)) for resource, each in held)
+        return [(resource, found) for resource, found in pairs if found is not None and not is_leaving(found)]
 
     def _beside(self, resource: Resource, namespace: str, name: str, kind: TargetKind) -> JsonObject | None:
         """The HPA or the VPA beside a group. What agents say of VMs counts before what its status says."""
@@ -146,11 +167,24 @@ class Surroundings:
     def _object_changed(self, kind: Resource, change: Change[Json]) -> None:
         self._look_at_all(key_of(kind, change.name))
         if kind in _ABOUT:
+            self._note_holder(kind, change)
             before = None if change.before is None else _target_key(kind, change.before)
             after = None if change.after is None else _target_key(kind, change.after)
             self._references.note_autoscaler(key_of(kind, change.name), after)
             for key in {before, after} - {None}:
                 self._target_changed(key)
+
+    def _note_holder(self, kind: Resource, change: Change[Json]) -> None:
+        """Remembers which group has changed an HPA or a VPA of others, and has it looked at: it may be gone."""
+        before, after = (_holder(change.name, found) for found in (change.before, change.after))
+        held = (kind, change.name)
+        if before is not None and before != after:
+            self._held[before].discard(held)
+            if not self._held[before]:
+                del self._held[before]
+        if after is not None:
+            self._held.setdefault(after, set()).add(held)
+            self._look_at(*after)
 
     def _ran_out_of_memory(self, pod: JsonObject) -> None:
         for key in self._references.targets_in(name_of(pod).namespace):
@@ -167,6 +201,12 @@ class Surroundings:
     def _look_at_all(self, key: Key | None) -> None:
         for kind, name in () if key is None else self._references.groups_at(key):
             self._look_at(kind, name)
+
+
+def _holder(name: ObjectName, found: JsonObject | None) -> tuple[str, ObjectName] | None:
+    """Kind and name of the group whose record an HPA or a VPA has."""
+    known = None if found is None else original_of(found)
+    return None if known is None else (known.kind, ObjectName(name.namespace, known.name))
 
 
 def _is_status_only(change: Change[Json]) -> bool:

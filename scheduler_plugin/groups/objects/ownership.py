@@ -3,17 +3,17 @@
 Rules that hold here:
 
 - An object that another controller owns is never touched.
-- One without a controller, under the name that ours would have, is adopted where it is about the same workload: from
-  then on it is as the group says.
-- Only ``spec`` and the owner reference are ours; what else an object carries stays, and what the API server filled in.
+- One without a controller, under the name that ours would have, is adopted if it is about the same workload: it is as
+  the group says until the group is gone, and then as it was (``originals``). It does not go with the group.
+- Only ``spec`` and the record of what it was are ours; what else an object carries stays, and what the API server
+  filled in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
-from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of, text, uid_of, version_of
+from protocol.kubernetes.objects import Json, JsonObject, items, name_of, text, uid_of
 from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
 from scheduler_plugin.groups.objects.writes import Write
@@ -50,22 +50,6 @@ def is_owned_by(found: JsonObject, owner: JsonObject) -> bool:
     return reference is not None and text(reference, "uid") == uid_of(owner)
 
 
-def upkeep(resource: Resource, found: JsonObject | None, owner: JsonObject, name: str, spec: Json) -> Write | None:
-    """What to write so that the object ``name`` is the owner's and has ``spec``; None where it is so.
-
-    Raises ``ForeignObjectError`` where the object belongs to another controller.
-    """
-    where, what = ObjectName(name_of(owner).namespace, name), resource.kind
-    if found is None:
-        return creation(resource, owner, name, spec)
-    patch = _spec_patch(child(found, "spec"), spec)
-    if not is_owned_by(found, owner):
-        refuse_foreign(found, resource, owner)
-        others = items(found, "metadata", "ownerReferences")
-        patch["metadata"] = {"ownerReferences": [*others, owner_reference(owner)]}
-    return Write(what, resource, where, patch, version=version_of(found)) if patch else None
-
-
 def creation(resource: Resource, owner: JsonObject, name: str, spec: Json, *, owned: bool = True) -> Write:
     """Makes an object beside ``owner``; ``owned``: it goes when the owner goes."""
     where = ObjectName(name_of(owner).namespace, name)
@@ -82,16 +66,6 @@ def refuse_foreign(found: JsonObject, resource: Resource, group: JsonObject) -> 
     if owner is not None and text(owner, "uid") != uid_of(group):
         whose = f"{text(owner, 'kind')} {text(owner, 'name')}"
         raise ForeignObjectError(f"{resource.kind} {name_of(found).name} belongs to {whose}")
-
-
-OPTIONAL: Final = ("behavior", "resourcePolicy")
-"""Fields of an HPA's and a VPA's spec that go when they are wanted no more."""
-
-
-def _spec_patch(old: Json, spec: Json) -> Json:
-    changed: Json = {name: value for name, value in spec.items() if not holds(old.get(name), value)}
-    changed |= {name: None for name in OPTIONAL if name in old and name not in spec}
-    return {"spec": changed} if changed else {}
 
 
 def holds(found: object, wanted: object) -> bool:

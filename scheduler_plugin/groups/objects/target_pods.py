@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
-from protocol.kubernetes.objects import Json, JsonObject, child, items, text, texts
+from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, is_over, items, text, texts
 from protocol.kubernetes.timestamps import parse_timestamp
+from scheduler_plugin.groups.core.workload import NOTHING, Container, ResourceList, Workload, by_name
+from scheduler_plugin.groups.objects.amounts import read_container
 
 OUT_OF_MEMORY: Final = "OOMKilled"
 """The reason with which a kubelet reports a container that the kernel killed for want of memory."""
@@ -48,6 +50,45 @@ def _holds(requirement: JsonObject, labels: Mapping[str, str]) -> bool:
         return (key in labels) is (operator == "Exists")
     is_among = labels.get(key) in (values if isinstance(values, list) else ())
     return is_among if operator == "In" else operator == "NotIn" and not is_among
+
+
+def running_containers(pods: Iterable[JsonObject]) -> tuple[Container, ...]:
+    """The containers of pods that run, by name, with the largest of each amount that any of them has."""
+    found: dict[str, Container] = {}
+    for pod in pods:
+        if is_leaving(pod) or is_over(pod):
+            continue
+        for each in items(pod, "spec", "containers"):
+            container = read_container(each, "spec.containers")
+            known = found.get(container.name, Container(container.name))
+            found[container.name] = Container(
+                container.name,
+                _largest(known.requests, container.requests),
+                _largest(known.limits, container.limits),
+            )
+    return tuple(found[name] for name in sorted(found))
+
+
+def _largest(one: ResourceList, other: ResourceList) -> ResourceList:
+    found = one
+    for resource, amount in other:
+        known = found[resource]
+        found = found.with_value(resource, amount.value if known is None else max(known.value, amount.value))
+    return found
+
+
+def with_defaults(template: Workload, running: Iterable[Container]) -> Workload:
+    """A pod template with what an admission plugin (LimitRange) gives its pods and it leaves out itself."""
+    pods = tuple(running)
+    containers = (
+        Container(
+            each.name,
+            each.sizes.over(NOTHING if (pod := by_name(pods, each.name)) is None else pod.requests),
+            each.limits.over(NOTHING if pod is None else pod.limits),
+        )
+        for each in template.containers
+    )
+    return replace(template, containers=tuple(containers))
 
 
 @dataclass(frozen=True, slots=True)

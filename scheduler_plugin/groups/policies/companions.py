@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, name_of, text, version_of
+from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, is_leaving, name_of, text, version_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
-from scheduler_plugin.groups.objects.ownership import creation, holds, is_owned_by, refuse_foreign, upkeep
+from protocol.messages import ObjectName
+from scheduler_plugin.groups.objects.ownership import creation, holds, is_owned_by, refuse_foreign
 from scheduler_plugin.groups.objects.writes import Write
 from scheduler_plugin.groups.policies.facts import Facts, Found, StopError
+from scheduler_plugin.groups.policies.originals import adapted
 from scheduler_plugin.groups.policies.policy import Arrangement, Ruling
 
 _REFERENCE: Final = {HORIZONTAL_AUTOSCALERS: "scaleTargetRef", VERTICAL_AUTOSCALERS: "targetRef"}
@@ -18,8 +20,8 @@ _REFERENCE: Final = {HORIZONTAL_AUTOSCALERS: "scaleTargetRef", VERTICAL_AUTOSCAL
 def companions(facts: Facts, arrangement: Arrangement) -> tuple[Write, ...]:
     """What to write so that the HPA and the VPA are as they should be.
 
-    Raises ``StopError`` where one is missing or about another workload, and ``ForeignObjectError`` where one is another
-    controller's.
+    Raises ``StopError`` if one is missing or about another workload, ``ForeignObjectError`` if one is another
+    controller's, and ``TooLargeError`` if one could not be put back.
     """
     pairs = (
         (HORIZONTAL_AUTOSCALERS, arrangement.hpa, facts.hpa),
@@ -36,6 +38,31 @@ def companions(facts: Facts, arrangement: Arrangement) -> tuple[Write, ...]:
         elif found is None and not companion.may_be_missing:
             raise StopError("AutoscalerMissing", f"{resource.kind} {companion.name} is not there")
     return tuple(write for write in writes if write is not None)
+
+
+def upkeep(resource: Resource, found: JsonObject | None, owner: JsonObject, name: str, spec: Json) -> Write | None:
+    """What to write so that the object ``name`` has ``spec``; None if it has.
+
+    Raises ``ForeignObjectError`` if the object belongs to another controller, and ``TooLargeError``.
+    """
+    where, what = ObjectName(name_of(owner).namespace, name), resource.kind
+    if found is None:
+        return creation(resource, owner, name, spec)
+    patch = _spec_patch(child(found, "spec"), spec)
+    if is_owned_by(found, owner):
+        return Write(what, resource, where, patch, version=version_of(found)) if patch else None
+    refuse_foreign(found, resource, owner)
+    return adapted(what, resource, found, owner, child(patch, "spec")) if patch else None
+
+
+OPTIONAL: Final = ("behavior", "resourcePolicy")
+"""Fields of an HPA's and a VPA's spec that go when they are wanted no more."""
+
+
+def _spec_patch(old: Json, spec: Json) -> Json:
+    changed: Json = {name: value for name, value in spec.items() if not holds(old.get(name), value)}
+    changed |= {name: None for name in OPTIONAL if name in old and name not in spec}
+    return {"spec": changed} if changed else {}
 
 
 def _refuse_other_workload(resource: Resource, found: JsonObject, group: JsonObject, arrangement: Arrangement) -> None:
@@ -74,9 +101,31 @@ def hpa_changes(hpa: JsonObject | None, wanted: Json) -> Json:
     return {name: value for name, value in wanted.items() if not holds(spec.get(name), value)}
 
 
-def hpa_write(hpa: JsonObject, fields: Json) -> Write:
-    """Sets fields of an HPA's spec."""
-    return Write("autoscaler", HORIZONTAL_AUTOSCALERS, name_of(hpa), {"spec": fields}, version=version_of(hpa))
+def hpa_write(facts: Facts, wanted: Json) -> Write | None:
+    """Sets the fields of the group's HPA that are not as ``wanted``; None if all are.
+
+    One that the group did not make itself gets a record of what it was. Raises ``TooLargeError``.
+    """
+    hpa, fields = facts.hpa, hpa_changes(facts.hpa, wanted)
+    if hpa is None or not fields:
+        return None
+    companion = None if facts.arrangement is None else facts.arrangement.hpa
+    if companion is None or companion.may_be_missing:
+        return Write("autoscaler", HORIZONTAL_AUTOSCALERS, name_of(hpa), {"spec": fields}, version=version_of(hpa))
+    return adapted("autoscaler", HORIZONTAL_AUTOSCALERS, hpa, facts.group, fields)
+
+
+def released(resource: Resource, found: JsonObject, group: JsonObject | None, arrangement: Arrangement | None) -> bool:
+    """Whether an HPA or a VPA whose record names the group is to be put back.
+
+    ``group`` is None if it is gone, ``arrangement`` if it cannot be read: then nothing is put back.
+    """
+    if group is None or is_leaving(group):
+        return True
+    if arrangement is None:
+        return False
+    companion = arrangement.hpa if resource is HORIZONTAL_AUTOSCALERS else arrangement.vpa
+    return companion is None or companion.name != name_of(found).name
 
 
 def inbox(kind: Resource, facts: Facts, found: Found) -> Write | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from protocol.kubernetes.objects import JsonObject
-from scheduler_plugin.groups.core.workload import Workload
+from scheduler_plugin.groups.core.workload import Container, Workload
 from scheduler_plugin.groups.objects.target_pods import Killed
 from scheduler_plugin.groups.objects.targets import TargetKind
 from scheduler_plugin.groups.objects.writes import Write
@@ -20,7 +20,7 @@ class Facts:
 
     ``rivals`` are the other groups that scale the same target, ``others`` says what HPAs and VPAs that are not the
     group's do to it; both empty where there are none. ``killed`` are containers that ran out of memory, as far as their
-    pods still tell. ``pause`` is how long a scaling is left alone.
+    pods still tell, and ``running`` are the containers of these pods. ``pause`` is how long a scaling is left alone.
     """
 
     group: JsonObject
@@ -32,6 +32,7 @@ class Facts:
     rivals: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     killed: tuple[Killed, ...] = ()
+    running: tuple[Container, ...] = ()
     pause: timedelta = timedelta(0)
 
 

@@ -22,7 +22,7 @@ from scheduler_plugin.groups.core.workload import Container, Decision, OutOfMemo
 from scheduler_plugin.groups.objects.group_status import ABLE
 from scheduler_plugin.groups.objects.intents import Intent, intent_of, progress, read_intent, write_intent
 from scheduler_plugin.groups.objects.ownership import ForeignObjectError
-from scheduler_plugin.groups.objects.target_pods import Killed
+from scheduler_plugin.groups.objects.target_pods import Killed, with_defaults
 from scheduler_plugin.groups.objects.targets import (
     TARGET_KINDS,
     InvalidTargetError,
@@ -32,7 +32,7 @@ from scheduler_plugin.groups.objects.targets import (
     workload_of,
 )
 from scheduler_plugin.groups.objects.writes import Write
-from scheduler_plugin.groups.policies.companions import companions, hpa_changes, inbox, managed
+from scheduler_plugin.groups.policies.companions import companions, hpa_changes, hpa_write, inbox, managed
 from scheduler_plugin.groups.policies.facts import Facts, Found, Problem, StopError
 from scheduler_plugin.groups.policies.group_status import (
     SIZED,
@@ -44,6 +44,7 @@ from scheduler_plugin.groups.policies.group_status import (
     whole_status,
     written_sizes,
 )
+from scheduler_plugin.groups.policies.originals import TooLargeError
 from scheduler_plugin.groups.policies.policy import GroupPolicy, InvalidSpecError, Ruling, Situation
 
 
@@ -70,6 +71,8 @@ def judge(policy: GroupPolicy, facts: Facts, now: datetime) -> Judgement:
         return _ruled(policy, facts, found, now)
     except StopError as stop:
         return _stopped(facts, stop.problem, now)
+    except TooLargeError as error:
+        return _stopped(facts, Problem("AutoscalerTooLarge", f"the HPA or VPA is not changed: {error}"), now)
 
 
 def _looked_at(facts: Facts) -> Found:
@@ -109,7 +112,9 @@ def _ruled(policy: GroupPolicy, facts: Facts, found: Found, now: datetime) -> Ju
         return Judgement(as_it_was, found.upkeep, begun, sizes=sizes)
     if begun is None and _rests(status, facts.pause, now):
         return Judgement(as_it_was, found.upkeep, inbox=inbox(policy.kind, facts, found), sizes=sizes)
-    workload = Decision(containers=sizes).applied(_with_kills(found.template, facts.killed, status))
+    # Where pods are resized in place, what they have and the template lacks may be what the group gave them.
+    usual = found.template if found.arrangement.in_place else with_defaults(found.template, facts.running)
+    workload = Decision(containers=sizes).applied(_with_kills(usual, facts.killed, status))
     try:
         ruling = policy.rule(Situation(facts.group, found.target, workload, facts.hpa, facts.vpa, now))
     except InvalidSpecError as error:
@@ -149,6 +154,7 @@ def _written(policy: GroupPolicy, facts: Facts, found: Found, ruled: _Ruled, now
         sizes = merged_sizes(sizes, decision.containers)
         decision = replace(decision, containers=())
     at = timestamp(now.timestamp())
+    hpa_write(facts, ruling.hpa)  # raises where it could not be put back
     intent = intent_of(decision, found.template, at, hpa_changes(facts.hpa, ruling.hpa))
     is_unwritten = ruling.decision.changes and intent is None and sizes == ruled.sizes
     kept = {name: value for name, value in child(group, "status").items() if name in ("lastScaled", SIZED)}

@@ -2,9 +2,11 @@
 
 Rules that hold here:
 
-- Each horizontal resource of a container has one ``ContainerResource`` metric; no other of that type is left.
-- ``Resource`` metrics go: they would fight with those, which begin with their target. All other metrics stay as they
-  are, and where they are, but for external ones that the global configuration excludes.
+- Each horizontal resource of a container has one ``ContainerResource`` metric. Those of a container that is sized
+  vertically go; those of containers that the Tortoise does not manage (sidecars that are injected, policy Off) stay.
+- A ``Resource`` metric with a utilisation goes once all its containers have their own: they begin with its target.
+- A target that is an amount (``averageValue``) stays: it is no percentage of a request.
+- All other metrics stay as they are, and where they are, but for external ones that the global configuration excludes.
 """
 
 from __future__ import annotations
@@ -20,11 +22,15 @@ from scheduler_plugin.groups.core.workload import Resource
 
 @dataclass(frozen=True, slots=True)
 class ContainerTarget:
-    """A ``ContainerResource`` metric; ``utilisation`` in percent, None where it aims at something else."""
+    """A ``ContainerResource`` metric.
+
+    ``utilisation`` in percent; None if it aims at an amount, and then ``content`` is the metric as the API has it.
+    """
 
     container: str
     resource: Resource
     utilisation: int | None
+    content: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +82,37 @@ class Autoscaler:
             self, metrics=tuple(changed if _is_of(each, container, resource) else each for each in self.metrics)
         )
 
-    def managing(self, places: Collection[tuple[str, Resource]]) -> Autoscaler:
-        """The same with exactly one ``ContainerResource`` metric for each of ``places``, new ones last."""
-        given = {each.resource: each.utilisation for each in self.metrics if isinstance(each, ResourceTarget)}
-        kept: list[Metric] = []
+    def managing(
+        self, places: Collection[tuple[str, Resource]], others: Collection[tuple[str, Resource]] = ()
+    ) -> Autoscaler:
+        """The same with exactly one ``ContainerResource`` metric for each of ``places``, new ones last.
+
+        ``others`` are places that must have none, because they are sized instead.
+        """
         missing = list(places)
+        replaced = {resource for _, resource in (*places, *others)}
+        kept: list[Metric] = []
         for metric in self.metrics:
             match metric:
-                case ContainerTarget(container, resource, utilisation) if (container, resource) in missing:
+                case ContainerTarget(container, resource) if (container, resource) in missing:
                     missing.remove((container, resource))
-                    kept.append(replace(metric, utilisation=INITIAL_TARGET if utilisation is None else utilisation))
-                case OtherMetric():
                     kept.append(metric)
-        new = [
-            ContainerTarget(container, resource, given.get(resource) or INITIAL_TARGET)
-            for container, resource in missing
+                case ContainerTarget(container, resource) if (container, resource) in (*places, *others):
+                    continue
+                case ResourceTarget(resource, utilisation) if utilisation is not None and resource in replaced:
+                    continue
+                case _:
+                    kept.append(metric)
+        return replace(self, metrics=(*kept, *self._begun(missing)))
+
+    def _begun(self, places: Collection[tuple[str, Resource]]) -> list[Metric]:
+        """New metrics, with the target of the ``Resource`` metric before; none beside one that aims at an amount."""
+        given = {each.resource: each.utilisation for each in self.metrics if isinstance(each, ResourceTarget)}
+        return [
+            ContainerTarget(container, resource, utilisation)
+            for container, resource in places
+            if (utilisation := given.get(resource, INITIAL_TARGET)) is not None
         ]
-        return replace(self, metrics=(*kept, *new))
 
     def without(self, external: re.Pattern[str]) -> Autoscaler:
         """The same without ``External`` metrics whose names match."""

@@ -4,7 +4,7 @@ Rules that hold here:
 
 - What it learns does not depend on the mode; what it writes does. Off writes nothing and says what it would.
 - Nothing is sized or numbered before enough data was gathered; then each resource by itself.
-- An HPA is only ever told numbers and targets. Replicas are the HPA's to set.
+- An HPA is only told numbers and targets; replicas are the HPA's to set. One of others stays as it is until then.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ def decide(
     spec: Spec, workload: Workload, seen: Seen, memory: Memory, now: datetime
 ) -> tuple[TortoiseDecision, Memory]:
     """What should be at ``now`` (aware), and the memory for the next time."""
-    memory = _learned(spec, workload, seen, memory, now)
-    wanted = horizontal.base(spec, workload, seen.autoscaler, memory)
+    before, memory = memory, _learned(spec, workload, seen, memory, now)
+    gone = [place for place in horizontal_places(before.policies) if workload.container(place[0]) is None]
+    wanted = horizontal.base(spec, workload, seen.autoscaler, memory, gone)
     found, proposed, memory = _numbered(wanted, spec, workload, memory, now)
     changes, memory = _sized(spec, workload, wanted, memory, now)
     containers, kept, after = vertical.written(changes, memory, now)

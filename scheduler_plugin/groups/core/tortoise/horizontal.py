@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
@@ -9,30 +11,57 @@ from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.phases import Phase, has_passed
 from scheduler_plugin.groups.core.tortoise.replica_range import capped, proposed, step_back
-from scheduler_plugin.groups.core.tortoise.scaling_policy import horizontal
+from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Scaling, horizontal
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory, Spec
 from scheduler_plugin.groups.core.tortoise.utilisation import target_utilisation, towards
 from scheduler_plugin.groups.core.workload import NOTHING, ReplicaBounds, Workload
 
 
-def base(spec: Spec, workload: Workload, seen: Autoscaler | None, memory: Memory) -> Autoscaler | None:
-    """The HPA with the metrics that it should have, before its numbers are set; None where there should be none.
+def base(
+    spec: Spec, workload: Workload, seen: Autoscaler | None, memory: Memory, gone: Collection[Place] = ()
+) -> Autoscaler | None:
+    """The HPA with the metrics that it should have, before its numbers are set; None if there should be none.
 
-    Where nothing scales horizontally, an HPA of our own goes. One that was attached is left with its other metrics; it
-    keeps the number of replicas where it has none of those, for without any metric it would scale by a default. At no
-    replicas at all it rests.
+    ``gone`` are places that scaled horizontally and whose container the workload no longer has.
+    """
+    places, excluded = horizontal(memory.policies), spec.configuration.hpa_external_metric_exclusion_regex
+    if spec.autoscaler is not None and seen is not None:
+        return _attached(seen, workload, memory, gone, excluded) if acts(memory) else seen
+    if not places:
+        return None
+    bounds = capped(proposed(workload.replicas, spec.configuration), spec.configuration, spec.max_replicas)
+    first = seen or Autoscaler(bounds.min, bounds.max)
+    others = [place for place in memory.policies if place not in places]
+    return first.managing(places, [*others, *gone]).without(excluded)
+
+
+def acts(memory: Memory) -> bool:
+    """Whether enough is known for anything to be written to an HPA of others."""
+    return memory.phase not in (None, Phase.INITIALIZING, Phase.GATHERING_DATA)
+
+
+def _attached(
+    seen: Autoscaler, workload: Workload, memory: Memory, gone: Collection[Place], excluded: re.Pattern[str]
+) -> Autoscaler:
+    """An HPA of others with the metrics that it should have.
+
+    A resource is scaled by container once each container that shares it has gathered enough; until then its metrics
+    stay. Without any metric an HPA scales by a default: one that loses its last keeps the number of replicas, and rests
+    at no replicas at all.
     """
     places = horizontal(memory.policies)
-    if places:
-        bounds = capped(proposed(workload.replicas, spec.configuration), spec.configuration, spec.max_replicas)
-        first = seen or Autoscaler(bounds.min, bounds.max)
-        return first.managing(places).without(spec.configuration.hpa_external_metric_exclusion_regex)
-    if seen is None or spec.autoscaler is None:
-        return None
-    others = seen.managing(()).without(spec.configuration.hpa_external_metric_exclusion_regex)
-    if others.metrics:
-        return others
-    return Autoscaler(workload.replicas, workload.replicas) if workload.replicas else seen
+    gathering = {resource for name, resource in places if not memory.works((name, resource))}
+    managed = [place for place in places if place[1] not in gathering]
+    sized = [
+        place
+        for place, policy in memory.policies.items()
+        if policy is Scaling.VERTICAL and memory.works(place) and place[1] not in gathering
+    ]
+    found = seen.managing(managed, [*sized, *gone]).without(excluded)
+    if found.metrics or not seen.metrics or not workload.replicas:
+        return found if found.metrics else seen
+    pinned = Autoscaler(workload.replicas, workload.replicas)
+    return seen if (seen.min, seen.max) == (pinned.min, pinned.max) else pinned
 
 
 def is_ready(memory: Memory) -> bool:
@@ -81,7 +110,7 @@ def with_targets(found: Autoscaler, configuration: Configuration, workload: Work
         return found
     for container, resource in horizontal(memory.policies):
         current, shape = found.target(container, resource), workload.container(container)
-        request = None if shape is None else shape.requests[resource]
+        request = None if shape is None else shape.sizes[resource]
         recommended = memory.recommended.get(container, NOTHING)[resource]
         if memory.works((container, resource)) and current is not None and request and recommended:
             target = target_utilisation(recommended, request, current, configuration)

@@ -4,7 +4,7 @@ Rules that hold here:
 
 - What ``spec.autoscalingPolicy`` names is scaled as it says, everything else not at all.
 - Without it, what the attached HPA scales is horizontal and the rest vertical; without an HPA, CPU is horizontal.
-- A resource that a container does not request is never scaled: there is no size to begin with.
+- A resource for which a container has neither request nor limit is never scaled: there is no size to begin with.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def effective(
 ) -> dict[Place, Scaling]:
     """The policy of every resource of ``containers``: as ``given``, or else by the HPA that is ``attached``."""
     return {
-        (each.name, resource): _policy(given, each, resource, attached) if each.requests[resource] else Scaling.OFF
+        (each.name, resource): _policy(given, each, resource, attached) if each.sizes[resource] else Scaling.OFF
         for each in containers
         for resource in RESOURCES
     }

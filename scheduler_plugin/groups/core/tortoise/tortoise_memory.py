@@ -95,7 +95,7 @@ class Memory:
         found = dict(self.recommended)
         for kill in workload.out_of_memory:
             container = workload.container(kill.container) or Container(kill.container)
-            had = container.limits.memory or container.requests.memory
+            had = container.limits.memory or container.sizes.memory
             if had is not None and self.policies.get((kill.container, "memory"), Scaling.OFF) is not Scaling.OFF:
                 sizes = found.get(kill.container, NOTHING)
                 needed = max(after_kill(had).value, 0 if sizes.memory is None else sizes.memory.value)

@@ -67,7 +67,7 @@ def resizes(spec: Spec, workload: Workload, memory: Memory, found: Sizing) -> It
     is_usual = memory.phase in (Phase.WORKING, Phase.PARTLY_WORKING)
     for container in workload.containers:
         recommended = memory.recommended.get(container.name, NOTHING)
-        for resource, request in container.requests:
+        for resource, request in container.sizes:
             place, most = (container.name, resource), recommended[resource]
             if memory.works(place) and request and most is not None and (is_usual or place in killed):
                 facts = _facts(place, request, most, spec, found)
@@ -80,7 +80,7 @@ def resizes(spec: Spec, workload: Workload, memory: Memory, found: Sizing) -> It
 def _limit(container: Container, place: Place, sized: Sized, configuration: Configuration) -> int | None:
     """The limit beside a new request: a multiple of it where the configuration says so, else in its old ratio."""
     resource = place[1]
-    limit, request = container.limits[resource], container.requests[resource]
+    limit, request = container.limits[resource], container.sizes[resource]
     if limit is None or request is None or sized.size == request.value:
         return None
     multiplier = configuration.resource_limit_multiplier.get(resource)

@@ -51,7 +51,7 @@ def _metric(found: Json) -> Metric:
         for resource in RESOURCES:
             if text(container, "name") == resource:
                 target = whole(container, "target", "averageUtilization")
-                return ContainerTarget(text(container, "container"), resource, target or None)
+                return ContainerTarget(text(container, "container"), resource, target or None, {} if target else found)
     if text(found, "type") == "Resource":
         target = whole(found, "resource", "target", "averageUtilization")
         return ResourceTarget(text(found, "resource", "name"), target or None, found)
@@ -59,7 +59,7 @@ def _metric(found: Json) -> Metric:
 
 
 def _written(metric: Metric) -> Json:
-    if not isinstance(metric, ContainerTarget):
+    if not isinstance(metric, ContainerTarget) or metric.content:
         return dict(metric.content)
     target = {"type": "Utilization", "averageUtilization": metric.utilisation}
     source = {"name": metric.resource, "container": metric.container, "target": target}

@@ -113,7 +113,9 @@ def _by_container(name: str, values: Mapping[Place, object]) -> list[Json]:
 def _targets(proposed: Autoscaler | None) -> list[Json]:
     metrics = () if proposed is None else proposed.metrics
     targets: dict[Place, object] = {
-        (each.container, each.resource): each.utilisation for each in metrics if isinstance(each, ContainerTarget)
+        (each.container, each.resource): each.utilisation
+        for each in metrics
+        if isinstance(each, ContainerTarget) and each.utilisation is not None
     }
     return _by_container("targetUtilization", targets)
 

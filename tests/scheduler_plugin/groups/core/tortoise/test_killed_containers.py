@@ -133,4 +133,4 @@ def test_external_metrics_that_the_cluster_excludes_are_removed_and_all_others_s
     assert decision.autoscaler.metrics == (ContainerTarget("app", "cpu", 75), external("queue"), pods)
     left, _ = decide(replace(spec, policies={}), here, Seen(hpa, None), at_work(spec), BEGIN)
     assert left.autoscaler is not None
-    assert left.autoscaler.metrics == (external("queue"), pods)
+    assert left.autoscaler.metrics == (*HPA.metrics, external("queue"), pods)  # nothing is managed, so cpu stays

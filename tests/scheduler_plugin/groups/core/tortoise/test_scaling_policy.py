@@ -42,27 +42,45 @@ def test_a_container_without_requests_is_not_scaled() -> None:
     assert set(effective({("bare", "cpu"): ACROSS}, [BARE], None).values()) == {OFF}
 
 
-def test_container_metrics_are_managed_resource_metrics_go_and_others_stay_in_place() -> None:
+def test_managed_resources_have_one_metric_each() -> None:
+    """A ``Resource`` metric is replaced; metrics of sidecars, which nobody manages, stay where they are."""
+    sidecar, memory = ContainerTarget("istio-proxy", "cpu", 80), ContainerTarget("app", "memory", 75)
     before = hpa(
-        ResourceTarget("cpu"),
-        ContainerTarget("app", "cpu", 60),
+        ResourceTarget("cpu", 60),
+        ContainerTarget("app", "cpu", 65),
         QUEUE,
         ContainerTarget("app", "cpu", 50),
-        ContainerTarget("gone", "cpu", 80),
-        ContainerTarget("app", "memory", None),
+        sidecar,
+        memory,
     )
-    after = before.managing([("app", "cpu"), ("app", "memory"), ("proxy", "cpu")])
+    after = before.managing([("app", "cpu"), ("proxy", "cpu")])
     assert after.metrics == (
-        ContainerTarget("app", "cpu", 60),
+        ContainerTarget("app", "cpu", 65),
         QUEUE,
-        ContainerTarget("app", "memory", 70),
-        ContainerTarget("proxy", "cpu", 70),
+        sidecar,
+        memory,
+        ContainerTarget("proxy", "cpu", 60),
     )
-    assert after.managing([("app", "cpu"), ("app", "memory"), ("proxy", "cpu")]) == after
+    assert after.managing([("app", "cpu"), ("proxy", "cpu")]) == after
 
 
-def test_a_new_metric_begins_with_the_target_of_the_one_that_it_replaces() -> None:
-    before = hpa(ResourceTarget("cpu", 60), ResourceTarget("memory"))
+def test_what_is_sized_instead_has_no_metric() -> None:
+    """A metric on a resource that is sized vertically would work against the sizes."""
+    before = hpa(ContainerTarget("app", "memory", 75), ResourceTarget("memory", 60), QUEUE)
+    assert before.managing([], [("app", "memory")]).metrics == (QUEUE,)
+    assert before.managing([], [("app", "cpu")]) == before
+
+
+def test_a_target_that_is_an_amount_stays() -> None:
+    """An ``averageValue`` of 700m is no 70 %: neither metric is changed, and none is added beside it."""
+    of_all = ResourceTarget("cpu", None, {"averageValue": "700m"})
+    own = ContainerTarget("app", "memory", None, {"averageValue": "1Gi"})
+    before = hpa(of_all, own)
+    assert before.managing([("app", "cpu"), ("proxy", "cpu"), ("app", "memory")]) == before
+
+
+def test_new_metrics_begin_with_the_replaced_target() -> None:
+    before = hpa(ResourceTarget("cpu", 60))
     after = before.managing([("app", "cpu"), ("proxy", "cpu"), ("app", "memory")])
     assert after.metrics == (
         ContainerTarget("app", "cpu", 60),
