@@ -3,7 +3,8 @@
 Rules that hold here:
 
 - A lock beside the file says that a recorder writes it; the kernel gives it back however that process ends.
-- A damaged file is renamed, never repaired and never deleted at once: of the damaged ones the latest is kept.
+- A damaged file is renamed with its journal, never repaired and never deleted: people may want what it holds.
+- A file of a newer release is neither written nor read nor renamed: it is whole, this program is too old for it.
 - Its user alone reads it: it says who uses what. SQLite gives the files beside it the same rights.
 """
 
@@ -14,6 +15,8 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from errno import EEXIST
+from itertools import count
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -22,8 +25,11 @@ from scheduler_plugin.history.ports import HistoryError
 from scheduler_plugin.history.sqlite.schema import APPLICATION, CREATE, VERSION
 
 DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-_COMPANIONS: Final = ("-wal", "-shm", "-journal")
+_JOURNALS: Final = ("-wal", "-journal")
+_SHARED: Final = "-shm"
 _ASIDE: Final = ".damaged-"
+MOST_ASIDE: Final = 3
+"""A disk that damages one file after another must not fill up with them."""
 _PRIMARY_CODE: Final = 0xFF
 _BUSY: Final = 5.0
 _JOURNAL: Final = 16 * 1024**2
@@ -37,6 +43,10 @@ class StoreError(HistoryError):
 
 class StoreBusyError(StoreError):
     """Another recorder writes this store."""
+
+
+class NewerFileError(StoreError):
+    """A newer release wrote the file; the message has its version."""
 
 
 FAULTS: Final = (sqlite3.Error, UnicodeDecodeError)
@@ -71,8 +81,9 @@ def only_recorder(path: Path) -> Iterator[None]:
 
 
 def open_to_write(path: Path) -> sqlite3.Connection:
-    """The file with its tables. Raises ``FAULTS`` and ``OSError``."""
+    """The file with its tables. Raises ``NewerFileError``, ``FAULTS`` and ``OSError``."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _OWN))
+    open_to_read(path).close()  # refuses a newer file before anything is written into it
     with suppress(PermissionError):  # a volume's group may write a file that another user made
         path.chmod(_OWN)
     connection = sqlite3.connect(path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
@@ -135,22 +146,42 @@ def _schema(connection: sqlite3.Connection) -> set[tuple[str, ...]]:
     return set(connection.execute("SELECT type, name, tbl_name, IFNULL(sql, '') FROM sqlite_schema"))
 
 
-def _own(connection: sqlite3.Connection) -> None:
+def _mark(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Whose file it is, and its version."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return application, version
+
+
+def _refuse_newer(path: Path, connection: sqlite3.Connection) -> None:
+    application, version = _mark(connection)
+    if application == APPLICATION and version > VERSION:
+        raise NewerFileError(
+            f"a newer release wrote the history {path}: it has version {version}, this program knows version {VERSION};"
+            " upgrade this program, or move the file away to begin a new one"
+        )
+
+
+def _own(connection: sqlite3.Connection) -> None:
+    application, version = _mark(connection)
     is_new = not application and not connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()[0]
     if not is_new and (application, version) != (APPLICATION, VERSION):
         raise ForeignFileError(f"expected a history of version {VERSION}, got version {version} of {application:#x}")
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
-    """The file for questions. Raises ``HistoryError`` where there is none, ``sqlite3.Error``."""
+    """The file for questions. Raises ``HistoryError`` if there is none or it is too new, ``sqlite3.Error``."""
     if not path.is_file():
         raise HistoryError(f"there is no history at {path} yet: autoscale web or autoscale local up records one")
     how = "mode=ro&immutable=1" if _is_laid_down(path) else "mode=ro"
     uri = f"file:{quote(str(path))}?{how}"
     connection = sqlite3.connect(uri, uri=True, timeout=_BUSY, check_same_thread=False)
     connection.text_factory = _text
+    try:
+        _refuse_newer(path, connection)
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -168,17 +199,19 @@ def _is_laid_down(path: Path) -> bool:
 
 
 def set_aside(path: Path, wall: float) -> Path:
-    """Renames a damaged file, and removes the one that was set aside before. Raises ``OSError``."""
-    for old in set_aside_files(path):
-        old.unlink(missing_ok=True)
-    aside = path.with_name(f"{path.name}{_ASIDE}{int(wall)}")
-    path.rename(aside)
-    for companion in _COMPANIONS:
+    """Renames a damaged file and its journals. Raises ``OSError``, also if ``MOST_ASIDE`` were set aside before."""
+    if len(set_aside_files(path)) >= MOST_ASIDE:
+        raise FileExistsError(EEXIST, f"{MOST_ASIDE} damaged files are beside it: check the disk, then move them away")
+    names = (f"{path.name}{_ASIDE}{int(wall) + later}" for later in count())
+    aside = next(found for name in names if not (found := path.with_name(name)).exists())
+    path.with_name(path.name + _SHARED).unlink(missing_ok=True)
+    for journal in _JOURNALS:  # first: a new file would take it for its own
         with suppress(FileNotFoundError):
-            path.with_name(path.name + companion).unlink()
-    return aside
+            path.with_name(path.name + journal).rename(f"{aside}{journal}")
+    return path.rename(aside)
 
 
 def set_aside_files(path: Path) -> list[Path]:
-    """The damaged files that were set aside."""
-    return sorted(path.parent.glob(f"{path.name}{_ASIDE}*"))
+    """The damaged files that were set aside, without their journals."""
+    found = path.parent.glob(f"{path.name}{_ASIDE}*")
+    return sorted(each for each in found if not each.name.endswith(_JOURNALS))

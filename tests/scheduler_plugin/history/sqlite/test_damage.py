@@ -73,7 +73,7 @@ async def test_what_cannot_be_answered_is_said(tmp_path: Path, statement: str) -
     [
         "ALTER TABLE vm_spans RENAME COLUMN sum_need_cpu TO sum_need_cp",
         "UPDATE sqlite_schema SET sql = CAST(x'435245415445205441424c4520ff28' AS TEXT) WHERE name = 'moves'",
-        "PRAGMA user_version = 7",
+        "PRAGMA application_id = 7",
     ],
 )
 async def test_tables_that_are_not_as_they_were_made_are_set_aside(tmp_path: Path, statement: str) -> None:

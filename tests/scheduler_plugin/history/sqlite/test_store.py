@@ -6,7 +6,7 @@ import os
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,8 +29,9 @@ from scheduler_plugin.history.core.samples import (
 )
 from scheduler_plugin.history.core.spans import MOST, Span, held, joined
 from scheduler_plugin.history.ports import HistoryError, Period
-from scheduler_plugin.history.sqlite.files import StoreBusyError, StoreError
+from scheduler_plugin.history.sqlite.files import MOST_ASIDE, NewerFileError, StoreBusyError, StoreError
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
+from scheduler_plugin.history.sqlite.schema import APPLICATION
 from scheduler_plugin.history.sqlite.store import SqliteStore
 
 NOW: Millis = 1_767_225_600_000
@@ -176,8 +177,58 @@ async def test_a_damaged_file_is_set_aside_with_a_note(path: Path) -> None:
     assert "was damaged" in note
     assert "history.sqlite.damaged-1767225600" in note
     store.write(Batch(vms=minutes(1)))
-    assert [each.name for each in path.parent.glob("*.damaged-*")] == ["history.sqlite.damaged-1767225600"]
-    assert "A damaged history was set aside" in (await SqliteHistory(path).extent()).notes[0]
+    names = ["history.sqlite.damaged-1", "history.sqlite.damaged-1767225600"]
+    assert sorted(each.name for each in path.parent.glob("*.damaged-*")) == names
+    notes = (await SqliteHistory(path).extent()).notes
+    assert [name in note for name, note in zip(names, notes, strict=True)] == [True, True]
+    store.close()
+
+
+def test_asides_of_one_moment_are_all_kept(path: Path) -> None:
+    """A journal goes with its file, because it holds what was written last."""
+    texts = ["first", "second", "third"]
+    for text in texts:
+        path.write_text(text)
+        path.with_name(f"{path.name}-wal").write_text(f"{text} journal")
+        SqliteStore(path, lambda: NOW / 1000).close()
+        path.unlink()
+    kept = [each.read_text() for each in sorted(path.parent.glob("*.damaged-*"))]
+    assert kept == [text for each in texts for text in (each, f"{each} journal")]
+
+
+async def test_newer_history_is_left_alone(path: Path) -> None:
+    store = SqliteStore(path, lambda: NOW / 1000)
+    store.write(Batch(vms=minutes(60)))
+    store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 7")
+    before = {each.name: each.read_bytes() for each in path.parent.iterdir()}
+    for _ in range(2):
+        with pytest.raises(StoreError, match="it has version 7, this program knows version 1; upgrade this program"):
+            SqliteStore(path, lambda: NOW / 1000)
+        with pytest.raises(HistoryError, match="it has version 7"):
+            await SqliteHistory(path).extent()
+    after = {name: path.with_name(name).read_bytes() for name in before}
+    assert after == before
+    assert [each.name for each in path.parent.glob("*.damaged-*")] == []
+
+
+def test_file_that_becomes_newer_while_open_is_left_alone(path: Path) -> None:
+    """A newer program took the file over while this one had closed it after damage."""
+    store = SqliteStore(path, lambda: NOW / 1000)
+    store._connection.close()
+    damage(path)
+    for number in range(MOST_ASIDE):
+        path.with_name(f"history.sqlite.damaged-{number}").touch()
+    store._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    with pytest.raises(StoreError, match="check the disk, then move them away"):
+        store.write(Batch(vms=minutes(1)))
+    path.unlink()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        connection.execute("PRAGMA user_version = 7")
+    with pytest.raises(NewerFileError):
+        store.write(Batch(vms=minutes(1)))
     store.close()
 
 
@@ -202,13 +253,13 @@ async def test_a_damaged_file_that_cannot_be_set_aside_yet_is_set_aside_later(pa
     store._connection.close()
     damage(path)
     store._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    in_the_way = tmp_path / f"history.sqlite.damaged-{NOW // 1000}"
-    (in_the_way / "full").mkdir(parents=True)
+    in_the_way = [tmp_path / f"history.sqlite.damaged-{number}" for number in range(MOST_ASIDE)]
+    for each in in_the_way:
+        each.touch()
     for _ in range(2):
-        with pytest.raises(StoreError, match="is damaged and cannot be set aside"):
+        with pytest.raises(StoreError, match=r"is damaged and cannot be set aside: .*3 damaged files are beside it"):
             store.write(Batch(vms=minutes(1)))
-    (in_the_way / "full").rmdir()
-    in_the_way.rmdir()
+    in_the_way[0].unlink()
     with pytest.raises(StoreError, match=r"was set aside as history\.sqlite\.damaged-1767225600; a new one begins"):
         store.write(Batch(vms=minutes(1)))
     store.write(Batch(vms=minutes(1)))
