@@ -37,8 +37,9 @@ class AgentRequest(msgspec.Struct, frozen=True, gc=False):
 
     ``last_permit`` is an absolute floor that a restarted scheduler honours, never an increment. ``compute_unit`` is
     what the agent used to round; versions before v4.0 do not say. ``metrics`` may be missing from v1.1 on.
-    ``sequence`` rises with every request that is sent for a pod, restarts of the agent included (it may start at the
-    clock in nanoseconds): by it a late or doubled message is known. No published version has it, so it may be missing.
+    ``sequence`` rises by one with every request for a pod; a process starts at its clock in nanoseconds. It identifies
+    late and doubled messages. A gap of more than 10,000 means another process, whose messages cannot be ordered by it.
+    No published version has it, so it may be missing.
     """
 
     pod: ObjectName

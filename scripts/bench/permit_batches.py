@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -34,6 +35,7 @@ ROUNDS: Final = 5
 AGENT_ROUNDS: Final = 20
 SLOT: Final = Bytes.parse("1Gi")
 HAS: Final = Resources.parse(1, "4Gi")
+NUMBERS: Final = count(time.time_ns())
 
 
 def _body(vm: int, *, is_grown: bool) -> dict[str, object]:
@@ -76,7 +78,7 @@ async def _schedulers_cpu(served: Served, requests: list[Prepared]) -> float:
 
 def _request(vm: int) -> AgentRequest:
     metrics = Metrics(0.7, 0.5, Bytes(2_000_000_000))
-    return AgentRequest(ObjectName("default", vm_name(vm)), HAS, HAS, metrics=metrics, sequence=time.time_ns())
+    return AgentRequest(ObjectName("default", vm_name(vm)), HAS, HAS, metrics=metrics, sequence=next(NUMBERS))
 
 
 async def _agents_cpu(client: SchedulerClient) -> float:

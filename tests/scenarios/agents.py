@@ -102,7 +102,7 @@ class Agents:
         if vm.pod is None:
             return
         set_back = 0 if self.random.random() < 0.8 else 40
-        sequence = max(0, int((now - set_back) * 1e6))
+        sequence = int((now - set_back) * 1e9)
         state = begin(vm.pod.name, POLICY, now, self.random.random(), sequence)
         kind = sum(vm.name.name.encode())
         self.alive[vm.pod.uid] = Agent(vm.pod.uid, vm.name, state, kind % 3 > 0, kind % 2 > 0, scraped_at=now)

@@ -20,7 +20,8 @@ Rules that hold here:
 - A message that is not newer than the last one changes no amount; it is answered as things stand. Only messages of one
   agent in one pod are compared.
 - Sequences prove nothing for ``SETTLE`` after the account was opened on what a predecessor has granted, after one
-  went back, and after another agent took over: then an unknown answer may be the newest.
+  went back or jumped (another process of the agent), and after another agent took over: then an unknown answer may be
+  the newest.
 - One agent at a time: others are refused while it is heard. What it held when it fell silent stays held as long as
   its pod exists.
 - What is persisted is the most that any agent may hold, not the last decision: a restarted scheduler must know it.
@@ -53,6 +54,11 @@ SILENT: Final = Seconds(45.0)
 What a slower one was denied is forgotten between its messages, and known again with the next.
 """
 
+MOST_UNHEARD: Final = 10_000
+"""How many messages of one process may be lost in a row. A process counts up by one from its clock in nanoseconds at
+the start, so numbers that lie further apart are of two processes.
+"""
+
 MEND_EVERY: Final = Seconds(5.0)
 """The shortest time between two writes that undo another writer's edits, so that no fight fills the queue."""
 
@@ -77,13 +83,13 @@ class OtherAgent(NamedTuple):
 
     def after(self, sequence: int | None, says: Resources, now: Instant) -> OtherAgent:
         """The same after another message. It proves less if it is the newest, or once all older ones have died."""
-        if _is_above(sequence, self.sequence):
+        if _follows(sequence, self.sequence):
             return OtherAgent(sequence, says)
         latest = sequence if self.sequence is None else self.sequence
         if self.since is None or not says.within(self.held):
             return OtherAgent(latest, self.held.at_least(says), says, now)
         if now - self.since >= SETTLE:
-            return OtherAgent(latest, self.says.at_least(says))
+            return OtherAgent(sequence, self.says.at_least(says))
         return OtherAgent(latest, self.held, self.says.at_least(says), self.since)
 
 
@@ -289,7 +295,7 @@ class PermitAccount:
         """
         if not self._is_of_the_same(message):
             self._take_over(message, now, alive)
-        is_newest = _is_above(message.sequence, self.heard)
+        is_newest = _follows(message.sequence, self.heard)
         held = self.promises.held
         carried = message.asked.at_most(held)
         if message.last_permit is not None:
@@ -481,8 +487,11 @@ class PermitAccount:
         self.reserved = reserved
 
 
-def _is_above(sequence: int | None, other: int | None) -> bool:
-    return sequence is not None and other is not None and sequence > other
+def _follows(sequence: int | None, other: int | None) -> bool:
+    """Whether ``sequence`` was given out after ``other`` by the same process. Of two processes, the one with the lower
+    numbers may be the later one: clocks are set back.
+    """
+    return sequence is not None and other is not None and 0 < sequence - other <= MOST_UNHEARD
 
 
 def _extremes(permits: tuple[Resources, ...]) -> tuple[Resources, ...]:

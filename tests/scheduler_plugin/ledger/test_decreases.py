@@ -87,6 +87,36 @@ def test_an_old_message_of_a_dead_agent_takes_nothing_from_one_whose_clock_went_
     assert fleet.reserved("a") == amount(4)
 
 
+# Two processes of one agent: each counts on from the clock of its start ---------------------------------------------
+
+DIED = 1064 * 10**9
+"""The first number of a process that has died; its successor's clock was set back by 30 s."""
+
+
+def test_late_first_message_of_dead_agent_frees_nothing() -> None:
+    """The agent was restarted after its clock had been set back; its predecessor was not heard before."""
+    fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
+    assert fleet.grant("a", amount(4), number=DIED - 30 * 10**9) == amount(4)
+    fleet.grant("a", amount(1), number=DIED)
+    assert fleet.reserved("a") == amount(4)
+
+
+def test_number_between_those_of_dead_agents_proves_nothing() -> None:
+    """One predecessor was heard, and one started after it was not; the clock went back to between the two."""
+    fleet = grown(number=DIED - 60 * 10**9)
+    fleet.grant("a", amount(6), number=DIED - 30 * 10**9)
+    fleet.grant("a", amount(1), number=DIED)
+    assert fleet.reserved("a") == amount(6)
+
+
+def test_restarted_agent_is_believed_after_a_while() -> None:
+    fleet = grown(number=DIED)
+    fleet.resize("a", amount(1))
+    for tick, reserved in ((0, 4), (29, 4), (30, 1)):
+        fleet.grant("a", amount(1), number=DIED + 10**9 + tick, now=Instant(LATER + tick))
+        assert fleet.reserved("a") == amount(reserved), tick
+
+
 def test_the_reservation_is_never_below_what_the_vm_has_or_asks_for() -> None:
     fleet = grown(number=7)
     before = fleet.vms[vm("a", amount(1)).name]

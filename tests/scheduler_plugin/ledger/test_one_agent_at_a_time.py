@@ -103,6 +103,19 @@ def test_refused_agent_without_numbers_is_believed_in_time() -> None:
         assert fleet.reserved("a") == amount(reserved), wait
 
 
+def test_refused_agents_dead_process_frees_nothing() -> None:
+    """The last message of a process that has died arrives after the first one of its successor."""
+    fleet = fleet_of_two()
+    asks(fleet, NODE_AGENT, 8, 1)
+    asks(fleet, SIDECAR, 2, 1, last=amount(2), now=AFTER)
+    settled = Instant(AFTER + SETTLE)
+    asks(fleet, SIDECAR, 2, 2, last=amount(2), now=settled)
+    with pytest.raises(OtherAgentError):
+        asks(fleet, NODE_AGENT, 9, 10**9, last=amount(2), now=settled)
+    asks(fleet, SIDECAR, 2, 3, last=amount(2), now=settled)
+    assert fleet.reserved("a") == amount(8)
+
+
 def restarted(fleet: Fleet, *holders: str, on: str = "uid-a", now: Instant = AFTER) -> Fleet:
     """The next scheduler over the same objects, which name the agents that may hold the permit."""
     known = replace(fleet.vms[name("a")], holders=(on, *holders) if holders else ())
