@@ -26,6 +26,11 @@ class RunningMachine:
     mem_min: Bytes
     mem_max: Bytes
 
+    @property
+    def most(self) -> Resources:
+        """The largest size that the machine can take."""
+        return Resources(self.cpu_max, self.mem_max)
+
     def clip(self, size: Resources) -> Resources:
         """The nearest size that the machine can take.
 

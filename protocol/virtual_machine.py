@@ -56,8 +56,8 @@ class VirtualMachine(msgspec.Struct, frozen=True):
 
     ``problems`` says what beside the spec cannot be read, each beginning with the path of its field: then ``bounds``
     are those of the spec (and ``has_bounds`` is False), ``permit`` is None although one may have been granted,
-    ``actual`` None although it is more; either may be as much as ``at_most``, the largest size of the spec (None where
-    there is no problem).
+    ``actual`` None although it is more; either may be as much as ``at_most``. That is the largest size of the running
+    machine, or of the spec if no machine is known, whatever the annotation says (None for an unreadable VM).
 
     ``use`` is what the spec asks for, clipped to the running ``machine`` (None while none runs, and under a controller
     that does not say it); if that makes a difference, ``after_restart`` is what the spec asks for. ``actual`` is what
@@ -170,7 +170,7 @@ def _virtual_machine(found: _Object, obj: JsonObject) -> VirtualMachine:
     bounds = _annotated(ANNOTATION_BOUNDS, annotations, partial(_bounds, spec_bounds, slot_size, problems), problems)
     machine = _read_or_problem(partial(read_machine, status), problems)
     limits, use = _clipped(bounds or spec_bounds, spec_use, machine, slot_size)
-    vm = VirtualMachine(
+    return VirtualMachine(
         name=ObjectName(meta.namespace, meta.name),
         uid=meta.uid,
         resource_version=meta.resourceVersion,
@@ -189,8 +189,9 @@ def _virtual_machine(found: _Object, obj: JsonObject) -> VirtualMachine:
         has_bounds=bounds is not None or ANNOTATION_BOUNDS not in annotations,
         machine=machine,
         after_restart=spec_use if spec_use != use else None,
+        at_most=spec_bounds.max if machine is None else machine.most,
+        problems=tuple(problems),
     )
-    return msgspec.structs.replace(vm, problems=tuple(problems), at_most=spec_bounds.max) if problems else vm
 
 
 def _slot_size(quantity: WireQuantity) -> Bytes:

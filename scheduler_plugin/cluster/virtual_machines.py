@@ -131,7 +131,13 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         first_requests=vm.first_requests if isinstance(vm, ClusterVm) else None,
         after_restart=vm.after_restart,
         is_booting=isinstance(vm, ClusterVm) and vm.is_booting,
+        limit=_limit(vm),
     )
+
+
+def _limit(vm: VirtualMachine) -> Resources:
+    """The most that the VM may have been granted, before its bounds were lowered."""
+    return vm.bounds.max if vm.at_most is None else vm.at_most
 
 
 def _first_requests(spec: JsonObject) -> Resources | None:
@@ -149,9 +155,9 @@ def _granted(vm: VirtualMachine) -> Resources:
     if annotated is None or not vm.enabled:
         return ZERO
     try:
-        return decode_permit(annotated).at_most(vm.bounds.max)
+        return decode_permit(annotated).at_most(_limit(vm))
     except ValueError:
-        return vm.bounds.max
+        return _limit(vm)
 
 
 def _stays_because(vm: VirtualMachine) -> str | None:

@@ -6,8 +6,9 @@ Whoever may edit a VM writes what it asks for: ``use``, its maximum, annotations
 - ``use``, and what the original's scheduler granted, count where there is room, whole or not at all, as a kubelet
   resizes pods. Beyond that counts what was reserved for the VM before; the VM is granted nothing more of that
   resource, and misses nothing that others would have to make room for.
-- A permit on the object counts up to the VM's maximum. It may be what a scheduler before this one has answered, so it
-  counts even where there is no room; but no more than its node's capacity, unless that much was reserved before.
+- A permit on the object counts up to what the VM's machine can take: its bounds may have been lowered since it was
+  granted. A scheduler before this one may have answered it, so it counts even where there is no room; but no more than
+  its node's capacity, unless that much was reserved before.
   What is allocatable may have shrunk since the permit was granted: by the settings, or by the kubelet's.
 - If it is not known what a running guest has, it may have what its object asks for, up to what its node has.
 - What is heard of a VM first, as at a rebuild, counts up to what its node has, and its permit up to the capacity of the
@@ -124,7 +125,7 @@ def _within_maximum(facts: VmFacts, base: Resources = ZERO) -> VmFacts:
     """``facts`` with a permit that is no more than the VM may have, has, or was given before (``base``)."""
     if facts.permit is None or facts.permit.within(facts.most) or facts.unreadable:
         return facts
-    most = Resources.most((facts.most, facts.use, facts.actual or ZERO, facts.granted, base))
+    most = Resources.most((facts.most, facts.limit, facts.use, facts.actual or ZERO, facts.granted, base))
     return replace(facts, permit=facts.permit.at_most(most))
 
 

@@ -184,7 +184,9 @@ class VmFacts(msgspec.Struct, frozen=True):
     """A VirtualMachine.
 
     ``most`` is the upper bound of autoscaling, ``use`` what the spec asks for, both no more than the running machine
-    can take; ``after_restart`` is what the spec asks for if that differs. ``actual`` is what the guest has (None while
+    can take. ``limit`` is the largest size of that machine, or of the spec if no machine is known: permits may have
+    been granted up to it before ``most`` was lowered (zero: ``most`` counts). ``after_restart`` is what the spec asks
+    for if that differs. ``actual`` is what the guest has (None while
     no guest runs), ``permit`` the persisted annotation. ``pod`` is ``status.podName`` as a full name. ``version``
     is the resourceVersion as a number. ``stays_because`` says why the scheduler must not move it by itself, None where
     it may; ``auto_migration`` is what the VM says about that, None where it says nothing. ``phase`` is
@@ -221,6 +223,7 @@ class VmFacts(msgspec.Struct, frozen=True):
     holders: tuple[str, ...] = ()
     is_booting: bool = False
     said: VmFacts | None = None
+    limit: Resources = ZERO
 
     def with_permit(self, version: int, permit: Resources | None) -> VmFacts:
         """The same after a write of a permit, which has changed nothing else of the object."""

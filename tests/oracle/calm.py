@@ -22,6 +22,7 @@ async def calm(story: Story) -> None:
     await story.clock.advance(60)
     await _end_moves(story)
     for machine in story.fleet.machines.values():
+        story.bound(machine, None)
         story.resize(machine, machine.own)
         for agent in machine.agents:
             agent.blind_until = agent.quiet_until = AWAY

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from protocol.names import ANNOTATION_PERMIT, LABEL_ENABLED
+import json
+
+from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_PERMIT, LABEL_ENABLED
 from protocol.units import Resources
+from tests.oracle.fleet import Machine
 from tests.oracle.stage import NAMES, Stage
 from tests.scheduler_plugin.fake_cluster import PODS, VMS, Obj
 from tests.scheduler_plugin.objects import plain_pod
@@ -61,6 +64,23 @@ class Outsiders(Stage):
         machine.is_tainted = True
         machine.forged = Resources.parse("8", "16Gi") if kind == "high" else None
         self.note(f"somebody edits the permit of {machine.name}: {kind}")
+        self.api.put(VMS, obj)
+
+    def edit_bounds(self) -> None:
+        """Somebody lowers the most that a VM may have, or takes that back."""
+        machine = self.any_machine()
+        if machine is not None:
+            self.bound(machine, self.chance.choice((None, self.size())))
+
+    def bound(self, machine: Machine, most: Resources | None) -> None:
+        """The VM may have ``most``; None: as much as its spec says."""
+        obj = self._copied(machine)
+        annotations = obj["metadata"].setdefault("annotations", {})
+        annotations.pop(ANNOTATION_BOUNDS, None)
+        if most is not None:
+            high = {"cpu": most.cpu.quantity(), "mem": most.mem.quantity()}
+            annotations[ANNOTATION_BOUNDS] = json.dumps({"min": {"cpu": "250m", "mem": "1Gi"}, "max": high})
+        self.note(f"somebody bounds {machine.name}: {most or 'not'}")
         self.api.put(VMS, obj)
 
     def edit_use(self) -> None:

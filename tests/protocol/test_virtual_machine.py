@@ -88,6 +88,7 @@ def test_everything_that_the_project_needs_is_read() -> None:
         phase="Running",
         enabled=True,
         permit=Resources.parse("750m", "3Gi"),
+        at_most=Resources.parse(4, "8Gi"),
     )
 
 
@@ -110,6 +111,7 @@ def test_a_new_vm_has_defaults_and_no_status() -> None:
         phase="",
         enabled=False,
         permit=None,
+        at_most=one,
     )
 
 

@@ -146,6 +146,7 @@ def test_a_vm_becomes_facts() -> None:
         actual=Resources.parse("750m", "3Gi"),
         permit=None,
         pod=ObjectName("default", "db-pod"),
+        limit=Resources.parse(8, "16Gi"),
     )
     assert vm_facts(parse_virtual_machine(obj)) == expected
 
