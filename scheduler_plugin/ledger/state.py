@@ -269,7 +269,7 @@ class LedgerState:
     def lapse(self, now: Instant) -> None:
         """Time has passed: what silent agents held or wanted ends, and what was not taken back is taken back again."""
         for account in self.vms.values():
-            if account.is_unproven and account.lapse(now):
+            if account.lapse(now):
                 self.settle_vm(account)
             if account.is_left_raised(now):
                 self._have_written(account.lower(self.next_revision()))

@@ -40,7 +40,8 @@ class Agents(Stage):
         if self.clock.now() < agent.blind_until:
             return
         agent.view = self.fleet.view(machine)
-        agent.patches = [each for each in agent.patches if each.base >= agent.view.version]
+        version = agent.view.version
+        agent.patches = [each for each in agent.patches if each.base is None or each.base >= version]
         if not agent.view.enabled:
             agent.hold, agent.waits = None, 0
 
@@ -157,7 +158,11 @@ class Agents(Stage):
         target = self.size().at_most(agent.limit()).at_least(Resources.parse(1, "1Gi"))
         if target == agent.view.use:
             return
-        patch = Patch(agent.view.version, target, target.at_most(machine.own.at_least(agent.hold or ZERO)))
+        base, due = (
+            agent.view.version if agent.numbers else None,
+            target.at_most(machine.own.at_least(agent.hold or ZERO)),
+        )
+        patch = Patch(base, target, due, Instant(self.clock.now() + LIFE))
         agent.patches.append(patch)
         if self.chance.random() < 0.8:
             self._land(machine, agent, patch)
@@ -175,13 +180,20 @@ class Agents(Stage):
 
     def _land(self, machine: Machine, agent: Agent, patch: Patch) -> None:
         agent.patches.remove(patch)
-        if patch.base != self.fleet.version(machine):
+        if patch.base not in (None, self.fleet.version(machine)):
             return
         self.note(f"{agent.token} resizes {machine.name} to {patch.target}")
         self.resize(machine, patch.target)
         machine.own = patch.due
         if self.clock.now() >= agent.blind_until and self.chance.random() < 0.8:
             agent.view = self.fleet.view(machine)
+
+    def end_patches(self) -> None:
+        """No call lives for ever."""
+        now = self.clock.now()
+        for machine in self.fleet.machines.values():
+            for agent in machine.agents:
+                agent.patches = [each for each in agent.patches if each.base is not None or each.ends > now]
 
     def restart_agent(self) -> None:
         found = self._some_agent()

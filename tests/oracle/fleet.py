@@ -3,7 +3,8 @@
 Rules that hold here:
 
 - An agent holds the permit of the newest answer that it waited for. It gives up what it does not ask for when it sends.
-- What it holds it may use at any time, without asking, by a patch that names the version of the VM that it has read.
+- What it holds it may use at any time, without asking, by a patch. That of ours names the version of the VM that it has
+  read; that of an original agent, which numbers nothing, lands on any.
 - Ours never patches above what that version records as permitted, unless it was answered after it had read that.
 - An agent that is refused keeps what it holds: that it stands back is not relied on.
 """
@@ -33,14 +34,16 @@ class View:
 
 @dataclass(slots=True)
 class Patch:
-    """An agent's resize on its way; it lands only on the version that it names.
+    """An agent's resize on its way; it lands only on the version that it names. An original agent's names none, and
+    lands until ``ends``.
 
     ``due`` is what of it the agent holds: it may also order what people have ordered before.
     """
 
-    base: int
+    base: int | None
     target: Resources
     due: Resources
+    ends: Instant
 
 
 @dataclass(slots=True, eq=False)
@@ -144,7 +147,7 @@ class Fleet:
         version, parts = self.version(machine), [machine.own]
         for agent in machine.agents:
             parts.append(agent.hold or ZERO)
-            parts += [patch.due for patch in agent.patches if patch.base == version]
+            parts += [patch.due for patch in agent.patches if patch.base in (None, version)]
         most = Resources.most(parts)
         if machine.is_excused:
             return most.at_most((self.stored(machine) or ZERO).at_least(self.use(machine)))

@@ -66,6 +66,7 @@ class Story(Migrations, Agents, Outsiders):
             await happened
         pause = self.chance.choices((0.0, 0.05, 0.5, 4.0, 20.0), (60, 20, 14, 5, 0.6))[0]
         await (self.clock.advance(pause) if pause else settle())
+        self.end_patches()
         self._excuse()
         self.require(self.judge.look(self.ledger))
 

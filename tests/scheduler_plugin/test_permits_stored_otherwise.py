@@ -155,7 +155,7 @@ async def test_opt_out_and_in_behind_the_agents_back(cluster: FakeCluster, clock
             found = json.loads(json.dumps(cluster.get(VMS, "default", "db")))
             found["metadata"]["labels"]["autoscaling.neon.tech/enabled"] = enabled
             cluster.put(VMS, found)
-            await clock.advance(5)
+            await clock.advance(35)
             if enabled == "false":
                 assert await asks(scheduler, NEIGHBOUR, 8, 1, 1) == 8
         assert await asks(scheduler, POD, 8, 2, 8) == 2
@@ -171,7 +171,7 @@ async def test_take_back_ends_when_the_vm_is_opted_in_again(cluster: FakeCluster
             found = json.loads(json.dumps(cluster.get(VMS, "default", "db")))
             found["metadata"]["labels"]["autoscaling.neon.tech/enabled"] = enabled
             cluster.put(VMS, found)
-            await clock.advance(1)
+            await clock.advance(35 if enabled == "false" else 1)
         held.set()
         await clock.advance(1)
         annotations = cluster.get(VMS, "default", "db")["metadata"]["annotations"]

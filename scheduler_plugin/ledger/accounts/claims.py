@@ -124,7 +124,7 @@ class VmAccount(PermitAccount):
     @property
     def is_to_be_taken_back(self) -> bool:
         """Whether the API may hold more for a VM without an agent than it has, and no write is on its way."""
-        has_nobody = not (self.has_agent and self.hosts)
+        has_nobody = self.is_off or not self.hosts
         return has_nobody and not (self.orders or self.is_deleted or self.stored_high.within(self.in_use))
 
     @property

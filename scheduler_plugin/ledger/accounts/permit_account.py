@@ -28,8 +28,9 @@ Rules that hold here:
 - Only what is within ``stored_low`` may be answered without waiting for a write.
 - A write that was refused leaves no doubt. One whose outcome is unknown does until the object is seen in a newer
   version, because each write names the version that it is for.
-- Without an agent (autoscaling is off, or no pod is left) the permit is first taken back from the API; then the VM
-  follows its object.
+- Without an agent (autoscaling has been off for ``SETTLE``, or no pod is left) the permit is first taken back from the
+  API; then the VM follows its object. Until then the agent may not have heard of it, or its last resize may be on its
+  way; that of an original agent lands on any version of the object.
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ class PermitAccount:
     something again. ``orders`` are the writes by revision
     whose outcome is open, ``doubts`` the permits of those whose outcome is unknown until a version above
     ``doubted_version`` is seen (0: until a write is confirmed), ``refusal`` is why the last write did not store its
-    permit (empty if it did). ``is_unproven`` marks a VM that a rebuild found without a
+    permit (empty if it did). ``off_since`` is when autoscaling was seen to be switched off, ``is_off`` that it has been
+    for ``SETTLE``. ``is_unproven`` marks a VM that a rebuild found without a
     persisted permit: its agent's ``lastPermit`` is the only witness of what it may use.
     """
 
@@ -136,6 +138,8 @@ class PermitAccount:
     turn_until: Instant = LONG_AGO
     mended_at: Instant = LONG_AGO
     raised_at: Instant | None = None
+    off_since: Instant | None = None
+    is_off: bool = False
     is_unproven: bool = False
     is_deleted: bool = False
     reserved: Resources = ZERO
@@ -192,6 +196,7 @@ class PermitAccount:
             self.trusted_from = Instant(now + SETTLE)
             self._remember_holders(facts, now)
         self.is_unproven = at_rebuild and facts.has_agent and facts.permit is None
+        self._note_opt_out(now)
         self._settle()
 
     def _remember_holders(self, facts: VmFacts, now: Instant) -> None:
@@ -212,6 +217,8 @@ class PermitAccount:
         if facts.version > self.doubted_version > 0:
             self.doubts = ()
         self.facts, self.is_deleted = facts, False
+        if facts.has_agent:
+            self.off_since, self.is_off = None, False
         self._bound()
         self._settle()
 
@@ -227,16 +234,24 @@ class PermitAccount:
         self.doubted_version = 0
 
     def lapse(self, now: Instant) -> bool:
-        """An agent that has not been heard of since a rebuild, and to which nothing was ever persisted, holds nothing.
+        """Ends what agents hold no longer. Returns whether that changes what is reserved.
 
-        Whether that changes what is reserved.
+        An agent that has not been heard of since a rebuild, and to which nothing was ever persisted, holds nothing. Nor
+        does one of a VM that was opted out ``SETTLE`` ago, once its permit is taken back.
         """
-        if not self.is_unproven or self.permit is not None or now < self.trusted_from:
+        if self.has_agent and not self.is_unproven:
             return False
         before = self.reserved
-        self.promises = OutstandingPermits()
-        self._derive()
+        if self.is_unproven and self.permit is None and now >= self.trusted_from:
+            self.promises = OutstandingPermits()
+        self._note_opt_out(now)
+        self._settle()
         return self.reserved != before
+
+    def _note_opt_out(self, now: Instant) -> None:
+        if self.facts is not None and not self.facts.has_agent:
+            self.off_since = now if self.off_since is None else self.off_since
+            self.is_off = now - self.off_since >= SETTLE
 
     # What agents say ----------------------------------------------------------------------------------------------
 
@@ -467,9 +482,7 @@ class PermitAccount:
 
     def _settle(self) -> None:
         """What is reserved; once its permit is taken back, an agent that was switched off holds what the VM has."""
-        facts = self.facts
-        is_off = facts is not None and not (facts.has_agent or facts.unreadable)
-        if is_off and self.stored_high.within(self.in_use):
+        if self.is_off and self.facts and not self.facts.unreadable and self.stored_high.within(self.in_use):
             self._cap(self.in_use)
         self._derive()
 

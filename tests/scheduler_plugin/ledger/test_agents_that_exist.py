@@ -66,14 +66,33 @@ def test_opted_out_vm_follows_its_object() -> None:
     assert fleet.on("n1") == amount(2)
 
 
+def off(fleet: Fleet) -> PersistPermit:
+    """VM a was opted out, long enough ago for its permit to be taken back."""
+    assert fleet.did(fleet.ledger.see_vm(opted_out("a", 1, permit=8, version=7), LATER)) == ()
+    assert fleet.did(fleet.ledger.pass_time(Instant(LATER + SETTLE - 1))) == ()
+    (order,) = fleet.did(fleet.ledger.pass_time(Instant(LATER + SETTLE)))
+    assert isinstance(order, PersistPermit)
+    return order
+
+
+def test_short_opt_out_takes_nothing_back() -> None:
+    """An original agent that has not heard of it resizes its VM up to its permit, whatever the object records."""
+    fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"))
+    fleet.grant("a", amount(8))
+    for time in (LATER, Instant(LATER + SETTLE)):
+        assert fleet.did(fleet.ledger.see_vm(opted_out("a", 1, permit=8, version=int(time)), time)) == ()
+        again = vm("a", amount(1), permit=amount(8), version=int(time) + 1)
+        fleet.did(fleet.ledger.see_vm(again, Instant(time + SETTLE - 1)))
+        assert fleet.on("n1") == amount(8)
+
+
 def test_opt_out_frees_room_once_the_permit_is_taken_back() -> None:
     """The agent may not have heard of it; opted in again, it would find its old permit on the object."""
     fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"))
     fleet.grant("a", amount(8), number=1)
-    (order,) = fleet.did(fleet.ledger.see_vm(opted_out("a", 1, permit=8, version=7), LATER))
-    assert isinstance(order, PersistPermit)
+    order = off(fleet)
     assert (order.permit, order.before_answer, fleet.on("n1")) == (amount(1), False, amount(8))
-    assert fleet.did(fleet.ledger.pass_time(LATER)) == (), "it is on its way"
+    assert fleet.did(fleet.ledger.pass_time(Instant(LATER + SETTLE))) == (), "it is on its way"
     fleet.did(fleet.ledger.permit_stored(order.revision, opted_out("a", 1, permit=1, version=8)))
     assert fleet.on("n1") == amount(1)
     fleet.did(fleet.ledger.see_vm(vm("a", amount(1), permit=amount(1), version=9), LATER))
@@ -85,8 +104,7 @@ def test_opt_out_frees_room_once_the_permit_is_taken_back() -> None:
 def test_take_back_is_wanted_while_the_vm_has_no_agent() -> None:
     fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"))
     fleet.grant("a", amount(8), number=1)
-    (order,) = fleet.did(fleet.ledger.see_vm(opted_out("a", 1, permit=8, version=7), LATER))
-    assert isinstance(order, PersistPermit)
+    order = off(fleet)
     assert fleet.ledger.wants(order)
     fleet.did(fleet.ledger.see_vm(vm("a", amount(1), permit=amount(8), version=8), LATER))
     assert not fleet.ledger.wants(order)
@@ -97,7 +115,8 @@ def test_take_back_is_wanted_while_the_vm_has_no_agent() -> None:
 def test_opt_out_while_the_scheduler_was_down_is_taken_back_at_its_start() -> None:
     ledger = Ledger()
     effects = ledger.resync([node()], [vm_pod("a", "n1")], [opted_out("a", 1, permit=8)], NOW)
-    assert (effects, ledger.nodes["n1"].reserved) == ((taken_back(1, 1),), amount(8))
+    assert (effects, ledger.nodes["n1"].reserved) == ((), amount(8))
+    assert ledger.pass_time(AFTER) == (taken_back(1, 1),)
     ledger.permit_refused(1, name("a"), "403")
     assert ledger.nodes["n1"].reserved == amount(8)
     assert ledger.pass_time(LATER) == (taken_back(1, 2),)

@@ -196,12 +196,13 @@ def test_agent_that_missed_an_opt_out_holds_what_the_vm_had() -> None:
     fleet = fleet_of_two()
     asks(fleet, SIDECAR, 8, 1)
     for has_agent, permit, version in ((False, 8, 8), (False, 2, 9), (True, 2, 10)):
-        seen = vm("a", amount(2), permit=amount(permit), version=version)
-        fleet.did(fleet.ledger.see_vm(replace(seen, has_agent=has_agent), LATER))
+        seen, now = vm("a", amount(2), permit=amount(permit), version=version), Instant(LATER + version * SETTLE)
+        fleet.did(fleet.ledger.see_vm(replace(seen, has_agent=has_agent), now))
         fleet.vms[name("a")] = seen
     assert fleet.reserved("a") == amount(2)
-    asks(fleet, NODE_AGENT, 1, 1, last=amount(1), now=AFTER)
-    asks(fleet, NODE_AGENT, 1, 2, last=amount(1), now=Instant(AFTER + SETTLE))
+    later = Instant(LATER + 12 * SETTLE)
+    asks(fleet, NODE_AGENT, 1, 1, last=amount(1), now=later)
+    asks(fleet, NODE_AGENT, 1, 2, last=amount(1), now=Instant(later + SETTLE))
     assert fleet.ledger.vms[name("a")].held == amount(2)
 
 
