@@ -149,7 +149,7 @@ $(STAMP): requirements.txt pyproject.toml
 	@echo "Making the Python environment in $(VENV) (about half a minute)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.txt
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@$(BIN)/python -m compileall -q -j 0 agent deploy protocol scheduler_plugin scripts vm_image
 	@rm -f $(VENV)/.installed-*
 	@touch $@

@@ -134,7 +134,7 @@ _IPROUTE: Final = Packages(
     ),
 )
 _NFT: Final = Packages("nftables", ("nftables",), left_out=("etc/*", "lib/systemd/*", "usr/lib/systemd/*", "var/*"))
-_VM_WHEELS: Final = Wheels("vm-wheels", ("neonvm",))
+_VM_WHEELS: Final = Wheels("vm-wheels", ("runner",))
 _VMS: Final = Sources("vms", ("deploy.kube", "deploy.neonvm", "deploy.owned_process", "vm_image"))
 
 # The packages come last: of their libraries a layer keeps those that a layer below needs.

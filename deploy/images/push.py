@@ -15,6 +15,7 @@ import httpx2 as httpx
 from deploy.images.building.oci_archive import blob_path
 from deploy.images.formats import oci
 from deploy.images.formats.registry_login import Challenge, Login, login_for, read_challenge, token_of
+from vm_image.recipe import HERE
 from vm_image.store import Report
 
 _LOOPBACK: Final = ("localhost", "127.", "[::1]")
@@ -170,7 +171,7 @@ def _send(client: httpx.Client, method: str, url: str, allowed: Sequence[int] = 
         answer = client.request(method, url, **rest)
     except httpx.HTTPError as error:
         raise PushError(
-            f"no registry answers at {url}: {error!r}; a local one: vm_image/start-local-registry.sh"
+            f"no registry answers at {url}: {error!r}; a local one: {HERE / 'start-local-registry.sh'}"
         ) from error
     if not answer.is_success and answer.status_code not in allowed:
         raise PushError(f"the registry refused {method} {url}: {answer.status_code} {answer.text[:300]}")

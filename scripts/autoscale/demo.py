@@ -38,6 +38,7 @@ from scripts.autoscale.running import run
 from scripts.autoscale.site import SiteError
 from scripts.autoscale.stages.stage import Stage, fresh_stage
 from scripts.autoscale.steps import show_failure
+from vm_image.host import BuildError
 
 NAME: Final = "demo"
 _BUSY: Final = 2.0
@@ -85,6 +86,8 @@ def _spec(guests: GuestKind, network: NetworkKind, *, groups: bool, kubernetes: 
     """The cluster for the demonstration. Raises ``typer.BadParameter``."""
     if kubernetes and (groups or guests is not GuestKind.QEMU):
         raise typer.BadParameter("--kubernetes shows two acts with real guests: no --groups, no --guests simulated")
+    if kubernetes:
+        _refuse_without_checkout()
     return ClusterSpec(
         guests=guests.value,
         network=network.value,
@@ -94,6 +97,15 @@ def _spec(guests: GuestKind, network: NetworkKind, *, groups: bool, kubernetes: 
         groups=groups,
         kubernetes=kubernetes,
     )
+
+
+def _refuse_without_checkout() -> None:
+    from deploy.images.inputs.checkout import Checkout  # noqa: PLC0415 - keeps other demonstrations quick
+
+    try:
+        Checkout()
+    except BuildError as error:
+        raise typer.BadParameter(f"--kubernetes builds images: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

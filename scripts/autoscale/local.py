@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 import typer
@@ -33,6 +33,9 @@ from scripts.autoscale.steps import StepView, show_failure
 from scripts.autoscale.terminal.completion import complete_node, complete_vm
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
 from scripts.autoscale.vms import vm_table
+
+_EXAMPLE: Final = Path(__file__).parents[2] / "vm-deploy.yaml"
+"""In a checkout only."""
 
 
 def cluster_name(given: str) -> str:
@@ -176,7 +179,8 @@ def _say_ready(console: Console, folder: ClusterFolder, spec: ClusterSpec) -> No
     if spec.kubernetes:
         console.print("  kubectl get nodes,pods --all-namespaces --output wide")
         return
-    console.print("  kubectl apply -f vm-deploy.yaml && kubectl get neonvm -w")
+    applied = f"kubectl apply -f {_EXAMPLE} && " if _EXAMPLE.is_file() else ""
+    console.print(f"  {applied}kubectl get neonvm -w", soft_wrap=True)
     console.print(f"  autoscale top{name}")
     console.print(f"  autoscale web{name}   # the same in a browser")
 

@@ -68,7 +68,7 @@ def _agents_below(root: int) -> list[int]:
     while waiting:
         below = parents.get(waiting.pop(), [])
         waiting += below
-        found += [pid for pid in below if _command(pid)[1:3] == [b"-m", b"agent"]]
+        found += [pid for pid in below if _command(pid)[1:4] == [b"-P", b"-m", b"agent"]]
     return found
 
 

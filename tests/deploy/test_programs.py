@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -24,7 +22,6 @@ from scheduler_plugin.options import parser as scheduler_parser
 from scheduler_plugin.settings.document import CONFIG_KEY, parse_settings
 from scripts.autoscale.site import GROUPS
 from tests.deploy.manifests import ROOT, Document, Pod, container, documents, one, pods
-from vm_image import recipe
 
 TO_SCHEDULER, TO_EXTENDER, SCHEDULER_METRICS = 10299, 10298, 10297
 TO_GUEST, AGENT_METRICS, KUBE_SCHEDULER = 9100, 9101, 10259
@@ -196,11 +193,3 @@ def test_every_scrape_and_every_probe_goes_to_a_port_that_is_there(pod: Pod) -> 
         assert probes
         assert {probe["port"] for probe in probes} <= names | {KUBE_SCHEDULER}
         assert {probe["path"] for probe in probes} <= {"/healthz", "/readyz"}
-
-
-def test_an_installed_wheel_has_the_files_that_are_read_at_run_time() -> None:
-    kept = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["*"]
-    ours = [recipe.HERE / file.source for file in recipe.GUEST_FILES]
-    ours += [recipe.HERE / name for name in ("initrd/init.sh", "rootfs/disk.sh", "rootfs/customize.sh")]
-    ours += (ROOT / "deploy/kubernetes/crds").iterdir()
-    assert [file.name for file in ours if not any(fnmatch(file.name, pattern) for pattern in kept)] == []

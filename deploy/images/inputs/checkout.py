@@ -25,13 +25,17 @@ _VERSION: Final = re.compile(r'^VERSION: Final = "([^"]+)"$', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Checkout:
-    """The checkout at ``root``."""
+    """The checkout at ``root``. Raises ``BuildError`` if there is none, as for an installed package."""
 
     root: Path = HERE
 
+    def __post_init__(self) -> None:
+        if not (self.root / "pyproject.toml").is_file():
+            raise BuildError(f"images are built in a checkout of the project (git clone), and {self.root} is not one")
+
     @cached_property
     def lock(self) -> Lock:
-        """The locked distributions. Raises ``BuildError`` outside of a checkout, and ``LockError``."""
+        """The locked distributions. Raises ``LockError``."""
         return read_lock(self._read("requirements.txt"))
 
     @property
@@ -98,10 +102,7 @@ class Checkout:
         return tomllib.loads(self._read("pyproject.toml"))
 
     def _read(self, name: str) -> str:
-        try:
-            return (self.root / name).read_text()
-        except FileNotFoundError as error:
-            raise BuildError(f"images are built in a checkout of the project, and {self.root} has no {name}") from error
+        return (self.root / name).read_text()
 
     def _git(self, *words: str) -> str:
         done = subprocess.run(["git", "-C", str(self.root), *words], capture_output=True, text=True, check=False)

@@ -41,4 +41,4 @@ def _fetch(work: Path, wanted: str, platform: Platform, report: Report) -> None:
         *(f"--abi={abi}" for abi in abis),
         *(f"--platform={tag}" for tag in platform.wheel_tags),
     ]
-    host.run([sys.executable, "-m", "pip", "download", *options], work / "pip.log", report)
+    host.run([sys.executable, "-P", "-m", "pip", "download", *options], work / "pip.log", report)

@@ -72,7 +72,7 @@ def api_server(folder: ClusterFolder, place: ApiServerPlace) -> Program:
         *("--kubeconfig-out", str(folder.kubeconfig)),
         *("--admin-token-file", str(folder.root / "admin-token")),
     ]
-    command = [sys.executable, "-m", "deploy.local.apiserver", *arguments]
+    command = [sys.executable, "-P", "-m", "deploy.local.apiserver", *arguments]
     return Program(command, folder.log("api-server"), inherit=(place.inside.fileno(),))
 
 
@@ -90,7 +90,7 @@ def scheduler(folder: ClusterFolder, network: LocalNetwork, host: str) -> Progra
         f"--listen-metrics={host}:{network.port_for(PROBES_PORT)}",
         f"--explain-token={folder.explain_token}",
     ]
-    command = [sys.executable, "-m", "scheduler_plugin", *arguments]
+    command = [sys.executable, "-P", "-m", "scheduler_plugin", *arguments]
     return Program(command, folder.log("scheduler"), network.control_enter())
 
 
@@ -108,7 +108,7 @@ def groups(folder: ClusterFolder, network: LocalNetwork, host: str) -> Program:
         f"--agents-port={network.port_for(AGENT_PORT)}",
         f"--explain-token={folder.explain_token}",
     ]
-    command = [sys.executable, "-m", "scheduler_plugin.groups", *arguments]
+    command = [sys.executable, "-P", "-m", "scheduler_plugin.groups", *arguments]
     return Program(command, folder.log("groups"), network.control_enter())
 
 

@@ -100,7 +100,8 @@ async def launch(folder: ClusterFolder, spec: ClusterSpec, *, attached: bool, an
 
 async def _started(folder: ClusterFolder, lock: ClusterLock, *, attached: bool) -> asyncio.subprocess.Process:
     """The cluster's process, which has the lock from now on."""
-    command = [sys.executable, "-m", "deploy.local.cluster", folder.name]
+    # -P: a folder named "agent" or "deploy" in the working directory must not hide ours.
+    command = [sys.executable, "-P", "-m", "deploy.local.cluster", folder.name]
     fate = ["setpriv", "--pdeathsig", "TERM", "--"] if attached else []
     with folder.log("cluster").open("wb") as log:
         return await asyncio.create_subprocess_exec(

@@ -69,7 +69,7 @@ class AgentRun:
             environment["EXPLAIN_TOKEN_FILE"] = str(self.files.explain_token)
         if self.files.policy is not None:
             environment["AGENT_CONFIG"] = str(self.files.policy)
-        return Program([sys.executable, "-m", "agent"], self.files.folder / "agent.log", self.enter, environment)
+        return Program([sys.executable, "-P", "-m", "agent"], self.files.folder / "agent.log", self.enter, environment)
 
 
 def sidecar(pod: Json, vm: ObjectName, network: PodNetwork, files: AgentFiles) -> AgentRun:

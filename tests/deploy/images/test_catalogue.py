@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,8 @@ from deploy.images.rules.base_files import ENVIRONMENT
 from deploy.images.rules.lock import closure
 from deploy.images.rules.platforms import PLATFORMS
 from tests.deploy.manifests import ROOT
+from tests.package.programs import program_of
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SERVICES = [image for image in IMAGES.values() if not image.is_guest]
 WITH_DOCKER = [image for image in SERVICES if not image.needs_guest_image]
 AS_ROOT = {"neonvm-devices", "neonvm-network"}
@@ -82,7 +81,7 @@ def file_of(name: str) -> str:
 
 @pytest.mark.parametrize("image", WITH_DOCKER, ids=by_name)
 def test_a_service_starts_as_pyproject_says_and_without_root(image: Image) -> None:
-    assert PROJECT["scripts"][image.name] == image.starts
+    assert program_of(image.name)[0] == image.starts
     assert (image.user != NON_ROOT) == (image.name in AS_ROOT)
     assert image.allowed == ()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local.kubernetes.plan.requirements import PACKAGES, Machine, missing
+from deploy.local.kubernetes.plan.requirements import INSTALLER, PACKAGES, Machine, missing
 
 ABLE = Machine(
     root=True,
@@ -40,7 +40,7 @@ def test_without_root_nothing_else_is_asked_for() -> None:
         ({"without_nftables": "nftables cannot translate"}, "nftables cannot translate"),
         (
             {"programs": frozenset(PACKAGES) - {"runc", "nft"}, "without_nftables": "not asked for without nft"},
-            "packages are missing: scripts/install-packages.sh kubernetes (for nftables, runc)",
+            f"packages are missing: {INSTALLER} kubernetes (for nftables, runc)",
         ),
         (
             {"controllers": ("cpu", "cpuset", "memory", "pids")},

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
+
+INSTALLER: Final = Path(__file__).parents[4] / "scripts" / "install-packages.sh"
 
 PACKAGES: Final = {
     "runc": "runc",
@@ -52,7 +55,7 @@ def missing(machine: Machine, nodes: int = 1) -> list[str]:
     controllers = [each for each in needed if each not in machine.controllers]
     version = 2 if machine.unified_cgroups else 1
     clauses = (
-        f"packages are missing: scripts/install-packages.sh kubernetes (for {', '.join(packages)})" if packages else "",
+        f"packages are missing: {INSTALLER} kubernetes (for {', '.join(packages)})" if packages else "",
         machine.without_go,
         machine.without_namespaces,
         machine.without_overlay,

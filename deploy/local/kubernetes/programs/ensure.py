@@ -48,7 +48,7 @@ async def built_apart(module: str, arguments: Sequence[str], report: Callable[[s
     """
     process = await asyncio.create_subprocess_exec(
         *("setpriv", "--pdeathsig", "KILL", "--", *_APART),
-        *(sys.executable, "-m", module, *arguments),
+        *(sys.executable, "-P", "-m", module, *arguments),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

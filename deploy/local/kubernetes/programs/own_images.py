@@ -40,14 +40,14 @@ def build_parts(minor: str, folder: Path, report: Report) -> Parts:
 
     Raises ``BuildError``, ``LockError``, ``BuildFailedError`` and ``NoGoError``.
     """
+    platform = native_platform()
+    maker = LayerMaker(Checkout(), platform, platform, Origin(), report)
     folder.mkdir(parents=True, exist_ok=True)
     kubernetes = kubernetes_set(minor)
     programs = Builder.usual(find_go()).ensure(kubernetes, report)
     version = required_version((MODULES / kubernetes.name / "go.mod").read_text(), KUBERNETES)
     scheduler = folder / "kube-scheduler.tar"
     write_image(Image(kube_scheduler_image(version), programs / "kube-scheduler"), scheduler, report)
-    platform = native_platform()
-    maker = LayerMaker(Checkout(), platform, platform, Origin(), report)
     own = [build(IMAGES[name], maker, REFERENCE.format(name=name), folder).path for name in OWN_IMAGES]
     return Parts([str(each) for each in (scheduler, *own)], version, str(programs / "kubectl"))
 
