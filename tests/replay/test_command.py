@@ -86,6 +86,19 @@ def test_scripts_read_the_same_in_every_form(trace: str) -> None:
         assert json.loads(run(*asked, "-o", "json")[1]) == yaml.safe_load(run(*asked, "-o", "yaml")[1]) == found
 
 
+def test_gap_is_told_beside_json(tmp_path: Path) -> None:
+    path = tmp_path / "gap.csv"
+    path.write_text("seconds,cpu_cores\n0,1\n60,1\n120,2\n90000,1\n90060,1\n")
+    status, out, complaints = run("--trace", str(path), "--policy", "vpa", "--json")
+    assert (status, "gap" in json.dumps(json.loads(out))) == (0, True)
+    assert complaints == "gap: no value for 25.0 h from second 120 on: the last one is played for all of it\n"
+
+
+@pytest.mark.parametrize("option", ["--trace", "--traces"])
+def test_recordings_have_two_spellings(option: str, trace: str) -> None:
+    assert run(option, trace, trace, "--policy", "vpa", "--json")[0] == 0
+
+
 def test_json_is_one_document(trace: str) -> None:
     status, out, _ = run("--trace", trace, "--policy", "vpa", "--json", "--speed", "2")
     assert (status, list(json.loads(out)["overall"])) == (0, ["vpa"])

@@ -12,6 +12,7 @@ from scripts.autoscale.replay.recording import (
     Recording,
     RecordingError,
     files_of,
+    oddities,
     read_recording,
     round_up,
     round_up_all,
@@ -56,6 +57,10 @@ def test_a_recording_is_read_from_its_own_zero_with_or_without_memory(tmp_path: 
         ("seconds,cpu_cores\n0,1\n300,1e308\n", ":3: expected 2 numbers"),
         ("seconds,cpu_cores,seconds\n0,1,2\n", "expected the columns"),
         ("seconds,mem_bytes\n0,1\n", "expected the columns"),
+        (
+            "seconds,cpu_cores\n\n1700000000000,1\n1700000060000,2\n",
+            ":3: expected seconds, got 1700000000000: divide milliseconds by 1000",
+        ),
     ],
 )
 def test_a_bad_recording_is_refused_with_the_place(text: str, problem: str, tmp_path: Path) -> None:
@@ -165,3 +170,21 @@ def test_the_mark_that_spreadsheets_put_in_front_is_no_part_of_the_first_column(
 def test_what_would_take_for_ever_to_play_is_refused() -> None:
     with pytest.raises(RecordingError, match=r"^r: 1\.15741e\+07 days at this speed are too long to play$"):
         timeline(recording([0, 10, 1e12], [1, 1, 1]))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "note"),
+    [
+        ([0, 60, 120, 180], None),
+        ([0, 60, 1200, 1260, 1320], None),
+        ([0, 300, 3900, 4200], None),
+        ([0, 60_000, 120_000], "r: a value every 60000 s; if its times are milliseconds, divide them by 1000"),
+        (
+            [0, 60, 120, 86_520, 86_580],
+            "r: no value for 24.0 h from second 120 on: the last one is played for all of it",
+        ),
+        ([0, 1, 2, 3602, 3603], "r: no value for 1.0 h from second 2 on: the last one is played for all of it"),
+    ],
+)
+def test_odd_times_are_told(seconds: list[float], note: str | None) -> None:
+    assert oddities(recording(seconds, [1.0] * len(seconds))) == ([] if note is None else [note])

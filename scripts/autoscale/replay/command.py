@@ -20,8 +20,7 @@ from scripts.autoscale.replay.peers import PLAYERS
 from scripts.autoscale.replay.play import Played, as_json, choose_players, play, totals
 from scripts.autoscale.replay.recording import (
     Recording,
-    files_of,
-    read_recording,
+    read_recordings,
     write_recording,
 )
 from scripts.autoscale.replay.score import Score
@@ -34,7 +33,9 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     trace: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Recordings, seconds,cpu_cores[,mem_bytes], or folders of them. Ours, generated, where none is given."
+            "--trace",
+            "--traces",
+            help="Recordings, seconds,cpu_cores[,mem_bytes], or folders of them. Ours, generated, if none is given.",
         ),
     ] = None,
     policy: Annotated[
@@ -72,9 +73,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
             return
         groups = choose_group_players(policy or []) if group else {}
         players = {} if group else choose_players(policy or [])
-        recordings = [read_recording(path) for path in files_of(trace or [])] or [
-            generate(shape, seed) for shape in SHAPES
-        ]
+        recordings = read_recordings(trace or []) or [generate(shape, seed) for shape in SHAPES]
         if save is not None:
             _save(recordings, save)
         if group:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from typer.core import TyperCommand
 
 MANY: Final = ("--trace", "--traces", "--policy", "--order")
-"""The options of ``autoscale replay`` and ``autoscale simulate`` that take one value or more."""
+"""The options of ``autoscale replay`` and ``autoscale simulate`` that take one value or more, with their aliases."""
 
 
 class ManyValues(TyperCommand):

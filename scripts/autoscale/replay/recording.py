@@ -6,12 +6,14 @@ Rules that hold here:
   demand is the mean over the step.
 - The first 24 h are not scored (10 min on recordings finer than 5 s); played X times faster, that span shrinks with
   the recording. Of a recording that is no longer than that, the first tenth is not scored.
+- What is odd about a recording's times is told, never mended: a gap plays as one long value.
 - A policy may allocate whole units of 0.25 vCPU, at least one and at most peak / 0.9 rounded up.
 """
 
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor
@@ -39,6 +41,16 @@ MOST_STEPS: Final = 20_000_000
 
 _NEAR: Final = 1e-6
 """The part of a step by which a value may miss a step's beginning and still begin with it: the noise of divisions."""
+
+SINCE_1970_IN_MILLISECONDS: Final = 1e11
+"""No recording reaches the year 5138: such times are milliseconds, or smaller parts of a second."""
+
+_SELDOM: Final = 900.0
+"""Values further apart than this (s) are more likely milliseconds than seconds."""
+
+_GAP: Final = 3600.0
+_GAP_TIMES: Final = 20
+"""A pause is a gap from so many seconds on, if it is so many times as long as what is usual."""
 
 _COLUMNS: Final = ("seconds", "cpu_cores", "mem_bytes")
 
@@ -89,6 +101,14 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
     return files
 
 
+def read_recordings(paths: Sequence[Path]) -> list[Recording]:
+    """The recordings of ``files_of``; what is odd about one goes to standard error. Raises ``RecordingError``."""
+    found = [read_recording(path) for path in files_of(paths)]
+    for note in (note for recording in found for note in oddities(recording)):
+        print(note, file=sys.stderr)
+    return found
+
+
 def read_recording(path: Path) -> Recording:
     """Reads a recording, its columns in any order and case, without its blank lines. Raises ``RecordingError``."""
     try:
@@ -109,6 +129,8 @@ def read_recording(path: Path) -> Recording:
     table = np.array(values, dtype=np.float64).reshape(-1, len(header))[:, order]
     if len(table) < 2 or table[:, 1].max() <= 0:
         raise RecordingError(f"{path}: expected two rows or more and a demand above zero somewhere")
+    if table[0, 0] >= SINCE_1970_IN_MILLISECONDS:
+        raise RecordingError(f"{path}:{lines[0]}: expected seconds, got {table[0, 0]:.0f}: divide milliseconds by 1000")
     back = np.flatnonzero(np.diff(table[:, 0]) <= 0)
     if len(back):
         raise RecordingError(f"{path}:{lines[back[0] + 1]}: time does not advance after {table[back[0], 0]:g} s")
@@ -123,6 +145,22 @@ def _numbers(row: list[str], columns: int, place: str) -> list[float]:
     if len(numbers) != columns or not all(0 <= number <= MOST for number in numbers):
         raise RecordingError(f"{place}: expected {columns} numbers from 0 to {MOST:g}, got {','.join(row)!r}")
     return numbers
+
+
+def oddities(recording: Recording) -> list[str]:
+    """Sentences about times that are probably not what they were meant to be.
+
+    >>> oddities(Recording("a", np.array([0.0, 60.0, 120.0]), np.array([1.0, 2.0, 1.0])))
+    []
+    """
+    steps, name = np.diff(recording.seconds), recording.name
+    usual, longest = float(np.median(steps)), int(np.argmax(steps))
+    if usual > _SELDOM:
+        return [f"{name}: a value every {usual:g} s; if its times are milliseconds, divide them by 1000"]
+    if steps[longest] >= max(_GAP, _GAP_TIMES * usual):
+        hours, since = steps[longest] / 3600, recording.seconds[longest]
+        return [f"{name}: no value for {hours:.1f} h from second {since:g} on: the last one is played for all of it"]
+    return []
 
 
 def write_recording(recording: Recording, path: Path) -> None:

@@ -35,9 +35,13 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     hours: Annotated[float, typer.Option(min=0.05, max=2000, help="Simulated hours, after one to settle.")] = 24.0,
     step: Annotated[float, typer.Option(min=1, max=30, help="Seconds of virtual time in a step.")] = 15.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = DEFAULTS.seed,
-    traces: Annotated[
+    trace: Annotated[
         list[Path] | None,
-        typer.Option(help="Recordings (seconds,cpu_cores[,mem_bytes]) or folders of them. Default: generated ones."),
+        typer.Option(
+            "--trace",
+            "--traces",
+            help="Recordings, seconds,cpu_cores[,mem_bytes], or folders of them. Ours, generated, if none is given.",
+        ),
     ] = None,
     order: Annotated[
         list[str] | None, typer.Option(help=f"Which VM moves first: {', '.join(ORDERS)}. Default: all of them.")
@@ -75,7 +79,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
             hours=hours,
             step=Seconds(step),
             seed=seed,
-            traces=tuple(traces or ()),
+            traces=tuple(trace or ()),
             speed=speed,
             watermark=Fraction(str(watermark)),
             fill=fill,

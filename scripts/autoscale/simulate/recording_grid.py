@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from protocol.units import Seconds
 from scripts.autoscale.replay.generate import DAY, generate
-from scripts.autoscale.replay.recording import Floats, Recording, files_of, read_recording, step_means
+from scripts.autoscale.replay.recording import Floats, Recording, read_recordings, step_means
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -50,7 +50,7 @@ class RecordingGrid:
 def read_grid(paths: Sequence[Path], step: Seconds, speed: float, seed: int) -> RecordingGrid:
     """The recordings at ``paths`` (files and folders), or generated ones. Raises ``RecordingError``, ``OSError``."""
     if paths:
-        recordings = [read_recording(path) for path in files_of(paths)]
+        recordings = read_recordings(paths)
         weights = [1.0] * len(recordings)
     else:
         recordings = [generate(shape, seed) for shape in MIX]
