@@ -1,7 +1,8 @@
 """Output quantization (S0.6): values that people can read, always rounded up.
 
 A ladder has rungs ``base``, ``base + step``, then steps that grow by ``ratio`` up to ``largest``; below ``base`` there
-is nothing. The same may be written as segments ``{at, every}``, as for inputs. A base alone is also the step.
+is nothing. Each step that grew is cut to whole units, so that rungs are amounts that a VM can have. The same may be
+written as segments ``{at, every}``, as for inputs. A base alone is also the step.
 
 Always up, but for the last digits of a float: they are noise, and where numbers are so large that these digits count
 whole bytes, no part of them is as much as one.
@@ -10,7 +11,7 @@ whole bytes, no part of them is as much as one.
 from __future__ import annotations
 
 from bisect import bisect_left
-from math import ceil, inf
+from math import ceil, floor, inf
 from typing import ClassVar, Final
 
 from protocol.smoothing.curves import Segments
@@ -32,18 +33,35 @@ def without_noise(value: float) -> float:
     return value - min(value * NOISE, 0.5)
 
 
+MILLI: Final = 0.001
+"""The unit of an amount in vCPUs."""
+
+SMALLEST_MEMORY: Final = 1024
+"""A ladder that begins with at least so much is one of bytes: nobody has so many vCPUs."""
+
+
 class Quantize(Curve):
-    """A ladder of values. ``step`` of None means ``base``; with neither, values pass unchanged."""
+    """A ladder of values. ``step`` of None means ``base``; with neither, values pass unchanged.
+
+    ``unit`` is what steps are cut to; None for whole bytes, or thousandths if the ladder is one of vCPUs.
+    """
 
     __slots__ = ("_base", "_last_step", "_rungs")
     name: ClassVar[str] = "quantize"
 
     def __init__(
-        self, base: float | None = None, step: float | None = None, ratio: float = 1.0, largest: float = inf
+        self,
+        base: float | None = None,
+        step: float | None = None,
+        ratio: float = 1.0,
+        largest: float = inf,
+        *,
+        unit: float | None = None,
     ) -> None:
         first = step or base or 0.0
         self._base = base or 0.0
-        self._rungs, self._last_step = _ladder(self._base, min(first, largest), ratio, largest)
+        unit = unit or (1.0 if max(first, self._base) >= SMALLEST_MEMORY else MILLI)
+        self._rungs, self._last_step = _ladder(self._base, min(first, largest), ratio, largest, unit)
 
     def at(self, value: float) -> float:
         """The least rung that is not below ``value``."""
@@ -74,10 +92,24 @@ class OutputSegments(Segments):
         return value - without_noise(value)
 
 
-def _ladder(base: float, step: float, ratio: float, largest: float) -> tuple[list[float], float]:
+def _ladder(base: float, step: float, ratio: float, largest: float, unit: float) -> tuple[list[float], float]:
     """The rungs from ``base`` while the step grows, and the step that repeats after the last of them."""
     rungs = [base]
     while ratio > 1.0 and step < largest and len(rungs) < MAX_RUNGS and rungs[-1] < 1e300 / ratio:
-        rungs.append(rungs[-1] + step)
-        step = min(step * ratio, largest)
+        rungs.append(_cleaned(rungs[-1] + step, unit))
+        step = min(max(step, _whole(step * ratio, unit)), largest)
     return rungs, step
+
+
+def _whole(step: float, unit: float) -> float:
+    """The most whole units that are not above ``step``.
+
+    >>> _whole(0.5625, 0.001), _whole(22.5, 1.0)
+    (0.562, 22.0)
+    """
+    return _cleaned(floor(step / unit * (1 + NOISE)) * unit, unit)
+
+
+def _cleaned(value: float, unit: float) -> float:
+    """``value`` without the last digits that adding thousandths leaves."""
+    return round(value, 9) if unit < 1 else value

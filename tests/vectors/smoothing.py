@@ -120,7 +120,9 @@ def quantize_up(case: Case) -> float:
     given = case.input
     if "segments" in given:
         return OutputSegments([(step["at"], step["every"]) for step in given["segments"]]).at(given["value"])
-    ladder = Quantize(given.get("base"), given.get("step"), given.get("ratio", 1.0), given.get("maxstep", inf))
+    base, step, most = given.get("base"), given.get("step"), given.get("maxstep", inf)
+    unit = 1.0 if all(each is None or float(each).is_integer() for each in (base, step, given["value"])) else None
+    ladder = Quantize(base, step, given.get("ratio", 1.0), most, unit=unit)
     if (
         case.semantics == "upstream"
         and given.get("base")

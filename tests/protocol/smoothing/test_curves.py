@@ -52,6 +52,10 @@ def test_segments_never_fall_and_round_up_but_for_the_slack(
         (Quantize(5, 10, 2.0, 30), 100, 125),
         (Quantize(0.25), 0.1 + 0.2 - 0.05, 0.25),
         (Quantize(1, 1, 1.5, 1), 7.2, 8),
+        (Quantize(1, 1, 1.5), 3.2, 3.5),
+        (Quantize(0.1, 0.1, 1.25), 0.5, 0.676),  # steps of 100, 125, 156 and 195 thousandths
+        (Quantize(5, 10, 1.5, unit=1), 100, 134),  # steps of 10, 15, 22, 33 and 49
+        (Quantize(2**20, 2**20, 1.1), 8 * 2**20, 9138971),
         (Quantize(), 7.2, 7.2),
     ],
 )
@@ -66,6 +70,13 @@ def test_quantization_never_rounds_down_and_never_falls(
     ladder, low, high = Quantize(base, step, ratio), min(left, right), max(left, right)
     assert ladder.at(low) >= low * (1 - 2 * NOISE)
     assert ladder.at(low) <= ladder.at(high)
+
+
+@given(st.integers(1, 5000), st.floats(1, 3), st.floats(0.001, 1000))
+def test_rungs_are_whole_thousandths_or_bytes(base: int, ratio: float, value: float) -> None:
+    milli = Quantize(base / 1000, None, ratio).at(value) * 1000
+    assert milli == pytest.approx(round(milli), abs=1e-6 * milli)
+    assert float(Quantize(base * 1024, None, ratio).at(value * 2**30)).is_integer()
 
 
 GI = 2**30
