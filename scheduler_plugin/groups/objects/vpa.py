@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.kubernetes.objects import Json, JsonObject, child, items, text
 from scheduler_plugin.groups.core.hvpa.confidence import DISTRUSTED, is_believable
-from scheduler_plugin.groups.core.workload import ContainerRecommendation, VerticalRecommendation
+from scheduler_plugin.groups.core.workload import ContainerRecommendation, ResourceList, VerticalRecommendation
 from scheduler_plugin.groups.objects.amounts import read_amounts
 
 
@@ -29,9 +29,13 @@ def why_silent(vpa: JsonObject) -> str:
 
 def _container(found: JsonObject, path: str) -> ContainerRecommendation:
     rows = ("target", "lowerBound", "upperBound", "uncappedTarget")
-    return ContainerRecommendation(
-        text(found, "containerName"), *(read_amounts(child(found, row), f"{path}.{row}") for row in rows)
-    )
+    amounts = (read_amounts(child(found, row), f"{path}.{row}") for row in rows)
+    return ContainerRecommendation(text(found, "containerName"), *(_above_zero(each) for each in amounts))
+
+
+def _above_zero(amounts: ResourceList) -> ResourceList:
+    """The amounts without those of zero: a recommender that has seen no use recommends nothing."""
+    return amounts.map(lambda _, amount: amount.value or None)
 
 
 def sizing_mode(vpa: JsonObject) -> str:

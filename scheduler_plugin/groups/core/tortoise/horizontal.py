@@ -121,7 +121,11 @@ def with_targets(found: Autoscaler, configuration: Configuration, workload: Work
 def next_targets(
     old: Autoscaler, wanted: Autoscaler, configuration: Configuration, memory: Memory, now: datetime
 ) -> tuple[Autoscaler, Memory]:
-    """``wanted`` with targets no further from ``old`` than one change may go, once an update interval."""
+    """``wanted`` with targets no further from ``old`` than one change may go, once an update interval.
+
+    That holds for a lower target too: what it is computed from was measured under ``old``, so that computing it again
+    at each look would take it down to the least.
+    """
     at = memory.targets_at
     allowed = has_passed(configuration.hpa_target_utilization_update_interval, at, now)
     found = wanted

@@ -27,7 +27,7 @@ def target_utilisation(recommended: A, request: A, current: int, configuration: 
 
 
 def towards(current: int, recommended: int, most_increase: int) -> int:
-    """The next target on the way to ``recommended``: down at once, up by at most ``most_increase``.
+    """The next target on the way to ``recommended``: down in one step, up by at most ``most_increase``.
 
     >>> towards(50, 80, 5), towards(78, 80, 5), towards(80, 70, 5)
     (55, 80, 70)

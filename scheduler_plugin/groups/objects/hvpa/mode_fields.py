@@ -78,9 +78,17 @@ def weight_intervals(spec: Fields, bounds: ReplicaBounds) -> tuple[Interval, ...
 
 
 def _weights(fields: list[tuple[Fields, str]]) -> list[Fraction]:
-    """Weights from 0 to 1; where one is larger, all are percentages, as later versions of the original have them."""
+    """Weights from 0 to 1, or all of them percentages, as in later versions of the original. Raises ``FieldError``.
+
+    A part of 1 beside a percentage is refused: nobody means half a percent.
+    """
     found = [each.number(name, 100) or Fraction(0) for each, name in fields]
-    return [weight / 100 for weight in found] if any(weight > 1 for weight in found) else found
+    if max(found, default=Fraction(0)) <= 1:
+        return found
+    for (each, name), weight in zip(fields, found, strict=True):
+        if 0 < weight < 1:
+            raise each.error(name, "a percentage like the other weights, or all of them from 0 to 1")
+    return [weight / 100 for weight in found]
 
 
 def _stages(spec: Fields, bounds: ReplicaBounds) -> tuple[Interval, ...]:

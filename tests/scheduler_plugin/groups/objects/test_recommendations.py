@@ -66,6 +66,12 @@ def test_a_vpa_says_how_large_each_container_should_be() -> None:
     assert vertical_of(vpa({"cpu": "250m"}, RecommendationProvided="True")) == VerticalRecommendation((row,))
 
 
+@pytest.mark.parametrize("zero", ["0", "0m", 0])
+def test_target_of_zero_recommends_nothing(zero: object) -> None:
+    row = ContainerRecommendation("app", ResourceList(MilliCpu(250)), upper=ResourceList(memory=Bytes(2 * 1024**3)))
+    assert vertical_of(vpa({"cpu": "250m", "memory": zero})) == VerticalRecommendation((row,))
+
+
 def test_a_vpa_that_doubts_or_is_silent_recommends_nothing() -> None:
     assert vertical_of({}) is None
     assert vertical_of(vpa({"cpu": "1"}, LowConfidence="True")) is None

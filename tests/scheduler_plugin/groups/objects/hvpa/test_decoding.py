@@ -29,7 +29,7 @@ from scheduler_plugin.groups.core.hvpa import (
 from scheduler_plugin.groups.core.hvpa.effective import DEFAULT_OVERLAP
 from scheduler_plugin.groups.core.recommender.horizontal import MetricTarget
 from scheduler_plugin.groups.core.workload import Bounds, ReplicaBounds
-from scheduler_plugin.groups.objects.hvpa import decode
+from scheduler_plugin.groups.objects.hvpa import HvpaError, decode
 from tests.scheduler_plugin.groups.core.hvpa.stories import sized
 from tests.scheduler_plugin.groups.objects.hvpa.hvpa_objects import HPA, MILLION, TARGET, VPA, WEIGHT, hvpa, spec_of
 
@@ -145,6 +145,18 @@ def test_weights_above_1_are_percentages() -> None:
         Interval(Fraction(1, 100), None, 3),
         Interval(Fraction(3, 5), 4, None),
     )
+
+
+@pytest.mark.parametrize("weights", [(0.5, 100), (100, 0.5), (0.01, 2)])
+def test_part_of_1_beside_percentage_is_refused(weights: tuple[float, float]) -> None:
+    """Half of the way was meant, not half a percent of it."""
+    listed = [{"vpaWeight": weight, "lastReplicaCount": at + 3} for at, weight in enumerate(weights)]
+    bad = next(at for at, weight in enumerate(weights) if weight < 1)
+    message = rf"weightBasedScalingIntervals\[{bad}\]\.vpaWeight: expected a percentage like the other weights"
+    with pytest.raises(HvpaError, match=message):
+        spec_of(weightBasedScalingIntervals=listed)
+    with pytest.raises(HvpaError, match="firstStageVpaWeight: expected a percentage"):
+        spec_of(firstStageVpaWeight=0.5, secondStageVpaWeight=100)
 
 
 def test_intervals_may_overlap_and_stay_in_their_order() -> None:
