@@ -17,7 +17,7 @@ from protocol.messages import ObjectName
 from protocol.runtime.followed_file import FileRefusedError
 from protocol.units import Seconds
 from protocol.yaml_text import read_yaml
-from scheduler_plugin.injector.admission.injection import AgentTemplate
+from scheduler_plugin.injector.admission.injection import SECURITY, AgentTemplate
 from scheduler_plugin.injector.certificates.issuing import Purpose
 from scheduler_plugin.injector.certificates.keeper import Lives, Wanted
 from scheduler_plugin.injector.telemetry import InjectorTelemetry
@@ -45,6 +45,12 @@ def _resources() -> dict[str, Any]:
     return {"requests": {"cpu": "10m", "memory": "48Mi"}, "limits": {"memory": "96Mi"}}
 
 
+class PullSecret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A Secret for a registry, as a pod names it."""
+
+    name: Name
+
+
 class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """What is put into the pods of VMs; see ``AgentTemplate``. ``env`` holds settings of the agent by their names."""
 
@@ -54,6 +60,8 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     resources: dict[str, Any] = msgspec.field(default_factory=_resources)
     env: dict[str, str] = {}
+    security_context: dict[str, Any] = msgspec.field(default_factory=lambda: dict(SECURITY))
+    image_pull_secrets: list[PullSecret] = []
 
 
 class CertificateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -107,6 +115,8 @@ class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
             agent.image_pull_policy,
             agent.resources,
             agent.env,
+            agent.security_context,
+            [each.name for each in agent.image_pull_secrets],
         )
 
     def terms(self) -> LeaseTerms:

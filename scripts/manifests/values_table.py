@@ -32,7 +32,8 @@ def table(schema: _Json, values: _Json) -> str:
 def _rows(whole: _Json, schema: _Json, values: object, path: str = "") -> Iterator[tuple[str, str, str]]:
     found = resolved(whole, schema)
     given = values if isinstance(values, Mapping) else {}
-    if "properties" in found:
+    # What all components share is one row unless the chart sets a field of it.
+    if "properties" in found and (given or "$ref" not in schema):
         for name, part in found["properties"].items():
             yield from _rows(whole, part, given.get(name), f"{path}.{name}" if path else name)
     elif "$ref" not in schema or values is not None:

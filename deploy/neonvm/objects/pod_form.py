@@ -11,7 +11,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from deploy.neonvm.addressing import GUEST_DAEMON_PORT, METRICS_PORT, MONITOR_PORT
@@ -50,13 +51,16 @@ class RunnerForm:
     ``sidecar`` is the part of a pod (``containers``, ``volumes``) with which a VM that lets itself be resized runs its
     agent. It becomes a native sidecar, which does not keep the pod running once the guest has ended. A VM that names an
     account of its own has none: the agent's rights are its own account's. ``authorities``, in PEM, are those whose
-    clients the pod lets in.
+    clients the pod lets in. ``pod_security`` is the security context of the pod. ``pull_secrets`` are the names of
+    Secrets for the images that are ours; a VM adds those for its own.
     """
 
     image: str
     guest_resource: str = ""
     sidecar: Json | None = None
     authorities: str = ""
+    pod_security: Json = field(default_factory=lambda: POD_SECURITY)
+    pull_secrets: Sequence[str] = ()
 
     def __call__(self, vm: Json, pod: Json) -> Json:
         """The pod of ``vm``, made from the plain one."""
@@ -70,7 +74,7 @@ class RunnerForm:
             "enableServiceLinks": False,
             "tolerations": [*items(spec, "tolerations"), *_TOLERATIONS],
             "terminationGracePeriodSeconds": _grace(vm) or spec.get("terminationGracePeriodSeconds"),
-            "securityContext": _POD_SECURITY,
+            "securityContext": self.pod_security,
             "initContainers": [_disk_copier(vm), *own, *agents],
             "containers": [
                 self._runner(vm, pod, each) if is_runner(each) else each for each in items(spec, "containers")
@@ -79,9 +83,15 @@ class RunnerForm:
         }
         if name := text(vm, "spec", "serviceAccountName") or (self._account if agents else ""):
             made["serviceAccountName"] = name
-        if secrets := items(vm, "spec", "imagePullSecrets"):
+        if secrets := self._pull_secrets(vm):
             made["imagePullSecrets"] = secrets
         return {**pod, "spec": made}
+
+    def _pull_secrets(self, vm: Json) -> list[Json]:
+        own = items(vm, "spec", "imagePullSecrets")
+        named = {text(each, "name") for each in own}
+        added: list[Json] = [{"name": name} for name in self.pull_secrets if name not in named]
+        return [*own, *added]
 
     @property
     def _account(self) -> str:
@@ -150,7 +160,7 @@ _TOLERATIONS: Final[list[Json]] = [
     {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _LOST}
     for what in ("not-ready", "unreachable")
 ]
-_POD_SECURITY: Final[Json] = {
+POD_SECURITY: Final[Json] = {
     "runAsNonRoot": True,
     "runAsUser": USER,
     "runAsGroup": USER,

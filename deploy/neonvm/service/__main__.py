@@ -119,7 +119,13 @@ def _listener(options: argparse.Namespace, service: Service) -> Listener:
 def _form(options: argparse.Namespace) -> RunnerForm:
     has_sidecar = options.sidecar is not None and options.sidecar.is_file()
     part = yaml.safe_load(options.sidecar.read_text()) if has_sidecar else None
-    return RunnerForm(options.runner_image, options.guest_resource, child(part, "spec") if part else None)
+    return RunnerForm(
+        options.runner_image,
+        options.guest_resource,
+        child(part, "spec") if part else None,
+        pod_security=options.pod_security,
+        pull_secrets=options.pull_secret,
+    )
 
 
 if __name__ == "__main__":

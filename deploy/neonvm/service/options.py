@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Final
 
+from deploy.neonvm.objects.pod_form import POD_SECURITY
+from protocol.kubernetes.objects import Json
 from scheduler_plugin.program_options import add_kubeconfig, add_log_level
 
 DESCRIPTION: Final = "Runs VirtualMachines in pods, resizes them, and moves them between nodes. One replica acts."
@@ -40,6 +43,31 @@ def parser() -> argparse.ArgumentParser:
         default=True,
         help="keep a NetworkPolicy around the ports of runner pods in each namespace that has VMs (default: yes)",
     )
+    found.add_argument(
+        "--pull-secret",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a Secret in the namespaces of VMs with which their pods pull images (repeatable)",
+    )
+    found.add_argument(
+        "--pod-security",
+        type=_security,
+        default=POD_SECURITY,
+        metavar="JSON",
+        help="the security context of runner pods (default: user and group 65532, RuntimeDefault)",
+    )
     add_kubeconfig(found)
     add_log_level(found)
+    return found
+
+
+def _security(typed: str) -> Json:
+    """A security context as JSON. Raises ``ArgumentTypeError``."""
+    try:
+        found = json.loads(typed)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError("expected a JSON object")
     return found

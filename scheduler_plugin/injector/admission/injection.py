@@ -15,7 +15,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,7 +53,8 @@ DEFAULT_ACCOUNTS: Final = frozenset({"", "default"})
 @dataclass(frozen=True, slots=True)
 class AgentTemplate:
     """What all agents have in common. ``account`` is the service account that pods get that have none of their own;
-    ``authorities`` the ConfigMap in each namespace whose ``ca.crt`` they trust; ``env`` adds to the variables.
+    ``authorities`` the ConfigMap in each namespace whose ``ca.crt`` they trust; ``env`` adds to the variables;
+    ``pull_secrets`` are the names of Secrets in the pods' namespaces with which the image is pulled.
     """
 
     image: str
@@ -63,6 +64,8 @@ class AgentTemplate:
     pull_policy: str
     resources: Json
     env: Mapping[str, str]
+    security: Json
+    pull_secrets: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +113,16 @@ def judge(pod: Json, template: AgentTemplate) -> Left | Refused | Injection:
     patch: list[Json] = [
         *_appended(spec, "initContainers", [_agent(labels[LABEL_VM_NAME], runners[0], template)]),
         *_appended(spec, "volumes", _volumes(template)),
+        *_appended(spec, "imagePullSecrets", _missing_secrets(spec, template)),
         {"op": "add", "path": "/spec/serviceAccountName", "value": template.account},
     ]
     return Injection(patch, template.account)
+
+
+def _missing_secrets(spec: Json, template: AgentTemplate) -> list[Json]:
+    """The Secrets for the agent's image that the pod does not name itself."""
+    named = {text(each, "name") for each in items(spec, "imagePullSecrets")}
+    return [{"name": name} for name in template.pull_secrets if name not in named]
 
 
 def _unwanted(spec: Json, labels: Mapping[str, str]) -> Left | None:
@@ -142,6 +152,8 @@ _KINDS: Final = ("containers", "initContainers", "ephemeralContainers")
 
 def _appended(spec: Json, name: str, added: list[Json]) -> list[Json]:
     """Operations that put ``added`` at the end of a list that may be missing."""
+    if not added:
+        return []
     if not items(spec, name):
         return [{"op": "add", "path": f"/spec/{name}", "value": added}]
     return [{"op": "add", "path": f"/spec/{name}/-", "value": each} for each in added]
@@ -173,7 +185,7 @@ def _agent(vm: str, runner: Json, template: AgentTemplate) -> Json:
         # No startup probe: the guest does not wait for its agent.
         "livenessProbe": {"httpGet": {"path": "/healthz", "port": AGENT_PORT}, "initialDelaySeconds": 10},
         "resources": template.resources,
-        "securityContext": _SECURITY,
+        "securityContext": template.security,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": IDENTITY, "mountPath": IDENTITY_FOLDER, "readOnly": True},
@@ -182,7 +194,7 @@ def _agent(vm: str, runner: Json, template: AgentTemplate) -> Json:
     }
 
 
-_SECURITY: Final[Json] = {
+SECURITY: Final[Json] = {
     "runAsNonRoot": True,
     "runAsUser": USER,
     "runAsGroup": USER,

@@ -20,6 +20,10 @@ SCHEMA: dict[str, Any] = json.loads((FOLDER / "values.schema.json").read_text())
 VALUES: dict[str, Any] = plain_yaml.load((FOLDER / "values.yaml").read_text())
 
 
+PASSED_ON = re.compile(r"(^|\.)(resources|affinity|issuer|podSecurityContext|securityContext)\..+")
+"""Fields of these are not looked at one by one: the whole is rendered."""
+
+
 @cache
 def templates() -> str:
     """The text of all templates."""
@@ -37,7 +41,7 @@ def parts(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Mapp
 def unknown(schema: Mapping[str, Any], values: object, path: str = "") -> list[str]:
     """The paths of values that the schema does not have, or has as something else."""
     found = resolved(SCHEMA, schema)
-    kinds = {"object": dict, "string": str, "boolean": bool, "integer": int, "array": list}
+    kinds = {"object": dict, "string": str, "boolean": bool, "integer": int, "array": list, "null": type(None)}
     said = found["type"] if isinstance(found["type"], list) else [found["type"]]
     if not isinstance(values, tuple(kinds[each] for each in said)):
         return [f"{path} is no {' or '.join(said)}"]
@@ -76,8 +80,44 @@ def test_every_value_is_described_and_nothing_else_is_taken() -> None:
     assert closed == ["global"], "only what other charts read too is open"
 
 
+def test_lists_of_objects_are_closed_too() -> None:
+    """A misspelt field of a toleration, a variable or a pull secret would be dropped without a word."""
+    lists = [(path, found["items"]) for path, found in parts(SCHEMA) if found["type"] == "array"]
+    objects = [(path, each) for path, each in lists if each["type"] == "object"]
+    assert {path.rpartition(".")[2] for path, _ in objects} == {
+        "env",
+        "pullSecrets",
+        "tolerations",
+        "topologySpreadConstraints",
+    }
+    assert [path for path, each in objects if each.get("additionalProperties", True)] == []
+
+
+def test_values_that_may_not_be_missing_are_those_with_defaults() -> None:
+    """What ``--reuse-values`` over an older chart or a null would take away from the templates."""
+    text = (FOLDER / "templates/refusals/_missing.tpl").read_text()
+    (names,) = re.findall(r'define "autoscale.requiredValues" -}}\n(.*?){{- end', text, re.DOTALL)
+    assert sorted(names.split()) == sorted(required(SCHEMA, VALUES))
+
+
+def required(schema: Mapping[str, Any], values: Mapping[str, Any], path: str = "") -> list[str]:
+    """The leaves whose default installs something, and sections that have none."""
+    found: list[str] = []
+    for name, value in values.items():
+        part, at = schema["properties"][name], f"{path}.{name}".lstrip(".")
+        if name == "podSecurityContext":
+            found += [at]
+        elif name in {"resources", "affinity", "issuer", "priorityClassName"}:
+            continue
+        elif "properties" in resolved(SCHEMA, part):
+            found += required(resolved(SCHEMA, part), value, at) or [at]
+        elif value and not isinstance(value, dict | list):
+            found += [at]
+    return found
+
+
 def test_every_value_of_a_component_is_looked_at_by_a_template() -> None:
-    names = {path.rpartition(".")[2] for path, _ in parts(SCHEMA) if path} - {"requests", "limits"}
+    names = {path.rpartition(".")[2] for path, _ in parts(SCHEMA) if not PASSED_ON.search(path)} - {""}
     assert [name for name in sorted(names) if not re.search(rf"\.{name}\b", templates())] == []
 
 

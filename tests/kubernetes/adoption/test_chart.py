@@ -58,6 +58,10 @@ VALUES: dict[str, dict[str, Any]] = {
 }
 
 
+OF_RUNNERS = {f"neonvm-runners{part}" for part in ("", "-controller", "-agent")}
+"""The Secrets that the controller of VMs fills, with certificates or without."""
+
+
 def template(values: dict[str, Any], *more: str) -> subprocess.CompletedProcess[str]:
     command = [str(helm()), "template", "autoscale", str(ROOT / CHART), "--namespace=ours", KUBE_VERSION]
     return subprocess.run(
@@ -133,7 +137,8 @@ def test_without_certificates_one_scheduler_acts_alone_and_answers_http() -> Non
     scheduler = found["Deployment", "autoscaling-scheduler"]["spec"]
     assert (scheduler["replicas"], scheduler["strategy"]) == (1, {"type": "Recreate"})
     assert "https://autoscaling" not in json.dumps(list(found.values()))
-    assert {"Secret", "EndpointSlice"} & {kind for kind, _ in found} == set()
+    assert "EndpointSlice" not in {kind for kind, _ in found}
+    assert {name for kind, name in found if kind == "Secret"} == OF_RUNNERS
 
 
 def test_without_its_policies_the_controller_has_no_right_to_any() -> None:
@@ -273,7 +278,7 @@ def test_with_certificates_all_speak_tls_and_services_lead_to_the_one_that_leads
         assert "endpoints" not in each
         assert [port["name"] for port in services[name]["ports"]] == [port["name"] for port in each["ports"]]
     secrets = [each for each in found if each["kind"] == "Secret"]
-    assert (len(secrets), [each for each in secrets if "data" in each]) == (4, [])
+    assert (len(secrets), [each for each in secrets if "data" in each]) == (4 + len(OF_RUNNERS), [])
     assert "MutatingWebhookConfiguration" not in {each["kind"] for each in found}, "the agents of nodes have all VMs"
 
 
@@ -295,7 +300,7 @@ def test_fences_that_the_original_cannot_live_with_can_be_left_out() -> None:
     left_out = {**ALL, "policies": {"enabled": True, "permits": False, "network": False}}
     ours = {f"autoscaling-{name}" for name in ("scheduler", "groups", "dashboard")}
     of_network = {*ours, "neonvm-controller", "neonvm-devices"}
-    assert names(ALL) - names(left_out) == {"autoscaling-permits", *of_network}
+    assert names(ALL) - names(left_out) == {"autoscaling-permits", "autoscaling-permit-writers", *of_network}
 
 
 def test_monitors_rules_and_dashboards_are_for_the_releases_namespace() -> None:

@@ -13,6 +13,7 @@ from deploy.neonvm.objects.pods import MOVED, MOVED_AWAY, pod_end, runner_pod
 from deploy.neonvm.objects.same_guest import with_guest_of
 from deploy.neonvm.objects.target_pod import target_pod
 from deploy.neonvm.objects.vm_spec import machine_of
+from deploy.neonvm.service.options import parser
 from protocol.kubernetes.objects import Json, child
 from protocol.kubernetes.resources import MIGRATIONS
 from protocol.vm_arguments import decode_dump
@@ -148,6 +149,27 @@ def test_what_the_vm_says_of_its_pod_holds() -> None:
     assert (spec["terminationGracePeriodSeconds"], spec["serviceAccountName"]) == (5, "db")
     assert (spec["imagePullSecrets"], spec["tolerations"][0]) == ([{"name": "s"}], {"key": "a"})
     assert {each["tolerationSeconds"] for each in spec["tolerations"][1:]} == {30}
+
+
+def test_installation_adds_pull_secrets_and_security() -> None:
+    """OpenShift assigns users, and a private registry has the runner's image: neither is a matter of the single VM."""
+    form = RunnerForm("runner:1", pod_security={"runAsNonRoot": True}, pull_secrets=["s", "ours"])
+    spec = pod(vm(imagePullSecrets=[{"name": "s"}, {"name": "own"}]), form)["spec"]
+    assert spec["imagePullSecrets"] == [{"name": "s"}, {"name": "own"}, {"name": "ours"}]
+    assert spec["securityContext"] == {"runAsNonRoot": True}
+
+
+def test_controller_reads_pull_secrets_and_security() -> None:
+    found = parser().parse_args(["--pull-secret=a", "--pull-secret=b", '--pod-security={"runAsNonRoot": true}'])
+    assert (found.pull_secret, found.pod_security) == (["a", "b"], {"runAsNonRoot": True})
+    assert parser().parse_args([]).pod_security["runAsUser"] == 65532
+
+
+@pytest.mark.parametrize(("typed", "said"), [("{", "no JSON"), ("[]", "expected a JSON object")])
+def test_unusable_pod_security_is_refused(typed: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args([f"--pod-security={typed}"])
+    assert said in capsys.readouterr().err
 
 
 def test_target_pod_waits_for_incoming_guest() -> None:

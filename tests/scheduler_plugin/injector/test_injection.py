@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -38,9 +39,37 @@ def injected(pod: Any) -> dict[str, Any]:
     return made
 
 
+def with_agent_settings(**more: Any) -> Any:
+    """A template with further settings of agents."""
+    settings = plain_yaml.load(SETTINGS)
+    return parse_settings(json.dumps({"agent": settings["agent"] | more})).template()
+
+
 def agent_in(pod: dict[str, Any]) -> dict[str, Any]:
     (found,) = (each for each in pod["spec"]["initContainers"] if each["name"] == "autoscaler-agent")
     return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [([], [{"name": "ours"}]), ([{"name": "a"}], [{"name": "a"}, {"name": "ours"}]), ([{"name": "ours"}],) * 2],
+)
+def test_injected_agents_bring_pull_secrets(own: list[Any], expected: list[Any]) -> None:
+    """The admission of service accounts is over when a webhook replaces the account of a pod."""
+    pod = original()
+    pod["spec"]["imagePullSecrets"] = own
+    found = judge(pod, with_agent_settings(imagePullSecrets=[{"name": "ours"}]))
+    assert isinstance(found, Injection)
+    assert apply_patch(pod, found.patch)["spec"]["imagePullSecrets"] == expected
+
+
+def test_injected_agents_run_as_settings_say() -> None:
+    """OpenShift refuses users out of the range of the namespace, so that an agent may have to name none."""
+    security = {"runAsNonRoot": True, "capabilities": {"drop": ["ALL"]}}
+    found = judge(original(), with_agent_settings(securityContext=security))
+    assert isinstance(found, Injection)
+    assert agent_in(apply_patch(original(), found.patch))["securityContext"] == security
+    assert agent_in(injected(original()))["securityContext"]["runAsUser"] == 65532
 
 
 @pytest.mark.parametrize("pod", [original(), ours()], ids=["NeonVM's", "ours"])

@@ -6,34 +6,31 @@
 {{- $root := index . 0 -}}
 {{- $own := dict -}}
 {{- if gt (len .) 2 }}{{ $own = index . 2 | default dict }}{{ end -}}
+{{- $labels := dict -}}
+{{- if gt (len .) 3 }}{{ $labels = index . 3 | default dict }}{{ end -}}
 labels:
-  {{- include "autoscale.labels" . | nindent 2 }}
-  {{- if gt (len .) 3 }}
-  {{- with index . 3 }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-  {{- end }}
+  {{- include "autoscale.labels" (list $root (index . 1) $labels) | nindent 2 }}
 {{- with merge (dict) $own $root.Values.commonAnnotations }}
 annotations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* The labels of an object or a pod: list $ NAME */}}
+{{/* The labels of an object or a pod: list $ NAME [its own]. Each key stands once: an object's own go before commonLabels,
+     these before what only describes, and the chart's selectors and what Helm looks for before all. */}}
 {{- define "autoscale.labels" -}}
 {{- $root := index . 0 -}}
-app.kubernetes.io/name: {{ index . 1 }}
-app.kubernetes.io/component: {{ index . 1 | trimPrefix "autoscaling-" }}
-app.kubernetes.io/part-of: autoscaling
-{{- if $root.Values.release }}
-app.kubernetes.io/instance: {{ $root.Release.Name }}
-app.kubernetes.io/version: {{ include "autoscale.version" $root | quote }}
-app.kubernetes.io/managed-by: {{ $root.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 }}
-{{- end }}
-{{- with $root.Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $fixed := dict "app.kubernetes.io/name" (index . 1) -}}
+{{- $described := dict "app.kubernetes.io/component" (index . 1 | trimPrefix "autoscaling-") "app.kubernetes.io/part-of" "autoscaling" -}}
+{{- if $root.Values.release -}}
+{{- $_ := set $fixed "app.kubernetes.io/managed-by" $root.Release.Service -}}
+{{- $_ := set $fixed "app.kubernetes.io/version" (include "autoscale.version" $root) -}}
+{{- $_ := set $described "app.kubernetes.io/instance" $root.Release.Name -}}
+{{- $_ := set $described "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63) -}}
+{{- end -}}
+{{- $own := dict -}}
+{{- if gt (len .) 2 }}{{ $own = index . 2 | default dict }}{{ end -}}
+{{- merge (dict) $fixed $own $root.Values.commonLabels $described | toYaml }}
 {{- end }}
 
 {{- define "autoscale.version" -}}

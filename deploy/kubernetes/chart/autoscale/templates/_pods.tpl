@@ -1,12 +1,13 @@
 {{/* What every pod has in common. */}}
 
 {{/* The head of a pod template: list $ COMPONENT NAME [PORT that Prometheus scrapes, or 0 [TEMPLATE with whose change
-     the pods are replaced: what it renders is read only when they start]] */}}
+     the pods are replaced: what it renders is read only when they start]]. Beside PodMonitors there are no annotations for
+     Prometheus: a pod that is scraped twice counts twice. */}}
 {{- define "autoscale.podMetadata" -}}
 {{- $root := index . 0 -}}
 {{- $component := index . 1 -}}
 {{- $annotations := dict -}}
-{{- if and (gt (len .) 3) (index . 3) -}}
+{{- if and (gt (len .) 3) (index . 3) (not $root.Values.monitoring.enabled) -}}
 {{- $annotations = dict "prometheus.io/scrape" "true" "prometheus.io/port" (index . 3 | toString) -}}
 {{- end -}}
 {{- if and (gt (len .) 4) $root.Values.release -}}
@@ -14,10 +15,7 @@
 {{- $_ := set $annotations (printf "checksum/%s" (index . 4 | base | trimSuffix ".yaml")) $read -}}
 {{- end -}}
 labels:
-  {{- include "autoscale.labels" (list $root (index . 2)) | nindent 2 }}
-  {{- with $component.podLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- include "autoscale.labels" (list $root (index . 2) $component.podLabels) | nindent 2 }}
 {{- with merge (dict) ($component.podAnnotations | default dict) $annotations $root.Values.commonAnnotations }}
 annotations:
   {{- toYaml . | nindent 2 }}
@@ -96,22 +94,44 @@ imagePullPolicy: {{ . }}
 terminationMessagePolicy: FallbackToLogsOnError
 {{- end }}
 
-{{/* The security context of a pod that is not root. */}}
+{{/* The security context of a pod that is not root: list $ COMPONENT */}}
 {{- define "autoscale.nonRoot" -}}
 securityContext:
-  runAsNonRoot: true
-  runAsUser: 65532
-  runAsGroup: 65532
-  fsGroup: 65532 # keys are readable by this group alone
-  seccompProfile: {type: RuntimeDefault}
+  {{- include "autoscale.over" (list (index . 0).Values.podSecurityContext (index . 1).podSecurityContext) | nindent 2 }}
 {{- end }}
 
-{{/* The security context of a container, without any right. */}}
+{{/* The security context of a pod of a node, which is root: COMPONENT */}}
+{{- define "autoscale.onNode" -}}
+securityContext:
+  {{- include "autoscale.over" (list (dict "seccompProfile" (dict "type" "RuntimeDefault")) .podSecurityContext) | nindent 2 }}
+{{- end }}
+
+{{/* The security context of a container, without any right: COMPONENT [what differs] */}}
 {{- define "autoscale.locked" -}}
 securityContext:
-  allowPrivilegeEscalation: false
-  readOnlyRootFilesystem: true
-  capabilities: {drop: [ALL]}
+  {{- include "autoscale.over" (list (include "autoscale.noRights" . | fromYaml) .securityContext) | nindent 2 }}
+{{- end }}
+
+{{- define "autoscale.noRights" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* The security context of an agent in the pod of a VM, where the pod's own is not ours to say: $ */}}
+{{- define "autoscale.sidecarSecurity" -}}
+{{- $base := include "autoscale.noRights" . | fromYaml -}}
+{{- $pod := pick .Values.podSecurityContext "runAsNonRoot" "runAsUser" "runAsGroup" "seccompProfile" "seLinuxOptions" -}}
+{{- include "autoscale.over" (list (merge $base $pod) .Values.agent.sidecar.securityContext) -}}
+{{- end }}
+
+{{/* A security context with fields laid over it; null takes one away: list BASE OVER */}}
+{{- define "autoscale.over" -}}
+{{- $merged := deepCopy (index . 0) -}}
+{{- range $field, $value := index . 1 -}}
+{{- if kindIs "invalid" $value }}{{ $_ := unset $merged $field }}{{ else }}{{ $_ := set $merged $field $value }}{{ end -}}
+{{- end -}}
+{{- toYaml $merged -}}
 {{- end }}
 
 {{/* Probes of a container with /healthz and /readyz: the port's name */}}

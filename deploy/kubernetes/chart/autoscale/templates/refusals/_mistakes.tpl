@@ -5,6 +5,8 @@
 {{- if and .Values.agent.node.enabled .Values.agent.sidecar.enabled -}}
 {{- fail "agent.node and agent.sidecar are both enabled: two agents would size the same VM. Turn one of them off." -}}
 {{- end -}}
+{{- include "autoscale.refuseWrongTexts" . -}}
+{{- include "autoscale.refuseContradictions" . -}}
 {{- if and .Values.scheduler.enabled .Values.certificates.enabled .Values.agent.sidecar.enabled (not .Values.certificates.leaveHttpAgents) (include "autoscale.actsAlone" .) -}}
 {{- fail "Agents in the pods of VMs ask the scheduler over http until these are made anew: their VMs would keep their size until they are moved or restarted. --set certificates.enabled=false stays with http; --set certificates.leaveHttpAgents=true goes on nevertheless." -}}
 {{- end -}}

@@ -1,0 +1,145 @@
+"""Values that cannot be meant are refused, with the message that people see."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+from scripts.manifests.__main__ import ROOT, helm
+from scripts.manifests.rendering import CHART
+from tests.kubernetes.adoption.test_chart import KUBE_VERSION, SIDECAR, objects, template
+
+pytestmark = pytest.mark.kubernetes
+
+BY_CERT_MANAGER = {"provider": "cert-manager"}
+NO_SCHEDULER = {"scheduler": {"enabled": False}}
+OURS = "registry.example:5000/team/a.b"
+
+TYPOS: dict[str, tuple[dict[str, Any], str]] = {
+    "issuer": ({"certificates": {**BY_CERT_MANAGER, "issuer": {"nme": "corp"}}}, "'nme' not allowed"),
+    "pull secret": ({"image": {"pullSecrets": [{"nam": "a"}]}}, "'nam' not allowed"),
+    "pull secret as text": ({"image": {"pullSecrets": ["a"]}}, "got string, want object"),
+    "toleration": ({"deployments": {"tolerations": [{"kye": "a"}]}}, "'kye' not allowed"),
+    "affinity": ({"scheduler": {"affinity": {"nodeAfinity": {}}}}, "'nodeAfinity' not allowed"),
+    "variable": ({"groups": {"env": [{"name": "A", "valu": "b"}]}}, "'valu' not allowed"),
+    "security": ({"podSecurityContext": {"runAsUsr": 1}}, "'runAsUsr' not allowed"),
+    "spread": ({"scheduler": {"topologySpreadConstraints": [{"maxSkew": 1}]}}, "missing properties"),
+    "amount": ({"scheduler": {"resources": {"limits": {"memory": "1 Gi"}}}}, "/scheduler/resources/limits/memory"),
+    "label": ({"commonLabels": {"team": "a b"}}, "/commonLabels/team"),
+    "namespace": ({"agent": {"sidecar": {"namespaces": ["A"]}}}, "/agent/sidecar/namespaces/0"),
+    "repository": ({"scheduler": {"image": {"repository": "a:1"}}}, "/scheduler/image/repository"),
+    "tag": ({"kubeScheduler": {"image": {"tag": "v1.36.3 "}}}, "/kubeScheduler/image/tag"),
+}
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "scheme": ({"image": {"registry": "https://a"}}, 'image.registry is "https://a": expected HOST[:PORT][/PATH]'),
+    "slash": ({"global": {"imageRegistry": "a/"}}, 'global.imageRegistry is "a/": expected HOST'),
+    "their scheme": ({"kubeScheduler": {"image": {"registry": "oci://a"}}}, 'kubeScheduler.image.registry is "oci'),
+    "maxUnavailable 0": ({"agent": {"node": {"maxUnavailable": 0}}}, "no agent's pod could ever be replaced"),
+    "maxUnavailable 0%": ({"agent": {"node": {"maxUnavailable": "0%"}}}, "no agent's pod could ever be replaced"),
+    "maxUnavailable 101%": ({"agent": {"node": {"maxUnavailable": "101%"}}}, "/agent/node/maxUnavailable"),
+    "reversed": ({"neonvm": {"addresses": "10.1.0.9-10.1.0.1"}}, "the first address is above the last"),
+    "two networks": ({"neonvm": {"addresses": "10.1.0.9-10.2.0.1"}}, "both ends have to lie in one /16"),
+    "no address": ({"neonvm": {"addresses": "10.1.0.9-10.1.300.1"}}, "10.1.300.1 is no IPv4 address"),
+    "half an address": ({"neonvm": {"addresses": "10.1.0-10.1.9"}}, "10.1.0 is no IPv4 address"),
+    "history": ({"dashboard": {"history": {"size": "1Mi"}}}, "a history needs a volume of at least 16Mi"),
+    "agents' namespace twice": ({"agent": {"sidecar": {"namespaces": ["a", "a"]}}}, "items at 0 and 1 are equal"),
+    "policy's namespace twice": ({"neonvm": {"policy": {"namespaces": ["a", "a"]}}}, "items at 0 and 1 are equal"),
+    "namespace without name": ({"neonvm": {"policy": {"namespaces": [""]}}}, "policy.namespaces has an empty name"),
+    "a label of VMs": ({"commonLabels": {"vm.neon.tech/name": "a"}}, "commonLabels has vm.neon.tech/name"),
+    "a pod's label": (
+        {"neonvm": {"devices": {"podLabels": {"autoscaling.neon.tech/endpoints": "a"}}}},
+        "neonvm.devices.podLabels has autoscaling.neon.tech/endpoints",
+    ),
+}
+CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "issuer and self": ({"certificates": {"issuer": {"name": "corp"}}}, "the issuer would not be used"),
+    "issuer and http": (
+        {"certificates": {**BY_CERT_MANAGER, "enabled": False, "issuer": {"name": "corp"}}},
+        "certificates.enabled is false",
+    ),
+    "issuer without name": (
+        {"certificates": {**BY_CERT_MANAGER, "issuer": {"kind": "ClusterIssuer"}}},
+        "certificates.issuer has no name",
+    ),
+    "agents alone": (NO_SCHEDULER, "agent.node.enabled is true and scheduler.enabled false"),
+    "sidecars alone": ({**NO_SCHEDULER, "agent": SIDECAR}, "agent.sidecar.enabled is true and scheduler.enabled false"),
+    "scheduler's settings twice": (
+        {"scheduler": {"settings": {"a": 1}, "existingConfigMap": "mine"}},
+        "scheduler.settings and scheduler.existingConfigMap are both set",
+    ),
+    "policy twice": (
+        {"agent": {"policy": {"cpu": {}}, "node": {"existingConfigMap": "mine"}}},
+        "agent.policy and agent.node.existingConfigMap are both set",
+    ),
+    "history twice": (
+        {"dashboard": {"history": {"prometheus": "http://a", "persistent": True}}},
+        "where a Prometheus is asked nothing is recorded",
+    ),
+    "class without claim": ({"dashboard": {"history": {"storageClass": "fast"}}}, "but no claim is made"),
+}
+
+
+@pytest.mark.parametrize(("values", "said"), TYPOS.values(), ids=TYPOS)
+def test_typos_are_refused(values: dict[str, Any], said: str) -> None:
+    done = template(values)
+    assert (done.returncode != 0, said in done.stderr) == (True, True), done.stderr
+
+
+@pytest.mark.parametrize(("values", "said"), [*WRONG.values(), *CONTRADICTIONS.values()], ids=[*WRONG, *CONTRADICTIONS])
+def test_wrong_and_contradicting_values_are_refused(values: dict[str, Any], said: str) -> None:
+    done = template(values)
+    assert (done.returncode != 0, said in done.stderr) == (True, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"image": {"registry": OURS}, "global": {"imageRegistry": "mirror/a"}},
+        {"agent": {"node": {"maxUnavailable": 1}}, "neonvm": {"addresses": "10.1.0.9-10.1.0.9"}},
+        {**NO_SCHEDULER, "agent": {"node": {"env": [{"name": "SCHEDULER_URL", "value": "http://a"}]}}},
+        {**NO_SCHEDULER, "agent": SIDECAR, "injector": {"settings": {"agent": {"schedulerUrl": "http://a"}}}},
+        {"certificates": {**BY_CERT_MANAGER, "issuer": {"name": "corp", "kind": "ClusterIssuer"}}},
+        {"dashboard": {"history": {"size": "16Mi", "persistent": True, "storageClass": "fast"}}},
+    ],
+)
+def test_values_near_refusals_are_rendered(values: dict[str, Any]) -> None:
+    assert objects(values)
+
+
+def test_kubernetes_without_patch_release_is_refused() -> None:
+    """Argo CD passes major and minor alone, and kube-scheduler has no image of that tag."""
+    done = template({}, "--kube-version=1.34")
+    assert "no image kube-scheduler:v1.34. Set kubeScheduler.image.tag to the version" in done.stderr
+    for values in (
+        {"kubeScheduler": {"image": {"tag": "v1.34.2"}}},
+        {**NO_SCHEDULER, "agent": {"node": {"enabled": False}}},
+    ):
+        assert template(values, "--kube-version=1.34").returncode == 0
+
+
+@pytest.mark.parametrize("version", ["v1.34.2-eks-113cf36", "v1.34.2-gke.1000", "v1.34.2+k3s1"])
+def test_providers_versions_name_kubernetes_own_image(version: str) -> None:
+    done = template({}, f"--kube-version={version}")
+    assert "image: registry.k8s.io/kube-scheduler:v1.34.2\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "missing",
+    ["certificates", "neonvm.policy.enabled", "policies.network", "monitoring.dashboards", "test.image", "release"],
+)
+def test_reused_values_of_older_charts_are_refused(missing: str) -> None:
+    """``--reuse-values`` puts the old chart's defaults in the place of the new one's. Templates would end with "nil
+    pointer", or leave out what is installed by default.
+    """
+    command = [str(helm()), "template", "autoscale", str(ROOT / CHART), KUBE_VERSION, f"--set={missing}=null"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert f"Values are missing: {missing}" in done.stderr
+    assert "upgrade with --reset-then-reuse-values instead" in done.stderr
+
+
+def test_component_may_be_given_no_resources() -> None:
+    found = objects({"scheduler": {"resources": None}, "deployments": {"priorityClassName": None}})
+    assert "nil" not in json.dumps(found)
