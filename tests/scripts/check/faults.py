@@ -62,7 +62,9 @@ from tests.scripts.check.good_state import (
     leaf,
     page,
     pem,
+    runner_secrets,
     secret,
+    secrets,
     stamp,
 )
 
@@ -117,6 +119,11 @@ FAULTS = (
         "rights-programs",
         f"the service account {SCHEDULER} may not patch virtualmachines.vm.neon.tech",
         of_account(SCHEDULER, Right("patch", "vm.neon.tech", "virtualmachines")),
+    ),
+    Fault(
+        "rights-programs",
+        f"the service account {NAMESPACE}:autoscaling-agent may not create subjectaccessreviews.authorization.k8s.io",
+        of_account(f"{NAMESPACE}:autoscaling-agent", Right("create", "authorization.k8s.io", "subjectaccessreviews")),
     ),
     Fault(
         "definitions-in-the-way",
@@ -378,6 +385,21 @@ FAULTS = (
         not_served(certificates(secret("autoscaling-certificates-x", tls_crt="AAAA"))),
     ),
     Fault("certificates-current", "has no certificate yet", added("secrets", secret("autoscaling-certificates-new"))),
+    Fault(
+        "certificates-current",
+        "tls.crt of the Secret neonvm-runners-controller (CN=neonvm-controller) expired 2 days ago",
+        not_served(certificates(*runner_secrets((-90.0, -2.0)))),
+    ),
+    Fault(
+        "certificates-current",
+        "the Secret neonvm-runners-agent has no",
+        added("secrets", secret("neonvm-runners-agent")),
+    ),
+    Fault(
+        "certificates-signed",
+        "tls.crt of the Secret neonvm-runners-controller is not signed",
+        not_served(certificates(*secrets()[:2], *runner_secrets(signer=authority()))),
+    ),
     Fault(
         "certificates-signed",
         "tls.crt of the Secret autoscaling-certificates-scheduler is not signed",

@@ -266,6 +266,22 @@ def secrets() -> list[Obj]:
     return [
         secret("autoscaling-certificates", **{"1_crt": ca}),
         secret("autoscaling-certificates-scheduler", tls_crt=encoded(leaf()), tls_key="", ca_crt=ca),
+        *runner_secrets(),
+    ]
+
+
+@cache
+def runner_authority() -> Authority:
+    return Authority.make("neonvm-runners")
+
+
+def runner_secrets(days: tuple[float, float] = (-1.0, 89.0), signer: Authority | None = None) -> list[Obj]:
+    """The Secrets of runner pods, if the controller's certificate has this age and is signed by ``signer``."""
+    ca = encoded(runner_authority().certificate)
+    made = (signer or runner_authority()).leaf(days, "neonvm-controller")
+    return [
+        secret("neonvm-runners", **{"2_crt": ca}),
+        secret("neonvm-runners-controller", tls_crt=encoded(made), tls_key="", ca_crt=ca),
     ]
 
 

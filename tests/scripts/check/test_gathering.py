@@ -223,6 +223,8 @@ def test_the_accounts_of_pods_that_are_there_are_asked_about() -> None:
     assert found["default:vm-agent"] == {
         *(replace(patch, verb=verb, namespace="default") for verb in ("get", "watch", "patch")),
         Right("create", "", "events", "default"),
+        Right("create", "authentication.k8s.io", "tokenreviews"),
+        Right("create", "authorization.k8s.io", "subjectaccessreviews"),
     }
     assert patch in found[f"{NAMESPACE}:autoscaling-scheduler"]
     assert Right("create", "", "pods/binding") in found[f"{NAMESPACE}:autoscaling-scheduler"]
@@ -262,6 +264,27 @@ def test_a_program_is_asked_about_what_its_arguments_have_it_do(program: str, ar
     assert right in every[account]
     assert {each.resource for each in every[account] - fewer[account]} == {right.resource}
     assert {name for name in every if every[name] != fewer[name]} == {account}
+
+
+def test_controller_without_policies_needs_no_rights_to_them() -> None:
+    """The chart grants none with ``neonvm.policy.enabled: false``."""
+
+    def kinds(*arguments: str) -> set[str]:
+        here = pods()
+        (first, *_) = (
+            each["spec"]["containers"][0] for each in here if "neonvm-controller" in each["metadata"]["name"]
+        )
+        first["args"] = [*first["args"], *arguments]
+        found = wanted_by_accounts(replace(good(), pods=Seen(here)))
+        return {each.resource for each in found[f"{NAMESPACE}:neonvm-controller"]}
+
+    assert kinds() - kinds("--no-network-policies") == {
+        "networkpolicies",
+        "ciliumnetworkpolicies",
+        "ciliumclusterwidenetworkpolicies",
+        "globalnetworkpolicies",
+        "baselineadminnetworkpolicies",
+    }
 
 
 def test_foreign_lines_of_a_metrics_page_are_passed_over() -> None:

@@ -210,7 +210,9 @@ def wanted_by_accounts(facts: Facts) -> dict[str, frozenset[Right]]:
         if agent_container(pod) is not None:
             namespace = name_of(pod).namespace
             account = f"{namespace}:{text(pod, 'spec', 'serviceAccountName')}"
-            found[account] = frozenset(replace(right, namespace=namespace) for right in of_agent)
+            found[account] = frozenset(
+                replace(right, namespace=namespace) if right.namespace else right for right in of_agent
+            )
     return found
 
 

@@ -38,6 +38,10 @@ BORROWED: Final = {
     "extension-apiserver-authentication-reader": (
         Right("get", "", "configmaps", BORROWED_IN, "extension-apiserver-authentication"),
     ),
+    "system:auth-delegator": (
+        Right("create", "authentication.k8s.io", "tokenreviews"),
+        Right("create", "authorization.k8s.io", "subjectaccessreviews"),
+    ),
 }
 """Of Kubernetes' own roles, which a cluster may have changed: what of each shows that it is bound."""
 
@@ -48,6 +52,9 @@ _ONLY_WITH: Final = {
     ("autoscaling-scheduler", "leases"): "--lease",
 }
 """By account and kind, the argument without which a program does nothing with that kind: the chart grants no more."""
+
+_NOT_WITH: Final = {("neonvm-controller", "--no-network-policies"): "polic"}
+"""By account and argument, a part of the names of the kinds with which a program then does nothing."""
 
 
 def install_rights(namespace: str, *, makes_namespace: bool) -> list[Right]:
@@ -135,8 +142,17 @@ def needed_rights(documents: Iterable[Json], namespace: str) -> dict[str, frozen
 def exercised(account: str, granted: Iterable[Right], pods: Sequence[Json]) -> frozenset[Right]:
     """Of what shipped manifests grant to an account (``namespace:name``), what the program in its ``pods`` does."""
     name = account.partition(":")[2]
+
+    def is_told_any(argument: str) -> bool:
+        return any(is_told(pod, argument) for pod in pods)
+
+    unused = [part for (account_name, flag), part in _NOT_WITH.items() if account_name == name and is_told_any(flag)]
     needs = ((right, _ONLY_WITH.get((name, right.resource))) for right in granted)
-    return frozenset(right for right, told in needs if told is None or any(is_told(pod, told) for pod in pods))
+    return frozenset(
+        right
+        for right, told in needs
+        if (told is None or is_told_any(told)) and not any(part in right.resource for part in unused)
+    )
 
 
 def _accounts(binding: Json, namespace: str) -> list[str]:

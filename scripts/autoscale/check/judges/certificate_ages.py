@@ -24,12 +24,16 @@ EXPANDER_AUTHORITY: Final = "autoscaling-expander-ca"
 OF_THE_EXPANDER: Final = (EXPANDER_AUTHORITY, "autoscaling-expander-tls")
 """What cert-manager fills for the expander where the others' keeper is not there; an authority of its own signs it."""
 
+RUNNERS: Final = "neonvm-runners"
+"""The same for runner pods: the controller's own authority signs these."""
+
 WEBHOOKS: Final = "autoscaling-"
 LATE: Final = 0.9
 """The share of its life after which a certificate should have been replaced; it is when two thirds are over."""
 
 _DAY: Final = 86_400.0
 _SUFFIXES: Final = (".crt", ".pem")
+_OF_RUNNERS: Final = "kubectl -n {namespace} logs deployment/neonvm-controller --tail=50"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,12 @@ class Kept:
     @property
     def is_authority(self) -> bool:
         """Whether these sign, and are not shown."""
-        return self.secret in (SECRETS, EXPANDER_AUTHORITY) or self.key.startswith("ca")
+        return self.secret in (SECRETS, EXPANDER_AUTHORITY, RUNNERS) or self.key.startswith("ca")
+
+    @property
+    def is_of_runners(self) -> bool:
+        """Whether the authority of runner pods signs these: it vouches for nothing else."""
+        return self.secret.startswith(RUNNERS)
 
     @property
     def decisive(self) -> x509.Certificate:
@@ -70,7 +79,7 @@ def _secrets(facts: Facts) -> list[Json]:
 
 def has_certificates(secret: str) -> bool:
     """Whether a Secret of that name is one of ours with certificates."""
-    return secret.startswith(SECRETS) or secret in OF_THE_EXPANDER
+    return secret.startswith((SECRETS, RUNNERS)) or secret in OF_THE_EXPANDER
 
 
 def _decoded(value: str) -> bytes:
@@ -133,6 +142,7 @@ def are_current(facts: Facts) -> Found:
     told = ((each, f"{each} ({_named(each.decisive)})") for each in whole)
     aged = (_age_problem(what, each.secret, each.decisive, now) for each, what in told)
     problems += [each for each in aged if each is not None]
+    problems = [replace(each, remedy=_OF_RUNNERS) if each.subject.startswith(RUNNERS) else each for each in problems]
     ends = [each.decisive.not_valid_after_utc for each in whole]
     soonest = f"the first of {len(ends)} expires in {_span((min(ends) - now).total_seconds())}" if ends else ""
     return Found(soonest, problems)
@@ -140,22 +150,24 @@ def are_current(facts: Facts) -> Found:
 
 def _decisive(kept: list[Kept]) -> list[Kept]:
     """All that are not empty; of the authorities in one Secret only the newest, for older ones are only trusted."""
-    found = [each for each in kept if each.chain and each.secret != SECRETS]
-    signing = [each for each in kept if each.chain and each.secret == SECRETS]
-    return [*found, *([max(signing, key=lambda each: each.decisive.not_valid_after_utc)] if signing else [])]
+    found = [each for each in kept if each.chain and each.secret not in (SECRETS, RUNNERS)]
+    for name in (SECRETS, RUNNERS):
+        signing = [each for each in kept if each.chain and each.secret == name]
+        found += [max(signing, key=lambda each: each.decisive.not_valid_after_utc)] if signing else []
+    return found
 
 
 def are_signed(facts: Facts) -> Found:
     """Whether an authority in our Secrets has signed each certificate in them."""
     kept = kept_certificates(facts)
-    authorities = [ca for each in kept if each.is_authority for ca in each.chain]
+    authorities = [(each, ca) for each in kept if each.is_authority for ca in each.chain]
     leafs = [each for each in kept if each.chain and not each.is_authority]
     if not authorities or not leafs:
         raise UnseenError(f"there is no Secret {SECRETS}… with an authority (ca.crt) and certificates")
     problems = [
         Problem(each.secret, f"{each} is not signed by any authority in ca.crt")
         for each in leafs
-        if not _vouched(each.chain, authorities)
+        if not _vouched(each.chain, [ca for of, ca in authorities if of.is_of_runners == each.is_of_runners])
     ]
     return Found(f"{len(leafs)} certificates", problems)
 
@@ -222,7 +234,11 @@ def our_webhooks(facts: Facts) -> list[tuple[str, Json]]:
 
 def bundles_are_current(facts: Facts) -> Found:
     """Whether each webhook's ``caBundle`` is the authority of our Secrets, and vouches for what its port shows."""
-    own = (each for each in _kept(facts) if each.is_authority and each.secret not in OF_THE_EXPANDER)
+    own = (
+        each
+        for each in _kept(facts)
+        if each.is_authority and each.secret not in OF_THE_EXPANDER and not each.is_of_runners
+    )
     authorities = {ca for each in own for ca in each.chain}
     problems = [
         Problem(configuration, why)

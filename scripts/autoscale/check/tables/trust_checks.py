@@ -42,9 +42,9 @@ CHECKS: Final = (
         Section.CERTIFICATES,
         "certificates are valid",
         certificate_ages.are_current,
-        "A certificate in the Secrets `autoscaling-certificates…` has expired, is not valid yet, or is in the last"
-        " tenth of its life and was not replaced. The leader of `autoscaling-injector` replaces them, or cert-manager"
-        " does (operations-certificates.md).",
+        "A certificate in the Secrets `autoscaling-certificates…` or `neonvm-runners…` has expired, is not valid yet,"
+        " or is in the last tenth of its life and was not replaced. The leader of `autoscaling-injector`, or"
+        " cert-manager, replaces the former (operations-certificates.md), that of `neonvm-controller` the latter.",
         "kubectl -n {namespace} logs deployment/autoscaling-injector --tail=50; kubectl -n {namespace} describe secret"
         " {subject}",
     ),
