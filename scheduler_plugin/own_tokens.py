@@ -4,12 +4,14 @@ Rules that hold here:
 
 - Our token for the API server is shown to nobody else: each audience has a token of its own (TokenRequest).
 - What cannot be had is empty, and whoever is asked without a token says so.
+- One audience is requested once at a time; others do not wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,11 +59,11 @@ class RequestedTokens:
     own: Callable[[], str | None]
     clock: Clock
     _known: dict[str, tuple[str, Instant]] = field(default_factory=dict)
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _turns: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
     async def __call__(self, audience: str) -> str:
         """See ``Tokens``."""
-        async with self._turn:
+        async with self._turns[audience]:
             token, until = self._known.get(audience, ("", Instant(float("-inf"))))
             if self.clock.now() >= until:
                 token = await self._requested(audience)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import httpx2 as httpx
@@ -56,6 +57,27 @@ async def test_token_is_requested_for_one_audience_and_kept() -> None:
     await clock.advance(USED_FOR + 1)
     await tokens("a")
     assert len(cluster.requests) == 3
+
+
+async def test_audiences_do_not_wait_for_each_other() -> None:
+    """There is an audience for each namespace: one slow answer must not hold up the others, nor known tokens."""
+    cluster, slow = Cluster(), asyncio.Event()
+    answer = cluster.call
+
+    async def call(api_call: ApiCall) -> JsonObject:
+        if "slow" in str(api_call.body):
+            await slow.wait()
+        return await answer(api_call)
+
+    cluster.call = call  # type: ignore[method-assign]
+    tokens = tokens_of(None, cluster, lambda: OWN, FakeClock())
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        waiting = [tasks.create_task(tokens("slow")) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert [await tokens("a"), await tokens("a")] == ["for ['a']"] * 2
+        slow.set()
+    assert [each.result() for each in waiting] == ["for ['slow']"] * 2
+    assert len(cluster.requests) == 2
 
 
 async def test_refused_token_is_tried_again_later(caplog: pytest.LogCaptureFixture) -> None:
