@@ -4,7 +4,8 @@ Rules that hold here:
 
 - A connection is unauthenticated until a request on it has shown who it is. Until then it is closed by the first
   refusal (4xx) and after seconds without a request, and it gives its place away when a newer connection needs one:
-  beyond the limits of its peer the oldest of that peer goes, beyond those of the listener the oldest of all.
+  beyond the limits of its peer the oldest of that peer goes, beyond those of the listener the oldest of the peer with
+  the most, so that one peer cannot keep a kubelet's probe out.
 - An authenticated connection never gives its place away; where no other is left, a new one is told to come again (503).
 """
 
@@ -81,7 +82,7 @@ class Peers:
         if self.open[peer] > self.limits.per_peer:
             is_admitted = self._displace_first(self._of_peer.get(peer, {}))
         else:
-            is_admitted = self._count <= self.limits.connections or self._displace_first(self._unauthenticated)
+            is_admitted = self._count <= self.limits.connections or self._displace_first(self._most_crowded())
         if is_admitted:
             self._unauthenticated[connection] = peer
             self._of_peer.setdefault(peer, {})[connection] = None
@@ -102,6 +103,9 @@ class Peers:
         self.open[peer] -= 1
         if not self.open[peer]:
             del self.open[peer]
+
+    def _most_crowded(self) -> Mapping[Displaceable, object]:
+        return max(self._of_peer.values(), key=len, default={})
 
     def _displace_first(self, candidates: Mapping[Displaceable, object]) -> bool:
         oldest = next(iter(candidates), None)

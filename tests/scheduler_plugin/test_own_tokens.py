@@ -61,22 +61,22 @@ async def test_token_is_requested_for_one_audience_and_kept() -> None:
 
 async def test_audiences_do_not_wait_for_each_other() -> None:
     """There is an audience for each namespace: one slow answer must not hold up the others, nor known tokens."""
-    cluster, slow = Cluster(), asyncio.Event()
-    answer = cluster.call
+    slow = asyncio.Event()
 
-    async def call(api_call: ApiCall) -> JsonObject:
-        if "slow" in str(api_call.body):
-            await slow.wait()
-        return await answer(api_call)
+    class SlowCluster(Cluster):
+        async def call(self, call: ApiCall) -> JsonObject:
+            if "slow" in str(call.body):
+                await slow.wait()
+            return await super().call(call)
 
-    cluster.call = call  # type: ignore[method-assign]
+    cluster = SlowCluster()
     tokens = tokens_of(None, cluster, lambda: OWN, FakeClock())
-    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
-        waiting = [tasks.create_task(tokens("slow")) for _ in range(2)]
+    async with asyncio.timeout(5):
+        waiting = [asyncio.ensure_future(tokens("slow")) for _ in range(2)]
         await asyncio.sleep(0)
         assert [await tokens("a"), await tokens("a")] == ["for ['a']"] * 2
         slow.set()
-    assert [each.result() for each in waiting] == ["for ['slow']"] * 2
+        assert await asyncio.gather(*waiting) == ["for ['slow']"] * 2
     assert len(cluster.requests) == 2
 
 

@@ -1,7 +1,10 @@
 """A port of a runner pod: it finds out who calls before it serves, and keeps places for those who have proven it.
 
 - A caller has a few seconds to show its certificate. Those that have not yet are bounded, in total and for each
-  address; one more takes the place of the oldest, so callers that say nothing lock nobody out.
+  address; one more takes the place of the oldest of its own address, or of the address with the most, so callers that
+  say nothing lock nobody out.
+- A handshake costs a millisecond of CPU: each address may begin a few at once and ``HANDSHAKES`` a second, and its
+  further callers wait, or are displaced.
 - A caller without a certificate is served once, for a few seconds: that is a probe.
 """
 
@@ -16,6 +19,7 @@ from typing import Final
 
 from deploy.neonvm.access.callers import ANYONE, NOBODY
 from deploy.neonvm.access.keys import client_name
+from protocol.runtime.explaining.displacing import displaced
 
 Serve = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 """Speaks with the caller of this name until either side has enough; an ``OSError`` or a cut stream ends that too."""
@@ -23,12 +27,16 @@ Tls = Callable[[], ssl.SSLContext]
 
 UNPROVEN: Final = 128
 PER_ADDRESS: Final = 8
+HANDSHAKES: Final = 20.0
+"""Per second; a controller makes a connection for each request to a pod, a few a second."""
+AT_ONCE: Final = 40.0
 PROVEN: Final = 64
 """Connections of one name: a controller has one for each request and one for each move."""
 PROOF_SECONDS: Final = 5.0
 PROBE_SECONDS: Final = 10.0
 _SHUTDOWN_SECONDS: Final = 1.0
 _PAUSE: Final = 0.05
+_REMEMBERED: Final = 1024
 _ALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
@@ -48,6 +56,7 @@ class Door:
         self._tls = tls
         self._unproven: dict[asyncio.Task[None], str] = {}
         self._proven: dict[asyncio.Task[None], str] = {}
+        self._spent_until: dict[str, float] = {}  # by address: when its handshakes will have been paid for
         self._accepting = asyncio.create_task(self._accept())
 
     @property
@@ -73,15 +82,14 @@ class Door:
                 await asyncio.sleep(_PAUSE)  # the caller has hung up, or there are too many files open
                 continue
             self._make_room(address)
-            task = asyncio.create_task(self._received(connection))
+            task = asyncio.create_task(self._received(connection, address))
             self._unproven[task] = address
             task.add_done_callback(self._forget)
             await asyncio.sleep(0)  # it has begun before it can be cancelled, so its socket is closed
 
     def _make_room(self, address: str) -> None:
-        same = [task for task, each in self._unproven.items() if each == address]
-        crowd = same if len(same) >= PER_ADDRESS else list(self._unproven) if len(self._unproven) >= UNPROVEN else []
-        for oldest in crowd[:1]:
+        oldest = displaced(self._unproven, address, PER_ADDRESS, UNPROVEN)
+        if oldest is not None:
             del self._unproven[oldest]
             oldest.cancel()
 
@@ -89,9 +97,9 @@ class Door:
         self._unproven.pop(task, None)
         self._proven.pop(task, None)
 
-    async def _received(self, connection: socket.socket) -> None:
+    async def _received(self, connection: socket.socket, address: str) -> None:
         try:
-            reader, writer = await self._opened(connection)
+            reader, writer = await self._opened(connection, address)
         except (OSError, TimeoutError):
             return
         try:
@@ -101,15 +109,32 @@ class Door:
         finally:
             writer.close()
 
-    async def _opened(self, connection: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _opened(
+        self, connection: socket.socket, address: str
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         try:
             for option in _ALIVE:
                 connection.setsockopt(*option)
             async with asyncio.timeout(PROOF_SECONDS):
+                if self._tls is not None:
+                    await self._turn(address)
                 return await _streams(connection, self._tls)
         except BaseException:
             connection.close()
             raise
+
+    async def _turn(self, address: str) -> None:
+        """Returns once the address may begin another handshake."""
+        loop = asyncio.get_running_loop()
+        while True:
+            now = loop.time()
+            wait = self._spent_until.get(address, 0.0) - now - AT_ONCE / HANDSHAKES
+            if wait <= 0:
+                break
+            await asyncio.sleep(wait)
+        if len(self._spent_until) >= _REMEMBERED:
+            self._spent_until = {each: until for each, until in self._spent_until.items() if until > now}
+        self._spent_until[address] = max(self._spent_until.get(address, now), now) + 1 / HANDSHAKES
 
     async def _converse(self, who: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if who == NOBODY:

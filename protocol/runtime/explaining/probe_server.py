@@ -3,24 +3,34 @@
 Rules that hold here:
 
 - GET only, one request for each connection, a request head of at most ``LARGEST_HEAD`` within ``PATIENCE`` seconds.
-- At most ``MOST_CONNECTIONS`` at a time: a newer one takes the place of the oldest.
+- At most ``PER_PEER`` connections of an address and ``MOST_CONNECTIONS`` in all: a newer one takes the place of an
+  older one of its own address, or of the address with the most.
+- One connection is accepted in each turn of the event loop, so a request that has been sent is answered before a crowd
+  that came with it can displace it.
 - A route is a function of the path's rest that returns an answer at once, or one that asks the guest first.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
+from protocol.runtime.explaining.displacing import displaced
 from protocol.runtime.explaining.explain_access import Caller
 
 LARGEST_HEAD: Final = 8192
 PATIENCE: Final = 5.0
 MOST_CONNECTIONS: Final = 64
+PER_PEER: Final = 16
+_ACCEPTED_AT_ONCE: Final = 1
+_WAITING: Final = 100
+"""Connections that the kernel keeps until they are accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +57,15 @@ async def anyone(_: str, __: str, ___: Caller) -> Answer | None:
 @asynccontextmanager
 async def listening(host: str, port: int, routes: Mapping[str, Route], guard: Guard = anyone) -> AsyncIterator[int]:
     """Serves ``routes`` (by first path segment, such as ``/metrics``) while entered; yields the port."""
-    connections: dict[asyncio.StreamWriter, None] = {}
+    connections: dict[asyncio.StreamWriter, str] = {}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(connections) >= MOST_CONNECTIONS:
-            oldest = next(iter(connections))
+        peer = _address(writer, "peername")
+        oldest = displaced(connections, peer, PER_PEER, MOST_CONNECTIONS)
+        if oldest is not None:
             del connections[oldest]
             oldest.transport.abort()
-        connections[writer] = None
+        connections[writer] = peer
         try:
             with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 async with asyncio.timeout(PATIENCE):
@@ -65,7 +76,11 @@ async def listening(host: str, port: int, routes: Mapping[str, Route], guard: Gu
             connections.pop(writer, None)
             writer.close()
 
-    server = await asyncio.start_server(serve, host, port, limit=LARGEST_HEAD)
+    # asyncio accepts as many at once as it is told to have the kernel keep waiting; the latter is told again below.
+    server = await asyncio.start_server(serve, host, port, limit=LARGEST_HEAD, backlog=_ACCEPTED_AT_ONCE)
+    for each in server.sockets:
+        with socket.socket(fileno=os.dup(each.fileno())) as same:
+            same.listen(_WAITING)
     async with server:
         yield server.sockets[0].getsockname()[1]
 
@@ -93,8 +108,12 @@ async def _answer(head: bytes, routes: Mapping[str, Route], guard: Guard, writer
 
 def _caller(lines: list[bytes], writer: asyncio.StreamWriter) -> Caller:
     shown = (value for name, _, value in (line.partition(b":") for line in lines) if name.lower() == b"authorization")
-    addresses = (writer.get_extra_info(each) or ("",) for each in ("peername", "sockname"))
-    return Caller(next(shown, b"").strip().decode("latin-1"), *(str(each[0]) for each in addresses))
+    addresses = (_address(writer, each) for each in ("peername", "sockname"))
+    return Caller(next(shown, b"").strip().decode("latin-1"), *addresses)
+
+
+def _address(writer: asyncio.StreamWriter, end: str) -> str:
+    return str((writer.get_extra_info(end) or ("",))[0])
 
 
 def _wire(answer: Answer) -> bytes:

@@ -370,3 +370,24 @@ async def test_a_body_that_is_too_long_is_refused_before_it_is_read() -> None:
         client = await listener.client(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n")
         assert await client.status() == "413 Request Entity Too Large"
         assert listener.bodies == []
+
+
+@dataclass(eq=False)
+class Placed:
+    """A connection that notes that it has lost its place."""
+
+    is_displaced: bool = False
+
+    def displace(self) -> None:
+        self.is_displaced = True
+
+
+def test_full_listener_displaces_the_most_crowded_peer() -> None:
+    """A kubelet's probe came first; strangers who take all other places from a few addresses displace each other."""
+    peers = Peers(Limits(connections=7, per_peer=3))
+    probe, crowd = Placed(), [Placed() for _ in range(12)]
+    assert peers.admit(probe, "kubelet")
+    for number, each in enumerate(crowd):
+        assert peers.admit(each, f"stranger {number % 4}")
+    assert not probe.is_displaced
+    assert any(each.is_displaced for each in crowd)

@@ -1,0 +1,29 @@
+"""Whose place a new connection takes, so that one address cannot keep the others out (pure)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from typing import TypeVar
+
+_Connection = TypeVar("_Connection", bound=Hashable)
+
+
+def displaced(connections: Mapping[_Connection, str], peer: str, per_peer: int, most: int) -> _Connection | None:
+    """The connection that gives its place to a new one of ``peer``; None if there is room.
+
+    ``connections`` are those that may have to go, the oldest first, with their addresses. Beyond ``per_peer`` it is the
+    oldest of that peer; beyond ``most`` the oldest of the address that has the most.
+
+    >>> displaced({1: "a", 2: "b", 3: "b"}, "a", per_peer=2, most=3), displaced({1: "a", 2: "b"}, "b", 1, 9)
+    (2, 2)
+    >>> displaced({1: "a"}, "b", per_peer=1, most=2)
+    """
+    counts = Counter(connections.values())
+    if counts[peer] >= per_peer:
+        crowded = peer
+    elif len(connections) >= most:
+        crowded = counts.most_common(1)[0][0]
+    else:
+        return None
+    return next(connection for connection, address in connections.items() if address == crowded)

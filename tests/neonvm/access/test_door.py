@@ -1,0 +1,98 @@
+"""A port of a runner pod in a flood: what one address can cost it, and whom a silent crowd keeps out."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from deploy.neonvm.access import door as door_module
+from deploy.neonvm.access.connections import Streams
+from deploy.neonvm.access.door import AT_ONCE, HANDSHAKES, PER_ADDRESS, UNPROVEN, Door
+from deploy.neonvm.network.sockets import listening, tcp_socket
+from tests.neonvm.access.secured_pod import secured_pod, stranger
+
+STRANGER, KUBELET = "127.0.0.2", "127.0.0.99"
+
+
+@dataclass
+class CountingDoor:
+    """A door that counts the handshakes it begins, each of which fails at once."""
+
+    begun: int = 0
+    has_begun: asyncio.Event = field(default_factory=asyncio.Event)
+    door: Door = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.door = Door(listening(tcp_socket(), "0.0.0.0", 0), _unserved, self.tls)
+
+    def tls(self) -> ssl.SSLContext:
+        self.begun += 1
+        self.has_begun.set()
+        raise ssl.SSLError("it fails")
+
+    async def called_from(self, source: str) -> asyncio.StreamWriter:
+        _, writer = await asyncio.open_connection("127.0.0.1", self.door.port, local_addr=(source, 0))
+        return writer
+
+    async def serves(self, source: str) -> bool:
+        """Whether a caller from there gets its handshake soon."""
+        self.has_begun.clear()
+        caller = await self.called_from(source)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await self.has_begun.wait()
+        caller.close()
+        return self.has_begun.is_set()
+
+
+async def _unserved(_: str, __: asyncio.StreamReader, ___: asyncio.StreamWriter) -> None:
+    """Nobody comes so far."""
+
+
+@pytest.fixture
+async def counting() -> AsyncIterator[CountingDoor]:
+    made = CountingDoor()
+    yield made
+    await made.door.close()
+
+
+async def test_flood_of_one_address_costs_few_handshakes(counting: CountingDoor) -> None:
+    """Another address, such as a kubelet's, is served meanwhile; the flooding one again once it has stopped."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while loop.time() < began + 1.0:
+        (await counting.called_from(STRANGER)).close()
+    assert counting.begun <= AT_ONCE + HANDSHAKES * (loop.time() - began) + 1
+    assert await counting.serves(KUBELET)
+    await asyncio.sleep((PER_ADDRESS + 1) / HANDSHAKES)
+    assert await counting.serves(STRANGER)
+
+
+async def test_addresses_of_the_past_are_forgotten(counting: CountingDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door_module, "_REMEMBERED", 3)
+    for number in range(2, 12):
+        assert await counting.serves(f"127.0.0.{number}")
+        await asyncio.sleep(2 / HANDSHAKES)
+    assert len(counting.door._spent_until) <= 3
+
+
+async def test_silent_crowd_of_many_addresses_displaces_itself(tmp_path: Path) -> None:
+    """A caller that is slow to begin keeps its place: the oldest of the address with the most goes."""
+    async with secured_pod(tmp_path) as pod:
+
+        async def called_from(source: str) -> Streams:
+            return Streams(*await asyncio.open_connection("127.0.0.1", pod.api.port, local_addr=(source, 0)))
+
+        slow = await called_from(KUBELET)
+        crowd = [await called_from(f"127.0.0.{2 + number // PER_ADDRESS}") for number in range(UNPROVEN + PER_ADDRESS)]
+        async with asyncio.timeout(5):
+            await slow.writer.start_tls(stranger())
+            assert (await slow.ask("GET", "/healthz", b"")).status == 200
+        for each in (slow, *crowd):
+            each.close()

@@ -1,0 +1,87 @@
+"""A kubelet's probe is answered whatever a crowd of strangers does: real sockets, opened while the server is busy."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
+
+import pytest
+
+from protocol.runtime.explaining.probe_server import MOST_CONNECTIONS, PER_PEER, Answer, listening
+
+PROBE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+KUBELET, STRANGER = "127.0.0.1", "127.0.0.2"
+CROWD = 90
+"""Fewer than the kernel keeps waiting for one listener."""
+
+
+@pytest.fixture
+def open_sockets() -> Iterator[ExitStack]:
+    """Closes what a test has opened."""
+    with ExitStack() as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def probed() -> AsyncIterator[int]:
+    async with listening("0.0.0.0", 0, {"/healthz": lambda _: Answer(b"ok\n")}) as port:
+        yield port
+
+
+def connected(opened: ExitStack, port: int, source: str, said: bytes = b"") -> socket.socket:
+    """A connection whose first bytes wait for the server, which has had no turn yet."""
+    made = opened.enter_context(socket.create_connection((KUBELET, port), 5, (source, 0)))
+    made.sendall(said)
+    made.setblocking(False)
+    return made
+
+
+async def answer(connection: socket.socket) -> bytes:
+    """What the server says; empty if it cuts the connection."""
+    try:
+        async with asyncio.timeout(5):
+            return await asyncio.get_running_loop().sock_recv(connection, 100)
+    except ConnectionResetError:
+        return b""
+
+
+@pytest.mark.parametrize("source", [STRANGER, KUBELET], ids=["another address", "the kubelet's address"])
+async def test_probe_outlasts_a_crowd(open_sockets: ExitStack, source: str) -> None:
+    """All have connected before the server looks: the probe has been sent, so it is answered before it is displaced."""
+    async with probed() as port:
+        probe = connected(open_sockets, port, KUBELET, PROBE)
+        for _ in range(CROWD):
+            connected(open_sockets, port, source)
+        assert (await answer(probe)).startswith(b"HTTP/1.1 200")
+
+
+async def test_slow_probe_outlasts_a_crowd_elsewhere(open_sockets: ExitStack) -> None:
+    """A kubelet on a busy node is slow to send; strangers at one address displace each other."""
+    async with probed() as port:
+        probe = connected(open_sockets, port, KUBELET)
+        for _ in range(2 * MOST_CONNECTIONS):
+            connected(open_sockets, port, STRANGER)
+            await asyncio.sleep(0.001)
+        probe.sendall(PROBE)
+        assert (await answer(probe)).startswith(b"HTTP/1.1 200")
+
+
+async def test_slow_probe_outlasts_many_addresses(open_sockets: ExitStack) -> None:
+    """When all places are taken, the address with the most connections loses its oldest."""
+    async with probed() as port:
+        probe = connected(open_sockets, port, KUBELET)
+        for number in range(MOST_CONNECTIONS):
+            connected(open_sockets, port, f"127.0.0.{2 + number // 2}")
+            await asyncio.sleep(0.001)
+        probe.sendall(PROBE)
+        assert (await answer(probe)).startswith(b"HTTP/1.1 200")
+
+
+async def test_newest_of_an_address_have_its_places(open_sockets: ExitStack) -> None:
+    async with probed() as port:
+        crowd = [connected(open_sockets, port, STRANGER) for _ in range(PER_PEER + 1)]
+        assert await answer(crowd[0]) == b""
+        crowd[1].sendall(PROBE)
+        assert (await answer(crowd[1])).startswith(b"HTTP/1.1 200")
