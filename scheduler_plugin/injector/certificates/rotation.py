@@ -6,6 +6,7 @@ Rules that hold here:
   theirs once at start. In the second it signs. In the third it is only trusted, until what it signed has ended.
 - The next authority is made when the first third of the newest one is over. So there are two or three at any time.
 - A certificate is renewed when two thirds of its life are over. It lives no longer than a third of an authority.
+- What a clock that was ahead has made is valid for nobody yet: another is made beside it, and takes its place.
 - Only where no authority has been announced long enough, at the very start or after years of absence, one signs early.
 """
 
@@ -17,6 +18,8 @@ from typing import Final
 
 ANNOUNCED: Final = 1 / 3
 RENEWED: Final = 2 / 3
+SKEW: Final = 3600.0
+"""So many seconds before it was made a certificate is valid already (``issuing.SKEW``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,10 @@ class Life:
         """Which part of it is over; below 0 for one that a clock ahead of ours has made."""
         return (now - self.made) / max(self.end - self.made, 1.0)
 
+    def is_ahead(self, now: float) -> bool:
+        """Whether it is not valid yet, because a clock that was ahead has made it."""
+        return now < self.made - SKEW
+
     def is_valid(self, now: float) -> bool:
         """Whether it has not ended."""
         return now < self.end
@@ -37,7 +44,7 @@ class Life:
 
 def needs_authority(known: Sequence[Life], now: float) -> bool:
     """Whether another authority is to be made."""
-    valid = [each for each in known if each.is_valid(now)]
+    valid = [each for each in known if each.is_valid(now) and not each.is_ahead(now)]
     return not valid or max(valid, key=lambda each: each.made).over(now) >= ANNOUNCED
 
 
@@ -50,7 +57,7 @@ def signer(known: Sequence[Life], now: float) -> int:
 
 def is_due(certificate: Life, now: float) -> bool:
     """Whether a certificate is to be renewed."""
-    return certificate.over(now) >= RENEWED
+    return certificate.over(now) >= RENEWED or certificate.is_ahead(now)
 
 
 def longest_pause(life: float) -> float:

@@ -33,6 +33,16 @@ def test_an_authority_signs_in_the_second_third_of_its_life() -> None:
     assert [signer([second, first], now) for now in (3.0, 5.9, 6.0, 8.9, 9.0)] == [1, 1, 0, 0, 0]
 
 
+def test_what_is_valid_only_tomorrow_is_replaced() -> None:
+    """A clock that was a month ahead made an authority and certificates that nobody trusts before then."""
+    ahead = Life(30 * 86_400.0, 30 * 86_400.0 + AUTHORITY)
+    assert needs_authority([ahead], 0.0)
+    assert is_due(Life(30 * 86_400.0, 31 * 86_400.0), 0.0)
+    now = Life(0.0, AUTHORITY)
+    assert not needs_authority([ahead, now], 0.0)
+    assert signer([ahead, now], 0.0) == 1
+
+
 def test_a_certificate_is_renewed_after_two_thirds() -> None:
     assert [is_due(Life(0.0, 90.0), now) for now in (-5.0, 0.0, 59.0, 60.0, 91.0)] == [False, False, False, True, True]
     assert [longest_pause(life) for life in (10.0, 240.0, 90 * 86_400.0)] == [1.0, 10.0, 10.0]
