@@ -127,7 +127,8 @@ class VmRecommender:
     async def _vertical(self, vpa: JsonObject, found: list[VmUse], killed_at: Bytes | None) -> None:
         if not any(each.amounts for each in found):
             return
-        history, now = decode_history(_kept(vpa), HISTORY), self._context.clock.wall()
+        now = self._context.clock.wall()
+        history = decode_history(_kept(vpa), HISTORY, now=now)
         after = observed(history, VM_CONTAINER, [each.amounts for each in found], now)
         if killed_at is not None:
             after = ran_out_of_memory(after, VM_CONTAINER, killed_at, now)

@@ -107,6 +107,7 @@ def read_member(
     conditions = [
         text(each, "status") for each in items(vm, "status", "conditions") if text(each, "type") == "Available"
     ]
+    draining, misdated = _draining(vm, wall)
     return Member(
         name=name_of(vm).name,
         uid=uid_of(vm),
@@ -118,7 +119,8 @@ def read_member(
         node=text(vm, "status", "node"),
         available=conditions == ["True"],
         leaving=is_leaving(vm),
-        draining=_draining(vm, wall),
+        draining=draining,
+        misdated=misdated,
         listed=uid_of(vm) in listed,
         database=look.state,
         silent=look.silent,
@@ -142,10 +144,13 @@ def source_of(vm: JsonObject) -> str:
     return next((word.partition("=")[2] for word in words if word.startswith(f"{KERNEL_PRIMARY}=")), "")
 
 
-def _draining(vm: JsonObject, wall: float) -> Seconds | None:
-    """For how long the VM has been about to leave; a mark that cannot be read, or lies ahead, counts as set now."""
+def _draining(vm: JsonObject, wall: float) -> tuple[Seconds | None, bool]:
+    """For how long the VM has been about to leave, and whether its mark has no time that has come.
+
+    Such a mark counts as set now, until it is set again.
+    """
     mark = annotations_of(vm).get(ANNOTATION_DRAINING)
     if mark is None:
-        return None
+        return None, False
     since = parse_timestamp(mark)
-    return Seconds(0.0 if since is None else max(0.0, wall - since))
+    return (Seconds(0.0), True) if since is None or since > wall else (Seconds(wall - since), False)

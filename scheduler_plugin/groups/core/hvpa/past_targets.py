@@ -65,7 +65,7 @@ def _counts(memory: Memory, workload: Workload, now: datetime) -> tuple[PastRepl
     same = next((each for each in memory.counts if each.replicas == workload.replicas), None)
     entries = [*larger, same or PastReplicas(now, workload.replicas)]
     ended = [later.since for later in entries[1:]]
-    recent = [each for each, end in zip(entries, ended, strict=False) if now - end < RISES_WITHIN]
+    recent = [each for each, end in zip(entries, ended, strict=False) if timedelta(0) <= now - end < RISES_WITHIN]
     return (*recent[: MOST_COUNTS - 1], entries[-1])
 
 

@@ -8,7 +8,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from math import isfinite
+from math import inf, isfinite
 from typing import Final
 
 from protocol.kubernetes.objects import Json, JsonObject, child, items, text
@@ -16,6 +16,7 @@ from protocol.kubernetes.timestamps import micro_timestamp, parse_timestamp
 from scheduler_plugin.groups.core.recommender.horizontal import Desires
 from scheduler_plugin.groups.core.recommender.usage_histogram import UsageHistogram
 from scheduler_plugin.groups.core.recommender.vertical import (
+    DAY,
     ContainerHistory,
     History,
     VerticalRules,
@@ -53,16 +54,24 @@ def _weights(histogram: UsageHistogram, at: float) -> Json:
     return {"totalWeight": float(f"{histogram.total(at):.9g}"), "bucketWeights": histogram.checkpoint()}
 
 
-def decode_history(found: JsonObject, field: str, rules: VerticalRules | None = None) -> dict[str, ContainerHistory]:
-    """What ``encode_history`` wrote to ``field`` of ``found``."""
-    decoded = {text(each, "containerName"): _decoded(each, rules or VerticalRules()) for each in items(found, field)}
+def decode_history(
+    found: JsonObject, field: str, rules: VerticalRules | None = None, now: float = inf
+) -> dict[str, ContainerHistory]:
+    """What ``encode_history`` wrote to ``field`` of ``found``.
+
+    What was seen by a clock that was ahead counts as seen ``now``; else nothing would be learned until then.
+    """
+    rules = rules or VerticalRules()
+    decoded = {text(each, "containerName"): _decoded(each, rules, now) for each in items(found, field)}
     return {name: history for name, history in decoded.items() if name and history is not None}
 
 
-def _decoded(found: JsonObject, rules: VerticalRules) -> ContainerHistory | None:
+def _decoded(found: JsonObject, rules: VerticalRules, now: float) -> ContainerHistory | None:
     since, until = (parse_timestamp(found.get(name)) for name in ("firstSampleTime", "lastSampleTime"))
     if since is None or until is None or until < since:
         return None
+    since, until = min(since, now), min(until, now)
+    peak_until = parse_timestamp(child(found, "memoryPeak").get("until")) or 0.0
     empty = no_history(until, rules)
     return ContainerHistory(
         _restored(empty.cpu, child(found, "cpu"), until),
@@ -71,7 +80,7 @@ def _decoded(found: JsonObject, rules: VerticalRules) -> ContainerHistory | None
         until,
         int(_number(found.get("samples"))),
         _number(child(found, "memoryPeak").get("bytes")),
-        parse_timestamp(child(found, "memoryPeak").get("until")) or 0.0,
+        min(peak_until, until + DAY),
     )
 
 

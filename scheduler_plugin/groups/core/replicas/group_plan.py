@@ -5,6 +5,7 @@
 - First to leave: those that follow another address than the primary's, then those that do not serve, then those with
   the fewest sessions, then the newest. One that drains counts as gone, and returns before another one is made.
 - A name that another object has is not used.
+- A mark that lies ahead proves nothing: it is set again, and its time counts from then on.
 """
 
 from __future__ import annotations
@@ -104,6 +105,8 @@ def _settled(spec: GroupSpec, replicas: Sequence[Member], primary: Member | None
     going = {each.member.name: each.because for each in todo.drain}
     reasons = hindrances([each for each in replicas if each.name not in going], primary, spec) | going
     staying = {each.name for each in todo.stay}
+    misdated = [each for each in replicas if each.misdated and not each.leaving and each.name not in staying]
+    marked = (*todo.drain, *(Reasoned(each, "its mark had no time that has come") for each in misdated))
     drains = [
         (each, drain(each, each.draining, spec))
         for each in replicas
@@ -113,7 +116,7 @@ def _settled(spec: GroupSpec, replicas: Sequence[Member], primary: Member | None
     return GroupPlan(
         create=todo.create,
         stay=todo.stay,
-        drain=todo.drain,
+        drain=marked,
         serving=tuple(each for each in replicas if not reasons[each.name]),
         delete=tuple(Reasoned(each, found.because) for each, found in drains if found.done),
         held_back=tuple(Reasoned(each, reasons[each.name]) for each in replicas if reasons[each.name]),

@@ -74,7 +74,8 @@ class Member:
 
     ``source`` is the address that a replica streams from. ``address`` is where clients reach it, empty before it has
     one. ``available``: its database accepts connections. ``leaving``: its deletion has begun. ``draining`` is since
-    when it has been about to leave, None where it stays. ``listed``: the read endpoint has it now. ``database`` is
+    when it has been about to leave, None where it stays; ``misdated``: its mark cannot say so, because it lies ahead or
+    cannot be read. ``listed``: the read endpoint has it now. ``database`` is
     None where it cannot be asked at the moment; ``silent`` is for how long that has been so, None where it answered.
     ``busy_cores`` is how many of its CPUs were busy over the window of ``Scaling``; None where that is not known.
     """
@@ -90,6 +91,7 @@ class Member:
     available: bool = False
     leaving: bool = False
     draining: Seconds | None = None
+    misdated: bool = False
     listed: bool = False
     database: DatabaseState | None = None
     silent: Seconds | None = None

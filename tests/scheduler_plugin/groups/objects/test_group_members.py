@@ -109,8 +109,9 @@ def test_a_mark_says_for_how_long_a_member_has_been_leaving() -> None:
         vm = found()
         vm["metadata"] = {**child(vm, "metadata"), "annotations": {"autoscaling.neon.tech/draining-since": mark}}
         member = read(vm)
-        ages.append(member.draining if member is not None else None)
-    assert ages == [Seconds(40.0), Seconds(0.0), Seconds(0.0)]
+        assert member is not None
+        ages.append((member.draining, member.misdated))
+    assert ages == [(Seconds(40.0), False), (Seconds(0.0), True), (Seconds(0.0), True)]
 
 
 def test_a_vm_of_the_group_under_another_name_is_no_member() -> None:

@@ -6,6 +6,8 @@ import pytest
 
 from protocol.kubernetes.objects import Json, text, whole
 from protocol.kubernetes.resources import ENDPOINT_SLICES, EVENTS, SERVICES, VIRTUAL_MACHINES, VM_GROUPS
+from protocol.kubernetes.timestamps import timestamp
+from protocol.names import ANNOTATION_DRAINING
 from scheduler_plugin.groups.core.replicas.members import DatabaseState
 from tests.scheduler_plugin.groups.objects.sample_group import GUEST
 from tests.scheduler_plugin.groups.program.cluster import Connection, condition_of, decoded
@@ -66,6 +68,21 @@ async def test_a_replica_that_leaves_is_drained_before_it_goes() -> None:
         notes = [str(event["message"]) for event in await run.cluster.every(EVENTS)]
         assert "VM shop-replica-1 leaves: 2 replicas are more than the 1 that are wanted" in notes
         assert "VM shop-replica-1 is deleted: it has no session left" in notes
+
+
+async def test_a_replica_marked_by_a_clock_ahead_leaves() -> None:
+    """Its mark lay a month ahead, and so it had been draining for no time at all until then."""
+    async with story() as run:
+        await run.start()
+        await run.create(drain={"gracePeriod": "5s"})
+        await run.pass_time(6)
+        run.databases.said["shop-replica-1"] = with_sessions(2)
+        ahead = timestamp(run.clock.wall() + 30 * 86_400)
+        mark: Json = {"metadata": {"annotations": {ANNOTATION_DRAINING: ahead}}}
+        await run.cluster.patch(VM_GROUPS, "shop", {"spec": {"replicas": 1}})
+        await run.cluster.patch(VIRTUAL_MACHINES, "shop-replica-1", mark)
+        await run.pass_time(15)
+        assert await run.vms() == {"primary": "primary", "replica-0": "replica"}
 
 
 async def test_a_replica_that_is_wanted_again_returns_instead_of_a_new_one() -> None:

@@ -180,3 +180,11 @@ def test_without_a_vpa_its_targets_are_remembered() -> None:
     assert described(memory, "app", "cpu", 2) == (1, 4)
     assert described(memory, "app", "memory", 3) == (3, 4)
     assert described(Memory(), "app", "cpu", 3) == (3, 3)
+
+
+def test_counts_of_tomorrow_are_forgotten() -> None:
+    """A count that ended at a time ahead proves nothing: it spoke of a target for as long as it lay ahead."""
+    ahead = NOON + timedelta(days=30)
+    memory = Memory(counts=(PastReplicas(ahead, 9), PastReplicas(ahead, 4)))
+    after = remembered(memory, SPEC, running(4), wanted(), NOON)
+    assert [each.replicas for each in after.counts] == [4]

@@ -172,6 +172,20 @@ def test_a_checkpoint_is_small_and_recommends_the_same() -> None:
     assert recommended(again, 3) == recommended(still, 3)
 
 
+def test_a_checkpoint_of_tomorrow_learns_from_today() -> None:
+    """A clock that was a month ahead kept a recommendation as it was for that month."""
+    ahead = observed({}, "app", [used(9000, 9000)], T0 + 30 * DAY)
+    restored: History = decode_history({"recommender": encode_history(ahead)}, "recommender", now=T0)
+    assert (restored["app"].since, restored["app"].until, restored["app"].peak_until) == (T0, T0, T0 + DAY)
+    for hour in range(24 * 7):
+        restored = observed(restored, "app", [used(100, 100)], T0 + 3600.0 * hour)
+    said = recommended(restored, 1, PLAIN)
+    assert said is not None
+    (row,) = said.containers
+    assert row.target.cpu is not None
+    assert row.target.cpu.value < 200
+
+
 @pytest.mark.parametrize(
     "found",
     [

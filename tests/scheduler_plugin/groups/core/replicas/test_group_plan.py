@@ -145,3 +145,18 @@ def test_the_primary_and_the_replicas_of_a_group_are_told_apart() -> None:
     members = [replica(3), PRIMARY, replica(1)]
     assert (primary_of(members), [each.ordinal for each in replicas_of(members)]) == (PRIMARY, [1, 3])
     assert Role.REPLICA.value == "replica"
+
+
+def test_a_mark_of_tomorrow_is_set_again() -> None:
+    """A replica whose mark lay ahead had been draining for no time at all, for as long as it lay ahead."""
+    misdated = replica(1, draining=Seconds(0.0), misdated=True)
+    plan = plan_group(replace(SHOP, replicas=1), [PRIMARY, replica(0), misdated], had_primary=True)
+    assert [(each.member.name, each.because) for each in plan.drain] == [
+        ("shop-replica-1", "its mark had no time that has come")
+    ]
+    wanted = plan_group(replace(SHOP, replicas=2), [PRIMARY, replica(0), misdated], had_primary=True)
+    assert ([each.name for each in wanted.stay], wanted.drain) == (["shop-replica-1"], ())
+    leaving = plan_group(
+        replace(SHOP, replicas=1), [PRIMARY, replica(0), replace(misdated, leaving=True)], had_primary=True
+    )
+    assert leaving.drain == ()
