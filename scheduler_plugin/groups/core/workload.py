@@ -86,10 +86,15 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """A container that was killed for want of memory, and when (an aware time)."""
+    """A container that was killed for want of memory: when last (an aware time), and when last in each pod."""
 
     container: str
     at: datetime
+    by_pod: tuple[datetime, ...] = ()
+
+    def pods_since(self, begin: datetime) -> int:
+        """In how many pods it was killed after ``begin``."""
+        return sum(at > begin for at in self.by_pod or (self.at,))
 
 
 @dataclass(frozen=True, slots=True)

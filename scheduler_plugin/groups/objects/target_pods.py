@@ -93,10 +93,11 @@ def with_defaults(template: Workload, running: Iterable[Container]) -> Workload:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A container that was killed for want of memory; ``at`` in seconds since 1970."""
+    """A container of a pod that was killed for want of memory; ``at`` in seconds since 1970."""
 
     container: str
     at: float
+    pod: str = ""
 
 
 def killed_in(pod: JsonObject) -> Iterator[Killed]:
@@ -106,4 +107,4 @@ def killed_in(pod: JsonObject) -> Iterator[Killed]:
             ended = child(each, state, "terminated")
             at = parse_timestamp(ended.get("finishedAt"))
             if text(ended, "reason") == OUT_OF_MEMORY and at is not None:
-                yield Killed(text(each, "name"), at)
+                yield Killed(text(each, "name"), at, text(pod, "metadata", "name"))

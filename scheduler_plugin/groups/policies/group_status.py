@@ -84,7 +84,10 @@ def conditions(group: JsonObject, arrangement: Arrangement, ruling: Ruling) -> l
         condition(group, ABLE, "True", "TargetFound", f"scales {arrangement.target}"),
         condition(group, ACTIVE, *active),
         condition(group, LIMITED, *limited),
-        *(condition(group, kind, "True", reason, message) for kind, reason, message in arrangement.remarks),
+        *(
+            condition(group, kind, "True", reason, message)
+            for kind, reason, message in (*arrangement.remarks, *ruling.remarks)
+        ),
         *(each for each in items(group, "status", "conditions") if text(each, "type") in _kept_conditions(arrangement)),
     ]
 

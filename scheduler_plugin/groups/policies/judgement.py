@@ -114,7 +114,7 @@ def _ruled(policy: GroupPolicy, facts: Facts, found: Found, now: datetime) -> Ju
         return Judgement(as_it_was, found.upkeep, inbox=inbox(policy.kind, facts, found), sizes=sizes)
     # Where pods are resized in place, what they have and the template lacks may be what the group gave them.
     usual = found.template if found.arrangement.in_place else with_defaults(found.template, facts.running)
-    workload = Decision(containers=sizes).applied(_with_kills(usual, facts.killed, status))
+    workload = Decision(containers=sizes).applied(_with_kills(usual, facts.killed, status, now))
     try:
         ruling = policy.rule(Situation(facts.group, found.target, workload, facts.hpa, facts.vpa, now))
     except InvalidSpecError as error:
@@ -122,14 +122,23 @@ def _ruled(policy: GroupPolicy, facts: Facts, found: Found, now: datetime) -> Ju
     return _written(policy, facts, found, _Ruled(ruling, sizes, workload), now)
 
 
-def _with_kills(workload: Workload, killed: Iterable[Killed], status: JsonObject) -> Workload:
-    """With the last kill of each container for want of memory that came after sizes were last changed."""
+def _with_kills(workload: Workload, killed: Iterable[Killed], status: JsonObject, now: datetime) -> Workload:
+    """With the kills of each container for want of memory that came after sizes were last changed.
+
+    A time of sizing that lies ahead is another clock's: every kill may have come after it.
+    """
     sized = parse_timestamp(status.get(SIZED)) or 0.0
-    last: dict[str, float] = {}
+    sized = sized if sized <= now.timestamp() else 0.0
+    last: dict[str, dict[str, float]] = {}
     for each in killed:
-        if each.at > max(sized, last.get(each.container, 0.0)) and workload.container(each.container) is not None:
-            last[each.container] = each.at
-    found = (OutOfMemory(name, datetime.fromtimestamp(at, UTC)) for name, at in sorted(last.items()))
+        if each.at > sized and workload.container(each.container) is not None:
+            pods = last.setdefault(each.container, {})
+            pods[each.pod] = max(each.at, pods.get(each.pod, 0.0))
+    found = (
+        OutOfMemory(name, max(times), tuple(times))
+        for name, pods in sorted(last.items())
+        if (times := sorted(datetime.fromtimestamp(at, UTC) for at in pods.values()))
+    )
     return replace(workload, out_of_memory=tuple(found))
 
 

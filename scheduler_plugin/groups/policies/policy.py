@@ -79,7 +79,8 @@ class Ruling:
     ``status`` is its part of the status, memory included; ``unwritten`` is that part where nothing of the decision
     can be written, because sizes come in steps; None: the same. ``hpa`` are fields of the HPA's spec that it sets,
     ``new_hpa`` is one to be made; ``drops_hpa``: one of the group's own is to go. ``annotations`` are the target's;
-    None removes one. ``waits_for`` says which recommendation is missing, empty where none is.
+    None removes one. ``waits_for`` says which recommendation is missing, empty where none is. ``remarks`` are
+    conditions that hold now: type, reason and message.
     """
 
     decision: Decision
@@ -90,6 +91,7 @@ class Ruling:
     drops_hpa: bool = False
     annotations: Mapping[str, str | None] = field(default_factory=dict)
     waits_for: str = ""
+    remarks: tuple[tuple[str, str, str], ...] = ()
 
 
 class GroupPolicy(Protocol):

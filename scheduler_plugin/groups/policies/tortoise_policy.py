@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from protocol.floors import Floor, decode_floor, encode_floor
 from protocol.kubernetes.objects import JsonObject, annotations_of, child, name_of
@@ -13,7 +14,7 @@ from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision, decide
 from scheduler_plugin.groups.core.tortoise.floor import renewed, wanted_floor
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Seen
-from scheduler_plugin.groups.core.workload import Decision, VerticalRecommendation
+from scheduler_plugin.groups.core.workload import Decision, VerticalRecommendation, Workload
 from scheduler_plugin.groups.objects.targets import InvalidTargetError, read_reference
 from scheduler_plugin.groups.objects.tortoise.managed_hpa import (
     metrics_missing_since,
@@ -75,7 +76,7 @@ class TortoisePolicy:
         vertical, missing = _recommended(situation)
         seen = Seen(autoscaler, vertical, None if hpa is None else metrics_missing_since(hpa))
         memory = read_memory(status, configuration)
-        decided, after = decide(found.spec, situation.workload, seen, memory, situation.now)
+        decided, after = decide(found.spec, _reported(situation), seen, memory, situation.now)
         changes = decided.autoscaler is not None and decided.autoscaler != autoscaler
         return Ruling(
             decided.decision,
@@ -84,6 +85,7 @@ class TortoisePolicy:
             new_hpa=_new_hpa(found, decided) if hpa is None else None,
             drops_hpa=decided.autoscaler is None and found.spec.autoscaler is None,
             waits_for=missing,
+            remarks=(("OutOfMemory", "NotAnswered", "; ".join(decided.unanswered)),) if decided.unanswered else (),
         )
 
     def _floored(self, found: Tortoise, situation: Situation) -> Ruling:
@@ -104,6 +106,12 @@ def _remarks(found: Tortoise) -> Iterator[tuple[str, str, str]]:
     """What people should know although nothing is wrong with the object."""
     if ignored := found.spec.configuration.ignored:
         yield "ConfigurationIgnored", "NoEffect", f"the global configuration has {', '.join(ignored)}: no effect here"
+
+
+def _reported(situation: Situation) -> Workload:
+    """The workload; where its controller has never reported a status, all replicas count as ready."""
+    workload = situation.workload
+    return workload if child(situation.target, "status") else replace(workload, ready=workload.replicas)
 
 
 def _reference(found: Tortoise) -> dict[str, object]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from scheduler_plugin.groups.core.tortoise import horizontal, vertical
+from scheduler_plugin.groups.core.tortoise import horizontal, kills, vertical
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler
 from scheduler_plugin.groups.core.tortoise.container_size import Numbers
 from scheduler_plugin.groups.core.tortoise.phases import (
@@ -21,7 +21,6 @@ from scheduler_plugin.groups.core.tortoise.phases import (
     Mode,
     Phase,
     is_missing,
-    is_within,
     next_phase,
     resource_phases,
 )
@@ -37,13 +36,15 @@ class TortoiseDecision:
     """What to write: the containers of ``decision``, and the HPA as ``autoscaler`` says (None: there should be none).
 
     ``autoscaler`` equals what was seen where nothing is to change. ``proposed`` is the HPA, and ``sizes`` the requests,
-    without waiting and without regard to the mode: the recommendations of the status.
+    without waiting and without regard to the mode: the recommendations of the status. ``unanswered`` are sentences
+    about containers that run out of memory and get no more.
     """
 
     decision: Decision
     autoscaler: Autoscaler | None
     proposed: Autoscaler | None
     sizes: tuple[Container, ...]
+    unanswered: tuple[str, ...] = ()
 
 
 def decide(
@@ -58,11 +59,12 @@ def decide(
     containers, kept, after = vertical.written(changes, memory, now)
     because = (_because(each) for each in changes if each.sized.size != each.request.value)
     explanation = (*_unheard(spec, memory), f"{_phase(memory)}{_range(proposed)}", *because)
+    leaks = tuple(kills.unanswered(spec, workload, memory, now))
     if spec.mode is Mode.OFF:
         dry = Decision(kept=tuple(_dry(changes, seen.autoscaler, found)), explanation=explanation)
-        return TortoiseDecision(dry, seen.autoscaler, proposed, _sizes(changes)), memory
+        return TortoiseDecision(dry, seen.autoscaler, proposed, _sizes(changes), leaks), memory
     decision = Decision(containers=containers, kept=tuple(kept), explanation=explanation)
-    return TortoiseDecision(decision, found, proposed, _sizes(changes)), after
+    return TortoiseDecision(decision, found, proposed, _sizes(changes), leaks), after
 
 
 def _learned(spec: Spec, workload: Workload, seen: Seen, memory: Memory, now: datetime) -> Memory:
@@ -72,18 +74,26 @@ def _learned(spec: Spec, workload: Workload, seen: Seen, memory: Memory, now: da
     is_lost = spec.autoscaler is not None and seen.autoscaler is None and spec.policies is None
     policies = memory.policies if is_lost else effective(spec.policies, workload.containers, attached)
     resources = resource_phases(memory.resources, policies, configuration.gathering, now)
-    grace = configuration.emergency_mode_grace_period
-    missing = is_missing(seen.metrics_missing_since, grace, now)
-    killed = any(is_within(each.at, grace, now) for each in workload.out_of_memory)
+    memory = replace(memory, policies=policies, resources=resources).with_blindness(seen.metrics_missing_since, now)
+    missing_since = memory.blind_since or seen.metrics_missing_since
+    missing = is_missing(missing_since, configuration.emergency_mode_grace_period, now)
+    killed = kills.is_emergency(spec, workload, memory, now)
     circumstances = Circumstances(
         spec.mode, bool(horizontal_places(policies)), seen.vertical is not None, missing, killed
     )
     phase = next_phase(memory.phase, [each.state for each in resources.values()], circumstances)
-    memory = replace(memory, policies=policies, resources=resources, phase=phase)
-    memory = replace(memory, replicas=memory.replicas.laid_out(configuration.layout))
-    if phase.learns:
-        memory = memory.with_replicas(workload.replicas, configuration, now).with_recommendation(seen.vertical)
+    memory = replace(memory, phase=phase, replicas=memory.replicas.laid_out(configuration.layout))
+    if phase.learns and _serve(workload):
+        memory = memory.with_replicas(workload.ready, configuration, now).with_recommendation(seen.vertical)
     return memory.with_kills(workload)
+
+
+def _serve(workload: Workload) -> bool:
+    """Whether enough replicas are ready for their number and their use to say what is needed.
+
+    While pods crash, an HPA adds more of them, and what the few others use is no measure.
+    """
+    return workload.ready * 2 >= workload.replicas
 
 
 Numbered = tuple[Autoscaler | None, Autoscaler | None, Memory]

@@ -4,7 +4,7 @@ Rules that hold here:
 
 - A new resource gathers data for a day or a week, counted from when it began to be scaled; then it works.
 - An emergency is asked for, or comes when an HPA lacks its metrics for longer than the grace period, or when a
-  container runs out of memory; it lasts as long as its cause.
+  container runs out of memory and that can be answered (``kills``); it lasts as long as its cause.
 - Nothing is learned during an emergency or on the way back: replicas and sizes say nothing of the need then.
 """
 
@@ -64,7 +64,7 @@ class Circumstances:
     """What decides about a phase beside the past.
 
     ``ready``: there are recommendations to work with. ``metrics_missing``: for longer than the grace period.
-    ``out_of_memory``: a container was killed for want of memory within it, and has got no more since.
+    ``out_of_memory``: containers were killed for want of memory within it, which more replicas or memory can answer.
     """
 
     mode: Mode

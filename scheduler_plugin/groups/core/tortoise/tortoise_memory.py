@@ -55,6 +55,7 @@ class Memory:
     ``recommended`` holds the maxima of what was recommended, by container. ``targets_at``: when target utilisations
     last changed. ``too_many_since``: since when there are too many replicas, or when containers last grew for that.
     ``shrunk_at``: when a container was last lowered. ``stepped_at``: the last step back after an emergency.
+    ``blind_since``: since when the HPA is known to lack metrics, if its own time for that lies ahead.
     """
 
     replicas: ReplicaMemory
@@ -66,6 +67,7 @@ class Memory:
     too_many_since: datetime | None = None
     shrunk_at: datetime | None = None
     stepped_at: datetime | None = None
+    blind_since: datetime | None = None
 
     @classmethod
     def empty(cls, configuration: Configuration) -> Memory:
@@ -75,6 +77,12 @@ class Memory:
     def works(self, place: Place) -> bool:
         """Whether enough is known of that resource to scale it."""
         return place in self.resources and self.resources[place].state is ResourceState.WORKING
+
+    def with_blindness(self, since: datetime | None, now: datetime) -> Memory:
+        """After the HPA lacks metrics ``since`` then (None: it has them). A time that lies ahead counts from now on."""
+        if since is None or since <= now:
+            return replace(self, blind_since=None)
+        return replace(self, blind_since=now if self.blind_since is None else min(self.blind_since, now))
 
     def with_replicas(self, replicas: int, configuration: Configuration, now: datetime) -> Memory:
         """After so many replicas were seen."""

@@ -33,6 +33,7 @@ _TIMES: Final = {
     "tooManyReplicasSince": "too_many_since",
     "requestsLowered": "shrunk_at",
     "steppedBack": "stepped_at",
+    "metricsMissingSince": "blind_since",
 }
 """From ``status.times`` to the memory."""
 

@@ -12,6 +12,7 @@ from protocol.kubernetes.resources import (
 )
 from protocol.kubernetes.timestamps import timestamp
 from tests.scheduler_plugin.groups.program import test_tortoise
+from tests.scheduler_plugin.groups.program.cluster import condition_of
 from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, FOLLOWED, World, world
 from tests.scheduler_plugin.groups.program.test_in_place import HVPA, POD, requests
 from tests.scheduler_plugin.groups.program.test_what_is_wrong import changed
@@ -93,14 +94,21 @@ async def test_kills_of_other_workloads_and_containers_change_nothing() -> None:
         assert (await run.size())[1] == {"cpu": "1", "memory": "1Gi"}
 
 
-async def test_for_a_tortoise_it_is_an_emergency_until_five_minutes_have_passed_without_a_kill() -> None:
+async def of_tortoise(found: test_tortoise.Day, pods: int) -> None:
+    """So many pods, each of which is killed now."""
+    await found.run.cluster.make(SERVICE_ACCOUNTS, "{metadata: {name: default}}")
+    for number in range(pods):
+        pod = POD.replace("NAME", f"web-{number}").replace("app: resource-consumer", "app: web")
+        await found.run.cluster.make(PODS, pod.replace("resource-consumer", "app"))
+    for number in range(pods):
+        await killed(found.run, f"web-{number}", "app")
+
+
+async def test_many_kills_are_an_emergency_for_five_minutes() -> None:
     async with test_tortoise.day() as found:
         await found.needs(16)
-        await found.run.cluster.make(SERVICE_ACCOUNTS, "{metadata: {name: default}}")
-        pod = POD.replace("NAME", "web-1").replace("app: resource-consumer", "app: web")
-        await found.run.cluster.make(PODS, pod.replace("resource-consumer", "app"))
         before = await found.bounds()
-        await killed(found.run, "web-1", "app")
+        await of_tortoise(found, 4)
         assert (before, await found.bounds()) == ((4, 16), (16, 16))
         group = await found.run.cluster.get(TORTOISES, "lovely")
         assert child(group, "status")["tortoisePhase"] == "Emergency"
@@ -110,3 +118,32 @@ async def test_for_a_tortoise_it_is_an_emergency_until_five_minutes_have_passed_
         await found.run.passes(30)
         least, most = await found.bounds()
         assert (4 < least < 16, most) == (True, 16)
+
+
+async def test_one_pod_with_a_leak_is_reported_and_doubles_nothing() -> None:
+    """One pod of eight is killed every four minutes, and no policy scales its memory."""
+    async with test_tortoise.day() as found:
+        await found.needs(16)
+        before = await found.bounds()
+        await of_tortoise(found, 1)
+        for _ in range(5):
+            found.run.clock.jump(240)
+            await killed(found.run, "web-0", "app")
+            group = await found.run.cluster.get(TORTOISES, "lovely")
+            status, reason, message = condition_of(group, "OutOfMemory")
+            assert (status, reason, await found.bounds()) == ("True", "NotAnswered", before)
+            assert message.startswith("app ran out of memory in 1 of 8 pods, last at ")
+        found.run.clock.jump(301)
+        await found.run.passes(15)
+        assert condition_of(await found.run.cluster.get(TORTOISES, "lovely"), "OutOfMemory")[0] == ""
+
+
+async def test_a_size_of_tomorrow_hides_no_kill() -> None:
+    """``lastSized`` was written by a clock that was ahead."""
+    async with world() as run:
+        await begun(run)
+        ahead = timestamp(run.clock.wall() + 86_400)
+        await run.cluster.patch(HVPAS, "sizes", {"status": {"lastSized": ahead}}, "status")
+        await run.recommend("sizes", cpu="1", memory="1100Mi")
+        await killed(run)
+        assert await run.size() == (1, {"cpu": "1", "memory": "1100Mi"})

@@ -205,6 +205,17 @@ async def test_it_manages_its_metrics_and_leaves_all_others() -> None:
         assert await found.bounds() == (4, 16)  # half and twice the replicas of this hour
 
 
+async def test_crash_loops_raise_no_bounds() -> None:
+    """Two of six replicas are ready; the HPA adds more, because their use is high, and they crash as well."""
+    async with day(replicas=6) as found:
+        await found.needs(9.6)
+        before = await found.bounds()
+        status: Json = {"status": {"replicas": 6, "readyReplicas": 2}}
+        await found.run.cluster.patch(DEPLOYMENTS, "web", status, "status")
+        await found.needs(80, 6)
+        assert (before, await found.bounds()) == ((3, 12), (3, 12))
+
+
 async def test_off_writes_nothing_and_says_what_it_would() -> None:
     async with day(updateMode="Off") as found:
         before = len(found.run.cluster.writes())

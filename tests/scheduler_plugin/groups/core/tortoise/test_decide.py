@@ -73,6 +73,24 @@ def test_after_a_day_each_hour_has_the_numbers_of_its_own() -> None:
     assert later.autoscaler == Autoscaler(9, 38, (replace(TARGET, utilisation=75),))  # 10 and 40, a day older
 
 
+def test_crash_loops_are_not_learned_as_need() -> None:
+    """Of six replicas two were ready: maxReplicas went from 12 to 100, and the next healthy day kept that."""
+    memory, hpa = at_work(AUTO), Autoscaler(3, 12, (TARGET,))
+    healthy, memory = decide(AUTO, workload(6, 2), Seen(hpa, recommendation(1)), memory, BEGIN)
+    assert healthy.autoscaler is not None
+    for minutes, replicas in enumerate((6, 12, 24, 48, 100), start=1):
+        crashing = replace(workload(replicas, 2), ready=2)
+        now = BEGIN + timedelta(minutes=minutes)
+        decision, memory = decide(AUTO, crashing, Seen(healthy.autoscaler, recommendation(2)), memory, now)
+        assert decision.autoscaler == healthy.autoscaler
+    assert (healthy.autoscaler.min, healthy.autoscaler.max) == (3, 12)
+
+
+def test_only_ready_replicas_are_learned() -> None:
+    _, memory = decide(AUTO, replace(workload(6, 2), ready=4), Seen(), at_work(AUTO), BEGIN)
+    assert memory.replicas.most.at(BEGIN) == 8
+
+
 def test_a_target_rises_by_five_once_a_day_and_falls_at_once() -> None:
     memory = replace(at_work(AUTO), replicas=Memory.empty(DAILY).replicas)
     hpa, targets = Autoscaler(3, 12, (TARGET,)), []
@@ -231,6 +249,19 @@ def test_missing_metrics_are_an_emergency_after_the_grace_period_until_they_come
         (Phase.EMERGENCY, 12),
         (Phase.BACK_TO_NORMAL, 11),
     ]
+
+
+def test_metrics_missing_since_tomorrow_count_from_now() -> None:
+    """The HPA controller's clock was ahead: the emergency came only once that time had come."""
+    memory, phases = at_work(AUTO), []
+    for minutes, missing in ((0, BEGIN + DAY), (4, BEGIN + DAY), (5, BEGIN + DAY), (6, None)):
+        seen = Seen(Autoscaler(3, 12, (TARGET,)), recommendation(1), missing)
+        _, memory = decide(AUTO, workload(6, 2), seen, memory, BEGIN + timedelta(minutes=minutes))
+        phases.append(memory.phase)
+    assert phases == [Phase.WORKING, Phase.WORKING, Phase.EMERGENCY, Phase.WORKING]
+    assert memory.blind_since is None
+    ahead = replace(memory, blind_since=BEGIN + DAY).with_blindness(BEGIN + DAY, BEGIN)
+    assert ahead.blind_since == BEGIN
 
 
 def test_an_hpa_of_our_own_goes_when_nothing_scales_horizontally() -> None:

@@ -15,7 +15,7 @@ from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision, decid
 from scheduler_plugin.groups.core.tortoise.phases import Mode, Phase
 from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Scaling
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory, Seen, Spec
-from scheduler_plugin.groups.core.workload import Container, OutOfMemory, ResourceList, Workload
+from scheduler_plugin.groups.core.workload import Bounds, Container, OutOfMemory, ResourceList, Workload
 from tests.scheduler_plugin.groups.core.tortoise.cluster_model import BEGIN, CPU, at_work, recommendation
 
 MEMORY: Place = ("app", "memory")
@@ -51,21 +51,71 @@ def test_memory_that_ran_out_grows_at_once_and_nothing_shrinks_until_it_has() ->
     assert memory.phase is Phase.BACK_TO_NORMAL
 
 
-def test_a_kill_that_no_size_answers_is_an_emergency_for_the_grace_period() -> None:
+def in_pods(*minutes: float) -> OutOfMemory:
+    """Kills of the container in so many pods, each so many minutes after the beginning."""
+    times = [BEGIN + timedelta(minutes=each) for each in minutes]
+    return OutOfMemory("app", max(times), tuple(times))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "pods", "is_emergency"),
+    [
+        (20, 1, False),
+        (20, 6, False),
+        (20, 7, True),
+        (6, 2, False),
+        (6, 3, True),
+        (2, 1, False),
+        (2, 2, True),
+        (1, 1, True),
+    ],
+)
+def test_many_kills_are_an_emergency(replicas: int, pods: int, is_emergency: bool) -> None:
+    """Where no size can answer: one pod of twenty with a leak doubled the group for as long as it repeated."""
+    spec = replace(SPEC, policies={CPU: Scaling.HORIZONTAL})
+    here = replace(killed(in_pods(*[0] * pods)), replicas=replicas, ready=replicas)
+    decision, memory = looked(spec, here, at_work(spec))
+    assert (memory.phase is Phase.EMERGENCY) is is_emergency
+    (said,) = decision.unanswered
+    assert said == (
+        f"app ran out of memory in {pods} of {replicas} pods, last at 00:00:00 UTC: "
+        "autoscalingPolicy does not scale its memory"
+    )
+
+
+def test_an_emergency_of_kills_ends_with_the_grace_period() -> None:
     spec = replace(SPEC, policies={CPU: Scaling.HORIZONTAL})
     memory, phases, hpa = at_work(spec), [], HPA
     for minutes in (0, 4, 5, 6):
-        decision, memory = looked(spec, killed(), memory, minutes, hpa)
+        decision, memory = looked(spec, killed(in_pods(0, 0, 0)), memory, minutes, hpa)
         hpa = decision.autoscaler or hpa
-        phases.append(memory.phase)
-        assert decision.decision.containers == ()
-    assert phases == [Phase.EMERGENCY, Phase.EMERGENCY, Phase.BACK_TO_NORMAL, Phase.BACK_TO_NORMAL]
+        phases.append((memory.phase, bool(decision.unanswered)))
+    after = (Phase.BACK_TO_NORMAL, False)
+    assert phases == [(Phase.EMERGENCY, True), (Phase.EMERGENCY, True), after, after]
 
 
-def test_at_the_largest_size_nothing_is_written() -> None:
-    small = replace(SPEC, configuration=Configuration(maximum_memory_request=Bytes(GIGA)))
-    decision, memory = looked(small, killed(), at_work(small, CPU, MEMORY))
-    assert (memory.phase, decision.decision.containers) == (Phase.EMERGENCY, ())
+def test_kills_of_long_ago_are_not_many() -> None:
+    """The status of a pod tells of its last kill for as long as the pod lives."""
+    spec = replace(SPEC, policies={CPU: Scaling.HORIZONTAL})
+    decision, memory = looked(spec, killed(in_pods(0, 0, 0, 60)), at_work(spec), 60)
+    assert (memory.phase, len(decision.unanswered)) == (Phase.WORKING, 1)
+
+
+def test_at_the_largest_size_a_kill_is_only_reported() -> None:
+    for settings, sizes in (
+        (Configuration(maximum_memory_request=Bytes(GIGA)), {}),
+        (Configuration(), {"app": Bounds(most=ResourceList(memory=Bytes(GIGA)))}),
+    ):
+        small = replace(SPEC, configuration=settings, sizes=sizes)
+        decision, memory = looked(small, killed(), at_work(small, CPU, MEMORY))
+        assert (memory.phase, decision.decision.containers) == (Phase.WORKING, ())
+        assert decision.unanswered[0].endswith(f"its memory is at the most that it may have, {Bytes(GIGA)}")
+
+
+def test_memory_that_still_gathers_data_does_not_grow_yet() -> None:
+    decision, memory = looked(SPEC, killed(), at_work(SPEC))
+    assert memory.phase is Phase.PARTLY_WORKING
+    assert decision.unanswered[0].endswith("data is still gathered on its memory")
 
 
 def test_off_raises_no_emergency_and_says_what_it_would_write() -> None:
@@ -83,7 +133,10 @@ def test_before_it_is_known_how_many_replicas_are_many_there_is_no_emergency() -
 def test_a_kill_in_a_container_without_a_size_or_without_a_policy_sizes_nothing() -> None:
     bare = Workload(6, 6, (Container("app", ResourceList(MilliCpu(2000))),), (KILL, OutOfMemory("gone", BEGIN)))
     decision, memory = looked(SPEC, bare, at_work(SPEC))
-    assert (memory.phase, decision.decision.containers) == (Phase.EMERGENCY, ())
+    assert (memory.phase, decision.decision.containers) == (Phase.WORKING, ())
+    assert [each.partition("UTC: ")[2] for each in decision.unanswered] == [
+        "it has neither request nor limit for memory"
+    ] * 2
     assert "gone" not in memory.recommended
 
 

@@ -1,0 +1,69 @@
+"""Which kills for want of memory more replicas, or a larger size, can answer (S3.6).
+
+Rules that hold here:
+
+- A kill is an emergency if the memory of its container is scaled and may still grow: that is about to happen, and
+  until then other replicas take the load.
+- It is one too if it happened in many pods at once: then the load is too much for all of them.
+- Any other, such as the one pod of twenty with a leak, is only reported. More replicas would not help, and would be
+  many for as long as it repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from scheduler_plugin.groups.core.tortoise.phases import is_within
+from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory, Spec
+from scheduler_plugin.groups.core.tortoise.vertical import bounds_of
+from scheduler_plugin.groups.core.workload import Bounds, OutOfMemory, Workload
+
+
+def is_emergency(spec: Spec, workload: Workload, memory: Memory, now: datetime) -> bool:
+    """Whether a recent kill is one that replicas or a size can answer."""
+    return any(
+        not _why_kept(spec, workload, memory, kill) or _are_many(_pods(spec, kill, now), workload.replicas)
+        for kill in _recent(spec, workload, now)
+    )
+
+
+def unanswered(spec: Spec, workload: Workload, memory: Memory, now: datetime) -> Iterator[str]:
+    """A sentence for each container that was killed of late and whose memory does not grow."""
+    for kill in _recent(spec, workload, now):
+        if why := _why_kept(spec, workload, memory, kill):
+            pods = f"{_pods(spec, kill, now)} of {workload.replicas} pods"
+            yield f"{kill.container} ran out of memory in {pods}, last at {kill.at:%H:%M:%S} UTC: {why}"
+
+
+def _recent(spec: Spec, workload: Workload, now: datetime) -> Iterator[OutOfMemory]:
+    grace = spec.configuration.emergency_mode_grace_period
+    return (kill for kill in workload.out_of_memory if is_within(kill.at, grace, now))
+
+
+def _pods(spec: Spec, kill: OutOfMemory, now: datetime) -> int:
+    return kill.pods_since(now - spec.configuration.emergency_mode_grace_period)
+
+
+def _are_many(pods: int, replicas: int) -> bool:
+    """Whether so many pods are more than a third of all, and more than one unless there is only one.
+
+    >>> [_are_many(pods, 20) for pods in (1, 6, 7)], _are_many(1, 1), _are_many(1, 2)
+    ([False, False, True], True, False)
+    """
+    return pods * 3 > replicas and (pods > 1 or replicas <= 1)
+
+
+def _why_kept(spec: Spec, workload: Workload, memory: Memory, kill: OutOfMemory) -> str:
+    """Why the memory of that container does not grow; empty if it may."""
+    container = workload.container(kill.container)
+    size = None if container is None else container.sizes.memory
+    if size is None:
+        return "it has neither request nor limit for memory"
+    if memory.policies.get((kill.container, "memory"), Scaling.OFF) is Scaling.OFF:
+        return "autoscalingPolicy does not scale its memory"
+    if not memory.works((kill.container, "memory")):
+        return "data is still gathered on its memory"
+    _, most = bounds_of(spec.sizes.get(kill.container, Bounds()), spec.configuration.sizes, "memory")
+    return f"its memory is at the most that it may have, {size}" if size.value >= most else ""
