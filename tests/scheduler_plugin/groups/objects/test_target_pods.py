@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from protocol.kubernetes.objects import Json
-from scheduler_plugin.groups.objects.target_pods import Killed, kept_pod, killed_in, selects
+from protocol.units import Bytes, MilliCpu
+from scheduler_plugin.groups.core.workload import Container, ResourceList, Workload
+from scheduler_plugin.groups.objects.target_pods import (
+    Killed,
+    kept_pod,
+    killed_in,
+    running_containers,
+    selects,
+    with_defaults,
+)
 
 NOON = "2026-01-01T12:00:00Z"
 LABELS = {"app": "web", "tier": "front"}
@@ -68,3 +77,21 @@ def test_of_a_pod_only_what_a_group_looks_at_is_kept() -> None:
         "spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "1"}}}]},
         "status": {"phase": "Running", "conditions": [{"type": "PodResizePending"}], "containerStatuses": []},
     }
+
+
+def sized(**amounts: Json) -> Json:
+    return {"spec": {"containers": [{"name": "app", "resources": amounts}, {"name": "sidecar"}]}}
+
+
+def test_what_a_template_leaves_out_comes_from_pods_that_run() -> None:
+    """A LimitRange fills in requests and limits; the largest count, and those of pods that end do not."""
+    pods = [
+        sized(requests={"cpu": "100m"}, limits={"cpu": "500m"}),
+        sized(requests={"cpu": "200m", "memory": "1Gi"}),
+        {**sized(requests={"cpu": "9"}), "status": {"phase": "Failed"}},
+        {**sized(requests={"cpu": "9"}), "metadata": {"deletionTimestamp": NOON}},
+    ]
+    template = Workload(2, 2, (Container("app", ResourceList(memory=Bytes(7))), Container("other")))
+    found = with_defaults(template, running_containers(pods))
+    app = Container("app", ResourceList(MilliCpu(200), Bytes(7)), ResourceList(MilliCpu(500)))
+    assert found == Workload(2, 2, (app, Container("other")))

@@ -235,6 +235,19 @@ async def test_an_hpa_too_large_to_be_remembered_is_left_alone() -> None:
         assert said[:2] == ("False", "AutoscalerTooLarge")
 
 
+async def test_an_hpa_of_its_own_needs_no_record() -> None:
+    async with world(FOLLOWED) as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(TORTOISES, TORTOISE.replace("    horizontalPodAutoscalerName: web\n", ""))
+        await run.cluster.patch(TORTOISES, "lovely", {"status": WORKING}, "status")
+        await run.start()
+        body: Json = {"spec": {"maxReplicas": 99}}
+        await run.cluster.patch(HORIZONTAL_AUTOSCALERS, "tortoise-hpa-lovely", body)
+        await run.passes(30)
+        hpa = await run.cluster.get(HORIZONTAL_AUTOSCALERS, "tortoise-hpa-lovely")
+        assert (child(hpa, "spec")["maxReplicas"], annotations_of(hpa)) == (20, {})
+
+
 async def test_a_record_that_cannot_be_read_is_no_record() -> None:
     async with tortoise() as guest:
         records = ["{", "[]", '{"group": {"kind": "Tortoise"}}']

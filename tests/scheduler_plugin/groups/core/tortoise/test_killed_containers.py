@@ -112,6 +112,12 @@ def test_at_the_largest_size_a_kill_is_only_reported() -> None:
         assert decision.unanswered[0].endswith(f"its memory is at the most that it may have, {Bytes(GIGA)}")
 
 
+def test_in_an_emergency_at_the_largest_size_nothing_is_written() -> None:
+    small = replace(SPEC, configuration=Configuration(maximum_memory_request=Bytes(GIGA)))
+    decision, memory = looked(small, killed(in_pods(0, 0, 0)), at_work(small, CPU, MEMORY))
+    assert (memory.phase, decision.decision.containers) == (Phase.EMERGENCY, ())
+
+
 def test_memory_that_still_gathers_data_does_not_grow_yet() -> None:
     decision, memory = looked(SPEC, killed(), at_work(SPEC))
     assert memory.phase is Phase.PARTLY_WORKING
