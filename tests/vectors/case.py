@@ -4,7 +4,8 @@
 - ``{"groups": [{"id", "cases": [{"desc", "in", "expect", "op"?, "steps"?, ...}]}]}``: the family is the file's name up
   to ``_vectors``; a case is called ``GROUP/NUMBER DESC``.
 
-Keys that only document a case are left out. All others must be read by what answers the case.
+Keys that only document a case or a group are left out. All others must be read by what answers the case; of a group's
+those are ``group.KEY`` of each of its cases.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import msgspec
 from tests.vectors.reading import TrackedMapping, tracked
 
 _DOCUMENTATION: Final = {"id", "group", "desc", "source", "note", "semantics", "tolerance"}
+_OF_GROUPS: Final = {"id", "cases", "origin", "rule", "units", "note", "source"}
+SEMANTICS: Final = frozenset({"both", "seed", "upstream", "recommended"})
 _NAMES: Final = {"in": "input", "expect": "expected"}
 
 
@@ -44,7 +47,7 @@ class Case:
 
     @property
     def input(self) -> Any:
-        """What is given; None where the text says all."""
+        """What is given; None if the text or the steps say all."""
         return self._reads.get("input")
 
     @property
@@ -77,11 +80,21 @@ def load_cases(path: Path) -> list[Case]:
         return [_case(family, str(raw["group"]), str(raw["id"]), raw) for raw in document["vectors"]]
     if isinstance(document.get("groups"), list):
         return [
-            _case(family, str(group["id"]), f"{group['id']}/{number} {raw.get('desc', '')}".strip(), raw)
+            _case(
+                family,
+                str(group["id"]),
+                f"{group['id']}/{number} {raw.get('desc', '')}".strip(),
+                raw | _undocumented(group),
+            )
             for group in document["groups"]
             for number, raw in enumerate(group["cases"], start=1)
         ]
     raise VectorFileError(f'{path}: expected a key "vectors" or "groups" that holds a list')
+
+
+def _undocumented(group: dict[str, Any]) -> dict[str, Any]:
+    """What a group says beside its cases, as parts of each of them."""
+    return {f"group.{key}": value for key, value in group.items() if key not in _OF_GROUPS}
 
 
 def _case(family: str, group: str, name: str, raw: dict[str, Any]) -> Case:

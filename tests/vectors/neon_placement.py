@@ -15,7 +15,8 @@ from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.placement import FITS
 from tests.vectors.case import Case
 from tests.vectors.ledger_fixture import MOST, node_facts, size
-from tests.vectors.registry import Answer, Check, Declined
+from tests.vectors.reading import MissingError
+from tests.vectors.registry import Answer, Check, Declined, chosen
 
 NOW: Final = Instant(0)
 _CALL: Final = re.compile(r"(?P<verb>\w+)\((?P<arguments>[^)]*)\)(?:=(?P<outcome>.*))?")
@@ -37,7 +38,7 @@ def score_of(case: Case) -> object:
         "mem_fraction": of_mem,
         "over_budget": any(each["reserved"] > each["total"] for each in (cpu, mem)),
     }
-    return {name: facts[name] for name in case.expected}
+    return chosen(case, facts, ("score", "over_budget"), ("cpu_fraction", "mem_fraction"))
 
 
 def on_extenders_scale(case: Case) -> object:
@@ -149,12 +150,14 @@ def tentative_reserve(case: Case) -> object:
         "reserved_on": next(iter(pods.held.values()), None),
         "tentative": any(claim.state.value != "bound" for claim in ledger.claims.values()),
     }
-    return {name: facts[name] for name in case.expected}
+    if case.expected.keys().isdisjoint({"reserved", "reserved_once"}):
+        raise MissingError("expected.reserved")
+    return chosen(case, facts, ("tentative",))
 
 
 GROUPS: Final[Mapping[str, Check | Answer]] = {
     "node_score": score_of,
     "extender_score": on_extenders_scale,
-    "extender_bind_proposal": Check(bind_proposal, _bind_expected),
-    "tentative_reserve": tentative_reserve,
+    "extender_bind_proposal": Check(bind_proposal, _bind_expected, needs=("steps",)),
+    "tentative_reserve": Check(tentative_reserve, needs=("steps", "expected")),
 }

@@ -103,4 +103,4 @@ _REQUESTS: Final[Phrases[Callable[[Running], Awaitable[int]]]] = (
 )
 """Phrases that tell a request; the first that matches is used."""
 
-GROUPS: Final[Mapping[str, Check | Answer]] = {"http_status": http_status}
+GROUPS: Final[Mapping[str, Check | Answer]] = {"http_status": Check(http_status, needs=("expected",))}

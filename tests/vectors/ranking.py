@@ -66,14 +66,16 @@ def raw_c_over_t(case: Case) -> float | None:
 def rank_options_of(case: Case) -> dict[str, Any]:
     """Prices of a case become pods: a price of 1 is a pod of so many vCPUs that it costs 1."""
     given = case.input
-    pods = {name: _costs(price) for name, price in given["pod_prices"].items() if price is not None}
+    used = {name for option in given["options"].values() for name in option["pods"]}
+    priced = {name: given["pod_prices"].get(name) for name in used}
+    pods = {name: _costs(price) for name, price in priced.items() if price is not None}
     damper = given.get("stabilization_price")
     config = RankingConfig(
         prices=Prices(cpu=1 / _VCPUS_PER_PRICE, mem_gib=0.0),
         damper=Damper(cpu=_VCPUS_PER_PRICE * (damper_price(DEFAULTS) if damper is None else damper), mem_mib=0),
         preferred_sizes=(PreferredSize(vcpus=given["preferred_cpu"]),),
     )
-    prices = dict(given["node_prices"].items())
+    prices = {group: given["node_prices"].get(group) for group in given["options"]}
     options = [
         Option(
             group,

@@ -1,13 +1,21 @@
 """JSON values that remember which of their parts were read.
 
 - A leaf is a scalar or an empty container. It counts as read once it was taken out of what holds it.
-- Paths are dotted: ``input.segments.0.at``.
+- Paths are dotted: ``input.segments.0.at``. What is read and not there raises ``MissingError`` with its path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
+
+
+class MissingError(KeyError):
+    """A value that is read and is not there; ``path`` tells which."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
 
 
 def tracked(value: Mapping[str, Any]) -> TrackedMapping:
@@ -31,6 +39,8 @@ class TrackedMapping(Mapping[str, Any]):
         self._value, self._path, self._unread = value, path, unread
 
     def __getitem__(self, key: str) -> Any:
+        if key not in self._value:
+            raise MissingError(f"{self._path}{key}")
         return _wrap(self._value[key], f"{self._path}{key}", self._unread)
 
     def __iter__(self) -> Iterator[str]:
@@ -41,6 +51,10 @@ class TrackedMapping(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return repr(self._value)
+
+    def path(self, key: str) -> str:
+        """The path of one of its values."""
+        return f"{self._path}{key}"
 
     def unread(self) -> list[str]:
         """The paths of all leaves below that were not read yet, sorted."""

@@ -3,6 +3,7 @@
 - A family holds a table from group to a function ``Case -> answer``, which is compared with ``case.expected``.
 - Every value of a case must be read while it is answered and compared. One that is not fails the case, because the
   answer would be the same without it; ``Check.ignores`` names the exceptions with their reasons.
+- What a group's cases have must be there: ``Check.needs``, what the answer reads, and what ``ignores`` names exactly.
 - ``declined`` maps a group or a case id to the reason why an upstream rule is deliberately not followed.
 """
 
@@ -14,10 +15,14 @@ from fnmatch import fnmatchcase
 from math import isclose, isnan
 from typing import Any
 
-from tests.vectors.case import Case
-from tests.vectors.reading import plain
+from tests.vectors.case import SEMANTICS, Case
+from tests.vectors.reading import MissingError, TrackedMapping, plain
 
 Answer = Callable[[Case], Any]
+
+
+class UnusedError(ValueError):
+    """A value of a case that the answer has no use for; the message is its path."""
 
 
 class Declined(Exception):  # noqa: N818 - no error: an answer raises it for a case that we deliberately do not follow
@@ -32,12 +37,14 @@ def _as_written(case: Case) -> Any:
 class Check:
     """How one group is answered, and which part of the expected value binds us.
 
-    ``ignores`` maps patterns of paths (``expected.code``) to the reason why these values need not be read.
+    ``ignores`` maps patterns of paths (``expected.code``) to the reason why these values need not be read. ``needs``
+    are the parts that each case has.
     """
 
     answer: Answer
     expected: Callable[[Case], Any] = _as_written
     ignores: Mapping[str, str] = field(default_factory=dict)
+    needs: Sequence[str] = ("input", "expected")
 
 
 @dataclass(frozen=True)
@@ -63,11 +70,29 @@ class Outcome:
         return self.failure is None and self.declined is None
 
 
+def chosen(case: Case, facts: Mapping[str, Any], *sets: Sequence[str]) -> dict[str, Any]:
+    """Those of ``facts`` that the case expects. Raises ``MissingError`` and ``UnusedError``.
+
+    All of the first of ``sets`` must be expected, and of each other one all or none.
+    """
+    expected: TrackedMapping = case.expected
+    for number, names in enumerate(sets):
+        if number == 0 or not expected.keys().isdisjoint(names):
+            for name in names:
+                _ = expected[name]
+    for name in expected:
+        if name not in facts:
+            raise UnusedError(expected.path(name))
+    return {name: facts[name] for name in expected}
+
+
 def run_case(case: Case, families: Mapping[str, Family]) -> Outcome:
-    """Answers one case. An unknown family or group, and an answer that raises, are failures."""
+    """Answers one case. What is unknown, missing or not used, and an answer that raises, are failures."""
     family = families.get(case.family)
     if family is None:
         return Outcome(case, failure=f"unknown family {case.family!r}")
+    if case.semantics not in SEMANTICS:
+        return Outcome(case, failure=f"unknown semantics {case.semantics!r}")
     reason = family.declined.get(case.id) or family.declined.get(case.group)
     if reason:
         return Outcome(case, declined=reason)
@@ -78,17 +103,40 @@ def run_case(case: Case, families: Mapping[str, Family]) -> Outcome:
 
 
 def _checked(case: Case, check: Check) -> Outcome:
+    missing = [part for part in check.needs if part not in case.content]
+    if missing:
+        return Outcome(case, failure=f"the case lacks {', '.join(missing)}")
     try:
         expected, actual = check.expected(case), check.answer(case)
+        _require(case, check)
     except Declined as declined:
         return Outcome(case, declined=str(declined))
     except Exception as error:  # noqa: BLE001 - whatever the code under test raises is this case's failure
-        return Outcome(case, failure=f"raised {type(error).__name__}: {error}")
+        return Outcome(case, failure=_problem(error))
     expected, actual = plain(expected), plain(actual)
     if not same(expected, actual, case.tolerance):
         return Outcome(case, failure=f"expected {expected}, got {actual}")
     unused = [path for path in case.unread() if not any(fnmatchcase(path, ignored) for ignored in check.ignores)]
     return Outcome(case, failure=f"the case does not use {', '.join(unused)}" if unused else None)
+
+
+def _problem(error: Exception) -> str:
+    match error:
+        case MissingError():
+            return f"the case lacks {error.path}"
+        case UnusedError():
+            return f"the case does not use {error}"
+        case _:
+            return f"raised {type(error).__name__}: {error}"
+
+
+def _require(case: Case, check: Check) -> None:
+    """Reads what ``ignores`` names without a wildcard. Raises ``MissingError``."""
+    for path in check.ignores:
+        if "*" not in path:
+            value: Any = case.more
+            for name in path.split("."):
+                value = value[name]
 
 
 def same(expected: Any, actual: Any, tolerance: float) -> bool:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.vectors.__main__ import main, report, run_files
 from tests.vectors.case import Case, VectorFileError, load_cases
 from tests.vectors.families import families
-from tests.vectors.registry import Check, Declined, Family, run_case, same
+from tests.vectors.registry import Check, Declined, Family, chosen, run_case, same
 
 HERE = Path(__file__).parent
 
@@ -39,6 +44,7 @@ def decline(_: Case) -> None:
     raise Declined("not ours")
 
 
+SOME = {"half": 1, "zero": 0, "double": 4, "four": 4}
 MATH = {
     "math": Family(
         "math",
@@ -47,6 +53,8 @@ MATH = {
             "even": Check(lambda c: c.input % 2 == 0, lambda c: c.expected["even"], {"expected.of": "only documents"}),
             "first": lambda c: c.input["values"][0],
             "refused": decline,
+            "some": lambda c: chosen(c, {**SOME, "half": c.input // 2}, ("half", "zero"), ("double", "four")),
+            "text": lambda c: len(c.text),
         },
         {"odd": "evens only"},
     )
@@ -60,7 +68,18 @@ MATH = {
         (case(expected=5), "expected 5, got 4", None),
         (case(given=None), "raised TypeError: unsupported operand type(s) for *: 'NoneType' and 'int'", None),
         (case("even", 2, {"even": True, "of": 2}), None, None),
-        (case("even", 2, {"even": True, "odd": False}), "the case does not use expected.odd", None),
+        (case("even", 2, {"even": True, "of": 2, "odd": False}), "the case does not use expected.odd", None),
+        (case("even", 2, {"even": True}), "the case lacks expected.of", None),
+        (case("even", 2, {"of": 2}), "the case lacks expected.even", None),
+        (case("first", {"numbers": [4]}), "the case lacks input.values", None),
+        (case("some", 2, {"half": 1, "zero": 0}), None, None),
+        (case("some", 2, {"half": 1, "zero": 0, "double": 4, "four": 4}), None, None),
+        (case("some", 2, {"half": 1, "zero": 0, "double": 4}), "the case lacks expected.four", None),
+        (case("some", 2, {"half": 1}), "the case lacks expected.zero", None),
+        (case("some", 2, {"half": 1, "zero": 0, "third": 1}), "the case does not use expected.third", None),
+        (replace(case(), content={"input": 2}), "the case lacks expected", None),
+        (replace(case("text"), content={"expected": 7, "steps": []}), "the case lacks input", None),
+        (replace(case(), semantics="guessed"), "unknown semantics 'guessed'", None),
         (case("first", {"values": [4, 5], "unit": {}}), "the case does not use input.unit, input.values.1", None),
         (case("first", {"values": [4]}), None, None),
         (case("odd"), None, "evens only"),
@@ -122,3 +141,91 @@ def test_a_file_that_is_no_vector_file_is_refused_with_status_2(text: str, tmp_p
 def test_without_files_the_usage_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert (main([]), main(["--help"])) == (2, 0)
     assert "usage: python -m tests.vectors FILE..." in capsys.readouterr().err
+
+
+def failures(path: Path) -> list[str]:
+    return [str(outcome.failure) for outcome in run_files([path]) if not outcome.declined]
+
+
+FAMILIES = ("smoothing", "ranking", "hvpa", "tortoise", "neon")
+Mutation = Callable[[dict[str, Any]], str]
+"""Changes a case, and returns what its failure says."""
+
+
+def unknown_input(case: dict[str, Any]) -> str:
+    name = next(each for each in ("input", "in") if isinstance(case.get(each), dict))
+    case[name] = {**case[name], "phaseOfMoon": 3}
+    return "input.phaseOfMoon"
+
+
+def unknown_part(case: dict[str, Any]) -> str:
+    case["phaseOfMoon"] = {"of": 3}
+    return "phaseOfMoon.of"
+
+
+def unknown_kind(case: dict[str, Any]) -> str:
+    case["op"] = "teleport"
+    return "op"
+
+
+def missing_expectation(case: dict[str, Any]) -> str:
+    del case["expected" if "expected" in case else "expect"]
+    return "expected"
+
+
+def missing_field(case: dict[str, Any]) -> str:
+    found = case["expected" if "expected" in case else "expect"]
+    del found[next(iter(found))]
+    return ""
+
+
+def unknown_field(case: dict[str, Any]) -> str:
+    case["expected" if "expected" in case else "expect"]["phaseOfMoon"] = 3
+    return "phaseOfMoon"
+
+
+def is_object(value: object) -> bool:
+    return isinstance(value, dict) and bool(value)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("mutation", "applies"),
+    [
+        (unknown_input, lambda case: is_object(case.get("input")) or is_object(case.get("in"))),
+        (unknown_part, bool),
+        (unknown_kind, bool),
+        (missing_expectation, lambda case: ("expected" in case or "expect" in case) and "steps" not in case),
+        (missing_field, lambda case: is_object(case.get("expected", case.get("expect"))) and "steps" not in case),
+        (unknown_field, lambda case: is_object(case.get("expected", case.get("expect")))),
+    ],
+)
+def test_mutated_case_fails(family: str, mutation: Mutation, applies: Callable[[Any], bool], tmp_path: Path) -> None:
+    """Each case of each file is changed on its own; what was declined before is left out."""
+    path = HERE / f"{family}_vectors.json"
+    declined = {outcome.case.id for outcome in run_files([path]) if outcome.declined}
+    document = json.loads(path.read_text())
+    groups = document.get("groups", [{"cases": document.get("vectors")}])
+    said: dict[str, str] = {}
+    for group in groups:
+        for number, case in enumerate(group["cases"], start=1):
+            known = case.get("id") or f"{group['id']}/{number} {case.get('desc', '')}".strip()
+            if known not in declined and applies(case):
+                said[f"{known} mutated"] = mutation(case)
+            if "id" in case:
+                case["id"] = f"{known} mutated"
+            elif known not in declined:
+                case["desc"] = f"{case.get('desc', '')} mutated".strip()
+    changed = tmp_path / f"{family}_vectors.json"
+    changed.write_text(json.dumps(document))
+    found = {outcome.case.id: str(outcome.failure or "") for outcome in run_files([changed])}
+    assert {name: found[name] for name, path in said.items() if not found[name] or path not in found[name]} == {}
+
+
+def test_unknown_group_and_unknown_key_of_a_group_fail(tmp_path: Path) -> None:
+    document = json.loads((HERE / "neon_vectors.json").read_text())
+    first = deepcopy(next(group for group in document["groups"] if group["id"] == "version_range"))
+    path = tmp_path / "neon_vectors.json"
+    path.write_text(json.dumps({"groups": [{**first, "id": "tides"}, {**first, "phaseOfMoon": 3}]}))
+    count = len(first["cases"])
+    assert failures(path) == ["unknown group 'tides'"] * count + ["the case does not use group.phaseOfMoon"] * count
