@@ -47,9 +47,9 @@ def test_only_what_is_as_it_was_written_goes_back(found: Json, expected: object)
 
 def test_lists_and_amounts_are_compared_as_the_api_spells_them() -> None:
     """The API writes ``1`` for ``1000m``, and fills in what was left out."""
-    ours = {"metrics": [{"value": "1000m"}], "behavior": None}
+    ours: Json = {"metrics": [{"value": "1000m"}], "behavior": None}
     kept = record({"metrics": [], "behavior": {"a": 1}}, ours)
-    same = {"metrics": [{"value": "1", "type": "AverageValue"}]}
+    same: Json = {"metrics": [{"value": "1", "type": "AverageValue"}]}
     assert restored(same, kept) == {"metrics": [], "behavior": {"a": 1}}
     assert restored({"metrics": [{"value": "2"}]}, kept) == {"behavior": {"a": 1}}
     assert restored({"metrics": [], "behavior": {"b": 1}}, kept) is None
