@@ -34,7 +34,7 @@ from protocol.kubernetes.refusals import Refusal, RefusalKind, read_refusal
 from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.credentials import Credentials, CredentialsError, from_kubeconfig
+from protocol.runtime.credentials import Credentials, CredentialsError, encoded_headers, for_person, login_of
 from protocol.runtime.keep_alive import probed_transport
 from protocol.units import Seconds
 from scheduler_plugin.connections import ConnectionPool
@@ -224,23 +224,28 @@ def _error(refusal: Refusal) -> ApiError | ApiUnavailableError:
     return ApiUnavailableError(str(refusal), refusal.retry_after) if refusal.is_unknown else ApiError(refusal)
 
 
-def client_from_kubeconfig(path: Path, context: str = "", *, is_busy: bool = False) -> ApiClient:
-    """A client for ``context`` (the current one where empty) of a kubeconfig; one that ``is_busy`` takes less CPU, and
-    keeps no headers of answers. Raises ``CredentialsError``.
+def client_from_kubeconfig(path: Path, *, is_busy: bool = False) -> ApiClient:
+    """A client for the current context of one kubeconfig, such as a local cluster's; the environment's proxies are not
+    used. Raises ``CredentialsError``.
 
     Credential plug-ins are run: only commands that a person started, and tests, read kubeconfigs here.
     """
-    credentials = from_kubeconfig(path, SystemClock(), context=context, plugins=True)
+    return client_of(for_person(login_of([path]), SystemClock(), environment={}), is_busy=is_busy)
+
+
+def client_of(credentials: Credentials, *, is_busy: bool = False) -> ApiClient:
+    """A client for one API server; one that ``is_busy`` takes less CPU, and keeps no headers of answers."""
     direct = DirectTransport(ConnectionPool(credentials, _CONNECTIONS)) if is_busy else None
     return ApiClient(
         httpx.AsyncClient(
             base_url=credentials.server,
             auth=BearerAuth(credentials),
-            transport=direct or probed_transport(credentials.tls, _LIMITS),
+            headers=encoded_headers(credentials),
+            transport=direct or probed_transport(credentials.tls, _LIMITS, credentials.proxy),
             timeout=_TIMEOUT,
             trust_env=False,
         ),
-        PortForward(credentials.server, credentials.tls, credentials.token),
+        PortForward(credentials.server, credentials.tls, credentials.token, credentials.headers, credentials.proxy),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,11 +43,13 @@ class ForwardRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PortForward:
-    """The API server at ``server`` (a URL), and who we are to it."""
+    """The API server at ``server`` (a URL), the proxy that leads there (empty: none), and who we are to it."""
 
     server: str
     tls: ssl.SSLContext | bool
     token: Callable[[], str | None]
+    headers: Sequence[tuple[str, str]] = ()
+    proxy: str = ""
 
     async def get(self, pod: ObjectName, port: int, path: str, deadline: Seconds) -> tuple[int, bytes]:
         """Status and body of a GET. Raises ``ForwardRefusedError``, ``NoForwardError`` and ``CredentialsError``."""
@@ -60,8 +62,8 @@ class PortForward:
                     f"{url}?ports={port}",
                     ssl=self.tls if isinstance(self.tls, ssl.SSLContext) else None,
                     subprotocols=[_PROTOCOL],
-                    additional_headers={"Authorization": f"Bearer {token}"} if token else None,
-                    proxy=None,
+                    additional_headers=[*self.headers, *([("Authorization", f"Bearer {token}")] if token else ())],
+                    proxy=self.proxy or None,
                     max_size=LONGEST,
                     compression=None,
                     ping_interval=None,

@@ -1,32 +1,50 @@
-"""What a kubeconfig says about one context: the server, whom to trust, and who we are. Reads text, opens no files.
+"""What kubeconfigs say about one context: the server, whom to trust, and who we are. Reads text, opens no files.
 
 Rules that hold here:
 
-- Exactly one way to prove who we are is taken, in kubectl's order: token, token file, client certificate, plug-in.
+- As in kubectl, the first of several files that sets an entry or the current context wins; entries are never mixed.
+- A path is relative to the file that names it.
 - Only the chosen context, cluster and user are read: what other entries hold is no concern of ours.
-- What is not supported (``auth-provider``, passwords, proxies) is refused by name, never ignored.
+- What is not supported (``auth-provider``) is refused by name, never ignored.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
 
 from protocol.field_errors import field_message
+from protocol.kubernetes.exec_credentials import ExecPlugin
+from protocol.kubernetes.impersonation import Impersonation
+from protocol.kubernetes.proxies import ProxyError, checked_proxy
 from protocol.yaml_text import read_yaml
+
+LONGEST: Final = 16 * 1024 * 1024
+"""Characters of one file: it may have hundreds of clusters with their certificates."""
 
 
 class KubeconfigError(ValueError):
-    """The kubeconfig cannot be used; the message says which part and why."""
+    """The kubeconfig cannot be used; the message says which file, which part, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubeconfigFile:
+    """The text of one file. Paths in it start from ``folder``; ``name`` is what messages call it."""
+
+    text: str
+    folder: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """A certificate or key: its text, or the path of its file (relative to the kubeconfig). Both empty: none."""
+    """A certificate or key: its text, or the path of its file. Both empty: none."""
 
     text: str = ""
     path: str = ""
@@ -36,21 +54,11 @@ class Pem:
 
 
 @dataclass(frozen=True, slots=True)
-class ExecPlugin:
-    """A program that prints an ``ExecCredential`` of ``api_version``."""
-
-    command: str
-    arguments: tuple[str, ...]
-    environment: tuple[tuple[str, str], ...]
-    api_version: str
-    install_hint: str
-
-
-@dataclass(frozen=True, slots=True)
 class Login:
-    """One context of a kubeconfig. ``token_path`` is relative to the kubeconfig; ``server_name`` is the one that the
+    """One context of a kubeconfig.
 
-    server's certificate is for, where it is not the URL's.
+    ``server_name`` is the name in the server's certificate, if it is not the URL's. ``basic`` is USER:PASSWORD. If both
+    are there, the token in the file ``token_path`` goes before ``token``. ``proxy`` is a URL.
     """
 
     server: str
@@ -63,10 +71,13 @@ class Login:
     key: Pem = Pem()
     plugin: ExecPlugin | None = None
     namespace: str = ""
+    proxy: str = ""
+    basic: str = ""
+    impersonation: Impersonation = field(default_factory=Impersonation)
 
 
 def parse_kubeconfig(text: str, context: str = "") -> Login:
-    """The context of that name, or the current one. Raises ``KubeconfigError``.
+    """The context of that name, or the current one, of one text. Raises ``KubeconfigError``.
 
     >>> login = parse_kubeconfig(\"\"\"
     ... current-context: here
@@ -77,29 +88,50 @@ def parse_kubeconfig(text: str, context: str = "") -> Login:
     >>> login.server, login.token
     ('https://10.0.0.1:6443', 'secret')
     """
-    try:
-        found = msgspec.convert(read_yaml(text), _Kubeconfig)
-    except (ValueError, RecursionError) as error:
-        raise KubeconfigError(field_message(error)) from None
-    name = context or found.current
+    return read_login([KubeconfigFile(text)], context)
+
+
+def read_login(files: Sequence[KubeconfigFile], context: str = "") -> Login:
+    """The context of that name, or the current one, of merged files. Raises ``KubeconfigError``.
+
+    >>> contexts = "contexts: [{name: a, context: {cluster: c}}]"
+    >>> clusters = "clusters: [{name: c, cluster: {server: 'https://c', certificate-authority: ca.crt}}]"
+    >>> read_login([KubeconfigFile(contexts), KubeconfigFile(clusters, "/pki")], "a").authority.path
+    '/pki/ca.crt'
+    """
+    parsed = [_parsed(file) for file in files]
+    name = context or _current(parsed)
     if not name:
-        raise KubeconfigError("there is no current-context: name one")
-    chosen = _chosen("context", found.contexts, name, _Context)
-    cluster = _chosen("cluster", found.clusters, chosen.cluster, _Cluster)
-    user = _chosen("user", found.users, chosen.user, _User) if chosen.user else _User()
-    _refuse(cluster, user, chosen.user or "")
-    return Login(
-        server=_server(cluster, chosen.cluster),
-        authority=_pem("certificate-authority-data", cluster.authority_data, cluster.authority),
-        insecure=bool(cluster.insecure),
-        server_name=cluster.server_name or "",
-        token=user.token or "",
-        token_path="" if user.token else user.token_file or "",
-        certificate=_pem("client-certificate-data", user.certificate_data, user.certificate),
-        key=_pem("client-key-data", user.key_data, user.key),
-        plugin=_plugin(user),
-        namespace=chosen.namespace or "",
-    )
+        raise KubeconfigError(f"{_prefix(files)}there is no current-context: name one")
+    chosen = _chosen("context", files, parsed, name, _Context)
+    cluster = _chosen("cluster", files, parsed, chosen.held.cluster, _Cluster)
+    nobody = _Chosen(_User(), "user", "", chosen.file)
+    user = _chosen("user", files, parsed, chosen.held.user, _User) if chosen.held.user else nobody
+    return _login(chosen.held.namespace or "", cluster, user)
+
+
+def current_context(files: Sequence[KubeconfigFile]) -> str:
+    """The name of the current context of merged files; empty if they name none. Raises ``KubeconfigError``.
+
+    >>> current_context([KubeconfigFile("{}"), KubeconfigFile("current-context: a")])
+    'a'
+    """
+    return _current([_parsed(file) for file in files])
+
+
+def context_names(files: Sequence[KubeconfigFile]) -> list[str]:
+    """The names of all contexts, sorted. Raises ``KubeconfigError``.
+
+    >>> context_names([KubeconfigFile("contexts: [{name: b}, {name: a}]"), KubeconfigFile("contexts: [{name: a}]")])
+    ['a', 'b']
+    """
+    entries = (each for file in files for each in _parsed(file).contexts or ())
+    return sorted({each.name for each in entries if each is not None and each.name})
+
+
+class _Extension(msgspec.Struct, frozen=True):
+    name: str | None = None
+    extension: object = None
 
 
 class _Cluster(msgspec.Struct, frozen=True):
@@ -109,6 +141,7 @@ class _Cluster(msgspec.Struct, frozen=True):
     insecure: bool | None = msgspec.field(default=None, name="insecure-skip-tls-verify")
     server_name: str | None = msgspec.field(default=None, name="tls-server-name")
     proxy: str | None = msgspec.field(default=None, name="proxy-url")
+    extensions: list[_Extension] | None = None
 
 
 class _Variable(msgspec.Struct, frozen=True):
@@ -122,6 +155,8 @@ class _Exec(msgspec.Struct, frozen=True):
     args: list[str] | None = None
     env: list[_Variable] | None = None
     hint: str | None = msgspec.field(default=None, name="installHint")
+    interactive: Literal["Never", "IfAvailable", "Always"] | None = msgspec.field(default=None, name="interactiveMode")
+    cluster: bool | None = msgspec.field(default=None, name="provideClusterInfo")
 
 
 class _User(msgspec.Struct, frozen=True):
@@ -134,7 +169,11 @@ class _User(msgspec.Struct, frozen=True):
     exec: _Exec | None = None
     auth_provider: dict[str, object] | None = msgspec.field(default=None, name="auth-provider")
     username: str | None = None
+    password: str | None = None
     impersonate: str | None = msgspec.field(default=None, name="as")
+    groups: list[str] | None = msgspec.field(default=None, name="as-groups")
+    uid: str | None = msgspec.field(default=None, name="as-uid")
+    extra: dict[str, list[str]] | None = msgspec.field(default=None, name="as-user-extra")
 
 
 class _Context(msgspec.Struct, frozen=True):
@@ -161,90 +200,138 @@ class _Kubeconfig(msgspec.Struct, frozen=True):
 
 T = TypeVar("T")
 _SCHEMES: Final = ("http://", "https://")
-
-
-def _chosen(kind: str, entries: list[_Named | None] | None, name: str, form: type[T]) -> T:
-    """What the entry of that name holds; nothing counts as an empty object."""
-    entry = next((each for each in entries or () if each is not None and each.name == name), None)
-    if entry is None:
-        raise KubeconfigError(f"there is no {kind} named {name!r}")
-    held = getattr(entry, kind)
-    try:
-        return msgspec.convert({} if held is None else held, form)
-    except (ValueError, RecursionError) as error:
-        raise KubeconfigError(f"{kind} {name}: {field_message(error)}") from None
-
-
-def _refuse(cluster: _Cluster, user: _User, name: str) -> None:
-    unsupported = {
-        f"user {name}: auth-provider": user.auth_provider,
-        f"user {name}: username": user.username,
-        f"user {name}: as": user.impersonate,
-        "cluster: proxy-url": cluster.proxy,
-    }
-    for what, given in unsupported.items():
-        if given:
-            raise KubeconfigError(f"{what} is not supported")
-
-
-def _server(cluster: _Cluster, name: str) -> str:
-    if not cluster.server.startswith(_SCHEMES):
-        raise KubeconfigError(f"cluster {name}: server: expected http://… or https://…, got {cluster.server[:80]!r}")
-    return cluster.server.rstrip("/")
-
-
-def _pem(field: str, data: str | None, path: str | None) -> Pem:
-    if not data:
-        return Pem(path=path or "")
-    try:
-        return Pem(text=base64.b64decode("".join(data.split()), validate=True).decode())
-    except (binascii.Error, ValueError):
-        raise KubeconfigError(f"{field}: expected base64 of a PEM text") from None
-
-
-def _plugin(user: _User) -> ExecPlugin | None:
-    if user.exec is None or user.token or user.token_file:
-        return None
-    variables = tuple((each.name, each.value) for each in user.exec.env or ())
-    return ExecPlugin(
-        user.exec.command, tuple(user.exec.args or ()), variables, user.exec.api_version, user.exec.hint or ""
-    )
+_CLUSTER_SETTINGS: Final = "client.authentication.k8s.io/exec"
+"""The name of the extension that a cluster's entry holds for credential plug-ins."""
 
 
 @dataclass(frozen=True, slots=True)
-class ExecCredential:
-    """What a plug-in printed. ``expires`` is RFC 3339, empty where it does not expire."""
+class _Chosen(Generic[T]):
+    """What the chosen entry of one kind holds, and the file that it stands in."""
 
-    token: str
-    certificate: str
-    key: str
-    expires: str
+    held: T
+    kind: str
+    name: str
+    file: KubeconfigFile
+
+    @property
+    def title(self) -> str:
+        return f"{_prefix([self.file])}{self.kind} {self.name}"
+
+    def path(self, given: str | None) -> str:
+        """A path of this entry, from its file's folder."""
+        return str(PurePosixPath(self.file.folder) / given) if given else ""
+
+    def pem(self, name: str, data: str | None, path: str | None) -> Pem:
+        if not data:
+            return Pem(path=self.path(path))
+        try:
+            return Pem(text=base64.b64decode("".join(data.split()), validate=True).decode())
+        except (binascii.Error, ValueError):
+            raise KubeconfigError(f"{self.title}: {name}: expected base64 of a PEM text") from None
 
 
-class _ExecStatus(msgspec.Struct, frozen=True):
-    token: str | None = None
-    certificate: str | None = msgspec.field(default=None, name="clientCertificateData")
-    key: str | None = msgspec.field(default=None, name="clientKeyData")
-    expires: str | None = msgspec.field(default=None, name="expirationTimestamp")
-
-
-class _ExecAnswer(msgspec.Struct, frozen=True):
-    status: _ExecStatus
-
-
-_EXEC_ANSWER: Final = msgspec.json.Decoder(_ExecAnswer)
-
-
-def read_exec_credential(printed: bytes) -> ExecCredential:
-    """An ``ExecCredential`` of ``client.authentication.k8s.io``. Raises ``KubeconfigError``.
-
-    >>> read_exec_credential(b'{"kind": "ExecCredential", "status": {"token": "t"}}').token
-    't'
-    """
+def _parsed(file: KubeconfigFile) -> _Kubeconfig:
     try:
-        found = _EXEC_ANSWER.decode(printed).status
+        content = read_yaml(file.text, LONGEST)
+        return _Kubeconfig() if content is None else msgspec.convert(content, _Kubeconfig)
     except (ValueError, RecursionError) as error:
-        raise KubeconfigError(f"the credential plug-in's answer: {field_message(error)}") from None
-    if not found.token and not (found.certificate and found.key):
-        raise KubeconfigError("the credential plug-in's answer has neither a token nor a certificate with its key")
-    return ExecCredential(found.token or "", found.certificate or "", found.key or "", found.expires or "")
+        raise KubeconfigError(f"{_prefix([file])}{field_message(error)}") from None
+
+
+def _current(parsed: Sequence[_Kubeconfig]) -> str:
+    return next((content.current for content in parsed if content.current), "")
+
+
+def _prefix(files: Sequence[KubeconfigFile]) -> str:
+    names = ", ".join(file.name for file in files if file.name)
+    return f"{names}: " if names else ""
+
+
+def _chosen(
+    kind: str, files: Sequence[KubeconfigFile], parsed: Sequence[_Kubeconfig], name: str, form: type[T]
+) -> _Chosen[T]:
+    """The first entry of that name, whichever file it stands in; an entry that holds nothing counts as empty."""
+    for file, content in zip(files, parsed, strict=True):
+        for entry in getattr(content, f"{kind}s") or ():
+            if entry is None or entry.name != name:
+                continue
+            held = getattr(entry, kind)
+            try:
+                return _Chosen(msgspec.convert({} if held is None else held, form), kind, name, file)
+            except (ValueError, RecursionError) as error:
+                raise KubeconfigError(f"{_prefix([file])}{kind} {name}: {field_message(error)}") from None
+    raise KubeconfigError(f"{_prefix(files)}there is no {kind} named {name!r}")
+
+
+def _login(namespace: str, cluster: _Chosen[_Cluster], user: _Chosen[_User]) -> Login:
+    held, them = cluster.held, user.held
+    if them.auth_provider:
+        remedy = "name a credential plug-in (exec), such as kubelogin or gke-gcloud-auth-plugin"
+        raise KubeconfigError(f"{user.title}: auth-provider is not supported; {remedy}")
+    try:
+        proxy = checked_proxy(held.proxy, "proxy-url") if held.proxy else ""
+    except ProxyError as error:
+        raise KubeconfigError(f"{cluster.title}: {error}") from None
+    certificate = user.pem("client-certificate-data", them.certificate_data, them.certificate)
+    shows = bool(them.token or them.token_file or them.username or certificate)
+    return Login(
+        server=_server(cluster),
+        authority=cluster.pem("certificate-authority-data", held.authority_data, held.authority),
+        insecure=bool(held.insecure),
+        server_name=held.server_name or "",
+        token=them.token or "",
+        token_path=user.path(them.token_file),
+        certificate=certificate,
+        key=user.pem("client-key-data", them.key_data, them.key),
+        plugin=None if shows or them.exec is None else _plugin(them.exec, user, held),
+        namespace=namespace,
+        proxy=proxy,
+        basic=f"{them.username}:{them.password or ''}" if them.username and not (them.token or them.token_file) else "",
+        impersonation=_impersonation(user),
+    )
+
+
+def _server(cluster: _Chosen[_Cluster]) -> str:
+    """The server's URL; without a scheme it is HOST:PORT without TLS, as in kubectl."""
+    server = cluster.held.server.strip().rstrip("/")
+    if "://" not in server:
+        server = f"http://{server}"
+    if not server.startswith(_SCHEMES) or server in _SCHEMES:
+        given = cluster.held.server[:80]
+        raise KubeconfigError(f"{cluster.title}: server: expected http://… or https://…, got {given!r}")
+    return server
+
+
+def _impersonation(user: _Chosen[_User]) -> Impersonation:
+    held = user.held
+    extra = tuple((key, tuple(values)) for key, values in (held.extra or {}).items())
+    impersonation = Impersonation(held.impersonate or "", tuple(held.groups or ()), held.uid or "", extra)
+    if impersonation and not impersonation.user:
+        raise KubeconfigError(f"{user.title}: as-groups, as-uid and as-user-extra need the user's name in as")
+    return impersonation
+
+
+def _plugin(given: _Exec, user: _Chosen[_User], cluster: _Cluster) -> ExecPlugin:
+    return ExecPlugin(
+        # A name without a slash is searched in $PATH.
+        user.path(given.command) if "/" in given.command else given.command,
+        tuple(given.args or ()),
+        tuple((each.name, each.value) for each in given.env or ()),
+        given.api_version,
+        given.hint or "",
+        given.interactive or "IfAvailable",
+        dict(_told(cluster)) if given.cluster else None,
+    )
+
+
+def _told(cluster: _Cluster) -> Iterator[tuple[str, object]]:
+    """The fields of the ``Cluster`` that a plug-in is told, but for the authority."""
+    yield "server", cluster.server
+    fields = {
+        "tls-server-name": cluster.server_name,
+        "insecure-skip-tls-verify": cluster.insecure,
+        "proxy-url": cluster.proxy,
+    }
+    yield from ((name, value) for name, value in fields.items() if value)
+    settings = (each.extension for each in cluster.extensions or () if each.name == _CLUSTER_SETTINGS)
+    yield from (("config", each) for each in settings)

@@ -1,11 +1,11 @@
-"""Where the Kubernetes API is and who we are to it: from a kubeconfig file, or from the pod that we run in.
+"""Where the Kubernetes API is and who we are to it: from kubeconfigs, or from the pod that we run in.
 
 Rules that hold here:
 
 - Tokens in files are read again once a minute: projected tokens change on disk. Authorities and certificates in files
   are looked at for each new connection.
-- A credential plug-in is a program. It is run only for a command that a person started (``plugins=True``), never
-  inside a service; there it is refused by name.
+- Credential plug-ins, proxies and impersonation are for a command that a person started (``for_person``). A service
+  refuses them by name: its client is light, and starts no programs.
 """
 
 from __future__ import annotations
@@ -13,21 +13,18 @@ from __future__ import annotations
 import os
 import ssl
 import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from protocol.kubernetes.kubeconfig import (
-    ExecCredential,
-    ExecPlugin,
-    KubeconfigError,
-    Login,
-    Pem,
-    parse_kubeconfig,
-    read_exec_credential,
-)
+from protocol.kubernetes.exec_credentials import ExecCredential, ExecCredentialError, ExecPlugin, read_exec_credential
+from protocol.kubernetes.impersonation import Impersonation
+from protocol.kubernetes.kubeconfig import KubeconfigError, KubeconfigFile, Login, Pem, read_login
+from protocol.kubernetes.proxies import ProxyError, proxy_for
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.runtime.clock import Clock
 from protocol.runtime.tls_files import FollowedTls, Parts, TlsFilesError, following
@@ -42,17 +39,30 @@ EARLY: Final = Seconds(30.0)
 """A plug-in is asked again so long before its token expires."""
 
 
+NOBODY_ELSE: Final = Impersonation()
+
+
 class CredentialsError(ValueError):
     """The API cannot be reached with what is configured; the message says which file and field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A server's URL, how to trust it, and the token to show (None: none; a client certificate may be in ``tls``)."""
+    """A server's URL, how to trust it, and the token to show (None: none; a client certificate may be in ``tls``).
+
+    ``headers`` go with each request; ``proxy`` is the URL of the proxy that leads to the server, empty if none does.
+    """
 
     server: str
     tls: ssl.SSLContext | bool
     token: Callable[[], str | None]
+    headers: Sequence[tuple[str, str]] = ()
+    proxy: str = ""
+
+
+def encoded_headers(credentials: Credentials) -> list[tuple[bytes, bytes]]:
+    """The headers as bytes: names of users need not be ASCII."""
+    return [(name.encode(), value.encode()) for name, value in credentials.headers]
 
 
 def from_pod(environment: Mapping[str, str], clock: Clock, folder: Path = SERVICE_ACCOUNT) -> Credentials:
@@ -65,20 +75,58 @@ def from_pod(environment: Mapping[str, str], clock: Clock, folder: Path = SERVIC
     return _credentials(login, folder, clock)
 
 
-def from_kubeconfig(path: Path, clock: Clock, *, context: str = "", plugins: bool = False) -> Credentials:
-    """A context (empty: the current one) of a kubeconfig file. Raises ``CredentialsError``.
+def from_kubeconfig(path: Path, clock: Clock, *, context: str = "") -> Credentials:
+    """A context (empty: the current one) of a service's kubeconfig. Raises ``CredentialsError``."""
+    login = login_of([path], context)
+    unsupported = {
+        "exec: a service runs no credential plug-ins; use a token file or a certificate": login.plugin,
+        "proxy-url: a service uses no proxy": login.proxy,
+        "as: a service acts as nobody else": login.impersonation,
+        "username: a service takes a token or a certificate": login.basic,
+    }
+    for why, given in unsupported.items():
+        if given:
+            raise CredentialsError(f"{path}: {why}")
+    return _credentials(login, path.parent, clock)
 
-    ``plugins``: a person runs this command, so programs that the file names for fetching credentials may be run.
+
+def for_person(
+    login: Login, clock: Clock, impersonation: Impersonation = NOBODY_ELSE, environment: Mapping[str, str] = os.environ
+) -> Credentials:
+    """The credentials of a command that a person started: runs credential plug-ins. Raises ``CredentialsError``.
+
+    A proxy is taken from ``environment`` as kubectl does. ``impersonation`` goes before that of the kubeconfig.
     """
+    whom = impersonation.over(login.impersonation)
+    if whom and not whom.user:
+        raise CredentialsError("--as-group needs --as: groups alone are nobody")
+    headers = list(whom.headers())
+    if login.basic:
+        headers.append(("Authorization", f"Basic {b64encode(login.basic.encode()).decode()}"))
     try:
-        login = parse_kubeconfig(path.read_text(), context)
-        if login.plugin is not None and not plugins:
-            raise KubeconfigError("exec: a service runs no credential plug-ins; use a token file or a certificate")
-        return _credentials(login, path.parent, clock)
-    except OSError as error:
-        raise CredentialsError(f"{path}: {error.strerror}") from None
-    except (KubeconfigError, UnicodeDecodeError) as error:
-        raise CredentialsError(f"{path}: {error}") from None
+        proxy = login.proxy or proxy_for(login.server, environment)
+    except ProxyError as error:
+        raise CredentialsError(str(error)) from None
+    return replace(_credentials(login, Path(), clock), headers=headers, proxy=proxy)
+
+
+def read_kubeconfigs(paths: Sequence[Path]) -> list[KubeconfigFile]:
+    """The texts of kubeconfigs. Raises ``CredentialsError``."""
+    files = []
+    for path in paths:
+        try:
+            files.append(KubeconfigFile(path.read_text("utf-8"), str(path.parent), str(path)))
+        except (OSError, UnicodeDecodeError) as error:
+            raise CredentialsError(f"{path}: {getattr(error, 'strerror', error)}") from None
+    return files
+
+
+def login_of(paths: Sequence[Path], context: str = "") -> Login:
+    """A context (empty: the current one) of merged kubeconfigs. Raises ``CredentialsError``."""
+    try:
+        return read_login(read_kubeconfigs(paths), context)
+    except KubeconfigError as error:
+        raise CredentialsError(str(error)) from None
 
 
 class FileToken:
@@ -104,44 +152,66 @@ class FileToken:
         return self._token
 
 
+class FileOverToken:
+    """The token in a file; another one until that file can be read, as in kubectl."""
+
+    def __init__(self, file: FileToken, token: str) -> None:
+        self._file, self._token = file, token
+
+    def __call__(self) -> str:
+        """The token now."""
+        try:
+            return self._file()
+        except CredentialsError:
+            return self._token
+
+
 class PluginToken:
     """The token that a plug-in prints, asked for again shortly before it expires."""
 
-    def __init__(self, plugin: ExecPlugin, first: ExecCredential, clock: Clock) -> None:
-        self._plugin = plugin
+    def __init__(self, ask: Callable[[], ExecCredential], first: ExecCredential, clock: Clock) -> None:
+        self._ask = ask
         self._credential = first
         self._clock = clock
 
     def __call__(self) -> str | None:
-        """The token now. Raises ``CredentialsError`` where a new one is due and the plug-in fails."""
+        """The token now. Raises ``CredentialsError`` if a new one is due and the plug-in fails."""
         expires = parse_timestamp(self._credential.expires)
         if expires is not None and self._clock.wall() >= expires - EARLY:
-            self._credential = run_plugin(self._plugin)
+            self._credential = self._ask()
         return self._credential.token or None
 
 
-def run_plugin(plugin: ExecPlugin) -> ExecCredential:
+def run_plugin(plugin: ExecPlugin, authority: str = "") -> ExecCredential:
     """Runs the program, as kubectl does. Raises ``CredentialsError``."""
-    asked = f'{{"apiVersion":"{plugin.api_version}","kind":"ExecCredential","spec":{{"interactive":false}}}}'
-    environment = {**os.environ, **dict(plugin.environment), "KUBERNETES_EXEC_INFO": asked}
-    command = [plugin.command, *plugin.arguments]
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=PLUGIN_DEADLINE, env=environment)
+        is_interactive = plugin.may_ask(is_terminal=sys.stdin is not None and sys.stdin.isatty())
+        request = plugin.request(is_interactive=is_interactive, authority=authority)
+        done = subprocess.run(
+            [plugin.command, *plugin.arguments],
+            stdin=None if is_interactive else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            check=True,
+            timeout=None if is_interactive else PLUGIN_DEADLINE,  # a person may be logging in
+            env={**os.environ, **dict(plugin.environment), "KUBERNETES_EXEC_INFO": request},
+        )
         return read_exec_credential(done.stdout)
-    except (OSError, subprocess.SubprocessError, KubeconfigError) as error:
+    except (OSError, subprocess.SubprocessError, ExecCredentialError) as error:
         hint = f" ({plugin.install_hint})" if plugin.install_hint and isinstance(error, FileNotFoundError) else ""
         raise CredentialsError(f"the credential plug-in {plugin.command!r} failed: {error}{hint}") from None
 
 
 def _credentials(login: Login, folder: Path, clock: Clock) -> Credentials:
     token: Callable[[], str | None] = lambda: login.token or None  # noqa: E731 - one expression of many that give one
-    if login.plugin is not None:
-        credential = run_plugin(login.plugin)
-        token = PluginToken(login.plugin, credential, clock)
+    if (plugin := login.plugin) is not None:
+        authority = _read(login.authority, folder) if plugin.cluster is not None else ""
+        credential = run_plugin(plugin, authority)
+        token = PluginToken(lambda: run_plugin(plugin, authority), credential, clock)
         if credential.certificate:
             login = replace(login, certificate=Pem(credential.certificate), key=Pem(credential.key))
     elif login.token_path:
-        token = FileToken(folder / login.token_path, clock)
+        file = FileToken(folder / login.token_path, clock)
+        token = FileOverToken(file, login.token) if login.token else file
     return Credentials(login.server, _tls(login, folder), token)
 
 

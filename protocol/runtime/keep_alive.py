@@ -21,6 +21,8 @@ KEEPALIVE: Final[Sequence[tuple[int, int, int]]] = (
 """After 10 s of silence three probes, 5 s apart, as options of a socket."""
 
 
-def probed_transport(verify: ssl.SSLContext | bool, limits: httpx.Limits) -> httpx.AsyncHTTPTransport:
-    """Connections to an API server; nothing is taken from the environment."""
-    return httpx.AsyncHTTPTransport(verify=verify, limits=limits, trust_env=False, socket_options=list(KEEPALIVE))
+def probed_transport(verify: ssl.SSLContext | bool, limits: httpx.Limits, proxy: str = "") -> httpx.AsyncHTTPTransport:
+    """Connections to an API server, through the proxy at that URL if one is given; the environment names none."""
+    return httpx.AsyncHTTPTransport(
+        verify=verify, limits=limits, trust_env=False, proxy=proxy or None, socket_options=list(KEEPALIVE)
+    )

@@ -19,7 +19,7 @@ import msgspec
 
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import LineSplitter, Page, UnreadableAnswerError, read_object, read_page
-from protocol.runtime.credentials import Credentials
+from protocol.runtime.credentials import Credentials, encoded_headers
 from protocol.runtime.keep_alive import probed_transport
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import LONGEST_PAGE, ApiCall, ApiError, PageTooLargeError, complaint, unknown
@@ -27,8 +27,8 @@ from scheduler_plugin.cluster.api import LONGEST_PAGE, ApiCall, ApiError, PageTo
 
 def http_client(found: Credentials, limits: httpx.Limits, name: str) -> httpx.AsyncClient:
     """Connections to the Kubernetes API, whose log and ``managedFields`` then have the program's ``name``."""
-    headers = {"User-Agent": name}
-    transport = probed_transport(found.tls, limits)
+    headers = [(b"User-Agent", name.encode()), *encoded_headers(found)]
+    transport = probed_transport(found.tls, limits, found.proxy)
     return httpx.AsyncClient(base_url=found.server, transport=transport, headers=headers, trust_env=False)
 
 

@@ -6,9 +6,11 @@ The same words wherever people ask: ``autoscale explain`` and the page.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from protocol.kubernetes.objects import Json, child, flag, items, name_of, text, uid_of, whole
+from protocol.kubernetes.objects import Json, child, flag, items, labels_of, name_of, text, uid_of, whole
+from protocol.names import LABEL_ENABLED
 from protocol.units import Bytes, QuantityError
 
 _MIB: Final = 1024**2
@@ -16,18 +18,29 @@ _WARNINGS: Final = 3
 _LARGEST: Final = 1e15
 
 
-def story(vm: Json, agent: Json | None, scheduler: Json | None, events: Sequence[Json] = ()) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Why the agent and the scheduler did not answer; empty if that is not known."""
+
+    agent: str = ""
+    scheduler: str = ""
+
+
+def story(
+    vm: Json, agent: Json | None, scheduler: Json | None, events: Sequence[Json] = (), why_silent: Silence = Silence()
+) -> Iterator[str]:
     """The whole answer as lines of text, gaps included."""
     yield from _of_object(vm)
     yield from _of_warnings(vm, events)
     yield ""
     if agent is None:
-        yield "Its agent does not answer: it may be starting, or the VM is not enabled for autoscaling."
+        yield _no_agent(vm, why_silent.agent)
     else:
         yield from _of_agent(agent)
     yield ""
     if scheduler is None:
-        yield "The scheduler knows no pod of it, or does not answer."
+        reason = why_silent.scheduler
+        yield f"The scheduler does not answer: {reason}" if reason else "The scheduler knows no pod of it."
     else:
         yield from _of_problems(scheduler)
         yield from _of_mobility(scheduler)
@@ -35,6 +48,12 @@ def story(vm: Json, agent: Json | None, scheduler: Json | None, events: Sequence
         yield from (f"Room is being made for it: {said}." for said in _texts(scheduler, "makingRoom"))
         for pod in items(scheduler, "pods"):
             yield from _of_scheduler(pod)
+
+
+def _no_agent(vm: Json, reason: str) -> str:
+    if labels_of(vm).get(LABEL_ENABLED) != "true":
+        return f"The VM is not enabled for autoscaling: it has no label {LABEL_ENABLED}=true."
+    return f"Its agent does not answer: {reason or 'it may be starting'}"
 
 
 def _of_problems(scheduler: Json) -> Iterator[str]:

@@ -11,9 +11,11 @@ from rich.console import Console
 from deploy.neonvm.objects.vm_spec import password_secret
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
+from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.units import Resources, Seconds
-from scripts.autoscale.clusters import Kubeconfig
+from scripts.autoscale.cluster_flags import of_a_cluster
+from scripts.autoscale.clusters import Cluster, ClusterFlags, find_cluster
 from scripts.autoscale.demonstration.pgbench import (
     Outcome,
     PgbenchError,
@@ -26,12 +28,11 @@ from scripts.autoscale.demonstration.pgbench import (
 from scripts.autoscale.demonstration.screen import Screen
 from scripts.autoscale.demonstration.vm_failures import watch_for_ends
 from scripts.autoscale.demonstration.watcher import Watcher
-from scripts.autoscale.local import Name
 from scripts.autoscale.passwords import make_password, password_of
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, open_site
 from scripts.autoscale.terminal.completion import complete_vm
-from scripts.autoscale.vms import vm_name
+from scripts.autoscale.vms import VmNamespace, vm_name
 
 _POSTGRES = 5432
 _ADMITTED: Final = Seconds(180.0)
@@ -39,23 +40,26 @@ _ADMITTED: Final = Seconds(180.0)
 _AGAIN: Final = Seconds(2.0)
 
 
-def bench(  # noqa: PLR0913, PLR0917 - each is an option of the command
+@of_a_cluster()
+def bench(  # noqa: PLR0913 - each is an option of the command
     vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)],
     seconds: Annotated[int, typer.Option(min=1, help="How long.")] = 60,
     clients: Annotated[int, typer.Option(min=1, help="Number of connections.")] = 8,
     scale: Annotated[int, typer.Option(min=1, help="pgbench's scale; its tables are made anew.")] = 2,
-    name: Name = "local",
-    kubeconfig: Kubeconfig = "",
+    namespace: VmNamespace = "",
+    *,
+    flags: ClusterFlags,
 ) -> None:
     """Run pgbench against a VM and draw its size. Exits 0 only if no transaction failed."""
-    run(_bench(vm, seconds, clients, scale, (name, kubeconfig)))
+    cluster = find_cluster(flags)
+    run(_bench(vm_name(vm, namespace or cluster.namespace), seconds, clients, scale, cluster))
 
 
-async def _bench(vm: str, seconds: int, clients: int, scale: int, where: tuple[str, str]) -> int:
+async def _bench(vm: ObjectName, seconds: int, clients: int, scale: int, cluster: Cluster) -> int:
     console = Console()
     find_pgbench()
-    async with open_site(*where) as site:
-        found = await site.client.get(VIRTUAL_MACHINES, vm_name(vm))
+    async with open_site(cluster) as site:
+        found = await site.client.get(VIRTUAL_MACHINES, vm)
         password = await _password(site, found, console)
         async with site.into_vm(found, _POSTGRES) as (host, port):
             server = Server(host, port, password)
@@ -105,7 +109,7 @@ class _Run:
         self.tps = tps
 
 
-async def _watched(site: Site, console: Console, vm: str, work: _Run) -> Outcome:
+async def _watched(site: Site, console: Console, vm: ObjectName, work: _Run) -> Outcome:
     clock = SystemClock()
     began = clock.now()
     with Screen(console, f"pgbench at {vm}") as screen:
@@ -113,7 +117,7 @@ async def _watched(site: Site, console: Console, vm: str, work: _Run) -> Outcome
         def decided(size: Resources, because: str) -> None:
             screen.decided(Seconds(clock.now() - began), f"{size}" + (f": {because}" if because else ""))
 
-        watcher = Watcher(site, vm_name(vm), clock, lambda _: None, decided)
+        watcher = Watcher(site, vm, clock, lambda _: None, decided)
 
         async def draw() -> None:
             while True:
@@ -121,7 +125,7 @@ async def _watched(site: Site, console: Console, vm: str, work: _Run) -> Outcome
                 await asyncio.sleep(0.25)
 
         async with asyncio.TaskGroup() as tasks:
-            beside = (watcher.run(), draw(), watch_for_ends(site.client, clock, vm_name(vm)))
+            beside = (watcher.run(), draw(), watch_for_ends(site.client, clock, vm))
             watching = [tasks.create_task(each) for each in beside]
             outcome = await work.run()
             for each in watching:

@@ -1,80 +1,210 @@
-"""Which cluster a command means: by the flags that kubectl has too, or a local one that runs."""
+"""The cluster that a command means: by the flags that kubectl has too, or a local one that runs.
+
+Rules that hold here:
+
+- Flags go first: ``--kubeconfig`` and ``--context``, then ``--name``. Without any, a running local cluster that
+  ``$KUBECONFIG`` names; then the local cluster ``local``, if it runs; then kubectl's.
+- A setting that names nothing is an error, never another cluster.
+- A kubeconfig that leads to a running local cluster means that cluster, whatever file it stands in.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
-import typer
+from deploy.kube.client import ApiClient, client_of
+from deploy.local.cluster.folder import ClusterFolder, clusters_root
+from protocol.kubernetes.impersonation import Impersonation
+from protocol.kubernetes.kubeconfig import Login
+from protocol.runtime.clock import SystemClock
+from protocol.runtime.credentials import Credentials, CredentialsError, for_person, login_of
 
-from deploy.kube.client import ApiClient, client_from_kubeconfig
-from deploy.local.cluster.folder import ClusterFolder
-from protocol.kubernetes.objects import items, text
-from protocol.yaml_text import YamlError, read_yaml
-
-Kubeconfig = Annotated[str, typer.Option("--kubeconfig", help="Another cluster than the local one.")]
+LOCAL: Final = "local"
+DEFAULT_NAMESPACE: Final = "default"
+KUBECTLS: Final = "kubectl's"
+"""The default of ``--kubeconfig`` in kubectl's plugin: no local cluster goes before kubectl's own."""
 USUAL: Final = Path("~/.kube/config")
 
 
-def complete_context(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of contexts: of the kubeconfig that was typed, else of kubectl's."""
-    given = str(ctx.params.get("kubeconfig") or "")
-    path = Path(given) if given else usual_kubeconfig()
-    try:
-        found = read_yaml(path.read_text()) if path is not None else None
-    except (OSError, UnicodeDecodeError, YamlError):
-        return []
-    contexts = items(found, "contexts") if isinstance(found, dict) else []
-    return sorted(name for each in contexts if (name := text(each, "name")).startswith(incomplete) and name)
+@dataclass(frozen=True, slots=True)
+class ClusterFlags:
+    """The flags that say which cluster is meant, and as whom; empty: not given."""
+
+    name: str = ""
+    kubeconfig: str = ""
+    context: str = ""
+    user: str = ""
+    groups: tuple[str, ...] = ()
+
+    @property
+    def of_kubectl(self) -> bool:
+        """Return True if kubectl's cluster is meant, whichever local ones run."""
+        return bool(self.kubeconfig or self.context) and not (self.name and self.kubeconfig == KUBECTLS)
+
+    @property
+    def local_name(self) -> str:
+        """The name of the local cluster that may be meant."""
+        return self.name or LOCAL
+
+    def kubeconfigs(self) -> tuple[Path, ...]:
+        """The files to read; none if there are none. Raises ``CredentialsError`` if ``$KUBECONFIG`` names none."""
+        if self.kubeconfig and self.kubeconfig != KUBECTLS:
+            return (Path(self.kubeconfig),)
+        return usual_kubeconfigs()
 
 
-Context = Annotated[
-    str,
-    typer.Option(
-        "--context",
-        help="The kubeconfig's context; the current one unless given.",
-        autocompletion=complete_context,
-    ),
-]
+def flags_of(values: Mapping[str, object]) -> ClusterFlags:
+    """The flags among the values of a command's options."""
+    groups = values.get("as_group")
+    name, kubeconfig, context, user = (
+        str(values.get(option) or "") for option in ("name", "kubeconfig", "context", "as_user")
+    )
+    return ClusterFlags(name, kubeconfig, context, user, tuple(groups) if isinstance(groups, list | tuple) else ())
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One cluster. ``title`` is what it is called in output."""
+    """One cluster. ``title`` is its name in output; ``folder`` that of a local cluster that runs, None of any other."""
 
-    kubeconfig: Path
+    kubeconfigs: tuple[Path, ...]
     context: str
+    login: Login
     title: str
+    folder: ClusterFolder | None = None
+    whom: Impersonation = Impersonation()  # noqa: RUF009 - frozen
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of names without one: the context's."""
+        return self.login.namespace or DEFAULT_NAMESPACE
+
+    @property
+    def is_embedded(self) -> bool:
+        """Return True for a local cluster with the embedded API server, without pods that one could reach."""
+        return self.folder is not None and not self.folder.read_spec().kubernetes
+
+    def credentials(self) -> Credentials:
+        """Who we are to its API. Runs credential plug-ins. Raises ``CredentialsError``.
+
+        As kubectl, nothing secret is shown to a server without TLS.
+        """
+        login = self.login
+        if login.server.startswith("http://"):
+            login = replace(login, token="", token_path="", basic="", plugin=None)
+        return for_person(login, SystemClock(), self.whom)
+
+    def client(self) -> ApiClient:
+        """Its API. Raises ``CredentialsError``."""
+        return client_of(self.credentials())
+
+    def kubectl(self, *arguments: str) -> list[str]:
+        """The command line of kubectl for this cluster, with ``kubectl_environment``."""
+        flags = [
+            *(["--context", self.context] if self.context else []),
+            *(["--as", self.whom.user] if self.whom else []),
+        ]
+        return ["kubectl", *flags, *(f"--as-group={group}" for group in self.whom.groups), *arguments]
+
+    @property
+    def kubectl_environment(self) -> Mapping[str, str]:
+        """The environment of ``kubectl``."""
+        return {**os.environ, "KUBECONFIG": os.pathsep.join(map(str, self.kubeconfigs))}
 
 
-def find_cluster(name: str, kubeconfig: str, context: str) -> Cluster:
-    """The cluster of ``kubeconfig`` where given; else the local one of that name where it runs and no context is given;
-    else that of kubectl. Raises ``typer.BadParameter`` where there is none.
+def find_cluster(flags: ClusterFlags) -> Cluster:
+    """The cluster that is meant. Raises ``CredentialsError`` if there is none, or its kubeconfig cannot be used."""
+    folder = None if flags.of_kubectl else local_folder(flags)
+    paths = flags.kubeconfigs() if folder is None else (folder.kubeconfig,)
+    if not paths:
+        nowhere = f"there is no kubeconfig (--kubeconfig FILE, $KUBECONFIG, or {USUAL}), and no local cluster runs"
+        raise CredentialsError(f"{nowhere} (autoscale local up)")
+    login = login_of(paths, flags.context)
+    if folder is None and (known := known_folder(paths, login)) is not None and known.runs():
+        folder = known
+    title = f"cluster of {', '.join(map(str, paths))}"
+    if folder is not None:
+        title = f"local cluster {folder.name!r}"
+    elif flags.context:
+        title = f"context {flags.context!r}"
+    return Cluster(paths, flags.context, login, title, folder, Impersonation(flags.user, flags.groups))
+
+
+def context_namespace(flags: ClusterFlags) -> str:
+    """The namespace of names without one; the default one if the cluster is gone, and only its history is left."""
+    try:
+        return find_cluster(flags).namespace
+    except CredentialsError:
+        return DEFAULT_NAMESPACE
+
+
+def local_folder(flags: ClusterFlags) -> ClusterFolder | None:
+    """The local cluster that is meant, unless flags mean kubectl's; None if none is.
+
+    Raises ``CredentialsError`` if the one that is named does not run.
     """
-    folder = ClusterFolder.of(name)
-    if not kubeconfig and not context and folder.runs():
-        if not folder.read_spec().kubernetes:
-            raise typer.BadParameter(f"the local cluster {name!r} is no Kubernetes with an installation: autoscale top")
-        return Cluster(folder.kubeconfig, "", f"local cluster {name!r}")
-    path = Path(kubeconfig) if kubeconfig else usual_kubeconfig()
-    if path is None:
-        raise typer.BadParameter("there is no kubeconfig: --kubeconfig FILE, or $KUBECONFIG")
-    return Cluster(path, context, f"context {context!r}" if context else f"cluster of {path}")
+    folder = ClusterFolder.of(flags.local_name)
+    if flags.name:
+        if not folder.runs():
+            remedy = f"autoscale local up --name {folder.name}"
+            raise CredentialsError(f"the local cluster {folder.name!r} does not run: {remedy}")
+        return folder
+    return _folder_of_variable() or (folder if folder.runs() else None)
 
 
-def usual_kubeconfig() -> Path | None:
-    """kubectl's: the first file of ``$KUBECONFIG`` that is there, else the one in the home folder."""
-    return next((path for path in _usual() if path.is_file()), None)
+def _folder_of_variable() -> ClusterFolder | None:
+    """The running local cluster to which ``$KUBECONFIG`` leads."""
+    if not os.environ.get("KUBECONFIG"):
+        return None
+    try:
+        paths = usual_kubeconfigs()
+        known = known_folder(paths, login_of(paths))
+    except CredentialsError:
+        return None  # kubectl's cluster is asked for next, and says so
+    return known if known is not None and known.runs() else None
 
 
-def _usual() -> Iterator[Path]:
-    yield from (Path(each) for each in os.environ.get("KUBECONFIG", "").split(os.pathsep) if each)
-    yield USUAL.expanduser()
+def known_folder(paths: Sequence[Path], login: Login | None) -> ClusterFolder | None:
+    """The local cluster of these kubeconfigs: by its own file, which stays while it is down, or by where they lead."""
+    return next((folder for folder in _folders() if _is_of(folder, paths, login)), None)
 
 
-def cluster_client(cluster: Cluster) -> ApiClient:
-    """The API of the cluster. Raises ``CredentialsError``."""
-    return client_from_kubeconfig(cluster.kubeconfig, cluster.context)
+def _folders() -> list[ClusterFolder]:
+    try:
+        roots = sorted(path for path in clusters_root().iterdir() if (path / "kubeconfig").is_file())
+    except OSError:
+        return []
+    return [ClusterFolder(path.name, path) for path in roots]
+
+
+def _is_of(folder: ClusterFolder, paths: Sequence[Path], login: Login | None) -> bool:
+    if [path.resolve() for path in paths] == [folder.kubeconfig.resolve()]:
+        return True
+    if login is None or not folder.runs():
+        return False
+    try:
+        there = login_of([folder.kubeconfig])
+    except CredentialsError:
+        return False
+    return (there.server, there.authority) == (login.server, login.authority)
+
+
+def usual_kubeconfigs() -> tuple[Path, ...]:
+    """kubectl's: the files of ``$KUBECONFIG`` that exist, else the one in the home folder; none if there is none.
+
+    Raises ``CredentialsError`` if the variable is set and none of its files exists: no other cluster takes its place.
+    """
+    if given := os.environ.get("KUBECONFIG", ""):
+        paths = dict.fromkeys(Path(each) for each in given.split(os.pathsep) if each)
+        existing = tuple(path for path in paths if path.exists())
+        if not existing:
+            raise CredentialsError(f"KUBECONFIG={given}: no such file; correct the variable, or unset it")
+        return existing
+    try:
+        usual = USUAL.expanduser()
+    except RuntimeError:  # neither HOME nor an account with a home folder
+        return ()
+    return (usual,) if usual.exists() else ()

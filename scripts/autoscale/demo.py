@@ -22,6 +22,7 @@ from deploy.local.kubernetes.programs.versions import SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
 from protocol.runtime.clock import SystemClock
 from protocol.units import Instant, Seconds
+from scripts.autoscale.clusters import ClusterFlags
 from scripts.autoscale.demonstration.groups.group_report import GroupReport
 from scripts.autoscale.demonstration.groups.group_scenario import GroupScenario
 from scripts.autoscale.demonstration.migration_scenario import MigrationScenario
@@ -129,7 +130,7 @@ async def _demo(options: _Options) -> int:
             find_pgbench()
         async with (
             fresh_stage(NAME, spec, console, clock) as stage,
-            page_beside(stage.site, NAME, console) if options.web else nullcontext(),
+            page_beside(stage.site, ClusterFlags(NAME), console) if options.web else nullcontext(),
         ):
             await _play(stage, options, seen, console, began)
     except* AlreadyRunsError as errors:

@@ -17,24 +17,35 @@ from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import EVENTS, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
-from scheduler_plugin.dashboard.story import story, warnings_about
+from scheduler_plugin.dashboard.story import Silence, story, warnings_about
 from scheduler_plugin.history.ports import History, HistoryError, Period
-from scripts.autoscale.clusters import Context, Kubeconfig
+from scripts.autoscale.cluster_flags import of_a_cluster
+from scripts.autoscale.clusters import Cluster, ClusterFlags, context_namespace, find_cluster
 from scripts.autoscale.explain_group import find_group, group_account, group_name, group_story
 from scripts.autoscale.history.finding import a_url, history_path, opened_history
 from scripts.autoscale.history.past import period_since, told_since
-from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
-from scripts.autoscale.site import NAME_LABEL, PodIndex, Site, SiteError, explanation, open_site
+from scripts.autoscale.site import (
+    AGENT,
+    GROUPS,
+    NAME_LABEL,
+    SCHEDULER,
+    PodIndex,
+    Site,
+    SiteError,
+    explanation,
+    open_site,
+)
 from scripts.autoscale.terminal.completion import complete_vm
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
-from scripts.autoscale.vms import DEFAULT, VmNamespace, vm_name
+from scripts.autoscale.vms import VmNamespace, vm_name
 
 _EVERY: Final = 1.0
 _NO_ANSWER: Final = (ApiError, ApiUnavailableError, SiteError)
 _NOT_NOW: Final = "It cannot be asked now"
 
 
+@of_a_cluster()
 def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
     what: Annotated[
         str,
@@ -46,27 +57,27 @@ def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
     since: Annotated[str, typer.Option(help="What was decided since then instead, such as 12h, as recorded.")] = "",
     prometheus: Annotated[str, typer.Option(help="With --since: this Prometheus, not a file.", callback=a_url)] = "",
     output: OutputFormat = Output.TEXT,
-    name: Name = "local",
-    kubeconfig: Kubeconfig = "",
-    context: Context = "",
-    namespace: VmNamespace = DEFAULT,
+    namespace: VmNamespace = "",
+    *,
+    flags: ClusterFlags,
 ) -> None:
     """Say why a VM has its size (metrics, needs, permit, who denied what), or why a group has so many replicas.
 
     Examples: autoscale explain db --watch · autoscale explain shop/db --since 12h
     """
-    where = (name, kubeconfig, context)
     if since and watch:
-        raise typer.BadParameter("what was is told once: leave out --watch or --since")
+        raise typer.BadParameter("--watch and --since cannot be combined")
     if prometheus and not since:
         raise typer.BadParameter("only --since asks a Prometheus", param_hint="--prometheus")
     if not since:
-        run(_explain(what, namespace, where, output, watch=watch))
+        cluster = find_cluster(flags)
+        run(_explain(what, namespace or cluster.namespace, cluster, output, watch=watch))
     try:
         period = period_since(since)
     except DurationError as error:
         raise typer.BadParameter(str(error), param_hint="--since") from None
-    run(_past(vm_name(what, namespace), period, opened_history(history_path(*where), prometheus), output))
+    vm = vm_name(what, namespace or context_namespace(flags))
+    run(_past(vm, period, opened_history(history_path(flags), prometheus), output))
 
 
 async def _past(vm: ObjectName, period: Period, chosen: AbstractAsyncContextManager[History], output: Output) -> int:
@@ -78,8 +89,8 @@ async def _past(vm: ObjectName, period: Period, chosen: AbstractAsyncContextMana
     return 0
 
 
-async def _explain(given: str, namespace: str, where: tuple[str, str, str], output: Output, *, watch: bool) -> int:
-    async with open_site(*where) as site:
+async def _explain(given: str, namespace: str, cluster: Cluster, output: Output, *, watch: bool) -> int:
+    async with open_site(cluster) as site:
         lines, fields = await _told(site, given, namespace)
         if watch and sys.stdout.isatty() and not output.is_for_scripts:
             await _watch(site, given, namespace)
@@ -130,7 +141,7 @@ async def _told(site: Site, given: str, namespace: str) -> Told:
     """The account of a VM or group as lines, and as fields. Raises ``SiteError`` where there is none."""
     if (group := group_name(given, namespace)) is not None:
         account = await group_account(site, *group)
-        return list(group_story(account)), account
+        return list(group_story(account, site.silence.get(GROUPS, ""))), account
     try:
         vm = await site.client.get(VIRTUAL_MACHINES, vm_name(given, namespace))
     except ApiError as error:
@@ -138,7 +149,7 @@ async def _told(site: Site, given: str, namespace: str) -> Told:
         if group is None:
             raise SiteError(str(error)) from error
         account = await group_account(site, *group)
-        return list(group_story(account)), account
+        return list(group_story(account, site.silence.get(GROUPS, ""))), account
     found = await gathered(site, vm)
     return list(story_of(found)), as_fields(found)
 
@@ -151,6 +162,7 @@ class VmAccount:
     agent: Json | None
     scheduler: Json | None
     events: Sequence[Json]
+    silence: Silence = Silence()  # noqa: RUF009 - frozen
 
 
 async def gathered(site: Site, vm: Json) -> VmAccount:
@@ -160,7 +172,9 @@ async def gathered(site: Site, vm: Json) -> VmAccount:
     events = await site.client.list(EVENTS, name_of(vm).namespace)
     pods = PodIndex.of((*listed.objects, *agents.objects))
     agent = await explanation(site, vm, pods)
-    return VmAccount(vm, agent, await site.of_scheduler(f"/explain/{name_of(vm)}"), events.objects)
+    scheduler = await site.of_scheduler(f"/explain/{name_of(vm)}")
+    silence = Silence(site.silence.get(AGENT, ""), site.silence.get(SCHEDULER, ""))
+    return VmAccount(vm, agent, scheduler, events.objects, silence)
 
 
 def as_fields(found: VmAccount) -> Json:
@@ -171,4 +185,4 @@ def as_fields(found: VmAccount) -> Json:
 
 def story_of(found: VmAccount) -> Iterator[str]:
     """The whole answer as lines of text (pure)."""
-    return story(found.vm, found.agent, found.scheduler, found.events)
+    return story(found.vm, found.agent, found.scheduler, found.events, found.silence)

@@ -10,8 +10,9 @@ from protocol.kubernetes.objects import Json, child, items, text, whole
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import HVPAS, TORTOISES, VM_GROUPS, Resource
 from protocol.messages import ObjectName
+from scripts.autoscale.clusters import DEFAULT_NAMESPACE
 from scripts.autoscale.site import Site, SiteError
-from scripts.autoscale.vms import DEFAULT, vm_name
+from scripts.autoscale.vms import vm_name
 
 KINDS: Final = {
     "hvpa": HVPAS,
@@ -21,10 +22,11 @@ KINDS: Final = {
 }
 """What a group's kind may be called."""
 
-_SILENT: Final = "The groups' program does not answer: it may be starting, or it does not run in this cluster."
+_SILENT: Final = "The groups' program does not answer"
+_PERHAPS: Final = "it may be starting, or it does not run in this cluster."
 
 
-def group_name(given: str, default: str = DEFAULT) -> tuple[Resource, ObjectName] | None:
+def group_name(given: str, default: str = DEFAULT_NAMESPACE) -> tuple[Resource, ObjectName] | None:
     """The group of ``KIND/NAME`` or ``NAMESPACE/KIND/NAME``; None where the text names none.
 
     >>> group_name("hvpa/web")[0].kind, str(group_name("shop/tortoise/web")[1]), group_name("shop/db")
@@ -55,10 +57,10 @@ async def group_account(site: Site, kind: Resource, name: ObjectName) -> Json | 
     return await site.of_groups(f"/explain/{name.namespace}/{kind.kind}/{name.name}")
 
 
-def group_story(found: Json | None) -> Iterator[str]:
-    """The whole answer as lines of text."""
+def group_story(found: Json | None, silence: str = "") -> Iterator[str]:
+    """The whole answer as lines of text; ``silence`` is why there is none, if that is known."""
     if found is None:
-        yield _SILENT
+        yield f"{_SILENT}: {silence or _PERHAPS}"
         return
     yield from _target(found)
     yield from _recommended(child(found, "recommended"))

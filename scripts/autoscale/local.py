@@ -23,9 +23,10 @@ from deploy.local.cluster.spec import ClusterSpec, usual_node_cpu
 from deploy.local.kubernetes.machine.image_loading import LoadError, load_image
 from deploy.local.kubernetes.programs.versions import ADD_ONS, SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
-from deploy.neonvm.network.namespaces import CLUSTER_NAME
 from protocol.runtime.clock import SystemClock
-from scripts.autoscale.history.finding import history_path
+from scripts.autoscale.cluster_flags import cluster_name
+from scripts.autoscale.clusters import ClusterFlags, find_cluster
+from scripts.autoscale.history.finding import FILE
 from scripts.autoscale.history.recording import recording
 from scripts.autoscale.running import run
 from scripts.autoscale.site import open_site
@@ -36,14 +37,6 @@ from scripts.autoscale.vms import vm_table
 
 _EXAMPLE: Final = Path(__file__).parents[2] / "vm-deploy.yaml"
 """In a checkout only."""
-
-
-def cluster_name(given: str) -> str:
-    """The name of a cluster, which names its folder too. Raises ``typer.BadParameter``."""
-    if CLUSTER_NAME.fullmatch(given) is None:
-        raise typer.BadParameter(f"expected lower-case letters, digits and hyphens, at most 40, got {given!r}")
-    return given
-
 
 Name = Annotated[
     str,
@@ -166,8 +159,8 @@ async def _recorded(folder: ClusterFolder, spec: ClusterSpec, labels: Sequence[s
         yield
         return
     async with (
-        open_site(folder.name, "") as site,
-        recording(site, history_path(folder.name, "", records=True), Console(), labels),
+        open_site(find_cluster(ClusterFlags(folder.name))) as site,
+        recording(site, folder.root / FILE, Console(), labels),
     ):
         yield
 

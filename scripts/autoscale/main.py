@@ -16,7 +16,7 @@ import typer
 from typer.main import get_command
 
 from protocol import VERSION
-from scripts.autoscale.clusters import usual_kubeconfig
+from scripts.autoscale.clusters import KUBECTLS
 from scripts.autoscale.replay.many_values import ManyValues
 from scripts.autoscale.running import INTERRUPTED
 
@@ -98,9 +98,8 @@ def plugin() -> None:
 
     The cluster is kubectl's unless flags say another.
     """
-    usual = usual_kubeconfig()
-    defaults = {} if usual is None else {"kubeconfig": str(usual)}
-    _run(app(asked(OF_A_CLUSTER)), prog_name=PLUGIN, default_map=dict.fromkeys(OF_A_CLUSTER, defaults))
+    defaults = {name: {"kubeconfig": KUBECTLS} for name in OF_A_CLUSTER}
+    _run(app(asked(OF_A_CLUSTER)), prog_name=PLUGIN, default_map=defaults)
 
 
 def complete() -> None:
@@ -110,7 +109,7 @@ def complete() -> None:
     *before, begun = sys.argv[1:] or [""]
     found: Iterable[str] = flags(before[0]) if before and before[0] in OF_A_CLUSTER else OF_A_CLUSTER
     if before and before[0] in _OF_A_VM and not begun.startswith("-"):
-        found = vms_of_kubectl(begun)
+        found = vms_of_kubectl(before[1:], begun)
     print("\n".join((*(each for each in found if each.startswith(begun)), ":4")))
 
 

@@ -22,15 +22,15 @@ from protocol.messages import ObjectName
 from protocol.names import VM_GROUP, VM_VERSION
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, Seconds
-from scripts.autoscale.clusters import Context, Kubeconfig
+from scripts.autoscale.cluster_flags import of_a_cluster
+from scripts.autoscale.clusters import Cluster, ClusterFlags, find_cluster
 from scripts.autoscale.demonstration.moves import CANCELLED, ENDED, SUCCEEDED, Move, MoveWatch
-from scripts.autoscale.local import Name
 from scripts.autoscale.running import INTERRUPTED, run
 from scripts.autoscale.site import Site, open_site
 from scripts.autoscale.terminal.completion import complete_vm
 from scripts.autoscale.terminal.printing import Output, OutputFormat, print_lines, show
 from scripts.autoscale.terminal.visible import visible
-from scripts.autoscale.vms import DEFAULT, VmNamespace, vm_name
+from scripts.autoscale.vms import VmNamespace, vm_name
 
 LIMIT: Final = Seconds(600.0)
 _LOOK: Final = Seconds(0.1)
@@ -44,17 +44,17 @@ OPEN: Final = 3
 """The status of a command whose migration has not ended."""
 
 
-def migrate(  # noqa: PLR0913, PLR0917 - each is an option of the command
+@of_a_cluster()
+def migrate(  # noqa: PLR0913 - each is an option of the command
     vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)],
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the migration in progress.")] = False,
     timeout: Annotated[
         str, typer.Option("--timeout", help="Give the migration up after this time, such as 90s or 10m.")
     ] = "10m",
     output: OutputFormat = Output.TEXT,
-    name: Name = "local",
-    kubeconfig: Kubeconfig = "",
-    context: Context = "",
-    namespace: VmNamespace = DEFAULT,
+    namespace: VmNamespace = "",
+    *,
+    flags: ClusterFlags,
 ) -> None:
     """Move a running VM to another node that has room; its address and connections stay.
 
@@ -65,7 +65,8 @@ def migrate(  # noqa: PLR0913, PLR0917 - each is an option of the command
     by Ctrl-C while the migration goes on.
     """
     limit = limit_of(timeout)
-    run(_migrate(vm_name(vm, namespace), (name, kubeconfig, context), output, None if cancel else limit))
+    cluster = find_cluster(flags)
+    run(_migrate(vm_name(vm, namespace or cluster.namespace), cluster, output, None if cancel else limit))
 
 
 def limit_of(timeout: str) -> Seconds:
@@ -79,9 +80,9 @@ def limit_of(timeout: str) -> Seconds:
     return limit
 
 
-async def _migrate(vm: ObjectName, where: tuple[str, str, str], output: Output, limit: Seconds | None) -> int:
+async def _migrate(vm: ObjectName, cluster: Cluster, output: Output, limit: Seconds | None) -> int:
     """Without a ``limit``, cancels what is under way."""
-    async with open_site(*where) as site:
+    async with open_site(cluster) as site:
         found, console = await site.client.get(VIRTUAL_MACHINES, vm), Console(stderr=output.is_for_scripts)
         if limit is None:
             return await _cancel(site, vm)

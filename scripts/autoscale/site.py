@@ -2,24 +2,23 @@
 
 - Both answer the same questions. Locally, ports are exposed by the cluster's process, and the cluster's token opens
   what is explained there; elsewhere a port-forward leads to pods, for which it opens that.
-- What cannot be reached is None, or a ``SiteError`` that says what to do, so that views can show the rest.
+- What cannot be reached is None, and ``silence`` says why; or it is a ``SiteError`` that says what to do. Views show
+  the rest.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Protocol
 
 import httpx2 as httpx
 import msgspec
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError, client_from_kubeconfig
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
 from deploy.kube.informer import Change, Informer
 from deploy.local.cluster.control import NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
@@ -27,14 +26,18 @@ from protocol.kubernetes.objects import Json, labels_of, name_of, pod_phase, tex
 from protocol.kubernetes.resources import LEASES, PODS
 from protocol.messages import ObjectName
 from protocol.runtime.explaining.explain_access import token_in
-from scripts.autoscale.clusters import usual_kubeconfig
+from scripts.autoscale.clusters import Cluster
 
 AGENT_PORT: Final = 9101
 PROBES_PORT: Final = 10297
 GROUPS_PORT: Final = 10294
-SCHEDULER: Final = ("autoscaling-scheduler", PROBES_PORT, "autoscaling-scheduler")
-GROUPS: Final = ("autoscaling-groups", GROUPS_PORT, "autoscale-groups")
-"""A program's name (a label of its pods), the port that explains, and its Lease."""
+SCHEDULER: Final = "autoscaling-scheduler"
+GROUPS: Final = "autoscaling-groups"
+AGENT: Final = "autoscaling-agent"
+"""The names of programs: a label of their pods."""
+
+EXPLAINS: Final = {SCHEDULER: (PROBES_PORT, "autoscaling-scheduler"), GROUPS: (GROUPS_PORT, "autoscale-groups")}
+"""The port of a program that explains, and its Lease."""
 
 FORWARDED_WITHIN: Final = 90.0
 """Seconds: kubectl itself waits a minute for the pod to run."""
@@ -58,6 +61,10 @@ class Site(Protocol):
     def client(self) -> ApiClient:
         """Its API."""
 
+    @property
+    def silence(self) -> Mapping[str, str]:
+        """Why a program (``AGENT``, ``SCHEDULER``, ``GROUPS``) did not answer the last time; empty if it did."""
+
     async def of_scheduler(self, path: str) -> Json | None:
         """The scheduler's JSON at ``path``; None where it cannot be had."""
 
@@ -79,26 +86,28 @@ class LocalSite:
         self._host = host
         self._http = http
         self.client = client
+        self.silence: dict[str, str] = {}
         self.title = f"local cluster {folder.name!r}"
 
     async def of_scheduler(self, path: str) -> Json | None:
         """Through the loopback port that leads to the scheduler."""
-        return await self._json(self._host, PROBES_PORT, path)
+        return await self._json(SCHEDULER, self._host, PROBES_PORT, path)
 
     async def of_groups(self, path: str) -> Json | None:
         """Through the loopback port that leads to the groups' program."""
-        return await self._json(self._host, GROUPS_PORT, path)
+        return await self._json(GROUPS, self._host, GROUPS_PORT, path)
 
     async def of_agent(self, pod: Json, path: str) -> Json | None:
         """Through a loopback port that leads to the pod."""
-        return await self._json(text(pod, "status", "podIP"), AGENT_PORT, path)
+        return await self._json(AGENT, text(pod, "status", "podIP"), AGENT_PORT, path)
 
     @asynccontextmanager
     async def into_vm(self, vm: Json, port: int) -> AsyncIterator[tuple[str, int]]:
         """Through a loopback port that leads to the VM's own address."""
         yield "127.0.0.1", await exposed_vm(self._folder, vm, port)
 
-    async def _json(self, target: str, port: int, path: str) -> Json | None:
+    async def _json(self, program: str, target: str, port: int, path: str) -> Json | None:
+        self.silence[program] = "" if target else "its pod has no address yet"
         if not target:
             return None
         try:
@@ -108,18 +117,19 @@ class LocalSite:
                 f"http://127.0.0.1:{exposed}{path}", headers={"Authorization": f"Bearer {token}"}
             )
             return _decoded(answer.raise_for_status().content)
-        except (NoAnswerError, httpx.HTTPError):
+        except (NoAnswerError, httpx.HTTPError) as error:
+            self.silence[program] = str(error) or repr(error)
             return None
 
 
 class RemoteSite:
     """Any cluster with a kubeconfig."""
 
-    def __init__(self, kubeconfig: Path, client: ApiClient, context: str = "") -> None:
-        self._kubeconfig = kubeconfig
-        self._context = context
+    def __init__(self, cluster: Cluster, client: ApiClient) -> None:
+        self._cluster = cluster
         self.client = client
-        self.title = f"context {context!r}" if context else f"cluster of {kubeconfig}"
+        self.title = cluster.title
+        self.silence: dict[str, str] = {}
 
     async def of_scheduler(self, path: str) -> Json | None:
         """By port-forward to the pod that leads."""
@@ -131,19 +141,23 @@ class RemoteSite:
 
     async def of_agent(self, pod: Json, path: str) -> Json | None:
         """By port-forward to the pod."""
-        return await self._of_pod(name_of(pod), AGENT_PORT, path)
+        self.silence[AGENT] = ""
+        return await self._of_pod(AGENT, name_of(pod), AGENT_PORT, path)
 
-    async def _of_leader(self, program: tuple[str, int, str], path: str) -> Json | None:
+    async def _of_leader(self, program: str, path: str) -> Json | None:
         """What the replica says that holds the program's Lease; of one without a Lease, what any says."""
-        name, port, lease = program
+        port, lease = EXPLAINS[program]
         try:
-            pods = (await self.client.list(PODS, label_selector=f"{NAME_LABEL}={name}")).objects
-        except (ApiError, ApiUnavailableError):
+            pods = (await self.client.list(PODS, label_selector=f"{NAME_LABEL}={program}")).objects
+        except (ApiError, ApiUnavailableError) as error:
+            self.silence[program] = str(error)
             return None
         running = [name_of(each) for each in pods if pod_phase(each) == "Running"]
+        self.silence[program] = "" if running else f"no pod with {NAME_LABEL}={program} runs"
         holder = await self._holder(running, lease) if len(running) > 1 else ""
         for pod in sorted(running, key=lambda each: not holder.startswith(f"{each.name}-")):
-            if found := await self._of_pod(pod, port, path):
+            if found := await self._of_pod(program, pod, port, path):
+                self.silence[program] = ""
                 return found
         return None
 
@@ -154,22 +168,23 @@ class RemoteSite:
             return ""
         return text(found, "spec", "holderIdentity")
 
-    async def _of_pod(self, pod: ObjectName, port: int, path: str) -> Json | None:
+    async def _of_pod(self, program: str, pod: ObjectName, port: int, path: str) -> Json | None:
         try:
             return _decoded(await self.client.pod_get(pod, port, path))
-        except (ApiError, ApiUnavailableError):
+        except (ApiError, ApiUnavailableError) as error:
+            self.silence[program] = f"pod {pod}: {error}"
             return None
 
     @asynccontextmanager
     async def into_vm(self, vm: Json, port: int) -> AsyncIterator[tuple[str, int]]:
         """Through ``kubectl port-forward`` to the VM's pod, which passes the port on to the VM."""
         target = f"pod/{text(vm, 'status', 'podName')}"
-        context = ("--context", self._context) if self._context else ()
+        arguments = ("--namespace", name_of(vm).namespace, "port-forward", target, f":{port}")
         try:
             process = await asyncio.create_subprocess_exec(
-                *("kubectl", *context, "--namespace", name_of(vm).namespace, "port-forward", target, f":{port}"),
+                *self._cluster.kubectl(*arguments),
                 stdout=asyncio.subprocess.PIPE,
-                env={**os.environ, "KUBECONFIG": str(self._kubeconfig)},
+                env=self._cluster.kubectl_environment,
             )
         except OSError as error:
             raise SiteError(f"kubectl cannot be run: {error.strerror}") from None
@@ -196,10 +211,9 @@ async def _first_line(process: asyncio.subprocess.Process, target: str) -> str:
 class KubernetesSite(RemoteSite):
     """A local cluster that is a real Kubernetes: what is in pods is reached as anywhere, VMs at their own addresses."""
 
-    def __init__(self, folder: ClusterFolder, client: ApiClient) -> None:
-        super().__init__(folder.kubeconfig, client)
+    def __init__(self, cluster: Cluster, folder: ClusterFolder, client: ApiClient) -> None:
+        super().__init__(cluster, client)
         self._folder = folder
-        self.title = f"local cluster {folder.name!r}"
 
     @asynccontextmanager
     async def into_vm(self, vm: Json, port: int) -> AsyncIterator[tuple[str, int]]:
@@ -220,31 +234,17 @@ def _decoded(body: bytes) -> Json | None:
 
 
 @asynccontextmanager
-async def open_site(name: str, kubeconfig: str, context: str = "") -> AsyncIterator[Site]:
-    """The cluster that is meant: that of ``kubeconfig`` or ``context`` where given, else the local cluster ``name``
-    where it runs, else kubectl's. Raises ``SiteError`` where there is none.
-    """
-    folder = ClusterFolder.of(name)
-    is_local = not kubeconfig and not context and folder.runs()
-    if is_local and folder.read_spec().kubernetes:
-        async with _client(folder.kubeconfig) as client:
-            yield KubernetesSite(folder, client)
-        return
-    if is_local:
-        async with httpx.AsyncClient(trust_env=False, timeout=3.0) as http, _client(folder.kubeconfig) as client:
-            yield LocalSite(folder, client, (await ask_cluster(folder, "status")).host, http)
-        return
-    chosen = Path(kubeconfig) if kubeconfig else usual_kubeconfig()
-    if chosen is None:
-        raise SiteError(f"the local cluster {name!r} does not run (autoscale local up), and no kubeconfig is given")
-    async with _client(chosen, context) as client:
-        yield RemoteSite(chosen, client, context)
-
-
-@asynccontextmanager
-async def _client(kubeconfig: Path, context: str = "") -> AsyncIterator[ApiClient]:
-    async with client_from_kubeconfig(kubeconfig, context) as client:
-        yield client
+async def open_site(cluster: Cluster) -> AsyncIterator[Site]:
+    """The way to a cluster. Raises ``CredentialsError``, and ``NoAnswerError`` if it is a local one that has ended."""
+    async with cluster.client() as client:
+        if cluster.folder is None:
+            yield RemoteSite(cluster, client)
+        elif not cluster.is_embedded:
+            yield KubernetesSite(cluster, cluster.folder, client)
+        else:
+            async with httpx.AsyncClient(trust_env=False, timeout=3.0) as http:
+                host = (await ask_cluster(cluster.folder, "status")).host
+                yield LocalSite(cluster.folder, client, host, http)
 
 
 @dataclass(frozen=True, slots=True)

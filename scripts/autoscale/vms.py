@@ -14,16 +14,16 @@ from deploy.kube.client import ApiError, client_from_kubeconfig
 from protocol.kubernetes.objects import Json, child, name_of, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from scripts.autoscale.clusters import DEFAULT_NAMESPACE
 from scripts.autoscale.terminal.completion import complete_namespace
 from scripts.autoscale.terminal.visible import visible
 
-DEFAULT: Final = "default"
 VmNamespace = Annotated[
     str,
     typer.Option(
         "--namespace",
         "-n",
-        help="That of the VM, where its name does not say one.",
+        help="Namespace of the VM, unless given as NAMESPACE/NAME (default: the context's).",
         autocompletion=complete_namespace,
     ),
 ]
@@ -32,7 +32,7 @@ _NAME: Final = r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?"
 _GIVEN: Final = re.compile(rf"(?:({_NAME})/)?({_NAME})")
 
 
-def vm_name(given: str, namespace: str = DEFAULT) -> ObjectName:
+def vm_name(given: str, namespace: str = DEFAULT_NAMESPACE) -> ObjectName:
     """``NAME`` in ``namespace``, or ``NAMESPACE/NAME``. Raises ``typer.BadParameter``."""
     found = _GIVEN.fullmatch(given)
     if found is None:

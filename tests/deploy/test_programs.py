@@ -20,7 +20,7 @@ from scheduler_plugin.groups.settings import parse_settings as parse_groups
 from scheduler_plugin.ledger.sampled_pods import PERCENT
 from scheduler_plugin.options import parser as scheduler_parser
 from scheduler_plugin.settings.document import CONFIG_KEY, parse_settings
-from scripts.autoscale.site import GROUPS
+from scripts.autoscale.site import EXPLAINS, GROUPS
 from tests.deploy.manifests import ROOT, Document, Pod, container, documents, one, pods
 
 TO_SCHEDULER, TO_EXTENDER, SCHEDULER_METRICS = 10299, 10298, 10297
@@ -182,7 +182,7 @@ def test_the_groups_program_understands_its_flags_and_settings() -> None:
     assert options.listen == f"0.0.0.0:{port['containerPort']}" == f"0.0.0.0:{served['port']}"
     (rule,) = (each for each in one("Role", "autoscaling-groups")["rules"] if "resourceNames" in each)
     assert rule["resourceNames"] == [settings.lease.name]
-    assert ("autoscaling-groups", served["port"], settings.lease.name) == GROUPS
+    assert (served["port"], settings.lease.name) == EXPLAINS[GROUPS]
 
 
 @pytest.mark.parametrize("pod", pods(), ids=lambda pod: pod.owner)

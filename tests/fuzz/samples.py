@@ -225,10 +225,16 @@ KUBECONFIG: Final = yaml.safe_dump(
     {
         "current-context": "x",
         "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": "https://a", "certificate-authority-data": "eA=="}}],
-        "users": [{"name": "u", "user": {"exec": {"command": "p", "apiVersion": "v1", "args": ["a"]}}}],
+        "clusters": [
+            {
+                "name": "c",
+                "cluster": {"server": "https://a", "certificate-authority-data": "eA==", "proxy-url": "http://p:1"},
+            }
+        ],
+        "users": [{"name": "u", "user": {"exec": {"command": "./p", "apiVersion": "v1", "args": ["a"]}, "as": "b"}}],
     }
 ).encode()
+CREDENTIAL: Final = {"status": {"token": "t"}}
 EXPOSITION: Final = (ROOT / "tests/agent/adapters/node_exporter.txt").read_bytes()[:2500] + (
     b'host_load1{collector="load",host="pg"} 0.5 1700000000000\n'
     b'host_cpu_seconds_total{collector="cpu",cpu="0",mode="io_wait"} 3 1700000000000\n'

@@ -26,7 +26,8 @@ from protocol.codec import MalformedMessageError, decode_request, decode_respons
 from protocol.durations import DurationError, parse_duration
 from protocol.floors import decode_floor
 from protocol.guest.monitor_messages import MalformedMonitorMessageError, read_from_monitor, read_greeting
-from protocol.kubernetes.kubeconfig import KubeconfigError, parse_kubeconfig, read_exec_credential
+from protocol.kubernetes.exec_credentials import ExecCredentialError, read_exec_credential
+from protocol.kubernetes.kubeconfig import KubeconfigError, parse_kubeconfig
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import UnreadableAnswerError, read_event, read_object, read_page
 from protocol.kubernetes.refusals import read_refusal
@@ -251,6 +252,6 @@ TARGETS: Final[tuple[Target, ...]] = (
     Target("Hvpa", objects(*group_objects.HVPAS), partial(_object, group_objects.hvpa), UNREADABLE, 8),
     Target("VirtualMachineGroup", objects(shop()), partial(_object, group_objects.vm_group), UNREADABLE, 8),
     Target("Tortoise's settings", documents(group_objects.CONFIGURATION), _configuration, UNREADABLE, 4),
-    Target("credential plug-in", documents({"status": {"token": "t"}}), read_exec_credential, (KubeconfigError,), 2),
+    Target("credential plug-in", documents(samples.CREDENTIAL), read_exec_credential, (ExecCredentialError,), 2),
 )
 # fmt: on

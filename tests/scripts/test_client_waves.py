@@ -19,6 +19,7 @@ from scripts.autoscale.demonstration.vm_clients import ClientReport, VmClients
 from scripts.autoscale.site import KubernetesSite
 from tests.fake_clock import FakeClock, settle
 from tests.neonvm.in_process import InProcess
+from tests.scripts.clusters import cluster_at
 
 MOVE = ObjectName("default", "move")
 
@@ -47,7 +48,9 @@ async def test_clients_stay_until_a_vm_has_moved_and_neighbours_may_move_from_th
     async def clients_of(_: Json) -> VmClients:
         return waves
 
-    scenario = MigrationScenario(KubernetesSite(ClusterFolder.of("x"), client), clock, lambda _: None, clients_of)
+    scenario = MigrationScenario(
+        KubernetesSite(cluster_at(), ClusterFolder.of("x"), client), clock, lambda _: None, clients_of
+    )
     watching = asyncio.ensure_future(scenario.watch())
     await scenario.move_in()
     scenario._clients[NEIGHBOURS[0]] = waves

@@ -1,15 +1,28 @@
-"""Which cluster a command means: flags first, then kubectl's usual files."""
+"""Which cluster a command means: flags first, then local clusters that run, then kubectl's files."""
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import typer
 from typer.main import get_command
+from typer.testing import CliRunner
 
+from deploy.local.cluster.folder import ClusterFolder
+from deploy.local.cluster.spec import ClusterSpec
+from protocol.kubernetes.resources import Resource
+from protocol.messages import ObjectName
+from protocol.runtime.credentials import CredentialsError
 from scripts.autoscale import clusters
-from scripts.autoscale.clusters import Cluster, complete_context, find_cluster
+from scripts.autoscale import main as program
+from scripts.autoscale.cluster_flags import complete_context
+from scripts.autoscale.clusters import KUBECTLS, Cluster, ClusterFlags, find_cluster
+from scripts.autoscale.terminal import completion
 
 
 @pytest.fixture(autouse=True)
@@ -20,35 +33,205 @@ def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "USUAL", tmp_path / "usual")
 
 
+def written(path: Path, server: str = "http://127.0.0.1:1", namespace: str = "", name: str = "x") -> Path:
+    """A kubeconfig of one context."""
+    content = {
+        "current-context": name,
+        "contexts": [{"name": name, "context": {"cluster": name, "namespace": namespace}}],
+        "clusters": [{"name": name, "cluster": {"server": server}}],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+    return path
+
+
+@contextmanager
+def running(name: str, server: str) -> Iterator[ClusterFolder]:
+    """A local cluster that runs, as far as its folder says."""
+    folder = ClusterFolder.of(name)
+    folder.write_spec(ClusterSpec())
+    written(folder.kubeconfig, server)
+    with folder.locked():
+        yield folder
+
+
 def test_flags_name_a_cluster(tmp_path: Path) -> None:
-    path = tmp_path / "given"
-    assert find_cluster("local", str(path), "") == Cluster(path, "", f"cluster of {path}")
-    assert find_cluster("local", str(path), "prod") == Cluster(path, "prod", "context 'prod'")
+    path = written(tmp_path / "given", name="prod")
+    for context, title in (("", f"cluster of {path}"), ("prod", "context 'prod'")):
+        cluster = find_cluster(ClusterFlags(kubeconfig=str(path), context=context))
+        assert (cluster.kubeconfigs, cluster.title, cluster.folder) == ((path,), title, None)
 
 
 def test_without_flags_it_is_kubectls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    second, usual = tmp_path / "second", tmp_path / "usual"
-    usual.touch()
-    assert find_cluster("local", "", "").kubeconfig == usual
-    second.touch()
-    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'missing'}:{second}")
-    assert find_cluster("local", "", "").kubeconfig == second
+    usual = written(tmp_path / "usual")
+    assert find_cluster(ClusterFlags()).kubeconfigs == (usual,)
+    second, third = written(tmp_path / "second", "http://second"), written(tmp_path / "third", "http://third")
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'missing'}:{second}::{third}:{second}")
+    cluster = find_cluster(ClusterFlags())
+    assert (cluster.kubeconfigs, cluster.login.server) == ((second, third), "http://second")
 
 
-def test_without_any_it_is_said() -> None:
-    with pytest.raises(typer.BadParameter, match="there is no kubeconfig"):
-        find_cluster("local", "", "")
+@pytest.mark.parametrize("value", ["typo", "typo:other", ":"])
+def test_set_variable_never_falls_back(value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``KUBECONFIG=/typo`` used to mean the cluster of ``~/.kube/config``, without a word."""
+    written(tmp_path / "usual")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", value)
+    for flags in (ClusterFlags(), ClusterFlags(context="x"), ClusterFlags(kubeconfig=KUBECTLS)):
+        with pytest.raises(CredentialsError, match=f"KUBECONFIG={value}: no such file"):
+            find_cluster(flags)
 
 
-def test_contexts_are_completed_from_the_kubeconfig_that_is_meant(tmp_path: Path) -> None:
+def test_empty_variable_counts_as_unset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = written(tmp_path / "usual")
+    monkeypatch.setenv("KUBECONFIG", "")
+    assert find_cluster(ClusterFlags()).kubeconfigs == (usual,)
+
+
+def test_named_files_must_exist(tmp_path: Path) -> None:
+    written(tmp_path / "usual")
+    with pytest.raises(CredentialsError, match="gone: No such file"):
+        find_cluster(ClusterFlags(kubeconfig=str(tmp_path / "gone")))
+    with pytest.raises(CredentialsError, match="there is no context named 'prod'"):
+        find_cluster(ClusterFlags(context="prod"))
+
+
+def test_without_any_cluster_it_is_said() -> None:
+    with pytest.raises(CredentialsError, match=r"there is no kubeconfig .*, and no local cluster runs"):
+        find_cluster(ClusterFlags())
+
+
+def test_no_home_folder_is_no_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(path: Path) -> Path:
+        raise RuntimeError(path)
+
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    with pytest.raises(CredentialsError, match="there is no kubeconfig"):
+        find_cluster(ClusterFlags())
+
+
+def test_named_local_cluster_must_run(tmp_path: Path) -> None:
+    """It used to be kubectl's cluster then."""
+    written(tmp_path / "usual")
+    with pytest.raises(CredentialsError, match=r"'other' does not run: autoscale local up --name other"):
+        find_cluster(ClusterFlags("other"))
+    with running("other", "http://127.0.0.1:5") as folder:
+        assert find_cluster(ClusterFlags("other")).folder == folder
+        assert find_cluster(ClusterFlags("other", KUBECTLS)).folder == folder
+
+
+def test_running_local_cluster_goes_before_kubectls(tmp_path: Path) -> None:
+    written(tmp_path / "usual")
+    with running("local", "http://127.0.0.1:5") as folder:
+        assert find_cluster(ClusterFlags()).title == "local cluster 'local'"
+        assert find_cluster(ClusterFlags()).folder == folder
+        for flags in (ClusterFlags(kubeconfig=KUBECTLS), ClusterFlags(context="x")):
+            assert find_cluster(flags).kubeconfigs == (tmp_path / "usual",)
+
+
+def test_kubeconfig_of_any_local_cluster_is_recognized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own file, a copy, or merged with others; the default local cluster runs beside it."""
+    with running("other", "http://127.0.0.1:5") as other, running("local", "http://127.0.0.1:6"):
+        copy = tmp_path / "copy"
+        copy.write_text(other.kubeconfig.read_text())
+        written(tmp_path / "away", "https://away", name="away")
+        for value in (other.kubeconfig, copy, f"{copy}:{tmp_path / 'away'}"):
+            monkeypatch.setenv("KUBECONFIG", str(value))
+            for flags in (ClusterFlags(), ClusterFlags(kubeconfig=KUBECTLS)):
+                assert find_cluster(flags).folder == other
+        monkeypatch.delenv("KUBECONFIG")
+        assert find_cluster(ClusterFlags(kubeconfig=str(copy))).folder == other
+        assert find_cluster(ClusterFlags(kubeconfig=str(tmp_path / "away"))).folder is None
+        (ClusterFolder.of("odd").root).mkdir()
+        (ClusterFolder.of("odd").kubeconfig).write_text("{")
+    assert find_cluster(ClusterFlags(kubeconfig=str(copy))).folder is None
+
+
+def test_namespace_is_the_contexts(tmp_path: Path) -> None:
+    for namespace, expected in (("shop", "shop"), ("", "default")):
+        path = written(tmp_path / "given", namespace=namespace)
+        assert find_cluster(ClusterFlags(kubeconfig=str(path))).namespace == expected
+    assert clusters.context_namespace(ClusterFlags()) == "default"
+
+
+def test_kubectl_is_run_for_the_same_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = written(tmp_path / "one"), written(tmp_path / "two")
+    monkeypatch.setenv("KUBECONFIG", f"{one}:{two}")
+    cluster: Cluster = find_cluster(ClusterFlags(context="x", user="eve", groups=("a", "b")))
+    command = ["kubectl", "--context", "x", "--as", "eve", "--as-group=a", "--as-group=b", "get"]
+    assert (cluster.kubectl("get"), cluster.kubectl_environment["KUBECONFIG"]) == (command, f"{one}:{two}")
+
+
+@pytest.mark.parametrize("command", ["explain", "migrate", "bench"])
+def test_vms_are_sought_in_the_contexts_namespace(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``kubectl autoscaling migrate vm-1`` in a context of ``shop`` used to move ``default/vm-1``."""
+    monkeypatch.setenv("KUBECONFIG", str(written(tmp_path / "config", namespace="shop")))
+    asked: list[str] = []
+    program.app([command])
+    module = sys.modules[program.COMMANDS[command].partition(":")[0]]
+
+    def ended(job: object) -> None:
+        job.close()  # type: ignore[attr-defined]  # a coroutine
+        raise typer.Exit
+
+    for spelt, vm in (([], "shop/vm-1"), (["-n", "ops"], "ops/vm-1"), (["-n", "ops", "--context", "x"], "ops/vm-1")):
+        monkeypatch.setattr(module, "run", ended)
+        monkeypatch.setattr(module, f"_{command}", noting(asked))
+        found = CliRunner().invoke(program.app([command, "record"]), [command, "vm-1", *spelt])
+        assert (found.exit_code, asked.pop()) == (0, vm), found.output
+
+
+def noting(asked: list[str]):  # type: ignore[no-untyped-def]  # stands for coroutines of several commands
+    async def nothing() -> int:
+        return 0
+
+    def command(vm: object, *rest: object, **_: object):  # type: ignore[no-untyped-def]  # likewise
+        asked.append(str(vm) if "/" in str(vm) else f"{rest[0]}/{vm}")
+        return nothing()
+
+    return command
+
+
+def test_check_without_a_cluster_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 would mean warnings."""
+    found = CliRunner().invoke(program.app(["check", "record"]), ["check"])
+    assert (found.exit_code, "there is no kubeconfig" in found.output) == (2, True)
+    assert CliRunner().invoke(program.app(["check", "record"]), ["record"]).exit_code == 1
+
+
+def test_groups_need_a_user(tmp_path: Path) -> None:
+    flags = ["--kubeconfig", str(written(tmp_path / "given")), "--as-group", "ops"]
+    found = CliRunner().invoke(program.app(["top", "record"]), ["top", "--once", *flags])
+    assert (found.exit_code, found.output) == (1, "autoscale: --as-group needs --as: groups alone are nobody\n")
+
+
+def test_contexts_are_completed_from_the_kubeconfigs_that_are_meant(tmp_path: Path) -> None:
     def completed(begun: str, **typed: str) -> list[str]:
         context = typer.Context(get_command(typer.Typer(callback=lambda: None)))
         context.params = dict(typed)
         return complete_context(context, begun)
 
-    (tmp_path / "usual").write_text("contexts: [{name: staging}, {name: prod}, {name: preview}, {}, 7]")
+    (tmp_path / "usual").write_text("contexts: [{name: staging}, {name: prod}, {name: preview}, {}]")
     assert (completed(""), completed("pr")) == (["preview", "prod", "staging"], ["preview", "prod"])
     for broken in ("{", "[]", "contexts: 3"):
         (tmp_path / "given").write_text(broken)
         assert completed("", kubeconfig=str(tmp_path / "given")) == []
     assert completed("", kubeconfig=str(tmp_path / "missing")) == []
+
+
+def test_kubectls_completion_obeys_flags_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "usual", namespace="shop")
+    asked: list[ClusterFlags] = []
+    names = [ObjectName("shop", "db"), ObjectName("ops", "vm")]
+
+    def names_of(flags: ClusterFlags, _: Resource) -> list[ObjectName]:
+        asked.append(flags)
+        return names
+
+    monkeypatch.setattr(completion, "_names_of", names_of)
+    assert completion.vms_of_kubectl([], "") == ["db", "ops/vm"]
+    assert completion.vms_of_kubectl(["--context", "x", "-n", "ops"], "") == ["shop/db", "vm"]
+    assert completion.vms_of_kubectl(["--kubeconfig=f", "--namespace=ops"], "v") == ["vm"]
+    assert [(flags.kubeconfig, flags.context) for flags in asked] == [(KUBECTLS, ""), (KUBECTLS, "x"), ("f", "")]

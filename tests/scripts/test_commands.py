@@ -60,7 +60,7 @@ def test_the_plugin_of_kubectl_calls_itself_by_its_name(
 def test_kubectl_completes_the_plugin(
     typed: list[str], found: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(name_completion, "vms_of_kubectl", lambda begun: ["db"] if "db".startswith(begun) else [])
+    monkeypatch.setattr(name_completion, "vms_of_kubectl", lambda _, begun: ["db"] if "db".startswith(begun) else [])
     monkeypatch.setattr(sys, "argv", ["kubectl_complete-autoscaling", *typed])
     program.complete()
     assert capsys.readouterr().out.splitlines() == [*found, ":4"]

@@ -26,12 +26,14 @@ from scheduler_plugin.history.core.samples import HOUR, MINUTE, Decision, NodeFa
 from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.costs.consolidation import AdvisedMove, Emptied
 from scheduler_plugin.history.sqlite.store import SqliteStore
+from scripts.autoscale.clusters import ClusterFlags
 from scripts.autoscale.costs import cost as command
 from scripts.autoscale.costs.cost_views import advice, advice_document
 from scripts.autoscale.costs.price_table import price_table
 from scripts.autoscale.history.finding import context_name, history_path
 from scripts.autoscale.main import app
 from tests.scheduler_plugin.history.fleet_pictures import node, pod
+from tests.scripts.clusters import cluster_at
 
 GIB = 1024**2
 Cost = Callable[..., str]
@@ -237,6 +239,7 @@ def test_advice_names_the_moves() -> None:
 
 @pytest.mark.parametrize("role", ["", "node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"])
 def test_no_advice_empties_the_control_plane(cost: Cost, monkeypatch: pytest.MonkeyPatch, role: str) -> None:
+    monkeypatch.setattr(command, "find_cluster", lambda _: cluster_at())
     monkeypatch.setattr(command, "open_site", lambda *_: contextlib.nullcontext(TwoNodes(role)))
     found = json.loads(cost("--consolidate", "-o", "json"))
     assert [each["node"] for each in found["nodes"]] == ([] if role else ["n2"])
@@ -278,19 +281,21 @@ def test_keys_without_a_node_are_named(cost: Cost, tmp_path: Path) -> None:
 
 
 def test_each_cluster_has_a_history_of_its_own(home: Path) -> None:
-    assert history_path("local", "") == home / "local" / "history.sqlite"
-    others = {history_path("local", str(home / "no-config"), context) for context in ("", "a", "b")}
+    assert history_path(ClusterFlags()) == home / "local" / "history.sqlite"
+    others = {
+        history_path(ClusterFlags(kubeconfig=str(home / "no-config"), context=context)) for context in ("", "a", "b")
+    }
     assert len(others) == 3
 
 
 def test_a_kubeconfig_that_means_another_cluster_by_now_has_another_history(home: Path) -> None:
     config = str(kubeconfig(home / "config", current="a"))
-    of_a, of_b = (history_path("local", config, context) for context in "ab")
-    assert (history_path("local", config), of_a == of_b) == (of_a, False)
+    of_a, of_b = (history_path(ClusterFlags(kubeconfig=config, context=context)) for context in "ab")
+    assert (history_path(ClusterFlags(kubeconfig=config)), of_a == of_b) == (of_a, False)
     kubeconfig(home / "config", current="b")
-    assert history_path("local", config) == of_b
+    assert history_path(ClusterFlags(kubeconfig=config)) == of_b
     copied = str(kubeconfig(home / "copied", current="b"))
-    assert history_path("local", copied) == of_b
+    assert history_path(ClusterFlags(kubeconfig=copied)) == of_b
 
 
 def test_another_cluster_has_neither_the_prices_nor_the_name_of_the_local_one(file: Path, home: Path) -> None:
@@ -304,14 +309,13 @@ def test_another_cluster_has_neither_the_prices_nor_the_name_of_the_local_one(fi
         clusters[db["properties"]["cluster"]] = db["cpuCost"] > 1000
     assert clusters == {"local": True, "b": False, "a": False}
     (home / "odd").write_text("{")
-    assert context_name(str(home / "odd"), "") == str(home / "odd")
+    assert context_name(ClusterFlags(kubeconfig=str(home / "odd"))) == str(home / "odd")
 
 
 def test_a_local_cluster_is_the_same_by_its_kubeconfig(home: Path) -> None:
     """As kubectl's plugin means it."""
     config = kubeconfig(home / "local" / "kubeconfig", current="a")
-    assert history_path("local", str(config)) == home / "local" / "history.sqlite"
-    assert history_path("other", str(config)) != home / "other" / "history.sqlite"
+    assert history_path(ClusterFlags(kubeconfig=str(config))) == home / "local" / "history.sqlite"
 
 
 def test_a_local_cluster_that_ended_keeps_its_history_and_no_other_clusters(
@@ -319,11 +323,11 @@ def test_a_local_cluster_that_ended_keeps_its_history_and_no_other_clusters(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(home / "config", current="a")))
     (home / "local" / "spec.json").write_text("{}")
-    local, of_kubectl = home / "local" / "history.sqlite", history_path("local", "", "a")
-    assert (history_path("local", ""), history_path("local", "", records=True)) == (local, of_kubectl)
+    local, of_kubectl = home / "local" / "history.sqlite", history_path(ClusterFlags(context="a"))
+    assert (history_path(ClusterFlags()), history_path(ClusterFlags(), records=True)) == (local, of_kubectl)
     of_kubectl.parent.mkdir(parents=True)
     of_kubectl.write_bytes(b"")
-    assert history_path("local", "") == of_kubectl
+    assert history_path(ClusterFlags()) == of_kubectl
 
 
 @pytest.fixture

@@ -14,15 +14,17 @@ import pytest
 from rich.console import Console
 
 from deploy.kube.client import ApiClient
+from scripts.autoscale.clusters import ClusterFlags
 from scripts.autoscale.history.recording import recording, warnings_on
 from scripts.autoscale.page import local_page
 from scripts.autoscale.page.local_page import listening, page_beside, quiet_logs
 from scripts.autoscale.site import RemoteSite, SiteError
 from tests.neonvm.in_process import InProcess
+from tests.scripts.clusters import cluster_at
 
 
 def a_site(tmp_path: Path) -> RemoteSite:
-    return RemoteSite(tmp_path / "kubeconfig", InProcess().client())
+    return RemoteSite(cluster_at(tmp_path / "kubeconfig"), InProcess().client())
 
 
 async def said_on(console: Console) -> str:
@@ -52,7 +54,7 @@ async def test_a_page_beside_a_command_takes_another_port_where_its_own_is_taken
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setattr(local_page, "PORT", taken.getsockname()[1])
-        async with page_beside(a_site(tmp_path), "demo", console), httpx.AsyncClient(trust_env=False) as http:
+        async with page_beside(a_site(tmp_path), ClusterFlags(), console), httpx.AsyncClient(trust_env=False) as http:
             found = re.search(r"this link opens it once\): (\S+)#token=(\S+)", await said_on(console))
             assert found is not None
             url, token = found.groups()
@@ -68,7 +70,7 @@ async def test_a_page_that_fails_is_told_and_the_command_goes_on(
 ) -> None:
     monkeypatch.setattr(local_page, "PORT", 0)
     (tmp_path / "kubeconfig").write_text("{}")
-    async with page_beside(a_site(tmp_path), "demo", console):
+    async with page_beside(a_site(tmp_path), ClusterFlags(), console):
         assert (await said_on(console)).startswith("The page has ended: ")
 
 

@@ -11,6 +11,7 @@ from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json
 from scripts.autoscale import site as site_module
 from scripts.autoscale.site import RemoteSite, SiteError
+from tests.scripts.clusters import cluster_at
 
 PODS = "/api/v1/namespaces/scaling/pods"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/scaling/leases/autoscaling-scheduler"
@@ -36,7 +37,7 @@ def answers(pods: list[Json], holder: str | None, *silent: str) -> RemoteSite:
         return httpx.Response(404, json={"reason": "NotFound"})
 
     return RemoteSite(
-        Path("none"), ApiClient(httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(answer)))
+        cluster_at(), ApiClient(httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(answer)))
     )
 
 
@@ -62,7 +63,7 @@ async def test_the_replica_that_leads_is_asked(site: RemoteSite, said: Json | No
 @pytest.mark.parametrize("body", [b'{"a":' * 100_000 + b"1" + b"}" * 100_000, b'{"because": "\xff"}', b"<html>"])
 async def test_an_answer_that_is_no_json_is_none(body: bytes) -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=body))
-    site = RemoteSite(Path("none"), ApiClient(httpx.AsyncClient(base_url="http://api", transport=transport)))
+    site = RemoteSite(cluster_at(), ApiClient(httpx.AsyncClient(base_url="http://api", transport=transport)))
     assert await site.of_agent(pod("a-1"), "/explain") is None
 
 

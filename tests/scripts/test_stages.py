@@ -21,6 +21,7 @@ from deploy.neonvm.network.sockets import connected, tcp_socket
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
+from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.demo import _spec
 from scripts.autoscale.demonstration.migration_scenario import small_vm
 from scripts.autoscale.demonstration.scenario import demo_vm
@@ -31,12 +32,13 @@ from scripts.autoscale.stages.fresh_kubernetes import Installed
 from scripts.autoscale.stages.stage import EmbeddedStage, KubernetesStage
 from tests.fake_clock import FakeClock, settle
 from tests.neonvm.in_process import InProcess
+from tests.scripts.clusters import cluster_at
 
 STAYS = "autoscaling.neon.tech/auto-migration-enabled"
 
 
 def stage(api: InProcess, folder: ClusterFolder, kubectl: Path) -> KubernetesStage:
-    site = KubernetesSite(folder, api.client())
+    site = KubernetesSite(cluster_at(folder=folder), folder, api.client())
     installed = Installed(site, folder, Parts([], "v1.36.3", str(kubectl)))
     return KubernetesStage(installed, site, "QEMU in pods", "namespaces", FakeClock())
 
@@ -77,7 +79,9 @@ async def test_guests_are_told_with_the_reason_for_their_speed_and_pods_shown_at
 
 
 async def test_the_embedded_cluster_knows_from_the_start_what_its_guests_are() -> None:
-    embedded = EmbeddedStage(KubernetesSite(ClusterFolder.of("x"), InProcess().client()), "QEMU", "namespaces")
+    embedded = EmbeddedStage(
+        KubernetesSite(cluster_at(), ClusterFolder.of("x"), InProcess().client()), "QEMU", "namespaces"
+    )
     await embedded.watch()
     assert (embedded.guests_of({}), await embedded.last_look()) == ("QEMU", "")
 
@@ -104,7 +108,7 @@ async def test_a_vm_of_a_real_kubernetes_is_reached_at_its_own_address_which_it_
     with folder.locked():
         async with (
             control_endpoint(folder, Ways(network, services), ControlResponse, {}),
-            open_site(name, "") as site,
+            open_site(find_cluster(ClusterFlags(name))) as site,
         ):
             vm: Json = {"status": {"extraNetIP": "10.111.0.9", "podIP": "10.244.1.2"}}
             async with site.into_vm(vm, 5432) as place:

@@ -5,8 +5,8 @@ import typer
 
 from protocol.kubernetes.objects import Json
 from scheduler_plugin.dashboard.story import story
+from scripts.autoscale.cluster_flags import cluster_name
 from scripts.autoscale.demonstration.fleet import marked, node_row
-from scripts.autoscale.local import cluster_name
 from scripts.autoscale.vms import vm_name
 from tests.neonvm.sample_objects import virtual_machine
 

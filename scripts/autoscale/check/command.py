@@ -19,8 +19,8 @@ from scripts.autoscale.check.gathering.forwarding import Kubectl
 from scripts.autoscale.check.gathering.gather import Gathering
 from scripts.autoscale.check.rendering import as_json, as_short, as_text
 from scripts.autoscale.check.table import judged
-from scripts.autoscale.clusters import Cluster, Context, Kubeconfig, cluster_client, find_cluster
-from scripts.autoscale.local import Name
+from scripts.autoscale.cluster_flags import of_a_cluster
+from scripts.autoscale.clusters import Cluster, ClusterFlags, find_cluster
 from scripts.autoscale.running import run
 from scripts.autoscale.terminal import printing
 from scripts.autoscale.terminal.printing import serialised
@@ -47,31 +47,33 @@ def span(given: str) -> str:
     return given
 
 
-def check(  # noqa: PLR0913, PLR0917 - each is a flag
+@of_a_cluster(failed=EXIT_CODES[Level.FAILURE])
+def check(
     before: Annotated[bool, typer.Option("--pre", help="Check whether it can be installed.")] = False,
     output: Annotated[Output, typer.Option("--output", "-o", help="short: what is wrong alone.")] = Output.TEXT,
     wait: Annotated[
         str, typer.Option("--wait", callback=span, help="Look again for so long while a check fails, such as 5m.")
     ] = "0s",
-    name: Name = "local",
-    kubeconfig: Kubeconfig = "",
-    context: Context = "",
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Where it is installed, or will be; found by itself if it is.")
     ] = "",
+    *,
+    flags: ClusterFlags,
 ) -> None:
     """Check the installation of a cluster, and say what to do about each thing that is wrong.
 
     Exits 0 where all is in order, 1 where something should be looked at, 2 where a check has failed.
     """
-    cluster = find_cluster(name, kubeconfig, context)
+    cluster = find_cluster(flags)
+    if cluster.is_embedded:
+        raise typer.BadParameter(f"{cluster.title} was not started with --kubernetes; try autoscale top")
     run(_check(cluster, namespace, before=before, output=output, wait=parse_duration(wait)))
 
 
 async def _check(cluster: Cluster, namespace: str, *, before: bool, output: Output, wait: Seconds) -> int:
     console = Console()
-    async with cluster_client(cluster) as client:
-        kubectl = Kubectl(cluster.kubeconfig, cluster.context)
+    async with cluster.client() as client:
+        kubectl = Kubectl(cluster.kubectl(), cluster.kubectl_environment)
         gathering = Gathering(client, kubectl, SystemClock(), namespace, version("autoscaling"))
         with Console(stderr=True).status(f"looking at {cluster.title}"):
             findings = await look(gathering, SystemClock(), before=before, wait=wait)

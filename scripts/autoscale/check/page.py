@@ -42,7 +42,7 @@ come through the API server's proxy, explanations and TLS ports by port-forward.
 a look that fails for another reason is a warning ([api-looks](#api-looks)). The installation is found by itself where
 there is one in the cluster; `--namespace` names it, and before installing it is `autoscale-system`. `--context` and
 `--kubeconfig` are kubectl's; without either, a local cluster that runs is meant (`autoscale local up --kubernetes`),
-else that of `$KUBECONFIG`.
+else kubectl's ([command-line.md](command-line.md#which-cluster-and-as-whom)).
 """
 
 

@@ -27,17 +27,17 @@ from scheduler_plugin.history.costs.prices import Price, PriceList, priced, refe
 from scheduler_plugin.history.costs.rendering import More
 from scheduler_plugin.history.ports import Extent, History, HistoryError, Period, Usage
 from scheduler_plugin.history.priced_usage import priced_usage
-from scripts.autoscale.clusters import Context, Kubeconfig
+from scripts.autoscale.cluster_flags import of_a_cluster
+from scripts.autoscale.clusters import Cluster, ClusterFlags, find_cluster
 from scripts.autoscale.costs.cost_views import Output, advice, advice_document, serialised, show, written
 from scripts.autoscale.costs.policy_change import PolicyChange
 from scripts.autoscale.costs.policy_choice import ChosenPolicy, chosen_policy
 from scripts.autoscale.costs.policy_replay import STEP
 from scripts.autoscale.costs.price_table import price_table
-from scripts.autoscale.history.finding import a_url, context_name, history_path, is_local, opened_history
+from scripts.autoscale.history.finding import a_url, context_name, history_path, local_of, opened_history
 from scripts.autoscale.history.past import period_since
-from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
-from scripts.autoscale.site import SiteError, open_site
+from scripts.autoscale.site import SCHEDULER, SiteError, open_site
 from scripts.autoscale.terminal.printing import print_lines
 
 HIGH: Final = 0.995
@@ -52,6 +52,7 @@ NOT_WRITTEN_YET: Final = 5 * MINUTE
 Since = Annotated[str, typer.Option(help="How far back, such as 6h, 7d.")]
 
 
+@of_a_cluster()
 def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     since: Since = "7d",
     by: Annotated[str, typer.Option(help="vm, namespace, group, node, or label=KEY (of labels that are kept).")] = "vm",
@@ -61,18 +62,16 @@ def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     prices: Annotated[Path | None, typer.Option(help="A price table, as the scheduler's section `ranking`.")] = None,
     file: Annotated[Path | None, typer.Option(help="A history's file, instead of the cluster's own.")] = None,
     prometheus: Annotated[str, typer.Option(help="Ask this Prometheus instead of a file.", callback=a_url)] = "",
-    name: Name = "local",
-    kubeconfig: Kubeconfig = "",
-    context: Context = "",
+    *,
+    flags: ClusterFlags,
 ) -> None:
     """What VMs cost by what was reserved, and what scaling saved.
 
     Examples: autoscale cost --since 24h --by namespace · autoscale cost -o csv > costs.csv ·
     autoscale cost --policy calm.yaml · autoscale cost --consolidate
     """
-    where = (name, kubeconfig, context)
-    path = history_path(*where)
-    local = name if is_local(path, name) else ""
+    path = history_path(flags)
+    local = local_of(path)
     ranking, said = price_table(prices, local)
     try:
         period = period_since(since)
@@ -84,9 +83,9 @@ def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     if consolidate:
         if output in {Output.CSV, Output.OPENCOST}:
             raise typer.BadParameter("advice is text, wide, json or yaml", param_hint="--output")
-        run(_consolidate(ranking, where, output))
+        run(_consolidate(ranking, find_cluster(flags), output))
     else:
-        chosen, cluster = opened_history(file or path, prometheus), local or context_name(kubeconfig, context)
+        chosen, cluster = opened_history(file or path, prometheus), local or context_name(flags)
         run(_cost(chosen, period, by, output, (ranking, said), _chosen(policy), cluster))
 
 
@@ -170,11 +169,11 @@ def _left_out(played: int, vms: int, shares: tuple[Fraction | int, Fraction | in
         yield f"It was played on the {played} dearest of {vms} VMs, which are {share:.0%} of what was reserved."
 
 
-async def _consolidate(ranking: RankingConfig, where: tuple[str, str, str], output: Output) -> int:
-    async with open_site(*where) as site:
+async def _consolidate(ranking: RankingConfig, cluster: Cluster, output: Output) -> int:
+    async with open_site(cluster) as site:
         answer = await site.of_scheduler("/nodes")
         if answer is None:
-            raise SiteError("the scheduler does not answer: see autoscale check")
+            raise SiteError(f"the scheduler does not answer ({site.silence[SCHEDULER]}): see autoscale check")
         listed = (await site.client.list(NODES)).objects
         bound = bound_pods((await site.client.list(PODS)).objects)
     keys = keys_of_nodes(listed)

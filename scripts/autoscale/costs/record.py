@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 
 from protocol.durations import DurationError, parse_duration
-from scripts.autoscale.clusters import Context, Kubeconfig
+from scripts.autoscale.cluster_flags import of_a_cluster
+from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.history.finding import history_path
 from scripts.autoscale.history.recording import recording
-from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
 from scripts.autoscale.site import open_site
 
@@ -20,12 +20,12 @@ LONGEST_INTERVAL: Final = 600.0
 """Seconds. A look holds for up to four intervals, and no span of a history is longer than three hours."""
 
 
+@of_a_cluster()
 def record(
     label: Annotated[list[str] | None, typer.Option(help="Keep this label's value too; may be repeated.")] = None,
     every: Annotated[str, typer.Option(help="Between two looks, such as 10s; at most 10m.")] = "10s",
-    name: Name = "local",
-    kubeconfig: Kubeconfig = "",
-    context: Context = "",
+    *,
+    flags: ClusterFlags,
 ) -> None:
     """Record a cluster for `autoscale cost` and `autoscale explain --since`, until Ctrl-C.
 
@@ -37,12 +37,12 @@ def record(
         raise typer.BadParameter(str(error), param_hint="--every") from None
     if interval > LONGEST_INTERVAL:
         raise typer.BadParameter(f"expected at most 10m, got {every!r}", param_hint="--every")
-    run(_record(label or [], max(1.0, interval), (name, kubeconfig, context)))
+    run(_record(label or [], max(1.0, interval), flags))
 
 
-async def _record(labels: list[str], interval: float, where: tuple[str, str, str]) -> int:
-    path, console = history_path(*where, records=True), Console()
-    async with open_site(*where) as site, recording(site, path, console, labels, interval):
+async def _record(labels: list[str], interval: float, flags: ClusterFlags) -> int:
+    path, console = history_path(flags, records=True), Console()
+    async with open_site(find_cluster(flags)) as site, recording(site, path, console, labels, interval):
         console.print(f"Recording {site.title} into {path}; Ctrl-C ends it.", soft_wrap=True, markup=False)
         await asyncio.Event().wait()
     return 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -12,60 +13,65 @@ import httpx2 as httpx
 import typer
 
 from deploy.local.cluster.folder import ClusterFolder, clusters_root
-from protocol.kubernetes.kubeconfig import parse_kubeconfig
-from protocol.kubernetes.objects import text
+from protocol.kubernetes.kubeconfig import KubeconfigError, Login, current_context
+from protocol.kubernetes.proxies import proxy_for
+from protocol.runtime.credentials import CredentialsError, login_of, read_kubeconfigs
 from protocol.runtime.url_hosts import server_url
-from protocol.yaml_text import YamlError, read_yaml
 from scheduler_plugin.history.ports import History
 from scheduler_plugin.history.prometheus.questions import PrometheusHistory
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
-from scripts.autoscale.clusters import usual_kubeconfig
+from scripts.autoscale.clusters import ClusterFlags, known_folder, local_folder
 
 FILE: Final = "history.sqlite"
 _PATIENCE: Final = 120.0
 """Seconds that Prometheus may take for a week of many VMs."""
 
 
-def history_path(name: str, kubeconfig: str, context: str = "", *, records: bool = False) -> Path:
+def history_path(flags: ClusterFlags, *, records: bool = False) -> Path:
     """The file of a local cluster in its folder, so that it goes with it; of any other one in a folder for all.
 
-    The cluster is chosen as ``open_site`` chooses it. Without ``records`` a local cluster that does not run any more is
-    meant too, where nothing is kept of kubectl's.
+    The cluster is chosen as ``find_cluster`` chooses it, but it need not answer. Without ``records`` a local cluster
+    that does not run any more is meant too, if nothing is kept of kubectl's. Raises ``CredentialsError``.
     """
-    folder, is_named = ClusterFolder.of(name), bool(kubeconfig or context)
-    chosen = Path(kubeconfig) if kubeconfig else usual_kubeconfig()
-    is_meant = chosen is not None and not context and chosen.resolve() == folder.kubeconfig.resolve()
-    if chosen is None or is_meant or (not is_named and folder.runs()):
+    folder = ClusterFolder.of(flags.local_name)
+    if flags.name and not flags.of_kubectl:
         return folder.root / FILE
-    which = sha256(_identity(chosen, context).encode()).hexdigest()[:16]
+    if not flags.of_kubectl and (running := local_folder(flags)) is not None:
+        return running.root / FILE
+    paths = flags.kubeconfigs()
+    try:
+        login = login_of(paths, flags.context)
+    except CredentialsError:
+        login = None
+    if (known := known_folder(paths, login)) is not None or not paths:
+        return (known or folder).root / FILE
+    which = sha256(_identity(paths, login, flags.context).encode()).hexdigest()[:16]
     path = clusters_root().parent / "autoscale-histories" / which / FILE
-    is_of_old = not records and not is_named and folder.exists() and not path.exists()
+    is_of_old = not records and not flags.of_kubectl and folder.exists() and not path.exists()
     return folder.root / FILE if is_of_old else path
 
 
-def is_local(path: Path, name: str) -> bool:
-    """Whether a history's path is that of the local cluster."""
-    return path == ClusterFolder.of(name).root / FILE
+def local_of(path: Path) -> str:
+    """The name of the local cluster whose history is at that path; empty if it is another cluster's."""
+    return path.parent.name if path.parent.parent == clusters_root() else ""
 
 
-def context_name(kubeconfig: str, context: str) -> str:
-    """The context that is meant, by its name; the kubeconfig's where it has none."""
-    chosen = Path(kubeconfig) if kubeconfig else usual_kubeconfig()
-    if context or chosen is None:
-        return context
+def context_name(flags: ClusterFlags) -> str:
+    """The name of the context that is meant; that of the kubeconfig if it has none."""
+    paths = flags.kubeconfigs()
+    if flags.context or not paths:
+        return flags.context
     try:
-        found = read_yaml(chosen.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, YamlError):
-        found = None
-    return (text(found, "current-context") if isinstance(found, dict) else "") or str(chosen)
+        name = current_context(read_kubeconfigs(paths))
+    except (CredentialsError, KubeconfigError):
+        name = ""
+    return name or os.pathsep.join(map(str, paths))
 
 
-def _identity(kubeconfig: Path, context: str) -> str:
+def _identity(paths: Sequence[Path], login: Login | None, context: str) -> str:
     """What tells a cluster from others, whatever its context is called and whichever is the current one."""
-    try:
-        login = parse_kubeconfig(kubeconfig.read_text(encoding="utf-8"), context)
-    except (OSError, ValueError):
-        return f"{kubeconfig.resolve()}\0{context}"
+    if login is None:
+        return f"{os.pathsep.join(str(path.resolve()) for path in paths)}\0{context}"
     return "\0".join((login.server, login.server_name, login.authority.text, login.authority.path))
 
 
@@ -83,5 +89,6 @@ async def opened_history(path: Path, prometheus: str = "") -> AsyncIterator[Hist
     if not prometheus:
         yield SqliteHistory(path)
         return
-    async with httpx.AsyncClient(base_url=prometheus, timeout=_PATIENCE) as http:
+    proxy = proxy_for(prometheus, os.environ) or None
+    async with httpx.AsyncClient(base_url=prometheus, timeout=_PATIENCE, proxy=proxy, trust_env=False) as http:
         yield PrometheusHistory(http)

@@ -20,15 +20,13 @@ from typing import Final
 import httpx2 as httpx
 from rich.console import Console
 
-from deploy.local.cluster.folder import ClusterFolder
 from protocol.runtime.clock import Clock, SystemClock
-from protocol.runtime.credentials import from_kubeconfig
 from protocol.units import Seconds
 from scheduler_plugin.cluster.http_api import HttpApi, http_client
 from scheduler_plugin.dashboard.app import Dashboard, assemble
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scheduler_plugin.web.serving import Listener, serve
-from scripts.autoscale.clusters import usual_kubeconfig
+from scripts.autoscale.clusters import Cluster, ClusterFlags, find_cluster
 from scripts.autoscale.history.finding import history_path
 from scripts.autoscale.history.recording import recording
 from scripts.autoscale.page.site_sources import SiteSources
@@ -43,27 +41,28 @@ OFTEN: Final = Seconds(2.0)
 
 _TALKATIVE: Final = ("autoscale", "uvicorn")
 
-Where = tuple[str, str, str]
-"""A local cluster's name, a kubeconfig and a context, as ``open_site`` takes them."""
-
 
 @dataclass(frozen=True, slots=True)
 class LocalPage:
-    """A page that can be served once: at ``sock``, which listens. ``labels`` are those that its history keeps."""
+    """A page that can be served once: at ``sock``, which listens.
+
+    Its recorder writes ``history``, and keeps the ``labels`` of VMs there.
+    """
 
     site: Site
-    where: Where
+    cluster: Cluster
+    history: Path
     sock: socket.socket
     console: Console
     interval: Seconds = USUAL
     labels: Sequence[str] = ()
 
     async def serve(self, stop: asyncio.Event) -> None:
-        """Prints a link and serves until ``stop``. Raises ``CredentialsError`` and ``SiteError``."""
-        path, port = history_path(*self.where, records=True), self.sock.getsockname()[1]
+        """Prints a link and serves until ``stop``. Raises ``CredentialsError``."""
+        path, port = self.history, self.sock.getsockname()[1]
         with self.sock, quiet_logs():
             async with AsyncExitStack() as context:
-                api, clock = await context.enter_async_context(_api(*self.where))
+                api, clock = await context.enter_async_context(_api(self.cluster))
                 sources, history = SiteSources(self.site), SqliteHistory(path)
                 dashboard = assemble(self.site.title, api, sources, clock, None, history, self.labels)
                 hears = dashboard.fleet.hear
@@ -77,12 +76,13 @@ class LocalPage:
 
 
 @asynccontextmanager
-async def page_beside(site: Site, name: str, console: Console) -> AsyncIterator[None]:
-    """The page of the local cluster ``name`` within the context; at any port where the usual one is taken."""
+async def page_beside(site: Site, flags: ClusterFlags, console: Console) -> AsyncIterator[None]:
+    """The page of a cluster within the context; at any port if the usual one is taken."""
     stop = asyncio.Event()
 
     async def serve_beside() -> None:
-        await LocalPage(site, (name, "", ""), listening_beside(), console, OFTEN).serve(stop)
+        cluster, history = find_cluster(flags), history_path(flags, records=True)
+        await LocalPage(site, cluster, history, listening_beside(), console, OFTEN).serve(stop)
 
     serving = asyncio.create_task(serve_beside())
     serving.add_done_callback(lambda task: _say_ended(console, task))
@@ -147,13 +147,8 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 @asynccontextmanager
-async def _api(name: str, kubeconfig: str, context: str) -> AsyncIterator[tuple[HttpApi, Clock]]:
-    """The API of the cluster that ``open_site`` finds. Raises ``SiteError`` and ``CredentialsError``."""
-    folder, clock = ClusterFolder.of(name), SystemClock()
-    is_local = not kubeconfig and not context and folder.runs()
-    path = folder.kubeconfig if is_local else Path(kubeconfig) if kubeconfig else usual_kubeconfig()
-    if path is None:
-        raise SiteError("no kubeconfig is given")
-    found = from_kubeconfig(path, clock, context=context, plugins=True)
+async def _api(cluster: Cluster) -> AsyncIterator[tuple[HttpApi, Clock]]:
+    """The API of a cluster. Raises ``CredentialsError``."""
+    found = cluster.credentials()
     async with http_client(found, CONNECTIONS, "autoscale-web") as http:
-        yield HttpApi(http, found.token), clock
+        yield HttpApi(http, found.token), SystemClock()

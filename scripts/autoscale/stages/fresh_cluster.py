@@ -11,6 +11,7 @@ from rich.console import Console
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.launch import LaunchedCluster, launch
 from deploy.local.cluster.spec import ClusterSpec
+from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.site import Site, SiteError, open_site
 from scripts.autoscale.steps import StepView
 
@@ -42,7 +43,7 @@ async def launched(name: str, spec: ClusterSpec) -> AsyncIterator[LaunchedCluste
 @asynccontextmanager
 async def watched(name: str, cluster: LaunchedCluster) -> AsyncIterator[Site]:
     """The way to a cluster that is up. Its end cancels the block, which then raises a group with a ``SiteError``."""
-    async with open_site(name, "") as site, asyncio.TaskGroup() as tasks:
+    async with open_site(find_cluster(ClusterFlags(name))) as site, asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(_fails_with(cluster, ClusterFolder.of(name)))
         yield site
         watching.cancel()

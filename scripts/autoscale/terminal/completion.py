@@ -6,31 +6,38 @@ A cluster that is away, slow or forbidden completes nothing, and says nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Annotated, Final
 
 import typer
 from typer.completion import get_completion_script  # type: ignore[attr-defined]  # documented, and not in __all__
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError, client_from_kubeconfig
-from deploy.local.cluster.folder import ClusterFolder
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
 from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.resources import NODES, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.credentials import CredentialsError
-from scripts.autoscale.clusters import usual_kubeconfig
+from scripts.autoscale.clusters import (
+    DEFAULT_NAMESPACE,
+    KUBECTLS,
+    ClusterFlags,
+    context_namespace,
+    find_cluster,
+    flags_of,
+)
 
 PATIENCE: Final = 1.5
 """Seconds that a person waits at most after the tabulator key."""
-_DEFAULT: Final = "default"
+_OPTIONS: Final = {"--context": "context", "--kubeconfig": "kubeconfig", "--namespace": "namespace", "-n": "namespace"}
 _SILENT: Final = (ApiError, ApiUnavailableError, CredentialsError, TimeoutError, OSError, ValueError)
 _SHELLS: Final = ("bash", "zsh", "fish")
 
 
 def complete_vm(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of VMs: plain in the namespace that is meant, as ``NAMESPACE/NAME`` in others."""
-    return fitting(_names(ctx, VIRTUAL_MACHINES), ctx.params.get("namespace") or _DEFAULT, incomplete)
+    namespace = ctx.params.get("namespace") or _namespace(flags_of(ctx.params))
+    return fitting(_names(ctx, VIRTUAL_MACHINES), namespace, incomplete)
 
 
 def complete_namespace(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -50,35 +57,41 @@ def fitting(names: Iterable[ObjectName], namespace: str, begun: str) -> list[str
     return sorted(each for each in typed if each.startswith(begun))
 
 
-def vms_of_kubectl(incomplete: str) -> list[str]:
-    """Names of VMs for kubectl's plugin: of the cluster that kubectl means."""
-    return fitting(_names_at(usual_kubeconfig(), "", VIRTUAL_MACHINES), _DEFAULT, incomplete)
+def vms_of_kubectl(typed: Sequence[str], incomplete: str) -> list[str]:
+    """Names of VMs for kubectl's plugin: of the cluster that kubectl and the options typed so far mean."""
+    options = dict(_typed_options(typed))
+    flags = flags_of({"kubeconfig": KUBECTLS, **options})
+    return fitting(_names_of(flags, VIRTUAL_MACHINES), options.get("namespace") or _namespace(flags), incomplete)
+
+
+def _typed_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The options among the words that say which VMs are meant, by their parameters' names."""
+    for word, following in pairwise((*words, "")):
+        option, equals, value = word.partition("=")
+        if name := _OPTIONS.get(option):
+            yield name, value if equals else following
 
 
 def _names(ctx: typer.Context, kind: Resource) -> list[ObjectName]:
-    try:
-        path = _kubeconfig(ctx.params.get("name") or "local", ctx.params)
-    except _SILENT:
-        return []
-    return _names_at(path, ctx.params.get("context") or "", kind)
+    return _names_of(flags_of(ctx.params), kind)
 
 
-def _names_at(path: Path | None, context: str, kind: Resource) -> list[ObjectName]:
+def _names_of(flags: ClusterFlags, kind: Resource) -> list[ObjectName]:
     try:
-        return [] if path is None else asyncio.run(_listed(path, context, kind))
+        return asyncio.run(_listed(flags, kind))
     except _SILENT:
         return []
 
 
-def _kubeconfig(name: str, given: dict[str, object]) -> Path | None:
-    chosen, folder = str(given.get("kubeconfig") or ""), ClusterFolder.of(name)
-    if not chosen and not given.get("context") and folder.runs():
-        return folder.kubeconfig
-    return Path(chosen) if chosen else usual_kubeconfig()
+def _namespace(flags: ClusterFlags) -> str:
+    try:
+        return context_namespace(flags)
+    except _SILENT:
+        return DEFAULT_NAMESPACE
 
 
-async def _listed(path: Path, context: str, kind: Resource) -> list[ObjectName]:
-    async with asyncio.timeout(PATIENCE), client_from_kubeconfig(path, context) as client:
+async def _listed(flags: ClusterFlags, kind: Resource) -> list[ObjectName]:
+    async with asyncio.timeout(PATIENCE), find_cluster(flags).client() as client:
         return await listed(client, kind)
 
 

@@ -11,8 +11,8 @@ import typer
 
 from protocol.kubernetes.objects import Json
 from protocol.runtime.clock import SystemClock
-from scripts.autoscale.clusters import Context, Kubeconfig
-from scripts.autoscale.local import Name
+from scripts.autoscale.cluster_flags import of_a_cluster
+from scripts.autoscale.clusters import Cluster, ClusterFlags, find_cluster
 from scripts.autoscale.running import run
 from scripts.autoscale.site import open_site
 from scripts.autoscale.terminal.completion import complete_namespace
@@ -26,35 +26,35 @@ _OF_WIDE: Final = 6
 """Columns that matter as little as this are printed with ``-o wide`` alone, sentences aside."""
 
 
-def top(  # noqa: PLR0913, PLR0917 - each is an option of the command
+@of_a_cluster()
+def top(
     every: Annotated[float, typer.Option(min=0.5, help="Seconds between updates.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print once and exit, as without a terminal.")] = False,
     output: OutputFormat = Output.TEXT,
-    name: Name = "local",
-    kubeconfig: Kubeconfig = "",
-    context: Context = "",
     namespace: Annotated[
         str,
         typer.Option("--namespace", "-n", help="VMs of this namespace alone.", autocompletion=complete_namespace),
     ] = "",
+    *,
+    flags: ClusterFlags,
 ) -> None:
     """Show nodes and VMs: what they have, use and may have, what is denied or moves. Press ? for the keys."""
     is_live = not once and output is Output.TEXT and sys.stdin.isatty() and sys.stdout.isatty()
-    where = (name, kubeconfig, context)
-    run(_live(every, namespace, where) if is_live else _once(namespace, where, output))
+    cluster = find_cluster(flags)
+    run(_live(every, namespace, cluster) if is_live else _once(namespace, cluster, output))
 
 
-async def _once(namespace: str, where: tuple[str, str, str], output: Output) -> int:
-    async with open_site(*where) as site:
+async def _once(namespace: str, cluster: Cluster, output: Output) -> int:
+    async with open_site(cluster) as site:
         seen = await Fleet(site, SystemClock(), namespace).everything()
         show(tables(site.title, seen, output), fields(seen), output)
     return 0
 
 
-async def _live(every: float, namespace: str, where: tuple[str, str, str]) -> int:
+async def _live(every: float, namespace: str, cluster: Cluster) -> int:
     from scripts.autoscale.top.app import TopApp  # noqa: PLC0415 - takes half a second that --once need not pay
 
-    async with open_site(*where) as site:
+    async with open_site(cluster) as site:
         fleet = Fleet(site, SystemClock(), namespace)
         watching = asyncio.create_task(fleet.run())
         try:

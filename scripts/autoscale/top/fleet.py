@@ -23,7 +23,7 @@ from scheduler_plugin.dashboard.core.rows import PENDING
 from scripts.autoscale.demonstration.moves import ENDED
 from scripts.autoscale.explain import gathered, story_of
 from scripts.autoscale.migrate import is_under_way, keeps_connections, migration_of
-from scripts.autoscale.site import FollowedPods, Site, explanation
+from scripts.autoscale.site import SCHEDULER, FollowedPods, Site, explanation
 from scripts.autoscale.top.columns import Row, printable
 from scripts.autoscale.top.rows import by_vm, node_line, phase_of, vm_row
 
@@ -93,7 +93,7 @@ class Fleet:
         )
         if scheduler is not None:
             self._learn(items(scheduler, "nodes"))
-        troubles = (trouble, "" if scheduler is not None else "The scheduler does not answer.")
+        troubles = (trouble, "" if scheduler is not None else self._scheduler_silence())
         lines = tuple(node_line(node) for node, _ in self._nodes)
         return Seen(self._vm_rows(), lines, tuple(each for each in troubles if each))
 
@@ -104,6 +104,10 @@ class Fleet:
         for node in nodes:
             known = before.get(text(node, "name"))
             self._nodes.append(known if known is not None and known[0] == node else (node, by_vm(node)))
+
+    def _scheduler_silence(self) -> str:
+        reason = self._site.silence.get(SCHEDULER, "")
+        return f"The scheduler does not answer{reason and ': '}{printable(reason)}{'' if reason else '.'}"
 
     async def _api_trouble(self) -> str:
         try:

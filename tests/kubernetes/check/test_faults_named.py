@@ -118,7 +118,9 @@ def until_requests(installation: Installation, expected: str) -> None:
 async def test_a_clock_that_is_wrong_here_is_named_and_misleads_no_other_line(installation: Installation) -> None:
     path = installation.cluster.kubeconfig
     async with client_from_kubeconfig(path) as client:
-        facts = await Gathering(client, Kubectl(path), ClockAhead()).facts(before=False)
+        facts = await Gathering(client, Kubectl(["kubectl", "--kubeconfig", str(path)]), ClockAhead()).facts(
+            before=False
+        )
     wrong = {each.check: each.said for each in judged(facts, before=False) if each.level >= Level.WARNING}
     assert wrong.keys() == {"clock-here"}
     assert wrong["clock-here"].startswith("this machine's clock is 600 s ahead")

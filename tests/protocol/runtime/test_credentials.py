@@ -16,9 +16,18 @@ import pytest
 import yaml
 
 from deploy.kube.client import ApiUnavailableError, client_from_kubeconfig
-from protocol.kubernetes.kubeconfig import KubeconfigError, parse_kubeconfig, read_exec_credential
+from protocol.kubernetes.exec_credentials import ExecCredentialError, read_exec_credential
+from protocol.kubernetes.kubeconfig import KubeconfigError, parse_kubeconfig
 from protocol.kubernetes.timestamps import timestamp
-from protocol.runtime.credentials import Credentials, CredentialsError, FileToken, from_kubeconfig, from_pod
+from protocol.runtime.credentials import (
+    Credentials,
+    CredentialsError,
+    FileToken,
+    for_person,
+    from_kubeconfig,
+    from_pod,
+    login_of,
+)
 from protocol.runtime.tls_files import FollowingContext
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall
@@ -51,6 +60,10 @@ def written(folder: Path, cluster: dict[str, Any], user: dict[str, Any] | None =
 
 def found(folder: Path, cluster: dict[str, Any], user: dict[str, Any] | None = None, **changes: Any) -> Credentials:
     return from_kubeconfig(written(folder, cluster, user, **changes), FakeClock())
+
+
+def person(path: Path) -> Credentials:
+    return for_person(login_of([path]), FakeClock(), environment={})
 
 
 def test_a_token_and_an_authority_given_as_data(tmp_path: Path) -> None:
@@ -92,17 +105,29 @@ def test_another_context_is_taken_by_name(tmp_path: Path) -> None:
         ({}, {}, {"clusters": []}, "there is no cluster named 'c'"),
         ({}, {}, {"users": None}, "there is no user named 'u'"),
         ({}, {}, {"contexts": 3}, "contexts: expected array | null, got int"),
-        ({"server": "api:6443"}, {}, {}, "cluster c: server: expected http://… or https://…, got 'api:6443'"),
-        ({"proxy-url": "http://proxy"}, {}, {}, "cluster: proxy-url is not supported"),
+        ({"server": "ftp://api"}, {}, {}, "cluster c: server: expected http://… or https://…, got 'ftp://api'"),
+        ({"proxy-url": "http://proxy"}, {}, {}, "kubeconfig: proxy-url: a service uses no proxy"),
+        ({"proxy-url": "ftp://proxy"}, {}, {}, "cluster c: proxy-url: expected a proxy as http://HOST:PORT"),
         ({"certificate-authority-data": "?"}, {}, {}, "certificate-authority-data: expected base64 of a PEM text"),
         ({"certificate-authority-data": b64(b"x")}, {}, {}, "certificate-authority: "),
         ({"certificate-authority": "absent"}, {}, {}, "absent: No such file or directory"),
         ({"certificate-authority-data": b64("Autorität".encode())}, {}, {}, "certificate-authority: "),
-        ({}, {"auth-provider": {"name": "gcp"}}, {}, "user u: auth-provider is not supported"),
-        ({}, {"username": "root"}, {}, "user u: username is not supported"),
-        ({}, {"as": "root"}, {}, "user u: as is not supported"),
+        (
+            {},
+            {"auth-provider": {"name": "gcp"}},
+            {},
+            "user u: auth-provider is not supported; name a credential plug-in (exec)",
+        ),
+        ({}, {"username": "root"}, {}, "username: a service takes a token or a certificate"),
+        ({}, {"as": "root"}, {}, "as: a service acts as nobody else"),
+        ({}, {"as-groups": ["ops"]}, {}, "user u: as-groups, as-uid and as-user-extra need the user's name in as"),
         ({}, {"client-certificate-data": b64(b"x"), "client-key-data": b64(b"y")}, {}, "client-certificate and client"),
-        ({}, {"exec": {"command": "login", "apiVersion": "v1"}}, {}, "a service runs no credential plug-ins"),
+        (
+            {},
+            {"exec": {"command": "login", "apiVersion": "v1"}},
+            {},
+            "kubeconfig: exec: a service runs no credential plug-ins",
+        ),
         ({}, {"exec": {"command": "login"}}, {}, "apiVersion: expected a value, the field is missing"),
     ],
 )
@@ -162,7 +187,7 @@ def test_a_plug_in_is_run_for_a_person_and_again_shortly_before_its_token_expire
         {"server": "http://api"},
         {"exec": plugin(tmp_path, {"token": "one", "expirationTimestamp": until}, {"token": "two"})},
     )
-    it = from_kubeconfig(config, clock, plugins=True)
+    it = for_person(login_of([config]), clock)
     assert it.token() == "one"
     clock._now = 569.0
     assert it.token() == "one"
@@ -173,21 +198,21 @@ def test_a_plug_in_is_run_for_a_person_and_again_shortly_before_its_token_expire
 def test_a_plug_in_may_give_a_certificate(tmp_path: Path) -> None:
     certificate, key = (part.decode() for part in pair("client"))
     answer: dict[str, object] = {"clientCertificateData": certificate, "clientKeyData": key}
-    it = from_kubeconfig(written(tmp_path, {}, {"exec": plugin(tmp_path, answer)}), FakeClock(), plugins=True)
+    it = person(written(tmp_path, {}, {"exec": plugin(tmp_path, answer)}))
     assert it.token() is None
 
 
 def test_a_plug_in_that_fails_or_is_missing_says_so_with_its_hint(tmp_path: Path) -> None:
     with pytest.raises(CredentialsError, match="plugin' failed: "):
-        from_kubeconfig(written(tmp_path, {}, {"exec": plugin(tmp_path)}), FakeClock(), plugins=True)
+        person(written(tmp_path, {}, {"exec": plugin(tmp_path)}))
     missing = {"apiVersion": "v1", "command": "/absent", "installHint": "install it"}
     with pytest.raises(CredentialsError, match=r"'/absent' failed: .* \(install it\)"):
-        from_kubeconfig(written(tmp_path, {}, {"exec": missing}), FakeClock(), plugins=True)
+        person(written(tmp_path, {}, {"exec": missing}))
 
 
 @pytest.mark.parametrize("printed", [b"", b"[]", b'{"status":{}}', b'{"status":{"clientKeyData":"k"}}'])
 def test_an_answer_of_a_plug_in_that_proves_nothing_is_refused(printed: bytes) -> None:
-    with pytest.raises(KubeconfigError, match="the credential plug-in's answer"):
+    with pytest.raises(ExecCredentialError, match="the credential plug-in's answer"):
         read_exec_credential(printed)
 
 

@@ -36,7 +36,7 @@ def client(answer: Answer) -> ApiClient:
 
 
 def gathering(answer: Answer) -> Gathering:
-    return Gathering(client(answer), Kubectl(Path("none")), FakeClock(), release="0.2.0")
+    return Gathering(client(answer), Kubectl(), FakeClock(), release="0.2.0")
 
 
 async def findings(answer: Answer, *, before: bool = False) -> list[Finding]:
@@ -295,7 +295,7 @@ def test_foreign_lines_of_a_metrics_page_are_passed_over() -> None:
 async def test_a_missing_kubectl_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(NoForwardError, match="kubectl cannot be run: No such file or directory"):
-        async with Kubectl(Path("none")).forward("ns", "pod/x", [1]):
+        async with Kubectl().forward("ns", "pod/x", [1]):
             """Nothing is opened."""
 
 
@@ -315,7 +315,7 @@ async def test_a_webhook_that_may_not_be_asked_is_skipped_and_one_that_cannot_is
     kubectl.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
     kubectl.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    _, answers = await tls_ports(Kubectl(Path("none")), replace(good(), pods=Unseen("not looked at")))
+    _, answers = await tls_ports(Kubectl(), replace(good(), pods=Unseen("not looked at")))
     assert [type(each) for each in answers.values()] == [expected]
 
 
@@ -326,7 +326,7 @@ async def test_a_kubectl_that_is_slow_says_nothing_of_the_webhook(
     kubectl.write_text("#!/bin/sh\nexec sleep 60\n")
     kubectl.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    slow = Kubectl(Path("none"), patience=Seconds(0.01))
+    slow = Kubectl(patience=Seconds(0.01))
     _, answers = await tls_ports(slow, replace(good(), pods=Unseen("not looked at")))
     assert list(answers.values()) == [
         Unseen("kubectl port-forward service/autoscaling-injector gave no port within 0.01 s", has_failed=True)
@@ -335,7 +335,7 @@ async def test_a_kubectl_that_is_slow_says_nothing_of_the_webhook(
 
 async def test_without_kubectl_no_webhook_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    _, answers = await tls_ports(Kubectl(Path("none")), replace(good(), pods=Unseen("not looked at")))
+    _, answers = await tls_ports(Kubectl(), replace(good(), pods=Unseen("not looked at")))
     assert list(answers.values()) == [Unseen("kubectl cannot be run: No such file or directory")]
 
 

@@ -26,6 +26,7 @@ class Place:
     title = "a test"
 
     def __init__(self, *names: str) -> None:
+        self.silence: dict[str, str] = {}
         self.vms = [_with_pod(vm(each)) for each in names]
         self.migrations: list[Json] = []
         self.nodes: list[Json] | None = [node("node-1")]

@@ -7,7 +7,6 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from protocol.units import Seconds
@@ -34,16 +33,14 @@ class CannotForwardError(NoForwardError):
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """kubectl for one context of a kubeconfig (empty: the current one), and how long a way may take to open."""
+    """kubectl for one cluster: the beginning of its command line, and its environment (None: ours).
 
-    kubeconfig: Path
-    context: str = ""
+    ``patience`` is how long a way may take to open.
+    """
+
+    command: Sequence[str] = ("kubectl",)
+    environment: Mapping[str, str] | None = None
     patience: Seconds = PATIENCE
-
-    def command(self, *arguments: str) -> list[str]:
-        """The command line."""
-        context = ["--context", self.context] if self.context else []
-        return ["kubectl", "--kubeconfig", str(self.kubeconfig), *context, *arguments]
 
     @asynccontextmanager
     async def forward(self, namespace: str, target: str, ports: Sequence[int]) -> AsyncIterator[Mapping[int, int]]:
@@ -56,7 +53,10 @@ class Kubectl:
         arguments = ("--namespace", namespace, "port-forward", waits, "--address", "127.0.0.1", target, *wanted)
         try:
             process = await asyncio.create_subprocess_exec(
-                *self.command(*arguments), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+                *(*self.command, *arguments),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=self.environment,
             )
         except OSError as error:
             raise CannotForwardError(f"kubectl cannot be run: {error.strerror}") from None

@@ -1,0 +1,87 @@
+"""Proxies by kubectl's rule (Go's ``httpproxy``): which one leads to a URL.
+
+``HTTPS_PROXY`` or ``HTTP_PROXY`` by the URL's scheme, in capitals first, unless ``NO_PROXY`` names the host. Loopback
+addresses are never proxied, and ``ALL_PROXY`` is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import ip_address, ip_network
+from typing import Final
+from urllib.parse import urlsplit
+
+_SCHEMES: Final = ("http", "https")
+_SOCKS: Final = ("socks5", "socks5h")
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+class ProxyError(ValueError):
+    """The proxy cannot be used; the message says where it is set and why."""
+
+
+def proxy_for(url: str, environment: Mapping[str, str]) -> str:
+    """The proxy for ``url``; empty if none. Raises ``ProxyError``.
+
+    >>> proxy_for("https://10.0.0.1:6443", {"HTTPS_PROXY": "proxy:3128", "NO_PROXY": ".example.org,192.168.0.0/16"})
+    'http://proxy:3128'
+    >>> proxy_for("https://10.0.0.1:6443", {"HTTPS_PROXY": "proxy:3128", "NO_PROXY": "10.0.0.0/8"})
+    ''
+    """
+    there = urlsplit(url)
+    variable = f"{there.scheme}_proxy"
+    proxy = environment.get(variable.upper()) or environment.get(variable) or ""
+    host, port = (there.hostname or "").rstrip("."), there.port or _PORTS.get(there.scheme, 0)
+    excluded = environment.get("NO_PROXY") or environment.get("no_proxy") or ""
+    if not proxy or _is_loopback(host) or any(_covers(entry, host, port) for entry in excluded.split(",")):
+        return ""
+    return checked_proxy(proxy if "://" in proxy else f"http://{proxy}", variable.upper())
+
+
+def checked_proxy(proxy: str, setting: str) -> str:
+    """The URL of a proxy, if it can be used; ``setting`` is where it stands. Raises ``ProxyError``.
+
+    >>> checked_proxy("socks5://127.0.0.1:1080", "proxy-url")
+    Traceback (most recent call last):
+    protocol.kubernetes.proxies.ProxyError: proxy-url: SOCKS proxies are not supported; use an HTTP proxy, \
+or reach the API server by kubectl proxy
+    """
+    try:
+        there = urlsplit(proxy)
+        is_usable = there.scheme in _SCHEMES and bool(there.hostname) and (there.port is None or there.port > 0)
+    except ValueError:
+        is_usable = False
+    else:
+        if there.scheme in _SOCKS:
+            hint = "use an HTTP proxy, or reach the API server by kubectl proxy"
+            raise ProxyError(f"{setting}: SOCKS proxies are not supported; {hint}")
+    if not is_usable:
+        raise ProxyError(f"{setting}: expected a proxy as http://HOST:PORT")  # it may hold a password: not repeated
+    return proxy
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _covers(entry: str, host: str, port: int) -> bool:
+    """Return True if one entry of ``NO_PROXY`` (a host, domain, address or network, perhaps with a port) is meant."""
+    entry, host = entry.strip().lower(), host.lower()
+    if entry == "*":
+        return True
+    try:
+        return ip_address(host) in ip_network(entry, strict=False)
+    except ValueError:
+        pass
+    name, colon, wanted = entry.rpartition(":")
+    if colon and wanted.isdigit():
+        if int(wanted) != port:
+            return False
+        entry = name
+    domain = entry.strip("[]").removeprefix("*")
+    if not domain:
+        return False
+    return host.endswith(domain) if domain.startswith(".") else host == domain or host.endswith(f".{domain}")

@@ -1,0 +1,14 @@
+"""Clusters for tests of what is built upon them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from deploy.local.cluster.folder import ClusterFolder
+from protocol.kubernetes.kubeconfig import Login
+from scripts.autoscale.clusters import Cluster
+
+
+def cluster_at(path: Path = Path("none"), folder: ClusterFolder | None = None) -> Cluster:
+    """A cluster whose kubeconfig stands at ``path`` and is not read."""
+    return Cluster((path,), "", Login("http://api"), f"cluster of {path}", folder)
