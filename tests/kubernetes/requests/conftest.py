@@ -27,7 +27,7 @@ def real(stage: Stage, programs: FollowingPrograms, real_kubernetes: RealKuberne
     """A VM whose pod a kubelet runs."""
     programs.follow(True)
     yield real_pod(stage, real_kubernetes, programs)
-    programs.follows = True
+    programs.follows, programs.limits = True, False
     programs.set_overrides()
 
 

@@ -12,15 +12,16 @@ NODE: Final = "node-1"
 
 
 class FollowingPrograms(Programs):
-    """Our service and its kube-scheduler; with ``follows`` requests follow."""
+    """Our service and its kube-scheduler; with ``follows`` requests follow, with ``limits`` CPU limits too."""
 
     follows = True
+    limits = False
 
     def more_settings(self) -> Document:
         """See ``Programs``."""
-        return {"permits": {"asPodRequests": self.follows}}
+        return {"permits": {"asPodRequests": self.follows, "asCpuLimits": self.limits}}
 
-    def follow(self, follows: bool) -> None:
-        """Whether requests follow from now on, on the real node none of which is kept back."""
-        self.follows = follows
+    def follow(self, follows: bool, *, limits: bool = False) -> None:
+        """Whether requests, and limits with them, follow from now on, on the real node none of which is kept back."""
+        self.follows, self.limits = follows, limits
         self.set_overrides({"nodes": [NODE], "cpu": {"system": "0"}, "memory": {"system": "0"}})
