@@ -6,6 +6,8 @@ Rules that hold here:
   that was stopped and cannot take itself out.
 - It is written onto the version that was read, and within the term only.
 - It is looked at again and again: whatever else changes it (an upgrade of the manifests) is undone.
+- A missing slice is made: Argo CD leaves EndpointSlices out, a restored cluster may lack them, people delete them. Its
+  owner is its Service, so that it goes with an installation that is removed.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Never
 
-from protocol.kubernetes.objects import Json, JsonObject, items, version_of
+from protocol.kubernetes.objects import Json, JsonObject, items, text, version_of
 from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import ENDPOINT_SLICES
+from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
@@ -85,7 +87,13 @@ class LeaderEndpoints:
 
     async def _lead_here(self, name: ObjectName, term: Term) -> None:
         path = ENDPOINT_SLICES.path(name.namespace, name.name)
-        found = await self._api.call(ApiCall("GET", path, TIMEOUT))
+        try:
+            found = await self._api.call(ApiCall("GET", path, TIMEOUT))
+        except ApiRefusedError as error:
+            if error.kind is not RefusalKind.NOT_FOUND:
+                raise
+            await self._make(name, term)
+            return
         if self._leads_here(found):
             return
         body: Json = {"metadata": {"resourceVersion": version_of(found)}, "endpoints": [self._endpoint]}
@@ -93,6 +101,44 @@ class LeaderEndpoints:
             await self._api.call(call)
         LOG.info("clients are led here", extra={"slice": str(name)})
 
+    async def _make(self, name: ObjectName, term: Term) -> None:
+        service = await self._api.call(ApiCall("GET", SERVICES.path(name.namespace, name.name), TIMEOUT))
+        body = slice_of(service, self._endpoint)
+        with term.writing(ApiCall("POST", ENDPOINT_SLICES.path(name.namespace), TIMEOUT, body=body)) as call:
+            await self._api.call(call)
+        LOG.info("made the EndpointSlice that was missing; clients are led here", extra={"slice": str(name)})
+
     def _leads_here(self, found: JsonObject) -> bool:
         endpoints = items(found, "endpoints")
         return len(endpoints) == 1 and self._endpoint.items() <= endpoints[0].items()
+
+
+def slice_of(service: JsonObject, endpoint: Json) -> Json:
+    """The EndpointSlice of a Service without a selector, as the chart makes it, with its one endpoint (pure)."""
+    name = text(service, "metadata", "name")
+    owner: Json = {"apiVersion": "v1", "kind": "Service", "name": name, "uid": text(service, "metadata", "uid")}
+    return {
+        "apiVersion": ENDPOINT_SLICES.api_version,
+        "kind": ENDPOINT_SLICES.kind,
+        "metadata": {
+            "namespace": text(service, "metadata", "namespace"),
+            "name": name,
+            "labels": {
+                "app.kubernetes.io/name": "autoscaling-scheduler",
+                "kubernetes.io/service-name": name,
+                # Kubernetes' own controllers leave slices alone that somebody else manages.
+                "endpointslice.kubernetes.io/managed-by": "autoscaling-scheduler",
+            },
+            "ownerReferences": [owner],
+        },
+        "addressType": "IPv4",
+        "ports": [_port(each) for each in items(service, "spec", "ports")],
+        "endpoints": [endpoint],
+    }
+
+
+def _port(of_service: Json) -> Json:
+    """Where a port of the Service leads: its target, as the Services of the chart have it as a number."""
+    target = of_service.get("targetPort")
+    number = target if isinstance(target, int) else of_service.get("port")
+    return {"name": text(of_service, "name"), "port": number, "protocol": text(of_service, "protocol") or "TCP"}

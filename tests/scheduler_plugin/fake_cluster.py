@@ -36,10 +36,11 @@ CLAIMS = "/api/v1/persistentvolumeclaims"
 VOLUMES = "/api/v1/persistentvolumes"
 LEASES = "/apis/coordination.k8s.io/v1/leases"
 SLICES = "/apis/discovery.k8s.io/v1/endpointslices"
+SERVICES = "/api/v1/services"
 
 BUMP = 1_000_000_000
 
-EVERY_PATH = (NODES, PODS, VMS, MIGRATIONS, NAMESPACES, CLAIMS, VOLUMES, LEASES, SLICES)
+EVERY_PATH = (NODES, PODS, VMS, MIGRATIONS, NAMESPACES, CLAIMS, VOLUMES, LEASES, SLICES, SERVICES)
 
 
 @dataclass(slots=True)

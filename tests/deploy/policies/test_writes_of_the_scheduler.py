@@ -8,13 +8,14 @@ import pytest
 
 from deploy.local.apiserver.patch.merge import merge_patch
 from protocol.kubernetes.objects import JsonObject
-from protocol.kubernetes.resources import MIGRATIONS, NODES
+from protocol.kubernetes.resources import ENDPOINT_SLICES, MIGRATIONS, NODES
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.cluster.migrations import MigrationOrder
 from scheduler_plugin.cluster.write import ClusterWriter
+from scheduler_plugin.leader_endpoints import slice_of
 from scheduler_plugin.ledger import PersistPermit, ResizePod
 from scheduler_plugin.term import Term
 from tests.deploy.manifests import Document, documents
@@ -68,6 +69,27 @@ async def test_of_the_clusters_own_namespace_it_binds_the_pod_of_helm_test_alone
     of_helm_test, other = (write_by(SCHEDULER.username, *each) for each in api.writes)
     assert refusal(POLICIES, of_helm_test) == ""
     assert refusal(POLICIES, other).startswith("autoscaling-scheduler-pods: of the cluster's own namespace")
+
+
+SERVICE = {"metadata": {"name": "autoscaling-scheduler", "namespace": "kube-system", "uid": "s"}, "spec": {"ports": []}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_refused"),
+    [
+        ({}, False),
+        ({"name": "kube-dns"}, True),
+        ({"labels": {"kubernetes.io/service-name": "kube-dns"}}, True),
+        ({"namespace": "default"}, True),
+    ],
+)
+async def test_leader_makes_slices_of_its_own_services(changes: Document, is_refused: bool) -> None:
+    """Who may create EndpointSlices could otherwise have the clients of every Service of the namespace."""
+    made: Document = slice_of(SERVICE, {"addresses": ["10.0.0.1"]})
+    made = merge_patch(made, {"metadata": changes})
+    path = ENDPOINT_SLICES.path(made["metadata"]["namespace"])
+    why = refusal(POLICIES, write_by(SCHEDULER.username, "POST", path, None, made))
+    assert ("clients of its own Services alone" in why) == is_refused
 
 
 def requesting(pod: Document, **resources: Any) -> Document:

@@ -22,6 +22,8 @@ MERGE: Final = {"Content-Type": "application/merge-patch+json"}
 _POLICY: Final = re.compile(r"ValidatingAdmissionPolicy '([^']+)'")
 _ROLES: Final = frozenset({"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"})
 _FENCES: Final = frozenset({"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"})
+_OF_THE_LEADER: Final = "deploy/kubernetes/with-certificates/scheduler-leader.yaml"
+"""What two schedulers may do beside what one may."""
 _OPERATOR: Final[tuple[Obj, ...]] = (
     *(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
@@ -126,7 +128,8 @@ class Attacked:
 @asynccontextmanager
 async def attacked(plane: BareControlPlane) -> AsyncIterator[Attacked]:
     """The cluster with our roles and policies, once they are in force."""
-    ours = [each for each in documents() if each["kind"] in _ROLES | _FENCES]
+    shipped = [*documents(), *documents(_OF_THE_LEADER)]
+    ours = [each for each in shipped if each["kind"] in _ROLES | _FENCES]
     plane.apply([*_OPERATOR, *ours])
     headers = {"Authorization": f"Bearer {plane.pki.admin_token}"}
     async with (

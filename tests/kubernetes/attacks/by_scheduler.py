@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from protocol.kubernetes.resources import (
+    ENDPOINT_SLICES,
     LEASES,
     MIGRATIONS,
     NODES,
@@ -49,6 +50,16 @@ _VMS: Final = "policy autoscaling-scheduler-vms"
 _NODES: Final = "policy autoscaling-scheduler-nodes"
 _PODS: Final = "policy autoscaling-scheduler-pods"
 _CLAIMS: Final = "policy autoscaling-scheduler-claims"
+OWN_SLICE: Final = "autoscaling-scheduler-extender"
+
+
+def slice_for(name: str, service: str = "", namespace: str = SYSTEM) -> dict[str, Any]:
+    """A slice that leads clients of a Service, of that of its own name if no other is given, to one address."""
+    made = named(ENDPOINT_SLICES, name, namespace, addressType="IPv4", endpoints=[{"addresses": ["10.0.0.9"]}])
+    made["metadata"]["labels"] = {"kubernetes.io/service-name": service or name}
+    return made
+
+
 OF_US: Final = move("to-b", "autoscale-scheduler")
 BY_SCHEDULER: Final = (
     *patches(VIRTUAL_MACHINES, "theirs", SCHEDULER, {
@@ -127,6 +138,18 @@ BY_SCHEDULER: Final = (
     ),
     *patches(PODS, "theirs-1", SCHEDULER, {"labels the pod of a VM": ({"metadata": {"labels": {"a": "b"}}}, RBAC)}),
     Attempt(SCHEDULER, "makes a pod", RBAC, "create", PODS, "x", pod("x")),
+    Attempt(
+        SCHEDULER, "makes the EndpointSlice of a Service of its own", "", "create", ENDPOINT_SLICES, OWN_SLICE,
+        slice_for(OWN_SLICE), namespace=SYSTEM,
+    ),
+    Attempt(
+        SCHEDULER, "leads the clients of another Service to itself", "policy autoscaling-scheduler-endpoints", "create",
+        ENDPOINT_SLICES, "kube-dns-1", slice_for("kube-dns-1", "kube-dns"), namespace=SYSTEM,
+    ),
+    Attempt(
+        SCHEDULER, "makes an EndpointSlice in another namespace", RBAC, "create", ENDPOINT_SLICES, OWN_SLICE,
+        slice_for(OWN_SLICE, namespace="default"),
+    ),
     Attempt(SCHEDULER, "reads secrets", RBAC, "get", SECRETS, ""),
     *patches(PERSISTENT_VOLUME_CLAIMS, "data", SCHEDULER, {
         "chooses where a volume is made": (noted("volume.kubernetes.io/selected-node", "node-b"), ""),

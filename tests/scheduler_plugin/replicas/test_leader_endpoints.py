@@ -1,8 +1,11 @@
-"""How often a leader tries to lead its clients to it, by how it is refused."""
+"""How often a leader tries to lead its clients to it, by how it is refused, and slices that are missing."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -14,7 +17,20 @@ from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError
 from scheduler_plugin.leader_endpoints import LeaderEndpoints, Place
 from scheduler_plugin.term import Term
 from tests.fake_clock import FakeClock
+from tests.scheduler_plugin.fake_cluster import SERVICES, SLICES
+from tests.scheduler_plugin.granted import granted
 from tests.scheduler_plugin.groups.program.cluster import Connection
+from tests.scheduler_plugin.replicas.pair import SLICE, Process, Replicas, replicas
+
+SERVICE = {
+    "metadata": {"namespace": SLICE.namespace, "name": SLICE.name, "uid": "service-1"},
+    "spec": {
+        "ports": [
+            {"name": "agents", "port": 443, "targetPort": 10299},
+            {"name": "metrics", "port": 10297, "targetPort": "metrics", "protocol": "TCP"},
+        ]
+    },
+}
 
 NAMES = ("agents", "extender")
 
@@ -28,7 +44,8 @@ class Refuses(Connection):
 
     async def call(self, call: ApiCall) -> JsonObject:
         name = call.path.rpartition("/")[2]
-        self.tried[name].append(self.clock.now())
+        if "/endpointslices/" in call.path:
+            self.tried[name].append(self.clock.now())
         raise ApiRefusedError(classify(self.statuses[name]))
 
 
@@ -45,3 +62,39 @@ async def test_a_slice_that_is_missing_forbidden_or_of_another_family_is_tried_n
     keeping.cancel()
     assert api.tried == {"agents": [0.0, 5.0, 10.0], "extender": [each / 4 for each in range(41)]}
     assert len([each for each in caplog.records if each.__dict__["slice"] == "kube-system/agents"]) == 3
+
+
+@asynccontextmanager
+async def without_slice(service: Any = None) -> AsyncIterator[Replicas]:
+    """Two replicas whose slice is gone."""
+    clock, cluster = FakeClock(), granted()
+    if service is not None:
+        cluster.put(SERVICES, service)
+    async with replicas(cluster, clock) as pair:
+        await clock.advance(20)
+        cluster.remove(SLICES, SLICE.namespace, SLICE.name)
+        yield pair
+
+
+async def test_leader_makes_a_missing_slice() -> None:
+    """Argo CD leaves EndpointSlices out, and a cluster may be restored without them: nobody else would make one."""
+    async with without_slice(SERVICE) as pair:
+        await pair.clock.advance(6)
+        assert pair.served is pair.running[0]
+        made = pair.cluster.get(SLICES, SLICE.namespace, SLICE.name)
+        assert made["metadata"]["labels"]["kubernetes.io/service-name"] == SLICE.name
+        assert [each["uid"] for each in made["metadata"]["ownerReferences"]] == ["service-1"]
+        assert made["ports"] == [
+            {"name": "agents", "port": 10299, "protocol": "TCP"},
+            {"name": "metrics", "port": 10297, "protocol": "TCP"},
+        ]
+        await pair.end(pair.running[0], Process.terminate)
+        await pair.clock.advance(3)
+        assert pair.served is pair.running[0], "the next leader writes itself into the same slice"
+
+
+async def test_slice_without_service_is_not_made() -> None:
+    """An installation that is being removed has no Services any more, and its slices would outlive it."""
+    async with without_slice() as pair:
+        await pair.clock.advance(12)
+        assert pair.cluster.made("POST", "/endpointslices") == []

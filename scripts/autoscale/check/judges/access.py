@@ -50,6 +50,7 @@ _ONLY_WITH: Final = {
     ("autoscaling-dashboard", "pods"): "--agents-namespace",
     ("autoscaling-scheduler", "endpointslices"): "--leader-endpoints",
     ("autoscaling-scheduler", "leases"): "--lease",
+    ("autoscaling-scheduler", "services"): "--leader-endpoints",
 }
 """By account and kind, the argument without which a program does nothing with that kind: the chart grants no more."""
 
