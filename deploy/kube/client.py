@@ -113,9 +113,9 @@ class ApiClient:
         """Creates the object and returns it as stored."""
         return await self._call("POST", kind.path(namespace), body)
 
-    async def try_create(self, kind: Resource, namespace: str, body: Json) -> None:
-        """Has the server decide on an object as if it were created (a dry run): raises what creating it would raise."""
-        await self._send("POST", kind.path(namespace), query={"dryRun": "All"}, body=body, content_type=_JSON)
+    async def try_create(self, kind: Resource, namespace: str, body: Json) -> Json:
+        """Returns the object as creating it would store it (a dry run), webhooks included; raises what that raises."""
+        return await self._call("POST", kind.path(namespace), body, query={"dryRun": "All"})
 
     async def merge_patch(self, kind: Resource, name: ObjectName, body: Json, subresource: str = "") -> Json:
         """Merges ``body`` into the object, or into its subresource. Returns the object as stored."""
@@ -182,8 +182,15 @@ class ApiClient:
         except (httpx.HTTPError, UnreadableAnswerError) as error:
             raise ApiUnavailableError(f"the watch of {kind.plural} broke: {error!r}") from error
 
-    async def _call(self, method: str, path: str, body: Json | None = None, content_type: str = _JSON) -> Json:
-        response = await self._send(method, path, body=body, content_type=content_type)
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        content_type: str = _JSON,
+        query: Mapping[str, str] | None = None,
+    ) -> Json:
+        response = await self._send(method, path, query=query, body=body, content_type=content_type)
         try:
             return read_object(response.content) if response.content else {}
         except UnreadableAnswerError as error:

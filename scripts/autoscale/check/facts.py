@@ -72,10 +72,11 @@ class Facts:
     """Everything. ``namespace`` is that of the installation, ``now`` the moment of the look, ``release`` this command's
     version.
 
-    Lists are whole objects of the API: ``pods``, ``config_maps``, ``secrets`` and ``leases`` those of the namespace,
+    Lists are whole objects of the API: ``pods``, ``config_maps``, ``secrets``, ``leases`` and ``slices`` (of endpoints)
+    those of the namespace,
     ``api_services`` the API server's own, ``vm_pods`` those of VMs, ``waiting_pods`` those that wait for our scheduler.
     ``metrics`` and ``served`` are by pod. ``admission`` has a refusal, or nothing, by the program whose pod was tried
-    (as a dry run): in ``tried_in``.
+    (as a dry run): in ``tried_in``. ``injection`` says why a VM's pod gets no agent, and nothing if it gets one.
     """
 
     namespace: str
@@ -92,6 +93,7 @@ class Facts:
     config_maps: Objects = NOT_LOOKED
     secrets: Objects = NOT_LOOKED
     leases: Objects = NOT_LOOKED
+    slices: Objects = NOT_LOOKED
     definitions: Objects = NOT_LOOKED
     webhooks: Objects = NOT_LOOKED
     vms: Objects = NOT_LOOKED
@@ -103,6 +105,7 @@ class Facts:
     account_rights: Look[Mapping[str, Mapping[Right, bool]]] = NOT_LOOKED
     admission: Mapping[str, Look[str]] = field(default_factory=dict)
     tried_in: str = ""
+    injection: Look[str] = NOT_LOOKED
     metrics: Mapping[str, Look[Sequence[Sample]]] = field(default_factory=dict)
     ledger: Look[Json] = NOT_LOOKED
     agents: Look[Mapping[str, Json | None]] = NOT_LOOKED

@@ -111,14 +111,20 @@ def containers(pod: Json) -> Iterator[Json]:
 
 
 def is_told(pod: Json, argument: str) -> bool:
-    """Whether a container of a pod, or of a workload's template, is started with ``argument`` (``--name``).
+    """Whether a container of a pod, or of a workload's template, is started with ``argument`` (``--name``)."""
+    return bool(argument_values(pod, argument))
 
-    >>> is_told({"spec": {"containers": [{"args": ["--lease=a/b"]}]}}, "--lease")
-    True
+
+def argument_values(pod: Json, argument: str) -> list[str]:
+    """The values of ``argument`` (``--name``) with which containers of a pod, or of a template, are started.
+
+    >>> argument_values({"spec": {"containers": [{"args": ["--lease=a/b"]}]}}, "--lease")
+    ['a/b']
     """
     words = (each.get(key) for each in containers(pod) for key in ("command", "args"))
     said = (word for each in words if isinstance(each, list) for word in each if isinstance(word, str))
-    return any(word.partition("=")[0] == argument for word in said)
+    pairs = (word.partition("=") for word in said)
+    return [value for name, _, value in pairs if name == argument]
 
 
 def sidecar_pods(facts: Facts) -> list[Json]:

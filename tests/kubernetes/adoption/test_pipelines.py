@@ -87,7 +87,7 @@ def test_selectors_win_over_common_labels() -> None:
 
 
 def test_argo_cd_renders_with_version_of_kube_scheduler() -> None:
-    """It passes major and minor alone."""
+    """It passes major and minor alone, and leaves EndpointSlices out by default: the leader may make them."""
     values = {"kubeScheduler": {"image": {"tag": "v1.34.2"}}}
     done = template(values, "--kube-version=1.34", "--include-crds", "--api-versions=v1")
     assert done.returncode == 0, done.stderr
@@ -96,6 +96,26 @@ def test_argo_cd_renders_with_version_of_kube_scheduler() -> None:
         container["image"] for each in found if each["kind"] == "Deployment" for container in containers(each["spec"])
     }
     assert "registry.k8s.io/kube-scheduler:v1.34.2" in used
+    (role,) = (each for each in found if (each["kind"], each["metadata"]["name"]) == ("Role", "autoscaling-scheduler"))
+    made = [each["resources"] for each in role["rules"] if each["verbs"] == ["create"]]
+    assert ["endpointslices"] in made
+
+
+def test_webhook_is_at_the_documented_port() -> None:
+    """A private GKE cluster opens the ports that a document names."""
+    found = {each["kind"]: each for each in objects(ALL)}
+    (hook,) = found["MutatingWebhookConfiguration"]["webhooks"]
+    assert (hook["clientConfig"]["service"]["port"], hook["failurePolicy"]) == (10293, "Ignore")
+    assert "--allow=tcp:10293" in (ROOT / "docs/install.md").read_text()
+
+
+def test_no_webhook_is_needed_where_pods_cannot_be_reached() -> None:
+    """EKS with an overlay network: agents on nodes need none, and pods that our controller makes have their agents."""
+    assert "MutatingWebhookConfiguration" not in {each["kind"] for each in objects({})}
+    assert "--sidecar=/etc/neonvm-controller/pod.yaml" in arguments("neonvm-controller", ALL)
+    found = {each["kind"]: each for each in objects(ALL)}
+    (hook,) = found["MutatingWebhookConfiguration"]["webhooks"]
+    assert "has-no-agent" in {each["name"] for each in hook["matchConditions"]}, "so that it is not asked about them"
 
 
 def test_openshift_assigns_users_and_groups() -> None:

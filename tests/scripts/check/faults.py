@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from scripts.autoscale.check.facts import Right, Webhook
 from scripts.autoscale.check.finding import Level
+from scripts.autoscale.check.gathering.trials import NO_AGENT
 from scripts.autoscale.check.looks import Seen, Unseen
 from tests.scripts.check.changes import (
     EMULATED,
@@ -55,6 +56,7 @@ from tests.scripts.check.changes import (
 )
 from tests.scripts.check.good_state import (
     HOOK,
+    LED,
     NAMESPACE,
     Authority,
     authority,
@@ -375,6 +377,18 @@ FAULTS = (
         both(without("leases", "autoscaling-scheduler"), metrics(autoscaling_scheduler_0=page(leads=False))),
     ),
     Fault("leases-acted-on", "autoscaling-scheduler-0 of autoscaling-scheduler holds the Lease", held_idly(60.0)),
+    Fault("leader-reached", "there is no EndpointSlice autoscaling-scheduler-extender", without("slices", LED[1])),
+    Fault("leader-reached", "has no endpoint", in_list("slices", LED[0], lambda each: each.pop("endpoints"))),
+    Fault(
+        "leader-reached",
+        "leads to gone-1, which is no running pod",
+        in_list("slices", LED[0], lambda each: each["endpoints"][0]["targetRef"].update(name="gone-1")),
+    ),
+    Fault(
+        "webhooks-reached",
+        "the API server makes a VM's pod without an agent: it cannot reach the webhook, port 10293",
+        changed(injection=Seen(NO_AGENT)),
+    ),
     Fault("leases-one-leader", "autoscaling-scheduler-0 and autoscaling-scheduler-9 of", two_lead),
     Fault("certificates-current", "expired 2 days ago", not_served(leafs((-30.0, -2.0)))),
     Fault("certificates-current", "is valid only in 2 days", not_served(leafs((2.0, 30.0)))),

@@ -29,6 +29,8 @@ NAMESPACE: Final = "autoscale-system"
 RELEASE: Final = "0.2.0"
 NODES: Final = ("node-1", "node-2")
 LEASE: Final = f"--lease={NAMESPACE}/autoscaling-scheduler"
+LED: Final = ("autoscaling-scheduler", "autoscaling-scheduler-extender")
+"""The Services that lead to the scheduler that leads."""
 HOOK: Final = "autoscaling-injector.neon.tech"
 
 Obj = dict[str, Any]
@@ -124,7 +126,10 @@ def workloads() -> list[Obj]:
     for each in found:
         each["metadata"]["namespace"] = NAMESPACE
         if each["metadata"]["name"] == "autoscaling-scheduler":
-            each["spec"]["template"]["spec"]["containers"][0]["args"].append(LEASE)
+            each["spec"]["template"]["spec"]["containers"][0]["args"] += [
+                LEASE,
+                *(f"--leader-endpoints={name}" for name in LED),
+            ]
         count = each["spec"].get("replicas", len(NODES))
         each["status"] = (
             {"replicas": count, "readyReplicas": count}
@@ -253,6 +258,12 @@ def leases() -> list[Obj]:
     return [lease(name, f"{each.name}-0-1a2b3c4d") for each in PROGRAMS for name in each.leases if each.name in known]
 
 
+def slices() -> list[Obj]:
+    target = {"kind": "Pod", "name": "autoscaling-scheduler-0"}
+    about = ({"namespace": NAMESPACE, "name": name} for name in LED)
+    return [{"metadata": each, "endpoints": [{"addresses": ["10.0.0.1"], "targetRef": target}]} for each in about]
+
+
 def accounts() -> Mapping[str, Any]:
     return {
         account: dict.fromkeys(rights, True)
@@ -304,6 +315,7 @@ def good() -> Facts:
         config_maps=Seen(config_maps()),
         secrets=Seen(secrets()),
         leases=Seen(leases()),
+        slices=Seen(slices()),
         definitions=Seen(definitions()),
         webhooks=Seen([webhook()]),
         vms=Seen([vm()]),
@@ -315,6 +327,7 @@ def good() -> Facts:
         account_rights=Seen(accounts()),
         admission={each["metadata"]["name"]: Seen("") for each in every},
         tried_in=NAMESPACE,
+        injection=Seen(""),
         metrics={"autoscaling-scheduler-0": page()},
         ledger=Seen({"ready": True, "nodes": [], "unreadable": []}),
         agents=Seen({"default/db": {"scheduler_answered_seconds": 3.0}}),

@@ -17,6 +17,7 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEPLOYMENTS,
+    ENDPOINT_SLICES,
     LEASES,
     MIGRATIONS,
     NAMESPACES,
@@ -58,8 +59,6 @@ NEW_NAMESPACE: Final = "autoscale-system"
 
 STAND_IN: Final = "default"
 """Pods are tried there while the installation's namespace is not there yet."""
-
-_VM_AGENT: Final = "vm-agent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +125,16 @@ class Gathering:
 
     async def _installation(self, facts: Facts) -> Facts:
         namespace = facts.namespace
-        pods, config_maps, secrets, leases, webhooks = await asyncio.gather(
+        pods, config_maps, secrets, leases, webhooks, slices = await asyncio.gather(
             self._all(PODS, namespace),
             self._all(CONFIG_MAPS, namespace),
             self._certificates(namespace),
             self._all(LEASES, namespace),
             self._all(WEBHOOKS),
+            self._all(ENDPOINT_SLICES, namespace),
         )
-        return replace(facts, pods=pods, config_maps=config_maps, secrets=secrets, leases=leases, webhooks=webhooks)
+        facts = replace(facts, pods=pods, config_maps=config_maps, secrets=secrets, leases=leases)
+        return replace(facts, webhooks=webhooks, slices=slices)
 
     async def _vms(self, facts: Facts) -> Facts:
         vms, migrations, vm_pods, policies, waiting_pods = await asyncio.gather(
@@ -164,7 +165,8 @@ class Gathering:
             workloads = list(installed(facts).values()) if known else []
         tried_in = STAND_IN if before and facts.lacks_namespace else namespace
         admission = await trials.admission(self.client, tried_in, workloads, is_installed=not before)
-        return replace(facts, own_rights=own, admission=admission, tried_in=tried_in)
+        facts = replace(facts, own_rights=own, admission=admission, tried_in=tried_in)
+        return facts if before else replace(facts, injection=await trials.injection(self.client, facts))
 
     async def _told(self, facts: Facts) -> Facts:
         """What programs say of themselves, and what their ports show."""
@@ -204,7 +206,7 @@ def wanted_by_accounts(facts: Facts) -> dict[str, frozenset[Right]]:
         if account in here
     }
     of_agent = next(
-        (each for account, each in shipped_rights.items() if account.endswith(f":{_VM_AGENT}")), frozenset()
+        (each for account, each in shipped_rights.items() if account.endswith(f":{trials.AGENT_ACCOUNT}")), frozenset()
     )
     for pod in [] if isinstance(facts.vm_pods, Unseen) else facts.vm_pods.value:
         if agent_container(pod) is not None:

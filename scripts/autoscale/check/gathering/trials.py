@@ -1,17 +1,45 @@
-"""Whether the API server would admit the pods of our programs: each is sent as a dry run."""
+"""Pods sent to the API server as dry runs: whether it admits those of our programs, and asks our webhook about VMs'."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
-from protocol.kubernetes.objects import Json, child, name_of
+from protocol.kubernetes.objects import Json, child, labels_of, name_of
 from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import PODS
-from scripts.autoscale.check.gathering.looking import why_not
-from scripts.autoscale.check.looks import Look, Seen, Unseen
+from protocol.kubernetes.resources import PODS, SERVICE_ACCOUNTS
+from protocol.names import LABEL_ENABLED, LABEL_INJECT, LABEL_VM_NAME, RUNNER_CONTAINER
+from scripts.autoscale.check.facts import Facts
+from scripts.autoscale.check.gathering.looking import objects, why_not
+from scripts.autoscale.check.installed_programs import agent_container
+from scripts.autoscale.check.judges.certificate_ages import our_webhooks
+from scripts.autoscale.check.looks import Look, Seen, Unseen, UnseenError
+
+AGENT_ACCOUNT: Final = "vm-agent"
+NO_AGENT: Final = "the API server makes a VM's pod without an agent"
+OF_A_VM: Final[Json] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {
+        "generateName": "autoscale-check-",
+        "labels": {LABEL_VM_NAME: "autoscale-check", LABEL_ENABLED: "true"},
+    },
+    "spec": {
+        "automountServiceAccountToken": False,
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [
+            {
+                "name": RUNNER_CONTAINER,
+                "image": "example.invalid/none",
+                "resources": {key: {"cpu": "1m", "memory": "1Mi"} for key in ("requests", "limits")},
+                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            }
+        ],
+    },
+}
+"""A pod as our webhook is asked about it, within the strictest Pod Security and any quota."""
 
 _BY_RIGHTS: Final = "cannot create resource"
 _NO_DRY_RUN: Final = "dry run"
@@ -36,9 +64,38 @@ def pod_of(workload: Json, *, is_installed: bool) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-async def _tried(client: ApiClient, namespace: str, pod: Json) -> Look[str]:
+async def injection(client: ApiClient, facts: Facts) -> Look[str]:
+    """Why a pod of a VM would get no agent, empty if it would: the API server's own way to the webhook is not ours."""
     try:
-        await client.try_create(PODS, namespace, pod)
+        our_webhooks(facts)
+    except UnseenError as error:
+        return Unseen(str(error))
+    accounts = await objects(client, SERVICE_ACCOUNTS, fields=f"metadata.name={AGENT_ACCOUNT}")
+    if isinstance(accounts, Unseen):
+        return accounts
+    where = [name_of(each).namespace for each in accounts.value]
+    asked = [each for each in where if each not in _unasked(facts)]
+    if not asked:
+        return Unseen(f"no namespace of VMs has the service account {AGENT_ACCOUNT}")
+    look = await _tried(client, asked[0], OF_A_VM, lambda made: "" if agent_container(made) else NO_AGENT)
+    if isinstance(look, Unseen) or look.value in ("", NO_AGENT) or "webhook" in look.value:
+        return look
+    return Unseen(f"a pod of a VM is refused in {asked[0]}: {look.value}")
+
+
+def _unasked(facts: Facts) -> set[str]:
+    """The namespaces about whose pods the webhook is not asked."""
+    known = [] if isinstance(facts.namespaces, Unseen) else facts.namespaces.value
+    out = {name_of(each).name for each in known if labels_of(each).get(LABEL_INJECT) == "false"}
+    return {*out, "kube-system", facts.namespace}
+
+
+async def _tried(
+    client: ApiClient, namespace: str, pod: Json, judge: Callable[[Json], str] = lambda _: ""
+) -> Look[str]:
+    """Why the pod is refused, or what ``judge`` says of it as it would be stored."""
+    try:
+        made = await client.try_create(PODS, namespace, pod)
     except ApiError as error:
         said = error.refusal.message
         if error.kind is RefusalKind.FORBIDDEN and _BY_RIGHTS in said:
@@ -50,4 +107,4 @@ async def _tried(client: ApiClient, namespace: str, pod: Json) -> Look[str]:
         return Seen(said.partition(" is forbidden: ")[2] or said)
     except ApiUnavailableError as error:
         return Unseen(f"create pods in {namespace} as a dry run: {why_not(error)}", has_failed=True)
-    return Seen("")
+    return Seen(judge(made))

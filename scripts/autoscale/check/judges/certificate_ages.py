@@ -15,6 +15,7 @@ from cryptography.exceptions import InvalidSignature
 from protocol.kubernetes.objects import Json, child, items, name_of, text, texts
 from scripts.autoscale.check.facts import Facts
 from scripts.autoscale.check.finding import Found, Level, Problem
+from scripts.autoscale.check.installed_programs import INJECTOR
 from scripts.autoscale.check.looks import Seen, Unseen, UnseenError
 
 SECRETS: Final = "autoscaling-certificates"
@@ -272,3 +273,12 @@ def webhooks_answer(facts: Facts) -> Found:
         Problem(name, f"the webhook {name} does not answer: {got.refused}") for name, got in seen.items() if got.refused
     ]
     return Found(f"{len(seen)} webhooks", said)
+
+
+def webhook_is_reached(facts: Facts) -> Found:
+    """Whether the API server itself gets an answer of our webhook."""
+    our_webhooks(facts)
+    why = facts.injection.value
+    return Found(
+        "", [Problem(INJECTOR, f"{why}: it cannot reach the webhook, port 10293 of {INJECTOR}")] if why else []
+    )

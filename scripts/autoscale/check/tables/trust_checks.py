@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from scripts.autoscale.check.finding import Check, Section, When
-from scripts.autoscale.check.judges import certificate_ages, clock_skew, lease_holders
+from scripts.autoscale.check.judges import certificate_ages, clock_skew, leader_slices, lease_holders
 
 CHECKS: Final = (
     Check(
@@ -36,6 +36,17 @@ CHECKS: Final = (
         "Two replicas of a program say at once that they lead. What they write is fenced by versions of objects, so"
         " nothing is lost, but one of them should end.",
         "kubectl -n {namespace} delete pod {subject}",
+    ),
+    Check(
+        "leader-reached",
+        Section.LEASES,
+        "clients are led to the scheduler that leads",
+        leader_slices.lead_to_leader,
+        "With two schedulers the leader writes its address into two EndpointSlices, and makes one that is missing: Argo"
+        " CD leaves that kind out by default, and a restored cluster may lack it. For that its Role must allow `create`"
+        " of endpointslices and `get` of the two Services.",
+        "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c service | grep endpoints; kubectl -n"
+        " {namespace} get endpointslice {subject} -o yaml",
     ),
     Check(
         "certificates-current",
@@ -81,6 +92,18 @@ CHECKS: Final = (
         certificate_ages.webhooks_answer,
         "A made-up review was sent to the webhook through `kubectl port-forward`.",
         "kubectl -n {namespace} get pods -l app.kubernetes.io/name=autoscaling-injector",
+    ),
+    Check(
+        "webhooks-reached",
+        Section.CERTIFICATES,
+        "the API server reaches our webhook",
+        certificate_ages.webhook_is_reached,
+        "A pod of a VM was tried as a dry run, in a namespace with the account `vm-agent`, and came back without an"
+        " agent. The API server connects to port 10293 of the pods of `autoscaling-injector` itself: a private GKE"
+        " cluster needs a firewall rule for that, and on EKS with an overlay network it reaches no pods at all"
+        " (install.md, pipelines and networks). With `failurePolicy: Ignore` nothing else tells you.",
+        "kubectl -n {namespace} get endpointslices -l kubernetes.io/service-name={subject}; let the API server reach"
+        " TCP port 10293 of these addresses",
     ),
     Check(
         "clock-here",
