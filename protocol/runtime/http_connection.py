@@ -3,6 +3,8 @@
 Rules that hold here:
 
 - The parser is httptools'. What breaks the rules of HTTP, or ends before it is whole, raises ``BrokenConnectionError``.
+- A body without a length ends with the connection (HTTP/1.0, ``Connection: close``), if the server ends it in order. A
+  length or chunks that end early are broken.
 - A peer that sends faster than we read is held up: no more than ``MOST_UNREAD`` bytes wait here.
 - A whole answer comes in ``FEW_PIECES``, and beyond these in pieces of ``LEAST_PIECE`` bytes on average at least: each
   piece takes time of its own.
@@ -27,6 +29,9 @@ MOST_HEADERS: Final = 200
 LEAST_PIECE: Final = 64
 FEW_PIECES: Final = 64
 _RETRY_AFTER: Final = b"retry-after"
+_FRAMES: Final = frozenset({b"content-length", b"transfer-encoding"})
+"""The headers that say where a body ends."""
+_LENGTHS_OF_FRAMES: Final = frozenset(map(len, _FRAMES))
 _UNASKED: Final = "the server said something that was not asked for"
 
 
@@ -62,6 +67,7 @@ class Connection(asyncio.Protocol):
         self._answer = Answer()
         self._headers = 0
         self._beside = 0
+        self._is_framed = False
         self._pieces: deque[bytes] = deque()
         self._unread = 0
         self._pieces_left: float = inf
@@ -134,6 +140,7 @@ class Connection(asyncio.Protocol):
         """Who waits is woken beyond so many unread bytes, and at the end."""
         self._pieces_left = most_pieces
         self._answer, self._headers, self._is_whole, self._has_lasted = Answer(), 0, False, False
+        self._is_framed = False
         self._wakes_beyond = wakes_beyond
         if self._transport is not None:
             self._transport.write(request)
@@ -181,6 +188,12 @@ class Connection(asyncio.Protocol):
         """The connection has ended, of itself or by us."""
         self._break(f"the connection ended: {exc}" if exc else "the server ended the connection")
 
+    def eof_received(self) -> None:
+        """The server has said all; the body of an answer without a length is whole. The connection closes itself."""
+        if self._answer.status and not self._is_whole and not self._is_framed and not self._broken:
+            self._is_whole = True
+            self._wake()
+
     def data_received(self, data: bytes) -> None:
         """A piece of an answer."""
         if self._is_whole:
@@ -212,6 +225,8 @@ class Connection(asyncio.Protocol):
             self._answer.retry_after = value.decode("latin-1")
         elif len(name) == len(self._wanted) and name.lower() == self._wanted:
             self._answer.wanted = value.decode("latin-1")
+        elif len(name) in _LENGTHS_OF_FRAMES and name.lower() in _FRAMES:
+            self._is_framed = True
 
     def on_headers_complete(self) -> None:
         """The head is whole."""
