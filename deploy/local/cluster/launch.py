@@ -5,6 +5,8 @@ Rules that hold here:
 - A launch that is cancelled ends what it launched before it returns.
 - A cluster that was killed leaves no process (the kernel sees to that); what else it may leave is removed here.
 - What another cluster of that name needs is neither made nor removed: the lock is held meanwhile.
+- The process is not asyncio's: Python 3.13 and later kill such processes with their event loop, so a detached cluster
+  would end with the command that started it.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import msgspec
@@ -41,41 +44,50 @@ _PAUSE: Final = Seconds(0.05)
 class LaunchedCluster:
     """The process of a cluster that was started here."""
 
-    def __init__(self, folder: ClusterFolder, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, folder: ClusterFolder, process: subprocess.Popen[bytes]) -> None:
         self._folder = folder
         self._process = process
 
     async def follow(self, on_step: Callable[[Step], None]) -> None:
         """Reports every step; returns when the cluster is ready. Raises ``StepFailedError``."""
-        said = self._process.stdout
-        if said is None:
-            raise StepFailedError("the cluster's process was started without a pipe")
-        while line := await said.readline():
-            step = msgspec.json.decode(line, type=Step)
-            if step.state is StepState.FAILED:
-                await self._process.wait()
-                raise StepFailedError(step.text, step.log)
-            on_step(step)
-            if step.state is StepState.READY:
-                return
+        async with _lines(self._process) as lines:
+            while line := await lines.readline():
+                step = msgspec.json.decode(line, type=Step)
+                if step.state is StepState.FAILED:
+                    await self.wait()
+                    raise StepFailedError(step.text, step.log)
+                on_step(step)
+                if step.state is StepState.READY:
+                    return
         raise StepFailedError("the cluster's process ended without a word", str(self._folder.log("cluster")))
 
     async def wait(self) -> int:
         """Returns the exit code when the cluster has ended."""
-        return await self._process.wait()
+        return await asyncio.to_thread(self._process.wait)
 
     async def end(self) -> None:
         """Ends the cluster; returns when its process is gone. One that does not end by itself is killed."""
-        if self._process.returncode is None:
-            self._process.terminate()
+        self._process.terminate()
         try:
             async with asyncio.timeout(_PATIENCE):
-                await self._process.wait()
+                await self.wait()
         except TimeoutError:
             self._process.kill()
-            await self._process.wait()
+            await self.wait()
         with suppress(AlreadyRunsError), self._folder.locked():
             await remove_remains(self._folder)
+
+
+@asynccontextmanager
+async def _lines(process: subprocess.Popen[bytes]) -> AsyncIterator[asyncio.StreamReader]:
+    """What the process writes; its pipe is closed afterwards."""
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, process.stdout)
+    try:
+        yield reader
+    finally:
+        transport.close()
 
 
 async def launch(folder: ClusterFolder, spec: ClusterSpec, *, attached: bool, anew: bool = False) -> LaunchedCluster:
@@ -95,20 +107,19 @@ async def launch(folder: ClusterFolder, spec: ClusterSpec, *, attached: bool, an
             folder.clear()
         folder.write_spec(spec)
         folder.logs.mkdir(parents=True, exist_ok=True)
-        return LaunchedCluster(folder, await _started(folder, lock, attached=attached))
+        return LaunchedCluster(folder, _started(folder, lock, attached=attached))
 
 
-async def _started(folder: ClusterFolder, lock: ClusterLock, *, attached: bool) -> asyncio.subprocess.Process:
+def _started(folder: ClusterFolder, lock: ClusterLock, *, attached: bool) -> subprocess.Popen[bytes]:
     """The cluster's process, which has the lock from now on."""
     # -P: a folder named "agent" or "deploy" in the working directory must not hide ours.
     command = [sys.executable, "-P", "-m", "deploy.local.cluster", folder.name]
     fate = ["setpriv", "--pdeathsig", "TERM", "--"] if attached else []
     with folder.log("cluster").open("wb") as log:
-        return await asyncio.create_subprocess_exec(
-            *fate,
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
+        return subprocess.Popen(
+            [*fate, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=log,
             env={**os.environ, "AUTOSCALE_HOME": str(folder.root.parent), **lock.passed_on},
             pass_fds=lock.descriptors,
