@@ -52,6 +52,7 @@ from protocol.runtime.followed_file import FollowedFile
 from protocol.runtime.keep_alive import probed_transport
 from protocol.runtime.tls_files import client_tls, following, shown_tls
 from protocol.runtime.tls_metrics import followed_by
+from protocol.runtime.trust import trusting
 from protocol.runtime.url_hosts import url_host
 from protocol.units import Instant, Seconds
 from protocol.versions import AGENT_SPEAKS
@@ -203,7 +204,7 @@ def _trust(name: str, url: str, authority: Path | None) -> ssl.SSLContext:
     if not url.startswith("https://"):
         return no_authorities()
     if authority is None:
-        return ssl.create_default_context()
+        return trusting()
     return following(client_tls(name, authority), ssl.PROTOCOL_TLS_CLIENT)
 
 

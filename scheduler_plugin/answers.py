@@ -7,7 +7,6 @@ the extender answer. Then it asks for a permit with the pod's own token, and the
 from __future__ import annotations
 
 import argparse
-import ssl
 import sys
 import time
 import uuid
@@ -19,6 +18,7 @@ import httpx2 as httpx
 import msgspec
 
 from protocol.messages import ObjectName
+from protocol.runtime.trust import trusting
 
 PATIENCE: Final = 60.0
 """Seconds in which each of them must have answered: an installation may still be starting."""
@@ -47,7 +47,7 @@ class _Review(msgspec.Struct):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Asks all; the exit code is 0 where all answer."""
     options = _parser().parse_args(arguments)
-    context = ssl.create_default_context(cafile=options.ca) if options.ca else ssl.create_default_context()
+    context = trusting(file=options.ca)
     questions: dict[str, Question] = {}
     with httpx.Client(verify=context, timeout=_TIMEOUT, trust_env=False) as client:
         if options.agents:

@@ -28,6 +28,7 @@ from protocol.kubernetes.proxies import ProxyError, proxy_for
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.runtime.clock import Clock
 from protocol.runtime.tls_files import FollowedTls, Parts, TlsFilesError, following
+from protocol.runtime.trust import trusting, verifying_like_kubectl
 from protocol.units import Instant, Seconds
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -272,8 +273,9 @@ class _NamedServer(ssl.SSLContext):
 
 def _context(authority: str, server_name: str) -> ssl.SSLContext:
     if not server_name:
-        return ssl.create_default_context(cadata=authority or None)
+        return trusting(authority)
     context = _NamedServer(ssl.PROTOCOL_TLS_CLIENT)
+    verifying_like_kubectl(context)
     context.server_name = server_name
     if authority:
         context.load_verify_locations(cadata=authority)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from protocol.runtime.certificate_times import UnreadableCertificateError, Validity, validities
+from protocol.runtime.trust import trusting
 
 LOG: Final = logging.getLogger("autoscale.tls")
 
@@ -192,7 +193,7 @@ def server_context(parts: Parts) -> ssl.SSLContext:
 
 def client_context(parts: Parts) -> ssl.SSLContext:
     """A client's context. Raises ``OSError`` and ``ssl.SSLError``."""
-    context = ssl.create_default_context(cafile=None if parts.authority is None else str(parts.authority))
+    context = trusting(file=parts.authority)
     if parts.certificate is not None:
         _show(context, parts)
     return context

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from protocol.runtime.credentials import Credentials
 from protocol.runtime.http_connection import Connection
 from protocol.runtime.keep_alive import KEEPALIVE
+from protocol.runtime.trust import trusting
 from protocol.units import Seconds
 
 IDLE: Final = Seconds(20.0)
@@ -115,4 +116,4 @@ class ConnectionPool:
 
 
 def _context(tls: ssl.SSLContext | bool) -> ssl.SSLContext:
-    return tls if isinstance(tls, ssl.SSLContext) else ssl.create_default_context()
+    return tls if isinstance(tls, ssl.SSLContext) else trusting()

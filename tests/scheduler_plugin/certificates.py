@@ -21,6 +21,15 @@ def pair(name: str, host: str = "", authority: str = "") -> tuple[bytes, bytes]:
     return _pair(name, host, authority)
 
 
+def signed_by(name: str, authority: str) -> bytes:
+    """The certificate ``name`` with the same key, signed by ``authority`` instead of by itself."""
+    own, (issuer, signing) = x509.load_pem_x509_certificate(pair(name)[0]), _signer(authority)
+    builder = x509.CertificateBuilder(issuer, own.subject, own.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(own.not_valid_before_utc).not_valid_after(own.not_valid_after_utc)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    return builder.sign(signing, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
 @cache
 def _pair(name: str, host: str, authority: str) -> tuple[bytes, bytes]:
     address = x509.DNSName(host) if host else x509.IPAddress(ipaddress.ip_address("127.0.0.1"))

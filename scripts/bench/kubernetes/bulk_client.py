@@ -13,6 +13,7 @@ from deploy.local.kubernetes.plan.cluster_plan import API_PORT, CONTROL_HOST
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import NODES, PODS, VIRTUAL_MACHINES
 from protocol.names import TOKEN_AUDIENCE
+from protocol.runtime.trust import trusting
 from scripts.bench.kubernetes.made_objects import NAMESPACE, node, node_name, pod, virtual_machine, vm_name
 from scripts.bench.kubernetes.measured_plane import ACCOUNTS, Plane
 from scripts.bench.load_client import BenchError, Connection, Prepared
@@ -32,7 +33,7 @@ class BulkClient:
     @classmethod
     def of(cls, plane: Plane) -> BulkClient:
         """A client of this control plane."""
-        return cls(plane.admin_token, ssl.create_default_context(cafile=str(plane.authority)))
+        return cls(plane.admin_token, trusting(file=plane.authority))
 
     def request(
         self, method: str, path: str, body: Json | None, kind: str = "application/json", *, whole: bool = False

@@ -11,6 +11,7 @@ import httpx2 as httpx
 import msgspec
 
 from protocol.kubernetes.objects import Json, child, text
+from protocol.runtime.trust import trusting
 from scripts.autoscale.check.facts import Served, Webhook
 from scripts.autoscale.check.looks import Look, Seen, Unseen
 
@@ -44,7 +45,7 @@ REVIEW: Final[Json] = {
 
 
 def _trusting_all() -> ssl.SSLContext:
-    context = ssl.create_default_context()
+    context = trusting()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
@@ -68,7 +69,7 @@ async def _distrust(port: int, bundle: bytes, host: str) -> str:
     Raises ``OSError`` where the way there breaks: that says nothing of the authority.
     """
     try:
-        context = ssl.create_default_context(cadata=bundle.decode())
+        context = trusting(bundle.decode())
         await _handshake(port, context, host)
     except ssl.SSLCertVerificationError as error:
         return error.verify_message
