@@ -380,11 +380,22 @@ class PermitAccount:
         return self.write(revision)
 
     def is_left_raised(self, now: Instant) -> bool:
-        """Whether more than agents hold has stood on the object for so long that they would have said they hold it."""
-        if self.raised_at is None or now - self.raised_at < SETTLE or self.orders:
+        """Whether more than agents hold has stood on the object for so long that they would have said they hold it.
+
+        If the object asks for more than counts, an agent may have ordered that within a permit of the process before:
+        then it must have been heard since.
+        """
+        last = self.heard_at if self._asks_more else now
+        if self.raised_at is None or last - self.raised_at < SETTLE or self.orders:
             return False
         self.raised_at = None
         return self.has_agent and not self.stored_high.within(self.had)
+
+    @property
+    def _asks_more(self) -> bool:
+        """Whether the object asks for more than counts (``believed``)."""
+        facts = self.facts
+        return facts is not None and facts.said is not None and not facts.said.use.within(facts.use)
 
     def lower(self, revision: int) -> PersistPermit | None:
         """The write that brings the object back to what agents hold."""
