@@ -137,6 +137,7 @@ class PermitAccount:
     trusted_from: Instant = LONG_AGO
     turn_until: Instant = LONG_AGO
     mended_at: Instant = LONG_AGO
+    taken_back_at: Instant = LONG_AGO
     raised_at: Instant | None = None
     off_since: Instant | None = None
     is_off: bool = False
@@ -401,10 +402,17 @@ class PermitAccount:
         """The write that brings the object back to what agents hold."""
         return None if self.facts is None else self._order(self.facts, self.held, revision, is_urgent=False)
 
-    def take_back(self, revision: int) -> PersistPermit | None:
-        """The write that takes a permit back whose agent is gone, if the API may hold one above what the VM needs."""
+    def take_back(self, revision: int, now: Instant | None = None) -> PersistPermit | None:
+        """The write that takes a permit back whose agent is gone, if the API may hold one above what the VM needs.
+
+        None again within ``SETTLE``: a webhook may refuse or raise it each time. Without ``now`` it is the first.
+        """
         if self.facts is None or self.is_deleted or self.stored_high.within(self.in_use):
             return None
+        if now is not None:
+            if now - self.taken_back_at < SETTLE:
+                return None
+            self.taken_back_at = now
         return self._order(self.facts, self.in_use, revision, is_urgent=False, takes_back=True)
 
     def _order(
