@@ -24,6 +24,7 @@ from scheduler_plugin.groups.core.workload import Container, Recommendations, Ru
 
 WHY: Final = "effective intervals"
 SIZES_FIRST: Final = "sizes grow first"
+NOT_READY: Final = "until all replicas are ready"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +88,11 @@ def _sizes(gates: Gates, workload: Workload, needs: Sequence[Need], replicas: in
         wish = _size(gates.spec, container, need, replicas)
         if not wish.grows and wish.wanted != wish.now:
             least = _size(gates.spec, container, need, serving).wanted if shrinks else wish.now
-            wish = Wish(wish.current, min(wish.now, max(wish.wanted, least)), 0, need.container, need.resource)
-        if wish.wanted != wish.now:
-            found.append(gated(gates, at_most_needed(gates.memory, wish.at(wish.wanted)), WHY))
+            wish = wish.at(min(wish.now, max(wish.wanted, least)))
+        if wish.value != wish.now:
+            found.append(gated(gates, at_most_needed(gates.memory, wish), WHY))
+        elif wish.wanted != wish.now:
+            found.append(Answer(wish, WHY, Rule.POLICY, NOT_READY))
     return found
 
 
