@@ -82,6 +82,7 @@ class Surroundings:
             others=tuple(self._other_writers(group, arrangement)),
             killed=tuple(killed for pod in pods for killed in killed_in(pod)),
             running=running_containers(pods),
+            pods=tuple(pods),
             pause=timedelta(seconds=self._interval()),
         )
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from fractions import Fraction
 from typing import Final, Literal, Self
 
 from protocol.units import Amount, Bytes, MilliCpu
@@ -98,17 +99,39 @@ class OutOfMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class RunningPods:
+    """The pods of a workload as they are.
+
+    ``ready`` of them serve. ``sizes`` are the mean requests of each of their containers, sidecars included.
+    ``difference`` says how they differ from what was ordered, empty if they do not. ``refused`` has the most that any
+    of them has of what was ordered and refused.
+    """
+
+    ready: int
+    sizes: tuple[Container, ...] = ()
+    difference: str = ""
+    refused: tuple[Container, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """A Deployment, a StatefulSet or a group of VMs, as it is.
 
     ``replicas`` is how many its spec asks for, ``ready`` how many serve; both are zero or more.
     ``out_of_memory`` has the last kill for want of memory of each container since the last vertical scaling.
+    ``pods`` is None if nothing is known of them: then they count as what was ordered.
     """
 
     replicas: int
     ready: int = 0
     containers: tuple[Container, ...] = ()
     out_of_memory: tuple[OutOfMemory, ...] = ()
+    pods: RunningPods | None = None
+
+    @property
+    def serving(self) -> int:
+        """How many replicas share the load (at least one)."""
+        return max(1, self.replicas if self.pods is None else self.pods.ready)
 
     def container(self, name: str) -> Container | None:
         """The container of that name; None where there is none."""
@@ -190,11 +213,24 @@ class VerticalRecommendation:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredUse:
+    """What the mean ready pod needs: its use over its target, in thousandths of a vCPU or bytes.
+
+    ``container`` is empty if whole pods are measured. It does not depend on what pods request.
+    """
+
+    resource: Resource
+    need: Fraction
+    container: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class HorizontalRecommendation:
     """How many replicas there should be: HPA's ``status.desiredReplicas`` and the bounds of its spec.
 
     ``limited`` is HPA's condition ScalingLimited for want of replicas: without ``max`` it would have asked for more.
-    ``ratios`` are use over target of the resources that it measures against requests, where it says so.
+    ``ratios`` are use over target of the resources that it measures against requests, where it says so; ``uses`` is the
+    same in amounts.
     """
 
     desired: int
@@ -202,6 +238,7 @@ class HorizontalRecommendation:
     max: int = 1
     limited: bool = False
     ratios: tuple[tuple[Resource, float], ...] = ()
+    uses: tuple[MeasuredUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +259,7 @@ class Rule(StrEnum):
     MAINTENANCE_WINDOW = "MaintenanceWindow"
     BOUNDS = "Bounds"
     UPDATE_MODE = "UpdateMode"
+    PODS_DIFFER = "PodsDiffer"
 
 
 @dataclass(frozen=True, slots=True)

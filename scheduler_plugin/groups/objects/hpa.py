@@ -6,8 +6,12 @@ where it changes nothing, and the group scales the real target.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from fractions import Fraction
+
 from protocol.kubernetes.objects import Json, JsonObject, child, items, text, whole
-from scheduler_plugin.groups.core.workload import RESOURCES, HorizontalRecommendation, Resource
+from scheduler_plugin.groups.core.workload import RESOURCES, HorizontalRecommendation, MeasuredUse, Resource
+from scheduler_plugin.groups.objects.amounts import read_amounts
 
 
 def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
@@ -25,6 +29,7 @@ def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
         max=whole(hpa, "spec", "maxReplicas"),
         limited=(text(limited, "status"), text(limited, "reason")) == ("True", "TooManyReplicas"),
         ratios=_ratios(hpa),
+        uses=tuple(_uses(hpa)),
     )
 
 
@@ -38,6 +43,35 @@ def _ratios(hpa: JsonObject) -> tuple[tuple[Resource, float], ...]:
         if target > 0 and "averageUtilization" in child(each, "resource", "current"):
             found[name] = whole(each, "resource", "current", "averageUtilization") / target
     return tuple((resource, found[resource]) for resource in RESOURCES if resource in found)
+
+
+def _uses(hpa: JsonObject) -> Iterator[MeasuredUse]:
+    """Mean use over target of what the HPA measures against requests, in whole pods or in one container of each."""
+    spec = {_measured(each): each for each in items(hpa, "spec", "metrics")}
+    for each in items(hpa, "status", "currentMetrics"):
+        source, container, name = _measured(each)
+        target = whole(spec.get((source, container, name), {}), source, "target", "averageUtilization")
+        for resource in RESOURCES:
+            if resource == name and target > 0 and (used := _average(each, source, resource)) is not None:
+                yield MeasuredUse(resource, Fraction(used * 100, target), container)
+
+
+def _measured(metric: JsonObject) -> tuple[str, str, str]:
+    """The field of the metric, the container that it is about (empty: whole pods), and the resource."""
+    source = "containerResource" if "containerResource" in metric else "resource"
+    return source, text(metric, source, "container"), text(metric, source, "name")
+
+
+def _average(metric: JsonObject, source: str, resource: Resource) -> int | None:
+    """``averageValue`` in thousandths of a vCPU or bytes; None if the HPA does not say it of a utilisation."""
+    current = child(metric, source, "current")
+    if "averageUtilization" not in current:
+        return None
+    try:
+        found = read_amounts({resource: current.get("averageValue")}, source)[resource]
+    except ValueError:
+        return None
+    return None if found is None else found.value
 
 
 def least_replicas(hpa: JsonObject) -> int:

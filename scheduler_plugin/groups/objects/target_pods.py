@@ -22,10 +22,21 @@ def kept_pod(pod: JsonObject) -> Json:
     """Of a pod what its size and its end depend on: a tenth of it, since there may be tens of thousands."""
     metadata, status = child(pod, "metadata"), child(pod, "status")
     containers = [_only(each, ("name", "resources")) for each in items(pod, "spec", "containers")]
-    conditions = [each for each in items(status, "conditions") if text(each, "type").startswith("PodResize")]
+    sidecars = [
+        _only(each, ("name", "resources", "restartPolicy"))
+        for each in items(pod, "spec", "initContainers")
+        if each.get("restartPolicy") == "Always"
+    ]
+    conditions = [each for each in items(status, "conditions") if _is_kept(each)]
     statuses = [_only(each, _STATUS) for each in items(status, "containerStatuses")]
     kept: Json = {"phase": text(status, "phase"), "conditions": conditions, "containerStatuses": statuses}
-    return {"metadata": _only(metadata, _METADATA), "spec": {"containers": containers}, "status": kept}
+    spec: Json = {"containers": containers, **({"initContainers": sidecars} if sidecars else {})}
+    return {"metadata": _only(metadata, _METADATA), "spec": spec, "status": kept}
+
+
+def _is_kept(condition: JsonObject) -> bool:
+    kind = text(condition, "type")
+    return kind.startswith("PodResize") or (kind == "Ready" and text(condition, "status") == "True")
 
 
 def _only(found: JsonObject, names: tuple[str, ...]) -> Json:

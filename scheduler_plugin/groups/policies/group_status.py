@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -22,9 +21,8 @@ WRITABLE: Final = "TargetWritable"
 """False once a write was refused for good; it goes when a scaling has been carried out."""
 RESIZABLE: Final = "PodsResizable"
 """False while the API refuses the resize of a running pod."""
-
-CONTESTED: Final = "Contested"
-"""True while another keeps overwriting what the group writes."""
+AS_ORDERED: Final = "PodsAsOrdered"
+"""False while pods differ in number, readiness or size from what the group ordered."""
 
 SIZED: Final = "lastSized"
 """When sizes were last changed, in the template or of running pods."""
@@ -77,8 +75,8 @@ def shown(kept: Kept) -> Json:
     }
 
 
-def conditions(group: JsonObject, arrangement: Arrangement, ruling: Ruling, fights: Sequence[str] = ()) -> list[Json]:
-    """The conditions of a group that is scaled. ``fights`` says who keeps overwriting what the group writes."""
+def conditions(group: JsonObject, arrangement: Arrangement, ruling: Ruling) -> list[Json]:
+    """The conditions of a group that is scaled."""
     kept = ruling.decision.kept
     active = ("False", "NoRecommendation", ruling.waits_for) if ruling.waits_for else ("True", "Recommended", "")
     limited = (
@@ -88,11 +86,11 @@ def conditions(group: JsonObject, arrangement: Arrangement, ruling: Ruling, figh
         condition(group, ABLE, "True", "TargetFound", f"scales {arrangement.target}"),
         condition(group, ACTIVE, *active),
         condition(group, LIMITED, *limited),
+        *([condition(group, AS_ORDERED, "False", "PodsDiffer", ruling.pods_differ)] if ruling.pods_differ else []),
         *(
             condition(group, kind, "True", reason, message)
             for kind, reason, message in (*arrangement.remarks, *ruling.remarks)
         ),
-        *([condition(group, CONTESTED, "True", "Overwritten", "; ".join(fights))] if fights else []),
         *(each for each in items(group, "status", "conditions") if text(each, "type") in _kept_conditions(arrangement)),
     ]
 

@@ -57,10 +57,13 @@ class HvpaPolicy:
         found, status = self._decoded(situation.group), child(situation.group, "status")
         recommendations, missing = _recommendations(found, situation)
         before = memory_of(status)
-        decision, after = decide(found.spec, situation.workload, recommendations, before, situation.now)
+        workload = situation.workload
+        decision, after = decide(found.spec, workload, recommendations, before, situation.now)
         unscaled = replace(after, last_up=before.last_up, last_down=before.last_down)
         said: Json = {"mode": found.spec.mode.value}
-        return Ruling(decision, {**said, **_written(after)}, {**said, **_written(unscaled)}, waits_for=missing)
+        statuses = ({**said, **_written(after)}, {**said, **_written(unscaled)})
+        differ = "" if workload.pods is None else workload.pods.difference
+        return Ruling(decision, *statuses, waits_for=missing, pods_differ=differ)
 
     def _decoded(self, group: JsonObject) -> Hvpa:
         uid, generation = uid_of(group), whole(group, "metadata", "generation")

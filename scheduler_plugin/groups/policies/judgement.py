@@ -22,6 +22,7 @@ from scheduler_plugin.groups.core.workload import Container, Decision, OutOfMemo
 from scheduler_plugin.groups.objects.group_status import ABLE
 from scheduler_plugin.groups.objects.intents import Intent, intent_of, progress, read_intent, write_intent
 from scheduler_plugin.groups.objects.ownership import ForeignObjectError
+from scheduler_plugin.groups.objects.running_pods import running_pods
 from scheduler_plugin.groups.objects.target_pods import Killed, with_defaults
 from scheduler_plugin.groups.objects.targets import (
     TARGET_KINDS,
@@ -35,6 +36,7 @@ from scheduler_plugin.groups.objects.writes import Write
 from scheduler_plugin.groups.policies.companions import companions, hpa_changes, hpa_write, inbox, managed
 from scheduler_plugin.groups.policies.facts import Facts, Found, Problem, StopError
 from scheduler_plugin.groups.policies.group_status import (
+    RESIZABLE,
     SIZED,
     conditions,
     kept_sizes,
@@ -112,14 +114,26 @@ def _ruled(policy: GroupPolicy, facts: Facts, found: Found, now: datetime) -> Ju
         return Judgement(as_it_was, found.upkeep, begun, sizes=sizes)
     if begun is None and _rests(status, facts.pause, now):
         return Judgement(as_it_was, found.upkeep, inbox=inbox(policy.kind, facts, found), sizes=sizes)
-    # Where pods are resized in place, what they have and the template lacks may be what the group gave them.
-    usual = found.template if found.arrangement.in_place else with_defaults(found.template, facts.running)
-    workload = Decision(containers=sizes).applied(_with_kills(usual, facts.killed, status, now))
+    workload = _as_it_is(facts, found, sizes, now)
     try:
         ruling = policy.rule(Situation(facts.group, found.target, workload, facts.hpa, facts.vpa, now))
     except InvalidSpecError as error:
         raise StopError("InvalidSpec", str(error)) from None
     return _written(policy, facts, found, _Ruled(ruling, sizes, workload), now)
+
+
+def _as_it_is(facts: Facts, found: Found, sizes: tuple[Container, ...], now: datetime) -> Workload:
+    """The target as a workload with the sizes that were ordered, and its pods as they are."""
+    status = child(facts.group, "status")
+    refused = any(text(each, "type") == RESIZABLE for each in items(status, "conditions"))
+    try:
+        pods = running_pods(found.target, found.kind, facts.pods, sizes, refused=refused)
+    except ValueError as error:
+        raise StopError("TargetUnreadable", f"a pod of {found.arrangement.target}: {error}") from None
+    # Where pods are resized in place, what they have and the template lacks may be what the group gave them.
+    usual = found.template if found.arrangement.in_place else with_defaults(found.template, facts.running)
+    workload = Decision(containers=sizes).applied(_with_kills(usual, facts.killed, status, now))
+    return replace(workload, pods=pods)
 
 
 def _with_kills(workload: Workload, killed: Iterable[Killed], status: JsonObject, now: datetime) -> Workload:
@@ -159,14 +173,12 @@ def _written(policy: GroupPolicy, facts: Facts, found: Found, ruled: _Ruled, now
     """What becomes of a ruling."""
     ruling, sizes, group = ruled.ruling, ruled.sizes, facts.group
     decision = replace(ruling.decision, containers=achievable(found.target, found.kind, ruling.decision.containers))
-    decision = _unheld(decision, facts.held)
     if found.arrangement.in_place and found.kind.shape is Shape.TEMPLATE:
         sizes = merged_sizes(sizes, decision.containers)
         decision = replace(decision, containers=())
     at = timestamp(now.timestamp())
-    hpa = {} if "autoscaler" in facts.held else hpa_changes(facts.hpa, ruling.hpa)
-    hpa_write(facts, hpa)  # raises where it could not be put back
-    intent = intent_of(decision, found.template, at, hpa)
+    hpa_write(facts, ruling.hpa)  # raises where it could not be put back
+    intent = intent_of(decision, found.template, at, hpa_changes(facts.hpa, ruling.hpa))
     is_unwritten = ruling.decision.changes and intent is None and sizes == ruled.sizes
     kept = {name: value for name, value in child(group, "status").items() if name in ("lastScaled", SIZED)}
     if sizes != ruled.sizes:
@@ -181,7 +193,7 @@ def _written(policy: GroupPolicy, facts: Facts, found: Found, ruled: _Ruled, now
         "explanation": [*_killed(ruled.workload), *decision.explanation],
     }
     return Judgement(
-        whole_status(group, status, conditions(group, found.arrangement, ruling, facts.fights), now),
+        whole_status(group, status, conditions(group, found.arrangement, ruling), now),
         (*found.upkeep, *managed(facts, found, ruling)),
         intent,
         facts.hpa if ruling.drops_hpa else None,
@@ -190,16 +202,10 @@ def _written(policy: GroupPolicy, facts: Facts, found: Found, ruled: _Ruled, now
     )
 
 
-def _unheld(decision: Decision, held: frozenset[str]) -> Decision:
-    """The decision without what another keeps overwriting."""
-    containers = () if held & {"requests", "bounds"} else decision.containers
-    return replace(decision, containers=containers, replicas=None if "replicas" in held else decision.replicas)
-
-
 def _rests(status: JsonObject, pause: timedelta, now: datetime) -> bool:
-    """Whether the last scaling was so short a time ago that nothing is decided yet."""
-    at = parse_timestamp(child(status, "lastScaled").get("at"))
-    return at is not None and 0 <= now.timestamp() - at < pause.total_seconds()
+    """Whether the last scaling, or resize in place, was so short a time ago that nothing is decided yet."""
+    times = (parse_timestamp(each) for each in (child(status, "lastScaled").get("at"), status.get(SIZED)))
+    return any(at is not None and 0 <= now.timestamp() - at < pause.total_seconds() for at in times)
 
 
 def _stopped(facts: Facts, problem: Problem, now: datetime) -> Judgement:

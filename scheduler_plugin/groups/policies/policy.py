@@ -80,7 +80,8 @@ class Ruling:
     can be written, because sizes come in steps; None: the same. ``hpa`` are fields of the HPA's spec that it sets,
     ``new_hpa`` is one to be made; ``drops_hpa``: one of the group's own is to go. ``annotations`` are the target's;
     None removes one. ``waits_for`` says which recommendation is missing, empty where none is. ``remarks`` are
-    conditions that hold now: type, reason and message.
+    conditions that hold now: type, reason and message. ``pods_differ`` says how pods differ from what was ordered,
+    empty if they do not.
     """
 
     decision: Decision
@@ -92,6 +93,7 @@ class Ruling:
     annotations: Mapping[str, str | None] = field(default_factory=dict)
     waits_for: str = ""
     remarks: tuple[tuple[str, str, str], ...] = ()
+    pods_differ: str = ""
 
 
 class GroupPolicy(Protocol):

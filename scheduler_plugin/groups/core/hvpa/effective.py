@@ -52,7 +52,7 @@ class Need:
     """What one resource of one container needs, in thousandths of a vCPU or bytes.
 
     ``base`` is what each replica has for itself, ``total`` what all of them share. ``sure`` is the part of the total
-    that is certain: for less than that no replica is added. None is all of it.
+    that is certain: for less than that no replica is added. Sizes grow for ``grown`` of it. None is all of it.
     """
 
     container: str
@@ -60,10 +60,15 @@ class Need:
     base: int
     total: int
     sure: int | None = None
+    grown: int | None = None
 
     def each(self, replicas: int) -> int:
         """The size of each of ``replicas`` (> 0) replicas, rounded up."""
         return self._shared(self.total, replicas)
+
+    def grows_to(self, replicas: int) -> int:
+        """The size to which each of ``replicas`` (> 0) replicas may grow."""
+        return self._shared(self.total if self.grown is None else self.grown, replicas)
 
     def fits(self, replicas: int, most: int, overlap: ChangeParams, current: int) -> bool:
         """Whether ``replicas`` of at most ``most`` each are enough while there are ``current``."""

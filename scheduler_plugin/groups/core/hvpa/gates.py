@@ -1,4 +1,6 @@
-"""What holds a wish back now: update mode, delay, maintenance window and least change, in this order (S1.8, S1.9)."""
+"""What holds a wish back now: update mode, pods that differ from what was ordered, delay, maintenance window and least
+change, in this order (S1.8, S1.9, S1.12).
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,16 @@ def delay_passed(last: datetime | None, now: datetime, delay: Seconds) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """Decides for one moment. A container in ``out_of_memory`` gets more memory without delay and least change."""
+    """Decides for one moment. A container in ``out_of_memory`` gets more memory without delay and least change.
+
+    ``pods_differ`` says how pods differ from what was ordered while that is waited for.
+    """
 
     spec: HvpaSpec
     memory: Memory
     now: datetime
     out_of_memory: frozenset[str] = frozenset()
+    pods_differ: str = ""
 
     def rules(self, wish: Wish) -> DirectionRules:
         """The rules for the axis and direction of ``wish``."""
@@ -43,6 +49,8 @@ class Gates:
         rules, urgent = self.rules(wish), self.is_urgent(wish)
         if rules.mode is UpdateMode.OFF:
             return Rule.UPDATE_MODE
+        if not urgent and self.pods_differ:
+            return Rule.PODS_DIFFER
         if not urgent and not delay_passed(self._last(wish), self.now, rules.delay):
             return Rule.DELAY
         if rules.mode is UpdateMode.MAINTENANCE_WINDOW and not self._in_window():
@@ -59,6 +67,8 @@ class Gates:
             return f"until the window, {self.spec.window}" if self.spec.window else "there is no window"
         if rule is Rule.MIN_CHANGE:
             return f"a change of less than {wish.shown(ceil(self._least(wish)))}"
+        if rule is Rule.PODS_DIFFER:
+            return f"until the pods are as ordered: {self.pods_differ}"
         return "update mode Off"
 
     def _until(self, wish: Wish) -> datetime:

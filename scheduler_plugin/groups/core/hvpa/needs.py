@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from fractions import Fraction
 from math import ceil
+from typing import Final
 
 from scheduler_plugin.groups.core.hvpa.effective import Need, base_of
 from scheduler_plugin.groups.core.hvpa.past_targets import described
 from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, Memory
 from scheduler_plugin.groups.core.hvpa.wishes import is_sized, sized_containers
-from scheduler_plugin.groups.core.workload import Recommendations, ReplicaBounds, Resource, Workload
+from scheduler_plugin.groups.core.running_pods import PastPods, requested
+from scheduler_plugin.groups.core.workload import (
+    HorizontalRecommendation,
+    Recommendations,
+    ReplicaBounds,
+    Resource,
+    Workload,
+)
+
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
 def total_needs(
@@ -20,38 +31,79 @@ def total_needs(
     """One need for each resource of each container that either recommender speaks of."""
     found = _vertical(spec, workload, recommendations, memory)
     for container in workload.containers:
-        for resource, request in container.sizes:
-            measured = _measured(spec, workload, recommendations, resource, request.value)
+        for resource, _ in container.sizes:
+            key = (container.name, resource)
+            measured = _measured(spec, workload, recommendations, memory, key)
             if measured is not None:
-                key = (container.name, resource)
-                found[key] = _both(found.get(key), Need(*key, 0, *measured), workload.replicas)
+                found[key] = _both(found.get(key), key, measured)
     return tuple(found.values())
 
 
-def _measured(
-    spec: HvpaSpec, workload: Workload, recommendations: Recommendations, resource: Resource, request: int
-) -> tuple[int, int] | None:
-    """The total need that an HPA measures against requests of that size, and the part of it that is sure.
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What so many ready pods need together, and the part of it that is sure."""
 
-    Where it does not say its ratio of use and target, it is more than ``desired - 1`` and at most ``desired`` requests.
+    ready: int
+    total: int
+    sure: int
+
+
+def _measured(
+    spec: HvpaSpec,
+    workload: Workload,
+    recommendations: Recommendations,
+    memory: Memory,
+    key: tuple[str, Resource],
+) -> list[_Measured] | None:
+    """What an HPA measures, for each state of the pods that it may have measured; None if it says nothing.
+
+    It is use over target, of pods as they are, whatever was ordered. An HPA that says neither use nor ratio is only
+    known to need more than ``desired - 1`` and at most ``desired`` requests.
     """
-    horizontal = recommendations.horizontal
+    horizontal, (container, resource) = recommendations.horizontal, key
     if horizontal is None or resource not in spec.desired_by_utilization:
         return None
+    found = []
+    for pods in memory.pods.past or (PastPods(_NEVER, workload.serving, workload.containers),):
+        size = requested(pods.sizes, container, resource)
+        each = _needed_each(horizontal, pods, container, resource)
+        if each is not None:
+            total = ceil(each * pods.ready)
+            found.append(_Measured(pods.ready, total, total))
+        else:
+            desired = horizontal.desired
+            found.append(_Measured(pods.ready, desired * size, (desired - 1) * size + 1))
+    return found if any(each.ready for each in found) else None
+
+
+def _needed_each(
+    horizontal: HorizontalRecommendation, pods: PastPods, container: str, resource: Resource
+) -> Fraction | None:
+    """What the container of each pod needs of its use; of a whole pod's use it needs its part of the requests."""
+    size = requested(pods.sizes, container, resource)
+    whole = sum(requested(pods.sizes, each.name, resource) for each in pods.sizes)
+    part = Fraction(size, whole) if whole else Fraction(0)
+    uses = [
+        each.need * (Fraction(1) if each.container else part)
+        for each in horizontal.uses
+        if each.resource == resource and each.container in ("", container)
+    ]
+    if uses:
+        return max(uses)
     ratio = dict(horizontal.ratios).get(resource)
-    if ratio is None:
-        return horizontal.desired * request, (horizontal.desired - 1) * request + 1
-    total = ceil(Fraction(str(ratio)) * workload.replicas * request)
-    return total, total
+    return None if ratio is None else Fraction(str(ratio)) * size
 
 
-def _both(vertical: Need | None, measured: Need, replicas: int) -> Need:
-    """The larger of both needs; what is measured includes what each replica has for itself."""
-    if vertical is None:
-        return replace(measured, sure=None)
-    own = replicas * vertical.base
-    total, sure = max(vertical.total, measured.total - own), max(vertical.sure or 0, (measured.sure or 0) - own)
-    return replace(vertical, total=total, sure=sure)
+def _both(vertical: Need | None, key: tuple[str, Resource], measured: Sequence[_Measured]) -> Need:
+    """The larger of both needs; what is measured includes what each replica has for itself.
+
+    Of either the most may be needed, and the least is sure: sizes grow only to that.
+    """
+    base, total, sure = (0, 0, 0) if vertical is None else (vertical.base, vertical.total, vertical.sure or 0)
+    most = max(each.total - each.ready * base for each in measured)
+    least = min(each.total - each.ready * base for each in measured)
+    certain = min(each.sure - each.ready * base for each in measured)
+    return Need(*key, base, max(total, most), max(sure, certain), max(sure, least))
 
 
 def _vertical(

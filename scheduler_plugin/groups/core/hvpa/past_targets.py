@@ -17,6 +17,7 @@ from typing import Final
 
 from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, Memory, PastReplicas, PastTarget
 from scheduler_plugin.groups.core.hvpa.wishes import sized_containers
+from scheduler_plugin.groups.core.running_pods import followed, waits_for
 from scheduler_plugin.groups.core.workload import Recommendations, Resource, Workload
 
 RISES_WITHIN: Final = timedelta(hours=4)
@@ -31,32 +32,40 @@ _EXPLAINED: Final = Fraction(105, 100)  # a bucket of VPA's histogram is 5 % wid
 def remembered(
     memory: Memory, spec: HvpaSpec, workload: Workload, recommendations: Recommendations, now: datetime
 ) -> Memory:
-    """``memory`` with the targets and the replicas as they are now."""
-    return replace(
-        memory, targets=_targets(memory, spec, workload, recommendations), counts=_counts(memory, workload, now)
-    )
+    """``memory`` with the targets and the pods as they are now.
+
+    While pods are waited for, few of them may serve: a target that rises then speaks of these few, and any other target
+    of those that there were before.
+    """
+    memory = replace(memory, pods=followed(memory.pods, workload.pods, now))
+    waits = bool(waits_for(memory.pods, workload.pods, now))
+    targets = _targets(memory, spec, workload, recommendations, waits=waits)
+    return replace(memory, targets=targets, counts=_counts(memory, workload, now))
 
 
 def _targets(
-    memory: Memory, spec: HvpaSpec, workload: Workload, recommendations: Recommendations
+    memory: Memory, spec: HvpaSpec, workload: Workload, recommendations: Recommendations, *, waits: bool
 ) -> tuple[PastTarget, ...]:
+    fewest = max(1, min([workload.serving, *(each.ready for each in memory.pods.past)]))
     known = {(each.container, each.resource): each for each in memory.targets}
     if recommendations.vertical is None:
         return memory.targets
     return tuple(
         _followed(
-            known.get((container.name, resource)), PastTarget(container.name, resource, target.value, workload.replicas)
+            known.get((container.name, resource)),
+            PastTarget(container.name, resource, target.value, fewest),
+            waits=waits,
         )
         for container, recommended in sized_containers(spec, workload, recommendations)
         for resource, target in recommended.uncapped.over(recommended.target)
     )
 
 
-def _followed(old: PastTarget | None, new: PastTarget) -> PastTarget:
+def _followed(old: PastTarget | None, new: PastTarget, *, waits: bool) -> PastTarget:
     if old is None or new.target > old.target:
         return new
     is_explained = new.target * new.replicas <= old.target * old.replicas * _EXPLAINED
-    return new if is_explained else old
+    return new if is_explained and not waits else old
 
 
 def _counts(memory: Memory, workload: Workload, now: datetime) -> tuple[PastReplicas, ...]:

@@ -3,13 +3,15 @@
 Rules that hold here, so that the workload never has less than it needs on the way:
 
 - Scaling out never shrinks sizes in the same step; they shrink when the new replicas are ready.
-- Before scaling in, sizes grow to what fewer replicas need, however small that change is.
+- Before scaling in, sizes grow to what fewer replicas need, however small that change is; and replicas at most halve
+  in one step, so that on the way no more than twice the need is ordered.
+- What pods cannot have is taken back at once: it was never there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from protocol.units import Amount
@@ -20,11 +22,11 @@ from scheduler_plugin.groups.core.hvpa.needs import replica_bounds, total_needs,
 from scheduler_plugin.groups.core.hvpa.settling import at_most_needed
 from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, Memory
 from scheduler_plugin.groups.core.hvpa.wishes import Wish, within_policy
-from scheduler_plugin.groups.core.workload import Container, Recommendations, Rule, Workload
+from scheduler_plugin.groups.core.workload import Container, Recommendations, ReplicaBounds, Rule, Workload, amount
 
 WHY: Final = "effective intervals"
 SIZES_FIRST: Final = "sizes grow first"
-NOT_READY: Final = "until all replicas are ready"
+IMPOSSIBLE: Final = "no pod can have more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +41,29 @@ class Plan:
 def planned(spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: Memory) -> Plan:
     """The fewest replicas that can be large enough for the total need, at least as many as an HPA insists on."""
     needs = total_needs(spec, workload, recommendations, memory)
-    bounds = replica_bounds(spec, workload, recommendations, needs)
+    bounds, now = replica_bounds(spec, workload, recommendations, needs), workload.replicas
 
     def most(need: Need, replicas: int) -> Amount | None:
-        return _most(spec, need, replicas)
+        return _most(spec, memory, need, replicas)
 
-    replicas = planned_replicas(needs, most, spec.effective.overlap, workload.replicas, bounds)
+    def fewest(least: int) -> int:
+        within = ReplicaBounds(max(least, bounds.min), bounds.max)
+        return planned_replicas(needs, most, spec.effective.overlap, now, within)
+
+    replicas, half = fewest(0), fewest(-(-now // 2))
+    replicas = half if replicas < half < now else replicas
     return Plan(replicas, needs, unknown_needs(spec, workload, needs))
 
 
-def _most(spec: HvpaSpec, need: Need, replicas: int) -> Amount | None:
-    allowed = spec.policy(need.container).bounds.most[need.resource]
+def _most(spec: HvpaSpec, memory: Memory, need: Need, replicas: int) -> Amount | None:
+    """The most that each of ``replicas`` replicas may have, and that pods can have."""
     interval = spec.effective.most(replicas)[need.resource]
-    if interval is None or replicas >= spec.replicas.max:  # the last replicas may have all that is allowed (S1.6)
-        return allowed
-    return interval if allowed is None else min(allowed, interval)
+    possible = memory.pods.most(need.container, need.resource)
+    if replicas >= spec.replicas.max:  # the last replicas may have all that is allowed (S1.6)
+        interval = possible = None
+    bounds = [spec.policy(need.container).bounds.most[need.resource], interval]
+    given = [bound.value for bound in bounds if bound is not None] + ([] if possible is None else [possible])
+    return amount(need.resource, min(given)) if given else None
 
 
 def by_plan(gates: Gates, workload: Workload, plan: Plan) -> list[Answer]:
@@ -68,7 +78,8 @@ def by_plan(gates: Gates, workload: Workload, plan: Plan) -> list[Answer]:
         return [answer, *_sizes(gates, workload, plan.needs, now, shrinks=True)]
     if then > now:
         return [answer, *_sizes(gates, workload, plan.needs, then, shrinks=False)]
-    sizes = _grown_first(_sizes(gates, workload, plan.needs, then, shrinks=True))
+    needs = [replace(need, grown=None) for need in plan.needs]
+    sizes = _grown_first(_sizes(gates, workload, needs, then, shrinks=True))
     if any(answer.wish.grows for answer in sizes):
         return [Answer(count, WHY, Rule.POLICY, SIZES_FIRST), *sizes]
     return [answer, *sizes]
@@ -80,24 +91,33 @@ def _grown_first(sizes: Sequence[Answer]) -> list[Answer]:
 
 def _sizes(gates: Gates, workload: Workload, needs: Sequence[Need], replicas: int, *, shrinks: bool) -> list[Answer]:
     """Each need's size at so many replicas. A size shrinks only as far as those replicas that are ready can bear."""
-    serving = max(1, min(workload.ready, replicas))
     found = []
     for container, need in (
         (each, need) for each in workload.containers for need in needs if need.container == each.name
     ):
-        wish = _size(gates.spec, container, need, replicas)
+        wish = _size(gates, container, need, replicas)
+        most = gates.memory.pods.most(container.name, need.resource)
+        if most is not None and max(wish.wanted, most) < wish.now:
+            found.append(Answer(wish.at(max(wish.wanted, most)), IMPOSSIBLE))
+            continue
         if not wish.grows and wish.wanted != wish.now:
-            least = _size(gates.spec, container, need, serving).wanted if shrinks else wish.now
-            wish = wish.at(min(wish.now, max(wish.wanted, least)))
-        if wish.value != wish.now:
-            found.append(gated(gates, at_most_needed(gates.memory, wish), WHY))
-        elif wish.wanted != wish.now:
-            found.append(Answer(wish, WHY, Rule.POLICY, NOT_READY))
+            serving = max(1, min(workload.ready, replicas))
+            least = _size(gates, container, need, serving).wanted if shrinks else wish.now
+            wish = Wish(wish.current, min(wish.now, max(wish.wanted, least)), 0, need.container, need.resource)
+        if wish.wanted != wish.now:
+            found.append(gated(gates, at_most_needed(gates.memory, wish.at(wish.wanted)), WHY))
     return found
 
 
-def _size(spec: HvpaSpec, container: Container, need: Need, replicas: int) -> Wish:
-    request, most = container.sizes[need.resource], _most(spec, need, replicas)
-    size = need.each(replicas) if most is None else min(need.each(replicas), most.value)
-    value = within_policy(spec.policy(container.name), container, need.resource, size)
-    return Wish(None if request is None else request.value, value, value, container.name, need.resource)
+def _size(gates: Gates, container: Container, need: Need, replicas: int) -> Wish:
+    """From the present size to what the need surely takes or may take, whichever is nearer."""
+    spec, size = gates.spec, container.sizes[need.resource]
+    most = _most(spec, gates.memory, need, replicas)
+
+    def bounded(value: int) -> int:
+        capped = value if most is None else min(value, most.value)
+        return within_policy(spec.policy(container.name), container, need.resource, capped)
+
+    now = 0 if size is None else size.value
+    value = min(max(now, bounded(need.grows_to(replicas))), bounded(need.each(replicas)))
+    return Wish(None if size is None else now, value, value, container.name, need.resource)

@@ -15,6 +15,7 @@ from scheduler_plugin.groups.core.hvpa.plan import Plan, by_plan, planned
 from scheduler_plugin.groups.core.hvpa.settling import with_waiting
 from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, Memory
 from scheduler_plugin.groups.core.hvpa.wishes import VerticalWishes, Wish, replica_wish, vertical_wishes
+from scheduler_plugin.groups.core.running_pods import waits_for
 from scheduler_plugin.groups.core.workload import Container, Decision, Recommendations, Rule, Workload, amount
 
 SCALED_TO_ZERO = "scaled to zero replicas: left alone until it has one"
@@ -31,6 +32,7 @@ def decide(
     vertical = vertical_wishes(spec, workload, recommendations)
     if spec.mode is Mode.EFFECTIVE_INTERVALS:
         memory = remembered(memory, spec, workload, recommendations, now)
+        gates = replace(gates, memory=memory, pods_differ=waits_for(memory.pods, workload.pods, now))
         plan = planned(spec, workload, recommendations, memory)
         answers, needs = by_plan(gates, workload, plan), _explained(plan)
         memory = with_waiting(memory, _waiting(spec, answers), now)
@@ -104,4 +106,7 @@ def _containers(spec: HvpaSpec, workload: Workload, wishes: Sequence[Wish]) -> t
 def _remembered(memory: Memory, wishes: Sequence[Wish], now: datetime) -> Memory:
     up = any(wish.grows for wish in wishes)
     down = any(not wish.grows for wish in wishes)
-    return replace(memory, last_up=now if up else memory.last_up, last_down=now if down else memory.last_down)
+    pods = replace(memory.pods, differ_since=now) if wishes and memory.pods.differ_since else memory.pods
+    return replace(
+        memory, last_up=now if up else memory.last_up, last_down=now if down else memory.last_down, pods=pods
+    )

@@ -13,6 +13,7 @@ from scheduler_plugin.groups.core.hvpa.maintenance import MaintenanceWindow
 from scheduler_plugin.groups.core.hvpa.min_change import NO_PARAMS, ResourceChangeParams
 from scheduler_plugin.groups.core.hvpa.modes import Mixed, Mode
 from scheduler_plugin.groups.core.hvpa.weights import Interval
+from scheduler_plugin.groups.core.running_pods import PodsMemory
 from scheduler_plugin.groups.core.workload import ONE_REPLICA, RESOURCES, UNBOUNDED, Bounds, ReplicaBounds, Resource
 
 ANY_CONTAINER: Final = "*"
@@ -114,7 +115,8 @@ class Memory:
     """What must not be forgotten: when the workload was last scaled up and down, by either axis (aware times).
 
     ``targets`` and ``counts`` are for effective intervals: what a VPA recommended, and beside how many replicas. Counts
-    fall from entry to entry. ``shrinking`` are the wishes for less that wait, at most one for each subject.
+    fall from entry to entry. ``shrinking`` are the wishes for less that wait, at most one for each subject. ``pods`` is
+    what is remembered of the pods as they are.
     """
 
     last_up: datetime | None = None
@@ -122,3 +124,4 @@ class Memory:
     targets: tuple[PastTarget, ...] = ()
     counts: tuple[PastReplicas, ...] = ()
     shrinking: tuple[Shrinking, ...] = ()
+    pods: PodsMemory = field(default=PodsMemory())

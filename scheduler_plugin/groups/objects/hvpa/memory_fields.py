@@ -9,6 +9,7 @@ from protocol.kubernetes.objects import Json, JsonObject, items, text, whole
 from protocol.kubernetes.timestamps import micro_timestamp, parse_timestamp
 from scheduler_plugin.groups.core.hvpa.spec import Memory, PastReplicas, PastTarget, Shrinking
 from scheduler_plugin.groups.core.workload import RESOURCES
+from scheduler_plugin.groups.objects.hvpa.pods_fields import pods_json, pods_of
 
 
 def memory_json(memory: Memory) -> Json:
@@ -27,6 +28,7 @@ def memory_json(memory: Memory) -> Json:
         "pastTargets": targets or None,
         "pastReplicas": counts or None,
         **({"shrinking": waiting} if waiting else {}),
+        **pods_json(memory.pods),
     }
 
 
@@ -38,6 +40,7 @@ def memory_of(status: JsonObject) -> Memory:
         tuple(_targets(status)),
         tuple(_counts(status)),
         tuple(_shrinking(status)),
+        pods_of(status),
     )
 
 

@@ -4,7 +4,7 @@ Rules that hold here:
 
 - Replicas share the demand evenly. What they need is seen also where it is more than they request: containers may use
   what a node has to spare. Demand above what the serving replicas request counts as not covered.
-- A replica costs from when it is ordered and serves a little later. One that goes, goes at once.
+- A replica costs from when it is ordered and serves later, and metrics are of a while ago (``lagging_group``).
 - A look comes every minute, on fine recordings every 15 s; what it decides holds from the next step on.
 """
 
@@ -18,7 +18,9 @@ from typing import Final
 
 import numpy as np
 
-from scheduler_plugin.groups.core.workload import ReplicaBounds
+from scheduler_plugin.groups.core.recommender.horizontal import ReplicaUse
+from scheduler_plugin.groups.core.workload import ReplicaBounds, RunningPods
+from scripts.autoscale.replay.groups.lagging_group import LaggingGroup, Lags
 from scripts.autoscale.replay.recording import COARSE_STEP, Floats, Recording, Timeline, timeline
 
 BEGIN: Final = datetime(2026, 5, 4, tzinfo=UTC)
@@ -26,8 +28,8 @@ BEGIN: Final = datetime(2026, 5, 4, tzinfo=UTC)
 
 LOOK: Final = 60.0
 FINE_LOOK: Final = 15.0
-START: Final = 90.0
-"""Seconds until a new replica serves."""
+DEFAULT_LAGS: Final = Lags()
+"""Rolling updates of pods that take 90 s to be ready, and metrics that are 30 s old."""
 
 UNIT: Final = 50
 """Thousandths of a vCPU: the step of every size."""
@@ -64,7 +66,8 @@ def rounded(milli: float) -> int:
 @dataclass(frozen=True, slots=True)
 class Look:
     """What a policy sees: the replicas that were ordered and those that serve, the size of each, and what each of
-    those that serve needs; in thousandths of a vCPU.
+    those that serve needs; in thousandths of a vCPU. ``pods`` are the replicas as they are, and ``uses`` what metrics
+    say of each.
     """
 
     now: datetime
@@ -72,6 +75,8 @@ class Look:
     ready: int
     size: int
     used: int
+    pods: RunningPods | None = None
+    uses: tuple[ReplicaUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +93,20 @@ GroupPlayer = Callable[[Shape], Callable[[Look], Wanted]]
 
 @dataclass(frozen=True)
 class GroupPlayed:
-    """What was ordered and what served at every step: ``replicas`` of ``size`` (vCPUs), of which ``serving`` served."""
+    """What was ordered and what served at every step: ``replicas`` of ``size`` (vCPUs), of which ``serving`` served.
+
+    ``capacity`` is what these had together; None: each had its size.
+    """
 
     replicas: Floats
     serving: Floats
     size: Floats
+    capacity: Floats | None = None
+
+    @property
+    def given(self) -> Floats:
+        """What served, in vCPUs."""
+        return self.serving * self.size if self.capacity is None else self.capacity
 
 
 def group_timeline(recording: Recording, speed: float) -> Timeline:
@@ -102,26 +116,21 @@ def group_timeline(recording: Recording, speed: float) -> Timeline:
     return replace(line, step=line.step * every, demand=line.demand[::every], warm_up=line.warm_up // every)
 
 
-def play_group(line: Timeline, player: GroupPlayer) -> GroupPlayed:
+def play_group(line: Timeline, player: GroupPlayer, lags: Lags = DEFAULT_LAGS) -> GroupPlayed:
     """One policy on one recording, from four replicas of the usual size on."""
     shape = Shape.of(float(line.demand.max()))
-    policy, has, ready = player(shape), Wanted(4, shape.usual), 4
-    starting: list[tuple[float, int]] = []
-    rows = np.empty((3, len(line.demand)))
+    policy, group = player(shape), LaggingGroup(lags, 4, shape.usual)
+    rows = np.empty((4, len(line.demand)))
     for index, demand in enumerate(line.demand.tolist()):
         at = index * line.step
-        ready = sum((count for begun, count in starting if at - begun >= START), ready)
-        starting = [each for each in starting if at - each[0] < START]
-        rows[:, index] = has.replicas, ready, has.size / 1000
-        used = round(demand * 1000 / ready)
-        found = policy(Look(BEGIN + timedelta(seconds=at), has.replicas, ready, has.size, used))
-        wanted = Wanted(REPLICAS.clamp(found.replicas), min(shape.most, max(shape.least, rounded(found.size))))
-        if wanted.replicas > has.replicas:
-            starting.append((at, wanted.replicas - has.replicas))
-        elif wanted.replicas < has.replicas:
-            ready = min(ready, wanted.replicas)
-            starting = [(starting[0][0], wanted.replicas - ready)] if wanted.replicas > ready else []
-        has = wanted
+        group.advance(at, demand * 1000)
+        ready = len(group.ready)
+        rows[:, index] = group.replicas, ready, group.size / 1000, group.capacity / 1000
+        used = round(demand * 1000 / max(1, ready))
+        moment = BEGIN + timedelta(seconds=at)
+        uses = tuple(group.measured())
+        found = policy(Look(moment, group.replicas, ready, group.size, used, group.running(), uses))
+        group.order(REPLICAS.clamp(found.replicas), min(shape.most, max(shape.least, rounded(found.size))))
     return GroupPlayed(*rows)
 
 

@@ -59,10 +59,10 @@ def _draw_capacity(panel: Axes, replay: GroupReplay, names: Sequence[str]) -> No
     panel.fill_between(at, column_most(demand, edges), step="post", color=DEMAND, linewidth=0, label="needed")
     for name, color, width in reversed([*zip(names, (ALLOCATION, RIVAL), (1.3, 0.9), strict=False)]):
         played = replay.played[name]
-        given = column_most((played.serving * played.size)[begin:], edges)
+        given = column_most(played.given[begin:], edges)
         panel.plot(at, given, color=color, linewidth=width, drawstyle="steps-post", label=f"given by {name}")
     first = replay.played[names[0]]
-    short = column_most(np.maximum(0.0, demand - (first.serving * first.size)[begin:]), edges)
+    short = column_most(np.maximum(0.0, demand - first.given[begin:]), edges)
     top = column_most(demand, edges)
     shown = (short > 1e-9).tolist()
     label = f"needed and not given by {names[0]}"

@@ -9,6 +9,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import Final
@@ -27,6 +28,7 @@ from scheduler_plugin.groups.core.workload import (
     Bounds,
     Container,
     HorizontalRecommendation,
+    MeasuredUse,
     Recommendations,
     ReplicaBounds,
     ResourceList,
@@ -35,11 +37,10 @@ from scheduler_plugin.groups.core.workload import (
 )
 from scheduler_plugin.groups.objects.hvpa.mode_fields import SETTLE_RESTARTING
 from scripts.autoscale.replay.groups.group_model import REPLICAS, GroupPlayer, Look, Shape, Wanted
+from scripts.autoscale.replay.groups.lagging_group import NAME
 
 TARGET: Final = 80
 """The utilisation in percent that the HPA scales towards."""
-
-NAME: Final = "app"
 
 
 class Recommenders:
@@ -51,25 +52,28 @@ class Recommenders:
 
     def replicas(self, look: Look, bounds: ReplicaBounds, target: int) -> HorizontalRecommendation:
         """What the HPA desires now."""
-        starting = look.replicas - look.ready
-        serves, starts = horizontal.ReplicaUse(look.used, look.size), horizontal.ReplicaUse(0, look.size, ready=False)
-        uses = [serves] * look.ready + [starts] * starting
+        uses = look.uses
         rules = horizontal.HorizontalRules(bounds, (horizontal.MetricTarget("cpu", utilization=target),))
         found, self._desires = horizontal.recommended(
             rules, look.replicas, lambda _: uses, self._desires, look.now.timestamp()
         )
-        return found or HorizontalRecommendation(look.replicas, bounds.min, bounds.max)
+        measured = [each.used for each in uses if each.used is not None and each.ready]
+        if found is None or not measured:
+            return HorizontalRecommendation(look.replicas, bounds.min, bounds.max)
+        need = Fraction(sum(measured) * 100, len(measured) * target)
+        return replace(found, uses=(MeasuredUse("cpu", need),))
 
     def sizes(self, look: Look) -> VerticalRecommendation | None:
         """What the VPA recommends for each replica."""
-        uses = [ResourceList(MilliCpu(look.used))] * look.ready
+        uses = [ResourceList(MilliCpu(each.used)) for each in look.uses if each.used is not None]
         self._history = vertical.observed(self._history, NAME, uses, look.now.timestamp())
         return vertical.recommended(self._history, look.ready)
 
 
 def workload(look: Look) -> Workload:
     """The group as policies see it."""
-    return Workload(look.replicas, look.ready, (Container(NAME, ResourceList(MilliCpu(look.size))),))
+    container = Container(NAME, ResourceList(MilliCpu(look.size)))
+    return Workload(look.replicas, look.ready, (container,), pods=look.pods)
 
 
 def plain_hpa(shape: Shape) -> Callable[[Look], Wanted]:

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from scripts.autoscale.replay.groups.group_model import GroupPlayed, GroupPlayer, group_timeline, oracle, play_group
+from scripts.autoscale.replay.groups.group_model import (
+    DEFAULT_LAGS,
+    GroupPlayed,
+    GroupPlayer,
+    group_timeline,
+    oracle,
+    play_group,
+)
+from scripts.autoscale.replay.groups.lagging_group import Lags
 from scripts.autoscale.replay.recording import Recording, Timeline
 
 
@@ -38,14 +46,14 @@ class GroupReplay:
 
 
 def replay_groups(
-    recordings: Sequence[Recording], players: Mapping[str, GroupPlayer], speed: float
+    recordings: Sequence[Recording], players: Mapping[str, GroupPlayer], speed: float, lags: Lags = DEFAULT_LAGS
 ) -> list[GroupReplay]:
     """Plays every recording, ``speed`` times faster, through every policy."""
-    return [_replayed(group_timeline(recording, speed), players) for recording in recordings]
+    return [_replayed(group_timeline(recording, speed), players, lags) for recording in recordings]
 
 
-def _replayed(line: Timeline, players: Mapping[str, GroupPlayer]) -> GroupReplay:
-    played = {name: play_group(line, player) for name, player in players.items()}
+def _replayed(line: Timeline, players: Mapping[str, GroupPlayer], lags: Lags) -> GroupReplay:
+    played = {name: play_group(line, player, lags) for name, player in players.items()}
     return GroupReplay(line, played, {name: group_score(line, given) for name, given in played.items()})
 
 
@@ -53,7 +61,7 @@ def group_score(line: Timeline, played: GroupPlayed) -> GroupScore:
     """Scores the part of a recording that counts."""
     begin, demand = line.warm_up, line.demand[line.warm_up :]
     replicas, size = played.replicas[begin:], played.size[begin:]
-    missing = np.maximum(0.0, demand - played.serving[begin:] * size)
+    missing = np.maximum(0.0, demand - played.given[begin:])
     resized = np.where(np.diff(size) != 0, np.minimum(replicas[1:], replicas[:-1]), 0.0)
     best, asked = float(oracle(line)[begin:].sum()), float(demand.sum())
     return GroupScore(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -76,6 +77,35 @@ def test_sizes_that_cannot_be_read_never_were() -> None:
     group = {**hvpa(updateMode="inPlace"), "status": {"sizes": {"inPlace": sizes, "template": sizes}}}
     found = judge(policy, Facts(group, policy.arrangement(group), target=deployment()), NOW)
     assert (found.sizes, "sizes" in found.status) == ((), False)
+
+
+def test_a_pod_that_cannot_be_read_stops_the_group() -> None:
+    pod: Json = {"spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "much"}}}]}}
+    target = {**deployment(), "status": {"observedGeneration": 1}}
+    found = judge(HvpaPolicy(), Facts(hvpa(), HvpaPolicy().arrangement(hvpa()), target=target, pods=(pod,)), NOW)
+    assert reason(found) == "TargetUnreadable"
+
+
+def recommending(cpu: str) -> Json:
+    """The group's VPA, which recommends so much for the container."""
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+    row = {"containerName": "app", "target": {"cpu": cpu}}
+    owner = {"apiVersion": "autoscaling.k8s.io/v1alpha1", "kind": "Hvpa", "uid": "u-1", "controller": True}
+    return {
+        "metadata": {"name": "group", "namespace": "default", "ownerReferences": [owner]},
+        "spec": {"targetRef": target, "updatePolicy": {"updateMode": "Off"}},
+        "status": {"recommendation": {"containerRecommendations": [row]}},
+    }
+
+
+def test_sizes_in_place_rest_after_each_change() -> None:
+    """As after a scaling: no recommendation can have heard of it yet."""
+    policy, group, pause = HvpaPolicy(), hvpa(updateMode="inPlace"), timedelta(seconds=15)
+    facts = Facts(group, policy.arrangement(group), target=deployment(), vpa=recommending("2"), pause=pause)
+    first = judge(policy, facts, NOW)
+    resized = replace(facts, group={**group, "status": first.status}, vpa=recommending("4"))
+    assert judge(policy, resized, NOW + timedelta(seconds=14)).sizes == first.sizes
+    assert judge(policy, resized, NOW + timedelta(seconds=15)).sizes != first.sizes
 
 
 def test_the_same_facts_give_the_same_judgement() -> None:

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from protocol.units import MilliCpu
 from scheduler_plugin.groups.core.hvpa import (
     Memory,
 )
 from scheduler_plugin.groups.core.hvpa.spec import PastReplicas, PastTarget, Shrinking
+from scheduler_plugin.groups.core.running_pods import PastPods, PodsMemory, Possible
+from scheduler_plugin.groups.core.workload import Container, ResourceList
 from scheduler_plugin.groups.objects.hvpa import memory_json, memory_of
 
 
@@ -31,6 +34,12 @@ def test_memory_survives_a_restart() -> None:
     assert memory_of(said) == memory
     waits = replace(memory, shrinking=(Shrinking("app/cpu", at, 700), Shrinking("replicas", at, 3)))
     assert memory_of(memory_json(waits)) == waits
+    pods = PodsMemory(
+        (PastPods(at, 2, (Container("app", ResourceList(MilliCpu(500))),)), PastPods(at, 0)),
+        at,
+        (Possible("app", "cpu", 500, at),),
+    )
+    assert memory_of(memory_json(replace(memory, pods=pods))) == replace(memory, pods=pods)
     assert memory_of(memory_json(Memory())) == Memory()
 
 
@@ -41,6 +50,13 @@ def test_memory_survives_a_restart() -> None:
         {"pastTargets": [{"resource": "gpu", "replicas": 1}, {"resource": "cpu", "replicas": 0}]},
         {"shrinking": [{"subject": "app/cpu", "highest": 3}, {"since": "2026-01-01T12:30:15Z", "highest": -1}]},
         {"pastReplicas": [{"replicas": 2}, {"since": "2026-01-01T12:30:15Z"}]},
+        {"pods": {"past": [{"ready": 2}], "differSince": "yesterday", "possible": [{"resource": "cpu", "most": 5}]}},
+        {
+            "pods": {
+                "past": [{"since": "2026-01-01T12:30:15Z", "sizes": [{"resources": {"requests": {"cpu": "much"}}}]}]
+            }
+        },
+        {"pods": {"possible": [{"resource": "gpu", "most": 5, "at": "2026-01-01T12:30:15Z"}]}},
     ],
 )
 def test_what_is_no_memory_was_never_remembered(status: dict[str, Any]) -> None:

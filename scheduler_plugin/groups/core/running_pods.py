@@ -1,0 +1,107 @@
+"""The pods of a workload as they are, and as they were while that was measured which is known now (pure).
+
+Rules that hold here:
+
+- What an HPA says is up to ``MEASURED_WITHIN`` old: it speaks of any of the pods that there were in that time.
+- Pods that differ from what was ordered are waited for, but not for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from scheduler_plugin.groups.core.workload import Container, Resource, RunningPods, by_name
+
+MEASURED_WITHIN: Final = timedelta(seconds=90)
+"""Metrics are up to 60 s old, and an HPA looks at them every 15 s."""
+
+PATIENCE: Final = timedelta(minutes=5)
+"""How long pods may differ before decisions go on: as long as an HPA gives a new pod to come to rest."""
+
+REFUSED_PATIENCE: Final = timedelta(minutes=1)
+"""The same if a resize in place has been refused: waiting changes little then."""
+
+POSSIBLE_FOR: Final = timedelta(days=1)
+"""How long no more is ordered than pods could have when more was refused."""
+
+MOST_PASTS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PastPods:
+    """So many ready pods of these mean ``sizes`` from ``since`` (an aware time) on."""
+
+    since: datetime
+    ready: int
+    sizes: tuple[Container, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Possible:
+    """No pod could have more than ``most`` of a container's resource at ``at`` (an aware time)."""
+
+    container: str
+    resource: Resource
+    most: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PodsMemory:
+    """What is remembered of the pods: the ``past``, the latest last; since when they differ; and what is possible."""
+
+    past: tuple[PastPods, ...] = ()
+    differ_since: datetime | None = None
+    possible: tuple[Possible, ...] = ()
+
+    def most(self, container: str, resource: Resource) -> int | None:
+        """The most that pods can have of it; None if nothing was refused."""
+        known = (each.most for each in self.possible if (each.container, each.resource) == (container, resource))
+        return next(known, None)
+
+
+def followed(memory: PodsMemory, pods: RunningPods | None, now: datetime) -> PodsMemory:
+    """The memory with the pods as they are now. A time in the future proves nothing."""
+    possible = tuple(each for each in memory.possible if timedelta(0) <= now - each.at < POSSIBLE_FOR)
+    if pods is None:
+        return PodsMemory(possible=possible)
+    since = memory.differ_since
+    since = None if not pods.difference else since if since is not None and since <= now else now
+    found = PodsMemory(_past(memory.past, pods, now), since, possible)
+    if waits_for(found, pods, now) or not pods.difference:
+        return found
+    refused = {
+        (container.name, resource): Possible(container.name, resource, amount.value, now)
+        for container in pods.refused
+        for resource, amount in container.sizes
+    }
+    kept = tuple(each for each in possible if (each.container, each.resource) not in refused)
+    return PodsMemory(found.past, since, (*kept, *refused.values()))
+
+
+def waits_for(memory: PodsMemory, pods: RunningPods | None, now: datetime) -> str:
+    """How the pods differ from what was ordered, as long as that is waited for; else nothing."""
+    if pods is None or memory.differ_since is None:
+        return ""
+    patience = REFUSED_PATIENCE if pods.refused else PATIENCE
+    return pods.difference if now - memory.differ_since < patience else ""
+
+
+def _past(past: Sequence[PastPods], pods: RunningPods, now: datetime) -> tuple[PastPods, ...]:
+    """The pods now, after those of which a measurement may still speak."""
+    before = past[-1] if past else None
+    is_same = before is not None and (before.ready, before.sizes) == (pods.ready, pods.sizes)
+    entries = [*past] if is_same else [*past, PastPods(now, pods.ready, pods.sizes)]
+    ends = [later.since for later in entries[1:]]
+    recent = [each for each, end in zip(entries, ends, strict=False) if timedelta(0) <= now - end < MEASURED_WITHIN]
+    return (*recent, entries[-1])[-MOST_PASTS:]
+
+
+def requested(sizes: Sequence[Container], container: str, resource: Resource) -> int:
+    """What a pod of these sizes requests for one container."""
+    found = by_name(sizes, container)
+    amount = None if found is None else found.sizes[resource]
+    return 0 if amount is None else amount.value

@@ -1,0 +1,146 @@
+"""The pods of a target as they are, beside what was ordered: from its status and from the pods themselves (pure).
+
+Rules that hold here:
+
+- The kind's own controller says whether all pods are there, of the latest template, and ready. A target of which it has
+  said nothing yet is not judged.
+- What a pod has is what its kubelet has allocated, until then what it requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from protocol.kubernetes.objects import JsonObject, child, is_leaving, is_over, items, name_of, text, whole
+from protocol.kubernetes.resources import REPLICA_SETS
+from protocol.units import Amount
+from scheduler_plugin.groups.core.workload import (
+    NOTHING,
+    RESOURCES,
+    Container,
+    Resource,
+    ResourceList,
+    RunningPods,
+    by_name,
+)
+from scheduler_plugin.groups.objects.amounts import read_amounts, read_container
+from scheduler_plugin.groups.objects.targets import Shape, TargetKind, workload_of
+
+_RESIZING = ("PodResizePending", "PodResizeInProgress")
+
+
+def running_pods(
+    target: JsonObject,
+    kind: TargetKind,
+    pods: Sequence[JsonObject],
+    in_place: tuple[Container, ...] = (),
+    *,
+    refused: bool = False,
+) -> RunningPods | None:
+    """The pods of ``target``; None if its status says nothing yet.
+
+    ``in_place`` are the sizes that running pods were asked to have, and ``refused`` says that some do not get them.
+    Raises ``ValueError`` for an amount that is no quantity.
+    """
+    status = child(target, "status")
+    if kind.shape is not Shape.TEMPLATE or "observedGeneration" not in status:
+        return None
+    found = [pod for pod in pods if not is_leaving(pod) and not is_over(pod)]
+    ready = [pod for pod in found if is_ready(pod)]
+    ordered = workload_of(target, kind).containers
+    sizes = [pod_sizes(pod) for pod in ready or found]
+    asked = in_place or (ordered if kind.resource == REPLICA_SETS else ())
+    unsized = [name_of(pod).name for pod in found if asked and not _has(pod, asked)]
+    difference = _progress(target, kind) or _unsized(unsized, len(found))
+    return RunningPods(
+        whole(status, "readyReplicas"),
+        _mean(sizes) or ordered,
+        difference,
+        _most([pod_sizes(pod) for pod in found], in_place) if refused and unsized else (),
+    )
+
+
+def is_ready(pod: JsonObject) -> bool:
+    """Whether the pod's condition ``Ready`` holds."""
+    return any(
+        (text(each, "type"), text(each, "status")) == ("Ready", "True") for each in items(pod, "status", "conditions")
+    )
+
+
+def pod_sizes(pod: JsonObject) -> tuple[Container, ...]:
+    """What each container of the pod has, sidecars among the init containers included. Raises ``ValueError``."""
+    statuses = {text(each, "name"): each for each in items(pod, "status", "containerStatuses")}
+    sidecars = [each for each in items(pod, "spec", "initContainers") if each.get("restartPolicy") == "Always"]
+    found = []
+    for each in (*items(pod, "spec", "containers"), *sidecars):
+        container = read_container(each, "spec.containers")
+        allocated = read_amounts(child(statuses.get(container.name, {}), "allocatedResources"), "allocatedResources")
+        found.append(Container(container.name, allocated.over(container.sizes)))
+    return tuple(found)
+
+
+def _progress(target: JsonObject, kind: TargetKind) -> str:
+    """How the target's number of pods, their template and their readiness differ from its spec."""
+    status, ordered = child(target, "status"), child(target, "spec").get("replicas", 1)
+    ordered = ordered if isinstance(ordered, int) else 1
+    if whole(status, "observedGeneration") < whole(target, "metadata", "generation"):
+        return f"the {kind.resource.kind} was changed just now"
+    updated, there, ready = (whole(status, name) for name in ("updatedReplicas", "replicas", "readyReplicas"))
+    if kind.resource != REPLICA_SETS and updated < ordered:
+        return f"{updated} of {ordered} pods are of the latest template"
+    if there != ordered:
+        return f"there are {there} pods of {ordered}"
+    return f"{ready} of {ordered} pods are ready" if ready < ordered else ""
+
+
+def _unsized(names: Sequence[str], pods: int) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{len(names)} of {pods} pods have another size: {', '.join(names[:3])}{more}" if names else ""
+
+
+def _has(pod: JsonObject, asked: Sequence[Container]) -> bool:
+    """Whether the pod has the sizes that it is asked to have, and its kubelet says so."""
+    conditions, sizes = items(pod, "status", "conditions"), pod_sizes(pod)
+    pairs = [(each, by_name(sizes, each.name)) for each in asked]
+    is_resizing = any(text(each, "type") in _RESIZING and text(each, "status") == "True" for each in conditions)
+    return not is_resizing and all(
+        each.sizes.over(has.requests) == has.requests for each, has in pairs if has is not None
+    )
+
+
+def _mean(pods: Sequence[tuple[Container, ...]]) -> tuple[Container, ...]:
+    """What the mean pod has for each container; one that a pod lacks has nothing there."""
+    names = dict.fromkeys(each.name for pod in pods for each in pod)
+    return tuple(Container(name, _of(_amounts(pods, name), lambda values: sum(values) // len(pods))) for name in names)
+
+
+def _most(pods: Sequence[tuple[Container, ...]], asked: Sequence[Container]) -> tuple[Container, ...]:
+    """The most that any pod has of what is ``asked``, if that is less."""
+    found = []
+    for each in asked:
+        wanted = each.sizes
+        most = _of(_amounts(pods, each.name), max)
+        found.append(Container(each.name, most.map(partial(_less, wanted))))
+    return tuple(each for each in found if each.requests)
+
+
+def _less(wanted: ResourceList, resource: Resource, has: Amount) -> int | None:
+    """What there is of a resource of which more is wanted."""
+    amount = wanted[resource]
+    return has.value if amount is not None and has.value < amount.value else None
+
+
+def _of(values: dict[Resource, list[int]], total: Callable[[list[int]], int]) -> ResourceList:
+    found = NOTHING
+    for resource, each in values.items():
+        found = found.with_value(resource, total(each) if each else None)
+    return found
+
+
+def _amounts(pods: Sequence[tuple[Container, ...]], name: str) -> dict[Resource, list[int]]:
+    """The amounts of each resource that the container of that name has in those pods that say it."""
+    named = [container.sizes for pod in pods if (container := by_name(pod, name)) is not None]
+    return {
+        resource: [amount.value for sizes in named if (amount := sizes[resource]) is not None] for resource in RESOURCES
+    }
