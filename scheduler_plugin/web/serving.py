@@ -18,6 +18,7 @@ from typing import Any, Final
 import uvicorn
 from starlette.types import ASGIApp
 
+from protocol.runtime.explaining.displacing import keep_waiting
 from protocol.runtime.prompt_server import PromptServer
 from protocol.runtime.tls_files import FollowedTls, TlsFilesError, following
 from scheduler_plugin.web.http.bounded_protocol import BoundedProtocol
@@ -27,6 +28,9 @@ from scheduler_plugin.web.http.tls_acceptor import TlsAcceptor
 from scheduler_plugin.web.limits import Limits, Peers
 
 LOG: Final = logging.getLogger("autoscale.serving")
+
+_ACCEPTED_AT_ONCE: Final = 4
+"""In one turn of the event loop: what has been sent is answered before ``Limits.per_peer`` newer ones are there."""
 
 GRACE: Final = 1
 """Seconds that open requests get at the end."""
@@ -115,8 +119,8 @@ class Server(PromptServer):
             return (await TlsAcceptor.at(host, port, context=self.context, limits=limits, make=make)).start()
         loop = asyncio.get_running_loop()
         if sock is not None:
-            return await loop.create_server(self._connection, sock=sock)
-        return await loop.create_server(self._connection, host, port)
+            return keep_waiting(await loop.create_server(self._connection, sock=sock, backlog=_ACCEPTED_AT_ONCE))
+        return keep_waiting(await loop.create_server(self._connection, host, port, backlog=_ACCEPTED_AT_ONCE))
 
     def _connection(self) -> BoundedProtocol:
         options: dict[str, Any] = {"config": self.config, "server_state": self.server_state, "app_state": {}}

@@ -1,12 +1,18 @@
-"""Whose place a new connection takes, so that one address cannot keep the others out (pure)."""
+"""Whose place a new connection takes, so that strangers cannot keep a kubelet's probe out."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import socket
 from collections import Counter
 from collections.abc import Hashable, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 _Connection = TypeVar("_Connection", bound=Hashable)
+
+WAITING: Final = 100
+"""Connections that the kernel keeps until they are accepted."""
 
 
 def displaced(connections: Mapping[_Connection, str], peer: str, per_peer: int, most: int) -> _Connection | None:
@@ -27,3 +33,15 @@ def displaced(connections: Mapping[_Connection, str], peer: str, per_peer: int, 
     else:
         return None
     return next(connection for connection, address in connections.items() if address == crowded)
+
+
+def keep_waiting(server: asyncio.Server) -> asyncio.Server:
+    """Has the kernel keep ``WAITING`` connections for a server that was made with a small ``backlog``.
+
+    asyncio accepts as many connections in one turn as the kernel is to keep, before it reads from any of them: a crowd
+    would displace a request that has been sent. With a small one each is read before much newer ones are there.
+    """
+    for each in server.sockets:
+        with socket.socket(fileno=os.dup(each.fileno())) as same:
+            same.listen(WAITING)
+    return server

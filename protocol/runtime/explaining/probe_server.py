@@ -13,15 +13,13 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from protocol.runtime.explaining.displacing import displaced
+from protocol.runtime.explaining.displacing import displaced, keep_waiting
 from protocol.runtime.explaining.explain_access import Caller
 
 LARGEST_HEAD: Final = 8192
@@ -29,8 +27,6 @@ PATIENCE: Final = 5.0
 MOST_CONNECTIONS: Final = 64
 PER_PEER: Final = 16
 _ACCEPTED_AT_ONCE: Final = 1
-_WAITING: Final = 100
-"""Connections that the kernel keeps until they are accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +72,8 @@ async def listening(host: str, port: int, routes: Mapping[str, Route], guard: Gu
             connections.pop(writer, None)
             writer.close()
 
-    # asyncio accepts as many at once as it is told to have the kernel keep waiting; the latter is told again below.
     server = await asyncio.start_server(serve, host, port, limit=LARGEST_HEAD, backlog=_ACCEPTED_AT_ONCE)
-    for each in server.sockets:
-        with socket.socket(fileno=os.dup(each.fileno())) as same:
-            same.listen(_WAITING)
-    async with server:
+    async with keep_waiting(server):
         yield server.sockets[0].getsockname()[1]
 
 

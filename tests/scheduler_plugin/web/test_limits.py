@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
@@ -13,6 +14,7 @@ from typing import cast
 
 import pytest
 import uvicorn
+import uvloop
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -391,3 +393,23 @@ def test_full_listener_displaces_the_most_crowded_peer() -> None:
         assert peers.admit(each, f"stranger {number % 4}")
     assert not probe.is_displaced
     assert any(each.is_displaced for each in crowd)
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_sent_probe_outlasts_a_crowd_of_its_own_address(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """A node port masquerades, so strangers may come from the kubelet's address: all have connected before a turn."""
+
+    async def story() -> None:
+        async with served(Limits(connections=256, per_peer=64)) as listener:
+            host, _, port = listener.address.partition(":")
+            with ExitStack() as opened:
+                crowd = [opened.enter_context(socket.create_connection((host, int(port)), 5)) for _ in range(90)]
+                for each in (crowd[0], crowd[-1]):  # when the last is answered, all have been accepted
+                    each.sendall(GET)
+                    each.setblocking(False)
+                    async with asyncio.timeout(5):
+                        said = await asyncio.get_running_loop().sock_recv(each, 100)
+                    assert said.startswith(b"HTTP/1.1 200")
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(story())
