@@ -19,7 +19,7 @@ RULES: Final = tuple(
 )
 DASHBOARDS: Final = tuple(sorted((FOLDER / "dashboards").glob("*.json")))
 RUNBOOKS: Final = ROOT / "docs" / "runbooks"
-VARIABLES: Final = {"$__rate_interval": "10s", "$namespace": "default", "$vm": "vm-1"}
+VARIABLES: Final = {"$__rate_interval": "10s", "$cluster": ".*", "$namespace": "default", "$vm": "vm-1"}
 """What Grafana would put into a query."""
 
 _METRIC: Final = re.compile(r"\b((?:autoscale|process)_[a-z_]+)\b(\{[^}]*\})?")

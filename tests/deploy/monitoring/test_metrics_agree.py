@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests import plain_yaml
 from tests.deploy.manifests import one, pods
 from tests.deploy.monitoring.exposed import Exposed, exposed
 from tests.deploy.monitoring.monitoring_files import (
+    DASHBOARDS,
     FOLDER,
     ROOT,
     RULES,
@@ -25,8 +27,8 @@ from tests.deploy.monitoring.monitoring_files import (
     rules,
 )
 
-OF_TARGETS = {"instance", "pod", "namespace", "job"}
-"""Labels that Prometheus adds to everything that it scrapes."""
+OF_TARGETS = {"instance", "pod", "namespace", "job", "cluster"}
+"""Labels that Prometheus adds to everything that it scrapes, and who shares one among clusters."""
 
 OF_HISTOGRAMS = {"_bucket", "_sum", "_count"}
 _ROW = re.compile(r"^\| `(autoscale_\w+)` \| (\w+) \| ([^|]*) \|", re.MULTILINE)
@@ -59,7 +61,7 @@ def wrong(query: Query) -> Iterator[str]:
             yield f"{query.place}: no program exposes {name}"
             continue
         labels |= known[name].labels
-        for label in matchers.keys() - known[name].labels:
+        for label in matchers.keys() - known[name].labels - {"cluster"}:
             yield f"{query.place}: {name} has no label {label}"
     made = set(re.findall(r'label_replace\(.*?, "(\w+)"', query.expression))
     for label in query.groupings - labels - made:
@@ -75,6 +77,17 @@ def test_the_page_of_metrics_lists_what_the_programs_expose() -> None:
 
 def test_every_query_reads_metrics_and_labels_that_there_are() -> None:
     assert [each for query in (*rule_queries(), *dashboard_queries()) for each in wrong(query)] == []
+
+
+def test_dashboards_choose_among_clusters() -> None:
+    """Several clusters in one data source would be added up; "All" takes series without such a label, too."""
+    chosen = re.compile(r'(?:autoscale|process)[\w:]+\{cluster=~"\.\*"')
+    named = re.compile(r"\b(?:autoscale_|process_|autoscale:)[\w:]+")
+    for query in dashboard_queries():
+        assert len(chosen.findall(query.expression)) == len(named.findall(query.expression)), query
+    for path in DASHBOARDS:
+        variables = {each["name"]: each for each in json.loads(path.read_text())["templating"]["list"]}
+        assert (variables["cluster"]["includeAll"], variables["cluster"]["allValue"]) == (True, ".*")
 
 
 def test_every_recorded_series_that_is_used_is_recorded() -> None:
