@@ -21,6 +21,7 @@ from websockets.typing import Subprotocol
 
 from protocol.kubernetes.refusals import Refusal, read_refusal
 from protocol.messages import ObjectName
+from protocol.runtime.http_connection import FRAMES
 from protocol.units import Seconds
 
 _PROTOCOL: Final = Subprotocol("v4.channel.k8s.io")
@@ -96,7 +97,9 @@ async def _got(connection: ClientConnection, path: str) -> tuple[int, bytes]:
         if content:
             parser.feed_data(content)
         if answer.is_whole:
-            return parser.get_status_code(), b"".join(answer.pieces)
+            break
+    if answer.is_whole or answer.ends_with_connection:
+        return parser.get_status_code(), b"".join(answer.pieces)
     raise NoForwardError("the pod ended the connection")
 
 
@@ -104,7 +107,21 @@ class _Answer:
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self._size = 0
+        self._is_framed = self._has_head = False
         self.is_whole = False
+
+    @property
+    def ends_with_connection(self) -> bool:
+        """Return True if the head is there, and nothing in it says where the body ends."""
+        return self._has_head and not self._is_framed
+
+    def on_header(self, name: bytes, value: bytes) -> None:  # noqa: ARG002 - where the body ends is the parser's
+        """One header."""
+        self._is_framed = self._is_framed or name.lower() in FRAMES
+
+    def on_headers_complete(self) -> None:
+        """The head is whole."""
+        self._has_head = True
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""

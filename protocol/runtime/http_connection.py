@@ -29,9 +29,9 @@ MOST_HEADERS: Final = 200
 LEAST_PIECE: Final = 64
 FEW_PIECES: Final = 64
 _RETRY_AFTER: Final = b"retry-after"
-_FRAMES: Final = frozenset({b"content-length", b"transfer-encoding"})
-"""The headers that say where a body ends."""
-_LENGTHS_OF_FRAMES: Final = frozenset(map(len, _FRAMES))
+FRAMES: Final = frozenset({b"content-length", b"transfer-encoding"})
+"""The headers that say where a body ends, in lower case; without one it ends with the connection."""
+_LENGTHS_OF_FRAMES: Final = frozenset(map(len, FRAMES))
 _UNASKED: Final = "the server said something that was not asked for"
 
 
@@ -225,7 +225,7 @@ class Connection(asyncio.Protocol):
             self._answer.retry_after = value.decode("latin-1")
         elif len(name) == len(self._wanted) and name.lower() == self._wanted:
             self._answer.wanted = value.decode("latin-1")
-        elif len(name) in _LENGTHS_OF_FRAMES and name.lower() in _FRAMES:
+        elif len(name) in _LENGTHS_OF_FRAMES and name.lower() in FRAMES:
             self._is_framed = True
 
     def on_headers_complete(self) -> None:

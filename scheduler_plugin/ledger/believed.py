@@ -16,6 +16,8 @@ Whoever may edit a VM writes what it asks for: ``use``, its maximum, annotations
 - An object that cannot be read any more counts the same: what was reserved for its VM stays.
 - What does not count is judged again with each request of the VM's agent: there may be room by then.
 - A VM that has no place yet asks for all that it says, and finds no node if that is too much.
+- While the node of a VM's pod is not known, nothing of what the VM asks for counts beyond what was reserved for it. If
+  nothing was, all counts until the node is known, and then up to what that has.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ def believed(state: LedgerState, facts: VmFacts) -> VmFacts:
         return _within_maximum(facts)
     claims = [each for each in account.hosts if state.nodes[each.node].facts is not None]
     if not claims:
-        return _within_maximum(facts)
+        is_first = account.facts is None or not account.hosts
+        return _within_maximum(facts) if is_first else _bounded(facts, account.had, ZERO, facts.permit or ZERO)
     pods_on = Counter(each.node for each in claims)
     total = reduce(Resources.at_most, (_whole(state, each) for each in claims))
     if account.facts is None:
@@ -51,7 +54,7 @@ def believed(state: LedgerState, facts: VmFacts) -> VmFacts:
     if facts.actual is not None or facts.phase in WITHOUT_GUEST:
         reach = reduce(Resources.at_most, (_reach(state, each, pods_on[each.node]) for each in claims))
     permitted = reduce(Resources.at_most, (_ever(state, each) for each in claims))
-    bounded = _bounded(facts, account.reserved, reach, permitted)
+    bounded = _bounded(facts, account.had, reach, permitted.at_least(account.reserved))
     return bounded if bounded.is_bounded else replace(bounded, is_bounded=True)
 
 
@@ -65,10 +68,11 @@ def judge_again(state: LedgerState, account: VmAccount) -> None:
 
 def _reach(state: LedgerState, claim: Claim, pods: int) -> Resources:
     """How far the guest could grow by the node of this claim, shared with the VM's other ``pods`` there."""
-    free = state.nodes[claim.node].room.free
+    node = state.nodes[claim.node]
+    free = node.room.free
     if pods > 1:
         free = Resources(free.cpu.scaled(Fraction(1, pods)), free.mem.scaled(Fraction(1, pods)))
-    return (claim.reserved + free).minus_or_zero(claim.pod.around)
+    return (claim.reserved + free).minus_or_zero(claim.pod.around + node.over)
 
 
 def _whole(state: LedgerState, claim: Claim) -> Resources:
@@ -116,6 +120,18 @@ def seen_on_node(state: LedgerState, claim: Claim, *, at_rebuild: bool) -> None:
         state.settle_vm(account)
 
 
+def node_known(state: LedgerState, name: str) -> None:
+    """The node is known for the first time, or again: what its VMs asked for meanwhile counts up to what it has."""
+    for claim in list(state.nodes[name].claims.values()):
+        account, whole = claim.vm, _whole(state, claim)
+        if account is None or account.facts is None or account.claims != [claim]:
+            continue
+        facts = _bounded(account.facts, account.reserved.at_most(whole), whole, _ever(state, claim))
+        if facts is not account.facts:
+            account.learn(facts)
+            state.settle_vm(account)
+
+
 def _first(facts: VmFacts, total: Resources) -> VmFacts:
     """``facts`` of a VM of which nothing else is known, on a node of ``total``."""
     return _bounded(facts, ZERO, total, facts.permit or ZERO)
@@ -137,9 +153,9 @@ def _restarting(facts: VmFacts, reach: Resources, base: Resources) -> VmFacts:
     return replace(facts, after_restart=beyond.of(base.at_most(facts.after_restart), facts.after_restart))
 
 
-def _bounded(facts: VmFacts, reserved: Resources, reach: Resources, permitted: Resources) -> VmFacts:
-    """``facts`` of a VM for which ``reserved`` is kept, which could grow to ``reach`` and be ``permitted`` so much."""
-    said, base = facts.said or facts, reserved.at_least(facts.actual or ZERO)
+def _bounded(facts: VmFacts, had: Resources, reach: Resources, permitted: Resources) -> VmFacts:
+    """``facts`` of a VM that ``had`` so much, could grow to ``reach`` and may have been ``permitted`` so much."""
+    said, base = facts.said or facts, had.at_least(facts.actual or ZERO)
     facts = _restarting(_within_maximum(facts, base), reach, base)
     permit = facts.permit and facts.permit.at_most(permitted.at_least(base))
     reach = reach.at_least(base)

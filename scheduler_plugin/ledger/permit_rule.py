@@ -57,7 +57,7 @@ def _decided(
     state: LedgerState, claim: Claim, account: VmAccount, message: Message, now: Instant
 ) -> tuple[Resources, PersistPermit | None, bool]:
     """The permit, the write that it needs, and whether it follows a fact from outside."""
-    wanted = bounded(account, message.asked)
+    wanted = bounded(account, message.asked, message.last_permit)
     by_room = _held(claim, account, _by_room(state, claim, account, message, wanted))
     revision, last = state.next_revision(), message.last_permit
     if account.permit is not None and account.is_old(message, now):
@@ -122,11 +122,17 @@ def _account(claim: Claim) -> VmAccount:
     return account
 
 
-def bounded(account: VmAccount, wanted: Resources) -> Resources:
-    """``wanted`` as far as the VM may go by its upper bound."""
+def bounded(account: VmAccount, wanted: Resources, holds: Resources | None = None) -> Resources:
+    """``wanted`` as far as the VM may go by its upper bound.
+
+    If its object asks for more than counts, that may have been ordered by an agent that ``holds`` so much.
+    """
     if account.facts is None or wanted.within(account.facts.most):
         return wanted
-    return wanted.at_most(account.facts.most.at_least(account.in_use))
+    had = account.in_use
+    if holds is not None and account.facts.said is not None:
+        had = had.at_least(holds.at_most(account.reserved))
+    return wanted.at_most(account.facts.most.at_least(had))
 
 
 def ceiling(state: LedgerState, account: VmAccount, claim: Claim) -> Resources:

@@ -114,9 +114,9 @@ class LedgerState:
             account.agent_gone()
             self._take_back(account)
 
-    def _take_back(self, account: VmAccount) -> None:
+    def _take_back(self, account: VmAccount, now: Instant | None = None) -> None:
         """The VM has no agent: its permit is taken back. Without an object and pods it is forgotten."""
-        self._have_written(account.take_back(self.next_revision()))
+        self._have_written(account.take_back(self.next_revision(), now))
         self._changed_vms[account] = None
         self.accounts.forget_unneeded(account)
 
@@ -213,7 +213,7 @@ class LedgerState:
         had_pods = bool(account.claims)
         self.recount(facts.name)
         if not at_rebuild and (account.is_to_be_taken_back or not (had_pods or account.claims)):
-            self._take_back(account)
+            self._take_back(account, now)
         self.migrations.disturb(facts.name)
         self.note_left(account)
         self.settle_vm(account)
@@ -284,7 +284,7 @@ class LedgerState:
             if claim.unmet.any and claim.vm is not None and claim.vm.is_silent(now):
                 self.change(claim, unmet=ZERO)
         for account in [each for each in self.vms.values() if each.is_to_be_taken_back]:
-            self._take_back(account)
+            self._take_back(account, now)
         self.waiting.lapse(now)
         self.migrations.lapse(now)
 

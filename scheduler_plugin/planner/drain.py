@@ -4,8 +4,9 @@ Rules that hold here:
 
 - First the whole set that would relieve the node is chosen (``cost``); of it as many move as may move at once.
 - A VM that has no place to go is passed over for the next one.
-- A VM that has all of its node, or wants more than that, is not helped by its neighbours' leaving: it goes itself, or
-  nobody does. So nobody can push others out by what he asks for.
+- A VM that wants more than its whole node moves to a larger one. If there is none, its neighbours go, so that it gets
+  as much as its node has.
+- Nobody leaves for a VM that has all of its node already: that would not help it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ from typing import Final
 
 from protocol.messages import ObjectName
 from scheduler_plugin.ledger import ClaimState, Ledger, Move
-from scheduler_plugin.ledger.accounts.claims import Claim
-from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.planner.cost import Selection, costs
 from scheduler_plugin.planner.plan import MigrationPolicy, Need, Stuck
 from scheduler_plugin.planner.targets import Targets, Traffic
@@ -45,7 +44,7 @@ class DrainPlan:
         if not allowed:
             why = traffic.why_full()
             return None if why is None else Stuck(node, why)
-        victims, others = self._victims(need, left_alone)
+        victims, others = self._victims(need, left_alone, targets)
         moved = 0
         for victim in self._select(victims, need.freedom(targets.slack), targets.has_place):
             target = targets.take(node, victim)
@@ -60,16 +59,12 @@ class DrainPlan:
         hindrances = {} if is_housed else targets.hindrances(victims)
         return Stuck(node, _why(len(victims), others, hindrances, is_housed=is_housed))
 
-    def _victims(self, need: Need, left_alone: LeftAlone) -> tuple[list[Victim], Counter[str]]:
+    def _victims(self, need: Need, left_alone: LeftAlone, targets: Targets) -> tuple[list[Victim], Counter[str]]:
         """The VMs that may move, by name, and why the other ones may not."""
         found: list[Victim] = []
         others: Counter[str] = Counter()
-        too_large = [] if need.excess is None else _too_large(need.book)
         for arrived, claim in enumerate(need.book.claims.values()):
             if claim.vm is None or claim.state is ClaimState.INCOMING:
-                continue
-            if too_large and claim not in too_large:
-                others[BESIDE] += 1
                 continue
             victim = victim_of(self._ledger, claim, arrived, self._now, opt_in=self._policy.opt_in)
             if isinstance(victim, str):
@@ -81,20 +76,26 @@ class DrainPlan:
             else:
                 others[why] += 1
         found.sort(key=lambda victim: victim.vm)
-        return found, others
+        helpful = _helpful(need, found, targets)
+        if len(helpful) < len(found):
+            others[BESIDE] = len(found) - len(helpful)
+        return helpful, others
 
     def _rests(self, vm: ObjectName, need: Need) -> bool:
         rests_until = self._policy.rest.until(self._ledger.migrations_of(vm), self._now, drains=need.excess is None)
         return rests_until > self._now.wall
 
 
-def _too_large(book: NodeAccount) -> list[Claim]:
-    """The VMs that have all of the node's CPU or memory, or have and want more than that."""
-    total = book.room.total
-    vms = [each for each in book.claims.values() if each.vm is not None]
-    return [
-        each for each in vms if any(each.reserved.each(total, ge)) or not (each.reserved + each.unmet).within(total)
-    ]
+def _helpful(need: Need, victims: list[Victim], targets: Targets) -> list[Victim]:
+    """The VMs of ``victims`` whose leaving can give the node's VMs what they want."""
+    if need.excess is None:
+        return victims
+    total = need.book.room.total
+    vms = [each for each in need.book.claims.values() if each.vm is not None]
+    has_all = [each for each in vms if any(each.reserved.each(total, ge))]
+    too_large = [each for each in vms if each in has_all or not (each.reserved + each.unmet).within(total)]
+    themselves = [each for each in victims if each.claim in too_large]
+    return themselves if has_all or any(map(targets.has_place, themselves)) else victims
 
 
 def _move(need: Need, victim: Victim, target: str) -> Move:

@@ -9,7 +9,8 @@ Rules that hold here:
   as unsure: what the permit was decided on may be no more. Versions are compared within the kind alone: others may be
   kept in a store of their own.
 - A write that has changed nothing proves nothing about earlier ones: it counts as unsure too.
-- A permit is stored only if the object that came back has at least that permit: a webhook may drop or lower it.
+- A permit is stored only if the object that came back has at least that permit: a webhook may drop or lower it. One
+  that was taken back is stored only if the object has no more.
 - The ledger hears how each write ended, whatever happens to the caller: confirmed, refused, or unsure. What it has
   heard so of a VM it is not told again; but it is where the store was restored or the term ended meanwhile.
 - Decreases go at a bounded rate, several at a time, so that VMs whose writes hang do not hold up the others. One that
@@ -24,7 +25,7 @@ from typing import Final, NamedTuple, Never
 from protocol.kubernetes.objects import number, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
-from protocol.units import Resources, Seconds
+from protocol.units import ZERO, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError, ApiUnknownError
 from scheduler_plugin.cluster.virtual_machines import vm_facts, with_permit
@@ -114,10 +115,12 @@ class PermitWriter:
 
     @staticmethod
     def _judged(order: PersistPermit, facts: VmFacts | None) -> Stored:
-        """Whether the object that came back holds what was ordered."""
+        """Whether the object that came back holds at least what was ordered; at most, if a permit was taken back."""
         if facts is None:
             return Stored("lost", "the VirtualMachine is gone")
-        if facts.permit is not None and facts.is_permit_known and order.permit.within(facts.permit):
+        permit = facts.permit or ZERO
+        covers = permit.within(order.permit) if order.takes_back else order.permit.within(permit)
+        if covers and facts.is_permit_known:
             return Stored("stored", facts=facts)
         kept = "nothing that can be read" if facts.permit is None or not facts.is_permit_known else str(facts.permit)
         why = f"wrote the permit {order.permit}, the API server stored {kept}: a webhook or a policy changed it"

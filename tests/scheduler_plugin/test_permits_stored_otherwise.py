@@ -45,6 +45,11 @@ def spoils(obj: Obj) -> None:
     obj["metadata"]["annotations"][ANNOTATION_PERMIT] = "{"
 
 
+def raises(obj: Obj) -> None:
+    """A webhook that wants 8 CPUs."""
+    obj["metadata"]["annotations"][ANNOTATION_PERMIT] = json.dumps({"vCPUs": 8, "mem": "4Gi"})
+
+
 def lowers(obj: Obj) -> None:
     """A webhook that allows 3 CPUs."""
     obj["metadata"]["annotations"][ANNOTATION_PERMIT] = json.dumps({"vCPUs": 3, "mem": "4Gi"})
@@ -179,6 +184,24 @@ async def test_take_back_ends_when_the_vm_is_opted_in_again(cluster: FakeCluster
         assert scheduler.reserved("n1") == "9 cpu, 8Gi"
     async with running(cluster, clock, identity="successor") as successor:
         assert successor.reserved("n1") == "9 cpu, 8Gi"
+
+
+@pytest.mark.parametrize(("webhook", "writes"), [(raises, 11), (spoils, 11), (drops, 1)])
+async def test_take_back_that_a_webhook_undoes_is_rare(
+    cluster: FakeCluster, clock: FakeClock, webhook: Any, writes: int
+) -> None:
+    """The room stays reserved, and the API server is spared. Without an annotation nothing is left to take back."""
+    async with settled(cluster, clock) as scheduler:
+        assert await asks(scheduler, POD, 8, 1, 1) == 8
+        before = len(cluster.made("PATCH", "/virtualmachines/db"))
+        cluster.webhook = webhook
+        found = json.loads(json.dumps(cluster.get(VMS, "default", "db")))
+        found["metadata"]["labels"]["autoscaling.neon.tech/enabled"] = "false"
+        cluster.put(VMS, found)
+        for _ in range(33):
+            await clock.advance(10)
+        assert 0 < len(cluster.made("PATCH", "/virtualmachines/db")) - before <= writes
+        assert scheduler.reserved("n1") == {raises: "9 cpu, 8Gi", spoils: "9 cpu, 20Gi", drops: "2 cpu, 8Gi"}[webhook]
 
 
 async def test_second_agent_of_a_vm_is_told_of_the_first(cluster: FakeCluster, clock: FakeClock) -> None:

@@ -16,7 +16,7 @@ export const money = (value) => value === null ? "–" : value.toFixed(Math.abs(
 const hours = (value) => value === null ? "–" : value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
 const unmatched = (found) => found.unusedPrices.length
   ? ` ${found.unusedPrices.length} of its keys match no node of this time: ${found.unusedPrices.slice(0, 5).join(", ")}.` : "";
-const prices = (found) => `Prices: ${found.prices}, per hour and in its currency.${unmatched(found)}`;
+const prices = (found) => `Prices: ${found.prices}, per hour and in its currency.`;
 
 const usePart = (line) => line.use_known_hours > 0 && line.use_known_hours < 0.995 * line.known_hours
   ? ` of the ${money(line.use_known_cost)} that was reserved while its use is known, ${Math.round(100 * line.use_known_hours / line.known_hours)} % of the time` : "";
@@ -111,7 +111,7 @@ function billOf(found) {
   const href = HREFS[found.by];
   const name = (each) => href && each.name !== NONE ? h("a", { href: href(each.name) }, each.name) : each.name;
   const share = found.total.max_cost > 0 ? ` (${Math.round(100 * found.total.saved / found.total.max_cost)} %)` : "";
-  return [h("p", {}, `Scaling saved ${money(found.total.saved)}${share} against the maximum sizes. ${prices(found)}`),
+  return [h("p", {}, `Scaling saved ${money(found.total.saved)}${share} against the maximum sizes. ${prices(found)}${unmatched(found)}`),
     usePart(found.total) ? h("p", { class: "hint" }, `Guests used ${money(found.total.used_cost)}${usePart(found.total)}.`) : null,
     table(`Costs by ${found.by === "vm" ? "VM" : found.by}`, headings, [...found.lines.map((each) => [name(each), ...cells(each)]),
       [h("strong", {}, "total"), ...cells(found.total)]]),

@@ -8,6 +8,7 @@ Rules that hold here:
 - A write of the target is for the version of it that was judged. What fails is judged anew after a pause.
 - A scaling that was refused for good is rehearsed before its intent is written again.
 - What an API server takes for what there is already (``1000m`` for ``1``) is not written again.
+- What another keeps overwriting is left alone for longer and longer (``disputes``).
 - One group is the unit of failure.
 """
 
@@ -21,6 +22,7 @@ from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, nam
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError
+from scheduler_plugin.groups.controllers.fights import Fights
 from scheduler_plugin.groups.controllers.pod_resizing import PodResizer
 from scheduler_plugin.groups.controllers.queued import GroupsContext, QueuedController
 from scheduler_plugin.groups.controllers.surroundings import Surroundings
@@ -46,7 +48,8 @@ class GroupController(QueuedController):
         super().__init__(context, policy.kind)
         self.policy = policy
         self._surroundings = surroundings
-        self._pods = PodResizer(context.writer, context.cache, surroundings.pods.of)
+        self._fights = Fights(context.writer)
+        self._pods = PodResizer(context.writer, context.cache, surroundings.pods.of, self._fights.disputes)
         self._no_ops: dict[str, tuple[Json, Json]] = {}
 
     async def reconcile(self, name: ObjectName) -> None:
@@ -85,7 +88,7 @@ class GroupController(QueuedController):
                 await self._do(write)
 
     async def _bring(self, group: JsonObject) -> Judgement:
-        facts = self._surroundings.facts(self.policy, group)
+        facts = await self._fights.noticed(self._surroundings.facts(self.policy, group))
         found = judge(self.policy, facts, datetime.fromtimestamp(self._context.clock.wall(), UTC))
         await self._carry_out(facts, found)
         return found
@@ -117,6 +120,8 @@ class GroupController(QueuedController):
         known = self._context.cache.get(write.resource, write.name)
         if known is not None and self._no_ops.get(write.path) == (write.body, child(known, "spec")):
             return
+        if self._fights.disputes.held_until(write, self._context.clock.now()) is not None:
+            return
         after = await self._do(write)
         self._no_ops.pop(write.path, None)
         if version_of(after) == write.version:
@@ -144,7 +149,9 @@ class GroupController(QueuedController):
         if left.containers:
             target = await self._do(resize(target, kind, left.containers))
         if left.replicas is not None:
-            await self._context.writer.do(scale(target, kind, left.replicas))
+            write = scale(target, kind, left.replicas)
+            scaled_to = await self._context.writer.do(write)
+            self._fights.disputes.wrote(write, scaled_to, self._context.clock.now())
             await self._read_again(kind.resource, name_of(target))
         self._count(intent)
         await self._context.writer.tell(scaled(self.policy.kind, group, intent))
@@ -164,6 +171,7 @@ class GroupController(QueuedController):
     async def _do(self, write: Write) -> JsonObject:
         found = await self._context.writer.do(write)
         self._context.cache.learn(write.resource, found)
+        self._fights.disputes.wrote(write, found, self._context.clock.now())
         return found
 
     async def _write_status(self, group: JsonObject, wanted: Json) -> JsonObject:

@@ -6,6 +6,7 @@ Rules that hold here:
   template's and is resized again.
 - A wish that the kubelet cannot fulfil now, or at all, is withdrawn, for it would hold up others on its node; it is
   tried again after ``PATIENCE``.
+- A pod whose sizes another keeps overwriting is left alone for longer and longer (``disputes``).
 - A pod whose resize the API refuses holds up no other: it is tried again by itself, after longer and longer pauses.
 """
 
@@ -26,6 +27,7 @@ from scheduler_plugin.groups.controllers.writer import PASSING, Writer
 from scheduler_plugin.groups.core.workload import Container
 from scheduler_plugin.groups.objects.pod_sizes import is_pending, resize_pod, why_pending
 from scheduler_plugin.groups.objects.writes import Write
+from scheduler_plugin.groups.policies.disputes import Disputes
 
 PATIENCE: Final = Seconds(300.0)
 REFUSED: Final = Backoff(Seconds(15.0), PATIENCE)
@@ -56,6 +58,7 @@ class PodResizer:
     writer: Writer
     cache: Cache
     pods: Callable[[JsonObject], Sequence[JsonObject]]
+    disputes: Disputes
     _withdrawn: dict[str, _Unresized] = field(default_factory=dict)
     _refusals: dict[str, _Refusal] = field(default_factory=dict)
 
@@ -71,11 +74,14 @@ class PodResizer:
         pods = [pod for pod in self.pods(target) if not is_leaving(pod)]
         self._forget(now)
         for pod in pods:
+            self.disputes.look(PODS, pod, now)
             write = self._wanted(pod, sizes, now)
-            if write is None:
+            if write is None or self._is_fought_over(pod, write, now):
                 continue
             try:
-                self.cache.learn(PODS, await self.writer.do(write))
+                after = await self.writer.do(write)
+                self.cache.learn(PODS, after)
+                self.disputes.wrote(write, after, now)
                 self._refusals.pop(uid_of(pod), None)
             except ApiRefusedError as error:
                 if error.kind in _OVERLOADED:
@@ -101,6 +107,14 @@ class PodResizer:
         elif is_pending(pod):
             self._withdrawn[uid] = _Unresized(Instant(now + PATIENCE), name_of(pod).name, why_pending(pod))
         return write
+
+    def _is_fought_over(self, pod: JsonObject, write: Write, now: Instant) -> bool:
+        """Whether another keeps overwriting the pod's sizes, so that it is left alone for a while."""
+        until = self.disputes.held_until(write, now)
+        if until is not None:
+            why = "another writer keeps overwriting its sizes"
+            self._withdrawn[uid_of(pod)] = _Unresized(until, name_of(pod).name, why)
+        return until is not None
 
     def _refuse(self, pod: JsonObject, why: str, now: Instant) -> None:
         known = self._refusals.get(uid_of(pod))

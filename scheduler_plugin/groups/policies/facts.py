@@ -21,7 +21,8 @@ class Facts:
     ``rivals`` are the other groups that scale the same target, ``others`` says what HPAs and VPAs that are not the
     group's do to it; both empty where there are none. ``killed`` are containers that ran out of memory, as far as their
     pods still tell, and ``running`` are the containers of these ``pods``. ``pause`` is how long a scaling is left
-    alone.
+    alone. ``held`` are writes (by ``Write.what``) that are left alone, because another keeps overwriting them;
+    ``fights`` has the sentences.
     """
 
     group: JsonObject
@@ -36,6 +37,8 @@ class Facts:
     running: tuple[Container, ...] = ()
     pods: tuple[JsonObject, ...] = ()
     pause: timedelta = timedelta(0)
+    held: frozenset[str] = frozenset()
+    fights: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -23,6 +24,9 @@ RESIZABLE: Final = "PodsResizable"
 """False while the API refuses the resize of a running pod."""
 AS_ORDERED: Final = "PodsAsOrdered"
 """False while pods differ in number, readiness or size from what the group ordered."""
+
+CONTESTED: Final = "Contested"
+"""True while another keeps overwriting what the group writes."""
 
 SIZED: Final = "lastSized"
 """When sizes were last changed, in the template or of running pods."""
@@ -75,8 +79,8 @@ def shown(kept: Kept) -> Json:
     }
 
 
-def conditions(group: JsonObject, arrangement: Arrangement, ruling: Ruling) -> list[Json]:
-    """The conditions of a group that is scaled."""
+def conditions(group: JsonObject, arrangement: Arrangement, ruling: Ruling, fights: Sequence[str] = ()) -> list[Json]:
+    """The conditions of a group that is scaled. ``fights`` says who keeps overwriting what the group writes."""
     kept = ruling.decision.kept
     active = ("False", "NoRecommendation", ruling.waits_for) if ruling.waits_for else ("True", "Recommended", "")
     limited = (
@@ -91,6 +95,7 @@ def conditions(group: JsonObject, arrangement: Arrangement, ruling: Ruling) -> l
             condition(group, kind, "True", reason, message)
             for kind, reason, message in (*arrangement.remarks, *ruling.remarks)
         ),
+        *([condition(group, CONTESTED, "True", "Overwritten", "; ".join(fights))] if fights else []),
         *(each for each in items(group, "status", "conditions") if text(each, "type") in _kept_conditions(arrangement)),
     ]
 

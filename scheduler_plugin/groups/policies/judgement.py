@@ -173,12 +173,14 @@ def _written(policy: GroupPolicy, facts: Facts, found: Found, ruled: _Ruled, now
     """What becomes of a ruling."""
     ruling, sizes, group = ruled.ruling, ruled.sizes, facts.group
     decision = replace(ruling.decision, containers=achievable(found.target, found.kind, ruling.decision.containers))
+    decision = _unheld(decision, facts.held)
     if found.arrangement.in_place and found.kind.shape is Shape.TEMPLATE:
         sizes = merged_sizes(sizes, decision.containers)
         decision = replace(decision, containers=())
     at = timestamp(now.timestamp())
-    hpa_write(facts, ruling.hpa)  # raises where it could not be put back
-    intent = intent_of(decision, found.template, at, hpa_changes(facts.hpa, ruling.hpa))
+    hpa = {} if "autoscaler" in facts.held else hpa_changes(facts.hpa, ruling.hpa)
+    hpa_write(facts, hpa)  # raises where it could not be put back
+    intent = intent_of(decision, found.template, at, hpa)
     is_unwritten = ruling.decision.changes and intent is None and sizes == ruled.sizes
     kept = {name: value for name, value in child(group, "status").items() if name in ("lastScaled", SIZED)}
     if sizes != ruled.sizes:
@@ -193,13 +195,19 @@ def _written(policy: GroupPolicy, facts: Facts, found: Found, ruled: _Ruled, now
         "explanation": [*_killed(ruled.workload), *decision.explanation],
     }
     return Judgement(
-        whole_status(group, status, conditions(group, found.arrangement, ruling), now),
+        whole_status(group, status, conditions(group, found.arrangement, ruling, facts.fights), now),
         (*found.upkeep, *managed(facts, found, ruling)),
         intent,
         facts.hpa if ruling.drops_hpa else None,
         inbox(policy.kind, facts, found),
         sizes,
     )
+
+
+def _unheld(decision: Decision, held: frozenset[str]) -> Decision:
+    """The decision without what another keeps overwriting."""
+    containers = () if held & {"requests", "bounds"} else decision.containers
+    return replace(decision, containers=containers, replicas=None if "replicas" in held else decision.replicas)
 
 
 def _rests(status: JsonObject, pause: timedelta, now: datetime) -> bool:

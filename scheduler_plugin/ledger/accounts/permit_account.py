@@ -137,6 +137,7 @@ class PermitAccount:
     trusted_from: Instant = LONG_AGO
     turn_until: Instant = LONG_AGO
     mended_at: Instant = LONG_AGO
+    taken_back_at: Instant = LONG_AGO
     raised_at: Instant | None = None
     off_since: Instant | None = None
     is_off: bool = False
@@ -380,20 +381,38 @@ class PermitAccount:
         return self.write(revision)
 
     def is_left_raised(self, now: Instant) -> bool:
-        """Whether more than agents hold has stood on the object for so long that they would have said they hold it."""
-        if self.raised_at is None or now - self.raised_at < SETTLE or self.orders:
+        """Whether more than agents hold has stood on the object for so long that they would have said they hold it.
+
+        If the object asks for more than counts, an agent may have ordered that within a permit of the process before:
+        then it must have been heard since.
+        """
+        last = self.heard_at if self._asks_more else now
+        if self.raised_at is None or last - self.raised_at < SETTLE or self.orders:
             return False
         self.raised_at = None
         return self.has_agent and not self.stored_high.within(self.had)
+
+    @property
+    def _asks_more(self) -> bool:
+        """Whether the object asks for more than counts (``believed``)."""
+        facts = self.facts
+        return facts is not None and facts.said is not None and not facts.said.use.within(facts.use)
 
     def lower(self, revision: int) -> PersistPermit | None:
         """The write that brings the object back to what agents hold."""
         return None if self.facts is None else self._order(self.facts, self.held, revision, is_urgent=False)
 
-    def take_back(self, revision: int) -> PersistPermit | None:
-        """The write that takes a permit back whose agent is gone, if the API may hold one above what the VM needs."""
+    def take_back(self, revision: int, now: Instant | None = None) -> PersistPermit | None:
+        """The write that takes a permit back whose agent is gone, if the API may hold one above what the VM needs.
+
+        None again within ``SETTLE``: a webhook may refuse or raise it each time. Without ``now`` it is the first.
+        """
         if self.facts is None or self.is_deleted or self.stored_high.within(self.in_use):
             return None
+        if now is not None:
+            if now - self.taken_back_at < SETTLE:
+                return None
+            self.taken_back_at = now
         return self._order(self.facts, self.in_use, revision, is_urgent=False, takes_back=True)
 
     def _order(

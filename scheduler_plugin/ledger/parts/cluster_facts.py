@@ -43,9 +43,16 @@ class ClusterFacts(LedgerPart):
 
     def _list_nodes(self, nodes: list[NodeFacts]) -> None:
         for node in nodes:
-            self._state.know_node(node.name, node)
+            self._know_node(node)
         for name in self._state.nodes.keys() - {node.name for node in nodes}:
             self._state.know_node(name, None)
+
+    def _know_node(self, node: NodeFacts) -> None:
+        account = self._state.nodes.get(node.name)
+        is_new = account is not None and account.whole is None
+        self._state.know_node(node.name, node)
+        if is_new:
+            believed.node_known(self._state, node.name)
 
     def _list_vms(self, vms: list[VmFacts], now: Instant) -> None:
         for vm in vms:
@@ -70,7 +77,7 @@ class ClusterFacts(LedgerPart):
 
     def see_node(self, node: NodeFacts) -> Effects:
         """A node appeared or changed, or its policy did."""
-        self._state.know_node(node.name, node)
+        self._know_node(node)
         return self._finish(outside=True)
 
     def lose_node(self, name: str) -> Effects:

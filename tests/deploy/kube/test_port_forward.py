@@ -62,6 +62,19 @@ async def test_pod_is_asked_through_the_forward() -> None:
     assert server.asked == [f"{path} Bearer t", "GET /nodes HTTP/1.1"]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        [b"HTTP/1.0 200 OK\r\n\r\n{", b"}"],
+        [b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{}"],
+        [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"],
+    ],
+)
+async def test_answer_is_read_in_every_framing(said: list[bytes]) -> None:
+    async with client(Server([b"\0" + piece for piece in said])) as api:
+        assert await api.pod_get(POD, 10297, "/nodes") == b"{}"
+
+
 async def test_person_without_a_token_comes_by_certificate() -> None:
     server = Server([b"\0" + OK + b"{}"])
     async with client(server, lambda: None) as api:
@@ -89,6 +102,8 @@ async def test_refusal_of_the_pod_is_told() -> None:
         ([b"\1connection refused"], "connection refused"),
         ([b"\0no HTTP at all\r\n\r\n"], "port-forward to"),
         ([b"\0" + OK], "ended the connection"),
+        ([b"\0" + OK[:9]], "ended the connection"),
+        ([b"\0HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n"], "ended the connection"),
         ([], "ended the connection"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
 from unittest.mock import patch
@@ -12,6 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from protocol.messages import ObjectName
+from protocol.ranking.config import Prices, RankingConfig
 from scheduler_plugin.history.core.accumulation import Accumulation, pace_for
 from scheduler_plugin.history.core.batches import Batch
 from scheduler_plugin.history.core.samples import (
@@ -27,7 +29,10 @@ from scheduler_plugin.history.core.samples import (
     VmFacts,
 )
 from scheduler_plugin.history.core.spans import held
+from scheduler_plugin.history.costs.bills import bill
+from scheduler_plugin.history.costs.grouping import key_of
 from scheduler_plugin.history.ports import Period
+from scheduler_plugin.history.priced_usage import priced_usage
 from scheduler_plugin.history.prometheus import portions
 from scheduler_plugin.history.prometheus.questions import PrometheusHistory
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
@@ -190,3 +195,29 @@ async def test_a_load_in_phase_with_the_clock_costs_what_it_had_over_a_week(tmp_
     assert (usage.span.known[reserved], usage.span.peaks[reserved]) == (7 * DAY, 4000)
     assert usage.span.sums[reserved] == pytest.approx(1375 * 7 * DAY, rel=0.001)
     assert (in_parts.span.sums, high[DB].cpu) == (usage.span.sums, 4000)
+
+
+async def test_reused_node_name_has_the_price_keys_of_its_time(tmp_path: Path) -> None:
+    """As kube-state-metrics exports labels: ``n1`` is a spot node of another type in the second half of the hour."""
+    backfilled(tmp_path)
+    spot = ',label_eks_amazonaws_com_capacity_type="SPOT",label_eks_amazonaws_com_nodegroup="web"'
+    lines = [
+        f'kube_node_labels{{node="n1",label_node_kubernetes_io_instance_type="{kind}"{more}}} 1 {at / 1000}\n'
+        for kind, more, since, until in (("m5", "", BEGIN, BEGIN + HOUR // 2), ("m6", spot, BEGIN + HOUR // 2, END))
+        for at in range(since, until, 60 * SECOND)
+    ]
+    whole = (tmp_path / "fleet.om").read_text().replace("# EOF\n", "")
+    make_blocks(tmp_path, whole + "# TYPE kube_node_labels gauge\n" + "".join(lines))
+    table = RankingConfig(prices=Prices(cpu=1, mem_gib=0), node_prices={"m5": 16, "m6/spot": 4, "typo": 1})
+    async with prometheus(tmp_path, {}) as server:
+        history = PrometheusHistory(server.http, EVERY)
+        one, other = await history.node_usage(PERIOD)
+        assert (one.facts.price_keys, other.facts.price_keys) == (("n1", "m5"), ("n1", "web", "m6/spot", "m6"))
+        assert abs(one.span.until - (BEGIN + HOUR // 2)) <= 6 * 60 * SECOND
+        prices, usages = await priced_usage(history, PERIOD, table)
+    assert prices.unused == ("typo",)
+    found = bill([usage for usage in usages if usage.facts.vm == WEB], {}, prices, key_of("vm"), PERIOD)
+    assert {prices.on("n1", usage.span).cpu for usage in usages} == {Fraction(1, 4), Fraction(1, 1)}
+    known = 50 / 60  # it is not seen for ten minutes of the first half
+    assert float(found.total.reserved.money) == pytest.approx(0.75 * (20 / 60 + 30 / 60 / 4), rel=0.05)
+    assert float(found.total.known) == pytest.approx(known, rel=0.05)

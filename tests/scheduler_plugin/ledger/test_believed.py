@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from protocol.units import ZERO, Resources
+from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger import VmFacts
+from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
 
 HUGE = amount(1000)
@@ -281,3 +282,72 @@ def test_nor_does_a_permit_of_a_vm_that_another_scheduler_placed(most: Resources
     fleet.did(fleet.ledger.see_vm(known(permit=HUGE, most=most, actual=None), LATER))
     fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1")))
     assert fleet.ledger.claims["uid-a"].reserved == amount(9).at_most(most)
+
+
+@pytest.mark.parametrize("is_relisted", [False, True])
+def test_edit_while_the_node_is_gone_blocks_no_neighbour(is_relisted: bool) -> None:
+    """As long as the node is not known, nothing bounds what its VMs ask for. It was only registered again."""
+    fleet = neighbours()
+    fleet.did(fleet.ledger.lose_node("n1"))
+    edit(fleet, use=HUGE, most=HUGE, granted=HUGE, permit=HUGE)
+    if is_relisted:
+        fleet.did(fleet.ledger.resync([node()], [vm_pod("a", "n1"), vm_pod("b", "n1")], fleet.vms.values(), LATER))
+    else:
+        fleet.did(fleet.ledger.see_node(node()))
+    assert fleet.ledger.claims["uid-a"].reserved.within(amount(9))
+    edit(fleet, permit=None, granted=ZERO)
+    fleet.grant("a", amount(2), number=2)
+    assert fleet.grant("b", amount(7), number=2) == amount(7)
+
+
+def test_request_while_the_node_is_gone_changes_nothing() -> None:
+    fleet = neighbours()
+    edit(fleet, use=HUGE, most=HUGE)
+    fleet.did(fleet.ledger.lose_node("n1"))
+    assert fleet.ask("a", HUGE, number=2).permit == amount(2)
+    fleet.did(fleet.ledger.see_node(node()))
+    assert fleet.ledger.claims["uid-a"].reserved == amount(2)
+
+
+@pytest.mark.parametrize("actual", [None, amount(2)])
+def test_vm_heard_before_its_node_counts_no_more_than_that(actual: Resources | None) -> None:
+    fleet = Fleet()
+    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1")))
+    fleet.did(fleet.ledger.see_vm(known(use=HUGE, most=HUGE, actual=actual), LATER))
+    fleet.did(fleet.ledger.see_node(node()))
+    assert fleet.ledger.claims["uid-a"].reserved == amount(9)
+
+
+def test_new_node_leaves_what_its_vms_had() -> None:
+    """It is registered again, smaller; its VM has two pods, one of which counts as before."""
+    fleet = Fleet(node(), known(use=amount(7), actual=amount(7)), vm_pod("a", "n1"), plain_pod("c", amount(1), "n1"))
+    for each in (node(total=4), node()):
+        fleet.did(fleet.ledger.lose_node("n1"))
+        fleet.did(fleet.ledger.see_node(each))
+        assert fleet.ledger.claims["uid-a"].reserved == amount(7)
+    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n2", "uid-a2")))
+    fleet.did(fleet.ledger.see_node(node("n2", total=5)))
+    assert fleet.ledger.claims["uid-a2"].reserved == amount(7)
+
+
+@pytest.mark.parametrize("use", [HUGE, amount(9), amount(8)], ids=str)
+def test_forged_permit_makes_no_room_for_use(use: Resources) -> None:
+    """It counts until it is written back, and what the object asks for meanwhile does not count after that."""
+    fleet = neighbours()
+    edit(fleet, use=use, most=HUGE, permit=HUGE)
+    assert fleet.ledger.claims["uid-a"].reserved == amount(9)
+    fleet.did(fleet.ledger.pass_time(Instant(LATER + SETTLE)))
+    assert fleet.grant("a", amount(2), number=2, now=Instant(LATER + SETTLE)) == amount(2)
+    assert fleet.ledger.claims["uid-a"].reserved == amount(2)
+    assert fleet.grant("b", amount(7), number=2) == amount(7)
+
+
+def test_use_ordered_by_an_agent_not_heard_yet_stays_reserved() -> None:
+    """The process before granted it and is answered late. There is no room for it; the guest has not got it yet."""
+    fleet = neighbours()
+    edit(fleet, use=amount(8), permit=amount(8))
+    late = Instant(LATER + SETTLE)
+    assert fleet.did(fleet.ledger.pass_time(late)) == ()
+    assert fleet.ledger.claims["uid-a"].reserved == amount(8)
+    assert fleet.grant("a", amount(8), number=2, last_permit=amount(8), now=late) == amount(8)
+    assert fleet.ledger.vms[name("a")].held == amount(8)

@@ -1,4 +1,4 @@
-"""What one VM asks for moves no neighbour out, where that would not help it."""
+"""One VM's requests and edits move its neighbours only if that helps it."""
 
 from __future__ import annotations
 
@@ -39,23 +39,26 @@ def test_an_edit_of_a_vm_moves_no_neighbour(facts: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("wanted", [HUGE, amount(11), amount(11, 2)], ids=str)
-def test_a_vm_that_wants_more_than_its_node_moves_no_neighbour(wanted: Resources) -> None:
-    """Its neighbours' leaving would not be enough, and it finds no larger node."""
+def test_vm_larger_than_its_node_gets_all_of_it(wanted: Resources) -> None:
+    """It finds no larger node, so its neighbours go. Then nothing more can be done for it."""
     fixture = shared(most=HUGE)
+    for _ in range(2):
+        fixture.tell("a", wanted)
+        (move,) = fixture.settled().moves
+        assert move.vm.name in ("b", "c")
+        fixture.ledger.lose_pod(f"uid-{move.vm.name}")
     fixture.tell("a", wanted)
     plan = fixture.settled()
     assert plan.moves == ()
-    (stuck,) = plan.stuck
-    assert stuck.why == "no node has room below its watermark for any of 1 VMs that may move"
+    assert plan.stuck[0].why == "no node has room below its watermark for any of 1 VMs that may move"
+    assert fixture.ledger.claims["uid-a"].reserved == wanted.at_most(amount(10))
 
 
-def test_what_others_are_kept_for_is_told() -> None:
-    fixture = shared(most=HUGE)
-    fixture.tell("a", HUGE)
-    fixture.add("a", "n1", 2, facts={"most": HUGE, "auto_migration": False})
-    fixture.tell("a", HUGE)
-    (stuck,) = fixture.settled().stuck
-    assert "2 beside a VM that asks for more than the whole node" in stuck.why
+def test_nobody_leaves_for_a_vm_that_has_the_node() -> None:
+    fixture = shared(most=HUGE, actual=amount(10), use=amount(10), auto_migration=False)
+    plan = fixture.settled()
+    assert plan.moves == ()
+    assert "2 beside a VM that asks for more than the whole node" in plan.stuck[0].why
 
 
 def test_it_moves_itself_to_a_larger_node() -> None:

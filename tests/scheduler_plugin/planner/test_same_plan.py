@@ -71,7 +71,7 @@ class EagerDrainPlan(DrainPlan):
         node, allowed = need.book.name, traffic.may_leave(need.book.name, self._policy)
         if not allowed:
             return None
-        victims, others = self._victims(need, left_alone)
+        victims, others = self._victims(need, left_alone, targets)
         housed = [victim for victim in victims if targets.has_place(victim)]
         moved = 0
         for victim in least_cost(housed, need.freedom(targets.slack), lambda _: True):

@@ -26,6 +26,7 @@ from scheduler_plugin.groups.core.workload import Container, Recommendations, Re
 
 WHY: Final = "effective intervals"
 SIZES_FIRST: Final = "sizes grow first"
+NOT_READY: Final = "until all replicas are ready"
 IMPOSSIBLE: Final = "no pod can have more"
 
 
@@ -103,9 +104,11 @@ def _sizes(gates: Gates, workload: Workload, needs: Sequence[Need], replicas: in
         if not wish.grows and wish.wanted != wish.now:
             serving = max(1, min(workload.ready, replicas))
             least = _size(gates, container, need, serving).wanted if shrinks else wish.now
-            wish = Wish(wish.current, min(wish.now, max(wish.wanted, least)), 0, need.container, need.resource)
-        if wish.wanted != wish.now:
-            found.append(gated(gates, at_most_needed(gates.memory, wish.at(wish.wanted)), WHY))
+            wish = wish.at(min(wish.now, max(wish.wanted, least)))
+        if wish.value != wish.now:
+            found.append(gated(gates, at_most_needed(gates.memory, wish), WHY))
+        elif wish.wanted != wish.now:
+            found.append(Answer(wish, WHY, Rule.POLICY, NOT_READY))
     return found
 
 

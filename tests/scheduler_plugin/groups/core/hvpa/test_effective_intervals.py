@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from protocol.units import Seconds
+from protocol.units import MilliCpu, Seconds
 from scheduler_plugin.groups.core.hvpa import (
     AxisRules,
     ChangeParams,
@@ -202,6 +202,23 @@ def test_sizes_shrink_only_as_far_as_the_ready_replicas_can_bear(ready: int, wri
     workload = replace(running(2, sized(8000)), ready=ready)
     decision = decided(EIGHT_CPUS, workload, wanted(None, sized(5000)))
     assert requests(decision).cpu == (None if written is None else sized(written).cpu)
+    kept = Kept("app/cpu", MilliCpu(5000), MilliCpu(8000), Rule.POLICY, "until all replicas are ready")
+    assert decision.kept == (() if written else (kept,))
+
+
+def test_size_that_shrinks_in_part_says_so() -> None:
+    """Three of four are ready: they need 7 vCPU each, until all four need 5.25."""
+    workload, four = replace(running(4, sized(8000)), ready=3), replace(EIGHT_CPUS, replicas=ReplicaBounds(4, 4))
+    decision = decided(four, workload, wanted(None, sized(5250)))
+    assert (requests(decision), decision.kept) == (sized(7000), ())
+    assert decision.explanation[1:] == ("app/cpu: 8 to 7 of 5250m (effective intervals)",)
+
+
+def test_shrink_after_scale_out_is_kept_in_status() -> None:
+    decision = decided(EIGHT_CPUS, running(1, sized(8000)), wanted(None, sized(10_000)))
+    assert (decision.replicas, requests(decision)) == (2, NOTHING)
+    kept = [(each.subject, each.message) for each in decision.kept if each.rule is Rule.POLICY]
+    assert kept == [("app/cpu", "until all replicas are ready")]
 
 
 def test_before_scaling_in_sizes_grow_however_little() -> None:

@@ -1,0 +1,63 @@
+"""Notices who keeps overwriting what a group writes, and asks the API who that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from protocol.kubernetes.objects import JsonObject, items, name_of
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
+from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError
+from scheduler_plugin.groups.controllers.writer import TIMEOUT, Writer
+from scheduler_plugin.groups.objects.targets import TARGET_KINDS
+from scheduler_plugin.groups.policies.disputes import Disputes, told
+from scheduler_plugin.groups.policies.facts import Facts
+
+
+@dataclass(slots=True)
+class Fights:
+    """What groups write, and what becomes of it."""
+
+    writer: Writer
+    disputes: Disputes = field(default_factory=Disputes)
+
+    async def noticed(self, facts: Facts) -> Facts:
+        """The facts with what is left alone for now, and why."""
+        now, wall = self.writer.clock.now(), self.writer.clock.wall()
+        held: set[str] = set()
+        fights: list[str] = []
+        for resource, found in _written(facts):
+            name = name_of(found)
+            self.disputes.look(resource, found, now)
+            if self.disputes.unnamed(resource, name):
+                self.disputes.name(resource, await self._with_managers(resource, found))
+            held |= self.disputes.held(resource, name, now)
+            fights += [
+                told(resource, name.name, what, claim, wall + claim.until - now)
+                for what, claim in self.disputes.fights(resource, name, now)
+            ]
+        return replace(facts, held=frozenset(held), fights=tuple(fights))
+
+    async def _with_managers(self, resource: Resource, found: JsonObject) -> JsonObject:
+        """The object with its ``managedFields``, which the cache leaves out.
+
+        It is listed by its name: whoever may list needs no other right.
+        """
+        name = name_of(found)
+        query = {"fieldSelector": f"metadata.name={name.name}"}
+        try:
+            listed = await self.writer.api.call(ApiCall("GET", resource.path(name.namespace), TIMEOUT, query=query))
+        except ApiRefusedError:
+            return found
+        return next(iter(items(listed, "items")), found)
+
+
+def _written(facts: Facts) -> Iterator[tuple[Resource, JsonObject]]:
+    """The objects that the group writes, with their kinds."""
+    if facts.target is not None and facts.arrangement is not None:
+        reference = facts.arrangement.target
+        yield TARGET_KINDS[reference.group, reference.kind].resource, facts.target
+    if facts.hpa is not None:
+        yield HORIZONTAL_AUTOSCALERS, facts.hpa
+    if facts.vpa is not None:
+        yield VERTICAL_AUTOSCALERS, facts.vpa

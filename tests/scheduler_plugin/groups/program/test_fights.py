@@ -1,0 +1,203 @@
+"""A fight over a field with another writer is noticed, named, paused for longer and longer, and ends by itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from protocol.kubernetes.objects import Json, child
+from protocol.kubernetes.resources import (
+    DEPLOYMENTS,
+    HORIZONTAL_AUTOSCALERS,
+    HVPAS,
+    PODS,
+    SERVICE_ACCOUNTS,
+    TORTOISES,
+    VERTICAL_AUTOSCALERS,
+    Resource,
+)
+from tests.scheduler_plugin.groups.program import running
+from tests.scheduler_plugin.groups.program.cluster import condition_of
+from tests.scheduler_plugin.groups.program.running import World, world
+from tests.scheduler_plugin.groups.program.test_in_place import HVPA, POD, requests
+from tests.scheduler_plugin.groups.program.test_put_back import THEIR_HPA
+from tests.scheduler_plugin.groups.program.test_tortoise import DEPLOYMENT, HPA, TORTOISE, WORKING
+from tests.scheduler_plugin.groups.program.test_two_writers import ONLY_REPLICAS
+from tests.scheduler_plugin.groups.program.test_what_is_wrong import changed
+
+ARGO = "argocd-controller"
+
+
+@dataclass(slots=True)
+class Fight:
+    """A group, and another writer that keeps a field of an object at its own value."""
+
+    run: World
+    group: tuple[Resource, str]
+    object: tuple[Resource, str]
+    theirs: Json
+    stopped: bool = False
+
+    async def minutes(self, minutes: float) -> int:
+        """The other writer looks every five seconds for so long; how often the group wrote the object."""
+        before = len(self._writes())
+        for _ in range(int(minutes * 12)):
+            if not self.stopped:
+                await self.reverted()
+            await self.run.passes(5)
+        return len(self._writes()) - before
+
+    async def reverted(self) -> None:
+        """The other writer applies its manifest, if the object differs."""
+        found = await self.run.cluster.get(*self.object)
+        resource, name = self.object
+        if not _holds(child(found, "spec"), self.theirs):
+            body: Json = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": self.theirs}
+            await self.run.cluster.request(
+                "PATCH",
+                resource.path("default", name),
+                {**body, "metadata": {"name": name}},
+                "application/apply-patch+yaml",
+                f"fieldManager={ARGO}&force=true",
+            )
+
+    async def said(self) -> tuple[str, str, str]:
+        return condition_of(await self.run.cluster.get(*self.group), "Contested")
+
+    def _writes(self) -> list[str]:
+        resource, name = self.object
+        return [each for each in self.run.cluster.writes() if resource.path("default", name) in each]
+
+
+def _holds(spec: Json, theirs: Json) -> bool:
+    return all(str(spec.get(name)) == str(value) for name, value in theirs.items())
+
+
+@asynccontextmanager
+async def over_hpa() -> AsyncIterator[Fight]:
+    """A Tortoise, and a repository that has the HPA's bounds."""
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(HORIZONTAL_AUTOSCALERS, HPA)
+        await run.cluster.make(TORTOISES, TORTOISE)
+        await run.cluster.patch(TORTOISES, "lovely", {"status": WORKING}, "status")
+        fight = Fight(run, (TORTOISES, "lovely"), (HORIZONTAL_AUTOSCALERS, "web"), {"minReplicas": 3})
+        await fight.reverted()
+        await run.start()
+        yield fight
+
+
+@asynccontextmanager
+async def over_replicas() -> AsyncIterator[Fight]:
+    """An Hvpa, and a repository that has the Deployment's replicas."""
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, running.DEPLOYMENT)
+        await run.cluster.make(HVPAS, ONLY_REPLICAS)
+        await run.start()
+        await run.recommend("hvpa-sample", 5)
+        yield Fight(run, (HVPAS, "hvpa-sample"), (DEPLOYMENTS, "resource-consumer"), {"replicas": 1})
+
+
+@asynccontextmanager
+async def over_adopted() -> AsyncIterator[Fight]:
+    """An Hvpa that has adopted an HPA, and the repository that the HPA comes from."""
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, running.DEPLOYMENT)
+        await run.cluster.make(HORIZONTAL_AUTOSCALERS, THEIR_HPA.replace("hvpa-sample", "sizes"))
+        await run.cluster.make(HVPAS, changed(HVPA, hpaTemplate={"maxReplicas": 9}))
+        fight = Fight(run, (HVPAS, "sizes"), (HORIZONTAL_AUTOSCALERS, "sizes"), {"maxReplicas": 5})
+        await fight.reverted()
+        await run.start()
+        yield fight
+
+
+Begin = Callable[[], AbstractAsyncContextManager[Fight]]
+
+
+@pytest.mark.parametrize("begin", [over_hpa, over_replicas, over_adopted])
+async def test_a_fight_is_paused_named_and_ends_by_itself(begin: Begin) -> None:
+    """It was rewritten forty times in ten minutes, and all conditions were fine."""
+    async with begin() as fight:
+        assert await fight.minutes(10) <= 5
+        status, reason, message = await fight.said()
+        assert (status, reason) == ("True", "Overwritten")
+        assert message.startswith(f"{ARGO} has overwritten ")
+        assert await fight.minutes(60) <= 4  # after 5, 10, 20 minutes, and so on
+        fight.stopped = True
+        assert await fight.minutes(70) == 1
+        assert await fight.said() == ("", "", "")
+
+
+async def test_the_condition_says_what_when_and_whom() -> None:
+    async with over_hpa() as fight:
+        await fight.minutes(2)
+        said = (await fight.said())[2]
+        assert said == (
+            f"{ARGO} has overwritten minReplicas of HorizontalPodAutoscaler web 3 times: it is left alone until "
+            "2026-01-01T00:22:10Z; let only one of the two manage it"
+        )
+
+
+async def test_what_nobody_fights_over_is_still_written() -> None:
+    """The repository has the HPA's bounds; requests of the Deployment are nobody's but the Tortoise's."""
+    async with over_hpa() as fight:
+        await fight.minutes(3)
+        vertical = [{"containerName": "app", "policy": {"cpu": "Vertical"}}]
+        await fight.run.cluster.patch(TORTOISES, "lovely", {"spec": {"autoscalingPolicy": vertical}})
+        row: Json = {"containerName": "app", "target": {"cpu": "4"}, "upperBound": {"cpu": "5"}}
+        status: Json = {"recommendation": {"containerRecommendations": [row]}}
+        await fight.run.cluster.patch(VERTICAL_AUTOSCALERS, "tortoise-monitor-lovely", {"status": status}, "status")
+        await fight.minutes(1)
+        assert (await fight.run.size("web"))[1] == {"cpu": "4840m"}
+
+
+async def test_an_edit_now_and_then_is_no_fight() -> None:
+    async with over_hpa() as fight:
+        for _ in range(6):
+            await fight.reverted()
+            fight.run.clock.jump(3700)
+            await fight.run.passes(20)
+            assert child(await fight.run.cluster.get(*fight.object), "spec")["minReplicas"] == 5
+        assert (await fight.said())[0] == ""
+
+
+async def test_a_writer_that_gives_in_ends_the_fight() -> None:
+    """The repository takes over our values: nothing is left to be written."""
+    async with over_hpa() as fight:
+        await fight.minutes(3)
+        fight.theirs = {"minReplicas": 5}
+        await fight.minutes(12)
+        assert ((await fight.said())[0], await fight.minutes(30)) == ("", 0)
+
+
+async def test_a_fight_whose_writer_is_unknown_is_paused_too() -> None:
+    async with over_hpa() as fight:
+        fight.run.cluster.connections[0].refuse["GET"] = 403
+        await fight.minutes(3)
+        fight.run.cluster.connections[0].refuse.clear()
+        assert (await fight.said())[0] == "True"
+
+
+async def test_sizes_of_pods_that_another_resizes_are_left_alone() -> None:
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, running.DEPLOYMENT)
+        await run.cluster.make(SERVICE_ACCOUNTS, "{metadata: {name: default}}")
+        await run.cluster.make(PODS, POD.replace("NAME", "one"))
+        await run.cluster.make(HVPAS, HVPA)
+        await run.start()
+        await run.recommend("sizes", cpu="1", memory="1Gi")
+        theirs: Json = {"name": "resource-consumer", "resources": {"requests": {"cpu": "500m", "memory": "500Mi"}}}
+        before = len(run.cluster.writes())
+        for _ in range(60):
+            if (await requests(run, "one"))["cpu"] != "500m":
+                path = PODS.path("default", "one", "resize")
+                body: Json = {"spec": {"containers": [theirs]}}
+                await run.cluster.request("PATCH", path, body, "application/strategic-merge-patch+json")
+            await run.passes(10)
+        resizes = [each for each in run.cluster.writes()[before:] if "resize" in each]
+        assert len(resizes) <= 5
+        said = condition_of(await run.cluster.get(HVPAS, "sizes"), "PodsResizable")
+        assert said == ("False", "Refused", "one cannot be resized: another writer keeps overwriting its sizes")
