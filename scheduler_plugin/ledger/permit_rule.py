@@ -58,19 +58,23 @@ def _decided(
 ) -> tuple[Resources, PersistPermit | None, bool]:
     """The permit, the write that it needs, and whether it follows a fact from outside."""
     wanted = bounded(account, message.asked, message.last_permit)
-    by_room = _held(claim, account, _by_room(state, claim, account, message, wanted))
+    by_room = _by_room(state, claim, account, message, wanted)
+    if claim.holds_still:
+        by_room = by_room.at_most(account.in_use)
     revision, last = state.next_revision(), message.last_permit
     if account.permit is not None and account.is_old(message, now):
         permit = by_room.at_most(account.permit)
         return permit, account.answer_old(permit, message.sequence, now, revision), False
     permit = _secured(state, claim, account, by_room)
-    claim.unsecured = by_room.minus_or_zero(permit)
+    claim.unsecured = ZERO if permit is by_room else by_room.minus_or_zero(permit)
     outside = account.is_unproven and last is not None
     if account.is_unproven and last is not None:
         permit = permit.at_least(wanted.at_most(last))
         account.honour(permit, now)
     persist = account.answer(message, permit, now, revision, state.nodes[claim.node].claims)
-    unmet = wanted.minus_or_zero(by_room.at_least(permit)) if account.has_agent else ZERO
+    unmet = ZERO
+    if by_room is not wanted and account.has_agent:
+        unmet = wanted.minus_or_zero(by_room.at_least(permit))
     _note_denial(state, claim, unmet, now)
     return permit, persist, outside
 
@@ -100,9 +104,9 @@ def _by_room(state: LedgerState, claim: Claim, account: VmAccount, message: Mess
 
 def _is_over(state: LedgerState, account: VmAccount) -> bool:
     """Whether a node of the VM's guest has more reserved than there is."""
-    for claim in account.hosts:
-        node = state.nodes[claim.node]
-        if not node.reserved.within(node.room.total):
+    for claim in account.claims:
+        room = state.nodes[claim.node].room
+        if claim.left is None and not room.reserved.within(room.total):
             return True
     return False
 
@@ -150,11 +154,6 @@ def _reach(state: LedgerState, claim: Claim, pods_on: Mapping[str, int]) -> Reso
     node, pods = state.nodes[claim.node], pods_on.get(claim.node, 1)
     free = node.room.free if pods == 1 else _share(node.room.free, pods)
     return (claim.reserved + free).minus_or_zero(claim.pod.around + node.over)
-
-
-def _held(claim: Claim, account: VmAccount, permit: Resources) -> Resources:
-    """``permit`` as far as a VM may have it that may be holding still."""
-    return permit.at_most(account.in_use) if claim.holds_still else permit
 
 
 def _secured(state: LedgerState, claim: Claim, account: VmAccount, permit: Resources) -> Resources:

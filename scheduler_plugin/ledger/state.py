@@ -290,6 +290,8 @@ class LedgerState:
 
     def finish(self, *, outside: bool) -> tuple[Effect, ...]:
         """Ends a step. ``outside``: facts from outside caused it, so it may have pushed a node over its total."""
+        if not (self._touched or self._changed_vms or self.orders or self.waiting):  # most requests change nothing
+            return ()
         for name in self._touched:
             node = self.nodes[name]
             node.forced = node.over if outside else node.forced.at_most(node.over)

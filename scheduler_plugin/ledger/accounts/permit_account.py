@@ -39,6 +39,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from protocol.permits import MOST_HOLDERS
@@ -94,7 +95,7 @@ class OtherAgent(NamedTuple):
         return OtherAgent(latest, self.held, self.says.at_least(says), self.since)
 
 
-class Message(NamedTuple):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """A request as the account sees it. ``pod`` is the UID of the VM's pod, ``agent`` tells who speaks for it."""
 
     pod: str
@@ -258,7 +259,7 @@ class PermitAccount:
 
     def rival_of(self, message: Message, now: Instant, alive: Container[str]) -> str | None:
         """The agent that is heard instead of the sender, if it is another one in a pod that is ``alive``."""
-        if self.agent in (None, message.agent) or self._has_moved(message):
+        if self.agent == message.agent or self.agent is None or self._has_moved(message):
             return None
         return self.agent if self.agent in alive and now < self.turn_until else None
 
@@ -317,7 +318,7 @@ class PermitAccount:
         if message.last_permit is not None:
             carried = carried.at_most(message.last_permit)
         may_hold = permit.at_least(carried)
-        waits = self.has_agent and not permit.within(self.stored_low)
+        waits = not permit.within(self.stored_low) and self.has_agent
         if is_newest and now >= self.trusted_from:
             self.promises.replace(carried if waits else may_hold, now)
             self.offers.clear()
@@ -358,7 +359,9 @@ class PermitAccount:
 
     def write(self, revision: int, offer: Offer | None = None) -> PersistPermit | None:
         """The write that the API needs now, if any; the same one again while its outcome is open."""
-        if self.permit is None or self.facts is None or not self.has_agent or (offer is None and self.is_stored):
+        if offer is None and self.is_stored:
+            return None
+        if self.permit is None or self.facts is None or not self.facts.has_agent:
             return None
         due = Resources.most((self.held, *(each.permit for each in self.offers.values())))
         due = due if offer is None else due.at_least(offer.permit)

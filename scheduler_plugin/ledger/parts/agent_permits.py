@@ -26,8 +26,9 @@ class AgentPermits(LedgerPart):
         """
         self._require_ready()
         claim = self._claim(uid)
-        if claim.vm is not None:
-            judge_again(self._state, claim.vm)
+        account = claim.vm
+        if account is not None and account.facts is not None and account.facts.said is not None:
+            judge_again(self._state, account)
         return decide(self._state, claim, request, agent or uid, now)
 
     def wants(self, order: PersistPermit) -> bool:
