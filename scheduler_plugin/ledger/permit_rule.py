@@ -26,8 +26,8 @@ from fractions import Fraction
 
 from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources
+from scheduler_plugin.ledger.accounts.agent_messages import Message
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
-from scheduler_plugin.ledger.accounts.permit_account import Message
 from scheduler_plugin.ledger.outcomes import Decision, NotReadyError, OtherAgentError, PersistPermit, UnknownPodError
 from scheduler_plugin.ledger.state import LedgerState
 

@@ -12,7 +12,7 @@ import pytest
 from protocol.units import Instant
 from protocol.wire.wire_batches import LONGEST_BATCH, MOST_REQUESTS, OFFER
 from scheduler_plugin.ledger import Ledger
-from scheduler_plugin.ledger.accounts.permit_account import SILENT
+from scheduler_plugin.ledger.accounts.permit_state import SILENT
 from scheduler_plugin.web.agents import HELD
 from scheduler_plugin.web.apps import agents_app
 from scheduler_plugin.web.http.hot_paths import HotRequest, HotResponse

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger import Ledger, MigrationPhase, Move, PersistPermit, RoomFreed, VmFacts
 from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
-from scheduler_plugin.ledger.accounts.permit_account import SILENT, PermitAccount
+from scheduler_plugin.ledger.accounts.permit_account import PermitAccount
+from scheduler_plugin.ledger.accounts.permit_state import SILENT
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 
 AFTER = Instant(NOW + SETTLE)

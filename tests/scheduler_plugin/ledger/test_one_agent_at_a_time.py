@@ -9,7 +9,7 @@ from protocol.messages import AgentRequest
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger import OtherAgentError
 from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
-from scheduler_plugin.ledger.accounts.permit_account import SILENT
+from scheduler_plugin.ledger.accounts.permit_state import SILENT
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
 
 SIDECAR, NODE_AGENT = "uid-a", "uid-agent"

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger import PersistPermit, overcommitted
 from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
-from scheduler_plugin.ledger.accounts.permit_account import MEND_EVERY, PermitAccount
+from scheduler_plugin.ledger.accounts.permit_account import PermitAccount
+from scheduler_plugin.ledger.accounts.permit_writes import MEND_EVERY
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
 
 

@@ -1,0 +1,136 @@
+"""The fields of a VM's account, and the sums over them: what is held, stored and reserved.
+
+``permit_account`` says what they mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from protocol.units import ZERO, Instant, Resources, Seconds
+from scheduler_plugin.ledger.accounts.agent_messages import OtherAgent
+from scheduler_plugin.ledger.accounts.outstanding_permits import OutstandingPermits
+from scheduler_plugin.ledger.facts import VmFacts
+from scheduler_plugin.ledger.outcomes import PersistPermit
+
+LONG_AGO: Final = Instant(float("-inf"))
+
+SILENT: Final = Seconds(45.0)
+"""An agent that has not asked for so long wants nothing: three times the longest that ours wait before they ask again.
+
+What a slower one was denied is forgotten between its messages, and known again with the next.
+"""
+
+
+class Offer(NamedTuple):
+    """A permit that was decided at ``at`` and is answered once its write is confirmed."""
+
+    permit: Resources
+    at: Instant
+
+
+@dataclass(slots=True, eq=False)
+class PermitState:
+    """What is known of one VM. ``facts`` is None while only its pods have been seen.
+
+    ``permit`` is the last decision. ``heard`` is the sequence of the last message, ``heard_from`` the UID of its pod,
+    ``agent`` who sent it, ``turn_until`` when another agent may be answered, ``trusted_from`` when sequences prove
+    something again. ``orders`` are the writes by revision whose outcome is open, ``doubts`` the permits of those whose
+    outcome is unknown until a version above ``doubted_version`` is seen (0: until a write is confirmed), ``refusal`` is
+    why the last write did not store its permit (empty if it did).
+
+    ``off_since`` is when autoscaling was seen to be switched off, ``is_off`` is true once it has been for ``SETTLE``.
+    ``is_unproven`` marks a VM that a rebuild found without a persisted permit: its agent's ``lastPermit`` is the only
+    witness of what it may use.
+    """
+
+    facts: VmFacts | None = None
+    permit: Resources | None = None
+    promises: OutstandingPermits = field(default_factory=OutstandingPermits)
+    others: dict[str, OtherAgent] = field(default_factory=dict)
+    offers: dict[int, Offer] = field(default_factory=dict)
+    orders: dict[int, Resources] = field(default_factory=dict)
+    doubts: tuple[Resources, ...] = ()
+    doubted_version: int = 0
+    stored_low: Resources = ZERO
+    stored_high: Resources = ZERO
+    pending: PersistPermit | None = None
+    refusal: str = ""
+    heard: int | None = None
+    heard_from: str | None = None
+    agent: str | None = None
+    heard_at: Instant = LONG_AGO
+    trusted_from: Instant = LONG_AGO
+    turn_until: Instant = LONG_AGO
+    mended_at: Instant = LONG_AGO
+    taken_back_at: Instant = LONG_AGO
+    raised_at: Instant | None = None
+    off_since: Instant | None = None
+    is_off: bool = False
+    is_unproven: bool = False
+    is_deleted: bool = False
+    reserved: Resources = ZERO
+
+    @property
+    def held(self) -> Resources:
+        """The most that any agent may hold because it was answered."""
+        held = self.promises.held
+        return Resources.most((held, *(each.held for each in self.others.values()))) if self.others else held
+
+    @property
+    def had(self) -> Resources:
+        """What the VM has and what its agents hold, whatever else stands on the object."""
+        return self.in_use.at_least(self.held)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the API is known to hold exactly what the agent may hold."""
+        return self.permit is not None and self.stored_low == self.held == self.stored_high
+
+    @property
+    def in_use(self) -> Resources:
+        """What the VM has, or is about to have without asking us: what another scheduler granted is that, too."""
+        if self.facts is None:
+            return ZERO
+        return self.facts.use.at_least(self.facts.actual or ZERO).at_least(self.facts.granted)
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether an agent may hold permits for the VM."""
+        return self.facts is not None and self.facts.has_agent
+
+    @property
+    def may_be_used(self) -> Resources:
+        """The most that the VM may come to use without another answer."""
+        return self.had.at_least(self.stored_high)
+
+    def is_silent(self, now: Instant) -> bool:
+        """Whether an agent has not been heard of for so long that what it asked for is no wish any more."""
+        return now - self.heard_at >= SILENT
+
+    def _bound(self) -> None:
+        high = (self.facts and self.facts.permit) or ZERO
+        low = high if self.facts is None or self.facts.is_permit_known else ZERO
+        for permit in (*self.orders.values(), *self.doubts):
+            low, high = low.at_most(permit), high.at_least(permit)
+        self.stored_low, self.stored_high = low, high
+
+    def _settle(self) -> None:
+        """What is reserved; once its permit is taken back, an agent that was switched off holds what the VM has."""
+        if self.is_off and self.facts and not self.facts.unreadable and self.stored_high.within(self.in_use):
+            self._cap(self.in_use)
+        self._derive()
+
+    def _cap(self, most: Resources) -> None:
+        """The agent may not have heard that autoscaling is off; what was taken back it cannot use."""
+        self.promises.cap(most)
+        self.others = {agent: OtherAgent(each.sequence, each.held.at_most(most)) for agent, each in self.others.items()}
+        self.offers, self.refusal, self.is_unproven = {}, "", False
+        self.permit = self.permit and self.permit.at_most(most)
+
+    def _derive(self) -> None:
+        reserved = self.may_be_used
+        for offer in self.offers.values():
+            reserved = reserved.at_least(offer.permit)
+        self.reserved = reserved
