@@ -18,6 +18,7 @@ from deploy.local.apiserver.apimachinery.jsonvalue import NotJsonError
 from deploy.local.apiserver.apimachinery.jsonvalue import decode as decode_json
 from deploy.local.apiserver.apimachinery.protobuf import decode_protobuf
 from deploy.local.apiserver.apimachinery.selectors import parse_labels
+from deploy.neonvm.objects.runner_policy import new_policy, policy_todo
 from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.transfer_report import parse_report, transfer_info
@@ -160,6 +161,10 @@ def _policy(text: str) -> object:
     return read_policy(text, Policy())
 
 
+def _network_policy(found: Json) -> object:
+    return policy_todo("kube-system", [VM], [found], False)
+
+
 def _review(found: Json) -> object:
     return identity_in(found, "autoscale-scheduler")
 
@@ -238,6 +243,7 @@ TARGETS: Final[tuple[Target, ...]] = (
     Target("row of the page", objects(VM, samples.MIGRATION), partial(_object, page_targets.rows), UNREADABLE[:1], 4),
     Target("agent's pod", objects(samples.whole_pod()), partial(_object, assignment_of), (UnreadableAnswerError,), 4),
     Target("machine of a VM", objects(VM), partial(_object, machine_of), UNREADABLE, 4),
+    Target("NetworkPolicy", objects(new_policy("kube-system")), partial(_object, _network_policy), UNREADABLE[:1], 4),
     Target("ranking", documents(samples.RANKING), _ranking, (RankingConfigError, UnreadableAnswerError), 3),
     Target("expander's question", texts(samples.QUESTION), decode_scale_up, (MalformedScaleUpError,), 4),
     Target("bearer token", texts(token_text("t").encode()), as_text(_token), (), 3),
