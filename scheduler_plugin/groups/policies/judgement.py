@@ -22,7 +22,6 @@ from scheduler_plugin.groups.core.workload import Container, Decision, OutOfMemo
 from scheduler_plugin.groups.objects.group_status import ABLE
 from scheduler_plugin.groups.objects.intents import Intent, intent_of, progress, read_intent, write_intent
 from scheduler_plugin.groups.objects.ownership import ForeignObjectError
-from scheduler_plugin.groups.objects.running_pods import running_pods
 from scheduler_plugin.groups.objects.target_pods import Killed, with_defaults
 from scheduler_plugin.groups.objects.targets import (
     TARGET_KINDS,
@@ -48,6 +47,7 @@ from scheduler_plugin.groups.policies.group_status import (
 )
 from scheduler_plugin.groups.policies.originals import TooLargeError
 from scheduler_plugin.groups.policies.policy import GroupPolicy, InvalidSpecError, Ruling, Situation
+from scheduler_plugin.groups.policies.running_pods import running_pods
 
 
 @dataclass(frozen=True, slots=True)
