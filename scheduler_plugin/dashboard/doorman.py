@@ -25,7 +25,7 @@ from scheduler_plugin.dashboard.fleet import Fleet
 from scheduler_plugin.dashboard.reviews import AT_ONCE, PATIENCE, Judge, Visitor
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 
-COOKIE: Final = "autoscale-page"
+COOKIE: Final = "autoscale-session"
 LONGEST_TOKEN: Final = 16 * 1024
 SECRET: Final = 32
 """Bytes."""
@@ -38,7 +38,7 @@ def cookie_at(host: str) -> str:
     """The name of the cookie at a ``Host``: browsers send a cookie to every port, and each port may have its page.
 
     >>> cookie_at("127.0.0.1:10290"), cookie_at("page.example"), cookie_at("[::1]")
-    ('autoscale-page-10290', 'autoscale-page', 'autoscale-page')
+    ('autoscale-session-10290', 'autoscale-session', 'autoscale-session')
     """
     _, colon, port = host.rpartition(":")
     is_port = bool(colon) and port.isascii() and port.isdigit() and len(port) <= _DIGITS

@@ -4,6 +4,8 @@ Rules that hold here:
 
 - All but the files and the sign-in need a session. What a session may not see answers like what is not there.
 - Nothing here changes anything in the cluster.
+- The page may be below a path that a proxy takes away, which is not known here: it names all addresses relative to its
+  own, and the cookie has no path, so that a browser keeps it to the addresses beside the one that set it (``…/api/``).
 """
 
 from __future__ import annotations
@@ -95,8 +97,7 @@ def _add_sign_in(app: FastAPI, title: str, doorman: Doorman) -> None:
         if secret is None:
             return JSONResponse({"error": "this does not let you in"}, 401)
         response = JSONResponse({"signedIn": True, "way": doorman.way, "title": title})
-        age, is_https = int(LASTS), _is_https(request)
-        response.set_cookie(_cookie(request), secret, max_age=age, httponly=True, samesite="strict", secure=is_https)
+        _set_cookie(response, request, secret, int(LASTS))
         return response
 
     @app.delete("/api/session")
@@ -107,7 +108,7 @@ def _add_sign_in(app: FastAPI, title: str, doorman: Doorman) -> None:
         if found is not None:
             doorman.sessions.end(found)
         response = JSONResponse({"signedIn": False, "way": doorman.way, "title": ""})
-        response.delete_cookie(_cookie(request), httponly=True, samesite="strict")
+        _set_cookie(response, request, "", 0)
         return response
 
 
@@ -161,6 +162,12 @@ def _add_accounts(app: FastAPI, doorman: Doorman, accounts: Accounts) -> None:
 def _is_https(request: Request) -> bool:
     """Whether the browser came by HTTPS, itself or by a proxy that says so; a lie makes a cookie stricter."""
     return "https" in {request.url.scheme, request.headers.get("x-forwarded-proto", "")}
+
+
+def _set_cookie(response: Response, request: Request, secret: str, age: int) -> None:
+    https = _is_https(request)
+    name = _cookie(request)
+    response.set_cookie(name, secret, max_age=age, path=None, httponly=True, samesite="strict", secure=https)
 
 
 def _cookie(request: Request) -> str:

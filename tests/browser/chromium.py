@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from playwright.async_api import Browser, BrowserContext, CDPSession, ConsoleMessage, Request, async_playwright
 from playwright.async_api import Page as Tab
+from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from protocol.runtime.clock import Clock, SystemClock
@@ -49,19 +50,25 @@ class Served:
     asked: list[str] = field(default_factory=list)
     """The paths of all requests, those too that a browser tells no page of."""
     port: int = 0
+    prefix: str = ""
+    """The path below which the page is, as behind a proxy that takes it away."""
     server: Server | None = None
     serving: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/"
+        return f"http://127.0.0.1:{self.port}{self.prefix}/"
 
     async def start(self) -> None:
         """Listens, on the port of before where there was one."""
 
         async def noting(scope: Scope, receive: Receive, send: Send) -> None:
             self.asked.append(scope["path"])
-            await self.dashboard.app(scope, receive, send)
+            if not scope["path"].startswith(f"{self.prefix}/"):
+                await PlainTextResponse("another program\n", 404)(scope, receive, send)
+                return
+            path = scope["path"].removeprefix(self.prefix)
+            await self.dashboard.app({**scope, "path": path, "raw_path": path.encode()}, receive, send)
 
         self.server = Listener("page", noting, f"127.0.0.1:{self.port}").server()
         self.serving = asyncio.create_task(self.server.serve())
@@ -84,11 +91,12 @@ async def served(
     history: History | None = None,
     clock: Clock | None = None,
     is_read: bool = True,
+    prefix: str = "",
 ) -> AsyncIterator[Served]:
     """A page's program that listens, once it has read its cluster; at once unless ``is_read``."""
     clock, judge = clock or SystemClock(), ApiJudge(cluster) if on_a_cluster else None
     dashboard = assemble("a fleet that is made up", cluster, told, clock, judge, history)
-    found = Served(cluster, told, dashboard, [])
+    found = Served(cluster, told, dashboard, [], prefix=prefix)
     dashboard.doorman.on_link = found.links.append
     if not on_a_cluster:
         dashboard.doorman.offer_link()

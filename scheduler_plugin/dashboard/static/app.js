@@ -65,14 +65,14 @@ function showStanding() {
 
 async function sessionAgain() {
   try {
-    const answer = await fetch("/api/session");
+    const answer = await fetch("api/session");
     if (view && answer.ok && !(await answer.json()).signedIn) leave();
   } catch { /* the server is away; the store tries again */ }
 }
 
 async function signOut() {
   const headers = { "Content-Type": "application/json" };
-  const isOut = await fetch("/api/session", { method: "DELETE", headers }).then((answer) => answer.ok, () => false);
+  const isOut = await fetch("api/session", { method: "DELETE", headers }).then((answer) => answer.ok, () => false);
   if (!isOut) { say(at("out"), "Not signed out: try again"); return; }
   history.replaceState(null, "", location.pathname);
   if (view) leave();

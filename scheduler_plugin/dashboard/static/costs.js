@@ -23,7 +23,7 @@ const usePart = (line) => line.use_known_hours > 0 && line.use_known_hours < 0.9
 
 export async function askCosts(seconds, by, only = "") {
   const query = new URLSearchParams({ seconds, by, ...(only ? { only } : {}) });
-  return fetch(`/api/costs?${query}`).then((answer) => answer.ok ? answer.json() : null).then((found) => found && found.kept ? found : null).catch(() => undefined);
+  return fetch(`api/costs?${query}`).then((answer) => answer.ok ? answer.json() : null).then((found) => found && found.kept ? found : null).catch(() => undefined);
 }
 
 // The costs of one VM, node or group, as part of its view.

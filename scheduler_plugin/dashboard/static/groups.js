@@ -45,7 +45,7 @@ export class GroupView {
   async ask() {
     const path = [this.namespace, this.kind, this.name].map(encodeURIComponent).join("/");
     try {
-      const answer = await fetch(`/api/groups/${path}`);
+      const answer = await fetch(`api/groups/${path}`);
       const found = answer.ok ? await answer.json() : null;
       this.said.textContent = found ? JSON.stringify(found, null, 2)
         : "The groups' program does not answer, or knows no such group.";

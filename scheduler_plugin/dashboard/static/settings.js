@@ -12,7 +12,7 @@ export class SettingsView {
 
   async ask() {
     try {
-      const answer = await fetch("/api/settings");
+      const answer = await fetch("api/settings");
       const found = answer.ok ? await answer.json() : null;
       if (!found) fill(this.body, h("p", { class: "empty" }, "The scheduler does not answer, or you may not see them."));
       else fill(this.body, table("The scheduler's settings", [{ text: "Setting" }, { text: "Value" }], flat("", found)));

@@ -18,7 +18,7 @@ export async function signIn(main) {
 async function current() {
   for (;;) {
     try {
-      const answer = await fetch("/api/session");
+      const answer = await fetch("api/session");
       if (answer.ok) return await answer.json();
     } catch { /* away: ask again */ }
     await new Promise((done) => setTimeout(done, 1500));
@@ -27,7 +27,7 @@ async function current() {
 
 async function send(token) {
   try {
-    const answer = await fetch("/api/session", {
+    const answer = await fetch("api/session", {
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ token }),
     });
     return answer.ok ? await answer.json() : { signedIn: false, problem: (await answer.json()).error };

@@ -37,7 +37,7 @@ export class Store extends EventTarget {
 
   connect() {
     this.disconnect();
-    this.source = new EventSource(this.lastId ? `/api/events?after=${encodeURIComponent(this.lastId)}` : "/api/events");
+    this.source = new EventSource(this.lastId ? `api/events?after=${encodeURIComponent(this.lastId)}` : "api/events");
     this.source.addEventListener("snapshot", (event) => this.take(event, true));
     this.source.addEventListener("diff", (event) => this.take(event, false));
     this.source.addEventListener("beat", () => this.heard());

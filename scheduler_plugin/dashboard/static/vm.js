@@ -49,7 +49,7 @@ export class VmView {
 
   async ask() {
     try {
-      const answer = await fetch(`/api/vms/${this.path}`);
+      const answer = await fetch(`api/vms/${this.path}`);
       const found = answer.ok ? await answer.json() : null;
       say(this.story, found ? found.story.join("\n") : "There is no such VM, or the API server does not answer.");
       this.warnings.hidden = !found || found.warnings;
@@ -62,7 +62,7 @@ export class VmView {
     if (isChosen && this.span !== seconds) this.cost.look(seconds);
     this.span = seconds;
     this.spans.forEach((button, at) => button.setAttribute("aria-pressed", String(SPANS[at][1] === seconds)));
-    const found = await fetch(`/api/vms/${this.path}/past?seconds=${seconds}`).then((answer) => answer.ok ? answer.json() : null).catch(() => null);
+    const found = await fetch(`api/vms/${this.path}/past?seconds=${seconds}`).then((answer) => answer.ok ? answer.json() : null).catch(() => null);
     if (this.span !== seconds) return;
     this.past = found;
     if (found && found.at.length) this.tell([...found.decisions, ...moveMarks(found.moves)].sort((a, b) => b.at - a.at));

@@ -62,3 +62,11 @@ def test_the_page_is_small_and_loads_nothing_from_elsewhere() -> None:
 def test_what_is_vendored_is_what_was_locked(library: Library) -> None:
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (ROOT / library.folder).iterdir()}
     assert found == vendored(library)
+
+
+def test_page_names_addresses_relative_to_its_own() -> None:
+    """An Ingress may lead to the page below a path that it takes away, which the page cannot know."""
+    own = {name: each.body.decode() for name, each in page_files().items() if not name.startswith("vendor/")}
+    absolute = re.compile(r"""["'`(=]/(?:api|static)\b|location\.(?:origin|host)\b""")
+    assert {name: found for name, text in own.items() if (found := absolute.findall(text))} == {}
+    assert len(re.findall(r'(?:href|src)="static/', own["index.html"])) == 5
