@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from protocol.units import Instant
 from scheduler_plugin.expander.failures import Failures
@@ -28,17 +28,23 @@ class Rank(NamedTuple):
     value: float
 
 
+LISTED: Final = Rank(False, 0.0)
+
 Judgement = Rank | str
 """An option's rank, or why it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is passed on, and why in one line. ``learnt`` is what the question showed of earlier answers."""
+    """The options that are passed on, and why in one line.
+
+    ``learnt`` is what the question showed of earlier answers; ``unlisted`` are the groups that the price table lacks.
+    """
 
     options: tuple[ScaleUpOption, ...]
     why: str
     learnt: tuple[str, ...] = ()
+    unlisted: tuple[str, ...] = ()
 
 
 def choose(scale_up: ScaleUp, judgements: Mapping[str, Judgement], failures: Failures, now: Instant) -> Verdict:
@@ -48,7 +54,9 @@ def choose(scale_up: ScaleUp, judgements: Mapping[str, Judgement], failures: Fai
     options, why = _best(scale_up.options, judgements, failures, now)
     pods = {pod.key for option in options for pod in option.pods}
     failures.answered([option.group for option in options], pods, now)
-    return Verdict(tuple(options), why, tuple(learnt))
+    ranks = {group: rank for group, rank in judgements.items() if isinstance(rank, Rank)}
+    unlisted = tuple(option.group for option in scale_up.options if ranks.get(option.group, LISTED).is_estimated)
+    return Verdict(tuple(options), why, tuple(learnt), unlisted)
 
 
 def _best(

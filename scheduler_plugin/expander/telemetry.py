@@ -85,6 +85,8 @@ class Telemetry:
             "seconds": round(took, 3),
             "why": verdict.why,
         }
+        if verdict.unlisted:
+            what["not_in_price_table"] = list(verdict.unlisted[:_SHOWN])
         LOG.info("answered", extra=what)
 
     def malformed(self, problem: str) -> None:

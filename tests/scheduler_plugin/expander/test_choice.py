@@ -101,6 +101,7 @@ def test_priced_groups_come_before_estimated_ones() -> None:
     ranks: dict[str, Judgement] = {"a": Rank(False, 9.0), "b": Rank(True, 0.1), "c": Rank(True, 0.2)}
     answers = [choose(offered("a", "b", "c"), ranks, failures, Instant(now)) for now in (0, 60)]
     assert [[option.group for option in answer.options] for answer in answers] == [["a"], ["b"]]
+    assert answers[0].unlisted == ("b", "c")
     assert [answer.why for answer in answers] == [
         "rank 9 is the lowest of 3",
         "rank 0.1 is the lowest of 2 (from the price of its parts: the price table has no price for any of them)",

@@ -185,3 +185,15 @@ def _credentials(trusted: Path, client: tuple[Path, Path] | None) -> grpc.Channe
 async def _call(port: int, trusted: Path, client: tuple[Path, Path] | None = None) -> bytes:
     async with grpc.aio.secure_channel(f"localhost:{port}", _credentials(trusted, client)) as channel:
         return await best_options(channel, asked("ab"))
+
+
+async def test_group_missing_in_price_table_is_named_in_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A misspelt key has no effect but that its group comes last."""
+    caplog.set_level(logging.INFO)
+    ranking = RankingConfig(node_prices={"m-0": 9000.0, "m-typo": 1.0})
+    body = question(
+        [option(name, 1, PODS) for name in "ab"], {"a": machine("m-0", "8", "8Gi"), "b": machine("m-1", "8", "8Gi")}
+    )
+    async with serving(partial(judge, ranking, lambda: 100)) as port, _channel(port) as channel:
+        assert groups_of(await best_options(channel, body)) == ["a"]
+    assert [vars(each).get("not_in_price_table") for each in caplog.records if each.message == "answered"] == [["b"]]
