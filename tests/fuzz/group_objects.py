@@ -8,6 +8,8 @@ from typing import Final
 import yaml
 
 from protocol.kubernetes.objects import Json, child
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS
+from protocol.names import ANNOTATION_ORIGINAL
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import decide
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Seen
@@ -21,6 +23,7 @@ from scheduler_plugin.groups.objects.tortoise.managed_hpa import (
 from scheduler_plugin.groups.objects.tortoise.manifest import parse_tortoise
 from scheduler_plugin.groups.objects.tortoise.tortoise_status import read_memory, read_peaks, write_status
 from scheduler_plugin.groups.objects.vm_group import parse_vm_group
+from scheduler_plugin.groups.policies.originals import put_back
 from tests.scheduler_plugin.groups.core.tortoise.cluster_model import BEGIN, recommendation, workload
 
 EXAMPLES: Final = Path(__file__).parents[1] / "scheduler_plugin/groups/hvpa_examples"
@@ -67,7 +70,11 @@ TORTOISE: Final[Json] = {
     },
 }
 HPA: Final[Json] = {
-    "metadata": {"namespace": "zoo", "name": "a"},
+    "metadata": {
+        "namespace": "zoo",
+        "name": "a",
+        "annotations": {ANNOTATION_ORIGINAL: '{"group":{"kind":"Tortoise","name":"b"},"written":{"minReplicas":3}}'},
+    },
     "spec": {
         "minReplicas": 3,
         "maxReplicas": 20,
@@ -104,8 +111,12 @@ def tortoise(found: Json) -> object:
 
 
 def hpa(found: Json) -> object:
-    """The HPA of a Tortoise, and what would be written."""
-    return write_autoscaler(read_autoscaler(found)), metrics_missing_since(found)
+    """The HPA of a Tortoise, what would be written, and what would be put back."""
+    return (
+        write_autoscaler(read_autoscaler(found)),
+        metrics_missing_since(found),
+        put_back(HORIZONTAL_AUTOSCALERS, found),
+    )
 
 
 def hvpa(found: Json) -> object:

@@ -30,9 +30,16 @@ SCENE = (
 
 def works(scene: Scene, name: str, **replicas: int) -> None:
     """The Tortoise has gathered enough, as if it had begun long ago; ``replicas`` is what it remembers of this day."""
-    scene.until(lambda: scene.status(TORTOISES, name).get("tortoisePhase"), "GatheringData", f"{name} gathers data")
+
+    def is_begun() -> bool:
+        return scene.status(TORTOISES, name).get("tortoisePhase") not in {None, "Initializing"}
+
+    scene.until(is_begun, True, f"{name} gathers data")
     phase = {"phase": "Working", "lastTransitionTime": LONG_AGO}
-    phases = [{"containerName": "app", "resourcePhases": {"cpu": phase, "memory": phase}}]
+    phases = [
+        {"containerName": each["containerName"], "resourcePhases": {"cpu": phase, "memory": phase}}
+        for each in scene.status(TORTOISES, name)["containerResourcePhases"]
+    ]
     slots = {kind: [slot(value)] for kind, value in replicas.items()}
     remembered = {
         "containerResourcePhases": phases,
@@ -60,11 +67,10 @@ def test_an_attached_hpa_is_given_a_metric_for_each_container_which_the_real_con
             (each["type"], each["containerResource"]["container"]) for each in metrics if "containerResource" in each
         ]
 
+    scene.until(lambda: scene.status(TORTOISES, "shop").get("tortoisePhase"), "GatheringData", "data is gathered")
+    assert [each["type"] for each in scene.get(HORIZONTAL_AUTOSCALERS, "shop")["spec"]["metrics"]] == ["Resource"]
+    works(scene, "shop", minReplicas=1, maxReplicas=3)
     scene.until(read, [("ContainerResource", "app"), ("ContainerResource", "side")], "figures of each container")
-    targets = [
-        each["containerResource"]["target"] for each in scene.get(HORIZONTAL_AUTOSCALERS, "shop")["spec"]["metrics"]
-    ]
-    assert targets == [{"type": "Utilization", "averageUtilization": 400}] * 2
     assert scene.condition(HORIZONTAL_AUTOSCALERS, "shop", "ScalingActive")[:2] == ("True", "ValidMetricFound")
     assert scene.get(VERTICAL_AUTOSCALERS, "tortoise-monitor-shop")["spec"]["updatePolicy"] == {"updateMode": "Off"}
 
@@ -104,6 +110,7 @@ def test_an_hpa_that_lacks_a_metric_makes_an_emergency_until_it_has_all_of_them(
 def test_an_external_metric_that_is_excluded_scales_no_more_and_the_others_go_on(scene: Scene) -> None:
     scene.until(lambda: scene.replicas("orders"), 3, "as many replicas as the larger metric asks for")
     scene.apply(tortoise("orders", attached="orders"))
+    works(scene, "orders", minReplicas=1, maxReplicas=4)
     scene.until(lambda: external_metrics_of(scene, "orders"), ["orders"], "the excluded metric is gone")
     scene.until(lambda: scene.replicas("orders"), 2, "as many replicas as the other metric asks for")
     scene.until(
