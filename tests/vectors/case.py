@@ -21,6 +21,7 @@ from tests.vectors.reading import TrackedMapping, tracked
 
 _DOCUMENTATION: Final = {"id", "group", "desc", "source", "note", "semantics", "tolerance"}
 _OF_GROUPS: Final = {"id", "cases", "origin", "rule", "units", "note", "source"}
+_OF_FILES: Final = {"family", "semantics_key"}
 SEMANTICS: Final = frozenset({"both", "seed", "upstream", "recommended"})
 _NAMES: Final = {"in": "input", "expect": "expected"}
 
@@ -75,10 +76,14 @@ def load_cases(path: Path) -> list[Case]:
     document = msgspec.json.decode(path.read_bytes())
     if not isinstance(document, dict):
         raise VectorFileError(f"{path}: expected a JSON object")
+    shape = next((each for each in ("vectors", "groups") if isinstance(document.get(each), list)), "")
+    unused = [key for key in document if key not in {shape, *_OF_FILES} and not key.startswith("_")]
+    if shape and unused:
+        raise VectorFileError(f"{path}: does not use {', '.join(unused)}")
     family = str(document.get("family") or path.stem.split("_vectors")[0])
-    if isinstance(document.get("vectors"), list):
+    if shape == "vectors":
         return [_case(family, str(raw["group"]), str(raw["id"]), raw) for raw in document["vectors"]]
-    if isinstance(document.get("groups"), list):
+    if shape == "groups":
         return [
             _case(
                 family,
@@ -102,8 +107,14 @@ def _case(family: str, group: str, name: str, raw: dict[str, Any]) -> Case:
         family=family,
         group=group,
         id=name,
-        content={_NAMES.get(key, key): value for key, value in raw.items() if key not in _DOCUMENTATION},
+        content={_name(key, raw): value for key, value in raw.items() if key not in _DOCUMENTATION},
         text=str(raw.get("desc", "")),
         tolerance=float(raw.get("tolerance", 1e-6)),
         semantics=str(raw.get("semantics", "both")),
     ).fresh()
+
+
+def _name(key: str, raw: dict[str, Any]) -> str:
+    """The long form of a key, unless the case has that too: then the short one is not used."""
+    name = _NAMES.get(key, key)
+    return key if name in raw else name

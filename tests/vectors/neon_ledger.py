@@ -16,7 +16,7 @@ from scheduler_plugin.ledger import Level, Pressure
 from scheduler_plugin.placement import Room
 from tests.vectors.case import Case
 from tests.vectors.ledger_fixture import LedgerFixture
-from tests.vectors.registry import Answer, Check, Declined, chosen
+from tests.vectors.registry import Answer, Check, Declined, UnusedError, chosen
 
 _COUNTS: Final = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6}
 _REPORTS: Final = re.compile(r"(?P<count>\w+) reports? use (?P<use>\d+)\b.*?\blast permit (?P<last>\d+)")
@@ -142,7 +142,7 @@ def migration_accounting(case: Case) -> object:
     elif case.more["op"] == "delete":
         ledger.ledger.lose_pod("vm")
     else:
-        raise ValueError(f"no operation: {case.more['op']}")
+        raise UnusedError(f"op {case.more['op']!r}")
     sums = {"reserved": ledger.node_reserved, "pressure": ledger.node_pressure, "accounted": ledger.node_migrating}
     return {"node": sums, **found}
 

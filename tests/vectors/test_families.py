@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,17 @@ def test_the_command_prints_counts_and_exits_by_them(tmp_path: Path, capsys: pyt
     ]
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", "not json", '{"vectors": [{}]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{}",
+        "not json",
+        '{"vectors": [{}]}',
+        '{"vectors": [], "defaults": {"cpu": 1}}',
+        '{"vectors": [], "groups": []}',
+    ],
+)
 def test_a_file_that_is_no_vector_file_is_refused_with_status_2(text: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text)
@@ -152,6 +163,11 @@ Mutation = Callable[[dict[str, Any]], str]
 """Changes a case, and returns what its failure says."""
 
 
+@cache
+def declined_of(path: Path) -> set[str]:
+    return {outcome.case.id for outcome in run_files([path]) if outcome.declined}
+
+
 def unknown_input(case: dict[str, Any]) -> str:
     name = next(each for each in ("input", "in") if isinstance(case.get(each), dict))
     case[name] = {**case[name], "phaseOfMoon": 3}
@@ -165,7 +181,13 @@ def unknown_part(case: dict[str, Any]) -> str:
 
 def unknown_kind(case: dict[str, Any]) -> str:
     case["op"] = "teleport"
-    return "op"
+    return "does not use op"
+
+
+def both_spellings(case: dict[str, Any]) -> str:
+    short, long = ("in", "input") if "input" in case else ("expect", "expected")
+    case[short], case[long] = 7, case.get(long, 7)
+    return f"does not use {short}"
 
 
 def missing_expectation(case: dict[str, Any]) -> str:
@@ -195,6 +217,7 @@ def is_object(value: object) -> bool:
         (unknown_input, lambda case: is_object(case.get("input")) or is_object(case.get("in"))),
         (unknown_part, bool),
         (unknown_kind, bool),
+        (both_spellings, lambda case: is_object(case.get("input"))),
         (missing_expectation, lambda case: ("expected" in case or "expect" in case) and "steps" not in case),
         (missing_field, lambda case: is_object(case.get("expected", case.get("expect"))) and "steps" not in case),
         (unknown_field, lambda case: is_object(case.get("expected", case.get("expect")))),
@@ -203,7 +226,7 @@ def is_object(value: object) -> bool:
 def test_mutated_case_fails(family: str, mutation: Mutation, applies: Callable[[Any], bool], tmp_path: Path) -> None:
     """Each case of each file is changed on its own; what was declined before is left out."""
     path = HERE / f"{family}_vectors.json"
-    declined = {outcome.case.id for outcome in run_files([path]) if outcome.declined}
+    declined = declined_of(path)
     document = json.loads(path.read_text())
     groups = document.get("groups", [{"cases": document.get("vectors")}])
     said: dict[str, str] = {}
