@@ -36,7 +36,8 @@ Lock = Mapping[str, Pin]
 
 def read_lock(text: str) -> dict[str, Pin]:
     """The pins of a requirements.txt with hashes. Raises ``LockError`` for an entry without one."""
-    entries = re.split(r"\n(?=[A-Za-z0-9])", text.strip())
+    pinned = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    entries = re.split(r"\n(?=[A-Za-z0-9])", pinned.strip())
     return {pin.name: pin for pin in map(_pin, entries)}
 
 

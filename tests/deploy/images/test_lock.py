@@ -41,6 +41,13 @@ def test_an_entry_keeps_its_version_and_all_of_its_hashes() -> None:
     assert "\n".join(pin.lines for pin in lock.values()) == LOCK_TEXT
 
 
+def test_comments_are_not_part_of_an_entry() -> None:
+    """uv says how the lock was made, and why each entry is in it."""
+    commented = LOCK_TEXT.replace("\nh11", "\n    # via\n    #   ours\nh11")
+    assert commented != LOCK_TEXT
+    assert read_lock(f"# made by uv\n#    uv pip compile\n{commented}\n    # via ours\n") == read_lock(LOCK_TEXT)
+
+
 @pytest.mark.parametrize("text", ["httpx==1.0", "httpx>=1 --hash=sha256:0", "-r other.txt"])
 def test_an_entry_without_version_or_hash_is_refused(text: str) -> None:
     with pytest.raises(LockError, match=re.escape(repr(text))):
