@@ -14,7 +14,18 @@ from rich.table import Table
 
 from scripts.autoscale.outputs import JsonFlag, Report, ReportForm, a_picture, bad_input_said, write_report
 from scripts.autoscale.replay.generate import SHAPES, generate
-from scripts.autoscale.replay.groups.group_command import choose_group_players, show_groups
+from scripts.autoscale.replay.groups.group_command import (
+    BrokenPods,
+    FlappingPods,
+    LagOptions,
+    LargestPod,
+    MetricsAge,
+    Playing,
+    PodRollout,
+    PodStart,
+    choose_group_players,
+    show_groups,
+)
 from scripts.autoscale.replay.groups.group_policies import GROUP_PLAYERS
 from scripts.autoscale.replay.peers import PLAYERS
 from scripts.autoscale.replay.play import Played, as_json, choose_players, play, totals
@@ -63,11 +74,19 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
             "--group", help=f"Play the recordings as the load of a group of replicas, with {', '.join(GROUP_PLAYERS)}."
         ),
     ] = False,
+    pod_start: PodStart = None,
+    metrics_age: MetricsAge = None,
+    rollout: PodRollout = None,
+    largest_pod: LargestPod = None,
+    broken_pods: BrokenPods = None,
+    flapping_pods: FlappingPods = None,
     save: Annotated[Path | None, typer.Option(help="Also write the recordings played into this folder.")] = None,
 ) -> None:
     """Play recorded workloads through scaling policies side by side, and score what each cost and what it missed."""
     form = Report.JSON if as_json_ else output
+    given = LagOptions(pod_start, metrics_age, rollout, largest_pod, broken_pods, flapping_pods)
     with bad_input_said("autoscale replay", ValueError):
+        playing = Playing(speed, given.lags(is_group=group))
         if working_set:
             _print_working_sets(played_scenarios(working_set), form)
             return
@@ -77,7 +96,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
         if save is not None:
             _save(recordings, save)
         if group:
-            show_groups(recordings, groups, speed, plot, form)
+            show_groups(recordings, groups, playing, plot, form)
             return
         played = play(recordings, players, speed)
         if plot is not None:

@@ -130,6 +130,42 @@ def test_a_picture_is_the_same_each_time(tmp_path: Path) -> None:
     assert pictures[0].read_bytes() == pictures[1].read_bytes()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--pod-start", "30", "--metrics-age", "15"),
+        ("--rollout", "on-delete"),
+        ("--rollout", "in-place", "--largest-pod", "0.5"),
+        ("--broken-pods", "1"),
+        ("--flapping-pods", "1"),
+    ],
+)
+def test_lags_of_pods_and_metrics_are_played(tmp_path: Path, options: tuple[str, ...]) -> None:
+    path = tmp_path / "short.csv"
+    path.write_text("seconds,cpu_cores\n" + "".join(f"{at * 60},{1 + at % 3}\n" for at in range(60)))
+    plain = run("--trace", str(path), "--group", "--policy", "hvpa", "--json")
+    status, out, _ = run("--trace", str(path), "--group", "--policy", "hvpa", "--json", *options)
+    assert (status, out != plain[1]) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--pod-start", "30"), "--pod-start: expected --group beside it"),
+        (("--group", "--pod-start", "nan"), "'--pod-start': Input should be less than"),
+        (("--group", "--pod-start", "-1"), "'--pod-start': Input should be greater than or equal to 0"),
+        (("--group", "--metrics-age", "inf"), "'--metrics-age': Input should be less than"),
+        (("--group", "--rollout", "sideways"), "'sideways' is not one of"),
+        (("--group", "--largest-pod", "1"), "--largest-pod: expected --rollout in-place beside it"),
+        (("--group", "--broken-pods", "2"), "'--broken-pods': Input should be less than or equal to 1"),
+        (("--group", "--broken-pods", "1", "--flapping-pods", "1"), "expected at most 1 together, got 2"),
+    ],
+)
+def test_lags_that_mean_nothing_are_refused(options: tuple[str, ...], said: str) -> None:
+    status, _, err = run(*options)
+    assert (status, said in " ".join(err.replace("│", " ").split())) == (2, True)
+
+
 def test_a_policy_for_single_vms_is_refused_for_a_group() -> None:
     status, _, err = run("--group", "--policy", "vpa")
     assert (status, err) == (

@@ -3,19 +3,108 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
+from typing import Annotated, Final
 
 import msgspec
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from scripts.autoscale.outputs import Report, write_report
-from scripts.autoscale.replay.groups.group_model import GroupPlayer
+from scripts.autoscale.replay.groups.group_model import DEFAULT_LAGS, REPLICAS, GroupPlayer
 from scripts.autoscale.replay.groups.group_policies import GROUP_PLAYERS
 from scripts.autoscale.replay.groups.group_score import GroupReplay, GroupScore, group_totals, replay_groups
+from scripts.autoscale.replay.groups.lagging_group import Lags, Rollout
 from scripts.autoscale.replay.recording import Recording
 
+LONGEST: Final = 3600
+DELETES: Final = 60.0
+MOST_FAULTY: Final = REPLICAS.min - 1
+"""One pod of the fewest that there may be always serves."""
+
+PodStart = Annotated[
+    float | None,
+    typer.Option(min=0, max=LONGEST, help="With --group: seconds until a new pod is ready (90).", show_default=False),
+]
+MetricsAge = Annotated[
+    float | None,
+    typer.Option(min=0, max=LONGEST, help="With --group: how many seconds old metrics are (30).", show_default=False),
+]
+PodRollout = Annotated[
+    Rollout | None,
+    typer.Option(
+        help="With --group: how a new size reaches pods (rolling). With on-delete one pod is deleted every minute.",
+        show_default=False,
+    ),
+]
+LargestPod = Annotated[
+    float | None,
+    typer.Option(
+        min=0.001,
+        max=1e6,
+        help="With --group --rollout in-place: vCPUs beyond which a resize is refused.",
+        show_default=False,
+    ),
+]
+BrokenPods = Annotated[
+    int | None,
+    typer.Option(min=0, max=MOST_FAULTY, help="With --group: pods that never become ready (0).", show_default=False),
+]
+FlappingPods = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=MOST_FAULTY,
+        help="With --group: pods that are ready every other 45 s (0).",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LagOptions:
+    """The options that only a group has, as they were given; None: the default."""
+
+    pod_start: float | None = None
+    metrics_age: float | None = None
+    rollout: Rollout | None = None
+    largest_pod: float | None = None
+    broken_pods: int | None = None
+    flapping_pods: int | None = None
+
+    def lags(self, *, is_group: bool) -> Lags:
+        """The lags to play. Raises ``ValueError`` for options that mean nothing, alone or together."""
+        given = [name for name, value in asdict(self).items() if value is not None]
+        if given and not is_group:
+            raise ValueError(f"--{given[0].replace('_', '-')}: expected --group beside it")
+        if self.largest_pod is not None and self.rollout is not Rollout.IN_PLACE:
+            raise ValueError("--largest-pod: expected --rollout in-place beside it")
+        faulty = (self.broken_pods or 0) + (self.flapping_pods or 0)
+        if faulty > MOST_FAULTY:
+            raise ValueError(f"--broken-pods, --flapping-pods: expected at most {MOST_FAULTY} together, got {faulty}")
+        return Lags(
+            start=DEFAULT_LAGS.start if self.pod_start is None else self.pod_start,
+            metrics=DEFAULT_LAGS.metrics if self.metrics_age is None else self.metrics_age,
+            rollout=self.rollout or DEFAULT_LAGS.rollout,
+            deletes=DELETES,
+            largest=inf if self.largest_pod is None else self.largest_pod * 1000,
+            broken=self.broken_pods or 0,
+            flapping=self.flapping_pods or 0,
+        )
+
+
 _COLUMNS = ("cost", "insufficient %", "throttled %", "restarts/h", "replicas/h")
+
+
+@dataclass(frozen=True, slots=True)
+class Playing:
+    """How recordings are played: so many times faster, to pods that lag so far behind."""
+
+    speed: float
+    lags: Lags
 
 
 def choose_group_players(names: Sequence[str]) -> dict[str, GroupPlayer]:
@@ -27,10 +116,15 @@ def choose_group_players(names: Sequence[str]) -> dict[str, GroupPlayer]:
 
 
 def show_groups(
-    recordings: Sequence[Recording], players: Mapping[str, GroupPlayer], speed: float, plot: Path | None, form: Report
+    recordings: Sequence[Recording],
+    players: Mapping[str, GroupPlayer],
+    playing: Playing,
+    plot: Path | None,
+    form: Report,
 ) -> None:
     """Plays the recordings as the load of a group, and prints and draws what became of it."""
-    replays = replay_groups(recordings, players, speed)
+    speed = playing.speed
+    replays = replay_groups(recordings, players, speed, playing.lags)
     if plot is not None:
         from scripts.autoscale.replay.groups.group_plot import draw_groups  # noqa: PLC0415 - it takes a second
 

@@ -51,7 +51,7 @@ class Lags:
     largest: float = inf
     broken: int = 0
     flapping: int = 0
-    flap: float = 30.0
+    flap: float = 45.0
 
 
 @dataclass(slots=True)
