@@ -9,6 +9,7 @@ from protocol.names import LABEL_MACHINE, LABEL_MACHINE_OLD, LABEL_NODE_GROUP
 
 NODE_GROUP_LABELS: Final = (
     LABEL_NODE_GROUP,
+    "agentpool",
     "alpha.eksctl.io/nodegroup-name",
     "cloud.google.com/gke-nodepool",
     "doks.digitalocean.com/node-pool",
@@ -16,6 +17,7 @@ NODE_GROUP_LABELS: Final = (
     "ibm-cloud.kubernetes.io/worker-pool-name",
     "k8s.scaleway.com/pool-name",
     "karpenter.sh/nodepool",
+    "karpenter.sh/provisioner-name",
     "kops.k8s.io/instancegroup",
     "kubernetes.azure.com/agentpool",
     "lke.linode.com/pool-id",
@@ -25,10 +27,12 @@ NODE_GROUP_LABELS: Final = (
 
 SPOT_LABELS: Final[Mapping[str, str]] = {
     "cloud.google.com/gke-preemptible": "true",
+    "cloud.google.com/gke-provisioning": "spot",
     "cloud.google.com/gke-spot": "true",
     "eks.amazonaws.com/capacityType": "spot",
     "karpenter.sh/capacity-type": "spot",
     "kubernetes.azure.com/scalesetpriority": "spot",
+    "node.kubernetes.io/lifecycle": "spot",
 }
 """Labels of nodes that the cloud may take back, with their values in lower case."""
 

@@ -19,6 +19,9 @@ TYPE = {"node.kubernetes.io/instance-type": "m5"}
         ({"eks.amazonaws.com/capacityType": "ON_DEMAND", **TYPE}, ("m5",)),
         ({"eks.amazonaws.com/nodegroup": "web", **TYPE}, ("web", "m5")),
         ({"cloud.google.com/gke-preemptible": "true", **TYPE}, ("m5/spot", "m5")),
+        ({"cloud.google.com/gke-provisioning": "spot", **TYPE}, ("m5/spot", "m5")),
+        ({"cloud.google.com/gke-provisioning": "standard", **TYPE}, ("m5",)),
+        ({"agentpool": "user", "kubernetes.azure.com/agentpool": "user", **TYPE}, ("user", "m5")),
         ({"kubernetes.azure.com/scalesetpriority": "spot"}, ()),
         ({"autoscaling.neon.tech/node-group": "m5", **TYPE}, ("m5",)),
         (
