@@ -28,6 +28,9 @@ TYPOS: dict[str, tuple[dict[str, Any], str]] = {
     "security": ({"podSecurityContext": {"runAsUsr": 1}}, "'runAsUsr' not allowed"),
     "spread": ({"scheduler": {"topologySpreadConstraints": [{"maxSkew": 1}]}}, "missing properties"),
     "amount": ({"scheduler": {"resources": {"limits": {"memory": "1 Gi"}}}}, "/scheduler/resources/limits/memory"),
+    "setting": ({"scheduler": {"settings": {"nodeDefalts": {}}}}, "nodeDefalts"),
+    "setting in a section": ({"agent": {"policy": {"memory": {"targt": 0.5}}}}, "targt"),
+    "injector's setting": ({"injector": {"settings": {"agent": {"schedulerURL": "http://a"}}}}, "schedulerURL"),
     "label": ({"commonLabels": {"team": "a b"}}, "/commonLabels/team"),
     "namespace": ({"agent": {"sidecar": {"namespaces": ["A"]}}}, "/agent/sidecar/namespaces/0"),
     "repository": ({"scheduler": {"image": {"repository": "a:1"}}}, "/scheduler/image/repository"),
@@ -67,7 +70,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "agents alone": (NO_SCHEDULER, "agent.node.enabled is true and scheduler.enabled false"),
     "sidecars alone": ({**NO_SCHEDULER, "agent": SIDECAR}, "agent.sidecar.enabled is true and scheduler.enabled false"),
     "scheduler's settings twice": (
-        {"scheduler": {"settings": {"a": 1}, "existingConfigMap": "mine"}},
+        {"scheduler": {"settings": {"permits": {}}, "existingConfigMap": "mine"}},
         "scheduler.settings and scheduler.existingConfigMap are both set",
     ),
     "policy twice": (
