@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 
+import yaml
+
 from tests import plain_yaml
-from tests.deploy.manifests import POLICIES, ROOT, WITH_CERTIFICATES, Document, documents, name_of
+from tests.deploy.manifests import FILES, POLICIES, ROOT, WITH_CERTIFICATES, Document, documents, name_of
 
 BASE = ROOT / "deploy"
 
@@ -23,6 +27,31 @@ def moved(document: Document, namespace: str) -> Document:
         if "namespace" in each:
             each["namespace"] = namespace
     return found
+
+
+def repeated(node: yaml.Node | None) -> Iterator[str]:
+    """Keys that stand twice in a mapping, which YAML forbids and most readers let pass."""
+    match node:
+        case yaml.MappingNode():
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
+            yield from (f"{key} (line {node.start_mark.line + 1})" for key in set(keys) if keys.count(key) > 1)
+            for _, value in node.value:
+                yield from repeated(value)
+        case yaml.SequenceNode():
+            for each in node.value:
+                yield from repeated(each)
+
+
+def test_no_shipped_file_has_a_key_twice() -> None:
+    """kustomize refuses such a file, and with it all of Flux's or Argo CD's application."""
+    folder = ROOT / "deploy" / "kubernetes" / "chart" / "autoscale"
+    more = [path for name in ("definitions", "monitoring", "settings") for path in (folder / name).rglob("*.yaml")]
+    found = {}
+    for path in {*(ROOT / file for file in (*FILES, *WITH_CERTIFICATES)), folder / "values.yaml", *more}:
+        text = re.sub(r"\{\{.*?\}\}", "x", path.read_text())  # a setting may be a template
+        if keys := [key for node in yaml.compose_all(text, Loader=yaml.CSafeLoader) for key in repeated(node)]:
+            found[path.name] = keys
+    assert found == {}
 
 
 def test_the_base_has_the_fences_that_the_chart_installs_by_default() -> None:
