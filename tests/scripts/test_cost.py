@@ -276,7 +276,7 @@ def test_prices_come_from_a_file_or_the_schedulers_settings(tmp_path: Path, monk
 def test_keys_without_a_node_are_named(cost: Cost, tmp_path: Path) -> None:
     (tmp_path / "prices.yaml").write_text("{nodePrices: {m5: 0.5, m5.typo: 1, spot-pool: 0.1}}")
     asked = ("--prices", str(tmp_path / "prices.yaml"))
-    assert "Keys of the price table that match no node of this time: m5.typo, spot-pool." in cost(*asked)
+    assert "No node of this time was priced by these keys of the price table: m5.typo, spot-pool." in cost(*asked)
     assert json.loads(cost(*asked, "-o", "json"))["unusedPrices"] == ["m5.typo", "spot-pool"]
 
 

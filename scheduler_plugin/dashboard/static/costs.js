@@ -15,7 +15,7 @@ const kept = { by: "namespace", seconds: 86400 };
 export const money = (value) => value === null ? "–" : value.toFixed(Math.abs(value) >= 100 ? 2 : 4);
 const hours = (value) => value === null ? "–" : value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
 const unmatched = (found) => found.unusedPrices.length
-  ? ` ${found.unusedPrices.length} of its keys match no node of this time: ${found.unusedPrices.slice(0, 5).join(", ")}.` : "";
+  ? ` ${found.unusedPrices.length} of its keys priced no node of this time: ${found.unusedPrices.slice(0, 5).join(", ")}.` : "";
 const prices = (found) => `Prices: ${found.prices}, per hour and in its currency.`;
 
 const usePart = (line) => line.use_known_hours > 0 && line.use_known_hours < 0.995 * line.known_hours

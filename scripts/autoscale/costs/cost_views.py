@@ -127,7 +127,7 @@ def _sentences(found: Bill, prices: str) -> Iterator[str]:
     if found.unpriced:
         yield f"At the reference price, because the price table has no key for them: {_some(found.unpriced)}."
     if found.unused:
-        yield f"Keys of the price table that match no node of this time: {_some(found.unused)}."
+        yield f"No node of this time was priced by these keys of the price table: {_some(found.unused)}."
     if total.unknown:
         yield f"{float(total.unknown):.2f} VM-hours are unknown: the VMs were not seen then, and cost nothing here."
     if total.known > total.use_known:
