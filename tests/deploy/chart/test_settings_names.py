@@ -27,7 +27,7 @@ DOCUMENTS: dict[str, type] = {
 }
 
 
-def fields(model: type) -> Iterator[tuple[str, Any]]:
+def fields(model: type[BaseModel | msgspec.Struct]) -> Iterator[tuple[str, Any]]:
     """The fields of a section as files name them, with their types."""
     if issubclass(model, BaseModel):
         for name, found in model.model_fields.items():
@@ -38,7 +38,7 @@ def fields(model: type) -> Iterator[tuple[str, Any]]:
             yield each.encode_name, hints[each.name]
 
 
-def section_in(kind: Any) -> type | None:
+def section_in(kind: Any) -> type[BaseModel | msgspec.Struct] | None:
     """The section that a field is, alone or as one of several types."""
     if get_origin(kind) in (Union, UnionType):
         return next((found for each in get_args(kind) if (found := section_in(each))), None)
