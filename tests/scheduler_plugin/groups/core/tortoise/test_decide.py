@@ -91,7 +91,7 @@ def test_only_ready_replicas_are_learned() -> None:
     assert memory.replicas.most.at(BEGIN) == 8
 
 
-def test_a_target_rises_by_five_once_a_day_and_falls_at_once() -> None:
+def test_target_rises_by_five_once_a_day() -> None:
     memory = replace(at_work(AUTO), replicas=Memory.empty(DAILY).replicas)
     hpa, targets = Autoscaler(3, 12, (TARGET,)), []
     for hour in (0, 1, 24, 48, 72):
