@@ -115,6 +115,16 @@ def offered(cluster: RealKubernetes, node: str) -> str:
     return str(cluster.get("node", node)["status"]["allocatable"].get(DEVICES, "0"))
 
 
+def test_a_policy_guards_the_ports_of_its_pod(vm: RealKubernetes) -> None:
+    """The controller makes it in the VM's namespace; nothing was set for that."""
+
+    def is_there() -> bool:
+        found = vm.get("networkpolicies")["items"]
+        return [each["metadata"]["name"] for each in found] == ["neonvm-runners"]
+
+    eventually(is_there, "the controller has made its NetworkPolicy", 60.0)
+
+
 def test_a_vm_grows(vm: RealKubernetes) -> None:
     want(vm, "2", 4)
     eventually(lambda: has(vm, "2", 4), "it has grown")
