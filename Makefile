@@ -18,9 +18,10 @@ PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/replay/test_wo
 NOT_PURE := $(addprefix --ignore=,$(PURE_TESTS))
 QUICK := not vm and not cluster and not root and not kubernetes and not monitoring and not failovers and not browser and not terminal
 # An installation beside other things: installed, upgraded, attacked, checked. Suites with a target of their own.
-ADOPTION_TESTS := $(addprefix tests/kubernetes/,adoption attacks availability check injector neon page)
+ADOPTION_TESTS := $(addprefix tests/kubernetes/,adoption attacks availability chart check injector neon page)
 # What `.ci/run` plays of all these.
-FIRST_HOUR_TESTS := $(addprefix tests/kubernetes/,attacks failing/test_restored_store.py adoption/test_first_hour.py)
+FIRST_HOUR_TESTS := $(addprefix tests/kubernetes/,attacks chart/test_pipelines.py chart/test_refusals.py failing/test_restored_store.py \
+	adoption/test_first_hour.py)
 # Nothing else may begin or end a cluster meanwhile.
 ALONE_TESTS := tests/kubernetes/alone
 # After those of adoption, one after the other.

@@ -9,7 +9,7 @@ import pytest
 
 from tests import plain_yaml
 from tests.deploy.manifests import ROOT
-from tests.kubernetes.adoption.test_chart import named, objects, workload
+from tests.kubernetes.chart.test_chart import named, objects, workload
 
 pytestmark = pytest.mark.kubernetes
 

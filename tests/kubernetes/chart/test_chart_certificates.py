@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.kubernetes.adoption.test_chart import OF_RUNNERS, objects, workload
+from tests.kubernetes.chart.test_chart import OF_RUNNERS, objects, workload
 
 pytestmark = pytest.mark.kubernetes
 

@@ -10,7 +10,7 @@ import pytest
 
 from scripts.manifests.__main__ import ROOT, helm
 from scripts.manifests.rendering import CHART
-from tests.kubernetes.adoption.test_chart import KUBE_VERSION, SIDECAR, objects, template
+from tests.kubernetes.chart.test_chart import KUBE_VERSION, SIDECAR, objects, template
 
 pytestmark = pytest.mark.kubernetes
 

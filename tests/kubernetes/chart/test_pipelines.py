@@ -12,7 +12,7 @@ import pytest
 from scripts.manifests.__main__ import ROOT, helm
 from scripts.manifests.rendering import CHART
 from tests import plain_yaml
-from tests.kubernetes.adoption.test_chart import ALL, KUBE_VERSION, objects, template, workload
+from tests.kubernetes.chart.test_chart import ALL, KUBE_VERSION, objects, template, workload
 from tests.kubernetes.real_kubernetes import kubectl_program
 
 pytestmark = pytest.mark.kubernetes

@@ -1,0 +1,1 @@
+"""What Helm makes of the chart."""
