@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tarfile
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
@@ -15,6 +16,8 @@ import httpx2 as httpx
 from deploy.images.building.oci_archive import blob_path
 from deploy.images.formats import oci
 from deploy.images.formats.registry_login import Challenge, Login, login_for, read_challenge, token_of
+from deploy.images.proxied import ProxiedTransport
+from protocol.kubernetes.proxies import ProxyError
 from vm_image.recipe import HERE
 from vm_image.store import Report
 
@@ -117,7 +120,8 @@ def push(
     One archive becomes an image, several become an index over images. Raises ``PushError`` and ``LoginError``.
     """
     auth = _Auth(login_for(target.host, _docker_config()), target)
-    with httpx.Client(auth=auth, timeout=_TIMEOUT, transport=transport) as client:
+    transport = transport or ProxiedTransport(os.environ)
+    with _proxies_named(), httpx.Client(auth=auth, timeout=_TIMEOUT, transport=transport) as client:
         pushed = {}
         for architecture, path in sorted(archives.items()):
             with tarfile.open(path) as archive:
@@ -127,6 +131,14 @@ def push(
         if len(pushed) > 1:
             _put_manifest(client, target, target.tag, oci.INDEX, oci.index(pushed))
         return oci.digest_under_tag(pushed)
+
+
+@contextmanager
+def _proxies_named() -> Iterator[None]:
+    try:
+        yield
+    except ProxyError as error:
+        raise PushError(str(error)) from None
 
 
 def _push_one(client: httpx.Client, archive: tarfile.TarFile, target: Target, tag: str) -> oci.Descriptor:

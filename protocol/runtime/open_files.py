@@ -5,6 +5,12 @@ from __future__ import annotations
 import resource
 
 
+def open_files_limit() -> int:
+    """The hard limit of open files of this process; -1 if there is none."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return -1 if hard == resource.RLIM_INFINITY else hard
+
+
 def allow_open_files(wanted: int) -> None:
     """Lets this process, and those that it starts, open ``wanted`` files at a time, or as many as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

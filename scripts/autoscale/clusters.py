@@ -146,7 +146,12 @@ def local_folder(flags: ClusterFlags) -> ClusterFolder | None:
 
     Raises ``CredentialsError`` if the one that is named does not run.
     """
-    folder = ClusterFolder.of(flags.local_name)
+    try:
+        folder = ClusterFolder.of(flags.local_name)
+    except FileNotFoundError:  # no home folder, hence no local cluster
+        if flags.name:
+            raise
+        return None
     if flags.name:
         if not folder.runs():
             remedy = f"autoscale local up --name {folder.name}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Collection, Iterable, Mapping
 from importlib import import_module
 from types import MappingProxyType
@@ -18,7 +19,9 @@ from typer.main import get_command
 from protocol import VERSION
 from scripts.autoscale.clusters import KUBECTLS
 from scripts.autoscale.replay.many_values import ManyValues
-from scripts.autoscale.running import INTERRUPTED
+from scripts.autoscale.running import CRASHED, INTERRUPTED, reason_of
+from scripts.autoscale.terminal.streams import prepare_streams
+from scripts.autoscale.terminal.visible import visible_lines
 
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -134,9 +137,22 @@ def _completed() -> list[str]:
 
 def _run(made: typer.Typer, **more: object) -> None:
     try:
+        prepare_streams(os.environ, sys.stdout, sys.stderr)
         made(**more)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 - whatever it is, its status must not look like an answer
+        sys.exit(_failed(error))
+
+
+def _failed(error: Exception) -> int:
+    """Prints why a command failed, and returns its exit status."""
+    if reason := reason_of(error):
+        print(f"autoscale: {visible_lines(reason)}", file=sys.stderr)
+        return 2 if sys.argv[1:2] == ["check"] else 1  # 1 of check means warnings
+    traceback.print_exception(error)
+    print(f"autoscale {VERSION}: internal error; please report it with the lines above", file=sys.stderr)
+    return CRASHED
 
 
 if __name__ == "__main__":

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Final
 
 import typer
 
 from deploy.kube.client import ApiError, ApiUnavailableError
 from deploy.local.cluster.control import NoAnswerError
+from deploy.local.cluster.folder import clusters_root
 from deploy.local.cluster.spec import SpecError
+from protocol.kubernetes.proxies import ProxyError
 from protocol.runtime.credentials import CredentialsError
 from scripts.autoscale.demonstration.pgbench import PgbenchError
 from scripts.autoscale.site import SiteError
@@ -20,19 +24,62 @@ from scripts.autoscale.terminal.visible import visible_lines
 
 _BY_SIGNAL: Final = 128
 INTERRUPTED: Final = _BY_SIGNAL + signal.SIGINT
-_SAID: Final = (CredentialsError, ApiError, ApiUnavailableError, NoAnswerError, SiteError, SpecError, PgbenchError)
+CRASHED: Final = 70
+"""The exit status of a command that failed for no reason that it knows (``EX_SOFTWARE``). Nothing else ends with it."""
+
+_SAID: Final = (
+    *(CredentialsError, ApiError, ApiUnavailableError, NoAnswerError, SiteError, SpecError, PgbenchError),
+    ProxyError,
+)
 """Errors that are printed without a traceback."""
+_OF_THE_MACHINE: Final = {
+    errno.EACCES: "",
+    errno.EDQUOT: "",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "",
+    errno.ENOENT: "",
+    errno.ENOSPC: "",
+    errno.ENOTDIR: "",
+    errno.EPERM: "",
+    errno.EROFS: "",
+}
+"""Errors of the operating system that a person can mend, and how."""
 
 
-def run(job: Coroutine[object, object, int]) -> None:
+def reason_of(error: BaseException) -> str:
+    """Why a command failed, in one line for people; empty if the error is the command's own."""
+    cause = _innermost(error)
+    if isinstance(cause, _SAID):
+        return str(cause)
+    if not isinstance(cause, OSError) or cause.errno not in _OF_THE_MACHINE:
+        return ""
+    where, remedy = cause.filename, _OF_THE_MACHINE[cause.errno]
+    if isinstance(where, str | os.PathLike) and _is_below(Path(where), state_folder()):
+        remedy = remedy or "set AUTOSCALE_HOME to a folder that you may write"
+    return f"{f'{where}: ' if where else ''}{cause.strerror}{remedy and '; '}{remedy}"
+
+
+def state_folder() -> Path | None:
+    """The folder of local clusters; None if there is no home folder."""
+    try:
+        return clusters_root()
+    except OSError:
+        return None
+
+
+def _is_below(path: Path, folder: Path | None) -> bool:
+    return folder is not None and (path == folder or folder in path.parents or path in folder.parents)
+
+
+def run(job: Coroutine[object, object, int], *, failed: int = 1) -> None:
     """Runs ``job`` and exits with its result, or with 128 and the number of the signal that ended it (130: Ctrl-C).
 
-    Call it on the main thread.
+    ``failed`` is the status if it could not be done. Call it on the main thread.
     """
-    raise typer.Exit(asyncio.run(_guarded(job)))
+    raise typer.Exit(asyncio.run(_guarded(job, failed)))
 
 
-async def _guarded(job: Coroutine[object, object, int]) -> int:
+async def _guarded(job: Coroutine[object, object, int], failed: int) -> int:
     task: asyncio.Future[int] = asyncio.ensure_future(job)
     ended_by = 0
 
@@ -48,12 +95,11 @@ async def _guarded(job: Coroutine[object, object, int]) -> int:
         loop.add_signal_handler(number, interrupt, number)
     try:
         return await task
-    except (*_SAID, ExceptionGroup) as error:
-        cause = _innermost(error)
-        if not isinstance(cause, _SAID):
+    except Exception as error:
+        if not (reason := reason_of(error)):
             raise
-        typer.echo(f"autoscale: {visible_lines(str(cause))}", err=True)
-        return 1
+        typer.echo(f"autoscale: {visible_lines(reason)}", err=True)
+        return failed
     except asyncio.CancelledError:
         if not ended_by:
             raise

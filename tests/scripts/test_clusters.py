@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from scripts.autoscale.cluster_flags import complete_context
 from scripts.autoscale.clusters import KUBECTLS, Cluster, ClusterFlags, find_cluster
 from scripts.autoscale.terminal import completion
 
+LOCAL, OTHER = f"local-{os.getpid()}", f"other-{os.getpid()}"
+
 
 @pytest.fixture(autouse=True)
 def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,6 +34,7 @@ def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOSCALE_HOME", str(tmp_path / "clusters"))
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setattr(clusters, "USUAL", tmp_path / "usual")
+    monkeypatch.setattr(clusters, "LOCAL", LOCAL)  # the machine has one lock for each name
 
 
 def written(path: Path, server: str = "http://127.0.0.1:1", namespace: str = "", name: str = "x") -> Path:
@@ -113,17 +117,17 @@ def test_no_home_folder_is_no_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_named_local_cluster_must_run(tmp_path: Path) -> None:
     """It used to be kubectl's cluster then."""
     written(tmp_path / "usual")
-    with pytest.raises(CredentialsError, match=r"'other' does not run: autoscale local up --name other"):
-        find_cluster(ClusterFlags("other"))
-    with running("other", "http://127.0.0.1:5") as folder:
-        assert find_cluster(ClusterFlags("other")).folder == folder
-        assert find_cluster(ClusterFlags("other", KUBECTLS)).folder == folder
+    with pytest.raises(CredentialsError, match=f"'{OTHER}' does not run: autoscale local up --name {OTHER}"):
+        find_cluster(ClusterFlags(OTHER))
+    with running(OTHER, "http://127.0.0.1:5") as folder:
+        assert find_cluster(ClusterFlags(OTHER)).folder == folder
+        assert find_cluster(ClusterFlags(OTHER, KUBECTLS)).folder == folder
 
 
 def test_running_local_cluster_goes_before_kubectls(tmp_path: Path) -> None:
     written(tmp_path / "usual")
-    with running("local", "http://127.0.0.1:5") as folder:
-        assert find_cluster(ClusterFlags()).title == "local cluster 'local'"
+    with running(LOCAL, "http://127.0.0.1:5") as folder:
+        assert find_cluster(ClusterFlags()).title == f"local cluster {LOCAL!r}"
         assert find_cluster(ClusterFlags()).folder == folder
         for flags in (ClusterFlags(kubeconfig=KUBECTLS), ClusterFlags(context="x")):
             assert find_cluster(flags).kubeconfigs == (tmp_path / "usual",)
@@ -131,7 +135,7 @@ def test_running_local_cluster_goes_before_kubectls(tmp_path: Path) -> None:
 
 def test_kubeconfig_of_any_local_cluster_is_recognized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own file, a copy, or merged with others; the default local cluster runs beside it."""
-    with running("other", "http://127.0.0.1:5") as other, running("local", "http://127.0.0.1:6"):
+    with running(OTHER, "http://127.0.0.1:5") as other, running(LOCAL, "http://127.0.0.1:6"):
         copy = tmp_path / "copy"
         copy.write_text(other.kubeconfig.read_text())
         written(tmp_path / "away", "https://away", name="away")

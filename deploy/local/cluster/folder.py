@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from errno import ENOENT
 from pathlib import Path
 
 import msgspec
@@ -22,9 +23,16 @@ from deploy.local.private_file import write_private
 
 
 def clusters_root() -> Path:
-    """Where clusters are kept: ``$AUTOSCALE_HOME``, else ``~/.local/state/autoscale``."""
-    chosen = os.environ.get("AUTOSCALE_HOME")
-    return Path(chosen) if chosen else Path.home() / ".local" / "state" / "autoscale"
+    """The folder of clusters: ``$AUTOSCALE_HOME``, else ``~/.local/state/autoscale``.
+
+    Raises ``FileNotFoundError`` if there is no home folder either.
+    """
+    if chosen := os.environ.get("AUTOSCALE_HOME"):
+        return Path(chosen)
+    try:
+        return Path.home() / ".local" / "state" / "autoscale"
+    except RuntimeError:
+        raise FileNotFoundError(ENOENT, "there is no home folder: set AUTOSCALE_HOME, or HOME") from None
 
 
 @dataclass(frozen=True, slots=True)

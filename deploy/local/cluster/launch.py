@@ -34,11 +34,14 @@ from deploy.neonvm.network.hub import HubNetwork
 from deploy.neonvm.network.namespaces import NamespaceNetwork
 from deploy.neonvm.qemu.qemu_process import Qemu
 from protocol.runtime.clock import Clock
+from protocol.runtime.open_files import open_files_limit
 from protocol.units import Instant, Seconds
 
 _PATIENCE: Final = Seconds(30.0)
 _LAST_PATIENCE: Final = Seconds(5.0)
 _PAUSE: Final = Seconds(0.05)
+LEAST_OPEN_FILES: Final = 1024
+"""A small cluster's process has some hundred; with fewer it would retry, and log, without end."""
 
 
 class LaunchedCluster:
@@ -99,6 +102,9 @@ async def launch(folder: ClusterFolder, spec: ClusterSpec, *, attached: bool, an
     if folder.runs():
         raise AlreadyRunsError(folder.name)
     spec.check()
+    if 0 <= (hard := open_files_limit()) < LEAST_OPEN_FILES:
+        remedy = f"raise the hard limit (ulimit -Hn {LEAST_OPEN_FILES}, as root)"
+        raise SpecError(f"a local cluster needs {LEAST_OPEN_FILES} open files, and may have {hard}: {remedy}")
     if spec.kubernetes and (lacks := missing(await survey(folder.root.parent), len(spec.node_specs))):
         raise SpecError(f"a real Kubernetes cannot run here: {'; '.join(lacks)}")
     with folder.locked() as lock:

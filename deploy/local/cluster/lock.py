@@ -92,13 +92,13 @@ def owner_of(folder: Path) -> int | None:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process holds the lock of ``folder``."""
+    """Return True if a process holds the lock of ``folder``. Raises ``OSError`` if it may not be looked at."""
     try:
         with (folder / "lock").open("rb") as probe:
             fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
-    except OSError:
+    except BlockingIOError:
         return True
     return False
 

@@ -78,7 +78,9 @@ async def _run(options: argparse.Namespace) -> None:
         to_runners = RunnerTransport(connections)
         async with (
             ApiClient(fenced) as client,
-            httpx.AsyncClient(transport=to_runners, timeout=RUNNER_TIMEOUT, cookies=_no_cookies()) as runners,
+            httpx.AsyncClient(
+                transport=to_runners, trust_env=False, timeout=RUNNER_TIMEOUT, cookies=_no_cookies()
+            ) as runners,
         ):
             form, addresses = _form(options), AddressRange.parse(options.addresses)
             service = Service(

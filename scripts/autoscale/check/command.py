@@ -62,12 +62,15 @@ def check(
 ) -> None:
     """Check the installation of a cluster, and say what to do about each thing that is wrong.
 
-    Exits 0 where all is in order, 1 where something should be looked at, 2 where a check has failed.
+    Exits 0 if all is in order, 1 if something should be looked at, 2 if a check has failed or nothing can be looked at.
     """
     cluster = find_cluster(flags)
     if cluster.is_embedded:
         raise typer.BadParameter(f"{cluster.title} was not started with --kubernetes; try autoscale top")
-    run(_check(cluster, namespace, before=before, output=output, wait=parse_duration(wait)))
+    run(
+        _check(cluster, namespace, before=before, output=output, wait=parse_duration(wait)),
+        failed=EXIT_CODES[Level.FAILURE],
+    )
 
 
 async def _check(cluster: Cluster, namespace: str, *, before: bool, output: Output, wait: Seconds) -> int:

@@ -85,10 +85,10 @@ def a_url(given: str) -> str:
 
 @asynccontextmanager
 async def opened_history(path: Path, prometheus: str = "") -> AsyncIterator[History]:
-    """What answers: the Prometheus at that address where one is given, else the file."""
+    """What answers: the Prometheus at that address if one is given, else the file. Raises ``ProxyError``."""
     if not prometheus:
         yield SqliteHistory(path)
         return
-    proxy = proxy_for(prometheus, os.environ) or None
-    async with httpx.AsyncClient(base_url=prometheus, timeout=_PATIENCE, proxy=proxy, trust_env=False) as http:
+    proxied = httpx.AsyncHTTPTransport(proxy=proxy_for(prometheus, os.environ) or None)
+    async with httpx.AsyncClient(base_url=prometheus, timeout=_PATIENCE, transport=proxied) as http:
         yield PrometheusHistory(http)

@@ -94,7 +94,7 @@ class Plane:
             (*command, f"--config={MANIFEST}", *listens, f"--listen-metrics={_METRICS}"),
             self.folder / "logs" / "service.log",
         )
-        async with started(program, "service") as running, httpx.AsyncClient() as client:
+        async with started(program, "service") as running, httpx.AsyncClient(trust_env=False) as client:
 
             async def is_ready() -> bool:
                 return (await client.get(f"http://{_METRICS}/readyz")).is_success

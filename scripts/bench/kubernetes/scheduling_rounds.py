@@ -120,7 +120,12 @@ class Rounds:
         query = {"watch": "1", "fieldSelector": "spec.nodeName!="}
         headers = {"Authorization": f"Bearer {self._bulk.token}"}
         headers["Accept"] = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-        options: dict[str, Any] = {"base_url": INSIDE, "verify": self._bulk.tls, "timeout": float(_MOST)}
+        options: dict[str, Any] = {
+            "base_url": INSIDE,
+            "verify": self._bulk.tls,
+            "timeout": float(_MOST),
+            "trust_env": False,
+        }
         async with httpx.AsyncClient(headers=headers, **options) as client:
             while True:
                 splitter, count = LineSplitter(), 0

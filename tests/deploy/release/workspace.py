@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from deploy.images.inputs.checkout import HERE
@@ -66,7 +67,8 @@ def workspace(root: Path) -> Workspace:
     (root / "home").mkdir(parents=True)
     (root / "scripts").mkdir()
     (root / "scripts" / "release.sh").symlink_to(HERE / "scripts" / "release.sh")
-    parts = {"log": root / "asked", "images": root / "made-up", "python": sys.executable}
-    made.program(".venv/bin/autoscale", _AUTOSCALE.format(**parts))
-    made.program(".venv/bin/python", f'PYTHONPATH={HERE} exec {sys.executable} "$@"')
+    parts = {"log": root / "asked", "images": root / "made-up", "python": sys.executable, "here": HERE}
+    quoted = {name: quote(str(part)) for name, part in parts.items()}
+    made.program(".venv/bin/autoscale", _AUTOSCALE.format(**quoted))
+    made.program(".venv/bin/python", 'PYTHONPATH={here} exec {python} "$@"'.format(**quoted))
     return made

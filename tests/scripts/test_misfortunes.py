@@ -1,0 +1,172 @@
+"""Commands on machines that are not as they should be: one line says why, and the exit status means one thing."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2 as httpx
+import pytest
+
+from deploy.images.proxied import ProxiedTransport
+from deploy.images.push import PushError, Target, push
+from deploy.local.cluster import launch as launch_module
+from deploy.local.cluster.folder import ClusterFolder, clusters_root
+from deploy.local.cluster.spec import ClusterSpec, SpecError
+from protocol.kubernetes.proxies import ProxyError
+from scripts.autoscale import main as program
+from scripts.autoscale.history.finding import opened_history
+from scripts.autoscale.running import CRASHED, reason_of
+from scripts.autoscale.terminal.streams import prepare_streams
+from tests.deploy.images.test_push import archive
+from tests.scripts.test_clusters import written
+
+ROOT = Path(__file__).parents[2]
+
+
+def ran(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """A command in a process of its own, with a cluster whose API server does not answer."""
+    path = written(folder / "config", "https://127.0.0.1:1")
+    env = {**os.environ, "AUTOSCALE_HOME": str(folder / "home"), "KUBECONFIG": str(path), **environment}
+    command = [sys.executable, "-m", "scripts.autoscale.main", *arguments]
+    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_check_prints_in_any_encoding(encoding: str, tmp_path: Path) -> None:
+    """It ended with a UnicodeEncodeError and status 1, which means warnings."""
+    done = ran(tmp_path, "check", PYTHONIOENCODING=encoding)
+    assert (done.returncode, done.stderr) == (2, b"")
+    assert {"-> ", "x " if encoding == "ascii" else "× "} <= {
+        sign for sign in ("-> ", "x ", "× ") if sign in done.stdout.decode(encoding)
+    }
+
+
+@pytest.mark.parametrize("columns", ["0", "-1", "wide"])
+def test_width_that_cannot_be_is_forgotten(columns: str, tmp_path: Path) -> None:
+    done = ran(tmp_path, "local", "down", "--name", f"no-{os.getpid()}", COLUMNS=columns, LINES=columns)
+    assert b"There is no cluster" in done.stdout
+
+
+def test_home_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    home = str(tmp_path / "file" / "state")
+    arguments = ("local", "up", "--guests", "simulated", "--name", f"no-{os.getpid()}")
+    done = ran(tmp_path, *arguments, AUTOSCALE_HOME=home)
+    assert done.returncode == 1
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith(f"autoscale: {home}")
+    assert line.endswith(": Not a directory; set AUTOSCALE_HOME to a folder that you may write")
+
+
+def test_proxy_for_everything_is_not_read(tmp_path: Path) -> None:
+    """As kubectl; httpx demands another package for it, with a traceback."""
+    done = ran(tmp_path, "top", "--once", ALL_PROXY="socks5://127.0.0.1:1", all_proxy="socks5://127.0.0.1:1")
+    (line,) = done.stderr.decode().splitlines()
+    assert (done.returncode, "Connect" in line, "proxy" in line.lower()) == (1, True, False)
+
+
+def test_crash_has_a_status_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def app(*_: object, **__: object) -> object:
+        return lambda **_: 1 // 0
+
+    monkeypatch.setattr(program, "app", app)
+    monkeypatch.setattr(sys, "argv", ["autoscale", "check"])
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    said = capsys.readouterr().err
+    assert (ended.value.code, "ZeroDivisionError" in said) == (CRASHED, True)
+    assert said.endswith("internal error; please report it with the lines above\n")
+
+
+@pytest.mark.parametrize(("command", "status"), [("check", 2), ("top", 1)])
+def test_misfortune_outside_of_a_command_is_one_line(
+    command: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def app(*_: object, **__: object) -> object:
+        def fails(**_: object) -> None:
+            raise ExceptionGroup("x", [OSError(errno.ENOSPC, "No space left on device", "/var")])
+
+        return fails
+
+    monkeypatch.setattr(program, "app", app)
+    monkeypatch.setattr(sys, "argv", ["autoscale", command])
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    assert (ended.value.code, capsys.readouterr().err) == (status, "autoscale: /var: No space left on device\n")
+
+
+def test_errors_of_the_machine_are_told_from_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOSCALE_HOME", "/state")
+    remedy = "set AUTOSCALE_HOME to a folder that you may write"
+    full = OSError(errno.EMFILE, "Too many open files")
+    assert reason_of(full) == "Too many open files; raise the limit of open files (ulimit -n)"
+    assert reason_of(OSError(errno.EROFS, "Read-only", "/state/a")) == f"/state/a: Read-only; {remedy}"
+    assert reason_of(OSError(errno.EACCES, "No", "/etc/x")) == "/etc/x: No"
+    assert [reason_of(each) for each in (OSError("odd"), OSError(errno.EBADF, "x"), ValueError("x"))] == ["", "", ""]
+
+
+def test_without_a_home_folder_a_variable_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError
+
+    monkeypatch.delenv("AUTOSCALE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(FileNotFoundError) as missing:
+        clusters_root()
+    assert reason_of(missing.value) == "there is no home folder: set AUTOSCALE_HOME, or HOME"
+
+
+async def test_local_cluster_is_refused_with_few_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a hard limit of 256 it was up, and wrote 25 MB of log in 15 s."""
+    monkeypatch.setattr(launch_module, "open_files_limit", lambda: 256)
+    folder = ClusterFolder(f"few-{os.getpid()}", tmp_path / "few")
+    with pytest.raises(SpecError, match=r"needs 1024 open files, and may have 256: raise the hard limit"):
+        await launch_module.launch(folder, ClusterSpec(guests="simulated"), attached=True)
+    assert not folder.root.exists()
+
+
+def test_signs_are_spelt_where_an_encoding_lacks_them() -> None:
+    kept = io.BytesIO()
+    stream = io.TextIOWrapper(kept, encoding="ascii", write_through=True)
+    environment = {"COLUMNS": "80", "LINES": "0"}
+    prepare_streams(environment, stream, io.StringIO())
+    stream.write("✓ node-1 ⇢ node-2 … 漢")
+    assert (kept.getvalue(), environment) == (b"+ node-1 -> node-2 ... ?", {"COLUMNS": "80"})
+    with pytest.raises(UnicodeDecodeError):
+        b"\xff".decode("ascii", "autoscale-signs")
+
+
+# One rule for proxies ----------------------------------------------------------------------------------------------
+
+
+def test_pushes_obey_the_rule_of_proxies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
+    transport = ProxiedTransport(os.environ)
+    with httpx.Client(transport=transport) as client, pytest.raises(httpx.ConnectError):
+        client.get("http://127.0.0.1:1/v2/")
+    with httpx.Client(transport=ProxiedTransport({"HTTP_PROXY": "http://127.0.0.1:1"})) as client:
+        with pytest.raises(httpx.ConnectError):
+            client.get("http://registry.invalid/v2/")
+        with pytest.raises(httpx.ConnectError):
+            client.get("http://127.0.0.1:2/v2/")
+    monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1")
+    with pytest.raises(PushError, match="HTTPS_PROXY: SOCKS proxies are not supported"):
+        push({"amd64": archive(tmp_path)}, Target("registry.invalid", "agent", "1"), lambda _: None)
+    with pytest.raises(ProxyError, match="HTTPS_PROXY: SOCKS"):
+        transport.handle_request(httpx.Request("GET", "https://registry.invalid"))
+
+
+async def test_prometheus_obeys_the_rule_of_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
+    async with opened_history(Path("none"), "https://prometheus.invalid"):
+        """It opens."""
+    monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1")
+    with pytest.raises(ProxyError) as refused:
+        async with opened_history(Path("none"), "https://prometheus.invalid"):
+            """It does not."""
+    assert reason_of(refused.value).startswith("HTTPS_PROXY: SOCKS proxies are not supported")
