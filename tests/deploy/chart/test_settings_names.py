@@ -18,7 +18,8 @@ from scheduler_plugin.injector.settings import InjectorSettings
 from scheduler_plugin.settings import document as scheduler_settings
 from tests.deploy.chart.test_values import SCHEMA
 
-DOCUMENTS: dict[str, type] = {
+Model = type[BaseModel] | type[msgspec.Struct]
+DOCUMENTS: dict[str, Model] = {
     "scheduler.settings": scheduler_settings._Settings,
     "agent.policy": agent_policy._Document,
     "groups.settings": GroupsSettings,
@@ -46,7 +47,7 @@ def section_in(kind: Any) -> type[BaseModel | msgspec.Struct] | None:
     return kind if is_section and kind.__module__ != Bytes.__module__ else None  # amounts are texts in files
 
 
-def names_of(model: type) -> dict[str, Any]:
+def names_of(model: Model) -> dict[str, Any]:
     """What the schema says of the names in a section, and of sections in it. Texts stand for some sections as well."""
     known = dict(fields(model))
     within = {name: names_of(section) for name, kind in known.items() if (section := section_in(kind)) is not None}
