@@ -24,6 +24,8 @@ async def calm(story: Story) -> None:
     for machine in story.fleet.machines.values():
         story.bound(machine, None)
         story.resize(machine, machine.own)
+        if story.fleet.node(machine) is not None:
+            story.report_of(machine)
         for agent in machine.agents:
             agent.blind_until = agent.quiet_until = AWAY
     for _ in range(ROUNDS):

@@ -155,7 +155,14 @@ class Fleet:
 
     def has(self, machine: Machine) -> Resources:
         """What the VM has or may come to have: to grant that is to grant nothing more."""
-        return self.may_use(machine).at_least(self.use(machine)) if machine.name in self.machines else ZERO
+        if machine.name not in self.machines:
+            return ZERO
+        return Resources.most((self.may_use(machine), self.use(machine), self.reported(machine)))
+
+    def reported(self, machine: Machine) -> Resources:
+        """What the controller has said that the guest has."""
+        status = self.object_of(machine)["status"]
+        return Resources.parse(status.get("cpus", 0), status.get("memorySize", 0))
 
     def on(self, node: str) -> Iterator[Machine]:
         return (each for each in self.machines.values() if self.node(each) == node)

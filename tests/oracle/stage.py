@@ -99,7 +99,7 @@ class Stage:
         """The VM gets a pod with a sidecar of its own, or is served by the agents of nodes alone."""
         self.made += 1
         machine.pod = f"{machine.name}-pod-{self.made}"
-        obj["status"]["podName"] = machine.pod
+        obj["status"] = {"podName": machine.pod, "phase": "Running"}
         self.api.put(VMS, obj)
         pod = vm_pod(machine.name, uid=f"uid-{machine.pod}", vm_uid=machine.uid)
         pod["metadata"]["name"] = machine.pod
@@ -193,6 +193,17 @@ class Stage:
         obj["spec"]["guest"]["memorySlots"]["use"] = int(size.mem.as_gib)
         if self.api.webhook is not None:
             self.api.webhook(obj)
+        self.api.put(VMS, obj)
+
+    def report(self) -> None:
+        """The controller says what a guest has: what its object asks for."""
+        machine = self.any_machine()
+        if machine is not None and self.fleet.node(machine) is not None:
+            self.report_of(machine)
+
+    def report_of(self, machine: Machine) -> None:
+        obj, use = self._copied(machine), self.fleet.use(machine)
+        obj["status"] |= {"cpus": use.cpu.quantity(), "memorySize": use.mem.quantity()}
         self.api.put(VMS, obj)
 
     def size(self) -> Resources:

@@ -39,6 +39,7 @@ class Story(Migrations, Agents, Outsiders):
             (self.patch, 18),
             (self.land_patch, 8),
             (self.land_write, 4),
+            (self.report, 8),
             (self.restart_agent, 0.7),
             (self.hide_agent, 1.2),
             (self.delete, 0.8),
