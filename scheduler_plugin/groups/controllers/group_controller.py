@@ -14,6 +14,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
@@ -34,9 +35,18 @@ from scheduler_plugin.groups.policies import originals
 from scheduler_plugin.groups.policies.companions import hpa_write, released
 from scheduler_plugin.groups.policies.facts import Facts
 from scheduler_plugin.groups.policies.judgement import Judgement, judge
-from scheduler_plugin.groups.policies.notices import pods_refused, refused, scaled, stopped, was_refused, without_intent
+from scheduler_plugin.groups.policies.notices import (
+    contested,
+    pods_refused,
+    refused,
+    scaled,
+    stopped,
+    was_refused,
+    without_intent,
+)
 from scheduler_plugin.groups.policies.policy import GroupPolicy
 
+LOG: Final = logging.getLogger(__name__)
 REMEMBERED: Final = 10_000
 """Of so many objects it is remembered that a write changes nothing."""
 
@@ -80,12 +90,22 @@ class GroupController(QueuedController):
             self._queue.add(name)
 
     async def _put_back(self, name: ObjectName, group: JsonObject | None) -> None:
-        """Makes what the group changed and refers to no more what it was before."""
+        """Makes what the group changed and refers to no more what it was before.
+
+        A refusal is raised only for a group that is gone: one that is there goes on.
+        """
         arrangement = None if group is None else self._surroundings.arrangement(self.policy, group)
         for resource, found in self._surroundings.held_by(self.kind.kind, name):
             write = originals.put_back(resource, found) if released(resource, found, group, arrangement) else None
-            if write is not None:
+            if write is None:
+                continue
+            try:
                 await self._do(write)
+            except ApiRefusedError as error:
+                if group is None or error.kind in PASSING:
+                    raise
+                said = {"object": str(write.name), "why": str(error)}
+                LOG.warning("an HPA or a VPA of others could not be put back", extra=said)
 
     async def _bring(self, group: JsonObject) -> Judgement:
         facts = await self._fights.noticed(self._surroundings.facts(self.policy, group))
@@ -101,6 +121,8 @@ class GroupController(QueuedController):
         group = await self._write_status(facts.group, found.status)
         if found.problem is not None:
             await self._tell_stopped(facts, found)
+        elif (event := contested(self.kind, facts.group, found.status)) is not None:
+            await self._context.writer.tell(event)
         if found.intent is not None and facts.target is not None and facts.arrangement is not None:
             reference = facts.arrangement.target
             if (on_hpa := hpa_write(facts, found.intent.hpa)) is not None:

@@ -69,8 +69,7 @@ def running_containers(pods: Iterable[JsonObject]) -> tuple[Container, ...]:
     for pod in pods:
         if is_leaving(pod) or is_over(pod):
             continue
-        for each in items(pod, "spec", "containers"):
-            container = read_container(each, "spec.containers")
+        for container in _containers(pod):
             known = found.get(container.name, Container(container.name))
             found[container.name] = Container(
                 container.name,
@@ -78,6 +77,14 @@ def running_containers(pods: Iterable[JsonObject]) -> tuple[Container, ...]:
                 _largest(known.limits, container.limits),
             )
     return tuple(found[name] for name in sorted(found))
+
+
+def _containers(pod: JsonObject) -> list[Container]:
+    """A pod's containers; none of one that cannot be read."""
+    try:
+        return [read_container(each, "spec.containers") for each in items(pod, "spec", "containers")]
+    except ValueError:
+        return []
 
 
 def _largest(one: ResourceList, other: ResourceList) -> ResourceList:

@@ -15,7 +15,7 @@ from protocol.kubernetes.timestamps import timestamp
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
 from scheduler_plugin.groups.objects.group_status import ABLE
 from scheduler_plugin.groups.objects.intents import Intent, write_intent
-from scheduler_plugin.groups.policies.group_status import RESIZABLE, SIZED, WRITABLE
+from scheduler_plugin.groups.policies.group_status import CONTESTED, RESIZABLE, SIZED, WRITABLE
 from scheduler_plugin.groups.policies.judgement import Judgement
 
 _LONGEST: Final = 200  # of an object's name, in the name of an event: both have at most 253 characters
@@ -37,6 +37,15 @@ def stopped(kind: Resource, group: JsonObject, found: Judgement) -> EventRecord 
     ):
         return None
     return EventRecord(_about(kind, group), problem.reason, problem.message)
+
+
+def contested(kind: Resource, group: JsonObject, status: JsonObject) -> EventRecord | None:
+    """That another keeps overwriting what the group writes; None unless that is news in ``status``."""
+    before, after = (
+        next((text(each, "message") for each in items(about, "conditions") if text(each, "type") == CONTESTED), "")
+        for about in (child(group, "status"), status)
+    )
+    return EventRecord(_about(kind, group), CONTESTED, after) if after and not before else None
 
 
 def stopped_because(group: JsonObject) -> str:

@@ -88,6 +88,7 @@ def test_what_a_template_leaves_out_comes_from_pods_that_run() -> None:
     pods = [
         sized(requests={"cpu": "100m"}, limits={"cpu": "500m"}),
         sized(requests={"cpu": "200m", "memory": "1Gi"}),
+        sized(requests={"cpu": "many"}),
         {**sized(requests={"cpu": "9"}), "status": {"phase": "Failed"}},
         {**sized(requests={"cpu": "9"}), "metadata": {"deletionTimestamp": NOON}},
     ]

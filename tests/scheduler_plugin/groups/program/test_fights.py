@@ -19,6 +19,7 @@ from protocol.kubernetes.resources import (
     VERTICAL_AUTOSCALERS,
     Resource,
 )
+from scheduler_plugin.groups.policies.disputes import part_of
 from tests.scheduler_plugin.groups.program import running
 from tests.scheduler_plugin.groups.program.cluster import condition_of
 from tests.scheduler_plugin.groups.program.running import World, world
@@ -73,7 +74,7 @@ class Fight:
 
 
 def _holds(spec: Json, theirs: Json) -> bool:
-    return all(str(spec.get(name)) == str(value) for name, value in theirs.items())
+    return part_of(spec, theirs) == theirs
 
 
 @asynccontextmanager
@@ -102,6 +103,19 @@ async def over_replicas() -> AsyncIterator[Fight]:
 
 
 @asynccontextmanager
+async def over_requests() -> AsyncIterator[Fight]:
+    """An Hvpa, and a repository that has the Deployment's requests: each rewrite is a rollout."""
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, running.DEPLOYMENT)
+        await run.cluster.make(HVPAS, changed(HVPA, updateMode="Template"))
+        await run.start()
+        await run.recommend("sizes", cpu="1", memory="1Gi")
+        container = {"name": "resource-consumer", "resources": {"requests": {"cpu": "500m", "memory": "500Mi"}}}
+        theirs: Json = {"template": {"spec": {"containers": [container]}}}
+        yield Fight(run, (HVPAS, "sizes"), (DEPLOYMENTS, "resource-consumer"), theirs)
+
+
+@asynccontextmanager
 async def over_adopted() -> AsyncIterator[Fight]:
     """An Hvpa that has adopted an HPA, and the repository that the HPA comes from."""
     async with world() as run:
@@ -117,7 +131,7 @@ async def over_adopted() -> AsyncIterator[Fight]:
 Begin = Callable[[], AbstractAsyncContextManager[Fight]]
 
 
-@pytest.mark.parametrize("begin", [over_hpa, over_replicas, over_adopted])
+@pytest.mark.parametrize("begin", [over_hpa, over_replicas, over_requests, over_adopted])
 async def test_a_fight_is_paused_named_and_ends_by_itself(begin: Begin) -> None:
     """It was rewritten forty times in ten minutes, and all conditions were fine."""
     async with begin() as fight:
@@ -125,6 +139,8 @@ async def test_a_fight_is_paused_named_and_ends_by_itself(begin: Begin) -> None:
         status, reason, message = await fight.said()
         assert (status, reason) == ("True", "Overwritten")
         assert message.startswith(f"{ARGO} has overwritten ")
+        told = [event for event, _ in await fight.run.events() if event == "Contested"]
+        assert len(told) == 1
         assert await fight.minutes(60) <= 4  # after 5, 10, 20 minutes, and so on
         fight.stopped = True
         assert await fight.minutes(70) == 1

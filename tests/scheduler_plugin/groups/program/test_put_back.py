@@ -208,6 +208,27 @@ async def test_an_hpa_that_is_attached_no_more_is_put_back() -> None:
         assert await guest.as_it_was()
 
 
+async def test_a_put_back_that_is_refused_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """A webhook refuses changes of the HPA that was left; the Tortoise is judged all the same."""
+    async with tortoise() as guest:
+        await guest.run.start()
+        other = yaml.safe_load(HPA)
+        other["metadata"]["name"] = "other"
+        await guest.run.cluster.make(HORIZONTAL_AUTOSCALERS, yaml.safe_dump(other))
+        refuse = guest.run.cluster.connections[0].refuse
+        refuse["horizontalpodautoscalers/web"] = 403
+        body: Json = {"spec": {"targetRefs": {"horizontalPodAutoscalerName": "other"}}}
+        await guest.run.cluster.patch(TORTOISES, "lovely", body)
+        await guest.run.passes(30)
+        said = condition_of(await guest.run.cluster.get(TORTOISES, "lovely"), "AbleToScale")
+        assert said[1] == "ForeignAutoscaler"  # both HPAs scale the target now
+        assert "an HPA or a VPA of others could not be put back" in caplog.text
+        await guest.leaves()
+        refuse.clear()
+        await guest.run.passes(30)
+        assert await guest.as_it_was()
+
+
 async def test_a_group_that_cannot_be_read_puts_nothing_back() -> None:
     """A typo in the spec is no reason to take everything back."""
     async with tortoise() as guest:
