@@ -51,6 +51,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "agents' namespace twice": ({"agent": {"sidecar": {"namespaces": ["a", "a"]}}}, "items at 0 and 1 are equal"),
     "policy's namespace twice": ({"neonvm": {"policy": {"namespaces": ["a", "a"]}}}, "items at 0 and 1 are equal"),
     "namespace without name": ({"neonvm": {"policy": {"namespaces": [""]}}}, "policy.namespaces has an empty name"),
+    "variable twice": ({"groups": {"env": [{"name": "A"}, {"name": "A"}]}}, "groups.env has A twice"),
+    "the chart's variable": ({"scheduler": {"env": [{"name": "POD_IP", "value": "a"}]}}, "the chart sets it"),
     "a label of VMs": ({"commonLabels": {"vm.neon.tech/name": "a"}}, "commonLabels has vm.neon.tech/name"),
     "a pod's label": (
         {"neonvm": {"devices": {"podLabels": {"autoscaling.neon.tech/endpoints": "a"}}}},
@@ -80,6 +82,10 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "history twice": (
         {"dashboard": {"history": {"prometheus": "http://a", "persistent": True}}},
         "where a Prometheus is asked nothing is recorded",
+    ),
+    "policy without VMs": (
+        {"neonvm": {"enabled": False, "policy": {"namespaces": ["a"]}}},
+        "no NetworkPolicy would be made",
     ),
     "class without claim": ({"dashboard": {"history": {"storageClass": "fast"}}}, "but no claim is made"),
 }

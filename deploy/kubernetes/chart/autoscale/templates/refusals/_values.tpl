@@ -20,6 +20,21 @@
 {{- if has "" $namespaces }}{{ fail (printf "%s has an empty name: expected names of namespaces." $name) }}{{ end -}}
 {{- end -}}
 {{- include "autoscale.refuseLabels" . -}}
+{{- include "autoscale.refuseVariables" . -}}
+{{- end }}
+
+{{/* Variables that would stand twice in a container: server-side apply, and so Argo CD and Flux, refuses its whole object. */}}
+{{- define "autoscale.refuseVariables" -}}
+{{- $set := dict "scheduler" (list "POD_IP" "NODE_NAME") "agent.node" (list "AGENT_MODE" "NODE_NAME" "AGENT_CONFIG") "neonvm.network" (list "NODE_NAME" "NODE_IP") "dashboard" (list "SQLITE_TMPDIR") -}}
+{{- range $path := list "injector" "scheduler" "agent.node" "agent.sidecar" "neonvm.controller" "neonvm.network" "neonvm.devices" "groups" "dashboard" "expander" -}}
+{{- $component := $.Values -}}
+{{- range splitList "." $path }}{{ $component = get $component . }}{{ end -}}
+{{- $known := get $set $path | default list -}}
+{{- range $component.env -}}
+{{- if has .name $known }}{{ fail (printf "%s.env has %s twice, or the chart sets it: each variable can be set once." $path .name) }}{{ end -}}
+{{- $known = append $known .name -}}
+{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{/* Addresses of VMs: FIRST-LAST */}}
@@ -77,6 +92,9 @@
 {{- if and (index $each 1) (index $each 2) -}}
 {{- fail (printf "%s and %s.existingConfigMap are both set: the settings of the ConfigMap %s would be used alone. Leave one of them out." $name (index $each 0) (index $each 2)) -}}
 {{- end -}}
+{{- end -}}
+{{- if and .Values.neonvm.policy.namespaces (not .Values.neonvm.enabled) -}}
+{{- fail "neonvm.policy.namespaces is set, but neonvm.enabled is false: no NetworkPolicy would be made around the pods of VMs. See docs/from-neon.md for those of another controller, or leave the namespaces out." -}}
 {{- end -}}
 {{- $history := .Values.dashboard.history -}}
 {{- if and $history.prometheus (or $history.persistent $history.existingClaim) -}}
