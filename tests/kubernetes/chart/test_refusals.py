@@ -149,6 +149,16 @@ def test_reused_values_of_older_charts_are_refused(missing: str) -> None:
     assert "upgrade with --reset-then-reuse-values instead" in done.stderr
 
 
-def test_component_may_be_given_no_resources() -> None:
-    found = objects({"scheduler": {"resources": None}, "deployments": {"priorityClassName": None}})
-    assert "nil" not in json.dumps(found)
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"scheduler": {"resources": None}, "deployments": {"priorityClassName": None, "tolerations": None}},
+        {"commonLabels": None, "commonAnnotations": None, "definitions": {"annotations": None}},
+        {"monitoring": {"enabled": True, "runbooks": None, "labels": None, "dashboardLabels": None}},
+        {"dashboard": {"enabled": True, "history": {"persistent": None, "labels": None}}},
+        {"image": {"pullSecrets": None}, "injector": {"settings": None}, "certificates": {"issuer": None}},
+    ],
+)
+def test_values_with_empty_defaults_may_be_null(values: dict[str, Any]) -> None:
+    text = json.dumps(objects(values))
+    assert ("nil" in text, "imagePullSecrets: null" in text) == (False, False)

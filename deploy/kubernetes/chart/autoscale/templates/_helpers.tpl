@@ -10,7 +10,7 @@
 {{- if gt (len .) 3 }}{{ $labels = index . 3 | default dict }}{{ end -}}
 labels:
   {{- include "autoscale.labels" (list $root (index . 1) $labels) | nindent 2 }}
-{{- with merge (dict) $own $root.Values.commonAnnotations }}
+{{- with merge (dict) $own ($root.Values.commonAnnotations | default dict) }}
 annotations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -30,7 +30,7 @@ annotations:
 {{- end -}}
 {{- $own := dict -}}
 {{- if gt (len .) 2 }}{{ $own = index . 2 | default dict }}{{ end -}}
-{{- merge (dict) $fixed $own $root.Values.commonLabels $described | toYaml }}
+{{- merge (dict) $fixed $own ($root.Values.commonLabels | default dict) $described | toYaml }}
 {{- end }}
 
 {{- define "autoscale.version" -}}

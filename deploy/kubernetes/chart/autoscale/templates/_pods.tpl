@@ -16,7 +16,7 @@
 {{- end -}}
 labels:
   {{- include "autoscale.labels" (list $root (index . 2) $component.podLabels) | nindent 2 }}
-{{- with merge (dict) ($component.podAnnotations | default dict) $annotations $root.Values.commonAnnotations }}
+{{- with merge (dict) ($component.podAnnotations | default dict) $annotations ($root.Values.commonAnnotations | default dict) }}
 annotations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
