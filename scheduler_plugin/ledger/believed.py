@@ -110,7 +110,7 @@ def seen_on_node(state: LedgerState, claim: Claim, *, at_rebuild: bool) -> None:
         return
     whole = _whole(state, claim)
     is_only = account.claims == [claim]
-    facts = _first(account.facts, whole) if is_only else _restarting(account.facts, whole, ZERO)
+    facts = _first(account.facts, whole) if is_only else _fitted(state, account, account.facts, claim)
     is_unanswered = is_only and not (at_rebuild or account.agent)
     if is_unanswered:
         facts = _bounded(account.facts, ZERO, whole, whole)
@@ -123,13 +123,23 @@ def seen_on_node(state: LedgerState, claim: Claim, *, at_rebuild: bool) -> None:
 def node_known(state: LedgerState, name: str) -> None:
     """The node is known for the first time, or again: what its VMs asked for meanwhile counts up to what it has."""
     for claim in list(state.nodes[name].claims.values()):
-        account, whole = claim.vm, _whole(state, claim)
-        if account is None or account.facts is None or account.claims != [claim]:
+        account = claim.vm
+        if account is None or account.facts is None:
             continue
-        facts = _bounded(account.facts, account.reserved.at_most(whole), whole, _ever(state, claim))
+        facts = _fitted(state, account, account.facts, claim)
         if facts is not account.facts:
             account.learn(facts)
             state.settle_vm(account)
+
+
+def _fitted(state: LedgerState, account: VmAccount, facts: VmFacts, claim: Claim) -> VmFacts:
+    """``facts`` of a VM with a pod on a node that is known from now on. If no other node of it is, nothing has bounded
+    them so far.
+    """
+    whole = _whole(state, claim)
+    if any(each is not claim and state.nodes[each.node].facts is not None for each in account.claims):
+        return _restarting(facts, whole, ZERO)
+    return _bounded(facts, account.reserved.at_most(whole), whole, _ever(state, claim))
 
 
 def _first(facts: VmFacts, total: Resources) -> VmFacts:

@@ -351,3 +351,15 @@ def test_use_ordered_by_an_agent_not_heard_yet_stays_reserved() -> None:
     assert fleet.ledger.claims["uid-a"].reserved == amount(8)
     assert fleet.grant("a", amount(8), number=2, last_permit=amount(8), now=late) == amount(8)
     assert fleet.ledger.vms[name("a")].held == amount(8)
+
+
+@pytest.mark.parametrize("is_registered_late", [False, True])
+def test_pod_on_an_unknown_node_lifts_no_bound(is_registered_late: bool) -> None:
+    """Whoever may create pods may name any node in them."""
+    nodes = () if is_registered_late else (node(),)
+    fleet = Fleet(*nodes, vm("b", amount(2)), vm_pod("b", "n1"))
+    fleet.did(fleet.ledger.see_vm(known(use=HUGE, most=HUGE, granted=HUGE, actual=None, pod=None), LATER))
+    fleet.did(fleet.ledger.see_pod(vm_pod("a", "nowhere", "uid-a1")))
+    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1", "uid-a2")))
+    fleet.did(fleet.ledger.see_node(node()))
+    assert fleet.ledger.claims["uid-a2"].reserved.within(amount(9))
