@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -141,6 +143,18 @@ def test_openshift_reaches_pods_made_later() -> None:
         "runAsNonRoot": True,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["agent", "scheduler_plugin", "scheduler_plugin.injector", "deploy.neonvm.service", "deploy.neonvm.runner"],
+)
+def test_programs_start_as_users_that_nobody_knows(module: str) -> None:
+    """OpenShift's users are in no /etc/passwd, and have no home."""
+    program = ["setpriv", "--reuid=1000730000", "--regid=0", "--clear-groups", sys.executable, "-m", module, "--help"]
+    environment = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(program, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def arguments(name: str, values: dict[str, Any]) -> list[str]:
