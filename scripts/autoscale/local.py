@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
@@ -127,7 +128,8 @@ def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
 async def _up(folder: ClusterFolder, spec: ClusterSpec, labels: Sequence[str], *, detach: bool) -> int:
     console = Console()
     try:
-        cluster = await launch(folder, spec, attached=not detach)
+        beside = recorder_command(folder, labels) if detach and not spec.kubernetes else ()
+        cluster = await launch(folder, spec, attached=not detach, beside=beside)
     except AlreadyRunsError as error:
         told = "" if error.elsewhere else f"; see it: autoscale local status --name {folder.name}"
         console.print(f"autoscale: {error}{told}", soft_wrap=True, markup=False)
@@ -150,6 +152,12 @@ async def _up(folder: ClusterFolder, spec: ClusterSpec, labels: Sequence[str], *
         if not keep:
             await cluster.end()
     return 1
+
+
+def recorder_command(folder: ClusterFolder, labels: Sequence[str]) -> list[str]:
+    """The command that keeps the history of a detached cluster."""
+    command = [sys.executable, "-P", "-m", "scripts.autoscale.main", "record", "--name", folder.name]
+    return [*command, *(f"--label={label}" for label in labels)]
 
 
 @asynccontextmanager

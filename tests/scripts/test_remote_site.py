@@ -9,8 +9,10 @@ import pytest
 
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json
+from protocol.names import LABEL_ENABLED
+from scheduler_plugin.dashboard.story import Silence, story
 from scripts.autoscale import site as site_module
-from scripts.autoscale.site import RemoteSite, SiteError
+from scripts.autoscale.site import AGENT, SCHEDULER, RemoteSite, SiteError
 from tests.scripts.clusters import cluster_at
 
 PODS = "/api/v1/namespaces/scaling/pods"
@@ -90,3 +92,39 @@ async def test_a_port_that_kubectl_does_not_open_is_an_error(
         async with answers([], None).into_vm(vm, 5432):
             pass
     assert str(caught.value) == said
+
+
+async def test_reason_of_a_silent_program_is_kept() -> None:
+    """``explain`` said "it may be starting" when the API server could not reach any pod."""
+    sentence = "error trying to reach service: dial tcp 10.0.1.2:9101: i/o timeout"
+    refused = httpx.Response(503, json={"kind": "Status", "message": sentence})
+    transport = httpx.MockTransport(lambda _: refused)
+    site = RemoteSite(cluster_at(), ApiClient(httpx.AsyncClient(base_url="http://api", transport=transport)))
+    assert (await site.of_agent(pod("a-1"), "/explain"), await site.of_scheduler("/nodes")) == (None, None)
+    assert sentence in site.silence[AGENT]
+    assert site.silence[AGENT].startswith("pod scaling/a-1: ")
+    assert sentence in site.silence[SCHEDULER]
+
+
+async def test_answer_clears_the_reason() -> None:
+    site = answers(TWO, "s-2-1a2b3c4d", "s-2")
+    assert (await site.of_scheduler("/nodes"), site.silence[SCHEDULER]) == ({"said": "s-1"}, "")
+    none = answers([], None)
+    assert (await none.of_scheduler("/nodes"), none.silence[SCHEDULER]) == (
+        None,
+        "no pod with app.kubernetes.io/name=autoscaling-scheduler runs",
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "silence", "agent", "scheduler"),
+    [
+        ({}, Silence("x", "y"), "The VM is not enabled for autoscaling", "The scheduler does not answer: y"),
+        ({LABEL_ENABLED: "true"}, Silence("x"), "Its agent does not answer: x", "The scheduler knows no pod of it."),
+        ({LABEL_ENABLED: "true"}, Silence(), "Its agent does not answer: it may be starting", "The scheduler knows"),
+    ],
+)
+def test_explanation_names_the_reason(labels: Json, silence: Silence, agent: str, scheduler: str) -> None:
+    vm: Json = {"metadata": {"namespace": "shop", "name": "db", "labels": labels}}
+    lines = list(story(vm, None, None, (), silence))
+    assert [any(line.startswith(said) for line in lines) for said in (agent, scheduler)] == [True, True]

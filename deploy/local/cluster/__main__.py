@@ -1,6 +1,7 @@
-"""``python -m deploy.local.cluster NAME``: the process that owns one cluster. Started by ``autoscale local up``.
+"""``python -m deploy.local.cluster NAME [COMMAND]``: the process that owns one cluster.
 
-Its folder says what is wanted; its standard output says how far it is, and is read by the command that started it.
+``autoscale local up`` starts it. Its folder says what is wanted; its standard output says how far it is, and is
+read by the command that started it. While the cluster is up, it keeps COMMAND running, which records its history.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _log = logging.getLogger("cluster")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the cluster until SIGTERM or SIGINT. Returns 0, or 1 where it did not come up or broke."""
-    (name,) = sys.argv[1:] if arguments is None else arguments
+    name, *beside = sys.argv[1:] if arguments is None else arguments
     folder, progress = ClusterFolder.of(name), Progress()
     log_as_json()
     allow_open_files(OPEN_FILES)
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failure: StepFailedError | None = None
     try:
         _take_lock(folder)
-        asyncio.run(_run(folder, progress))
+        asyncio.run(_run(folder, progress, beside))
     except* AlreadyRunsError as errors:
         failure = StepFailedError(str(_innermost(errors)))
     except* StepFailedError as errors:
@@ -69,12 +70,12 @@ def _innermost(error: BaseException) -> BaseException:
     return _innermost(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
-async def _run(folder: ClusterFolder, progress: Progress) -> None:
+async def _run(folder: ClusterFolder, progress: Progress, beside: Sequence[str]) -> None:
     """Brings the cluster up and keeps it; a signal ends it at whatever step it is, but its end at none."""
     stop = asyncio.Event()
     spec = folder.read_spec()
-    kind = RealCluster if spec.kubernetes else Cluster
-    cluster = asyncio.ensure_future(kind(folder, spec, progress).run(stop))
+    made = RealCluster(folder, spec, progress) if spec.kubernetes else Cluster(folder, spec, progress, beside)
+    cluster = asyncio.ensure_future(made.run(stop))
 
     def ended() -> None:
         if not stop.is_set():

@@ -11,7 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -57,9 +57,12 @@ from protocol.runtime.clock import SystemClock
 
 
 class Cluster:
-    """One cluster in the making."""
+    """One cluster in the making. ``beside`` is a command that runs for as long as the cluster is up."""
 
-    def __init__(self, folder: ClusterFolder, spec: ClusterSpec, progress: Progress) -> None:
+    def __init__(
+        self, folder: ClusterFolder, spec: ClusterSpec, progress: Progress, beside: Sequence[str] = ()
+    ) -> None:
+        self._beside = beside
         self._folder = folder
         self._spec = spec
         self._progress = progress
@@ -116,6 +119,8 @@ class Cluster:
         await stack.enter_async_context(control_endpoint(self._folder, Ways(network, services), status, actions))
         self._progress.begin("agents")
         self._progress.done(f"{form}: {why}")
+        if self._beside:
+            await self._keep(stack, "history", Program(self._beside, self._folder.log("history")))
         self._progress.ready()
 
     async def _extender(self, stack: AsyncExitStack, network: LocalNetwork, host: str) -> httpx.AsyncClient:

@@ -16,7 +16,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
@@ -93,9 +93,11 @@ async def _lines(process: subprocess.Popen[bytes]) -> AsyncIterator[asyncio.Stre
         transport.close()
 
 
-async def launch(folder: ClusterFolder, spec: ClusterSpec, *, attached: bool, anew: bool = False) -> LaunchedCluster:
+async def launch(
+    folder: ClusterFolder, spec: ClusterSpec, *, attached: bool, anew: bool = False, beside: Sequence[str] = ()
+) -> LaunchedCluster:
     """Starts the cluster of ``folder``; ``attached`` ones end with this process, however it ends. ``anew`` forgets an
-    earlier cluster of that name first.
+    earlier cluster of that name first. ``beside`` is a command that the cluster keeps running, its recorder.
 
     Raises ``AlreadyRunsError``, and ``SpecError`` where there can be no such cluster; then there is no folder of it.
     """
@@ -113,13 +115,15 @@ async def launch(folder: ClusterFolder, spec: ClusterSpec, *, attached: bool, an
             folder.clear()
         folder.write_spec(spec)
         folder.logs.mkdir(parents=True, exist_ok=True)
-        return LaunchedCluster(folder, _started(folder, lock, attached=attached))
+        return LaunchedCluster(folder, _started(folder, lock, beside, attached=attached))
 
 
-def _started(folder: ClusterFolder, lock: ClusterLock, *, attached: bool) -> subprocess.Popen[bytes]:
+def _started(
+    folder: ClusterFolder, lock: ClusterLock, beside: Sequence[str], *, attached: bool
+) -> subprocess.Popen[bytes]:
     """The cluster's process, which has the lock from now on."""
     # -P: a folder named "agent" or "deploy" in the working directory must not hide ours.
-    command = [sys.executable, "-P", "-m", "deploy.local.cluster", folder.name]
+    command = [sys.executable, "-P", "-m", "deploy.local.cluster", folder.name, *beside]
     fate = ["setpriv", "--pdeathsig", "TERM", "--"] if attached else []
     with folder.log("cluster").open("wb") as log:
         return subprocess.Popen(

@@ -33,6 +33,7 @@ from scheduler_plugin.dashboard.core.states import (
     WAITING,
     worst,
 )
+from scheduler_plugin.dashboard.core.waits import wait_of
 
 UNKNOWN: Final = -1
 PENDING: Final = "Pending"
@@ -94,7 +95,7 @@ class NodeRow(Row, frozen=True):
 
 
 class MoveRow(Row, frozen=True):
-    """A migration that has not ended, or that ended and is still there."""
+    """A migration that has not ended, or that ended and is still there; ``wait`` is why one has not begun."""
 
     vm: str = ""
     phase: str = ""
@@ -103,6 +104,7 @@ class MoveRow(Row, frozen=True):
     reason: str = ""
     progress: str = ""
     started: str = ""
+    wait: str = ""
 
 
 class GroupRow(Row, frozen=True):
@@ -205,6 +207,7 @@ def move_row(obj: JsonObject) -> MoveRow:
         reason=_said(obj, "metadata", "annotations", ANNOTATION_REASON),
         progress=_progress(child(status, "info", "ram")),
         started=text(obj, "metadata", "creationTimestamp"),
+        wait=shortened(wait_of(obj), _EXPLANATION),
     )
 
 

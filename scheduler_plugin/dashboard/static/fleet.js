@@ -4,7 +4,7 @@ import { FleetCanvas } from "./canvas.js";
 import { fill, h, say, table } from "./dom.js";
 import { ZOOMS, accepts, blockAt, cellAt, laidOut, nodesIn, nodesOf, usualZoom } from "./layout.js";
 import { isSure, waitsFor } from "./standing.js";
-import { NODE_MARKS, STATES, amount, count, isPressed, isUnderWay, nodeHref, nodeTitle, size, some, stateOf, vmHref, whyOf } from "./words.js";
+import { NODE_MARKS, STATES, amount, count, isPressed, isUnderWay, nodeHref, nodeTitle, size, some, stateOf, vmHref, wayOf, whyOf } from "./words.js";
 
 const LISTED = 40;
 const MOST_ROWS = 300;
@@ -112,7 +112,7 @@ export class FleetView {
   attention(out, pressed) {
     out = sorted(out);
     const moves = new Map([...this.store.rows.move.values()].filter(isUnderWay).map((each) => [each.vm, each]));
-    const where = (vm) => moves.has(vm.key) ? `${moves.get(vm.key).source || "?"} ⇢ ${moves.get(vm.key).target || "?"} ${moves.get(vm.key).progress}` : vm.node || "no node";
+    const where = (vm) => moves.has(vm.key) ? wayOf(moves.get(vm.key), vm.node) : vm.node || "no node";
     const item = (state, href, name, said, place) => h("li", { class: state }, h("a", { href }, name), h("span", { class: "said" }, `${(STATES[state] || { mark: NODE_MARKS[state] }).mark} ${said}`), h("span", { class: "place" }, place));
     const nodes = pressed.slice(0, LISTED).map((node) => item("pressed", nodeHref(node.key), node.key, node.stuck || `${some(node.excess)} above its watermark`, "node"));
     const vms = out.slice(0, LISTED).map((vm) => item(stateOf(vm), vmHref(vm.key), vm.key, whyOf(vm), where(vm)));

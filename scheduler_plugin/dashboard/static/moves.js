@@ -29,7 +29,7 @@ export function movesTable(caption, moves) {
   return table(caption, headings, moves.map((each) => [
     h("a", { href: vmHref(each.vm) }, each.vm), where(each.source), where(each.target),
     h("span", { class: `tag ${each.phase === "Failed" ? "unhealthy" : isUnderWay(each) ? "moving" : ""}` }, each.phase),
-    each.progress || "–", each.reason || "–", new Date(each.started).toLocaleString(),
+    each.progress || "–", each.wait || each.reason || "–", new Date(each.started).toLocaleString(),
   ]));
 }
 

@@ -25,6 +25,11 @@ export const NODE_MARKS = Object.fromEntries(NODE_STATES.map(({ word, mark }) =>
 export const stateOf = (vm) => vm.state;
 export const isPressed = (node) => node.state === "stuck" || node.state === "pressed";
 
+// From where to where a VM moves, or what its migration waits for.
+export function wayOf(move, node) {
+  return move.wait ? `${node || "no node"}, ${move.wait}` : `${move.source || node} ⇢ ${move.target || "?"} ${move.progress}`;
+}
+
 export function whyOf(vm) {
   if (vm.problem) return vm.problem;
   if (vm.phase === "Failed") return "its guest failed";

@@ -23,7 +23,7 @@ from scripts.autoscale.cluster_flags import of_a_cluster
 from scripts.autoscale.clusters import Cluster, ClusterFlags, find_cluster
 from scripts.autoscale.running import run
 from scripts.autoscale.terminal import printing
-from scripts.autoscale.terminal.printing import serialised
+from scripts.autoscale.terminal.printing import print_lines, serialised
 from scripts.autoscale.terminal.visible import visible_lines
 
 _PAUSE: Final = Seconds(2.0)
@@ -80,6 +80,7 @@ async def _check(cluster: Cluster, namespace: str, *, before: bool, output: Outp
         gathering = Gathering(client, kubectl, SystemClock(), namespace, version("autoscaling"))
         with Console(stderr=True).status(f"looking at {cluster.title}"):
             findings = await look(gathering, SystemClock(), before=before, wait=wait)
+    print_lines(Console(stderr=True), dict.fromkeys(gathering.notes))
     show(console, findings, output)
     return EXIT_CODES[worst(findings)]
 

@@ -22,6 +22,7 @@ from scheduler_plugin.dashboard.core.states import (
     WAITING,
     worst,
 )
+from scheduler_plugin.dashboard.core.waits import wait_of
 from scripts.autoscale.demonstration.fleet import node_row
 from scripts.autoscale.demonstration.moves import seen as seen_move
 from scripts.autoscale.top.columns import UNKNOWN, Column, Row, printable
@@ -37,6 +38,7 @@ def vm_row(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiti
     status, metrics, goal = child(vm, "status"), child(agent, "metrics"), child(agent, "goal")
     permit = child(agent, "permit") or child(pod, "permit")
     name, node = name_of(vm), _where(text(status, "node"), migration)
+    wait = "" if migration is None else wait_of(migration)
     state = _state(vm, agent, pod, migration, is_waiting=is_waiting)
     cells = (
         str(name),
@@ -50,7 +52,7 @@ def vm_row(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiti
         _mib(text(goal, "mem")),
         text(permit, "cpu"),
         text(permit, "mem"),
-        text(agent, "because"),
+        f"migration: {wait}" if wait else text(agent, "because"),
     )
     return Row(str(name), _shown(cells), name.namespace, node, state)
 
@@ -132,7 +134,8 @@ def _where(node: str, migration: Json | None) -> str:
     if migration is None:
         return node
     move = seen_move(None, migration, Instant(0.0), is_gone=False)
-    return f"{node or '?'} ⇢ {move.target or '?'} {move.progress}".rstrip()
+    target = move.target or ("waiting" if wait_of(migration) else "?")  # what for is beside it, as the last decision
+    return f"{node or '?'} ⇢ {target} {move.progress}".rstrip()
 
 
 def _cores(value: object) -> str:

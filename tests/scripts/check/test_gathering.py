@@ -12,6 +12,7 @@ import pytest
 
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import name_of, text
+from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scripts.autoscale.check.command import look
 from scripts.autoscale.check.facts import Right
@@ -123,7 +124,7 @@ async def test_the_line_of_failed_looks_says_which_and_why() -> None:
 async def test_why_a_program_says_nothing_is_another_lines_matter_where_its_pod_is_not_ready(is_ready: bool) -> None:
     (pod,) = (each for each in pods() if name_of(each).name == "autoscaling-scheduler-0")
     pod["status"]["conditions"] = [{"type": "Ready", "status": str(is_ready)}]
-    ((name, look),) = (await accounts.pages(client(silent), [pod])).items()
+    ((name, look),) = (await accounts.pages(client(silent), [pod], [])).items()
     why = f"pod {name}: get pods/proxy: it does not answer in time"
     assert (name, look) == ("autoscaling-scheduler-0", Unseen(why, has_failed=is_ready))
 
@@ -360,3 +361,30 @@ async def test_it_is_looked_again_while_a_check_fails_and_for_no_longer_than_ask
     began = clock.now()
     assert [each.level for each in await run(5.0)] == [Level.FAILURE]
     assert [at - began for at in looks] == [0.0, 2.0, 4.0, 5.0]
+
+
+class Forwarded:
+    """A port-forward that works."""
+
+    async def get(self, pod: ObjectName, port: int, path: str, _: Seconds) -> tuple[int, bytes]:
+        return 200, f'autoscale_asked{{pod="{pod.name}:{port}{path}"}} 1'.encode()
+
+
+async def test_metrics_come_by_port_forward_if_the_api_server_reaches_no_pod() -> None:
+    """On EKS, whose API server is outside of the pods' network; a person reads its sentence."""
+    sentence = "error trying to reach service: dial tcp 10.0.1.2:10297: i/o timeout"
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(503, json={"kind": "Status", "reason": "ServiceUnavailable", "message": sentence})
+
+    api = ApiClient(
+        httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(answer)),
+        Forwarded(),  # type: ignore[arg-type]  # its one method
+    )
+    (pod,) = (each for each in pods() if name_of(each).name == "autoscaling-scheduler-0")
+    notes: list[str] = []
+    look = (await accounts.pages(api, [pod], notes))["autoscaling-scheduler-0"]
+    assert [each.labels["pod"] for each in look.value] == ["autoscaling-scheduler-0:10297/metrics"]
+    (note,) = notes
+    assert note.startswith("the API server does not reach pod autoscaling-scheduler-0, asked by port-forward: ")
+    assert sentence in note

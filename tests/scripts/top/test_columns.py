@@ -100,6 +100,12 @@ def test_a_vm_is_shown_with_what_is_known_of_it() -> None:
     assert (FEW[1].node, FEW[1].state) == ("node-2 ⇢ node-11 75 %", "moving")
 
 
+def test_wait_of_a_move_stands_beside_it() -> None:
+    waits: Json = {"status": {"phase": "Pending", "conditions": [{"message": "no node has room for 3 vCPU"}]}}
+    row = vm_row(vm("db", "node-10"), agent(more={"because": "why"}), {}, waits)
+    assert (row.node, row.cells[-1]) == ("node-10 ⇢ waiting", "migration: no node has room for 3 vCPU")
+
+
 @pytest.mark.parametrize(
     ("account", "pod", "state"),
     [

@@ -1,4 +1,4 @@
-"""What programs and agents say of themselves: metrics by the API server's proxy, explanations by port-forward."""
+"""What programs and agents say of themselves: metrics by the API server's proxy, all else by port-forward."""
 
 from __future__ import annotations
 
@@ -35,21 +35,35 @@ _PREFIX: Final = "autoscale_"
 T = TypeVar("T")
 
 
-async def pages(client: ApiClient, pods: Sequence[Json]) -> dict[str, Look[Sequence[Sample]]]:
-    """The metrics of each replica that runs, by pod."""
+async def pages(client: ApiClient, pods: Sequence[Json], notes: list[str]) -> dict[str, Look[Sequence[Sample]]]:
+    """The metrics of each replica that runs, by pod; ``notes`` takes what a person should know of the way there."""
     asked = [pod for pod in pods if program_of(pod) in _METRICS and pod_phase(pod) == "Running"]
-    looks = await asyncio.gather(*(_page(client, pod) for pod in asked))
+    looks = await asyncio.gather(*(_page(client, pod, notes) for pod in asked))
     return {name_of(pod).name: look for pod, look in zip(asked, looks, strict=True)}
 
 
-async def _page(client: ApiClient, pod: Json) -> Look[Sequence[Sample]]:
-    page = await _told(client.raw_get(_proxied(pod, _METRICS[program_of(pod)], "/metrics")), pod, PROXY)
+async def _page(client: ApiClient, pod: Json, notes: list[str]) -> Look[Sequence[Sample]]:
+    page = await _told(_metrics(client, pod, notes), pod, PROXY)
     if isinstance(page, Unseen):
         return page
     try:
         return Seen(samples(page.value.decode()))
     except ValueError as error:
         return Unseen(f"the metrics of pod {name_of(pod).name} cannot be read: {error}", has_failed=True)
+
+
+async def _metrics(client: ApiClient, pod: Json, notes: list[str]) -> bytes:
+    """A page by the API server's proxy; by port-forward if the API server cannot reach pods, as on EKS."""
+    port = _METRICS[program_of(pod)]
+    try:
+        return await client.raw_get(_proxied(pod, port, "/metrics"))
+    except ApiUnavailableError as error:
+        try:
+            page = await client.pod_get(name_of(pod), port, "/metrics")
+        except (ApiError, ApiUnavailableError):
+            raise error from None
+        notes.append(f"the API server does not reach pod {name_of(pod).name}, asked by port-forward: {error}")
+        return page
 
 
 async def _told(asked: Awaitable[T], pod: Json, right: str) -> Look[T]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from typing import Final
 
@@ -63,13 +63,17 @@ STAND_IN: Final = "default"
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """What looks: the API, kubectl for what only it can show, and our calendar. An empty ``namespace`` is found."""
+    """What looks: the API, kubectl for what only it can show, and our calendar. An empty ``namespace`` is found.
+
+    ``notes`` are about the way to the cluster.
+    """
 
     client: ApiClient
     kubectl: Kubectl
     clock: Clock
     namespace: str = ""
     release: str = ""
+    notes: list[str] = field(default_factory=list)
 
     async def facts(self, *, before: bool) -> Facts:
         """Everything that can be seen now. Never raises for what cannot."""
@@ -175,7 +179,7 @@ class Gathering:
             return replace(facts, account_rights=await of_accounts)
         pods = facts.pods.value
         has_vms = not isinstance(facts.vms, Unseen) and not isinstance(facts.vm_pods, Unseen)
-        found, pages = await asyncio.gather(of_accounts, accounts.pages(self.client, pods))
+        found, pages = await asyncio.gather(of_accounts, accounts.pages(self.client, pods, self.notes))
         facts = replace(facts, account_rights=found, metrics=pages)
         ledger, (served, answers) = await asyncio.gather(
             accounts.ledger(self.client, leading_pod(facts, SCHEDULER)), ports.tls_ports(self.kubectl, facts)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from protocol.kubernetes.objects import Json
@@ -59,8 +60,26 @@ def test_a_migration_shows_how_far_it_is() -> None:
         "default/m", "default", "default/db", "Running", "n1", "n2", "n1 is full", "75 %", "2026-01-01T00:00:00Z"
     )
     assert move_row({"metadata": {"namespace": "default", "name": "m"}, "spec": {"vmName": "db"}}) == MoveRow(
-        "default/m", "default", "default/db", "Pending"
+        "default/m", "default", "default/db", "Pending", wait="waiting for neonvm-controller to take the migration up"
     )
+
+
+@pytest.mark.parametrize(
+    ("status", "wait"),
+    [
+        ({}, "waiting for neonvm-controller to take the migration up"),
+        ({"phase": "Pending"}, "waiting for a node that takes the target pod"),
+        ({"phase": "Pending", "targetNode": "n2"}, ""),
+        (
+            {"phase": "Pending", "conditions": [{"message": ""}, {"message": "no node has 3 vCPU"}]},
+            "no node has 3 vCPU",
+        ),
+        ({"phase": "Running", "conditions": [{"message": "transfers"}]}, ""),
+    ],
+)
+def test_migration_says_what_it_waits_for(status: Json, wait: str) -> None:
+    """The page had ``node-10 ⇢ ?`` and no reason."""
+    assert move_row({"metadata": {"name": "m"}, "status": status}).wait == wait
 
 
 def test_no_object_can_make_the_page_long() -> None:

@@ -1,0 +1,26 @@
+"""What a migration waits for, in words: the same on the page and in the terminal."""
+
+from __future__ import annotations
+
+from protocol.kubernetes.objects import JsonObject, child, items, text
+
+_PENDING = "Pending"
+
+
+def wait_of(migration: JsonObject) -> str:
+    """The reason of a VirtualMachineMigration that has not begun; empty if it has.
+
+    A controller says it in a condition. Until then it is the controller, or a node, that is missing.
+
+    >>> wait_of({"status": {"phase": "Pending", "conditions": [{"message": "no node has room for 3 vCPU"}]}})
+    'no node has room for 3 vCPU'
+    """
+    status = child(migration, "status")
+    phase = text(status, "phase")
+    if phase not in {"", _PENDING}:
+        return ""
+    if said := next((message for each in items(status, "conditions") if (message := text(each, "message"))), ""):
+        return said
+    if not phase:
+        return "waiting for neonvm-controller to take the migration up"
+    return "" if text(status, "targetNode") else "waiting for a node that takes the target pod"
