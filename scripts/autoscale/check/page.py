@@ -33,13 +33,13 @@ autoscale check -o json                   # everything, for programs
 | ! | `warning` | works, and should be looked at |
 | × | `failure` | does not work, or will not when something is started anew |
 
-Exit code 0: nothing to do; 1: warnings; 2: failures. Below each ! and × stand what was found, after → what to do, and
+Exit code 0: nothing to do; 1: warnings; 2: failures, or nothing could be looked at. Below each ! and × stand what was found, after → what to do, and
 the line's place on this page. Where several are wrong, the last line says with which to begin: failures come before
 warnings, and causes before what may follow from them. `-o short` has that order.
 
 It reads, and changes nothing: rights are asked by access reviews, pods and reviews are tried as dry runs, metrics
-come through the API server's proxy, or by port-forward if it reaches no pod (as on EKS; its sentence is printed to standard
-error); explanations and TLS ports by port-forward. What you may not look at is skipped;
+come through the API server's proxy, or by port-forward if it reaches no pod (as on EKS; its sentence goes to standard
+error); explanations and TLS ports come by port-forward. What you may not look at is skipped;
 a look that fails for another reason is a warning ([api-looks](#api-looks)). The installation is found by itself where
 there is one in the cluster; `--namespace` names it, and before installing it is `autoscale-system`. `--context` and
 `--kubeconfig` are kubectl's; without either, a local cluster that runs is meant (`autoscale local up --kubernetes`),
