@@ -33,7 +33,8 @@ autoscale check -o json                   # everything, for programs
 | ! | `warning` | works, and should be looked at |
 | × | `failure` | does not work, or will not when something is started anew |
 
-Exit code 0: nothing to do; 1: warnings; 2: failures, or nothing could be looked at. Below each ! and × stand what was found, after → what to do, and
+Exit code 0: nothing to do; 1: warnings; 2: failures, or nothing could be looked at.
+Below each ! and × stand what was found, after → what to do, and
 the line's place on this page. Where several are wrong, the last line says with which to begin: failures come before
 warnings, and causes before what may follow from them. `-o short` has that order.
 
