@@ -29,7 +29,7 @@ LAST_TESTS := $(addprefix tests/kubernetes/,vm_group demo)
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help docs top-picture demo test coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-first-hour kubernetes-programs test-failovers test-monitoring test-page explore lint format manifests bench bench-kubernetes bench-migration bench-memory bench-reaction bench-page bench-costs env clean
+.PHONY: help docs top-picture demo test test-pythons coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-first-hour kubernetes-programs test-failovers test-monitoring test-page explore lint format manifests bench bench-kubernetes bench-migration bench-memory bench-reaction bench-page bench-costs env clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ demo: env ## A real postgres VM follows its load, on this machine
 
 test: env ## The quick suite: everything that needs neither QEMU nor root
 	$(BIN)/pytest $(WORKERS) -m "$(QUICK)" $(TEST_ARGS)
+
+test-pythons: ## The quick suite on the oldest and the newest Python that we support (15 minutes; 3.14 is unpacked from Debian, as root)
+	scripts/test-pythons.sh $(PYTHONS)
 
 coverage: env ## The pure packages' tests with many examples: every branch of them must be taken
 	AUTOSCALE_THOROUGH=1 $(BIN)/pytest $(WORKERS) -m "$(QUICK)" \

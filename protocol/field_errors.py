@@ -21,7 +21,16 @@ _MISSING: Final = re.compile(r"Object missing required field `(?P<field>[^`]*)`"
 _QUANTITY: Final = ("`int | float | str`", 'a quantity such as 2, "250m" or "1Gi"')
 
 
-_BRIEF: Final = reprlib.Repr()
+_MOST_BITS: Final = 14_000
+"""Python refuses to print numbers of more than 4,300 digits, which are 14,284 bits."""
+
+
+class _Brief(reprlib.Repr):
+    def repr_int(self, number: int, level: int) -> str:
+        return "a number with too many digits" if number.bit_length() > _MOST_BITS else super().repr_int(number, level)
+
+
+_BRIEF: Final = _Brief()
 _BRIEF.maxdict = _BRIEF.maxlist = _BRIEF.maxtuple = _BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = SHOWN
 
 
@@ -31,10 +40,7 @@ def shown(value: object) -> str:
     >>> shown("a" * 100)[-6:], shown(10**5000)
     ('aaa...', 'a number with too many digits')
     """
-    try:
-        text = repr(value[: SHOWN + 1]) if isinstance(value, str) else _BRIEF.repr(value)
-    except ValueError:  # Python refuses to print very large integers
-        return "a number with too many digits"
+    text = repr(value[: SHOWN + 1]) if isinstance(value, str) else _BRIEF.repr(value)
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 
 

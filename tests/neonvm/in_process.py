@@ -15,6 +15,7 @@ from deploy.local.apiserver.registry.watching import Watch, WatchOptions
 from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import ApiServer, admin_tokens, build
 from protocol.kubernetes.objects import Json
+from tests.nesting import DEEP
 from tests.plain_http import DirectClient
 
 
@@ -31,9 +32,6 @@ class _Lines(httpx.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for each in self._lines:
             yield each
-
-
-_DEEP = b'{"a":' * 3000 + b"1" + b"}" * 3000
 
 
 class InProcess(httpx.AsyncBaseTransport):
@@ -118,4 +116,4 @@ class InProcess(httpx.AsyncBaseTransport):
         async for chunk in watch.lines(self._closing):
             for line in chunk.splitlines(keepends=True):
                 garbled = self._garbled and b'"name":"%s"' % self._garbled in line
-                yield line.replace(b'"spec":{', b'"spec":{"deep":%s,' % _DEEP, 1) if garbled else line
+                yield line.replace(b'"spec":{', b'"spec":{"deep":%s,' % DEEP, 1) if garbled else line

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from protocol.codec import MalformedRequestError, MalformedResponseError, decode_request, decode_response
 from protocol.versions import ProtocolVersion
+from tests.nesting import LEVELS
 from tests.protocol.wire_examples import SLOT, body, request
 
 HEAD = b'{"protoVersion":4,"pod":{"namespace":"default","name":"pg-1"},'
@@ -74,7 +75,7 @@ HEAD = b'{"protoVersion":4,"pod":{"namespace":"default","name":"pg-1"},'
         ),
         (HEAD + b'"resources":{"vCPUs":1e400,"mem":1}}', "resources.vCPUs: number out of range"),
         (HEAD + b'"resources":{"vCPUs":' + b"9" * 5000 + b',"mem":1}}', "resources.vCPUs: integer value out of range"),
-        (HEAD + b'"resources":{"vCPUs":1,"mem":1},"x":' + b"[" * 100_000, "document: expected fewer levels of nesting"),
+        (HEAD + b'"resources":{"vCPUs":1,"mem":1},"x":' + b"[" * LEVELS, "document: expected fewer levels of nesting"),
         (HEAD + b'"resources":{"vCPUs":"\xff","mem":1}}', "document: expected UTF-8, got byte 0xff"),
         (HEAD + b'"resources":{"vCPUs":1,"mem":1,"mem":2}}', "'mem': expected once, the key comes twice in one object"),
         (

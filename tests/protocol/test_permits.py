@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from protocol.permits import decode_permit, encode_permit
 from protocol.units import Bytes, MilliCpu, Resources
+from tests.nesting import LEVELS
 
 amounts = st.integers(0, 2**63 - 1)
 
@@ -28,7 +29,7 @@ def test_a_permit_survives_the_annotation(permit: Resources) -> None:
         ('{"vCPUs":1}', "mem: expected a value, the field is missing"),
         ('{"vCPUs":"x","mem":1}', 'vCPUs: expected a quantity such as 2, "250m" or "1Gi", got \'x\''),
         ('{"vCPUs":1,"mem":-1}', "mem: expected a quantity of zero or more, got -1"),
-        ('{"vCPUs":1,"mem":1,"x":' + "[" * 100_000, "document: expected fewer levels of nesting"),
+        ('{"vCPUs":1,"mem":1,"x":' + "[" * LEVELS, "document: expected fewer levels of nesting"),
     ],
 )
 def test_a_spoiled_annotation_is_refused_by_name(text: str, message: str) -> None:

@@ -23,6 +23,7 @@ from protocol.wire.wire_batches import (
     granted_entry,
     refused_entry,
 )
+from tests.nesting import LEVELS
 from tests.protocol.wire_examples import SLOT
 
 UNIT = ComputeUnit.parse("250m", "1Gi")
@@ -46,7 +47,7 @@ def test_requests_and_answers_arrive_in_their_order_as_if_each_had_come_alone(si
         (b"", "document: input data was truncated"),
         (b"[{]", "document: malformed: expected '\"' (byte 2)"),
         (b'{"a":1}', "document: expected array, got object"),
-        (b"[" * 5000, "document: expected fewer levels of nesting"),
+        (b"[" * LEVELS, "document: expected fewer levels of nesting"),
         (b"[1]x", "document: malformed: trailing characters (byte 4)"),
         (b"[]", "expected 1 to 128 entries, got 0"),
         (encode_batch([b"1"] * 129), "expected 1 to 128 entries, got 129"),

@@ -24,6 +24,7 @@ from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu, Resources, Seconds
 from tests.agent.adapters.answering import Chunks, client
 from tests.local.apiserver.running import running_api_server
+from tests.nesting import DEEP
 from tests.plain_http import plain_client
 
 GIB = 1024**3
@@ -193,7 +194,7 @@ def assigned(name: str) -> Assignment:
 
 def nested(text: bytes) -> bytes:
     """``text`` with statuses nested so deep that no decoder reads them."""
-    return text.replace(b'"podIP"', b'"deep":' + b'{"a":' * 3000 + b"1" + b"}" * 3000 + b',"podIP"')
+    return text.replace(b'"podIP"', b'"deep":' + DEEP + b',"podIP"')
 
 
 class PodList:
@@ -252,9 +253,7 @@ async def test_ignores_vms_of_other_schedulers() -> None:
 
 async def test_unreadable_pod_keeps_last_state() -> None:
     """A pod event that cannot be decoded changes neither that pod nor any other."""
-    deep = event("MODIFIED", pod("a")).replace(
-        b'"podIP"', b'"deep":' + b'{"a":' * 3000 + b"1" + b"}" * 3000 + b',"podIP"'
-    )
+    deep = event("MODIFIED", pod("a")).replace(b'"podIP"', b'"deep":' + DEEP + b',"podIP"')
     server = PodList([pod("a"), 7], deep + event("ADDED", pod("b")) + event("MODIFIED", pod("a", phase="Failed")))
     pods = server.pods()
     seen = [(found, dict(pods.unreadable)) async for found in pods.sets()]

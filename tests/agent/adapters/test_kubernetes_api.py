@@ -14,6 +14,7 @@ from agent.ports import ConflictError, ExpiredError, GoneError, PortError, Refus
 from protocol.kubernetes.pages import LONGEST_LINE
 from protocol.units import Seconds
 from tests.agent.adapters.answering import Answer, Chunks, client, silent, unreachable
+from tests.nesting import DEEP
 
 
 def api(http: httpx.AsyncClient) -> KubernetesApi:
@@ -52,7 +53,7 @@ async def test_status_code_names_the_fault(status: int, kind: type[PortError], f
     )
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"<html>", b'{"a":' * 3000 + b"1" + b"}" * 3000])
+@pytest.mark.parametrize("body", [b"", b"[]", b"<html>", DEEP])
 async def test_non_object_response_blames_api(body: bytes) -> None:
     with pytest.raises(PortError, match="is not a JSON object"):
         await api(client(lambda _: httpx.Response(200, content=body))).get("/thing")
@@ -113,7 +114,7 @@ async def test_a_watch_that_is_refused_is_an_error() -> None:
 
 
 async def test_a_list_is_read_object_by_object() -> None:
-    deep = b'{"metadata":{"name":"deep"},"spec":' + b'{"a":' * 3000 + b"1" + b"}" * 3000 + b"}"
+    deep = b'{"metadata":{"name":"deep"},"spec":' + DEEP + b"}"
     body = b'{"metadata":{"resourceVersion":"9"},"items":[{"metadata":{"name":"good"}},' + deep + b"]}"
     page = await api(client(lambda _: httpx.Response(200, content=body))).list("/things", {})
     assert [each["metadata"] for each in page.objects] == [{"name": "good"}]

@@ -15,8 +15,8 @@ from deploy.kube.informer import Change, Informer
 from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.resources import PODS
 from tests.fake_clock import FakeClock, settle
+from tests.nesting import DEEP
 
-DEEP = b'{"a":' * 3000 + b"1" + b"}" * 3000
 """JSON that no decoder of Python's follows to its end."""
 
 

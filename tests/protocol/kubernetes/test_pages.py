@@ -20,8 +20,8 @@ from protocol.kubernetes.pages import (
 )
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
+from tests.nesting import DEEP
 
-DEEP = b'{"a":' * 3000 + b"1" + b"}" * 3000
 NESTED = "document: expected fewer levels of nesting"
 
 

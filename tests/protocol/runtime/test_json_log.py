@@ -49,12 +49,12 @@ def test_a_line_has_the_common_fields_and_what_it_is_about(stream: io.StringIO) 
 
 def test_an_error_has_its_traceback(stream: io.StringIO) -> None:
     try:
-        _ = 1 // 0
+        raise ZeroDivisionError("by nothing")
     except ZeroDivisionError:
         LOGGER.exception("it broke")
     LOGGER.error("told", extra={"error": "by another"})
     assert [str(line["error"]).splitlines()[-1] for line in lines(stream)] == [
-        "ZeroDivisionError: integer division or modulo by zero",
+        "ZeroDivisionError: by nothing",
         "by another",
     ]
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_plugin.auth.token_shape import LEEWAY, LONGEST_TOKEN, bearer_token, plausible_until
+from tests.nesting import DEEP
 from tests.scheduler_plugin.objects import token_text
 
 AUDIENCE = "autoscale-scheduler"
@@ -78,7 +79,7 @@ BODY = base64.urlsafe_b64decode(token_text("t").split(".")[1] + "===")
         token(BODY, header=b'{"alg":"none"}'),
         token(BODY, header=b"{}"),
         token(BODY, signature=b"short"),
-        token(b'{"a":' * 3000 + b"1" + b"}" * 3000),
+        token(DEEP),
         token(b'{"exp":' + b"9" * 9000 + b"}"),
         token(b"\xff\xfe"),
     ],

@@ -13,6 +13,7 @@ from protocol.units import Seconds
 from scheduler_plugin.cluster import http_api
 from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError, PageTooLargeError
 from scheduler_plugin.cluster.http_api import HttpApi
+from tests.nesting import DEEP, DEEP_LIST
 
 Handler = Callable[[httpx.Request], httpx.Response]
 CALL = ApiCall(
@@ -135,7 +136,7 @@ async def page_of(*chunks: bytes | Exception, status: int = 200) -> Page:
 
 
 async def test_a_page_is_taken_apart_object_by_object() -> None:
-    deep = b'{"metadata":{"name":"a"},"spec":' + b"[" * 5000 + b"]" * 5000 + b"}"
+    deep = b'{"metadata":{"name":"a"},"spec":' + DEEP_LIST + b"}"
     body = b'{"metadata":{"resourceVersion":"9","continue":"more"},"items":[%s,{"kind":"Node"}]}' % deep
     page = await page_of(body[:100], body[100:])
     assert (page.version, page.rest, page.objects) == ("9", "more", [{"kind": "Node"}])
@@ -164,6 +165,6 @@ async def test_a_page_that_cannot_be_had_says_why(
 
 
 async def test_an_object_nested_too_deeply_is_no_answer() -> None:
-    body = b'{"a":' * 3000 + b"1" + b"}" * 3000
+    body = DEEP
     with pytest.raises(ApiUnknownError, match="fewer levels of nesting"):
         await api(lambda _: httpx.Response(200, content=body)).call(CALL)

@@ -17,6 +17,7 @@ from protocol.runtime.keep_alive import KEEPALIVE
 from protocol.units import Instant, Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError, PageTooLargeError
 from scheduler_plugin.connections import ConnectionPool, DirectApi, direct_api, pool
+from tests.nesting import DEEP_LIST
 
 CALL = ApiCall(
     "PATCH",
@@ -256,7 +257,7 @@ async def test_a_refused_stream_says_why() -> None:
 
 
 async def test_a_page_is_taken_apart_object_by_object() -> None:
-    deep = b'{"metadata":{"name":"a"},"spec":' + b"[" * 5000 + b"]" * 5000 + b"}"
+    deep = b'{"metadata":{"name":"a"},"spec":' + DEEP_LIST + b"}"
     body = b'{"metadata":{"resourceVersion":"9","continue":"more"},"items":[%s,{"kind":"Node"}]}' % deep
     async with api([*chunks(body[:100], body[100:]), b"0\r\n\r\n"]) as (found, _):
         page = await found.page(CALL)

@@ -12,6 +12,7 @@ from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.cluster.watches.informer import Informer
 from scheduler_plugin.cluster.watches.kinds import Kind
 from tests.fake_clock import FakeClock, settle
+from tests.nesting import DEEP
 from tests.scheduler_plugin.cluster.informer.informed import Pages, Story, cpu_of, informed
 from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster
 from tests.scheduler_plugin.objects import node
@@ -22,10 +23,10 @@ def at_most(obj: JsonObject, reason: str) -> str:
 
 
 def deep(name: str, version: int = 7) -> bytes:
-    """A node whose JSON is nested ten times deeper than any decoder follows."""
+    """A node whose JSON is nested deeper than any decoder follows."""
     return (
-        b'{"metadata":{"name":"%s","uid":"u","resourceVersion":"%d"},"spec":%s1%s,"status":{"allocatable":{"cpu":"1"}}}'
-    ) % (name.encode(), version, b'{"a":' * 10_000, b"}" * 10_000)
+        b'{"metadata":{"name":"%s","uid":"u","resourceVersion":"%d"},"spec":%s,"status":{"allocatable":{"cpu":"1"}}}'
+    ) % (name.encode(), version, DEEP)
 
 
 class Bodies(Pages):

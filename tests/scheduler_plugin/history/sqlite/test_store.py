@@ -419,6 +419,6 @@ def test_names_of_which_nothing_is_kept_are_forgotten(path: Path, store: SqliteS
         Batch(vms=[each for at in range(50) for each in minutes(1, facts=VmFacts(ObjectName("a", f"vm-{at}")))])
     )
     store.upkeep(NOW + 400 * DAY)
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT COUNT(*) FROM subjects").fetchone() == (0,)
     store.write(Batch(vms=minutes(1)))
