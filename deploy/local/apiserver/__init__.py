@@ -1,5 +1,7 @@
 """A small Kubernetes API server: what the local cluster stores its objects in, and tests speak to.
 
+It is frozen (decision 4): nothing is added that a test of the real one can show.
+
 Rooms, each importing only those above it in this list:
 
 - ``apimachinery``: JSON values, refusals (``Status``), names, selectors, JSONPath, media types
