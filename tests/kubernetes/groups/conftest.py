@@ -13,7 +13,13 @@ import yaml
 
 from protocol.kubernetes.resources import NAMESPACES
 from tests.deploy.manifests import ROOT
-from tests.kubernetes.groups import test_hvpas, test_tortoises, test_vm_group_scale, test_what_is_wrong_there
+from tests.kubernetes.groups import (
+    test_doubled_load,
+    test_hvpas,
+    test_tortoises,
+    test_vm_group_scale,
+    test_what_is_wrong_there,
+)
 from tests.kubernetes.groups.external_metrics import API, external_metrics
 from tests.kubernetes.groups.scene import NAMESPACE, SYSTEM, Scene
 from tests.kubernetes.installed import bring_image
@@ -23,7 +29,13 @@ from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
 MANIFESTS = [
     ROOT / "deploy" / "kubernetes" / name for name in ("groups.yaml", "policies/groups.yaml", "policies/leases.yaml")
 ]
-SCENES = (test_hvpas.SCENE, test_tortoises.SCENE, test_vm_group_scale.SCENE, test_what_is_wrong_there.SCENE)
+SCENES = (
+    test_hvpas.SCENE,
+    test_tortoises.SCENE,
+    test_vm_group_scale.SCENE,
+    test_what_is_wrong_there.SCENE,
+    test_doubled_load.SCENE,
+)
 SETTINGS = """
 lease: {namespace: kube-system, name: autoscale-groups, durationSeconds: 9, renewSeconds: 2}
 intervalSeconds: 2

@@ -25,6 +25,7 @@ from scheduler_plugin.groups.core.tortoise.phases import Mode
 from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory, Seen, Spec
 from scheduler_plugin.groups.core.workload import (
+    NOTHING,
     Bounds,
     Container,
     HorizontalRecommendation,
@@ -65,9 +66,9 @@ class Recommenders:
 
     def sizes(self, look: Look) -> VerticalRecommendation | None:
         """What the VPA recommends for each replica."""
-        uses = [ResourceList(MilliCpu(each.used)) for each in look.uses if each.used is not None]
+        uses = [NOTHING if each.used is None else ResourceList(MilliCpu(each.used)) for each in look.uses if each.ready]
         self._history = vertical.observed(self._history, NAME, uses, look.now.timestamp())
-        return vertical.recommended(self._history, look.ready)
+        return vertical.recommended(self._history, look.replicas)
 
 
 def workload(look: Look) -> Workload:

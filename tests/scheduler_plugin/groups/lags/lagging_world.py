@@ -101,9 +101,13 @@ class LaggingWorld:
 
     def has_run_for_a_day(self, demand: int) -> None:
         """The VPA has seen a day of that demand."""
-        uses = [ResourceList(MilliCpu(demand // self.pods.replicas))]
         for minute in range(-1440, 0):
-            self._history = vertical.observed(self._history, NAME, uses, minute * 60.0)
+            self._observe(demand // self.pods.replicas, minute * 60.0)
+
+    def _observe(self, used: int | None, at: float) -> None:
+        """A sample of one pod: a VPA recommends by what single pods use."""
+        if used is not None:
+            self._history = vertical.observed(self._history, NAME, [ResourceList(MilliCpu(used))], at)
 
     def runs(self, seconds: float, demand: int) -> Looks:
         """Looks for so long, while the replicas share so many thousandths of a vCPU."""
@@ -197,9 +201,9 @@ class LaggingWorld:
 
     def _vpa(self, measured: list[horizontal.ReplicaUse]) -> Json:
         """The VPA as its recommender leaves it; silent without one."""
-        uses = [ResourceList(MilliCpu(each.used)) for each in measured if each.used is not None]
-        self._history = vertical.observed(self._history, NAME, uses, self.seconds)
-        found = vertical.recommended(self._history, len(uses))
+        for each in measured:
+            self._observe(each.used, self.seconds)
+        found = vertical.recommended(self._history, 1)
         rows: list[Json] = []
         if found is not None and self.with_vpa:
             rows = [
