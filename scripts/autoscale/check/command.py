@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from importlib.metadata import version
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.text import Text
 
 from protocol.durations import DurationError, parse_duration
@@ -24,7 +25,7 @@ from scripts.autoscale.clusters import Cluster, ClusterFlags, find_cluster
 from scripts.autoscale.running import run
 from scripts.autoscale.terminal import printing
 from scripts.autoscale.terminal.printing import print_lines, serialised
-from scripts.autoscale.terminal.visible import visible_lines
+from scripts.autoscale.terminal.visible import visible, visible_lines
 
 _PAUSE: Final = Seconds(2.0)
 
@@ -78,20 +79,36 @@ async def _check(cluster: Cluster, namespace: str, *, before: bool, output: Outp
     async with cluster.client() as client:
         kubectl = Kubectl(cluster.kubectl(), cluster.kubectl_environment)
         gathering = Gathering(client, kubectl, SystemClock(), namespace, version("autoscaling"))
-        with Console(stderr=True).status(f"looking at {cluster.title}"):
-            findings = await look(gathering, SystemClock(), before=before, wait=wait)
+        errors = Console(stderr=True)
+        with errors.status(f"looking at {cluster.title}") as status:
+
+            def waits(why: str) -> None:
+                status.update(escape(visible(f"waiting: {why}")))
+                if not errors.is_terminal:
+                    print_lines(errors, [f"waiting: {why}"])
+
+            findings = await look(gathering, SystemClock(), before=before, wait=wait, waits=waits)
     print_lines(Console(stderr=True), dict.fromkeys(gathering.notes))
     show(console, findings, output)
     return EXIT_CODES[worst(findings)]
 
 
-async def look(gathering: Gathering, clock: Clock, *, before: bool, wait: Seconds) -> list[Finding]:
-    """All findings of the last look; while a check fails and ``wait`` is not over, it is looked again."""
-    deadline = Instant(clock.now() + wait)
+async def look(
+    gathering: Gathering, clock: Clock, *, before: bool, wait: Seconds, waits: Callable[[str], None] = lambda _: None
+) -> list[Finding]:
+    """All findings of the last look; while a check fails and ``wait`` is not over, it is looked again.
+
+    ``waits`` hears which failure is waited for, each time that it is another one.
+    """
+    deadline, told = Instant(clock.now() + wait), ""
     while True:
         findings = list(judged(await gathering.facts(before=before), before=before))
         if worst(findings) < Level.FAILURE or clock.now() >= deadline:
             return findings
+        why = next(each.said for each in findings if each.level is Level.FAILURE)
+        if why != told:
+            waits(why)
+            told = why
         await clock.sleep(Seconds(min(_PAUSE, deadline - clock.now())))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
@@ -32,6 +32,7 @@ class Server:
     says: list[bytes] = field(default_factory=list)
     refuses: int = 0
     asked: list[str] = field(default_factory=list)
+    users: list[str | None] = field(default_factory=list)
 
     async def forward(self, connection: ServerConnection) -> None:
         for channel in (0, 1):
@@ -43,6 +44,7 @@ class Server:
 
     def before(self, connection: ServerConnection, request: Request) -> Response | None:
         self.asked.append(f"{request.path} {request.headers.get('Authorization')}")
+        self.users.append(request.headers.get("Impersonate-User"))
         return Response(403, "Forbidden", Headers(), FORBIDDEN) if self.refuses else None
 
 
@@ -73,6 +75,38 @@ async def test_pod_is_asked_through_the_forward() -> None:
 async def test_answer_is_read_in_every_framing(said: list[bytes]) -> None:
     async with client(Server([b"\0" + piece for piece in said])) as api:
         assert await api.pod_get(POD, 10297, "/nodes") == b"{}"
+
+
+class Tunnel:
+    """An HTTP proxy."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        self.asked.append(head.splitlines()[0])
+        to, out = await asyncio.open_connection(*head.split()[1].rsplit(":", 1))
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        await asyncio.gather(_pumped(reader, out), _pumped(to, writer))
+
+
+async def _pumped(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while piece := await reader.read(4096):
+        writer.write(piece)
+    writer.close()
+
+
+async def test_forward_goes_through_the_proxy_in_the_users_name() -> None:
+    """With ``proxy-url`` or ``HTTPS_PROXY``, and ``--as``."""
+    server, tunnel = Server([b"\0" + OK + b"{}"]), Tunnel()
+    async with client(server) as direct, await asyncio.start_server(tunnel.lead, "127.0.0.1", 0) as proxy:
+        assert direct._forward is not None
+        url = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+        forward = replace(direct._forward, headers=[("Impersonate-User", "eve")], proxy=url)
+        assert await ApiClient(unreachable(), forward).pod_get(POD, 10297, "/nodes") == b"{}"
+    assert tunnel.asked == [f"CONNECT {forward.server.removeprefix('http://')} HTTP/1.1"]
+    assert server.users == ["eve"]
 
 
 async def test_person_without_a_token_comes_by_certificate() -> None:

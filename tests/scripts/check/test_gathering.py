@@ -356,11 +356,13 @@ async def test_it_is_looked_again_while_a_check_fails_and_for_no_longer_than_ask
 
     async def run(wait: float) -> list[Finding]:
         made = replace(gathering(failing), clock=clock)
-        return await look(made, clock, before=True, wait=Seconds(wait))
+        return await look(made, clock, before=True, wait=Seconds(wait), waits=waits.append)
 
+    waits: list[str] = []
     began = clock.now()
     assert [each.level for each in await run(5.0)] == [Level.FAILURE]
     assert [at - began for at in looks] == [0.0, 2.0, 4.0, 5.0]
+    assert waits == ["it does not accept these credentials (401): have they expired?"]
 
 
 class Forwarded:
