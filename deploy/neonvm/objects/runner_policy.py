@@ -84,16 +84,24 @@ def restoring_patch(home: str) -> Json:
     return {"spec": {**policy_spec(home), "podSelector": {**_RUNNERS, "matchLabels": None}, "egress": None}}
 
 
-def policy_todo(home: str, vms: Sequence[JsonObject], policies: Iterable[JsonObject], others: bool) -> Todo | None:
-    """The change that a namespace with these VMs and NetworkPolicies needs; None if it needs none.
+def policy_todo(
+    home: str,
+    vms: Sequence[JsonObject],
+    policies: Iterable[JsonObject],
+    others: bool,
+    pods: Sequence[JsonObject] = (),
+) -> Todo | None:
+    """The change that a namespace with these VMs, NetworkPolicies and ``pods`` of VMs needs; None if it needs none.
 
     ``others`` says that policies of other kinds may select its pods.
     """
+    # A pod has the labels that its VM had when it was made, and those that people and webhooks gave it.
+    labels = [*map(_pod_labels, vms), *map(labels_of, pods)]
     kept = list(policies)
     own = next((each for each in kept if is_ours(each)), None)
     is_name_taken = own is None and any(name_of(each).name == NAME for each in kept)
     rest = [each for each in kept if each is not own]
-    stands_back = others or is_name_taken or any(selects_ingress(each, _pod_labels(vm)) for each in rest for vm in vms)
+    stands_back = others or is_name_taken or any(selects_ingress(each, some) for each in rest for some in labels)
     if own is None:
         return Todo.CREATE if vms and not stands_back else None
     if not vms or stands_back:

@@ -135,8 +135,8 @@ class Service:
                 tasks.create_task(part.run())
             tasks.create_task(self._claims.run(self.deps.clock))
             if self.deps.home:
-                vms = self.caches[VIRTUAL_MACHINES]
-                tasks.create_task(RunnerPolicies(self.deps.client, vms, self.deps.clock, self.deps.home).run())
+                vms, pods = self.caches[VIRTUAL_MACHINES], self.caches[PODS]
+                tasks.create_task(RunnerPolicies(self.deps.client, vms, pods, self.deps.clock, self.deps.home).run())
 
     def _pod(self, vm: Json, plain: Json) -> Json:
         return replace(self.deps.form, authorities=self.deps.authority.authorities)(vm, plain)

@@ -20,10 +20,11 @@ from deploy.neonvm.objects.runner_policy import (
     policy_todo,
     restoring_patch,
 )
-from protocol.kubernetes.objects import Json, name_of
+from protocol.kubernetes.objects import Json, labels_of, name_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import NETWORK_POLICIES, Resource
 from protocol.messages import ObjectName
+from protocol.names import LABEL_VM_NAME
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
@@ -38,6 +39,7 @@ class RunnerPolicies:
 
     client: ApiClient
     vms: Informer
+    pods: Informer
     clock: Clock
     home: str
     _reasons: dict[str, str] = field(default_factory=dict)
@@ -45,6 +47,7 @@ class RunnerPolicies:
     async def run(self) -> None:
         """Works until cancelled. What fails is logged and tried again: a VM never waits for its policy."""
         await self.vms.synced.wait()  # before it no namespace seems to have VMs, and all policies would go
+        await self.pods.synced.wait()
         while True:
             try:
                 await self._turn()
@@ -57,24 +60,30 @@ class RunnerPolicies:
         page = await self.client.list(NETWORK_POLICIES)
         closed = {each.name.namespace for each in page.unreadable}
         for kind in OF_NAMESPACES:
-            closed |= {name_of(each).namespace for each in await self._all(kind)}
-        is_closed_everywhere = any([await self._all(kind) for kind in OF_CLUSTERS])
+            closed |= {name.namespace for name in await self._names(kind)}
+        is_closed_everywhere = any([await self._names(kind) for kind in OF_CLUSTERS])
         policies, vms = _by_namespace(page.objects), _by_namespace(self.vms.objects.values())
+        pods = _by_namespace(each for each in self.pods.objects.values() if LABEL_VM_NAME in labels_of(each))
         ours = {namespace for namespace, found in policies.items() if any(map(is_ours, found))}
+        todos: dict[str, Todo] = {}
         for namespace in sorted(vms.keys() | ours):
             others = is_closed_everywhere or namespace in closed
-            todo = policy_todo(self.home, vms.get(namespace, []), policies.get(namespace, []), others)
-            if todo is not None:
-                await self._try(todo, namespace)
+            here, theirs = vms.get(namespace, []), policies.get(namespace, [])
+            if todo := policy_todo(self.home, here, theirs, others, pods.get(namespace, [])):
+                todos[namespace] = todo
+        self._reasons = {each: reason for each, reason in self._reasons.items() if each in todos or not each}
+        for namespace, todo in todos.items():
+            await self._try(todo, namespace)
 
-    async def _all(self, kind: Resource) -> list[Json]:
-        """The objects of a kind that the cluster may not have."""
+    async def _names(self, kind: Resource) -> list[ObjectName]:
+        """The objects of a kind that the cluster may not have, unreadable ones included."""
         try:
-            return list((await self.client.list(kind)).objects)
+            page = await self.client.list(kind)
         except ApiError as error:
             if error.kind is RefusalKind.NOT_FOUND:
                 return []
             raise
+        return [*map(name_of, page.objects), *(each.name for each in page.unreadable)]
 
     async def _try(self, todo: Todo, namespace: str) -> None:
         """One namespace; a refusal there (a quota, a webhook, a namespace that ends) holds up no other."""

@@ -15,7 +15,7 @@ from deploy.kube.informer import Informer
 from deploy.neonvm.objects.runner_policy import NAME
 from deploy.neonvm.service.runner_policies import PAUSE, RunnerPolicies
 from protocol.kubernetes.objects import Json, name_of, text
-from protocol.kubernetes.resources import NETWORK_POLICIES, VIRTUAL_MACHINES
+from protocol.kubernetes.resources import NETWORK_POLICIES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from tests.deploy.manifests import documents
 from tests.fake_clock import FakeClock
@@ -75,10 +75,11 @@ async def test_policy_is_kept_and_stands_back(plane: BareControlPlane, caplog: p
     """What the API server stores is what the controller compares with: it writes once, and again after an edit."""
     async with clients(plane) as (admin, own):
         clock = FakeClock()
-        vms = Informer(own, VIRTUAL_MACHINES, clock)
+        vms, pods = (Informer(own, kind, clock) for kind in (VIRTUAL_MACHINES, PODS))
         vms._store(ObjectName(SPACE, "db"), virtual_machine(namespace=SPACE))
         vms.synced.set()
-        running = asyncio.create_task(RunnerPolicies(own, vms, clock, "kube-system").run())
+        pods.synced.set()
+        running = asyncio.create_task(RunnerPolicies(own, vms, pods, clock, "kube-system").run())
 
         async def policies() -> dict[str, str]:
             await clock.advance(PAUSE)

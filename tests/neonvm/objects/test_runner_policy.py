@@ -64,6 +64,14 @@ def test_policies_that_do_not_close_vms_do_not_matter(other: Json) -> None:
     assert todo(other) is Todo.CREATE
 
 
+def test_labels_of_running_pods_count() -> None:
+    """A pod keeps labels that its VM has lost, and has those that people and webhooks gave to it alone."""
+    other = policy(podSelector={"matchLabels": {"tier": "db"}}, policyTypes=["Ingress"])
+    pods: list[Json] = [{"metadata": {"name": "db-x", "labels": {"tier": "db"}}}]
+    todos = [policy_todo(HOME, [virtual_machine()], each, False, pods) for each in ([other], [OURS, other], [OURS])]
+    assert todos == [None, Todo.DELETE, None]
+
+
 def test_policies_of_other_kinds_come_first() -> None:
     assert (todo(others=True), todo(OURS, others=True)) == (None, Todo.DELETE)
 

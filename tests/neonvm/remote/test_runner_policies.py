@@ -11,10 +11,16 @@ import pytest
 
 from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer
-from deploy.neonvm.objects.runner_policy import NAME, new_policy
+from deploy.neonvm.objects.runner_policy import NAME, OF_NAMESPACES, new_policy
 from deploy.neonvm.service.runner_policies import PAUSE, RunnerPolicies
-from protocol.kubernetes.objects import Json, text
-from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, NETWORK_POLICIES, VIRTUAL_MACHINES, Resource
+from protocol.kubernetes.objects import Json, name_of, text
+from protocol.kubernetes.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    NETWORK_POLICIES,
+    PODS,
+    VIRTUAL_MACHINES,
+    Resource,
+)
 from protocol.messages import ObjectName
 from tests.fake_clock import FakeClock, settle
 from tests.neonvm.remote.pods_world import DB, World, world
@@ -67,6 +73,20 @@ async def test_it_goes_when_another_closes_the_pods(tmp_path: Path) -> None:
         await made.until(lambda: kept(made) == [NAME])
 
 
+async def test_labels_of_a_running_pod_count(tmp_path: Path) -> None:
+    """The VM has lost the label by which a policy closes its pod; the pod has kept it."""
+    async with world(tmp_path) as made:
+        made.start()
+        await made.create_vm()
+        await made.until(lambda: kept(made) == [NAME])
+        (pod,) = made.api.objects("pods")
+        await made.client.merge_patch(PODS, name_of(pod), {"metadata": {"labels": {"tier": "db"}}})
+        closing = deny_all()
+        closing["spec"] = {"podSelector": {"matchLabels": {"tier": "db"}}, "policyTypes": ["Ingress"]}
+        await made.client.create(NETWORK_POLICIES, "default", closing)
+        await made.until(lambda: kept(made) == ["deny"])
+
+
 async def test_policies_of_a_cluster_network_are_respected(tmp_path: Path) -> None:
     kind = Resource("cilium.io", "v2", "ciliumnetworkpolicies", "CiliumNetworkPolicy")
     schema: dict[str, Any] = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
@@ -102,30 +122,64 @@ async def test_a_program_without_a_home_makes_none(tmp_path: Path) -> None:
         assert kept(made) == []
 
 
-async def test_a_refusal_holds_up_no_other_namespace(caplog: pytest.LogCaptureFixture) -> None:
-    """A quota in one namespace: each reason is logged once, and the others have their policy."""
-    made: list[str] = []
-    answers = [503, 200, 200, 200, 403]
+class Api:
+    """An API server that refuses policies in namespace ``a``; ``answers`` are those to lists of policies, in order."""
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    def __init__(self, answers: list[int], cilium: str = "") -> None:
+        self.answers, self.cilium, self.made = answers, cilium, list[str]()
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
         if request.method == "POST":
-            made.append(request.url.path.split("/")[5])
-            return httpx.Response(403 if made[-1] == "a" else 201, json={"message": "exceeded quota"})
+            self.made.append(request.url.path.split("/")[5])
+            return httpx.Response(403 if self.made[-1] == "a" else 201, json={"message": "exceeded quota"})
+        if request.url.path == OF_NAMESPACES[0].path() and self.cilium:
+            return httpx.Response(200, text=self.cilium)
         if request.url.path != NETWORK_POLICIES.path():
             return httpx.Response(404, json={})
-        return httpx.Response(answers.pop(0), json={"metadata": {"resourceVersion": "1"}, "items": []})
+        return httpx.Response(self.answers.pop(0), json={"metadata": {"resourceVersion": "1"}, "items": []})
 
-    clock = FakeClock()
-    async with ApiClient(httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(answer))) as client:
-        vms = Informer(client, VIRTUAL_MACHINES, clock)
-        for namespace in ("a", "b"):
-            vms._store(ObjectName(namespace, "db"), virtual_machine(namespace=namespace))
-        vms.synced.set()
-        running = asyncio.create_task(RunnerPolicies(client, vms, clock, "kube-system").run())
-        while answers:
+    async def play(self, *removed: str) -> None:
+        """VMs in the namespaces ``a`` and ``b``, until all answers are given; ``removed`` ones go after the first."""
+        clock, transport = FakeClock(), httpx.MockTransport(self)
+        async with ApiClient(httpx.AsyncClient(base_url="http://api", transport=transport)) as client:
+            vms, pods = (Informer(client, kind, clock) for kind in (VIRTUAL_MACHINES, PODS))
+            for namespace in ("a", "b"):
+                vms._store(ObjectName(namespace, "db"), virtual_machine(namespace=namespace))
+            vms.synced.set()
+            pods.synced.set()
+            running = asyncio.create_task(RunnerPolicies(client, vms, pods, clock, "kube-system").run())
+            count = len(self.answers)
+            while self.answers:
+                await settle()
+                is_gone = len(self.answers) == count - 2
+                for namespace in removed:
+                    vms._store(ObjectName(namespace, "db"), None if is_gone else virtual_machine(namespace=namespace))
+                await clock.advance(PAUSE)
             await settle()
-            await clock.advance(PAUSE)
-        await settle()
-        running.cancel()
-    assert made == ["a", "b"] * 3
-    assert [each.namespace for each in caplog.records if "NetworkPolicy" in each.message] == ["all", "a", "all"]  # type: ignore[attr-defined]
+            running.cancel()
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.namespace for each in caplog.records if "NetworkPolicy" in each.message]  # type: ignore[attr-defined]
+
+
+async def test_a_refusal_holds_up_no_other_namespace(caplog: pytest.LogCaptureFixture) -> None:
+    """A quota in one namespace: each reason is logged once, and the others have their policy."""
+    api = Api([503, 200, 200, 200, 403])
+    await api.play()
+    assert api.made == ["a", "b"] * 3
+    assert logged(caplog) == ["all", "a", "all"]
+
+
+async def test_a_policy_that_cannot_be_read_closes(caplog: pytest.LogCaptureFixture) -> None:
+    item = '{"metadata": {"namespace": "b", "name": "deny"}, "spec": {"n": 1e999999}}'
+    api = Api([200], f'{{"metadata": {{"resourceVersion": "1"}}, "items": [{item}]}}')
+    await api.play()
+    assert (api.made, logged(caplog)) == (["a"], ["a"])
+
+
+async def test_a_reason_is_forgotten_with_its_vms(caplog: pytest.LogCaptureFixture) -> None:
+    """The VM of ``a`` is gone in the third turn and there again in the fourth."""
+    api = Api([200] * 4)
+    await api.play("a")
+    assert (api.made, logged(caplog)) == (["a", "b", "a", "b", "b", "a", "b"], ["a", "a"])
