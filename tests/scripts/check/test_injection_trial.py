@@ -23,6 +23,7 @@ from tests.scripts.check.test_gathering import client, status
             None,
         ),
         (status(403, "Forbidden", 'pods "x" is forbidden: exceeded quota: a'), None),
+        (status(400, "BadRequest", 'admission webhook "validate.kyverno.svc-fail" denied the request: registry'), None),
     ],
 )
 async def test_vm_pod_shows_whether_webhook_is_reached(answer: httpx.Response, expected: Look[str] | None) -> None:
