@@ -5,6 +5,7 @@ Rules that hold here:
 - What a write made of its fields is remembered. A look at which they differ is a revert, once for each write.
 - After ``REVERTS`` reverts the fields are left alone for a while, longer each time. Then one write tries again.
 - A write that stands for ``STANDS`` ends the fight: all is forgotten.
+- An object that was made anew under the same name, such as a StatefulSet's pod, is another one: no revert.
 - Nothing of this outlives the process: its successor finds out anew, after a few writes.
 """
 
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from protocol.backoff import Backoff
-from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of, text
+from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of, text, uid_of
 from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
@@ -43,7 +44,7 @@ class Claim:
     """What was written last: the ``fields`` of the object, what the API made of them, and ``at`` what time.
 
     ``noticed``: since when they differ, None while they stand. ``lost`` are those that differed last, ``manager`` is
-    who has overwritten them, once it is known.
+    who has overwritten them, once it is known. ``uid`` is the object's, empty if its answer did not say.
     """
 
     fields: Json
@@ -53,6 +54,7 @@ class Claim:
     noticed: Instant | None = None
     lost: Json = field(default_factory=dict)
     manager: str = ""
+    uid: str = ""
 
     @property
     def is_fight(self) -> bool:
@@ -70,6 +72,10 @@ class Claim:
         """Whether it proves nothing any more."""
         return now - max(self.at, self.until, self.noticed or self.at) >= STANDS
 
+    def is_of_another(self, found: JsonObject) -> bool:
+        """Whether the object was made after the one that was written."""
+        return bool(self.uid) and uid_of(found) not in ("", self.uid)
+
 
 @dataclass(slots=True)
 class Disputes:
@@ -83,12 +89,12 @@ class Disputes:
         if write.creates or write.what not in _WORDS:
             return
         old = self._claims.pop(key, None)
-        old = None if old is None or old.is_over(now) else old
+        old = None if old is None or old.is_over(now) or old.is_of_another(after) else old
         if len(self._claims) >= REMEMBERED:
             self._claims.clear()
         body = {name: value for name, value in write.body.items() if name != "metadata"} or write.body
         fields = body if old is None else child({"all": _merged(old.fields, body)}, "all")
-        claim = Claim(fields, part_of(after, fields), now)
+        claim = Claim(fields, part_of(after, fields), now, uid=uid_of(after))
         self._claims[key] = (
             claim if old is None else replace(claim, reverts=old.reverts, lost=old.lost, manager=old.manager)
         )
@@ -98,7 +104,7 @@ class Disputes:
         for key, claim in list(self._of(resource, name_of(found))):
             present = part_of(found, claim.fields)
             stands = present == claim.stored
-            if claim.is_over(now):
+            if claim.is_over(now) or claim.is_of_another(found):
                 del self._claims[key]
             elif not stands and claim.noticed is None:
                 self._claims[key] = replace(

@@ -50,6 +50,24 @@ def test_reverts_that_are_hours_apart_are_no_fight() -> None:
     assert (found.held_until(write(), now), list(found.fights(HORIZONTAL_AUTOSCALERS, WEB, now))) == (None, [])
 
 
+def test_an_object_made_anew_is_no_revert() -> None:
+    """A pod of a StatefulSet comes back under its name with the template's sizes, at each release of a busy day."""
+
+    def pod(uid: str, least: int) -> Json:
+        return {"metadata": {"namespace": "default", "name": "web", "uid": uid}, "spec": {"minReplicas": least}}
+
+    found, now = Disputes(), Instant(0.0)
+    for number in range(5):
+        now = Instant(number * 30 * MINUTE)
+        found.look(HORIZONTAL_AUTOSCALERS, pod(f"{number}", 3), now)
+        found.wrote(write(), pod(f"{number}", 5), now)
+    found.wrote(write(), pod("unseen", 5), now)
+    assert found.held_until(write(), now) is None
+    assert list(found.fights(HORIZONTAL_AUTOSCALERS, WEB, now)) == []
+    found.look(HORIZONTAL_AUTOSCALERS, pod("unseen", 3), now)
+    assert not found.held(HORIZONTAL_AUTOSCALERS, WEB, now)
+
+
 def test_a_write_that_stands_ends_the_fight() -> None:
     found, now = fought(3)
     again = Instant(now + 301)
