@@ -88,7 +88,7 @@ def from_kubeconfig(path: Path, clock: Clock, *, context: str = "") -> Credentia
     for why, given in unsupported.items():
         if given:
             raise CredentialsError(f"{path}: {why}")
-    return _credentials(login, path.parent, clock)
+    return _credentials(login, Path(), clock)
 
 
 def for_person(

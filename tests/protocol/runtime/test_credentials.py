@@ -80,6 +80,16 @@ def test_files_are_found_beside_the_kubeconfig(tmp_path: Path) -> None:
     assert found(tmp_path, {"certificate-authority": certificate.name}, user).token() == "from-file"
 
 
+def test_relative_kubeconfig_finds_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service is started with ``--kubeconfig conf/kubeconfig``; the paths in it start from ``conf``."""
+    (tmp_path / "conf").mkdir()
+    certificate, _ = files(tmp_path / "conf", "client")
+    (tmp_path / "conf/token").write_text("from-file")
+    written(tmp_path / "conf", {"certificate-authority": certificate.name}, {"tokenFile": "token"})
+    monkeypatch.chdir(tmp_path)
+    assert from_kubeconfig(Path("conf/kubeconfig"), FakeClock()).token() == "from-file"
+
+
 def test_a_client_certificate_given_as_data_needs_no_token(tmp_path: Path) -> None:
     certificate, key = pair("client")
     user = {"client-certificate-data": b64(certificate), "client-key-data": b64(key)}
