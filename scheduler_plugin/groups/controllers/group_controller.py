@@ -92,9 +92,10 @@ class GroupController(QueuedController):
     async def _put_back(self, name: ObjectName, group: JsonObject | None) -> None:
         """Makes what the group changed and refers to no more what it was before.
 
-        A refusal is raised only for a group that is gone: one that is there goes on.
+        One that is refused holds up no other. The refusal is raised only for a group that goes: one that stays goes on.
         """
         arrangement = None if group is None else self._surroundings.arrangement(self.policy, group)
+        failed: ApiRefusedError | None = None
         for resource, found in self._surroundings.held_by(self.kind.kind, name):
             write = originals.put_back(resource, found) if released(resource, found, group, arrangement) else None
             if write is None:
@@ -102,10 +103,13 @@ class GroupController(QueuedController):
             try:
                 await self._do(write)
             except ApiRefusedError as error:
-                if group is None or error.kind in PASSING:
-                    raise
+                if group is None or is_leaving(group) or error.kind in PASSING:
+                    failed = error
+                    continue
                 said = {"object": str(write.name), "why": str(error)}
                 LOG.warning("an HPA or a VPA of others could not be put back", extra=said)
+        if failed is not None:
+            raise failed
 
     async def _bring(self, group: JsonObject) -> Judgement:
         facts = await self._fights.noticed(self._surroundings.facts(self.policy, group))

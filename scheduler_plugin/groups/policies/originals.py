@@ -93,11 +93,19 @@ def put_back(resource: Resource, found: JsonObject) -> Write | None:
         if _is(spec.get(name), value):
             restored.pop(name, None)
             restored |= {name: known.before[name]} if name in known.before else {}
+    _keep_in_order(spec, restored)
     ours = (ANNOTATION_ORIGINAL, ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY)
     body: Json = {"metadata": {"annotations": dict.fromkeys(ours)}}
     if patch := difference(spec, restored):
         body["spec"] = patch
     return Write("original", resource, name_of(found), body, version=version_of(found))
+
+
+def _keep_in_order(spec: JsonObject, restored: Json) -> None:
+    """Moves a bound that goes back as far as one that someone else has set since: an HPA with min > max is refused."""
+    least, most = restored.get("minReplicas"), restored.get("maxReplicas")
+    if isinstance(least, int) and isinstance(most, int) and least > most:
+        restored |= {"maxReplicas": least} if most != spec.get("maxReplicas") else {"minReplicas": most}
 
 
 def _is(found: object, written: object) -> bool:

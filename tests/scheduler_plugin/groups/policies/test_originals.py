@@ -55,6 +55,20 @@ def test_lists_and_amounts_are_compared_as_the_api_spells_them() -> None:
     assert restored({"metrics": [], "behavior": {"b": 1}}, kept) is None
 
 
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ({"minReplicas": 5, "maxReplicas": 9}, {"minReplicas": 9}),  # someone has lowered maxReplicas since
+        ({"minReplicas": 41, "maxReplicas": 50}, {"maxReplicas": 41}),  # someone has raised minReplicas since
+        ({"minReplicas": 5, "maxReplicas": 50}, {"minReplicas": 15, "maxReplicas": 40}),
+    ],
+)
+def test_bounds_that_go_back_stay_in_order(found: Json, expected: object) -> None:
+    """The API refuses an HPA whose minReplicas is above maxReplicas: then it would never be put back."""
+    written: Json = {"minReplicas": 5, "maxReplicas": 50}
+    assert restored(found, record({"minReplicas": 15, "maxReplicas": 40}, written)) == expected
+
+
 def test_a_field_that_was_not_there_is_removed() -> None:
     assert restored({"minReplicas": 3}, record({}, {"minReplicas": 3})) == {"minReplicas": None}
 

@@ -229,6 +229,30 @@ async def test_a_put_back_that_is_refused_holds_up_no_other(caplog: pytest.LogCa
         assert await guest.as_it_was()
 
 
+async def test_a_refused_put_back_holds_up_nothing() -> None:
+    """A webhook refuses the VPA of an Hvpa that needs it no more, whose HPA is kept up; then the HPA of one that is
+    deleted, whose VPA is put back.
+    """
+    async with hvpa() as guest:
+        await guest.run.start()
+        assert await guest.changed()
+        refuse = guest.run.cluster.connections[0].refuse
+        refuse[f"PATCH {VERTICAL_AUTOSCALERS.path('default', 'hvpa-sample')}"] = 403
+        body: Json = {"spec": {"vpaTemplate": None, "hpaTemplate": {"maxReplicas": 7}}}
+        await guest.run.cluster.patch(*guest.group, body)
+        await guest.run.passes(60)
+        hpa = await guest.run.cluster.get(HORIZONTAL_AUTOSCALERS, "hvpa-sample")
+        assert (child(hpa, "spec")["maxReplicas"], await guest.changed()) == (7, True)
+        refuse.clear()
+        refuse[f"PATCH {HORIZONTAL_AUTOSCALERS.path('default', 'hvpa-sample')}"] = 403
+        await guest.leaves()
+        hpa, vpa = [await guest.run.cluster.get(*each) for each in guest.before]
+        assert [ANNOTATION_ORIGINAL in annotations_of(each) for each in (hpa, vpa)] == [True, False]
+        refuse.clear()
+        await guest.run.passes(60)
+        assert await guest.as_it_was()
+
+
 async def test_a_group_that_cannot_be_read_puts_nothing_back() -> None:
     """A typo in the spec is no reason to take everything back."""
     async with tortoise() as guest:
