@@ -17,9 +17,11 @@ from datetime import UTC, datetime, timedelta
 
 from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, text
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS
 from protocol.kubernetes.timestamps import parse_timestamp, timestamp
 from scheduler_plugin.groups.core.workload import Container, Decision, OutOfMemory, Workload
 from scheduler_plugin.groups.objects.group_status import ABLE
+from scheduler_plugin.groups.objects.hpa import scales
 from scheduler_plugin.groups.objects.intents import Intent, intent_of, progress, read_intent, write_intent
 from scheduler_plugin.groups.objects.ownership import ForeignObjectError
 from scheduler_plugin.groups.objects.target_pods import Killed, with_defaults
@@ -31,6 +33,7 @@ from scheduler_plugin.groups.objects.targets import (
     kept_by,
     workload_of,
 )
+from scheduler_plugin.groups.objects.vpa import sizing_mode
 from scheduler_plugin.groups.objects.writes import Write
 from scheduler_plugin.groups.policies.companions import companions, hpa_changes, hpa_write, inbox, managed
 from scheduler_plugin.groups.policies.facts import Facts, Found, Problem, StopError
@@ -173,7 +176,7 @@ def _written(policy: GroupPolicy, facts: Facts, found: Found, ruled: _Ruled, now
     """What becomes of a ruling."""
     ruling, sizes, group = ruled.ruling, ruled.sizes, facts.group
     decision = replace(ruling.decision, containers=achievable(found.target, found.kind, ruling.decision.containers))
-    decision = _unheld(decision, facts.held)
+    decision = _unheld(decision, _held(facts, found))
     if found.arrangement.in_place and found.kind.shape is Shape.TEMPLATE:
         sizes = merged_sizes(sizes, decision.containers)
         decision = replace(decision, containers=())
@@ -202,6 +205,16 @@ def _written(policy: GroupPolicy, facts: Facts, found: Found, ruled: _Ruled, now
         inbox(policy.kind, facts, found),
         sizes,
     )
+
+
+def _held(facts: Facts, found: Found) -> frozenset[str]:
+    """What is left alone for now: what another overwrites, and what an HPA or a VPA writes that another keeps so."""
+    target, held = found.arrangement.target, facts.held
+    if HORIZONTAL_AUTOSCALERS.kind in held and facts.hpa is not None:
+        held |= {"replicas"} if scales(facts.hpa) == (target.group, target.kind, target.name) else set()
+    if VERTICAL_AUTOSCALERS.kind in held and facts.vpa is not None:
+        held |= {"requests"} if sizing_mode(facts.vpa) else set()
+    return held
 
 
 def _unheld(decision: Decision, held: frozenset[str]) -> Decision:

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
+import yaml
 
 from protocol.kubernetes.objects import Json, child
 from protocol.kubernetes.resources import (
@@ -155,6 +156,49 @@ async def test_the_condition_says_what_when_and_whom() -> None:
             f"{ARGO} has overwritten minReplicas of HorizontalPodAutoscaler web 3 times: it is left alone until "
             "2026-01-01T00:22:10Z; let only one of the two manage it"
         )
+
+
+async def test_an_hpa_that_scales_the_target_again_is_its_only_writer() -> None:
+    """The HPA in Git is about the Deployment: left alone, it writes the replicas by itself."""
+    theirs: Json = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "resource-consumer"}
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, running.DEPLOYMENT)
+        await run.cluster.make(HORIZONTAL_AUTOSCALERS, THEIR_HPA)
+        await run.cluster.make(HVPAS, ONLY_REPLICAS)
+        await run.start()
+        hpa = (HORIZONTAL_AUTOSCALERS, "hvpa-sample")
+        fight = Fight(run, (HVPAS, "hvpa-sample"), hpa, {"scaleTargetRef": theirs})
+        await fight.minutes(3)
+        assert (await fight.said())[0] == "True"
+        await run.recommend("hvpa-sample", 5)
+        await fight.minutes(1)
+        assert child(await run.cluster.get(*hpa), "spec", "scaleTargetRef") == theirs
+        assert (await run.size())[0] == 1
+        fight.theirs = {}
+        await fight.minutes(15)
+        assert (await run.size())[0] == 5
+
+
+async def test_a_vpa_that_sizes_pods_again_is_their_only_writer() -> None:
+    """The VPA in Git is in the mode Auto: left alone, it sizes the pods by itself."""
+    about = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "resource-consumer"}
+    vpa: Json = {"metadata": {"name": "sizes"}, "spec": {"targetRef": about}}
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, running.DEPLOYMENT)
+        await run.cluster.make(SERVICE_ACCOUNTS, "{metadata: {name: default}}")
+        await run.cluster.make(PODS, POD.replace("NAME", "one"))
+        await run.cluster.make(VERTICAL_AUTOSCALERS, yaml.safe_dump(vpa))
+        await run.cluster.make(HVPAS, HVPA)
+        await run.start()
+        theirs: Json = {"updatePolicy": {"updateMode": "Auto"}}
+        fight = Fight(run, (HVPAS, "sizes"), (VERTICAL_AUTOSCALERS, "sizes"), theirs)
+        await fight.minutes(3)
+        await run.recommend("sizes", cpu="1", memory="1Gi")
+        await fight.minutes(1)
+        assert (await requests(run, "one"))["cpu"] == "500m"
+        fight.theirs = {}
+        await fight.minutes(15)
+        assert (await requests(run, "one"))["cpu"] != "500m"
 
 
 async def test_what_nobody_fights_over_is_still_written() -> None:
