@@ -26,7 +26,7 @@ from deploy.local.kubernetes.programs.versions import ADD_ONS, SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
 from protocol.runtime.clock import SystemClock
 from scripts.autoscale.cluster_flags import cluster_name
-from scripts.autoscale.clusters import ClusterFlags, find_cluster
+from scripts.autoscale.clusters import DEFAULT_NAMESPACE, ClusterFlags, find_cluster
 from scripts.autoscale.history.finding import FILE
 from scripts.autoscale.history.recording import recording
 from scripts.autoscale.running import run
@@ -34,7 +34,7 @@ from scripts.autoscale.site import open_site
 from scripts.autoscale.steps import StepView, show_failure
 from scripts.autoscale.terminal.completion import complete_node, complete_vm
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
-from scripts.autoscale.vms import vm_table
+from scripts.autoscale.vms import VmNamespace, vm_name, vm_table
 
 _EXAMPLE: Final = Path(__file__).parents[2] / "vm-deploy.yaml"
 """In a checkout only."""
@@ -274,17 +274,18 @@ def address(
     port: Annotated[int, typer.Option(help="The port in the VM.")] = 5432,
     name: Name = "local",
     output: OutputFormat = Output.TEXT,
+    namespace: VmNamespace = DEFAULT_NAMESPACE,
 ) -> None:
     """Print HOST:PORT on this machine that forwards to a VM; with -o wide also where it leads."""
-    run(_address(ClusterFolder.of(name), vm, port, output))
+    run(_address(ClusterFolder.of(name), vm, namespace, port, output))
 
 
-async def _address(folder: ClusterFolder, vm: str, port: int, output: Output) -> int:
+async def _address(folder: ClusterFolder, vm: str, namespace: str, port: int, output: Output) -> int:
     from scripts.autoscale.vms import vm_host  # noqa: PLC0415 - keeps the other commands quick
 
     try:
         await ask_cluster(folder, "status")  # says so where the cluster does not run
-        there = await vm_host(folder.kubeconfig, vm)
+        there = await vm_host(folder.kubeconfig, vm_name(vm, namespace))
         answer = await ask_cluster(folder, "expose", there, port)
     except (NoAnswerError, LookupError) as error:
         typer.echo(f"autoscale: {error}", err=True)

@@ -40,16 +40,16 @@ def vm_name(given: str, namespace: str = DEFAULT_NAMESPACE) -> ObjectName:
     return ObjectName(found[1] or namespace, found[2])
 
 
-async def vm_host(kubeconfig: Path, given: str) -> str:
+async def vm_host(kubeconfig: Path, vm: ObjectName) -> str:
     """The address of a running VM on the flat network. Raises ``LookupError``."""
     async with client_from_kubeconfig(kubeconfig) as client:
         try:
-            vm = await client.get(VIRTUAL_MACHINES, vm_name(given))
+            found = await client.get(VIRTUAL_MACHINES, vm)
         except ApiError as error:
             raise LookupError(str(error)) from error
-    host = text(vm, "status", "extraNetIP") or text(vm, "status", "podIP")
+    host = text(found, "status", "extraNetIP") or text(found, "status", "podIP")
     if not host:
-        raise LookupError(f"the VM {given} does not run yet (phase {text(vm, 'status', 'phase') or 'unknown'})")
+        raise LookupError(f"the VM {vm} does not run yet (phase {text(found, 'status', 'phase') or 'unknown'})")
     return host
 
 
