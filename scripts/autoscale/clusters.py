@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-- Flags go first: ``--kubeconfig`` and ``--context``, then ``--name``. Without any, a running local cluster that
-  ``$KUBECONFIG`` names; then the local cluster ``local``, if it runs; then kubectl's.
+- Flags go first: ``--kubeconfig`` and ``--context``, or ``--name``; both are two clusters, and refused. Without any, a
+  running local cluster that ``$KUBECONFIG`` names; then the local cluster ``local``, if it runs; then kubectl's.
 - A setting that names nothing is an error, never another cluster.
 - A kubeconfig that leads to a running local cluster means that cluster, whatever file it stands in.
 """
@@ -42,8 +42,14 @@ class ClusterFlags:
 
     @property
     def of_kubectl(self) -> bool:
-        """Return True if kubectl's cluster is meant, whichever local ones run."""
-        return bool(self.kubeconfig or self.context) and not (self.name and self.kubeconfig == KUBECTLS)
+        """Return True if kubectl's cluster is meant, whichever local ones run.
+
+        Raises ``CredentialsError`` if a local one is named too.
+        """
+        if self.name and (self.context or self.kubeconfig not in ("", KUBECTLS)):
+            other = "--context" if self.context else "--kubeconfig"
+            raise CredentialsError(f"--name {self.name} is a local cluster, and {other} another: give one of them")
+        return bool(self.kubeconfig or self.context) and not self.name
 
     @property
     def local_name(self) -> str:

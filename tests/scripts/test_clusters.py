@@ -23,6 +23,7 @@ from scripts.autoscale import clusters
 from scripts.autoscale import main as program
 from scripts.autoscale.cluster_flags import complete_context
 from scripts.autoscale.clusters import KUBECTLS, Cluster, ClusterFlags, find_cluster
+from scripts.autoscale.history.finding import history_path
 from scripts.autoscale.terminal import completion
 
 LOCAL, OTHER = f"local-{os.getpid()}", f"other-{os.getpid()}"
@@ -122,6 +123,24 @@ def test_named_local_cluster_must_run(tmp_path: Path) -> None:
     with running(OTHER, "http://127.0.0.1:5") as folder:
         assert find_cluster(ClusterFlags(OTHER)).folder == folder
         assert find_cluster(ClusterFlags(OTHER, KUBECTLS)).folder == folder
+
+
+@pytest.mark.parametrize(
+    ("flags", "other"),
+    [
+        (ClusterFlags(OTHER, context="x"), "--context"),
+        (ClusterFlags(OTHER, KUBECTLS, "x"), "--context"),
+        (ClusterFlags(OTHER, "usual"), "--kubeconfig"),
+    ],
+)
+def test_flags_of_two_clusters_are_refused(tmp_path: Path, flags: ClusterFlags, other: str) -> None:
+    """``--name`` was ignored: ``migrate --name test --context prod`` moved a VM of prod."""
+    written(tmp_path / "usual")
+    with running(OTHER, "http://127.0.0.1:5"):
+        for chosen in (find_cluster, history_path):
+            with pytest.raises(CredentialsError) as refused:
+                chosen(flags)
+            assert str(refused.value) == f"--name {OTHER} is a local cluster, and {other} another: give one of them"
 
 
 def test_running_local_cluster_goes_before_kubectls(tmp_path: Path) -> None:
