@@ -28,6 +28,7 @@ LABELS: Final = {
 OF_NAMESPACES: Final = (
     Resource("cilium.io", "v2", "ciliumnetworkpolicies", "CiliumNetworkPolicy"),
     Resource("crd.projectcalico.org", "v1", "networkpolicies", "NetworkPolicy"),
+    Resource("crd.antrea.io", "v1beta1", "networkpolicies", "NetworkPolicy"),
 )
 OF_CLUSTERS: Final = (
     Resource("cilium.io", "v2", "ciliumclusterwidenetworkpolicies", "CiliumClusterwideNetworkPolicy", namespaced=False),
@@ -39,6 +40,10 @@ OF_CLUSTERS: Final = (
         "BaselineAdminNetworkPolicy",
         namespaced=False,
     ),
+    Resource(
+        "policy.networking.k8s.io", "v1alpha2", "clusternetworkpolicies", "ClusterNetworkPolicy", namespaced=False
+    ),  # took the place of the one above
+    Resource("crd.antrea.io", "v1beta1", "clusternetworkpolicies", "ClusterNetworkPolicy", namespaced=False),
 )
 """Other kinds of policies that an allowing NetworkPolicy can override; whom they select is not evaluated."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer
-from deploy.neonvm.objects.runner_policy import NAME, OF_NAMESPACES, new_policy
+from deploy.neonvm.objects.runner_policy import NAME, new_policy
 from deploy.neonvm.service.runner_policies import PAUSE, RunnerPolicies
 from protocol.kubernetes.objects import Json, name_of, text
 from protocol.kubernetes.resources import (
@@ -123,17 +124,20 @@ async def test_a_program_without_a_home_makes_none(tmp_path: Path) -> None:
 
 
 class Api:
-    """An API server that refuses policies in namespace ``a``; ``answers`` are those to lists of policies, in order."""
+    """An API server that refuses policies in namespace ``a``; ``answers`` are those to lists of policies, in order.
 
-    def __init__(self, answers: list[int], cilium: str = "") -> None:
-        self.answers, self.cilium, self.made = answers, cilium, list[str]()
+    ``others`` are lists of other kinds, by their paths.
+    """
+
+    def __init__(self, answers: list[int], others: Mapping[str, str] | None = None) -> None:
+        self.answers, self.others, self.made = answers, others or {}, list[str]()
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         if request.method == "POST":
             self.made.append(request.url.path.split("/")[5])
             return httpx.Response(403 if self.made[-1] == "a" else 201, json={"message": "exceeded quota"})
-        if request.url.path == OF_NAMESPACES[0].path() and self.cilium:
-            return httpx.Response(200, text=self.cilium)
+        if request.url.path in self.others:
+            return httpx.Response(200, text=self.others[request.url.path])
         if request.url.path != NETWORK_POLICIES.path():
             return httpx.Response(404, json={})
         return httpx.Response(self.answers.pop(0), json={"metadata": {"resourceVersion": "1"}, "items": []})
@@ -171,11 +175,26 @@ async def test_a_refusal_holds_up_no_other_namespace(caplog: pytest.LogCaptureFi
     assert logged(caplog) == ["all", "a", "all"]
 
 
-async def test_a_policy_that_cannot_be_read_closes(caplog: pytest.LogCaptureFixture) -> None:
-    item = '{"metadata": {"namespace": "b", "name": "deny"}, "spec": {"n": 1e999999}}'
-    api = Api([200], f'{{"metadata": {{"resourceVersion": "1"}}, "items": [{item}]}}')
+@pytest.mark.parametrize("spec", ["{}", '{"n": 1e999999}'], ids=["readable", "unreadable"])
+@pytest.mark.parametrize(
+    ("kind", "made"),
+    [
+        ("cilium.io/v2/ciliumnetworkpolicies", ["a"]),
+        ("crd.projectcalico.org/v1/networkpolicies", ["a"]),
+        ("crd.antrea.io/v1beta1/networkpolicies", ["a"]),
+        ("cilium.io/v2/ciliumclusterwidenetworkpolicies", []),
+        ("crd.projectcalico.org/v1/globalnetworkpolicies", []),
+        ("crd.antrea.io/v1beta1/clusternetworkpolicies", []),
+        ("policy.networking.k8s.io/v1alpha1/baselineadminnetworkpolicies", []),
+        ("policy.networking.k8s.io/v1alpha2/clusternetworkpolicies", []),
+    ],
+)
+async def test_policies_of_other_kinds_close(kind: str, spec: str, made: list[str]) -> None:
+    """Each may be overridden by what a NetworkPolicy allows: Antrea's and the last two by their baseline tiers."""
+    item = f'{{"metadata": {{"namespace": "b", "name": "deny"}}, "spec": {spec}}}'
+    api = Api([200], {f"/apis/{kind}": f'{{"metadata": {{"resourceVersion": "1"}}, "items": [{item}]}}'})
     await api.play()
-    assert (api.made, logged(caplog)) == (["a"], ["a"])
+    assert api.made == made
 
 
 async def test_a_reason_is_forgotten_with_its_vms(caplog: pytest.LogCaptureFixture) -> None:

@@ -291,6 +291,7 @@ def test_controller_without_policies_needs_no_rights_to_them() -> None:
         "ciliumclusterwidenetworkpolicies",
         "globalnetworkpolicies",
         "baselineadminnetworkpolicies",
+        "clusternetworkpolicies",
     }
 
 
