@@ -21,6 +21,7 @@ async def calm(story: Story) -> None:
     await story.start()
     await story.clock.advance(60)
     await _end_moves(story)
+    story.end_patches()
     for machine in story.fleet.machines.values():
         story.bound(machine, None)
         story.resize(machine, machine.own)
