@@ -76,6 +76,7 @@ async def test_an_agent_that_is_silent_for_long_is_trouble_until_it_is_heard() -
 async def test_no_agent_is_called_silent_by_a_scheduler_that_does_not_answer() -> None:
     async with page() as run:
         put_vm(run.cluster, "db")
+        await settle()
         told_by_scheduler(run, silent=True)
         await seen(run)
         run.told.scheduler.clear()
