@@ -108,12 +108,6 @@ def read_reference(found: JsonObject, path: str) -> TargetRef:
     return reference
 
 
-def reference_to(target: TargetRef) -> Json:
-    """The reference by which an HPA or a VPA names the target."""
-    version = TARGET_KINDS[target.group, target.kind].resource.api_version
-    return {"apiVersion": version, "kind": target.kind, "name": target.name}
-
-
 def workload_of(target: JsonObject, kind: TargetKind) -> Workload:
     """The target as a workload. Raises ``InvalidTargetError``."""
     try:

@@ -8,10 +8,9 @@ from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child,
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
 from scheduler_plugin.groups.objects.ownership import creation, holds, is_owned_by, refuse_foreign
-from scheduler_plugin.groups.objects.targets import reference_to
 from scheduler_plugin.groups.objects.writes import Write
 from scheduler_plugin.groups.policies.facts import Facts, Found, StopError
-from scheduler_plugin.groups.policies.originals import adapted, disowned, was_adopted
+from scheduler_plugin.groups.policies.originals import adapted
 from scheduler_plugin.groups.policies.policy import Arrangement, Ruling
 
 _REFERENCE: Final = {HORIZONTAL_AUTOSCALERS: "scaleTargetRef", VERTICAL_AUTOSCALERS: "targetRef"}
@@ -28,17 +27,13 @@ def companions(facts: Facts, arrangement: Arrangement) -> tuple[Write, ...]:
         (HORIZONTAL_AUTOSCALERS, arrangement.hpa, facts.hpa),
         (VERTICAL_AUTOSCALERS, arrangement.vpa, facts.vpa),
     )
-    writes: list[Write | None] = []
+    writes = []
     for resource, companion, found in pairs:
         if companion is None:
             continue
         if found is not None and (companion.spec is None or not is_owned_by(found, facts.group)):
             _refuse_other_workload(resource, found, facts.group, arrangement)
-        if companion.spec is not None and found is not None and was_adopted(found, facts.group):
-            writes.append(
-                disowned(resource, found, facts.group, {_REFERENCE[resource]: reference_to(arrangement.target)})
-            )
-        elif companion.spec is not None:
+        if companion.spec is not None:
             writes.append(upkeep(resource, found, facts.group, companion.name, companion.spec))
         elif found is None and not companion.may_be_missing:
             raise StopError("AutoscalerMissing", f"{resource.kind} {companion.name} is not there")

@@ -15,22 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.kubernetes.objects import (
-    Json,
-    JsonObject,
-    annotations_of,
-    child,
-    items,
-    name_of,
-    text,
-    uid_of,
-    version_of,
-)
+from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, name_of, text, version_of
 from protocol.kubernetes.resources import Resource
-from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.names import ANNOTATION_ORIGINAL, ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY
 from protocol.units import QuantityError, parse_quantity
-from scheduler_plugin.groups.objects.ownership import is_owned_by
 from scheduler_plugin.groups.objects.writes import Write, difference
 
 LARGEST: Final = 64 * 1024
@@ -93,23 +81,6 @@ def adapted(what: str, resource: Resource, found: JsonObject, group: JsonObject,
     """Sets fields of the spec of an object of others, with the record of what it was. Raises ``TooLargeError``."""
     record: Json = {"annotations": {ANNOTATION_ORIGINAL: changed(found, group, fields).text}}
     return Write(what, resource, name_of(found), {"metadata": record, "spec": fields}, version=version_of(found))
-
-
-def was_adopted(found: JsonObject, group: JsonObject) -> bool:
-    """Whether an earlier release made the group the owner of an object of others: it is older than the group."""
-    made, begun = (parse_timestamp(child(each, "metadata").get("creationTimestamp")) for each in (found, group))
-    return is_owned_by(found, group) and made is not None and begun is not None and made < begun
-
-
-def disowned(resource: Resource, found: JsonObject, group: JsonObject, before: Json) -> Write:
-    """Makes the group the object's owner no more, so that it outlives the group; ``before`` is what is known of its
-    spec as it was.
-    """
-    owners = [each for each in items(found, "metadata", "ownerReferences") if text(each, "uid") != uid_of(group)]
-    written = {name: child(found, "spec").get(name) for name in before}
-    record = Original(text(group, "kind"), name_of(group).name, before, written).text
-    body: Json = {"metadata": {"ownerReferences": owners, "annotations": {ANNOTATION_ORIGINAL: record}}}
-    return Write("original", resource, name_of(found), body, version=version_of(found))
 
 
 def put_back(resource: Resource, found: JsonObject) -> Write | None:

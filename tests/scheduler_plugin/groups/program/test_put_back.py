@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 import yaml
 
-from protocol.kubernetes.objects import Json, annotations_of, child, uid_of
+from protocol.kubernetes.objects import Json, annotations_of, child
 from protocol.kubernetes.resources import (
     DEPLOYMENTS,
     HORIZONTAL_AUTOSCALERS,
@@ -278,28 +278,6 @@ async def test_an_hpa_too_large_to_be_remembered_is_left_alone() -> None:
         assert await guest.as_it_was()
         said = condition_of(await guest.run.cluster.get(TORTOISES, "lovely"), "AbleToScale")
         assert said[:2] == ("False", "AutoscalerTooLarge")
-
-
-async def test_what_an_earlier_release_adopted_outlives_the_group() -> None:
-    """It made the Hvpa the owner of an HPA of others and kept no record: the HPA would have gone with the Hvpa."""
-    async with hvpa() as guest:
-        await guest.run.cluster.delete(*guest.group)
-        guest.run.clock.jump(10)
-        made = await guest.run.cluster.make(HVPAS, INTERVALS)
-        about = {"apiVersion": made["apiVersion"], "kind": "Hvpa", "name": "hvpa-sample"}
-        owner = {**about, "uid": uid_of(made), "controller": True}
-        other = {"apiVersion": "v1", "kind": "ConfigMap", "name": "theirs", "uid": "other"}
-        body: Json = {"metadata": {"ownerReferences": [other, owner]}, "spec": {"scaleTargetRef": about}}
-        await guest.run.cluster.patch(HORIZONTAL_AUTOSCALERS, "hvpa-sample", body)
-        await guest.run.start()
-        await guest.run.passes(60)
-        hpa = await guest.run.cluster.get(HORIZONTAL_AUTOSCALERS, "hvpa-sample")
-        assert child(hpa, "metadata")["ownerReferences"] == [other]
-        assert child(hpa, "spec")["maxReplicas"] == 10  # it is kept up as before
-        await guest.leaves()
-        hpa = await guest.run.cluster.get(HORIZONTAL_AUTOSCALERS, "hvpa-sample")
-        assert child(hpa, "spec", "scaleTargetRef")["kind"] == "Deployment"
-        assert ANNOTATION_ORIGINAL not in annotations_of(hpa)
 
 
 async def test_an_hpa_of_its_own_needs_no_record() -> None:
