@@ -93,21 +93,28 @@ class ApiClient:
     ) -> Page:
         """All objects of a kind, in one page."""
         selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
-        query = {name: value for name, value in selectors.items() if value}
-        path = kind.path(namespace)
+        return await self._page(kind.path(namespace), {name: value for name, value in selectors.items() if value})
+
+    async def pages(self, kind: Resource, most: int) -> AsyncIterator[Page]:
+        """All objects of a kind, in pages of ``most``: for those who keep little of many."""
+        query = {"limit": str(most)}
+        while True:
+            page = await self._page(kind.path(), query)
+            yield page
+            if not page.rest:
+                return
+            query["continue"] = page.rest
+
+    async def revision(self, kind: Resource) -> str:
+        """The version that the store has reached, as a list of the kind would say it."""
+        return (await self._page(kind.path(), {"limit": "1"})).version
+
+    async def _page(self, path: str, query: Mapping[str, str]) -> Page:
         response = await self._send("GET", path, query=query)
         try:
             return read_page(response.content)
         except UnreadableAnswerError as error:
             raise ApiUnavailableError(f"GET {path}: {error}") from error
-
-    async def revision(self, kind: Resource) -> str:
-        """The version that the store has reached, as a list of the kind would say it."""
-        response = await self._send("GET", kind.path(), query={"limit": "1"})
-        try:
-            return read_page(response.content).version
-        except UnreadableAnswerError as error:
-            raise ApiUnavailableError(f"GET {kind.path()}: {error}") from error
 
     async def create(self, kind: Resource, namespace: str, body: Json) -> Json:
         """Creates the object and returns it as stored."""

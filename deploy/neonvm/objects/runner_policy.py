@@ -119,6 +119,15 @@ def is_ours(policy: JsonObject) -> bool:
     return name_of(policy).name == NAME and labels_of(policy).get(MANAGED_BY) == CONTROLLER
 
 
+def deciding_part(policy: JsonObject) -> Json:
+    """The part of a NetworkPolicy that ``policy_todo`` reads: all of ours, and whom it selects of another one."""
+    if is_ours(policy):
+        return dict(policy)
+    spec = child(policy, "spec")
+    selection: Json = {key: spec[key] for key in ("podSelector", "policyTypes") if key in spec}
+    return {"metadata": {"name": name_of(policy).name}, "spec": selection}
+
+
 def selects_ingress(policy: JsonObject, labels: Mapping[str, str]) -> bool:
     """Return True if a NetworkPolicy decides who reaches pods with these labels in its namespace."""
     selector = child(policy, "spec", "podSelector")

@@ -15,6 +15,7 @@ from deploy.neonvm.objects.runner_policy import (
     OF_CLUSTERS,
     OF_NAMESPACES,
     Todo,
+    deciding_part,
     is_ours,
     new_policy,
     policy_todo,
@@ -31,6 +32,8 @@ from protocol.units import Seconds
 _log = logging.getLogger("neonvm.policies")
 
 PAUSE: Final = Seconds(10.0)
+PAGE: Final = 20
+"""Policies in memory at once: a tenant may have many, and the largest (1.5 MiB) take 20 MiB each."""
 
 
 @dataclass(slots=True)
@@ -57,12 +60,15 @@ class RunnerPolicies:
             await self.clock.sleep(PAUSE)
 
     async def _turn(self) -> None:
-        page = await self.client.list(NETWORK_POLICIES)
-        closed = {each.name.namespace for each in page.unreadable}
+        policies, closed = defaultdict[str, list[Json]](list), set[str]()
+        async for page in self.client.pages(NETWORK_POLICIES, PAGE):
+            closed |= {each.name.namespace for each in page.unreadable}
+            for each in page.objects:
+                policies[name_of(each).namespace].append(deciding_part(each))
         for kind in OF_NAMESPACES:
-            closed |= {name.namespace for name in await self._names(kind)}
-        is_closed_everywhere = any([await self._names(kind) for kind in OF_CLUSTERS])
-        policies, vms = _by_namespace(page.objects), _by_namespace(self.vms.objects.values())
+            closed |= await self._namespaces(kind)
+        is_closed_everywhere = any([await self._namespaces(kind) for kind in OF_CLUSTERS])
+        vms = _by_namespace(self.vms.objects.values())
         pods = _by_namespace(each for each in self.pods.objects.values() if LABEL_VM_NAME in labels_of(each))
         ours = {namespace for namespace, found in policies.items() if any(map(is_ours, found))}
         todos: dict[str, Todo] = {}
@@ -75,15 +81,17 @@ class RunnerPolicies:
         for namespace, todo in todos.items():
             await self._try(todo, namespace)
 
-    async def _names(self, kind: Resource) -> list[ObjectName]:
-        """The objects of a kind that the cluster may not have, unreadable ones included."""
+    async def _namespaces(self, kind: Resource) -> set[str]:
+        """The namespaces with objects of a kind that the cluster may not have; empty for objects of the cluster."""
+        found = set[str]()
         try:
-            page = await self.client.list(kind)
+            async for page in self.client.pages(kind, PAGE):
+                found |= {each.namespace for each in map(name_of, page.objects)}
+                found |= {each.name.namespace for each in page.unreadable}
         except ApiError as error:
-            if error.kind is RefusalKind.NOT_FOUND:
-                return []
-            raise
-        return [*map(name_of, page.objects), *(each.name for each in page.unreadable)]
+            if error.kind is not RefusalKind.NOT_FOUND:
+                raise
+        return found
 
     async def _try(self, todo: Todo, namespace: str) -> None:
         """One namespace; a refusal there (a quota, a webhook, a namespace that ends) holds up no other."""

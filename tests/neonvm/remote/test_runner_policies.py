@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +142,9 @@ class Api:
             return httpx.Response(404, json={})
         return httpx.Response(self.answers.pop(0), json={"metadata": {"resourceVersion": "1"}, "items": []})
 
-    async def play(self, *removed: str) -> None:
-        """VMs in the namespaces ``a`` and ``b``, until all answers are given; ``removed`` ones go after the first."""
-        clock, transport = FakeClock(), httpx.MockTransport(self)
+    async def play(self, *removed: str, by: Callable[[httpx.Request], httpx.Response] | None = None) -> None:
+        """VMs in the namespaces ``a`` and ``b``, until all answers are given; in one turn ``removed`` ones are gone."""
+        clock, transport = FakeClock(), httpx.MockTransport(by or self)
         async with ApiClient(httpx.AsyncClient(base_url="http://api", transport=transport)) as client:
             vms, pods = (Informer(client, kind, clock) for kind in (VIRTUAL_MACHINES, PODS))
             for namespace in ("a", "b"):
@@ -195,6 +195,26 @@ async def test_policies_of_other_kinds_close(kind: str, spec: str, made: list[st
     api = Api([200], {f"/apis/{kind}": f'{{"metadata": {{"resourceVersion": "1"}}, "items": [{item}]}}'})
     await api.play()
     assert api.made == made
+
+
+async def test_all_pages_of_policies_count() -> None:
+    """A cluster may have thousands of policies: they are never in memory all at once. The last page closes ``b``."""
+    pages = {"": ("a", "2"), "2": ("b", "")}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST" or request.url.path != NETWORK_POLICIES.path():
+            return api(request)
+        assert int(request.url.params["limit"]) <= 20
+        namespace, rest = pages[request.url.params.get("continue", "")]
+        selector = {"matchLabels": {"app": "web"}} if namespace == "a" else {}
+        policy = {"metadata": {"namespace": namespace, "name": "x"}, "spec": {"podSelector": selector}}
+        metadata = {"resourceVersion": "1", "continue": rest}
+        api.answers.clear()
+        return httpx.Response(200, json={"metadata": metadata, "items": [policy]})
+
+    api = Api([200])
+    await api.play(by=answer)
+    assert set(api.made) == {"a"}
 
 
 async def test_a_reason_is_forgotten_with_its_vms(caplog: pytest.LogCaptureFixture) -> None:
