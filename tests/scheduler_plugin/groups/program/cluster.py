@@ -210,7 +210,7 @@ class Connection:
                 self.held = call
                 raise ApiUnknownError("killed before the write took effect")
         for part, status in self.refuse.items():
-            if call.method != "GET" and part in f"{call.method} {call.path}":
+            if part in f"{call.method} {call.path}" and (call.method != "GET" or part.startswith("GET ")):
                 raise ApiRefusedError(read_refusal(status, b"no", ""))
         if self.no_dry_run and call.query.get("dryRun"):
             raise ApiRefusedError(read_refusal(400, json.dumps({"message": self.no_dry_run}).encode(), ""))

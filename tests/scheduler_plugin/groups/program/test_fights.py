@@ -235,10 +235,11 @@ async def test_a_writer_that_gives_in_ends_the_fight() -> None:
 
 async def test_a_fight_whose_writer_is_unknown_is_paused_too() -> None:
     async with over_hpa() as fight:
-        fight.run.cluster.connections[0].refuse["GET"] = 403
+        listed = HORIZONTAL_AUTOSCALERS.path("default")
+        fight.run.cluster.connections[0].refuse[f"GET {listed}"] = 403
         await fight.minutes(3)
-        fight.run.cluster.connections[0].refuse.clear()
-        assert (await fight.said())[0] == "True"
+        status, _, message = await fight.said()
+        assert (status, message.partition(" has ")[0]) == ("True", "another writer")
 
 
 async def test_sizes_of_pods_that_another_resizes_are_left_alone() -> None:
