@@ -77,6 +77,11 @@ class Agent:
             hold = hold.at_most(view.recorded)
         return hold.at_least(view.use)
 
+    @property
+    def may_order(self) -> Resources:
+        """What it holds, and what its resizes on their way order of that."""
+        return Resources.most((self.hold or ZERO, *(each.due for each in self.patches)))
+
     def floor(self) -> Resources:
         """The least that it asks for: what the VM has, or may come to have by its own patches."""
         floor = ZERO if self.view is None else self.view.use

@@ -77,7 +77,7 @@ class Judge:
                 agent.hold = agent.hold and agent.hold.at_most(use.at_least(stored))
         if self.fleet.cluster.webhook is not None:
             machine.is_tainted = True
-        elif stored != machine.forged and all((agent.hold or ZERO).within(stored) for agent in machine.agents):
+        elif stored != machine.forged and all(agent.may_order.within(stored) for agent in machine.agents):
             machine.is_tainted = machine.is_excused = False
 
     def _not_stored(self, machine: Machine) -> list[str]:
