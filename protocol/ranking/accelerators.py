@@ -9,6 +9,9 @@ _ORDINARY: Final = frozenset(
     {
         "autoscaling.neon.tech",  # devices of guests
         "devices.kubevirt.io",  # /dev/kvm, tun, vhost-net
+        "kubernetes.azure.com",  # MiB of enclaves (sgx_epc_mem_in_MiB)
+        "networking.gke.io.networks",  # addresses in each network of a node with several
+        "sgx.intel.com",  # bytes of enclaves (epc)
         "smarter-devices",  # device files of the host, such as /dev/fuse
         "vpc.amazonaws.com",  # network interfaces and addresses of every EC2 instance
     }

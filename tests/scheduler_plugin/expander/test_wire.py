@@ -145,6 +145,9 @@ def test_an_answer_names_the_groups_and_says_why() -> None:
         ("attachable-volumes-aws-ebs", 0),
         ("cloud.kubernetes.io/slot", 0),
         ("vpc.amazonaws.com/pod-eni", 0),
+        ("networking.gke.io.networks/blue.IP", 0),  # 128 on every node
+        ("sgx.intel.com/epc", 0),  # in bytes
+        ("kubernetes.azure.com/sgx_epc_mem_in_MiB", 0),
     ],
 )
 def test_extended_resources_are_accelerators(resource: str, gpus: int) -> None:
