@@ -10,10 +10,12 @@ import pytest
 
 from scripts.manifests.__main__ import ROOT, helm
 from scripts.manifests.rendering import CHART
-from tests.kubernetes.chart.test_chart import KUBE_VERSION, SIDECAR, objects, template
+from tests import plain_yaml
+from tests.kubernetes.chart.test_chart import KUBE_VERSION, SIDECAR, named, objects, template
 
 pytestmark = pytest.mark.kubernetes
 
+AGENT = ("DaemonSet", "autoscaling-agent")
 BY_CERT_MANAGER = {"provider": "cert-manager"}
 NO_SCHEDULER = {"scheduler": {"enabled": False}}
 OURS = "registry.example:5000/team/a.b"
@@ -116,6 +118,22 @@ def test_wrong_and_contradicting_values_are_refused(values: dict[str, Any], said
 )
 def test_values_near_refusals_are_rendered(values: dict[str, Any]) -> None:
     assert objects(values)
+
+
+def test_no_variable_of_a_nodes_agent_stands_twice() -> None:
+    """Server-side apply refuses the whole DaemonSet; an operator may set any variable that the chart sets."""
+
+    def variables(*names: str) -> list[str]:
+        env = [{"name": name, "value": "a"} for name in names]
+        done = template({"agent": {"node": {"env": env}}})
+        if done.returncode:
+            assert "each variable can be set once" in done.stderr
+            return list(names)
+        pods = [each for each in plain_yaml.load_all(done.stdout) if each and named(each) == AGENT]
+        return [each["name"] for each in pods[0]["spec"]["template"]["spec"]["containers"][0]["env"]]
+
+    for name in variables():
+        assert variables(name).count(name) == 1, name
 
 
 def test_kubernetes_without_patch_release_is_refused() -> None:
