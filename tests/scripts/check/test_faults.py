@@ -40,6 +40,7 @@ from tests.scripts.check.good_state import (
     NAMESPACE,
     NOW,
     Authority,
+    Obj,
     authority,
     encoded,
     good,
@@ -231,6 +232,8 @@ def test_what_could_not_be_looked_at_is_skipped_with_its_reason() -> None:
 def test_unguarded_ports_of_vms_are_named() -> None:
     """A cluster without NetworkPolicies is in order, and its line says in which namespaces there are none."""
     facts = both(without("pods", "autoscaling-agent-0", "autoscaling-agent-1"), added("vm_pods", SIDECAR))(good())
+    ended: Obj = {"metadata": {"namespace": "old", "name": "db-y"}, "status": {"phase": "Succeeded"}}
+    facts = added("vm_pods", ended)(facts)
 
     def line(policies: Objects) -> str:
         changed_facts = replace(facts, network_policies=policies)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from deploy.neonvm.objects.pod_form import is_open
 from deploy.neonvm.objects.runner_policy import selects_ingress
 from protocol.kubernetes.objects import JsonObject, is_over, labels_of, name_of
@@ -23,16 +25,16 @@ def are_closed(facts: Facts) -> Found:
         for pod in pods
         if is_open(pod)
     ]
-    return Found(f"{len(pods) - len(problems)} pods ask for a certificate{_unguarded(facts)}", problems)
+    return Found(f"{len(pods) - len(problems)} pods ask for a certificate{_unguarded(facts, pods)}", problems)
 
 
-def _unguarded(facts: Facts) -> str:
+def _unguarded(facts: Facts, pods: Iterable[JsonObject]) -> str:
     """The namespaces in which nothing but the certificate guards pods of VMs, as the end of a sentence."""
     if not isinstance(facts.network_policies, Seen):
         return ""
     bare = {
         name_of(pod).namespace
-        for pod in facts.vm_pods.value
+        for pod in pods
         if not any(_guards(policy, pod) for policy in facts.network_policies.value)
     }
     return f"; no NetworkPolicy guards their ports as well in {', '.join(sorted(bare))}" if bare else ""
