@@ -21,14 +21,14 @@ import httpx2 as httpx
 
 from agent.adapters.guest_database import GuestDatabase
 from agent.adapters.guest_monitor import GuestMonitor
-from agent.adapters.kubernetes_api import KubernetesApi
+from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.adapters.neonvm import NeonVm
 from agent.adapters.node_pods import NodePods
 from agent.adapters.node_scheduler import NodeScheduler
 from agent.adapters.scheduler_client import HttpScheduler
 from agent.adapters.scheduler_line import SchedulerLine
 from agent.adapters.scrape import NodeExporter
-from agent.adapters.token import FileToken, NoToken
+from agent.adapters.token import AgentToken, NoToken
 from agent.assignments import Assignment, AssignmentSource, OwnVm
 from agent.config import read_policy
 from agent.core.policy import Policy, Rhythm
@@ -37,7 +37,7 @@ from agent.ports import PortError, SchedulerClient, TokenSource
 from agent.runner import Ports, Runner
 from agent.settings import AgentSettings
 from agent.supervisor import Dependencies, Make, Supervisor
-from agent.telemetry import Level
+from agent.telemetry import LogLevel
 from protocol.kubernetes.objects import JsonObject
 from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import (
@@ -71,7 +71,7 @@ NOBODY_WAITS_LONGER = 30.0
 
 
 async def run(settings: AgentSettings, dependencies: Dependencies, stop: asyncio.Event) -> None:
-    """Runs the agent until ``stop`` is set. Raises ``OSError`` where it cannot listen."""
+    """Runs the agent until ``stop`` is set. Raises ``OSError`` if it cannot listen."""
     to_scheduler = _trust("scheduler", settings.scheduler_url, settings.scheduler_ca)
     to_api = _trust("kubernetes-api", settings.api_url, settings.api_ca)
     to_guests = _shown(settings.guest_certificates)
@@ -81,7 +81,7 @@ async def run(settings: AgentSettings, dependencies: Dependencies, stop: asyncio
             scheduler=await stack.enter_async_context(plain_pool(to_scheduler)),
             api=await stack.enter_async_context(plain_pool(to_api)),
         )
-        api = KubernetesApi(clients.api, settings.api_url, _identity(settings.api_token), API_DEADLINE)
+        api = LightKubernetesApi(clients.api, settings.api_url, _identity(settings.api_token), API_DEADLINE)
         scheduler = _scheduler(settings, dependencies.clock, clients, to_scheduler)
         make = _maker(settings, dependencies, api, clients, scheduler)
         supervisor = Supervisor(_source(settings, api), make, Policy(), dependencies)
@@ -94,12 +94,12 @@ async def run(settings: AgentSettings, dependencies: Dependencies, stop: asyncio
         port = await stack.enter_async_context(listening(settings.host, settings.port, served, guard))
         about = {"vm": str(settings.assignment.vm)} if settings.assignment else {"node": settings.node}
         started = {**about, "port": port, "scheduler": settings.scheduler_url}
-        dependencies.log.line(Level.INFO, "agent started", started)
+        dependencies.log.line(LogLevel.INFO, "agent started", started)
         await _until(stop, settings, supervisor, scheduler, dependencies)
-        dependencies.log.line(Level.INFO, "agent stopped", about)
+        dependencies.log.line(LogLevel.INFO, "agent stopped", about)
 
 
-def _access(settings: AgentSettings, api: KubernetesApi, clock: Clock) -> ExplainAccess:
+def _access(settings: AgentSettings, api: LightKubernetesApi, clock: Clock) -> ExplainAccess:
     if settings.explain_token is not None:
         return TokenInFile(settings.explain_token)
 
@@ -112,7 +112,7 @@ def _access(settings: AgentSettings, api: KubernetesApi, clock: Clock) -> Explai
     return ReviewedAccess(review, clock, audience_of_agents(settings.namespace))
 
 
-def _source(settings: AgentSettings, api: KubernetesApi) -> AssignmentSource:
+def _source(settings: AgentSettings, api: LightKubernetesApi) -> AssignmentSource:
     return (
         OwnVm(settings.assignment)
         if settings.assignment
@@ -161,7 +161,7 @@ def _scheduler(settings: AgentSettings, clock: Clock, clients: Clients, tls: ssl
 def _maker(
     settings: AgentSettings,
     dependencies: Dependencies,
-    api: KubernetesApi,
+    api: LightKubernetesApi,
     clients: Clients,
     scheduler: SchedulerClient,
 ) -> Make:
@@ -216,4 +216,4 @@ def _shown(folder: Path | None) -> ssl.SSLContext:
 
 
 def _identity(path: Path | None) -> TokenSource:
-    return NoToken() if path is None else FileToken(path)
+    return NoToken() if path is None else AgentToken(path)

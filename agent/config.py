@@ -20,8 +20,8 @@ from agent.original_config import in_our_words
 from protocol.durations import parse_duration
 from protocol.field_errors import field_message, shown
 from protocol.smoothing.default import DEFAULT_CPU, DEFAULT_MEMORY
-from protocol.smoothing.policy import Policy as Stages
 from protocol.smoothing.policy import Resource, parse_policy
+from protocol.smoothing.policy import SmoothingPolicy as Stages
 from protocol.units import Bytes, QuantityError, Seconds
 from protocol.yaml_text import read_yaml
 

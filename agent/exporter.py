@@ -27,7 +27,7 @@ from protocol.messages import ObjectName
 from protocol.runtime.build_info import describe_process
 from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import Caller, ExplainAccess
-from protocol.runtime.explaining.probe_server import Answer, Guard, Route
+from protocol.runtime.explaining.probe_server import Guard, ProbeResponse, Route
 from protocol.runtime.tls_files import FollowedTls
 from protocol.runtime.tls_metrics import watch_tls
 from protocol.units import Bytes, Instant, Resources
@@ -82,8 +82,8 @@ def routes(
     registry = registry_of(supervisor, clock, messages)
     watch_tls(registry, tls)
     return {
-        "/metrics": lambda _: Answer(generate_latest(registry), content_type=CONTENT_TYPE_PLAIN_0_0_4),
-        "/healthz": lambda _: Answer(b"ok\n"),
+        "/metrics": lambda _: ProbeResponse(generate_latest(registry), content_type=CONTENT_TYPE_PLAIN_0_0_4),
+        "/healthz": lambda _: ProbeResponse(b"ok\n"),
         "/readyz": lambda _: _ready(supervisor),
         "/explain": lambda rest: _explain(supervisor, clock, rest, alone=alone),
         "/database": lambda rest: _database(supervisor, rest, alone=alone),
@@ -93,7 +93,7 @@ def routes(
 def explain_guard(access: ExplainAccess, alone: Assignment | None) -> Guard:
     """Lets everyone read metrics and probes, and explanations whom ``access`` does. ``alone``: the sidecar's VM."""
 
-    async def guard(route: str, rest: str, caller: Caller) -> Answer | None:
+    async def guard(route: str, rest: str, caller: Caller) -> ProbeResponse | None:
         if route not in _EXPLANATIONS:
             return None
         named = rest.removeprefix("/").partition("/")[0]
@@ -111,28 +111,28 @@ def registry_of(supervisor: Supervisor, clock: Clock, messages: Mapping[str, int
     return registry
 
 
-def _ready(supervisor: Supervisor) -> Answer:
+def _ready(supervisor: Supervisor) -> ProbeResponse:
     unseen = [str(assignment.vm) for assignment, runner in supervisor.runners.items() if runner.state.vm.seen is None]
     if not supervisor.is_listed:
-        return Answer(b"the VMs to look after are not known yet\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        return ProbeResponse(b"the VMs to look after are not known yet\n", HTTPStatus.SERVICE_UNAVAILABLE)
     if unseen:
-        return Answer(f"not read yet: {' '.join(unseen[:10])}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)
-    return Answer(b"ok\n")
+        return ProbeResponse(f"not read yet: {' '.join(unseen[:10])}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)
+    return ProbeResponse(b"ok\n")
 
 
-def _explain(supervisor: Supervisor, clock: Clock, rest: str, *, alone: bool) -> Answer:
+def _explain(supervisor: Supervisor, clock: Clock, rest: str, *, alone: bool) -> ProbeResponse:
     if not rest.removeprefix("/") and not alone:
         unreadable = {str(pod): reason for pod, reason in sorted(supervisor.source.unreadable.items())}
         return _json({"vms": sorted(_by_vm(supervisor)), "unreadable": unreadable})
     runner = _chosen(supervisor, rest, alone=alone)
-    if isinstance(runner, Answer):
+    if isinstance(runner, ProbeResponse):
         return runner
     return _json(explain(runner.state, str(runner.assignment.vm), clock.now()))
 
 
-async def _database(supervisor: Supervisor, rest: str, *, alone: bool) -> Answer:
+async def _database(supervisor: Supervisor, rest: str, *, alone: bool) -> ProbeResponse:
     runner = _chosen(supervisor, rest, alone=alone)
-    if isinstance(runner, Answer):
+    if isinstance(runner, ProbeResponse):
         return runner
     try:
         return _json(await runner.look_at_database())
@@ -140,7 +140,7 @@ async def _database(supervisor: Supervisor, rest: str, *, alone: bool) -> Answer
         return _json({"error": error.reason}, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
-def _chosen(supervisor: Supervisor, rest: str, *, alone: bool) -> Runner | Answer:
+def _chosen(supervisor: Supervisor, rest: str, *, alone: bool) -> Runner | ProbeResponse:
     """The runner of the VM that the path names, or of the only one; a 404 response if there is none."""
     wanted, runners = rest.removeprefix("/"), _by_vm(supervisor)
     runner = next(iter(runners.values()), None) if alone and not wanted else runners.get(wanted)
@@ -153,8 +153,8 @@ def _by_vm(supervisor: Supervisor) -> dict[str, Runner]:
     return {str(assignment.vm): runner for assignment, runner in supervisor.runners.items()}
 
 
-def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> Answer:
-    return Answer(msgspec.json.encode(value), status, "application/json")
+def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> ProbeResponse:
+    return ProbeResponse(msgspec.json.encode(value), status, "application/json")
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Final
 
-from agent.core.growth import Stage, Wait
+from agent.core.growth import Wait, WaitStage
 
 BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Seconds. 5 is the objective."""
@@ -17,8 +17,8 @@ class GrowthTimes:
     """Counts of ended waits, by what they ended with."""
 
     def __init__(self) -> None:
-        self._counts = {stage: [0] * (len(BOUNDS) + 1) for stage in Stage}
-        self._sums = dict.fromkeys(Stage, 0.0)
+        self._counts = {stage: [0] * (len(BOUNDS) + 1) for stage in WaitStage}
+        self._sums = dict.fromkeys(WaitStage, 0.0)
 
     def add(self, waits: Iterable[Wait]) -> None:
         """Counts what has ended."""
@@ -28,12 +28,12 @@ class GrowthTimes:
 
     def take(self, other: GrowthTimes) -> None:
         """Counts all that ``other`` has counted as well."""
-        for stage in Stage:
+        for stage in WaitStage:
             self._counts[stage] = [a + b for a, b in zip(self._counts[stage], other._counts[stage], strict=True)]
             self._sums[stage] += other._sums[stage]
 
     def histograms(self) -> Iterator[tuple[str, list[tuple[str, float]], float]]:
         """Each stage with its buckets as Prometheus counts them, each with all below it, and the sum of its seconds."""
         names = [*map(str, BOUNDS), "+Inf"]
-        for stage in Stage:
+        for stage in WaitStage:
             yield stage.value, list(zip(names, accumulate(self._counts[stage]), strict=True)), self._sums[stage]

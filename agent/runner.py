@@ -37,7 +37,7 @@ from agent.core.events import (
     VmRestored,
     VmSeen,
 )
-from agent.core.growth import Wish, follow
+from agent.core.growth import PendingGrowth, follow
 from agent.core.plan import plan
 from agent.core.policy import Policy, Rhythm
 from agent.core.state import State, begin
@@ -103,7 +103,7 @@ class Runner:
         self.assignment = assignment
         self.tally: Counter[str] = Counter()
         self.growths = GrowthTimes()
-        self.wishes: tuple[Wish, ...] = ()
+        self.wishes: tuple[PendingGrowth, ...] = ()
         self._ports = ports
         self._log = log
         self._base = policy

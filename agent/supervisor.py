@@ -19,7 +19,7 @@ from agent.core.policy import Policy
 from agent.growth_times import GrowthTimes
 from agent.ports import PortError
 from agent.runner import Runner
-from agent.telemetry import Level, Log
+from agent.telemetry import Log, LogLevel
 from protocol.backoff import Backoff, Retries
 from protocol.runtime.clock import Clock
 from protocol.runtime.followed_file import FileRefusedError
@@ -72,7 +72,7 @@ class Supervisor:
                         self._adjust(tasks, tended, wanted)
                 except PortError as error:
                     fields = {"fault": error.fault.value, "reason": error.reason}
-                    self._dependencies.log.line(Level.WARNING, "the pods of this node cannot be read", fields)
+                    self._dependencies.log.line(LogLevel.WARNING, "the pods of this node cannot be read", fields)
                 else:
                     if now() - began >= STEADY_WATCH:
                         retries.succeeded()
@@ -89,13 +89,13 @@ class Supervisor:
     def accept(self, policy: Policy, generation: int) -> None:
         """Put a new policy in force for all VMs, present and future; ``generation`` counts them from 1."""
         self._policy = policy
-        self._dependencies.log.line(Level.INFO, "policy in force", {"generation": generation})
+        self._dependencies.log.line(LogLevel.INFO, "policy in force", {"generation": generation})
         for runner in self.runners.values():
             runner.use_policy(policy)
 
     def refuse(self, error: FileRefusedError) -> None:
         """Tell every runner that a policy file was refused, so that ``explain`` says why the old one holds."""
-        self._dependencies.log.line(Level.ERROR, "policy refused; the last good one stays", {"reason": str(error)})
+        self._dependencies.log.line(LogLevel.ERROR, "policy refused; the last good one stays", {"reason": str(error)})
         for runner in self.runners.values():
             runner.refuse_policy(str(error))
 
@@ -120,7 +120,7 @@ class Supervisor:
                 except* Exception as bugs:  # noqa: BLE001 - the boundary between VMs: logged, counted, restarted
                     self.crashes += 1
                     fields = {"vm": str(assignment.vm), "error": "".join(traceback.format_exception(bugs))}
-                    self._dependencies.log.line(Level.ERROR, "an agent crashed and restarts", fields)
+                    self._dependencies.log.line(LogLevel.ERROR, "an agent crashed and restarts", fields)
                 await self._pause(retries, Seconds(now() - began))
         finally:
             self._retire(assignment)

@@ -45,7 +45,7 @@ from protocol.units import Instant
 Field = str | int | float | bool | None
 
 
-class Level(StrEnum):
+class LogLevel(StrEnum):
     """Severity of a log line."""
 
     INFO = "info"
@@ -53,17 +53,17 @@ class Level(StrEnum):
     ERROR = "error"
 
 
-_LEVELS: Final[Mapping[Level, int]] = {
-    Level.INFO: logging.INFO,
-    Level.WARNING: logging.WARNING,
-    Level.ERROR: logging.ERROR,
+_LEVELS: Final[Mapping[LogLevel, int]] = {
+    LogLevel.INFO: logging.INFO,
+    LogLevel.WARNING: logging.WARNING,
+    LogLevel.ERROR: logging.ERROR,
 }
 
 
 class Log(Protocol):
     """Destination of log lines."""
 
-    def line(self, level: Level, message: str, fields: Mapping[str, Field]) -> None:
+    def line(self, level: LogLevel, message: str, fields: Mapping[str, Field]) -> None:
         """Writes one line."""
 
 
@@ -73,7 +73,7 @@ class AgentLog:
     def __init__(self) -> None:
         self._logger = logging.getLogger("autoscale.agent")
 
-    def line(self, level: Level, message: str, fields: Mapping[str, Field]) -> None:
+    def line(self, level: LogLevel, message: str, fields: Mapping[str, Field]) -> None:
         """See ``Log``."""
         self._logger.log(_LEVELS[level], message, extra=dict(fields))
 
@@ -124,7 +124,7 @@ KINDS: Final[Mapping[type, str]] = {
 }
 """What an event counts as; a started action counts by ``STARTED``."""
 
-Line = tuple[Level, str, dict[str, Field]]
+Line = tuple[LogLevel, str, dict[str, Field]]
 
 
 def _line(state: State, event: Event, now: Instant) -> Line | None:
@@ -132,11 +132,11 @@ def _line(state: State, event: Event, now: Instant) -> Line | None:
         case Answered():
             return _answered(state, event)
         case Patched(vm):
-            return Level.INFO, "resized", {"cpu": str(vm.use.cpu), "mem": str(vm.use.mem), "version": vm.version}
+            return LogLevel.INFO, "resized", {"cpu": str(vm.use.cpu), "mem": str(vm.use.mem), "version": vm.version}
         case AskFailed() | PatchFailed() | ScrapeFailed() | VmLost() | MonitorLost():
             return _failed(state, event)
         case VmRestored(vm):
-            return Level.WARNING, "the VM's object is an older one: the store was restored", {"version": vm.version}
+            return LogLevel.WARNING, "the VM's object is an older one: the store was restored", {"version": vm.version}
         case PolicySet() | PolicyRefused():
             return _settings(event)
         case _:
@@ -145,9 +145,9 @@ def _line(state: State, event: Event, now: Instant) -> Line | None:
 
 def _settings(event: PolicySet | PolicyRefused) -> Line | None:
     if isinstance(event, PolicyRefused):
-        return Level.ERROR, "policy refused; the last good one stays", {"reason": event.reason}
+        return LogLevel.ERROR, "policy refused; the last good one stays", {"reason": event.reason}
     if event.problems:
-        return Level.WARNING, "settings in force in part", {"reason": "; ".join(event.problems)}
+        return LogLevel.WARNING, "settings in force in part", {"reason": "; ".join(event.problems)}
     return None
 
 
@@ -167,24 +167,24 @@ def _answered(state: State, event: Answered) -> Line | None:
         "migrate": response.migrate,
     }
     if is_denied:
-        return Level.WARNING, "less permitted than asked for", fields
-    return Level.INFO, "permitted", fields
+        return LogLevel.WARNING, "less permitted than asked for", fields
+    return LogLevel.INFO, "permitted", fields
 
 
 def _monitored(state: State, event: MonitorJoined | MonitorAnswered) -> Line | None:
     """A refusal that lasts is one line."""
     if isinstance(event, MonitorJoined):
-        return Level.INFO, "the guest's monitor answers", {"version": event.version}
+        return LogLevel.INFO, "the guest's monitor answers", {"version": event.version}
     if not isinstance(event.result, DownscaleResult) or event.result.ok:
         return None
     reason, refusal = printable(event.result.status), state.monitor.refusal
     is_known = refusal is not None and refusal.status == reason
-    return None if is_known else (Level.INFO, "the guest's monitor keeps its memory", {"reason": reason})
+    return None if is_known else (LogLevel.INFO, "the guest's monitor keeps its memory", {"reason": reason})
 
 
 def _metrics_back(state: State) -> Line | None:
     failure = state.guest.failure
-    return None if failure is None else (Level.INFO, "metrics are back", {"failures": failure.count})
+    return None if failure is None else (LogLevel.INFO, "metrics are back", {"failures": failure.count})
 
 
 def _killed(state: State, sample: GuestSample, now: Instant) -> Line | None:
@@ -194,7 +194,7 @@ def _killed(state: State, sample: GuestSample, now: Instant) -> Line | None:
     count, last = guest.kills.count(sample, is_rebooted=is_rebooted), guest.kills.at
     if not count or (last is not None and now - last < KILLS_APART):
         return None
-    return Level.WARNING, "the guest killed processes for lack of memory", {"kills": count}
+    return LogLevel.WARNING, "the guest killed processes for lack of memory", {"kills": count}
 
 
 def _failed(state: State, event: AskFailed | PatchFailed | ScrapeFailed | VmLost | MonitorLost) -> Line | None:
@@ -207,7 +207,7 @@ def _failed(state: State, event: AskFailed | PatchFailed | ScrapeFailed | VmLost
     }[type(event)]
     if before is not None and before.reason == event.reason:
         return None
-    return Level.WARNING, message, {"fault": event.fault.value, "reason": event.reason}
+    return LogLevel.WARNING, message, {"fault": event.fault.value, "reason": event.reason}
 
 
 def _recovered(state: State, event: Event, now: Instant) -> Line | None:
@@ -216,5 +216,5 @@ def _recovered(state: State, event: Event, now: Instant) -> Line | None:
     if isinstance(event, Scraped):
         return _killed(state, event.sample, now) or _metrics_back(state)
     if isinstance(event, (VmSeen, VmRestored)) and state.vm.lost is not None:
-        return Level.INFO, "the VM can be read again", {"failures": state.vm.lost.count}
+        return LogLevel.INFO, "the VM can be read again", {"failures": state.vm.lost.count}
     return None

@@ -81,7 +81,7 @@ def decode_request(body: bytes, accepted: VersionRange = EVERY_VERSION) -> WireR
 def encode_request(version: ProtocolVersion, request: AgentRequest, slot_size: Bytes) -> bytes:
     """An agent's request as ``version`` writes it, each amount up to what that version can say.
 
-    Raises ``ValueError`` where the version requires metrics or a compute unit and ``request`` has none.
+    Raises ``ValueError`` if the version requires metrics or a compute unit and ``request`` has none.
 
     >>> request = AgentRequest(ObjectName("a", "p"), Resources.parse(1, "2Gi"))
     >>> encode_request(ProtocolVersion.V2_1, request, Bytes.parse("1Gi"))[:57]
@@ -232,7 +232,7 @@ def _require_no_key_twice(body: bytes) -> None:
 
 
 def _keys(value: dict[str, object] | list[object]) -> int:
-    """How many keys are left in a decoded document. As many as colons in its text: then none came twice."""
+    """The number of keys in a decoded document. If it equals the colons in its text, no key was repeated."""
     count, inside = (len(value), list(value.values())) if isinstance(value, dict) else (0, value)
     for each in inside:
         if isinstance(each, (dict, list)):

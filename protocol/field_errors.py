@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 SHOWN: Final = 80
-"""At most so many characters of a bad value are repeated in a message."""
+"""At most this many characters of a bad value are repeated in a message."""
 
 _MISSING: Final = re.compile(r"Object missing required field `(?P<field>[^`]*)`")
 _QUANTITY: Final = ("`int | float | str`", 'a quantity such as 2, "250m" or "1Gi"')
@@ -45,7 +45,7 @@ def shown(value: object) -> str:
 
 
 def field_message(error: Exception) -> str:
-    """What a decoder, or a check of ours, complained of, in the one spelling of this project.
+    """The complaint of a decoder, or of a check of ours, in this project's one spelling.
 
     >>> field_message(ValueError("resources.vCPUs: expected more than zero"))
     'resources.vCPUs: expected more than zero'

@@ -25,7 +25,7 @@ class ObjectName(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 class Metrics(msgspec.Struct, frozen=True, gc=False):
-    """What a VM reports of its load. Load averages in vCPUs; a field is None where the version or agent lacks it."""
+    """Load metrics of a VM. Load averages in vCPUs; a field is None if the version or agent lacks it."""
 
     load1: float
     load5: float | None = None

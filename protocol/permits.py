@@ -57,7 +57,7 @@ def decode_permit(text: str) -> Resources:
 
 
 def encode_writer(process: str, revision: int, holders: Sequence[str] = ()) -> str:
-    """Which process writes a permit, by which of its decisions, and who may hold it: the UIDs of the VM's pod and of
+    """Encode the process that writes a permit, the decision, and who may hold it: the UIDs of the VM's pod and of
     the pods of its agents.
 
     >>> encode_writer("scheduler-0a1b2c3d.1", 17)
@@ -69,7 +69,7 @@ def encode_writer(process: str, revision: int, holders: Sequence[str] = ()) -> s
 
 
 def decode_writer(text: str) -> str:
-    """Which process wrote a permit. Releases up to 0.2 say nothing else.
+    """The process that wrote a permit. Releases up to 0.2 record nothing else.
 
     >>> decode_writer("scheduler-0a1b2c3d.1/17/pod,agent")
     'scheduler-0a1b2c3d.1'
@@ -80,7 +80,7 @@ def decode_writer(text: str) -> str:
 
 
 def decode_holders(text: str) -> tuple[str, ...]:
-    """Who may hold the permit: the UIDs of the VM's pod and of its agents' pods, the one that was answered last first.
+    """Holders of the permit: the UIDs of the VM's pod and of its agents' pods, the last one answered first.
 
     >>> decode_holders("scheduler-0a1b2c3d.1/17/pod,agent"), decode_holders("scheduler-0a1b2c3d.1/17")
     (('pod', 'agent'), ())

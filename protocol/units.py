@@ -132,7 +132,7 @@ class Amount(msgspec.Struct, frozen=True, order=True, gc=False):
         return type(self)(floor(self.value * exact))
 
     def units_down(self, unit: Self) -> int:
-        """How many whole ``unit`` (> 0) fit into this amount."""
+        """The number of whole ``unit`` (> 0) that fit into this amount."""
         return self.value // self._same(unit)
 
     def units_up(self, unit: Self) -> int:
@@ -150,7 +150,7 @@ class Amount(msgspec.Struct, frozen=True, order=True, gc=False):
         return type(self)(self.value + missing) if missing else self
 
     def is_multiple_of(self, unit: Self) -> bool:
-        """Whether this amount is a whole number of ``unit`` (> 0)."""
+        """Return True if this amount is a whole number of ``unit`` (> 0)."""
         return self.value % self._same(unit) == 0
 
     def ratio(self, other: Self) -> float:
@@ -173,9 +173,9 @@ class MilliCpu(Amount, frozen=True, order=True, gc=False):
 
     @classmethod
     def cores(cls, cores: float) -> MilliCpu:
-        """So many vCPUs (>= 0), rounded up to the thousandth, but not for the sake of a float's last digits.
+        """This many vCPUs (>= 0), rounded up to the thousandth, but not for the sake of a float's last digits.
 
-        Less than a nano-vCPU is such noise: 0.1 + 0.2 is 300m. Raises ``QuantityError`` where it is no such number.
+        Less than a nano-vCPU is such noise: 0.1 + 0.2 is 300m. Raises ``QuantityError`` if it is no such number.
         """
         if not isfinite(cores):
             raise QuantityError(f"expected a number of vCPUs, got {cores!r}")
@@ -232,7 +232,7 @@ _BYTES: Final = {"": 1, **{f"{prefix}i": 1024**power for power, prefix in enumer
 def _amount(quantity: str | int | float, units: dict[str, int]) -> int:
     """``quantity`` in the smallest unit, rounded up; ``units`` are the usual suffixes, read without fractions.
 
-    Raises ``QuantityError`` where it is no quantity or negative.
+    Raises ``QuantityError`` if it is no quantity or negative.
     """
     if type(quantity) is str and len(quantity) <= 20:
         digits = quantity.rstrip("mKMGTPEi")
@@ -300,7 +300,7 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
         return other if other.within(self) else Resources(min(self.cpu, other.cpu), min(self.mem, other.mem))
 
     def within(self, other: Resources) -> bool:
-        """Whether neither amount is above that of ``other``."""
+        """Return True if neither amount is above that of ``other``."""
         return self.cpu.value <= other.cpu.value and self.mem.value <= other.mem.value
 
     def units_up(self, unit: ComputeUnit) -> int:
@@ -308,17 +308,17 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
         return max(self.cpu.units_up(unit.cpu), self.mem.units_up(unit.mem))
 
     def units_down(self, unit: ComputeUnit) -> int:
-        """How many whole compute units fit into both amounts."""
+        """The number of whole compute units that fit into both amounts."""
         return min(self.cpu.units_down(unit.cpu), self.mem.units_down(unit.mem))
 
     @property
     def any(self) -> bool:
-        """Whether either amount is above zero."""
+        """True if either amount is above zero."""
         return self.cpu.value != 0 or self.mem.value != 0
 
     @classmethod
     def sum(cls, parts: Iterable[Resources]) -> Resources:
-        """The total of ``parts``; nothing where there are none."""
+        """The total of ``parts``; nothing if there are none."""
         total = ZERO
         for part in parts:
             total = total + part
@@ -326,7 +326,7 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def most(cls, parts: Iterable[Resources]) -> Resources:
-        """The largest of each amount; nothing where there are none."""
+        """The largest of each amount; nothing if there are none."""
         return reduce(cls.at_least, parts, ZERO)
 
     def each(self, other: Resources, check: Callable[[Amount, Amount], T]) -> tuple[T, T]:
@@ -344,7 +344,7 @@ ZERO: Final = Resources(MilliCpu(0), Bytes(0))
 class ComputeUnit(Resources, frozen=True, gc=False):
     """The step in which a node's VMs are sized (S4.6); both amounts are above zero.
 
-    Raises ``QuantityError`` where one of them is zero.
+    Raises ``QuantityError`` if one of them is zero.
     """
 
     def __post_init__(self) -> None:

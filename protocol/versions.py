@@ -33,7 +33,7 @@ SPOKEN: Final = {"v2.1": ProtocolVersion.V2_1, "v5.0": ProtocolVersion.V5_0}
 
 @dataclass(frozen=True, slots=True)
 class VersionRange:
-    """The wire numbers that a party understands, both ends included. Raises ``ValueError`` where it is empty."""
+    """The wire numbers that a party understands, both ends included. Raises ``ValueError`` if it is empty."""
 
     lowest: int
     highest: int

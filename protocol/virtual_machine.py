@@ -9,7 +9,7 @@ Rules that hold here:
   says beyond that holds after the next restart.
 - A spec that breaks a rule raises ``InvalidObjectError`` naming the path of the field; nothing is guessed.
 - Annotations, labels and the status never make a VM unreadable. What of them cannot be read is told in ``problems``,
-  and a reader must count it as the most that it may be.
+  and a reader must count it as its maximum.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ SLOT_GRANULE: Final = Bytes(8 * 1024**2)
 MOST_SLOTS: Final = 512
 
 REMEMBERED_GUESTS: Final = 1_024
-"""So many sizes of guests are read only once: thousands of VMs share a few, and most changes leave them as they are."""
+"""This many sizes of guests are read only once: thousands of VMs share a few, and most changes leave them as they
+are.
+"""
 
 
 class InvalidObjectError(ValueError):
@@ -52,7 +54,7 @@ class Bounds:
 
 
 class VirtualMachine(msgspec.Struct, frozen=True):
-    """What this project needs to know of a VirtualMachine.
+    """The part of a VirtualMachine that this project uses.
 
     ``problems`` says what beside the spec cannot be read, each beginning with the path of its field: then ``bounds``
     are those of the spec (and ``has_bounds`` is False), ``permit`` is None although one may have been granted,
@@ -235,7 +237,7 @@ T = TypeVar("T")
 
 
 def _annotated(name: str, annotations: Mapping[str, str], read: Callable[[str], T], problems: list[str]) -> T | None:
-    """What an annotation says; None where there is none, or where it cannot be read, which becomes a problem."""
+    """Decoded annotation; None if it is absent, or cannot be decoded, which becomes a problem."""
     found = annotations.get(name)
     if found is None:
         return None
@@ -251,7 +253,7 @@ def _problem(annotation: str, what: str) -> str:
 
 
 def _bounds(spec: Bounds, slot_size: Bytes, problems: list[str], annotated: str) -> Bounds:
-    """What the annotation and the spec have in common; none of it makes it one that cannot be read."""
+    """The intersection of the annotation and the spec; an empty one counts as unreadable."""
     found = _BOUNDS.decode(annotated)
     low, high = _bound("min", found.min, slot_size), _bound("max", found.max, slot_size)
     both = Bounds(low.at_least(spec.min), high.at_most(spec.max))

@@ -23,7 +23,7 @@ _GZIP: Final = 31
 
 
 class ArgumentsError(Exception):
-    """The pod was told something that makes no sense."""
+    """The pod was told something that is malformed."""
 
 
 def value_of(words: Sequence[str], flag: str) -> str:

@@ -26,11 +26,11 @@ DEEPEST: Final = 64
 
 
 class YamlError(ValueError):
-    """The text is no YAML that is accepted here."""
+    """The text is not a YAML that is accepted here."""
 
 
 def read_yaml(text: str, longest: int = LONGEST) -> object:
-    """The only document in ``text``; None where it is empty. Raises ``YamlError``.
+    """The only document in ``text``; None if it is empty. Raises ``YamlError``.
 
     >>> read_yaml("cpu: {target: 0.8}")
     {'cpu': {'target': 0.8}}
@@ -113,7 +113,7 @@ def _check(text: str, most: int) -> None:
 
 @dataclass(slots=True)
 class _Size:
-    """How many nodes something has with its aliases spelt out, and how many levels."""
+    """The number of nodes with aliases expanded, and the number of levels."""
 
     nodes: int = 1
     height: int = 1

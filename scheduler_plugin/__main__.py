@@ -26,12 +26,12 @@ from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.connections import ConnectionPool, DirectApi
-from scheduler_plugin.leader_endpoints import LeaderEndpoints, Place
+from scheduler_plugin.leader_endpoints import LeaderEndpoints, ReplicaAddress
 from scheduler_plugin.lease import Leadership
 from scheduler_plugin.options import agents_tls, extender_tls, lease_terms, parser
 from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
 from scheduler_plugin.replica import Replica
-from scheduler_plugin.service import Desk
+from scheduler_plugin.service import ActiveService
 from scheduler_plugin.service.heap import set_aside
 from scheduler_plugin.settings.document import SchedulerSettings, parse_settings
 from scheduler_plugin.settings.follower import SettingsFollower
@@ -115,35 +115,37 @@ async def _until_told(
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """What runs in this process: alone, or as one of several replicas. ``retire`` ends what is in flight."""
+class SchedulerProgram:
+    """The scheduler of this process: alone, or one of several replicas. ``retire`` ends what is in flight."""
 
-    desk: Desk
+    desk: ActiveService
     feed: Feed
     run: Callable[[], Coroutine[None, None, None]]
     retire: Callable[[], Awaitable[object]]
 
 
-def _alone(ports: SchedulerPorts, settings: SchedulerSettings, options: argparse.Namespace) -> Program:
+def _alone(ports: SchedulerPorts, settings: SchedulerSettings, options: argparse.Namespace) -> SchedulerProgram:
     parts, hold_back = assemble(ports, settings), Seconds(float(options.hold_back))
-    return Program(parts.service, parts.context.feed, lambda: parts.run(ports.api, hold_back), parts.context.term.close)
+    return SchedulerProgram(
+        parts.service, parts.context.feed, lambda: parts.run(ports.api, hold_back), parts.context.term.close
+    )
 
 
 def _replica(
     ports: SchedulerPorts, leading: KubernetesApi, settings: SchedulerSettings, options: argparse.Namespace
-) -> Program:
+) -> SchedulerProgram:
     """``leading`` is the way to the API for the Lease and the slices."""
     leadership = Leadership(leading, ports.clock, lease_terms(options), ports.identity)
     namespace = options.lease.namespace
     slices = [ObjectName(namespace, name) for name in options.leader_endpoints]
     pod = ObjectName(namespace, socket.gethostname())
-    endpoints = LeaderEndpoints(leading, ports.clock, slices, Place(options.pod_ip, pod, options.node))
+    endpoints = LeaderEndpoints(leading, ports.clock, slices, ReplicaAddress(options.pod_ip, pod, options.node))
     replica = Replica(ports, leadership, endpoints, settings)
-    return Program(replica, replica.feed, replica.run, replica.retire)
+    return SchedulerProgram(replica, replica.feed, replica.run, replica.retire)
 
 
-def listeners(options: argparse.Namespace, desk: Desk, access: ExplainAccess) -> list[Listener]:
-    """What is served where. Raises ``ListenError``."""
+def listeners(options: argparse.Namespace, desk: ActiveService, access: ExplainAccess) -> list[Listener]:
+    """The program's listeners. Raises ``ListenError``."""
     plain, caller = options.listen_plain_agents, options.extender_client_name
     extender, shown = extender_app(desk), extender_tls(options)
     return [

@@ -45,7 +45,7 @@ class _Review(msgspec.Struct):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Asks all; the exit code is 0 where all answer."""
+    """Asks all; the exit code is 0 if all answer."""
     options = _parser().parse_args(arguments)
     context = trusting(file=options.ca)
     questions: dict[str, Question] = {}

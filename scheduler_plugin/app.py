@@ -1,7 +1,7 @@
 """The one place where a scheduler is put together.
 
-Nothing is made at import; ``assemble`` makes everything, from ports that tests replace. What acts is made anew for each
-term (``acting``): it knows nothing that was decided in another.
+Nothing is made at import; ``assemble`` makes everything, from ports that tests replace. What acts is made again for
+each term (``acting``): it knows nothing that was decided in another.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.term import Term
 from scheduler_plugin.workers.background_tasks import BackgroundTasks
-from scheduler_plugin.workers.event_recorder import EventRecorder
+from scheduler_plugin.workers.event_recorder import SchedulerEvents
 from scheduler_plugin.workers.permit_writer import PermitWriter
 from scheduler_plugin.workers.problem_watcher import ProblemWatcher
 from scheduler_plugin.workers.request_writer import RequestWriter
@@ -37,7 +37,7 @@ from scheduler_plugin.workqueue import WorkQueues
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What acts, put together: what to serve and what to keep running."""
+    """Parts of an acting scheduler: what to serve and what to keep running."""
 
     context: SchedulerContext
     workers: Workers
@@ -60,7 +60,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerPorts:
-    """What a scheduler needs of the outside. ``identity`` tells its process from all others."""
+    """Ports of a scheduler. ``identity`` tells its process from all others."""
 
     api: KubernetesApi
     reviews: TokenReviews
@@ -79,14 +79,14 @@ def assemble(ports: SchedulerPorts, settings: SchedulerSettings) -> Parts:
 
 
 def context_of(ports: SchedulerPorts, feed: Feed, ledger: Ledger, queues: WorkQueues, term: Term) -> SchedulerContext:
-    """What is shared in that term by what works on that ledger."""
+    """The context that all users of that ledger share in that term."""
     writer = ClusterWriter(ports.api, term.signed(ports.identity), term.writing)
     return SchedulerContext(ledger, feed, queues, writer, ports.clock, ports.telemetry, MigrationStatus(), term)
 
 
 def acting(context: SchedulerContext, authenticator: TokenAuthenticator) -> Parts:
-    """What acts in the context's term; nothing runs yet."""
-    events = EventRecorder(context)
+    """The parts that act in the context's term; nothing runs yet."""
+    events = SchedulerEvents(context)
     mover = Mover(context, MigrationReporter(context, events), Planner())
     permits, requests = PermitWriter(context), RequestWriter(context)
     workers = Workers(BackgroundTasks(context), permits, events, mover, ProblemWatcher(context, events), requests)

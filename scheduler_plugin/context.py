@@ -17,7 +17,7 @@ from scheduler_plugin.workqueue import WorkQueues
 
 @dataclass(frozen=True, slots=True)
 class SchedulerContext:
-    """What a scheduler's parts share in one term.
+    """Objects that a scheduler's parts share in one term.
 
     Only code that awaits nothing in between may touch ``ledger`` twice.
     """

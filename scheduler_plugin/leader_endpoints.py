@@ -39,8 +39,8 @@ FOR_PEOPLE: Final = frozenset({RefusalKind.FORBIDDEN, RefusalKind.INVALID, Refus
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a replica is reached: the ``address`` of its ``pod``, and the ``node`` of that where it is known.
+class ReplicaAddress:
+    """Address of a replica: that of its ``pod``, and the ``node`` if known.
 
     kube-proxy lets a pod reach itself through a Service only where it knows that the endpoint is on its own node.
     """
@@ -53,7 +53,7 @@ class Place:
 class LeaderEndpoints:
     """The EndpointSlices ``slices``, and the place of this replica."""
 
-    def __init__(self, api: KubernetesApi, clock: Clock, slices: Sequence[ObjectName], place: Place) -> None:
+    def __init__(self, api: KubernetesApi, clock: Clock, slices: Sequence[ObjectName], place: ReplicaAddress) -> None:
         self._api = api
         self._clock = clock
         self._slices = slices
@@ -77,7 +77,7 @@ class LeaderEndpoints:
             await self._clock.sleep(Seconds(max(0.0, until - self._clock.now())))
 
     async def _tried(self, name: ObjectName, term: Term) -> Seconds:
-        """How long to wait before the slice is looked at again."""
+        """The wait before the slice is checked again."""
         try:
             await self._lead_here(name, term)
         except ApiError as error:
@@ -99,14 +99,14 @@ class LeaderEndpoints:
         body: Json = {"metadata": {"resourceVersion": version_of(found)}, "endpoints": [self._endpoint]}
         with term.writing(ApiCall("PATCH", path, TIMEOUT, body=body, content_type=MERGE_PATCH)) as call:
             await self._api.call(call)
-        LOG.info("clients are led here", extra={"slice": str(name)})
+        LOG.info("EndpointSlice now points to this replica", extra={"slice": str(name)})
 
     async def _make(self, name: ObjectName, term: Term) -> None:
         service = await self._api.call(ApiCall("GET", SERVICES.path(name.namespace, name.name), TIMEOUT))
         body = slice_of(service, self._endpoint)
         with term.writing(ApiCall("POST", ENDPOINT_SLICES.path(name.namespace), TIMEOUT, body=body)) as call:
             await self._api.call(call)
-        LOG.info("made the EndpointSlice that was missing; clients are led here", extra={"slice": str(name)})
+        LOG.info("created the missing EndpointSlice; it points to this replica", extra={"slice": str(name)})
 
     def _leads_here(self, found: JsonObject) -> bool:
         endpoints = items(found, "endpoints")

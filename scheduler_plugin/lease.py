@@ -6,7 +6,7 @@ Rules that hold here:
   writing before another may begin, whatever their calendars say.
 - An answer that is lost counts as a renewal that did not happen.
 - That a Lease was given back is believed by those who have seen it held. One that is older than it was, gone, made
-  anew, or free when a process sees it first may come from a restored store, or be without what was deleted: another
+  again, or free when a process sees it first may come from a restored store, or be without what was deleted: another
   may have held it later than it says, so only the whole duration from then on makes it free.
 - Every write asks ``remaining`` first and takes no longer than that.
 - A holder whose time ran out before its renewal was answered begins a new term: others may have led in between, so what
@@ -63,12 +63,12 @@ class LeaseTerms:
 
     @property
     def retry_every(self) -> Seconds:
-        """How soon a renewal that failed is repeated."""
+        """Delay before a failed renewal is repeated."""
         return Seconds(min(RETRY, self.renew_every))
 
     @property
     def call_timeout(self) -> Seconds:
-        """How long one call about the Lease may take: less than the Lease lasts, so that it can be repeated."""
+        """Time-out of one call about the Lease: less than the Lease lasts, so that it can be repeated."""
         return Seconds(min(CALL_TIMEOUT, self.duration * 2 / 9))
 
 
@@ -121,16 +121,16 @@ class Leadership:
 
     @property
     def leads(self) -> bool:
-        """Whether this process may write now."""
+        """True if this process may write now."""
         return self.remaining > 0
 
     @property
     def remaining(self) -> Seconds:
-        """For how long this process may still write; 0 where it may not."""
+        """For how long this process may still write; 0 if it may not."""
         return Seconds(max(0.0, self._until - self._clock.now()))
 
     def allowed(self, wanted: Seconds) -> Seconds:
-        """How long a write may take, ``wanted`` at most. Raises ``NotLeadingError``."""
+        """Time-out of a write, ``wanted`` at most. Raises ``NotLeadingError``."""
         remaining = self.remaining
         if remaining <= 0:
             raise NotLeadingError("this process does not hold the Lease")
@@ -227,7 +227,7 @@ class Leadership:
         return lease, seen
 
     def _until_free(self, lease: JsonObject | None, seen: _Seen, *, was_leading: bool) -> Seconds:
-        """0 where its holder has given it back or is this process; else the rest of the time that it is believed.
+        """0 if its holder has given it back or is this process; else the rest of the time that it is believed.
 
         Of a Lease that is gone while this process leads it knows that no other can have had it.
         """
@@ -252,7 +252,7 @@ class Leadership:
         self._held(asked, made)
 
     async def _take(self, more: Json) -> bool:
-        """Renews the Lease, or takes it over; False where it is no longer as it was read."""
+        """Renews the Lease, or takes it over; False if it is no longer as it was read."""
         asked = self._clock.now()
         try:
             found = await self._write({**self._claim(), **more})
@@ -290,7 +290,7 @@ class Leadership:
 
     @property
     def path(self) -> str:
-        """Where the Lease is."""
+        """Path of the Lease."""
         return LEASES.path(self._terms.name.namespace, self._terms.name.name)
 
     def _tell(self) -> None:

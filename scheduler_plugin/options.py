@@ -113,9 +113,9 @@ def _seconds(text: str, least: int) -> int:
 
 
 def lease_terms(options: argparse.Namespace) -> LeaseTerms:
-    """How the Lease is kept: renewed twice in half of its duration, and looked at as often as a quick succession needs.
+    """Times of the Lease: renewed twice in half of its duration, and checked as often as a quick succession needs.
 
-    Raises ``ListenError`` where clients could not be led to this replica.
+    Raises ``ListenError`` if clients could not be led to this replica.
     """
     if options.leader_endpoints:
         _refuse_other_families(options.pod_ip)
@@ -168,12 +168,12 @@ def _add_listeners(found: argparse.ArgumentParser) -> None:
 
 
 def agents_tls(options: argparse.Namespace) -> Followed | None:
-    """What agents are shown. Raises ``ListenError``."""
+    """TLS context for agents. Raises ``ListenError``."""
     return _tls("agents", "", options.tls_cert, options.tls_key, None)
 
 
 def extender_tls(options: argparse.Namespace) -> Followed | None:
-    """What kube-scheduler is shown and must show. Raises ``ListenError``."""
+    """TLS context for kube-scheduler, and the certificate it must show. Raises ``ListenError``."""
     certificate, key, authority = options.extender_tls_cert, options.extender_tls_key, options.extender_client_ca
     found = _tls("extender", "extender-", certificate, key, authority)
     if found is None and authority is not None:

@@ -32,7 +32,7 @@ USED_FOR: Final = Seconds(LASTS / 2)
 TRIED_AGAIN_AFTER: Final = Seconds(30.0)
 
 Tokens = Callable[[str], Awaitable[str]]
-"""audience -> a token for it; empty where there is none."""
+"""audience -> a token for it; empty if there is none."""
 
 
 async def no_tokens(_: str) -> str:
@@ -89,7 +89,7 @@ class RequestedTokens:
 
 
 def shown(token: str) -> dict[str, str]:
-    """The header that shows ``token``; none where it is empty.
+    """The header that shows ``token``; none if it is empty.
 
     >>> shown("t"), shown("")
     ({'Authorization': 'Bearer t'}, {})

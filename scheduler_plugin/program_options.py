@@ -10,7 +10,7 @@ from protocol import VERSION
 
 
 def add_kubeconfig(found: argparse.ArgumentParser) -> None:
-    """How the Kubernetes API is reached."""
+    """Add the options to reach the Kubernetes API."""
     found.add_argument(
         "--kubeconfig",
         type=Path,
@@ -21,7 +21,7 @@ def add_kubeconfig(found: argparse.ArgumentParser) -> None:
 
 
 def add_explain_token(found: argparse.ArgumentParser) -> None:
-    """Who may read what programs explain, and what is shown to those that are asked."""
+    """Add the options for who may read explanations, and for the token shown to peers."""
     found.add_argument(
         "--explain-token",
         type=Path,
@@ -31,7 +31,7 @@ def add_explain_token(found: argparse.ArgumentParser) -> None:
 
 
 def add_log_level(found: argparse.ArgumentParser) -> None:
-    """What is worth a line, and which version this is."""
+    """Add the log level and ``--version``."""
     found.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     found.add_argument(
         "--log-level",

@@ -25,7 +25,7 @@ class ProgramTelemetry:
         self.watch_errors = self._counter("watch_failures", "Lists and watches that broke off", "kind")
         self.unreadable = self._gauge("unreadable_objects", unreadable, "kind")
         self.missing = self._gauge("watch_missing", "1 for a kind that the cluster lacks and may lack", "kind")
-        self.reloads = self._counter("settings_reloads", "New settings' files, by outcome", "outcome")
+        self.reloads = self._counter("settings_reloads", "Settings reloads, by outcome", "outcome")
         self.refused = self._gauge("settings_refused", "1 while the settings' file holds something that was refused")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:

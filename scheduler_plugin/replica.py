@@ -26,7 +26,7 @@ from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.leader_endpoints import LeaderEndpoints
 from scheduler_plugin.lease import Leadership
 from scheduler_plugin.ledger import Ledger
-from scheduler_plugin.service import Service, Standing, StandingByError
+from scheduler_plugin.service import LeaderStatus, Service, StandingByError
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.term import Term, Writes
 from scheduler_plugin.workers.lease_watch import LeaseWatch
@@ -65,14 +65,14 @@ class Replica:
         """The ledger that decides, or the one that only follows."""
         return self._following if self._acting is None else self._acting.context
 
-    def standing(self) -> Standing:
-        """Whether this replica acts, and which one leads. One that ends in order sends its clients elsewhere."""
+    def standing(self) -> LeaderStatus:
+        """Return whether this replica acts, and which one leads. One that ends in order sends its clients elsewhere."""
         if self._writes.is_closing:
-            return Standing(False, "")
-        return Standing(self._acting is not None and self._acting.context.term.leads, self._leadership.holder)
+            return LeaderStatus(False, "")
+        return LeaderStatus(self._acting is not None and self._acting.context.term.leads, self._leadership.holder)
 
     def acting(self) -> Service:
-        """What answers now. Raises ``StandingByError``."""
+        """The active service. Raises ``StandingByError``."""
         standing, parts = self.standing(), self._acting
         if not standing.leads or parts is None:
             raise StandingByError(standing)

@@ -41,7 +41,9 @@ class Telemetry(ProgramTelemetry):
     """The metrics of one scheduler process and its log."""
 
     def __init__(self, now: Callable[[], Instant]) -> None:
-        super().__init__("autoscale_scheduler", LOG, "Objects that count as the most that they may be")
+        super().__init__(
+            "autoscale_scheduler", LOG, "Objects accounted at their maximum because they cannot be decoded"
+        )
         self._now = now
         self._heard: dict[str, Instant] = {}
         self.permits = self._counter("permits", "Requests of agents, by what came of them", "outcome")
@@ -115,7 +117,7 @@ class Telemetry(ProgramTelemetry):
     def object_unreadable(self, kind: str, found: Unreadable) -> None:
         """See ``WatchReport``."""
         what = {"kind": kind, "object": str(found.name), "reason": found.reason}
-        LOG.error("object cannot be read, it counts as the most that it may be", extra=what)
+        LOG.error("cannot decode object; accounting it at its maximum", extra=what)
 
     def settings_accepted(self, generation: int) -> None:
         """See ``SettingsReport``."""

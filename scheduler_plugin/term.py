@@ -29,7 +29,7 @@ class OutOfTermError(ApiUnknownError):
 
 
 class Writes:
-    """What this process has written and is writing, in all of its terms: one may have ended before its writes."""
+    """Writes of this process, in all of its terms: one may have ended before its writes."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -87,13 +87,13 @@ class Term:
 
     @property
     def leads(self) -> bool:
-        """Whether this term goes on: what is known to be written may be answered."""
+        """True if this term goes on: what is known to be written may be answered."""
         found = self._leadership
         return found is None or (found.leads and found.term == self._number)
 
     @property
     def may_write(self) -> bool:
-        """Whether a write may begin: the term goes on, and the process is not about to end."""
+        """True if a write may begin: the term goes on, and the process is not about to end."""
         return self.leads and not self._writes.is_closing
 
     def signed(self, identity: str) -> str:

@@ -21,7 +21,7 @@ ROOT: Final = Path(__file__).parents[1]
 
 
 class VendorError(Exception):
-    """What was fetched is not what is locked."""
+    """The fetched file is not the locked one."""
 
 
 @dataclass(frozen=True, slots=True)

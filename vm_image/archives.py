@@ -45,7 +45,7 @@ def tar(entries: Iterable[Entry]) -> bytes:
 
 
 def member(packed: tarfile.TarFile, *names: str) -> bytes:
-    """The content of the first of ``names`` that the archive has. Raises ``KeyError`` where it has none."""
+    """The content of the first of ``names`` that the archive has. Raises ``KeyError`` if it has none."""
     for name in names:
         try:
             found = packed.extractfile(f"./{name}")

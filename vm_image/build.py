@@ -45,7 +45,7 @@ class GuestImage:
 
 
 def image_store() -> Store:
-    """Where finished images are."""
+    """Folder of finished images."""
     return Store(cache_root() / "images")
 
 
@@ -65,7 +65,7 @@ def ensure_image(report: Report, origin: Origin = NEWEST) -> GuestImage:
 
 
 def inputs_of(image: GuestImage) -> str:
-    """What an image was made of: its recipe and, as a digest, its base layer. Equal inputs give equal images."""
+    """Inputs of an image: its recipe and, as a digest, its base layer. Equal inputs give equal images."""
     described = json.loads((image.disk.parent / _DESCRIPTION).read_text())
     return f"{described['recipe']} {described['baseDigest']}"
 
@@ -76,7 +76,7 @@ def busybox_of(image: GuestImage) -> bytes:
 
 
 def packages_of(image: GuestImage) -> bytes:
-    """What dpkg has installed in an image, as it lists it."""
+    """Packages that dpkg lists in an image."""
     return (image.disk.parent / _PACKAGES).read_bytes()
 
 

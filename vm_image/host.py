@@ -53,7 +53,7 @@ def ensure_tools(report: Report, tools: Mapping[str, str] = TOOLS) -> None:
 
 
 def is_root() -> bool:
-    """Whether this process may do all that root may."""
+    """Return True if this process may do all that root may."""
     return os.geteuid() == 0
 
 

@@ -14,7 +14,7 @@ _SNAPSHOT: Final = "http://snapshot.debian.org/archive"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where packages come from: the newest of Debian 12, or its state at ``snapshot`` (``20260102T030405Z``)."""
+    """Source of packages: the newest of Debian 12, or its state at ``snapshot`` (``20260102T030405Z``)."""
 
     snapshot: str = ""
 

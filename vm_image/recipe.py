@@ -1,6 +1,6 @@
 """What the guest image is made of, and the name under which the result is kept.
 
-- The name of a layer is a hash of everything that goes into it: a changed input is built anew, an unchanged one never.
+- The name of a layer is a hash of everything that goes into it: a changed input is built again, an unchanged one never.
 - The base layer (packages, kernel, empty database) takes a minute and changes rarely. The image adds the files of this
   folder to it in seconds.
 """

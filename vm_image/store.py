@@ -1,7 +1,7 @@
 """Where finished images are kept.
 
 - A folder under its final name is complete: it is renamed to that name last, after its files have reached the disk.
-- A folder whose files have other sizes than they were written with is damaged, and made anew.
+- A folder whose files have other sizes than they were written with is damaged, and made again.
 - One build of a name runs at a time; others wait for it and take its result.
 - What an interrupted build leaves is removed by the next one.
 """
@@ -36,7 +36,7 @@ class Store:
         self._root = root
 
     def path(self, key: str) -> Path:
-        """Where the folder of ``key`` is or will be."""
+        """Folder of ``key``, existing or not."""
         return self._root / key
 
     def kept(self, key: str) -> Path | None:
@@ -62,14 +62,14 @@ class Store:
         return final
 
     def drop(self, key: str, report: Report) -> None:
-        """Forgets the folder of ``key``, so that it is made anew."""
+        """Forgets the folder of ``key``, so that it is made again."""
         self._root.mkdir(parents=True, exist_ok=True)
         with self._alone(key, report):
             shutil.rmtree(self.path(key), ignore_errors=True)
 
     @contextmanager
     def _alone(self, key: str, report: Report) -> Iterator[None]:
-        """Holds the name. The kernel lets go of the lock when its holder dies, however that happens."""
+        """Holds the name. The kernel releases the lock when its holder dies, however that happens."""
         with (self._root / f".{key}.lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -101,7 +101,7 @@ def _seal(folder: Path) -> None:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether ``folder`` is there with all that was written into it. One without a list is older than lists."""
+    """Return True if ``folder`` is there with all that was written into it. One without a list is older than lists."""
     try:
         listed = (folder / _SIZES).read_text().splitlines()
     except FileNotFoundError:

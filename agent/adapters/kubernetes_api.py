@@ -52,7 +52,7 @@ _OURS: Final = frozenset({RefusalKind.UNAUTHORIZED, RefusalKind.FORBIDDEN})
 _BAD_REQUEST: Final = 400
 
 
-class KubernetesApi:
+class LightKubernetesApi:
     """An API server at ``url``."""
 
     def __init__(self, client: httpx.AsyncClient, url: str, identity: TokenSource, deadline: Seconds) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
-from agent.adapters.kubernetes_api import KubernetesApi
+from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.core.events import Fault
 from agent.ports import GoneError, PortError
 from protocol.kubernetes.objects import JsonObject
@@ -32,7 +32,7 @@ LONGEST_NOTE: Final = 1024
 class NeonVm:
     """One VirtualMachine object."""
 
-    def __init__(self, api: KubernetesApi, name: ObjectName) -> None:
+    def __init__(self, api: LightKubernetesApi, name: ObjectName) -> None:
         self._api = api
         self._name = name
         self._list = VIRTUAL_MACHINES.path(name.namespace)

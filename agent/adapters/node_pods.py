@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
-from agent.adapters.kubernetes_api import KubernetesApi
+from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.assignments import Assignment
 from agent.ports import ExpiredError
 from protocol.kubernetes.objects import JsonObject, is_over, labels_of, name_of, text
@@ -28,7 +28,7 @@ from protocol.runtime.url_hosts import url_host
 class NodePods:
     """The VM pods of the node ``node``; only those of ``scheduler`` if it is named."""
 
-    def __init__(self, api: KubernetesApi, node: str, scheduler: str = "") -> None:
+    def __init__(self, api: LightKubernetesApi, node: str, scheduler: str = "") -> None:
         self.unreadable: dict[ObjectName, str] = {}
         self._api = api
         self._known: dict[ObjectName, Assignment] = {}

@@ -19,7 +19,7 @@ from agent.adapters.http_errors import no_answer
 from agent.adapters.scheduler_answers import SchedulerAnswer, retry_after
 from agent.core.events import Fault
 from agent.ports import PortError, SchedulerError, TokenSource
-from protocol.runtime.http_connection import BrokenConnectionError, Connection, LongAnswerError
+from protocol.runtime.http_connection import BrokenConnectionError, HttpConnection, LongAnswerError
 from protocol.runtime.keep_alive import KEEPALIVE
 from protocol.units import Seconds
 from protocol.wire.wire_batches import LONGEST_BATCH, MOST_REQUESTS, OFFER, PATH, encode_batch
@@ -41,7 +41,7 @@ class SchedulerLine:
         self._tls = tls if url.startswith("https:") else None
         self._identity = identity
         self._deadline = deadline
-        self._connection: Connection | None = None
+        self._connection: HttpConnection | None = None
 
     @property
     def most(self) -> int:
@@ -87,12 +87,12 @@ class SchedulerLine:
             self._most = _most(answer.wanted)
         return SchedulerAnswer(answer.status, content, retry_after(answer.retry_after))
 
-    async def _open(self, deadline: float) -> Connection:
+    async def _open(self, deadline: float) -> HttpConnection:
         url = urlsplit(self._url)
         where = url.hostname or "", url.port or _PORTS[url.scheme]
         async with asyncio.timeout_at(deadline):
             _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: Connection(wanted=_OFFER), *where, ssl=self._tls
+                lambda: HttpConnection(wanted=_OFFER), *where, ssl=self._tls
             )
         for level, option, value in KEEPALIVE:
             connection.socket.setsockopt(level, option, value)

@@ -19,7 +19,7 @@ from agent.adapters.http_errors import no_answer
 from agent.core.events import Fault
 from agent.core.guest import GuestSample
 from agent.ports import PortError
-from protocol.runtime.http_connection import BrokenConnectionError, Connection, LongAnswerError
+from protocol.runtime.http_connection import BrokenConnectionError, HttpConnection, LongAnswerError
 from protocol.runtime.keep_alive import KEEPALIVE
 from protocol.units import Seconds
 
@@ -42,7 +42,7 @@ class NodeExporter:
         self._deadline = deadline
         self._refused = 0
         self._request = b""
-        self._connection: Connection | None = None
+        self._connection: HttpConnection | None = None
 
     async def scrape(self) -> GuestSample:
         """One look at the guest. Raises ``PortError``."""
@@ -78,12 +78,12 @@ class NodeExporter:
             raise PortError(Fault.GUEST, f"the guest's metrics at {self._url} answer {answer.status}")
         return page
 
-    async def _open(self, deadline: float) -> Connection:
+    async def _open(self, deadline: float) -> HttpConnection:
         url = urlsplit(self._url)
         self._request = _request(url, SELECTIONS[self._refused])
         async with asyncio.timeout_at(deadline):
             loop = asyncio.get_running_loop()
-            _, connection = await loop.create_connection(Connection, url.hostname or "", url.port or 80)
+            _, connection = await loop.create_connection(HttpConnection, url.hostname or "", url.port or 80)
         for level, option, value in KEEPALIVE:
             connection.socket.setsockopt(level, option, value)
         return connection

@@ -13,7 +13,7 @@ from agent.core.events import Fault
 from agent.ports import PortError
 
 
-class FileToken:
+class AgentToken:
     """The token in one file."""
 
     def __init__(self, path: Path) -> None:
@@ -22,7 +22,7 @@ class FileToken:
         self._token = ""
 
     def token(self) -> str:
-        """The token as the file has it now. Raises ``PortError`` where it cannot be read or is empty."""
+        """The token as the file has it now. Raises ``PortError`` if it cannot be read or is empty."""
         try:
             stat = self._path.stat()
             stamp = (stat.st_mtime_ns, stat.st_ino, stat.st_size)

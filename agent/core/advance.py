@@ -33,7 +33,7 @@ from agent.core.events import (
     VmSeen,
 )
 from agent.core.goal import NO_GOAL, goal, is_calm, with_part, without_waiting
-from agent.core.guest import LONGEST, NO_RATES, SHORTEST, GuestSample, Seen, is_other_boot, rates
+from agent.core.guest import LONGEST, NO_RATES, SHORTEST, GuestSample, ObservedSample, is_other_boot, rates
 from agent.core.memory.memory_view import memory_view
 from agent.core.memory.probing import Probing
 from agent.core.memory.rereading import cost
@@ -122,7 +122,7 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
     if vm is not None and before is not None and guest.had is not None and sample.repeats(before.sample):
         _repeated(state, vm, before, now)
         return
-    guest.seen, guest.cpus = Seen(sample, now), max(guest.cpus, len(sample.cpus))
+    guest.seen, guest.cpus = ObservedSample(sample, now), max(guest.cpus, len(sample.cpus))
     if vm is None:
         guest.had, guest.rates, guest.goal = None, NO_RATES, NO_GOAL
         return
@@ -147,7 +147,7 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
     _probe(state, vm, now, settling=settling)
 
 
-def _repeated(state: State, vm: Vm, before: Seen, now: Instant) -> None:
+def _repeated(state: State, vm: Vm, before: ObservedSample, now: Instant) -> None:
     """Reuse the last sample until the exporter takes a new one, unless it is too old to describe the present."""
     if now - before.at > LONGEST:
         return

@@ -15,14 +15,14 @@ from agent.core.desired_size import desired_size
 from agent.core.memory.memory_sentences import memory_sentences
 from agent.core.monitor.monitor_side import MonitorSide
 from agent.core.plan import plan
-from agent.core.stabilizer import Step
+from agent.core.stabilizer import SmoothingStep
 from agent.core.state import Failure, State
 from agent.core.vm import Vm
 from protocol.units import Instant, Resources
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class SizeView:
     """CPU and memory as Kubernetes quantities."""
 
     cpu: str
@@ -33,11 +33,11 @@ class Size:
 class SizesView:
     """The VM's actual, ordered and wanted sizes, and its bounds."""
 
-    has: Size
-    ordered: Size
-    wished: Size
-    least: Size
-    most: Size
+    has: SizeView
+    ordered: SizeView
+    wished: SizeView
+    least: SizeView
+    most: SizeView
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ class DenialView:
     """The scheduler granted less than the agent requested."""
 
     by: str
-    wanted: Size
-    granted: Size
+    wanted: SizeView
+    granted: SizeView
     since_seconds: float
     times: int
 
@@ -122,11 +122,11 @@ class Explanation:
     pod: str
     because: str
     size: SizesView | None
-    permit: Size | None
-    ceiling: Size | None
-    compute_unit: Size | None
+    permit: SizeView | None
+    ceiling: SizeView | None
+    compute_unit: SizeView | None
     migrating: bool
-    goal: Size | None
+    goal: SizeView | None
     parts: list[PartView]
     shrink_guard: str
     metrics: MetricsView | None
@@ -135,7 +135,7 @@ class Explanation:
     scheduler_answered_seconds: float | None
     troubles: list[FailureView]
     next_look_seconds: float | None
-    smoothing: tuple[Step, ...]
+    smoothing: tuple[SmoothingStep, ...]
     working_set: tuple[str, ...]
     monitor: MonitorView
 
@@ -261,12 +261,12 @@ def _metrics(state: State, now: Instant) -> MetricsView | None:
     )
 
 
-def _shown(amounts: Resources | None) -> Size | None:
+def _shown(amounts: Resources | None) -> SizeView | None:
     return None if amounts is None else _size(amounts)
 
 
-def _size(amounts: Resources) -> Size:
-    return Size(str(amounts.cpu), str(amounts.mem))
+def _size(amounts: Resources) -> SizeView:
+    return SizeView(str(amounts.cpu), str(amounts.mem))
 
 
 def _age(at: Instant, now: Instant) -> float:

@@ -96,7 +96,7 @@ class GuestSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedSample:
     """A sample and when it was first seen; ``again`` is when the exporter last showed the same."""
 
     sample: GuestSample
@@ -105,7 +105,7 @@ class Seen:
 
     @property
     def last(self) -> Instant:
-        """When the exporter last showed this sample."""
+        """The time when the exporter last showed this sample."""
         return self.at if self.again is None else self.again
 
 
@@ -168,7 +168,7 @@ NO_COUNT: Final = CpuCount()
 """The count of an agent that has just started."""
 
 
-def rates(before: Seen | None, now: Seen, cpus: int = 0) -> Rates:
+def rates(before: ObservedSample | None, now: ObservedSample, cpus: int = 0) -> Rates:
     """The rates between two samples; all None if they cannot be compared.
 
     ``cpus`` is how many CPUs the guest has at least; of those that ``now`` lacks nothing is known.
@@ -194,7 +194,7 @@ def rates(before: Seen | None, now: Seen, cpus: int = 0) -> Rates:
     )
 
 
-def _span(before: Seen, now: Seen) -> float:
+def _span(before: ObservedSample, now: ObservedSample) -> float:
     """Seconds between two samples: by the guest's clock where it says when it took them, unless that was set."""
     ours, was, is_now = now.at - before.at, before.sample.stamp, now.sample.stamp
     if was is None or is_now is None:

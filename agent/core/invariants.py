@@ -12,7 +12,7 @@ from protocol.units import Instant
 
 
 def violations(state: State, planned: Plan, now: Instant) -> list[str]:
-    """What is wrong with ``planned`` in ``state``; empty where all is well."""
+    """Every rule that ``planned`` breaks in ``state``; empty if none."""
     found: list[str] = []
     for action in planned.actions:
         if isinstance(action, PatchVm):

@@ -13,7 +13,7 @@ from typing import Final
 
 from protocol.backoff import Backoff
 from protocol.smoothing.default import DEFAULT_CPU, DEFAULT_MEMORY
-from protocol.smoothing.policy import Policy as Stages
+from protocol.smoothing.policy import SmoothingPolicy as Stages
 from protocol.units import Bytes, Instant, Seconds
 
 

@@ -21,7 +21,7 @@ from protocol.units import Bytes, Instant, MilliCpu, Resources
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SmoothingStep:
     """The effect of one smoothing stage on the last need of ``resource``, with amounts as text, and its reason."""
 
     resource: str
@@ -73,14 +73,18 @@ class Stabilizer:
         said = {"cpu": str(self.target.cpu), "memory": f"{self.target.mem.as_gib:.2f} GiB"}
         return " and ".join(f"{amount} {resource}{self._raised(resource)}" for resource, amount in said.items())
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[SmoothingStep, ...]:
         """The effect of each stage on the last need; empty before the first."""
         cpu = [
-            Step("cpu", step.stage, str(MilliCpu.cores(step.before)), str(MilliCpu.cores(step.after)), step.reason)
+            SmoothingStep(
+                "cpu", step.stage, str(MilliCpu.cores(step.before)), str(MilliCpu.cores(step.after)), step.reason
+            )
             for step in self._cpu.explain()
         ]
         mem = [
-            Step("memory", step.stage, str(Bytes(ceil(step.before))), str(Bytes(ceil(step.after))), step.reason)
+            SmoothingStep(
+                "memory", step.stage, str(Bytes(ceil(step.before))), str(Bytes(ceil(step.after))), step.reason
+            )
             for step in self._mem.explain()
         ]
         return (*cpu, *mem)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.events import Fault
 from agent.core.goal import NO_GOAL, Goal
-from agent.core.guest import NO_COUNT, NO_RATES, CpuCount, Rates, Seen
+from agent.core.guest import NO_COUNT, NO_RATES, CpuCount, ObservedSample, Rates
 from agent.core.memory.kills import Kills
 from agent.core.memory.probing import Probing
 from agent.core.monitor.monitor_side import MonitorSide
@@ -131,7 +131,7 @@ class GuestSide:
     """
 
     stabilizer: Stabilizer
-    seen: Seen | None = None
+    seen: ObservedSample | None = None
     had: Resources | None = None
     rates: Rates = NO_RATES
     counted: CpuCount = NO_COUNT

@@ -37,7 +37,7 @@ class Wheels:
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class ImageSources:
     """A layer of Python packages and modules of this project."""
 
     name: str
@@ -58,7 +58,7 @@ class GuestKernel:
     name: str
 
 
-Layer = Packages | Wheels | Sources | GuestDisk | GuestKernel
+Layer = Packages | Wheels | ImageSources | GuestDisk | GuestKernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +78,18 @@ class Image:
 
     @property
     def is_guest(self) -> bool:
-        """Whether it carries a VM's disk instead of a program."""
+        """True if it carries a VM's disk instead of a program."""
         return not self.starts
 
     @property
     def needs_guest_image(self) -> bool:
-        """Whether a part of the guest image is in it, which is not built in a container."""
+        """True if a part of the guest image is in it, which is not built in a container."""
         return any(isinstance(layer, GuestDisk | GuestKernel) for layer in self.layers)
 
     def is_built_for(self, platform: str) -> bool:
-        """Whether there is such an image for the platform of that name: a guest's disk is built for ``GUEST`` alone."""
+        """Return True if the image exists for the platform of that name: a guest's disk is built for ``GUEST``
+        alone.
+        """
         return platform == GUEST or not any(isinstance(layer, GuestDisk) for layer in self.layers)
 
 
@@ -106,8 +108,8 @@ PYTHON: Final = Packages(
 )
 _WHEELS: Final = Wheels("wheels")
 _SERVICE_WHEELS: Final = Wheels("service-wheels", ("scheduler",))
-_PROTOCOL: Final = Sources("protocol", ("protocol",))
-_SERVICES: Final = (PYTHON, _WHEELS, _SERVICE_WHEELS, _PROTOCOL, Sources("services", ("scheduler_plugin",)))
+_PROTOCOL: Final = ImageSources("protocol", ("protocol",))
+_SERVICES: Final = (PYTHON, _WHEELS, _SERVICE_WHEELS, _PROTOCOL, ImageSources("services", ("scheduler_plugin",)))
 
 _QEMU: Final = Packages(
     "qemu",
@@ -135,7 +137,7 @@ _IPROUTE: Final = Packages(
 )
 _NFT: Final = Packages("nftables", ("nftables",), left_out=("etc/*", "lib/systemd/*", "usr/lib/systemd/*", "var/*"))
 _VM_WHEELS: Final = Wheels("vm-wheels", ("runner",))
-_VMS: Final = Sources("vms", ("deploy.kube", "deploy.neonvm", "deploy.owned_process", "vm_image"))
+_VMS: Final = ImageSources("vms", ("deploy.kube", "deploy.neonvm", "deploy.owned_process", "vm_image"))
 
 # The packages come last: of their libraries a layer keeps those that a layer below needs.
 _GRPC: Final = (Wheels("expander-wheels", ("expander",)), Packages("c++", ("libstdc++6",)))
@@ -148,7 +150,7 @@ IMAGES: Final[Mapping[str, Image]] = {
         Image(
             "autoscaler-agent",
             "Resizes a VM, or the VMs of a node, to their load",
-            (PYTHON, _WHEELS, _PROTOCOL, Sources("agent", ("agent",))),
+            (PYTHON, _WHEELS, _PROTOCOL, ImageSources("agent", ("agent",))),
             "agent.__main__:main",
             (9101,),
         ),

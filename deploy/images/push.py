@@ -15,7 +15,7 @@ import httpx2 as httpx
 
 from deploy.images.building.oci_archive import blob_path
 from deploy.images.formats import oci
-from deploy.images.formats.registry_login import Challenge, Login, login_for, read_challenge, token_of
+from deploy.images.formats.registry_login import Challenge, RegistryLogin, login_for, read_challenge, token_of
 from deploy.images.proxied import ProxiedTransport
 from protocol.kubernetes.proxies import ProxyError
 from vm_image.recipe import HERE
@@ -37,8 +37,8 @@ class _SendAgainError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Where an image goes: ``registry`` (``HOST[:PORT]``, with a path where the registry wants one), name and tag."""
+class PushTarget:
+    """Destination of an image: ``registry`` (``HOST[:PORT]``, with a path if the registry needs one), name and tag."""
 
     registry: str
     name: str
@@ -52,7 +52,7 @@ class Target:
 
     @property
     def reference(self) -> str:
-        """How the image is named in a pod."""
+        """The image's name in a pod."""
         return f"{self.registry}/{self.name}:{self.tag}"
 
     @property
@@ -77,7 +77,7 @@ class _Auth(httpx.Auth):
 
     requires_response_body = True
 
-    def __init__(self, login: Login, target: Target) -> None:
+    def __init__(self, login: RegistryLogin, target: PushTarget) -> None:
         self._login = login
         self._registry = httpx.URL(target.base)
         self._scope = f"repository:{target.repository}:pull,push"
@@ -113,7 +113,7 @@ class _Auth(httpx.Auth):
 
 
 def push(
-    archives: Mapping[str, Path], target: Target, report: Report, transport: httpx.BaseTransport | None = None
+    archives: Mapping[str, Path], target: PushTarget, report: Report, transport: httpx.BaseTransport | None = None
 ) -> str:
     """Pushes the archives of one image by architecture; returns the digest that ``target`` then has.
 
@@ -141,7 +141,7 @@ def _proxies_named() -> Iterator[None]:
         raise PushError(str(error)) from None
 
 
-def _push_one(client: httpx.Client, archive: tarfile.TarFile, target: Target, tag: str) -> oci.Descriptor:
+def _push_one(client: httpx.Client, archive: tarfile.TarFile, target: PushTarget, tag: str) -> oci.Descriptor:
     index = json.loads(_content(archive, "index.json").read())
     (entry,) = index["manifests"]
     descriptor = _descriptor(entry)
@@ -153,7 +153,9 @@ def _push_one(client: httpx.Client, archive: tarfile.TarFile, target: Target, ta
     return descriptor
 
 
-def _push_blob(client: httpx.Client, target: Target, blob: oci.Descriptor, content: Callable[[str], IO[bytes]]) -> None:
+def _push_blob(
+    client: httpx.Client, target: PushTarget, blob: oci.Descriptor, content: Callable[[str], IO[bytes]]
+) -> None:
     found = _send(client, "HEAD", f"{target.base}blobs/{blob.digest}", allowed=(*_STORED_ELSEWHERE, _ABSENT))
     if found.status_code != _ABSENT:
         return
@@ -163,14 +165,14 @@ def _push_blob(client: httpx.Client, target: Target, blob: oci.Descriptor, conte
         _upload(client, target, blob, content(blob.digest))
 
 
-def _upload(client: httpx.Client, target: Target, blob: oci.Descriptor, content: IO[bytes]) -> None:
+def _upload(client: httpx.Client, target: PushTarget, blob: oci.Descriptor, content: IO[bytes]) -> None:
     started = _send(client, "POST", f"{target.base}blobs/uploads/")
     place = started.url.join(started.headers["Location"]).copy_merge_params({"digest": blob.digest})
     headers = {"Content-Type": "application/octet-stream", "Content-Length": str(blob.size)}
     _send(client, "PUT", str(place), content=content, headers=headers)
 
 
-def _put_manifest(client: httpx.Client, target: Target, reference: str, media_type: str, document: bytes) -> None:
+def _put_manifest(client: httpx.Client, target: PushTarget, reference: str, media_type: str, document: bytes) -> None:
     url = f"{target.base}manifests/{reference}"
     answer = _send(client, "PUT", url, content=document, headers={"Content-Type": media_type})
     stored = answer.headers.get("Docker-Content-Digest", oci.digest_of(document))

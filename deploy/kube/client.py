@@ -3,8 +3,8 @@
 Rules that hold here:
 
 - Every call has a deadline; a watch has one for silence. Nothing is retried here: callers are level-triggered.
-- Two errors leave this module: ``ApiError`` (the server said no, and why) and ``ApiUnavailableError`` (no usable
-  answer, 5xx included; what was asked may or may not have happened).
+- Two errors leave this module: ``KubeApiError`` (the server said no, and why) and ``ApiUnavailableError`` (no usable
+  answer, 5xx included; the request may or may not have been carried out).
 - Objects in lists and watches are read one by one (``protocol.kubernetes.pages``).
 """
 
@@ -48,7 +48,7 @@ _LIMITS: Final = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connec
 _WATCH_CONNECT: Final = 10.0
 
 
-class ApiError(Exception):
+class KubeApiError(Exception):
     """The API server refused; ``refusal`` says what it said."""
 
     def __init__(self, refusal: Refusal) -> None:
@@ -57,7 +57,7 @@ class ApiError(Exception):
 
     @property
     def kind(self) -> RefusalKind:
-        """What is wrong."""
+        """The kind of refusal."""
         return self.refusal.kind
 
 
@@ -85,7 +85,7 @@ class ApiClient:
         await self._http.aclose()
 
     async def get(self, kind: Resource, name: ObjectName) -> Json:
-        """One object. Raises ``ApiError`` of kind ``NOT_FOUND`` where there is none."""
+        """One object. Raises ``KubeApiError`` of kind ``NOT_FOUND`` if there is none."""
         return await self._call("GET", kind.path(name.namespace, name.name))
 
     async def list(
@@ -151,7 +151,7 @@ class ApiClient:
         return (await self._send("GET", path)).content
 
     async def pod_get(self, pod: ObjectName, port: int, path: str) -> bytes:
-        """What a pod answers to a GET that comes from its own loopback, by port-forward.
+        """A pod's response to a GET from its own loopback, by port-forward.
 
         Without a way to forward ports it comes by the proxy of pods, to which programs of ours explain nothing.
         """
@@ -173,8 +173,8 @@ class ApiClient:
         return response.content, response.headers
 
     async def watch(self, kind: Resource, version: str, times: WatchTimes) -> AsyncIterator[WatchEvent]:
-        """Changes after ``version``, until the server ends the watch. Raises ``ApiError`` of kind ``GONE`` when that is
-        too long ago.
+        """Changes after ``version``, until the server ends the watch. Raises ``KubeApiError`` of kind ``GONE`` when
+        that is too long ago.
         """
         timeout = httpx.Timeout(_WATCH_CONNECT, read=times.silence)
         query = watch_query(version, times)
@@ -230,12 +230,12 @@ def _event(line: bytes) -> WatchEvent:
     return event
 
 
-def _refused(response: httpx.Response, body: bytes) -> ApiError | ApiUnavailableError:
+def _refused(response: httpx.Response, body: bytes) -> KubeApiError | ApiUnavailableError:
     return _error(read_refusal(response.status_code, body, response.headers.get("retry-after", "")))
 
 
-def _error(refusal: Refusal) -> ApiError | ApiUnavailableError:
-    return ApiUnavailableError(str(refusal), refusal.retry_after) if refusal.is_unknown else ApiError(refusal)
+def _error(refusal: Refusal) -> KubeApiError | ApiUnavailableError:
+    return ApiUnavailableError(str(refusal), refusal.retry_after) if refusal.is_unknown else KubeApiError(refusal)
 
 
 def client_from_kubeconfig(path: Path, *, is_busy: bool = False) -> ApiClient:
@@ -270,7 +270,7 @@ class BearerAuth(httpx.Auth):
         self._token = credentials.token
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        """Adds the token to one request. Raises ``CredentialsError`` where there is none any more."""
+        """Adds the token to one request. Raises ``CredentialsError`` if there is none any more."""
         if (token := self._token()) is not None:
             request.headers["Authorization"] = f"Bearer {token}"
         yield request

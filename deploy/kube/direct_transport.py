@@ -19,7 +19,7 @@ from typing import Final
 
 import httpx2 as httpx
 
-from protocol.runtime.http_connection import BrokenConnectionError, Connection
+from protocol.runtime.http_connection import BrokenConnectionError, HttpConnection
 from scheduler_plugin.connections import ConnectionPool
 
 _LEFT_OUT: Final = frozenset({b"accept-encoding", b"connection"})
@@ -55,7 +55,9 @@ class DirectTransport(httpx.AsyncBaseTransport):
 class _Body(httpx.AsyncByteStream):
     """The body of one answer; the connection is free again once it is closed."""
 
-    def __init__(self, request: httpx.Request, connection: Connection, pool: ConnectionPool, silence: float) -> None:
+    def __init__(
+        self, request: httpx.Request, connection: HttpConnection, pool: ConnectionPool, silence: float
+    ) -> None:
         self._request, self._connection, self._pool, self._silence = request, connection, pool, silence
         self._is_open = True
 

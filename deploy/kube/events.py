@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from protocol.kubernetes.objects import Json, name_of, text, uid_of
 from protocol.kubernetes.resources import EVENTS
 from protocol.kubernetes.timestamps import timestamp
@@ -18,7 +18,7 @@ from protocol.runtime.clock import Clock
 NORMAL: Final = "Normal"
 WARNING: Final = "Warning"
 REMEMBERED: Final = 512
-"""So many objects' last events are known; one of an object that is not known is written anew instead of counted."""
+"""This many objects' last events are known; one of an object that is not known is written again instead of counted."""
 
 _Last = tuple[tuple[str, str], str, int]
 """Reason and message of an object's last event, the event's name, and how often it was said."""
@@ -39,7 +39,7 @@ class EventRecorder:
             await self.record_or_raise(about, reason, message, kind)
 
     async def record_or_raise(self, about: Json, reason: str, message: str, kind: str = NORMAL) -> None:
-        """The same. Raises ``ApiUnavailableError`` where it may not have been written; what is refused is dropped."""
+        """The same. Raises ``ApiUnavailableError`` if it may not have been written; what is refused is dropped."""
         uid = uid_of(about)
         said, written, count = self._last.get(uid, (("", ""), "", 0))
         try:
@@ -49,7 +49,7 @@ class EventRecorder:
             else:
                 written = await self._write(about, reason, message, kind)
                 self._remember(uid, ((reason, message), written, 1))
-        except ApiError:
+        except KubeApiError:
             self._last.pop(uid, None)
         except ApiUnavailableError:
             self._last.pop(uid, None)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from protocol.backoff import Backoff, Retries
 from protocol.kubernetes.cursor import Cursor, WatchTimes
 from protocol.kubernetes.objects import Json, name_of, number
@@ -41,15 +41,15 @@ _FAILURES_UNTIL_LISTED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """What happened to one object: ``old`` is None where it is new, ``new`` where it is gone."""
+class ObjectChange:
+    """A change of one object: ``old`` is None if it is new, ``new`` is None if it is gone."""
 
     name: ObjectName
     old: Json | None
     new: Json | None
 
 
-Listener = Callable[[Change], None]
+Listener = Callable[[ObjectChange], None]
 
 
 class Informer:
@@ -72,7 +72,7 @@ class Informer:
 
     @property
     def objects(self) -> Mapping[ObjectName, Json]:
-        """What the cache holds now. Do not change it."""
+        """The objects in the cache. Do not change it."""
         return self._objects
 
     @property
@@ -99,7 +99,7 @@ class Informer:
             began, asked = self._clock.now(), Seconds(0.0)
             try:
                 await self._list_and_watch()
-            except ApiError as error:
+            except KubeApiError as error:
                 asked = heeded(error.refusal.retry_after)
                 self._cursor.refused(error.refusal)
             except ApiUnavailableError as error:
@@ -165,4 +165,4 @@ class Informer:
             self._objects[name] = new
         if old != new:
             for listener in self._listeners:
-                listener(Change(name, old, new))
+                listener(ObjectChange(name, old, new))

@@ -80,7 +80,7 @@ class PortForward:
 
 
 async def _got(connection: ClientConnection, path: str) -> tuple[int, bytes]:
-    answer = _Answer()
+    answer = _PodResponse()
     parser = httptools.HttpResponseParser(answer)
     request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: identity\r\nConnection: close\r\n\r\n"
     await connection.send(bytes([_CONNECTION]) + request.encode())
@@ -103,7 +103,7 @@ async def _got(connection: ClientConnection, path: str) -> tuple[int, bytes]:
     raise NoForwardError("the pod ended the connection")
 
 
-class _Answer:
+class _PodResponse:
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self._size = 0

@@ -114,8 +114,8 @@ def _make_authority(now: datetime) -> Authority:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """What a certificate is for: a client's user and groups, or a server's names and IP addresses, or both."""
+class CertificateSubject:
+    """Subject of a certificate: a client's user and groups, or a server's names and IP addresses, or both."""
 
     user: str
     groups: Sequence[str] = ()
@@ -131,7 +131,7 @@ class KeyPair:
     key_pem: bytes
 
 
-def issue(signer: Authority, identity: Identity, now: datetime) -> KeyPair:
+def issue(signer: Authority, identity: CertificateSubject, now: datetime) -> KeyPair:
     """A certificate of a new key; it names a server where ``identity`` has names or addresses, else a client alone."""
     key = ec.generate_private_key(ec.SECP256R1())
     attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in identity.groups]
@@ -150,13 +150,13 @@ def issue(signer: Authority, identity: Identity, now: datetime) -> KeyPair:
     return KeyPair(signed.public_bytes(serialization.Encoding.PEM), _private_pem(key))
 
 
-def server_identity(user: str, addresses: Iterable[str]) -> Identity:
+def server_identity(user: str, addresses: Iterable[str]) -> CertificateSubject:
     """An API server at the IP ``addresses``, on loopback, and under the names that it has in every cluster."""
-    return Identity(user, names=_NAMES, addresses=sorted({"127.0.0.1", "::1", *addresses}))
+    return CertificateSubject(user, names=_NAMES, addresses=sorted({"127.0.0.1", "::1", *addresses}))
 
 
 def server_context(signer: Authority, addresses: Iterable[str], now: datetime) -> ssl.SSLContext:
-    """What a server at the IP ``addresses`` (and on loopback) needs to speak TLS with those who trust ``signer``."""
+    """TLS context of a server at the IP ``addresses`` (and on loopback) for clients that trust ``signer``."""
     pair = issue(signer, server_identity("apiserver", addresses), now)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with tempfile.TemporaryDirectory() as directory:

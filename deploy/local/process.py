@@ -32,8 +32,8 @@ _STRANGE: Final = ("CONTAINERD_", "ETCD_", "ETCDCTL_", "KUBECONFIG", "KUBERNETES
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """What to run: ``enter`` leads into its network, ``environment`` is added to ours, its output goes to ``log``.
+class LocalProgram:
+    """A program to run: ``enter`` leads into its network, ``environment`` is added to ours, its output goes to ``log``.
 
     ``patience`` is the time that it is given to end by itself.
     """
@@ -60,7 +60,7 @@ def without_strange_settings(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-async def start(program: Program) -> asyncio.subprocess.Process:
+async def start(program: LocalProgram) -> asyncio.subprocess.Process:
     """Starts ``program`` once. Raises ``OSError``."""
     program.log.parent.mkdir(parents=True, exist_ok=True)
     with program.log.open("ab") as log:
@@ -96,7 +96,7 @@ async def end(process: asyncio.subprocess.Process, patience: Seconds = _PATIENCE
 class ProcessSupervisor:
     """Keeps one program running: one that ends is started again, after a pause where it ends quickly."""
 
-    def __init__(self, program: Program, clock: Clock, on_end: Callable[[int], None]) -> None:
+    def __init__(self, program: LocalProgram, clock: Clock, on_end: Callable[[int], None]) -> None:
         self._program = program
         self._clock = clock
         self._on_end = on_end

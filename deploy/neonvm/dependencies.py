@@ -28,10 +28,10 @@ class GuestHost(Protocol):
     """The guests that run here, by their pods; the kubelet's side."""
 
     def guest(self, pod: ObjectName, uid: str) -> Resizer | None:
-        """The guest of that very pod; None where it does not run here, or only receives."""
+        """The guest of that very pod; None if it does not run here, or only receives."""
 
     def role(self, pod: ObjectName, uid: str) -> PodRole:
-        """What the guest of that very pod does here."""
+        """Role of that pod's guest here."""
 
     async def send(
         self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]
@@ -39,16 +39,16 @@ class GuestHost(Protocol):
         """Moves the guest of one pod into another. Raises and is cancelled as ``Guest.send``."""
 
     def is_known(self, pod: ObjectName, uid: str) -> bool:
-        """Whether that pod's guest has been looked at here; until then nothing can be said of it."""
+        """Return True if that pod's guest has been looked at here; until then nothing can be said of it."""
 
     def hindrance(self, pod: ObjectName, uid: str) -> str:
-        """Why that pod's guest cannot be moved, in one line for people; empty where it can, as far as is known."""
+        """The reason why that pod's guest cannot be moved, in one line; empty if it can, by what is known."""
 
     def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:
-        """How fast that pod's guest runs; None where that is not known."""
+        """Speed class of that pod's guest; None if unknown."""
 
     async def vm_address(self, vm: Json) -> str:
-        """The VM's address on the flat network; empty where it is not on it. Raises ``ApiError`` and the like."""
+        """The VM's address on the flat network; empty if it is not on it. Raises ``ApiError`` and the like."""
 
     async def release_vm(self, vm: ObjectName, uid: str) -> None:
         """The VM is gone for good: its address and its disk are given back."""
@@ -56,7 +56,7 @@ class GuestHost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ControllerDependencies:
-    """What the controllers work with. ``suffix`` draws the random end of a pod's name."""
+    """Dependencies of the controllers. ``suffix`` draws the random end of a pod's name."""
 
     client: ApiClient
     vms: Informer

@@ -20,7 +20,7 @@ from protocol.units import Bytes, MilliCpu, Seconds
 
 
 class GuestPhase(StrEnum):
-    """Where a guest is in its life; one that receives exists, but does not run until another is sent to it."""
+    """Phase of a guest; one that receives exists, but does not run until another is sent to it."""
 
     BOOTING = "Booting"
     RECEIVING = "Receiving"
@@ -34,7 +34,7 @@ MEMORY: Final = "memory"
 
 
 class PodRole(Enum):
-    """What the guest of a pod does here."""
+    """Role of a pod's guest."""
 
     UNKNOWN = "was not looked at yet"
     EMPTY = "nothing runs"
@@ -45,7 +45,7 @@ class PodRole(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GuestState:
-    """What a guest really has at this moment, as the hypervisor and the guest say it."""
+    """Present size and phase of a guest, as the hypervisor and the guest report them."""
 
     phase: GuestPhase
     cpu: MilliCpu
@@ -54,7 +54,7 @@ class GuestState:
 
 @dataclass(frozen=True, slots=True)
 class Acceleration:
-    """Whether a guest runs on the host's own CPU or is emulated, and why, in one line for people."""
+    """Speed class of a guest: on the host's own CPU or emulated, and why, in one line."""
 
     is_on: bool
     reason: str
@@ -62,7 +62,7 @@ class Acceleration:
 
 @dataclass(frozen=True, slots=True)
 class DaemonToken:
-    """What the daemon in a guest asks for: ``word`` at the end of each request's path, and the ``file`` from which the
+    """Token of the daemon in a guest: ``word`` at the end of each request's path, and the ``file`` from which the
     guest knows it. For networks in which all users of the machine reach a guest.
     """
 
@@ -75,11 +75,11 @@ class PodNetwork:
     """A pod's place in the network.
 
     ``address`` reaches the pod from every node. ``enter`` is the command prefix that runs a program inside the pod's
-    network (empty where the pod shares the machine's). ``metrics_url`` is where a program in the pod finds the
+    network (empty if the pod shares the machine's). ``metrics_url`` is where a program in the pod finds the
     guest's node_exporter. ``api_host`` is where programs in the pod find the control plane. ``attachments`` names
     what a guest plugs its interfaces into: taps, or the hub's socket. ``moved_ports`` are the ports that programs in
     this network bind in place of their usual ones, which another program of the machine has taken. ``mtu`` is the
-    flat network's in bytes, 0 where it is the usual one. ``token`` is None if only this user's programs, or those of
+    flat network's in bytes, 0 if it is the usual one. ``token`` is None if only this user's programs, or those of
     the pod, reach the guest's daemon.
     """
 
@@ -97,7 +97,7 @@ class PodNetwork:
         return path if self.token is None else f"{path}?{self.token.word}"
 
     def port_for(self, port: int) -> int:
-        """Where a program in this network listens that usually listens on ``port``."""
+        """Port in this network of a program whose usual port is ``port``."""
         return self.moved_ports.get(port, port)
 
     @property
@@ -140,7 +140,7 @@ _AS_LONG_AS_IT_TAKES: Final = Seconds(1000.0)
 
 @dataclass(frozen=True, slots=True)
 class TransferLimits:
-    """How a running guest may be moved (S4.12).
+    """Limits of a live migration (S4.12).
 
     ``downtime`` is how long it may stand still, which the hypervisor aims at, and ``downtime_most`` what it may become
     for a guest that changes its memory too fast for that; ``bandwidth`` is in bytes per second; after ``timeout``
@@ -165,7 +165,7 @@ class TransferLimits:
         return replace(self, one_pass=True)
 
     def downtime_after(self, span: Seconds, is_sent_once: bool = False) -> Seconds:
-        """How long the guest may stand still once the move has lasted for ``span``: twice as long every 5 s."""
+        """The downtime allowed once the move has lasted for ``span``: twice as long every 5 s."""
         if self.one_pass:
             return _AS_LONG_AS_IT_TAKES if is_sent_once else Seconds(0.0)
         doublings = min(span // _DOUBLED_EVERY, 32.0)
@@ -173,7 +173,7 @@ class TransferLimits:
 
 
 class TransferStatus(StrEnum):
-    """How far a move is, in the hypervisor's words."""
+    """Status of a move, in the hypervisor's words."""
 
     SETUP = "setup"
     ACTIVE = "active"
@@ -182,7 +182,7 @@ class TransferStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TransferRam:
-    """What has been done to a guest's memory: ``total`` is the guest's, ``transferred`` went over the wire.
+    """Memory copied in a move: ``total`` is the guest's, ``transferred`` went over the wire.
 
     ``duplicate`` (all the same byte) and ``normal`` count pages of ``page_size``; ``dirty_rate`` is how many pages the
     guest changed per second in the last round; ``rounds`` is how often its memory was gone through.
@@ -200,7 +200,7 @@ class TransferRam:
 
 @dataclass(frozen=True, slots=True)
 class TransferInfo:
-    """How a move goes, or went. ``downtime`` is expected until the move is completed, and then measured."""
+    """Progress of a move. ``downtime`` is expected until the move is completed, and then measured."""
 
     status: TransferStatus
     total: Seconds
@@ -210,16 +210,16 @@ class TransferInfo:
 
 
 class Survivor(StrEnum):
-    """Which guest a failed move has left."""
+    """The guest that a failed move has left."""
 
     SOURCE = "Source"
     """It runs as before; it may have stood still for a moment."""
     NEITHER = "Neither"
-    """Neither end runs: the VM has to be started anew from its disk."""
+    """Neither end runs: the VM has to be started again from its disk."""
 
 
 class TransferFault(StrEnum):
-    """Why a move failed."""
+    """The reason why a move failed."""
 
     TIMED_OUT = "TimedOut"
     TARGET_LOST = "TargetLost"
@@ -253,12 +253,12 @@ class Guest(Protocol):
         """
 
     async def state(self) -> GuestState:
-        """What the guest has now."""
+        """The guest's present size."""
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
         """Gives the guest this much CPU: whole CPUs online, and a quota for the fraction.
 
-        Returns what it then says that it has; None where it must be asked (see ``state``).
+        Returns what it then says that it has; None if it must be asked (see ``state``).
         """
 
     async def set_memory(self, use: Bytes) -> None:
@@ -267,16 +267,16 @@ class Guest(Protocol):
     async def ended(self) -> str:
         """Returns once a guest that was started has stopped or cannot go on, and says why, in one line for people.
 
-        A guest that cannot go on may still hold all it had: ``stop`` releases it. Raises ``GuestError`` where it was
+        A guest that cannot go on may still hold all it had: ``stop`` releases it. Raises ``GuestError`` if it was
         never started.
         """
 
     async def stop(self) -> None:
-        """Ends the guest and releases all it held. Returns when nothing of it is left."""
+        """Ends the guest and releases all it held. Returns when it is gone."""
 
 
 class GuestError(Exception):
-    """A guest could not do what was asked; the message says what and why."""
+    """A guest could not carry out a request; the message says what and why."""
 
 
 class TransferError(GuestError):
@@ -315,19 +315,19 @@ class ClusterNetwork(Protocol):
         """Plugs a pod into its node. Repeating it returns the same place."""
 
     async def remove_pod(self, pod: ObjectName) -> None:
-        """Unplugs a pod; nothing where it is not plugged in."""
+        """Unplugs a pod; nothing if it is not plugged in."""
 
     async def vm_address(self, vm: ObjectName) -> str:
         """The VM's address on the flat network: the same for all its life, whatever pods come and go (S4.12)."""
 
     async def release_vm(self, vm: ObjectName) -> None:
-        """Gives the address of a deleted VM back; nothing where it has none."""
+        """Gives the address of a deleted VM back; nothing if it has none."""
 
     def control_enter(self) -> Sequence[str]:
         """The command prefix that runs a control-plane program where pods can reach it."""
 
     def port_for(self, port: int) -> int:
-        """Where a program in the network listens that usually listens on ``port``; see ``PodNetwork.moved_ports``."""
+        """Port of a program in the network whose usual port is ``port``; see ``PodNetwork.moved_ports``."""
 
     async def expose(self, target: str, port: int) -> int:
         """Forwards a free loopback port of this machine to ``target:port`` in the network; returns that port.

@@ -22,7 +22,7 @@ from deploy.release import push_images
 from deploy.release.chart_archive import Place, chart_archive
 from deploy.release.documents import (
     ReleasedImage,
-    Source,
+    ReleaseSource,
     bill_of_materials,
     changes,
     checksums,
@@ -42,7 +42,7 @@ PROVENANCE: Final = "provenance.intoto.json"
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What was written: the folder, the images, and the archive for clusters without a way out."""
+    """A written release: its folder, images, and the archive for air-gapped clusters."""
 
     folder: Path
     images: tuple[ReleasedImage, ...]
@@ -54,7 +54,7 @@ def assemble(checkout: Checkout, archives: Sequence[Path], folder: Path, uri: st
 
     ``uri`` is where the repository is, as the provenance names it, and ``registry`` where the images will be.
     """
-    source = Source(checkout.version, checkout.revision, checkout.created, uri, registry)
+    source = ReleaseSource(checkout.version, checkout.revision, checkout.created, uri, registry)
     with replaced(folder) as new:
         images = _write_images(archives, new, source)
         _write_chart(checkout, images, new, source)
@@ -69,7 +69,7 @@ def assemble(checkout: Checkout, archives: Sequence[Path], folder: Path, uri: st
     return Release(folder, images, folder / airgapped.name)
 
 
-def _write_images(archives: Iterable[Path], folder: Path, source: Source) -> tuple[ReleasedImage, ...]:
+def _write_images(archives: Iterable[Path], folder: Path, source: ReleaseSource) -> tuple[ReleasedImage, ...]:
     """The archives, and a list of what is inside each."""
     (folder / IMAGES).mkdir()
     for path in archives:
@@ -88,7 +88,7 @@ def _changes(checkout: Checkout) -> str:
         raise BuildError(f"CHANGELOG.md {error}") from error
 
 
-def _write_chart(checkout: Checkout, images: Iterable[ReleasedImage], folder: Path, source: Source) -> None:
+def _write_chart(checkout: Checkout, images: Iterable[ReleasedImage], folder: Path, source: ReleaseSource) -> None:
     """The chart names its images by tag and digest."""
     root = checkout.root / CHART
     files = {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}

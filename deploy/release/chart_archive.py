@@ -13,7 +13,7 @@ _IMAGE = re.compile(r'image: \{(?P<before>[^}\n]*)repository: (?P<name>[\w-]+)(?
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a release's images are: in which registry, which is as in the chart where it is empty, under which tag and
+    """Location of a release's images: the registry, which is as in the chart if it is empty, the tag and
     digests by their names.
     """
 

@@ -37,10 +37,10 @@ class ReleasedImage:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """What a release is made of. ``uri`` is empty where the repository has no address.
+class ReleaseSource:
+    """Source of a release. ``uri`` is empty if the repository has no address.
 
-    ``registry`` is where its images will be, with a path where there is one; empty where it is pushed by hand.
+    ``registry`` is where its images will be, with a path if there is one; empty if it is pushed by hand.
     """
 
     version: str
@@ -55,7 +55,7 @@ def encoded(document: Mapping[str, object]) -> bytes:
     return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
 
 
-def bill_of_materials(image: ReleasedImage, source: Source) -> Document:
+def bill_of_materials(image: ReleasedImage, source: ReleaseSource) -> Document:
     """A CycloneDX list of what is inside ``image``."""
     reference = f"{image.name}@{image.digest}"
     return {
@@ -82,7 +82,7 @@ def bill_of_materials(image: ReleasedImage, source: Source) -> Document:
     }
 
 
-def provenance(subjects: Mapping[str, str], source: Source, materials: Iterable[Component]) -> Document:
+def provenance(subjects: Mapping[str, str], source: ReleaseSource, materials: Iterable[Component]) -> Document:
     """An in-toto statement with SLSA's predicate. ``subjects`` are SHA-256 digests, without a prefix, by name.
 
     It is not signed here: who publishes a release signs it.
@@ -103,8 +103,8 @@ def provenance(subjects: Mapping[str, str], source: Source, materials: Iterable[
     }
 
 
-def summary(images: Iterable[ReleasedImage], source: Source) -> Document:
-    """What ``release.json`` says: which release it is, and where its images are under which digests."""
+def summary(images: Iterable[ReleasedImage], source: ReleaseSource) -> Document:
+    """Content of ``release.json``: the release's name, and the registry and digest of each image."""
     return {
         "version": source.version,
         "revision": source.revision,
@@ -114,7 +114,7 @@ def summary(images: Iterable[ReleasedImage], source: Source) -> Document:
 
 
 def digests_by_name(images: Iterable[ReleasedImage]) -> dict[str, str]:
-    """What a registry has under each image's tag: a manifest, or for several platforms an index over manifests."""
+    """Digest under each image's tag: a manifest, or for several platforms an index over manifests."""
     manifests: dict[str, dict[str, oci.Descriptor]] = {}
     for image in images:
         manifests.setdefault(image.name, {})[image.architecture] = image.manifest
@@ -127,7 +127,7 @@ def checksums(files: Mapping[str, str]) -> bytes:
 
 
 def changes(changelog: str, version: str) -> str:
-    """The section of a changelog about ``version``, without its heading. Raises ``ValueError`` where there is none.
+    """The section of a changelog about ``version``, without its heading. Raises ``ValueError`` if there is none.
 
     >>> changes("# Changelog\\n\\n## [1.1.0] - 2026-11-22\\n\\n- New.\\n\\n## [1.0.0]\\n\\n[1.1.0]: ../x\\n", "1.1.0")
     '- New.\\n'

@@ -42,18 +42,18 @@ class Component:
 
 
 def is_listed(path: str) -> bool:
-    """Whether a file of an image says what a package is."""
+    """Return True if a file of an image says what a package is."""
     return path == WHOLE_STATUS or path.startswith(STATUS) or path.endswith(METADATA)
 
 
 def components(files: Mapping[str, bytes]) -> list[Component]:
-    """The packages that these files, by their paths, speak of, sorted. Raises ``ValueError`` where one is unnamed."""
+    """The packages that these files, by their paths, speak of, sorted. Raises ``ValueError`` if one is unnamed."""
     listed = ((path, text) for path, content in files.items() if is_listed(path) for text in _texts(path, content))
     return sorted({_component(path, text) for path, text in listed})
 
 
 def _texts(path: str, content: bytes) -> list[str]:
-    """What the file says of each package."""
+    """The file's text for each package."""
     text = content.decode(errors="replace")
     if path != WHOLE_STATUS:
         return [text]

@@ -17,7 +17,7 @@ SUMS: Final = "SHA256SUMS"
 
 
 def check_output(folder: Path) -> None:
-    """Raises ``BuildError`` where ``folder`` has something that is no part of an earlier release."""
+    """Raises ``BuildError`` if ``folder`` has something that is no part of an earlier release."""
     foreign = sorted(_foreign(folder)) if folder.exists() else []
     if foreign:
         named = ", ".join([*foreign[:3], *(["…"] if len(foreign) > 3 else [])])
@@ -40,7 +40,7 @@ def replaced(folder: Path) -> Iterator[Path]:
 
 
 def _foreign(folder: Path) -> Iterator[str]:
-    """What is in it and in no release: only files that its sums name, and archives of images, are."""
+    """Entries that belong to no release: files that its sums do not name, other than image archives."""
     known = _files_of_a_release(folder)
     for path in folder.iterdir():
         if path.name == IMAGES and known and path.is_dir():
@@ -50,7 +50,7 @@ def _foreign(folder: Path) -> Iterator[str]:
 
 
 def _files_of_a_release(folder: Path) -> set[str]:
-    """The names of the files of the release that is there; none where there is none."""
+    """The names of the files of the release that is there; none if there is none."""
     with suppress(OSError, ValueError, AttributeError):
         summary = json.loads((folder / SUMMARY).read_text())
         names = {line.partition("  ")[2] for line in (folder / SUMS).read_text().splitlines()}

@@ -56,7 +56,7 @@ class Registry:
         return self._opener.open(request, timeout=300)
 
     def has(self, url: str) -> bool:
-        """Whether the registry has that blob, itself or in a store that it names. Raises ``HTTPError``."""
+        """Return True if the registry has that blob, itself or in a store that it names. Raises ``HTTPError``."""
         try:
             self.call("HEAD", url).close()
         except urllib.error.HTTPError as error:
@@ -72,7 +72,7 @@ def _server(url: str) -> tuple[str, str | None, int]:
     return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
-class Image:
+class PushedImage:
     """One archive: an image for one platform. Raises ``OSError``, ``TarError``, ``KeyError`` and ``ValueError``."""
 
     def __init__(self, path: Path) -> None:
@@ -98,7 +98,7 @@ class Image:
         registry.call("PUT", url, self.document, Content_Type=self.entry["mediaType"])
 
 
-def push(registry: Registry, images: list[Image], tag: str) -> str:
+def push(registry: Registry, images: list[PushedImage], tag: str) -> str:
     """Pushes one image for its platforms; returns ``NAME@DIGEST``. Several platforms become an index under the tag."""
     name, entries = images[0].name, [each.entry for each in images]
     if len(images) == 1:
@@ -149,10 +149,10 @@ def main(words: list[str]) -> int:
         return 2
     folder = Path(words[2]) if len(words) == 3 else Path(__file__).resolve().parent / "images"
     registry = Registry(words[0])
-    found: dict[str, list[Image]] = {}
+    found: dict[str, list[PushedImage]] = {}
     for archive in sorted(folder.glob("*.tar")):
         with ending_with(archive.name):
-            image = Image(archive)
+            image = PushedImage(archive)
             found.setdefault(image.name, []).append(image)
     for name, images in found.items():
         with ending_with(name):

@@ -48,7 +48,7 @@ class UpscaleConfirmation(msgspec.Struct, frozen=True, tag="UpscaleConfirmation"
 
 
 class DownscaleResult(msgspec.Struct, frozen=True, tag="DownscaleResult"):
-    """Whether memory may go, and why; the answer to ``AskToShrink``."""
+    """The monitor's decision on a shrink, and why; the answer to ``AskToShrink``."""
 
     id: _Number
     ok: bool = msgspec.field(name="Ok")
@@ -202,7 +202,7 @@ def _allocation(amounts: Resources) -> dict[str, float]:
 
 
 def write_greeting() -> str:
-    """What the agent says first.
+    """The agent's first message.
 
     >>> write_greeting()
     '{"min":1,"max":2}'

@@ -69,7 +69,7 @@ def may_list_vms(user: JsonObject, namespace: str) -> JsonObject:
 
 
 def is_allowed(review: JsonObject) -> bool:
-    """Whether a SubjectAccessReview allows what was asked.
+    """Return True if a SubjectAccessReview allows what was asked.
 
     >>> is_allowed({"status": {"allowed": True}}), is_allowed({})
     (True, False)
@@ -78,7 +78,7 @@ def is_allowed(review: JsonObject) -> bool:
 
 
 def names_audience(token: str, audience: str) -> bool:
-    """Whether a JSON Web Token says that it is for ``audience``. This spares questions; it proves nothing.
+    """Return True if a JSON Web Token says that it is for ``audience``. This spares questions; it proves nothing.
 
     >>> names_audience("no token", "autoscale-scheduler")
     False

@@ -40,7 +40,7 @@ class Cursor:
 
     @property
     def must_list(self) -> bool:
-        """Whether there is no version to watch from."""
+        """True if there is no version to watch from."""
         return self.version is None
 
     def listed(self, version: str) -> None:
@@ -79,7 +79,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class WatchTimes:
-    """How long one watch lasts: what the server is asked for, and what silence the client bears. In seconds."""
+    """Duration of one watch, in seconds: the time asked of the server, and the silence the client tolerates."""
 
     asked: int
     silence: Seconds

@@ -8,7 +8,7 @@ from protocol.kubernetes.objects import Json, JsonObject, child, items
 
 
 def ready_addresses(found: JsonObject) -> list[tuple[str, int]]:
-    """Where new clients can go: addresses and the port of a slice.
+    """Addresses and the port of a slice that accept new clients.
 
     >>> serving = {"addresses": ["10.0.0.1"], "conditions": {"ready": True}}
     >>> ready_addresses({"endpoints": [serving, {"addresses": ["10.0.0.2"]}], "ports": [{"port": 5432}]})

@@ -35,7 +35,7 @@ class _Fields(msgspec.Struct, frozen=True):
 
 
 class ManagedFields(msgspec.Struct, frozen=True):
-    """What one client wrote last, as far as it concerns the requests of the guest's container."""
+    """Fields that one client wrote last, as far as they concern the requests of the guest's container."""
 
     manager: str = ""
     subresource: str = ""

@@ -22,7 +22,7 @@ _LONGEST_VERSION = 20
 
 
 def child(source: JsonObject, *path: str) -> Json:
-    """The JSON object at ``path``; empty where there is none.
+    """The JSON object at ``path``; empty if there is none.
 
     >>> child({"metadata": {"labels": {"a": "b"}}}, "metadata", "labels")
     {'a': 'b'}
@@ -42,7 +42,7 @@ def _leaf(source: JsonObject, path: tuple[str, ...]) -> object:
 
 
 def text(source: JsonObject, *path: str) -> str:
-    """The text at ``path``; empty where there is none.
+    """The text at ``path``; empty if there is none.
 
     >>> text({"status": {"phase": "Running"}}, "status", "phase")
     'Running'
@@ -52,7 +52,7 @@ def text(source: JsonObject, *path: str) -> str:
 
 
 def shortened(found: str, most: int = 300) -> str:
-    """At most so many characters of a text: a field of an object may have a million, and each is shown to everyone.
+    """At most this many characters of a text: a field of an object may have a million, and each is shown to everyone.
 
     >>> shortened("phase", 5), shortened("phases", 5)
     ('phase', 'phas…')
@@ -73,7 +73,7 @@ def texts(source: JsonObject, *path: str) -> dict[str, str]:
 
 
 def whole(source: JsonObject, *path: str) -> int:
-    """The whole number at ``path``; 0 where there is none.
+    """The whole number at ``path``; 0 if there is none.
 
     >>> whole({"spec": {"replicas": 3}}, "spec", "replicas"), whole({"spec": {"replicas": True}}, "spec", "replicas")
     (3, 0)
@@ -83,7 +83,7 @@ def whole(source: JsonObject, *path: str) -> int:
 
 
 def flag(source: JsonObject, *path: str) -> bool:
-    """Whether there is ``true`` at ``path``.
+    """Return True if there is ``true`` at ``path``.
 
     >>> flag({"spec": {"unschedulable": True}}, "spec", "unschedulable"), flag({}, "spec", "unschedulable")
     (True, False)
@@ -113,7 +113,7 @@ def name_of(source: JsonObject) -> ObjectName:
 
 
 def uid_of(source: JsonObject) -> str:
-    """What tells two objects of one name apart.
+    """The object's uid, which distinguishes it from others of the same name.
 
     >>> uid_of({"metadata": {"uid": "u-1"}})
     'u-1'
@@ -122,7 +122,7 @@ def uid_of(source: JsonObject) -> str:
 
 
 def version_of(source: JsonObject) -> str:
-    """The object's resourceVersion; empty where it says none.
+    """The object's resourceVersion; empty if it says none.
 
     >>> version_of({"metadata": {"resourceVersion": "42"}})
     '42'
@@ -131,7 +131,7 @@ def version_of(source: JsonObject) -> str:
 
 
 def number(version: object) -> int:
-    """A resourceVersion in its order of age; 0 where it is no number, so that everything counts as new.
+    """A resourceVersion in its order of age; 0 if it is no number, so that everything counts as new.
 
     >>> number("42"), number("opaque"), number(None)
     (42, 0, 0)
@@ -162,7 +162,7 @@ def annotations_of(source: JsonObject) -> dict[str, str]:
 
 
 def is_leaving(source: JsonObject) -> bool:
-    """Whether deletion of the object has begun.
+    """Return True if deletion of the object has begun.
 
     >>> is_leaving({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
     True
@@ -189,7 +189,7 @@ def pod_phase(pod: JsonObject) -> str:
 
 
 def is_over(pod: JsonObject) -> bool:
-    """Whether the pod has ended and will not run again.
+    """Return True if the pod has ended and will not run again.
 
     >>> is_over({"status": {"phase": "Failed"}})
     True

@@ -67,12 +67,12 @@ class WatchEvent:
 
     @property
     def version(self) -> str:
-        """The object's version, from which a watch can be resumed; empty where it is not known."""
+        """The object's version, from which a watch can be resumed; empty if it is not known."""
         return version_of(self.object) if self.unreadable is None else self.unreadable.version
 
     @property
     def refusal(self) -> Refusal | None:
-        """Why the server ends the watch, where this is an ERROR event.
+        """The reason why the server ends the watch, if this is an ERROR event.
 
         >>> read_event(b'{"type":"ERROR","object":{"code":410,"reason":"Expired"}}').refusal.kind.value
         'gone'
@@ -94,7 +94,7 @@ class LineSplitter:
     _size: int = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that ``chunk`` completes. Raises ``UnreadableAnswerError`` where a line grows too long."""
+        """The lines that ``chunk`` completes. Raises ``UnreadableAnswerError`` if a line grows too long."""
         if not self._size and chunk.find(b"\n") == len(chunk) - 1 <= self.longest:
             return [chunk[:-1]] if len(chunk) > 1 else []  # one whole line, as most pieces of a quiet watch are
         first, *others = chunk.split(b"\n")

@@ -1,4 +1,4 @@
-"""What an API server means when it does not do what was asked. The only place that knows its status codes.
+"""What an API server means when it refuses or fails a request. The only place that knows its status codes.
 
 Rules that hold here:
 
@@ -20,7 +20,7 @@ from protocol.kubernetes.objects import JsonObject, child, text, whole
 from protocol.units import Seconds
 
 SHOWN: Final = 300
-"""At most so many characters of a server's complaint are kept."""
+"""At most this many characters of a server's complaint are kept."""
 
 LONGEST_HEEDED: Final = Seconds(10.0)
 """A watch waits no longer than this because a server asks it to: what it knows grows old meanwhile."""
@@ -32,7 +32,7 @@ _INVALID: Final = re.compile(r'[\w.]+ "[^"]*" is invalid: ')
 
 
 class RefusalKind(StrEnum):
-    """What the server says is wrong."""
+    """Kind of a server's refusal."""
 
     NOT_FOUND = "not found"
     ALREADY_EXISTS = "already exists"
@@ -76,7 +76,7 @@ _STATUSES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What was answered. ``reason`` is the server's one word; ``retry_after`` what it asks one to wait, in seconds."""
+    """A server's refusal. ``reason`` is its one word; ``retry_after`` the wait it asks for, in seconds."""
 
     kind: RefusalKind
     status: int
@@ -86,7 +86,7 @@ class Refusal:
 
     @property
     def is_by_validation(self) -> bool:
-        """Whether the server's own rules for such objects forbid it, and no policy, webhook or quota of this cluster.
+        """True if the server's own rules for such objects forbid it, and no policy, webhook or quota of this cluster.
 
         Policies and webhooks may answer with the same status and reason; the server says before that who it was.
 
@@ -99,7 +99,7 @@ class Refusal:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether what was asked may have happened all the same.
+        """True if the request may have been carried out.
 
         >>> classify(503).is_unknown, classify(409).is_unknown
         (True, False)
@@ -111,7 +111,7 @@ class Refusal:
 
 
 def heeded(retry_after: Seconds | None) -> Seconds:
-    """How long to wait, in seconds, beside what one would wait anyway, where a server asks for ``retry_after``.
+    """The wait, in seconds, given the server's ``retry_after`` and the wait without it.
 
     >>> heeded(None), heeded(Seconds(2.0)), heeded(Seconds(600.0))
     (0.0, 2.0, 10.0)
@@ -147,7 +147,7 @@ def read_refusal(status: int, body: bytes, retry_after: str = "") -> Refusal:
 
 
 def refusal_in(status: JsonObject) -> Refusal:
-    """What a ``Status`` object says, such as that of an ERROR event in a watch.
+    """The refusal in a ``Status`` object, such as that of an ERROR event in a watch.
 
     >>> refusal_in({"code": 410, "reason": "Expired", "message": "too old"}).kind
     <RefusalKind.GONE: 'gone'>

@@ -39,7 +39,7 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """What objects of this kind say as ``apiVersion``.
+        """The ``apiVersion`` of this kind's objects.
 
         >>> PODS.api_version, VIRTUAL_MACHINES.api_version
         ('v1', 'vm.neon.tech/v1')

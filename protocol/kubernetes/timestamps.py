@@ -24,7 +24,7 @@ def micro_timestamp(wall: float) -> str:
 
 
 def parse_timestamp(text: object) -> float | None:
-    """Seconds since 1970 of such a text; None where it is none, or says no time zone.
+    """Seconds since 1970 of such a text; None if it is none, or says no time zone.
 
     >>> parse_timestamp("2026-01-01T00:00:00Z")
     1767225600.0

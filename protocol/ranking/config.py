@@ -22,7 +22,7 @@ class RankingConfigError(ValueError):
     """A ranking section that cannot be used; the message begins with the path of the bad value."""
 
 
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
+class RankingSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
     """A part of the configuration."""
 
 
@@ -31,7 +31,7 @@ def _check(holds: bool, expected: str) -> None:
         raise ValueError(f"expected {expected}")
 
 
-class Prices(Section, frozen=True):
+class Prices(RankingSection, frozen=True):
     """The price per hour of one vCPU, GiB of memory, GPU, and 50 GB of local storage (S2.1)."""
 
     cpu: float = 0.033174
@@ -44,7 +44,7 @@ class Prices(Section, frozen=True):
         _check(all(0 <= price <= DEAREST for price in prices), "prices from 0 to 1e12")
 
 
-class Damper(Section, frozen=True):
+class Damper(RankingSection, frozen=True):
     """The pod whose price steadies the rank of small expansions (S2.5)."""
 
     cpu: float = 0.5
@@ -54,8 +54,10 @@ class Damper(Section, frozen=True):
         _check(isfinite(self.cpu) and isfinite(self.mem_mib) and min(self.cpu, self.mem_mib) >= 0, "zero or more")
 
 
-class PreferredSize(Section, frozen=True):
-    """In clusters of at most so many nodes, nodes of so many vCPUs; without ``nodes`` for all larger ones (S2.6)."""
+class PreferredSize(RankingSection, frozen=True):
+    """In clusters of at most this many nodes, nodes of this many vCPUs; without ``nodes`` for all larger ones
+    (S2.6).
+    """
 
     vcpus: float = msgspec.field(name="vCPUs")
     nodes: int | None = None
@@ -74,7 +76,7 @@ PREFERRED_SIZES: Final = (
 )
 
 
-class ScoreCurve(Section, frozen=True):
+class ScoreCurve(RankingSection, frozen=True):
     """A node's score by its utilisation: ``empty`` at 0, 1 at ``peak``, ``full`` at 1, straight between (S2.8b)."""
 
     empty: float = 0.5
@@ -85,7 +87,7 @@ class ScoreCurve(Section, frozen=True):
         _check(all(0 <= part <= 1 for part in (self.empty, self.full, self.peak)), "empty, full and peak of 0 to 1")
 
 
-class RankingConfig(Section, frozen=True):
+class RankingConfig(RankingSection, frozen=True):
     """The ranking section of a configuration file. ``node_prices`` has keys as ``price_keys`` makes them."""
 
     prices: Prices = Prices()

@@ -80,7 +80,7 @@ def extender_scores(standings: Iterable[Standing]) -> dict[Standing, int]:
 
 
 def choose_target(standings: Mapping[K, Standing], draw: Draw) -> K | None:
-    """Where a VM should move: the best score, then price, then unfitness, then chance. None where there is no node.
+    """The best target for a VM: by score, then price, then unfitness, then chance. None without nodes.
 
     >>> choose_target({"cheap": (-90, 1.0, 1.0), "dear": (-90, 2.0, 1.0)}, lambda low, high: low)
     'cheap'

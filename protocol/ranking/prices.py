@@ -13,7 +13,7 @@ MIB = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a pod requests, or what a node offers. ``gpus`` counts accelerators of any kind, storage is local, in GB."""
+    """Requests of a pod, or offers of a node. ``gpus`` counts accelerators of any kind, storage is local, in GB."""
 
     resources: Resources
     gpus: int = 0

@@ -38,7 +38,7 @@ class Ranked:
 
 
 def preferred_vcpus(cluster_nodes: int, config: RankingConfig) -> float:
-    """The vCPUs of a node that suits a cluster of so many nodes (S2.6).
+    """The vCPUs of a node that suits a cluster of this many nodes (S2.6).
 
     >>> preferred_vcpus(2, RankingConfig()), preferred_vcpus(1000, RankingConfig())
     (1, 32)
@@ -49,7 +49,7 @@ def preferred_vcpus(cluster_nodes: int, config: RankingConfig) -> float:
 
 
 def unfitness(preferred_cpu: float, node_cpu: float) -> float:
-    """How far a node's vCPUs are from the preferred, as a ratio of 1 or more (S2.3). Both are above zero.
+    """Ratio (1 or more) of a node's vCPUs to the preferred, or the inverse (S2.3). Both are above zero.
 
     >>> unfitness(4, 8), unfitness(4, 4)
     (2.0, 1.0)
@@ -67,7 +67,7 @@ def suppress(unfit: float, count: int, over: float) -> float:
 
 
 def rank(paid: float, perfect: float, damper: float, unfit: float) -> float | None:
-    """``unfit * (C + X) / (T + X)`` (S2.5); None where that is no finite number.
+    """``unfit * (C + X) / (T + X)`` (S2.5); None if that is no finite number.
 
     >>> rank(paid=2.0, perfect=1.0, damper=1.0, unfit=2.0)
     3.0

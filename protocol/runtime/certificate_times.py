@@ -59,20 +59,20 @@ def _time(der: bytes, at: int) -> float:
 
 
 def _inside(der: bytes, at: int, tag: int) -> int:
-    """Where the content of the element at ``at`` begins."""
+    """Start of the content of the element at ``at``."""
     if der[at] != tag:
         raise ValueError("unexpected element")
     return _content(der, at)[0]
 
 
 def _after(der: bytes, at: int) -> int:
-    """Where the next element begins."""
+    """Start of the next element."""
     start, length = _content(der, at)
     return start + length
 
 
 def _content(der: bytes, at: int) -> tuple[int, int]:
-    """Where the content of an element begins, and how long it is."""
+    """Start and length of an element's content."""
     short = der[at + 1]
     if short < 0x80:
         return at + 2, short

@@ -12,7 +12,7 @@ from protocol.units import Instant, Seconds
 
 
 class Clock(Protocol):
-    """What a program asks of time and chance; tests bring ``tests.fake_clock.FakeClock``."""
+    """A program's source of time and chance; tests bring ``tests.fake_clock.FakeClock``."""
 
     def now(self) -> Instant:
         """The present on a clock that never goes back."""

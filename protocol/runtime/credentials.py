@@ -27,7 +27,7 @@ from protocol.kubernetes.kubeconfig import KubeconfigError, KubeconfigFile, Logi
 from protocol.kubernetes.proxies import ProxyError, proxy_for
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.runtime.clock import Clock
-from protocol.runtime.tls_files import FollowedTls, Parts, TlsFilesError, following
+from protocol.runtime.tls_files import FollowedTls, TlsFilesError, TlsParts, following
 from protocol.runtime.trust import trusting, verifying_like_kubectl
 from protocol.units import Instant, Seconds
 
@@ -219,11 +219,11 @@ def _credentials(login: Login, folder: Path, clock: Clock) -> Credentials:
 def _tls(login: Login, folder: Path) -> ssl.SSLContext | bool:
     if login.server.startswith("http://"):
         return True
-    first, parts = _read_context(login, folder), Parts(*_paths(login, folder))
+    first, parts = _read_context(login, folder), TlsParts(*_paths(login, folder))
     if not parts.paths:
         return first
 
-    def made(_: Parts) -> ssl.SSLContext:
+    def made(_: TlsParts) -> ssl.SSLContext:
         try:
             return _read_context(login, folder)
         except CredentialsError as error:

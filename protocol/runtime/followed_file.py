@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - The content decides, found through symbolic links: Kubernetes swaps a link when a ConfigMap changes, editors rename.
-- A content that is refused changes nothing: what was in force stays, and the refusal is told once.
+- A content that is refused changes nothing: what was in force stays, and the refusal is logged once.
 - Reading and parsing happen outside of the event loop.
 """
 
@@ -33,7 +33,7 @@ class FileRefusedError(ValueError):
 
 
 class Follower(Protocol[T_contra]):
-    """Who is told what the file says."""
+    """Receiver of the file's content."""
 
     def accept(self, value: T_contra, generation: int) -> None:
         """A new content is in force. ``generation`` counts those that were accepted, from 1."""
@@ -52,7 +52,7 @@ class FollowedFile(Generic[T]):
     _content: bytes | str | None = None
 
     def load(self) -> T:
-        """What the file says at the start. Raises ``FileRefusedError``."""
+        """The file's content at the start. Raises ``FileRefusedError``."""
         self._content = self._content_now()
         return self._parsed(self._content)
 
@@ -78,7 +78,7 @@ class FollowedFile(Generic[T]):
                     follower.accept(value, self.generation)
 
     def _news(self) -> list[T]:
-        """What the file says now, nothing where that is as before. Raises ``FileRefusedError``, once per content."""
+        """The file's content if it is new, else None. Raises ``FileRefusedError``, once per content."""
         content = self._content_now()
         if content == self._content:
             return []

@@ -36,7 +36,7 @@ _UNASKED: Final = "the server said something that was not asked for"
 
 
 class BrokenConnectionError(Exception):
-    """The connection ended, or what came over it is no HTTP; what was asked may have happened."""
+    """The connection ended, or what came over it is not a HTTP; the request may have been carried out."""
 
 
 class LongAnswerError(Exception):
@@ -44,7 +44,7 @@ class LongAnswerError(Exception):
 
 
 @dataclass(slots=True)
-class Answer:
+class ResponseHead:
     """The head of an answer; ``status`` is 0 until it has arrived. ``wanted``: what the header that is wanted says."""
 
     status: int = 0
@@ -53,18 +53,18 @@ class Answer:
 
     @property
     def is_success(self) -> bool:
-        """Whether what was asked was done."""
+        """True if the request was carried out."""
         return 200 <= self.status < 300
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """Carries one request at a time. ``wanted`` names a header that answers may have, in lower case."""
 
     def __init__(self, wanted: bytes = b"") -> None:
         self._wanted = wanted
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._answer = Answer()
+        self._answer = ResponseHead()
         self._headers = 0
         self._beside = 0
         self._is_framed = False
@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_reusable(self) -> bool:
-        """Whether another request can follow."""
+        """True if another request can follow."""
         return self._is_whole and self._has_lasted and not self._broken and not self._pieces
 
     @property
@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
         found: TransportSocket = self._transport.get_extra_info("socket")
         return found
 
-    async def whole(self, request: bytes, deadline: float, longest: int) -> tuple[Answer, bytes]:
+    async def whole(self, request: bytes, deadline: float, longest: int) -> tuple[ResponseHead, bytes]:
         """Sends a request; its whole answer, once it is there.
 
         ``deadline`` is an instant of the event loop, ``longest`` is in bytes. Raises ``BrokenConnectionError``,
@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
                 return self._answer, pieces[0] if len(pieces) == 1 else b"".join(pieces)
             await self._progress(deadline)
 
-    async def ask(self, request: bytes, deadline: float) -> Answer:
+    async def ask(self, request: bytes, deadline: float) -> ResponseHead:
         """Sends a request; the head of its answer, whose body comes in pieces. Raises as ``whole``."""
         self._send(request, -1)
         while not self._answer.status:
@@ -118,7 +118,7 @@ class Connection(asyncio.Protocol):
         return self._answer
 
     async def piece(self, silence: float) -> bytes | None:
-        """The next piece of the body, within so many seconds; None at its end. Raises as ``whole``."""
+        """The next piece of the body, within this many seconds; None at its end. Raises as ``whole``."""
         while not self._pieces:
             if self._is_whole:
                 return None
@@ -137,9 +137,9 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _send(self, request: bytes, wakes_beyond: int, most_pieces: float = inf) -> None:
-        """Who waits is woken beyond so many unread bytes, and at the end."""
+        """Wait until the unread bytes are below the limit, or the connection ends."""
         self._pieces_left = most_pieces
-        self._answer, self._headers, self._is_whole, self._has_lasted = Answer(), 0, False, False
+        self._answer, self._headers, self._is_whole, self._has_lasted = ResponseHead(), 0, False, False
         self._is_framed = False
         self._wakes_beyond = wakes_beyond
         if self._transport is not None:

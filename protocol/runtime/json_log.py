@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - ``ts`` (RFC 3339, UTC, milliseconds), ``level``, ``logger`` and ``msg`` are in every line; ``error`` has the traceback
-  and ``stack`` the stack where there is one. Whatever else a line says comes from ``extra=`` and keeps its name:
+  and ``stack`` the stack if there is one. Whatever else a line says comes from ``extra=`` and keeps its name:
   ``vm``, ``node``, ``pod`` …
 - A line is one line and always valid JSON, whatever it is given to say.
 - What looks like a token or a private key is left out of every line.

@@ -1,4 +1,4 @@
-"""uvicorn's server, which ends as soon as it is told and its clients are answered.
+"""uvicorn's server, which ends as soon when asked to and its clients are answered.
 
 uvicorn looks ten times a second whether it is to end, and as often whether its clients have gone: a program of several
 listeners would take 0.2 s to end, with or without clients. Signals belong to the program.

@@ -40,7 +40,7 @@ class TlsFilesError(ssl.SSLError):
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class TlsParts:
     """The PEM files of one TLS end, where it has them: a certificate chain with its key, and whom it trusts."""
 
     certificate: Path | None = None
@@ -54,13 +54,13 @@ class Parts:
 
 
 class FollowedTls(Generic[T]):
-    """What ``make`` makes of the files ``parts``, made anew when they have changed; ``name`` says in logs and metrics
+    """Result of ``make`` for the files ``parts``, made again when they have changed; ``name`` says in logs and metrics
     whose they are. ``make`` raises ``OSError`` or ``ssl.SSLError``.
 
     ``reloads`` and ``refusals`` count new contents.
     """
 
-    def __init__(self, name: str, parts: Parts, make: Callable[[Parts], T]) -> None:
+    def __init__(self, name: str, parts: TlsParts, make: Callable[[TlsParts], T]) -> None:
         self.name = name
         self.parts = parts
         self.reloads = 0
@@ -72,7 +72,7 @@ class FollowedTls(Generic[T]):
         self._lock = threading.Lock()
 
     def value(self) -> T:
-        """The newest that can be used. Raises ``TlsFilesError`` where nothing could be used yet."""
+        """The newest that can be used. Raises ``TlsFilesError`` if nothing could be used yet."""
         with self._lock:
             if self._stamped() != self._stamp:
                 self._renew()
@@ -155,21 +155,21 @@ def following(followed: FollowedTls[ssl.SSLContext], protocol: int) -> Following
 def server_tls(
     name: str, certificate: Path, key: Path, client_authority: Path | None = None
 ) -> FollowedTls[ssl.SSLContext]:
-    """What a listener shows; with ``client_authority`` only clients that it signed are let in."""
-    return FollowedTls(name, Parts(certificate, key, client_authority), server_context)
+    """TLS context of a listener; with ``client_authority`` it admits only clients that it signed."""
+    return FollowedTls(name, TlsParts(certificate, key, client_authority), server_context)
 
 
 def client_tls(name: str, authority: Path) -> FollowedTls[ssl.SSLContext]:
-    """What a client trusts: the authorities in one file, and none beside them."""
-    return FollowedTls(name, Parts(authority=authority), client_context)
+    """TLS context of a client: it trusts the authorities in one file, and no others."""
+    return FollowedTls(name, TlsParts(authority=authority), client_context)
 
 
 def shown_tls(name: str, certificate: Path, key: Path) -> FollowedTls[ssl.SSLContext]:
-    """What a client shows to servers whose word it trusts as little as that of any program at their address."""
-    return FollowedTls(name, Parts(certificate, key), _showing_context)
+    """TLS context of a client for servers that it does not trust, because any program may stand at their address."""
+    return FollowedTls(name, TlsParts(certificate, key), _showing_context)
 
 
-def _showing_context(parts: Parts) -> ssl.SSLContext:
+def _showing_context(parts: TlsParts) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -177,7 +177,7 @@ def _showing_context(parts: Parts) -> ssl.SSLContext:
     return context
 
 
-def server_context(parts: Parts) -> ssl.SSLContext:
+def server_context(parts: TlsParts) -> ssl.SSLContext:
     """A listener's context. Raises ``OSError`` and ``ssl.SSLError``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _show(context, parts)
@@ -191,7 +191,7 @@ def server_context(parts: Parts) -> ssl.SSLContext:
     return context
 
 
-def client_context(parts: Parts) -> ssl.SSLContext:
+def client_context(parts: TlsParts) -> ssl.SSLContext:
     """A client's context. Raises ``OSError`` and ``ssl.SSLError``."""
     context = trusting(file=parts.authority)
     if parts.certificate is not None:
@@ -199,7 +199,7 @@ def client_context(parts: Parts) -> ssl.SSLContext:
     return context
 
 
-def _show(context: ssl.SSLContext, parts: Parts) -> None:
+def _show(context: ssl.SSLContext, parts: TlsParts) -> None:
     if parts.certificate is not None:
         # An empty password: a key that has one is refused, without a question at the terminal.
         context.load_cert_chain(parts.certificate, parts.key, password="")
@@ -213,6 +213,6 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_ino, found.st_size
 
 
-def _said(error: OSError, parts: Parts) -> str:
+def _said(error: OSError, parts: TlsParts) -> str:
     reason = getattr(error, "reason", None) or error.strerror or str(error)
     return f"{', '.join(map(str, parts.paths))}: {reason}"

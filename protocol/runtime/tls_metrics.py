@@ -46,5 +46,5 @@ def watch_tls(registry: CollectorRegistry, watched: Iterable[FollowedTls[Any]]) 
 
 
 def followed_by(tls: ssl.SSLContext | bool) -> list[FollowedTls[ssl.SSLContext]]:
-    """What a connection's context follows; nothing where it follows no files."""
+    """The files that a connection's context follows; empty if none."""
     return [tls.followed] if isinstance(tls, FollowingContext) else []

@@ -9,7 +9,7 @@ SHORTEST: Final = 60 / 86_400
 
 
 def confidence_factor(days: float, multiplier: float, exponent: float) -> float:
-    """What to multiply an estimate by after so many ``days`` of history: (1 + ``multiplier`` / ``days``)^``exponent``.
+    """Factor on an estimate after ``days`` of history: (1 + ``multiplier`` / ``days``)^``exponent``.
 
     An exponent above zero widens upwards, one below zero downwards; both fade as days pass.
 

@@ -20,7 +20,7 @@ INPUT_SLACK: Final = 1e-3
 """The part of a segment's step by which an input may exceed a multiple and still be that multiple."""
 
 
-class Model(Curve):
+class CurveModel(Curve):
     """``base + slope * input / per``, at most ``limit`` (S0.1). A missing input is an input of zero."""
 
     __slots__ = ("_base", "_limit", "_per", "_slope")

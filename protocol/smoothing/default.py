@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.smoothing.policy import Policy, parse_policy
+from protocol.smoothing.policy import SmoothingPolicy, parse_policy
 
 CPU_SEGMENTS: Final[tuple[dict[str, str], ...]] = (
     {"at": "0", "every": "250m"},
@@ -35,8 +35,8 @@ DEFAULT_MEMORY_STAGES: Final[tuple[dict[str, object], ...]] = (
 )
 """Memory in bytes: what is needed at once, and back only after five minutes without a greater need."""
 
-DEFAULT_CPU: Final[Policy] = parse_policy(DEFAULT_CPU_STAGES, "cpu")
+DEFAULT_CPU: Final[SmoothingPolicy] = parse_policy(DEFAULT_CPU_STAGES, "cpu")
 """The policy for CPU where none is configured."""
 
-DEFAULT_MEMORY: Final[Policy] = parse_policy(DEFAULT_MEMORY_STAGES, "memory")
+DEFAULT_MEMORY: Final[SmoothingPolicy] = parse_policy(DEFAULT_MEMORY_STAGES, "memory")
 """The policy for memory where none is configured."""

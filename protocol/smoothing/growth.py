@@ -68,7 +68,7 @@ class Surge(Stage):
         return surge if self._surging else value
 
     def explain(self) -> str:
-        """Whether a surge stands."""
+        """Say if a surge is active."""
         return (
             f"{self._factor:g} times a need that was not covered, for {self._span:g} s" if self._surging else "covered"
         )

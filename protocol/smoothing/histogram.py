@@ -51,7 +51,7 @@ class DecayingHistogram:
             self._scale_back()
 
     def add(self, value: float, seconds: float) -> None:
-        """Counts ``value`` (>= 0) as having stood for so many seconds."""
+        """Counts ``value`` (>= 0) as having stood for this many seconds."""
         index = 0 if value <= self._smallest else min(BUCKETS - 1, int(log(value / self._smallest) / _LOG_GROWTH) + 1)
         self._put(index, seconds * self._unit)
 

@@ -1,4 +1,4 @@
-"""The time decay that hysteresis alone lacks (S0.4): shrink to the most that was needed in a whole window.
+"""The time decay that hysteresis alone lacks (S0.4): shrink to the maximum need in a whole window.
 
 Rules that hold here:
 
@@ -19,7 +19,7 @@ from protocol.units import Instant, Seconds
 
 class Hold(Stage):
     """Passes on ``keep`` (0..1) of the maximum over ``span`` seconds and ``extra``, where that is more than the value,
-    but for its sake no more than what there is.
+    but for its sake no more than the present size.
 
     Several in a row fade: all of it for a short window, a part for a longer one.
     """
@@ -35,7 +35,7 @@ class Hold(Stage):
         self._reason = "nothing seen"
 
     def step(self, now: Instant, value: float, sample: Sample) -> float:
-        """What the window still holds; what there is where that is more and shrinking is not proven or not yet due."""
+        """The window's maximum; the present size if that is larger and a shrink is not proven or not yet due."""
         current = sample.current
         if current != self._last:
             if current is not None and self._last is not None and current < self._last:
@@ -56,7 +56,7 @@ class Hold(Stage):
         return most
 
     def explain(self) -> str:
-        """Which of the rules applied."""
+        """Say which rule applied."""
         kept = "" if self._keep == 1.0 else f", {self._keep:.0%} of it"
         more = "" if not self._extra else f" and {self._extra:g}"
         return f"{self._reason} ({self._span:g} s{kept}{more})"

@@ -36,13 +36,15 @@ class Hysteresis(Stage):
 
     @classmethod
     def by_inputs(cls, curve: Callable[[float], float], inputs: float, patience: Seconds | None = None) -> Hysteresis:
-        """Delays shrinking by so many units of the input of ``curve``."""
+        """Delays shrinking by this many units of the input of ``curve``."""
         rule = f"shrinks only from above the value for {inputs:g} more of input"
         return cls(lambda raw, _: curve(raw + inputs), rule, patience)
 
     @classmethod
     def by_outputs(cls, outputs: float, ratio: float, patience: Seconds | None = None) -> Hysteresis:
-        """Delays shrinking until it saves more than ``outputs``, and at least ``ratio`` (below 1) of what there is."""
+        """Delays shrinking until it saves more than ``outputs``, and at least ``ratio`` (below 1) of the present
+        size.
+        """
         saves = [f"more than {outputs:g}"] * bool(outputs) + [f"at least {ratio:.0%} of what there is"] * bool(ratio)
         rule = f"shrinks only where that saves {' and '.join(saves) or 'anything'}"
         return cls(lambda _, value: max(value + outputs, value / (1 - ratio)), rule, patience)

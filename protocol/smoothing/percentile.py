@@ -63,7 +63,7 @@ class Percentile(Stage):
         self._reason = "nothing seen"
 
     def step(self, now: Instant, value: float, sample: Sample) -> float:
-        """What there is, or the target percentile where what there is lies outside the thresholds."""
+        """The present size, or the target percentile if the present size lies outside the thresholds."""
         self._add(now, value)
         current = sample.current
         if len(self._ascending) < self._enough:
@@ -94,5 +94,5 @@ class Percentile(Stage):
         del self._ascending[bisect_left(self._ascending, value)]
 
     def explain(self) -> str:
-        """Where what there is lies among the percentiles."""
+        """Say where the present size lies among the percentiles."""
         return f"{self._reason} over {self._span:g} s"

@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeGuard
 
 import msgspec
 
-from protocol.smoothing.spec import READERS, SPECS, Spec
+from protocol.smoothing.spec import READERS, SPECS, StageSpec
 from protocol.smoothing.stage import LARGEST, Sample, Stage, StageExplanation
 from protocol.units import Instant
 
@@ -26,7 +26,7 @@ Resource = Literal["cpu", "memory"]
 MAX_STAGES: Final = 32
 
 
-class PolicyError(ValueError):
+class SmoothingPolicyError(ValueError):
     """A policy that cannot be used; the message begins with the path of the bad value."""
 
     def __init__(self, path: str, problem: str) -> None:
@@ -35,8 +35,8 @@ class PolicyError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """What the resource should be, in vCPUs or bytes, and what each stage made of it."""
+class SmoothingDecision:
+    """Target of a resource, in vCPUs or bytes, and the effect of each stage."""
 
     target: float
     explanation: tuple[StageExplanation, ...]
@@ -55,19 +55,19 @@ class Pipeline:
         self._last: Sample | None = None
 
     def target(self, now: Instant, sample: Sample) -> float:
-        """What the resource should be; ``now`` never goes back. The fast form of ``update``."""
+        """The target of the resource; ``now`` never goes back. The fast form of ``update``."""
         value, values = min(LARGEST, sample.value), self._values
         for index, step in enumerate(self._steps):
             values[index] = value = min(LARGEST, step(now, value, sample))
         self._last = sample
         return max(value, sample.value) if self._at_once else value
 
-    def update(self, now: Instant, sample: Sample) -> Decision:
-        """What the resource should be, and what each stage made of it."""
-        return Decision(self.target(now, sample), self.explain())
+    def update(self, now: Instant, sample: Sample) -> SmoothingDecision:
+        """The target of the resource, and the effect of each stage."""
+        return SmoothingDecision(self.target(now, sample), self.explain())
 
     def explain(self) -> tuple[StageExplanation, ...]:
-        """What each stage did to the last sample; empty before the first."""
+        """The effect of each stage on the last sample; empty before the first."""
         if self._last is None:
             return ()
         before = [self._last.value, *self._values]
@@ -78,22 +78,22 @@ class Pipeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class SmoothingPolicy:
     """Stages as written, checked. ``start`` as many pipelines from it as there are VMs."""
 
     resource: Resource
-    stages: tuple[tuple[str, Spec], ...]
+    stages: tuple[tuple[str, StageSpec], ...]
 
     def start(self) -> Pipeline:
         """A pipeline that has seen nothing yet."""
         return Pipeline(_build("", self.stages), at_once=self.resource == "memory")
 
 
-def parse_policy(document: object, resource: Resource = "cpu", path: str = "") -> Policy:
+def parse_policy(document: object, resource: Resource = "cpu", path: str = "") -> SmoothingPolicy:
     """Reads a policy: a list of stages, each a mapping of one name to its fields, or a mapping with ``stages``.
 
     A mapping may say ``resource: cpu`` or ``memory`` itself; otherwise it is ``resource``. ``path`` is where the
-    document stands in a larger one. Raises ``PolicyError``.
+    document stands in a larger one. Raises ``SmoothingPolicyError``.
 
     >>> parse_policy([{"hold": {"window": "5m"}}]).resource
     'cpu'
@@ -101,16 +101,18 @@ def parse_policy(document: object, resource: Resource = "cpu", path: str = "") -
     if isinstance(document, Mapping):
         for key in document:
             if key not in ("stages", "resource"):
-                raise PolicyError(_join(path, str(key)), 'unknown field; expected "stages" and "resource"')
+                raise SmoothingPolicyError(_join(path, str(key)), 'unknown field; expected "stages" and "resource"')
         resource = _resource(document.get("resource", resource), _join(path, "resource"))
         document, path = document.get("stages"), _join(path, "stages")
     if not _is_list(document) or not 0 < len(document) <= MAX_STAGES:
-        raise PolicyError(path, f"expected a list of 1 to {MAX_STAGES} stages")
+        raise SmoothingPolicyError(path, f"expected a list of 1 to {MAX_STAGES} stages")
     specs = tuple(_parse_stage(raw, f"{path}[{index}]") for index, raw in enumerate(document))
     for index, stage in enumerate(_build(path, specs)):
         if resource == "memory" and stage.delays_growth:
-            raise PolicyError(f"{path}[{index}].{stage.name}", "memory must grow at once, and this stage can delay it")
-    return Policy(resource, specs)
+            raise SmoothingPolicyError(
+                f"{path}[{index}].{stage.name}", "memory must grow at once, and this stage can delay it"
+            )
+    return SmoothingPolicy(resource, specs)
 
 
 def _join(path: str, key: str) -> str:
@@ -126,34 +128,34 @@ def _resource(raw: object, path: str) -> Resource:
         return "cpu"
     if raw == "memory":
         return "memory"
-    raise PolicyError(path, f'expected "cpu" or "memory", got {raw!r}')
+    raise SmoothingPolicyError(path, f'expected "cpu" or "memory", got {raw!r}')
 
 
-def _parse_stage(raw: object, path: str) -> tuple[str, Spec]:
+def _parse_stage(raw: object, path: str) -> tuple[str, StageSpec]:
     if not isinstance(raw, Mapping) or len(raw) != 1:
-        raise PolicyError(path, "expected a mapping of one stage's name to its fields")
+        raise SmoothingPolicyError(path, "expected a mapping of one stage's name to its fields")
     ((name, fields),) = raw.items()
     spec = SPECS.get(name)
     if spec is None:
-        raise PolicyError(path, f"unknown stage {name!r}; expected one of {', '.join(SPECS)}")
+        raise SmoothingPolicyError(path, f"unknown stage {name!r}; expected one of {', '.join(SPECS)}")
     if name == "segments" and _is_list(fields):
         fields = {"steps": fields}
     try:
         return name, msgspec.convert({} if fields is None else fields, spec, dec_hook=_read)
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at `$")
-        raise PolicyError(f"{path}.{name}{place.rstrip('`')}", problem) from None
+        raise SmoothingPolicyError(f"{path}.{name}{place.rstrip('`')}", problem) from None
 
 
 def _read(kind: type, raw: object) -> object:
     return READERS[kind](raw)
 
 
-def _build(path: str, specs: Sequence[tuple[str, Spec]]) -> list[Stage]:
+def _build(path: str, specs: Sequence[tuple[str, StageSpec]]) -> list[Stage]:
     stages: list[Stage] = []
     for index, (name, spec) in enumerate(specs):
         try:
             stages.append(spec.build(stages))
         except ValueError as error:
-            raise PolicyError(f"{path}[{index}].{name}", str(error)) from None
+            raise SmoothingPolicyError(f"{path}[{index}].{name}", str(error)) from None
     return stages

@@ -37,7 +37,7 @@ MILLI: Final = 0.001
 """The unit of an amount in vCPUs."""
 
 SMALLEST_MEMORY: Final = 1024
-"""A ladder that begins with at least so much is one of bytes: nobody has so many vCPUs."""
+"""A ladder that begins with at least so much is one of bytes: nobody has this many vCPUs."""
 
 
 class Quantize(Curve):

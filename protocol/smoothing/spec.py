@@ -17,7 +17,7 @@ import msgspec
 
 from protocol.durations import parse_duration
 from protocol.field_errors import shown
-from protocol.smoothing.curves import Model, Segments
+from protocol.smoothing.curves import CurveModel, Segments
 from protocol.smoothing.growth import Surge, Sustain
 from protocol.smoothing.histogram import HistogramStage
 from protocol.smoothing.hold import Hold
@@ -32,15 +32,15 @@ _MOST_TIMES: Final = 1000.0
 """A factor beyond this is a slip of the pen."""
 
 
-class Level(float):
+class Quantity(float):
     """A quantity of zero or more in the unit of the policy's resource."""
 
 
-class Span(float):
+class Duration(float):
     """A span of time in seconds, above zero and at most a year."""
 
 
-def read_level(raw: object) -> Level:
+def read_level(raw: object) -> Quantity:
     """A quantity such as 2, ``"250m"`` or ``"1Gi"``. Raises ``ValueError``.
 
     >>> read_level("250m"), read_level("1Ki")
@@ -51,10 +51,10 @@ def read_level(raw: object) -> Level:
     level = parse_quantity(raw)
     if level < 0:
         raise QuantityError(f"expected a quantity of zero or more, got {shown(raw)}")
-    return Level(level)
+    return Quantity(level)
 
 
-def read_span(raw: object) -> Span:
+def read_span(raw: object) -> Duration:
     """Seconds as a number, or a duration such as ``"30s"``. Raises ``ValueError``.
 
     >>> read_span("5m")
@@ -63,17 +63,17 @@ def read_span(raw: object) -> Span:
     seconds = parse_duration(raw)
     if not 0 < seconds <= _LONGEST_SPAN:
         raise ValueError(f"expected a span above zero and at most a year, got {shown(raw)}")
-    return Span(seconds)
+    return Duration(seconds)
 
 
-READERS: Final[dict[type, Callable[[object], object]]] = {Level: read_level, Span: read_span}
+READERS: Final[dict[type, Callable[[object], object]]] = {Quantity: read_level, Duration: read_span}
 
 
-class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
+class StageSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
     """One stage as written. ``before`` in ``build`` are the stages in front of it."""
 
     def build(self, before: Sequence[Stage]) -> Stage:
-        """A fresh stage. Raises ``ValueError`` where it cannot stand at this place."""
+        """A fresh stage. Raises ``ValueError`` if it cannot stand at this place."""
         raise TypeError(f"{type(self).__name__} builds nothing, not even after {before}")
 
 
@@ -88,33 +88,33 @@ def check(holds: bool, expected: str) -> None:
         raise ValueError(f"expected {expected}")
 
 
-class ModelSpec(Spec, frozen=True):
+class ModelSpec(StageSpec, frozen=True):
     """``model``: base + slope * input / per, at most max."""
 
-    base: Level = Level(0)
-    slope: Level = Level(1)
-    per: Level = Level(1)
-    max: Level = Level(inf)
+    base: Quantity = Quantity(0)
+    slope: Quantity = Quantity(1)
+    per: Quantity = Quantity(1)
+    max: Quantity = Quantity(inf)
 
     def __post_init__(self) -> None:
         check(self.per > 0, "per above zero")
 
     def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
         """The model."""
-        return Model(self.base, self.slope, self.per, self.max)
+        return CurveModel(self.base, self.slope, self.per, self.max)
 
 
-class SegmentSpec(Spec, frozen=True):
+class SegmentSpec(StageSpec, frozen=True):
     """One segment: from ``at`` on, multiples of ``every``."""
 
-    every: Level
-    at: Level = Level(0)
+    every: Quantity
+    at: Quantity = Quantity(0)
 
     def __post_init__(self) -> None:
         check(self.every > 0, "every above zero")
 
 
-class SegmentsSpec(Spec, frozen=True):
+class SegmentsSpec(StageSpec, frozen=True):
     """``segments``: round the input up in steps."""
 
     steps: list[SegmentSpec]
@@ -127,13 +127,13 @@ class SegmentsSpec(Spec, frozen=True):
         return Segments([(step.at, step.every) for step in self.steps])
 
 
-class HysteresisSpec(Spec, frozen=True):
+class HysteresisSpec(StageSpec, frozen=True):
     """``hysteresis``: delay shrinking by ``inputs`` of the curves in front, or by ``outputs``/``ratio`` of values."""
 
-    inputs: Level | None = None
-    outputs: Level = Level(0)
+    inputs: Quantity | None = None
+    outputs: Quantity = Quantity(0)
     ratio: float = 0.0
-    patience: Span | None = None
+    patience: Duration | None = None
 
     def __post_init__(self) -> None:
         check(0 <= self.ratio < 1, "ratio of at least 0 and below 1")
@@ -155,13 +155,13 @@ class HysteresisSpec(Spec, frozen=True):
         return Hysteresis.by_inputs(curve, self.inputs, patience)
 
 
-class HoldSpec(Spec, frozen=True):
-    """``hold``: shrink to ``keep`` of the most of a whole window, and ``extra``; with ``pause`` between shrinks."""
+class HoldSpec(StageSpec, frozen=True):
+    """``hold``: shrink to ``keep`` of the maximum of a whole window, and ``extra``; with ``pause`` between shrinks."""
 
-    window: Span = Span(300)
-    pause: Span | None = None
+    window: Duration = Duration(300)
+    pause: Duration | None = None
     keep: float = 1.0
-    extra: Level = Level(0)
+    extra: Quantity = Quantity(0)
 
     def __post_init__(self) -> None:
         check(0 < self.keep <= 1, "keep above 0 and at most 1")
@@ -171,10 +171,10 @@ class HoldSpec(Spec, frozen=True):
         return Hold(Seconds(self.window), Seconds(self.pause or 0.0), self.keep, self.extra)
 
 
-class PercentileSpec(Spec, frozen=True):
+class PercentileSpec(StageSpec, frozen=True):
     """``percentile``: hold between P(low) and P(high) of a window, move to P(target)."""
 
-    window: Span = Span(300)
+    window: Duration = Duration(300)
     target: float = 0.80
     low_threshold: float = 0.60
     high_threshold: float = 0.95
@@ -190,13 +190,13 @@ class PercentileSpec(Spec, frozen=True):
         return Percentile(Seconds(self.window), thresholds, self.min_samples)
 
 
-class HistogramSpec(Spec, frozen=True):
+class HistogramSpec(StageSpec, frozen=True):
     """``histogram``: a percentile of the decaying past times a margin, as a floor or as the target."""
 
     percentile: float = 0.90
     margin: float = 1.15
-    half_life: Span = Span(86400)
-    smallest: Level = Level(0.01)
+    half_life: Duration = Duration(86400)
+    smallest: Quantity = Quantity(0.01)
     use: Literal["floor", "target"] = "floor"
 
     def __post_init__(self) -> None:
@@ -209,13 +209,13 @@ class HistogramSpec(Spec, frozen=True):
         return HistogramStage(Seconds(self.half_life), self.percentile, self.margin, self.smallest, self.use)
 
 
-class QuantizeSpec(Spec, frozen=True):
+class QuantizeSpec(StageSpec, frozen=True):
     """``quantize``: round up on a ladder of base, step, ratio and maxStep, or by segments."""
 
-    base: Level | None = None
-    step: Level | None = None
+    base: Quantity | None = None
+    step: Quantity | None = None
     ratio: float = 1.0
-    max_step: Level = Level(inf)
+    max_step: Quantity = Quantity(inf)
     segments: list[SegmentSpec] | None = None
 
     def __post_init__(self) -> None:
@@ -230,21 +230,21 @@ class QuantizeSpec(Spec, frozen=True):
         return Quantize(self.base, self.step, self.ratio, self.max_step)
 
 
-class SustainSpec(Spec, frozen=True):
+class SustainSpec(StageSpec, frozen=True):
     """``sustain``: weigh a need by how long it stood."""
 
-    over: Span = Span(2.25)
+    over: Duration = Duration(2.25)
 
     def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
         """The mean."""
         return Sustain(Seconds(self.over))
 
 
-class SurgeSpec(Spec, frozen=True):
+class SurgeSpec(StageSpec, frozen=True):
     """``surge``: answer an uncovered need with more than it."""
 
     factor: float = 1.5
-    window: Span = Span(20)
+    window: Duration = Duration(20)
 
     def __post_init__(self) -> None:
         check(1 <= self.factor <= _MOST_TIMES, f"factor of 1 to {_MOST_TIMES:g}")
@@ -254,7 +254,7 @@ class SurgeSpec(Spec, frozen=True):
         return Surge(self.factor, Seconds(self.window))
 
 
-SPECS: Final[dict[str, type[Spec]]] = {
+SPECS: Final[dict[str, type[StageSpec]]] = {
     "model": ModelSpec,
     "segments": SegmentsSpec,
     "hysteresis": HysteresisSpec,

@@ -23,14 +23,14 @@ LARGEST: Final = 1e30
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
-    """What is needed now, and what the VM has now (None where that is not known)."""
+    """The need at a moment, and the VM's size then (None if unknown)."""
 
     value: float
     current: float | None = None
 
 
 class StageExplanation(msgspec.Struct, frozen=True):
-    """What one stage did to the last sample: its name, the value before and after it, and why."""
+    """The effect of one stage on the last sample: its name, the value before and after it, and why."""
 
     stage: str
     before: float
@@ -52,7 +52,7 @@ class Stage(ABC):
 
     @abstractmethod
     def explain(self) -> str:
-        """Why the last step passed on what it did."""
+        """Say why the last step returned its value."""
 
 
 class Curve(Stage):

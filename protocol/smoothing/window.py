@@ -56,5 +56,5 @@ class WindowMax:
         return self._entries[0][0] if self._entries else None
 
     def is_full(self, now: Instant) -> bool:
-        """Whether more than ``span`` has passed since the first value: only then is ``max`` a proof."""
+        """Return True if more than ``span`` has passed since the first value: only then is ``max`` a proof."""
         return self._since is not None and now - self._since > self._span

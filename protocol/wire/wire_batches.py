@@ -50,7 +50,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """What was answered to one request: ``body`` as if it had been asked alone, or why not."""
+    """Answer to one request of a batch: ``body`` as for a single request, or the error."""
 
     status: int
     body: bytes
@@ -86,7 +86,7 @@ def granted_entry(answer: bytes) -> bytes:
 
 
 def is_granted(entry: bytes) -> bool:
-    """Whether an entry is one of ``granted_entry``.
+    """Return True if an entry is one of ``granted_entry``.
 
     >>> is_granted(granted_entry(b"{}")), is_granted(refused_entry(404, "no such pod"))
     (True, False)
@@ -105,9 +105,9 @@ def refused_entry(status: int, error: str, retry_after: Seconds | None = None) -
 
 
 def decode_answers(body: bytes, count: int) -> list[BatchAnswer | MalformedBatchError]:
-    """The answers to a batch of ``count`` requests, in their order; an entry that makes no sense is an error by itself.
+    """The answers to a batch of ``count`` requests, in their order; an entry that is malformed is an error by itself.
 
-    Raises ``MalformedBatchError`` where it is not as many answers.
+    Raises ``MalformedBatchError`` if it is not as many answers.
 
     >>> [each.status for each in decode_answers(b'[{"status":200,"permit":{}},{"status":404}]', 2)]
     [200, 404]

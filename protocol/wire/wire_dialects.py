@@ -32,7 +32,7 @@ from protocol.wire.wire_quantities import (
 LARGEST_UNIT_FACTOR: Final = 16
 
 REMEMBERED: Final = 4_096
-"""So many amounts are read, and answers written, only once: a fleet has few. What is wrong is read anew."""
+"""This many amounts are read, and answers written, only once: a fleet has few. What is wrong is read again."""
 
 _LONGEST_REMEMBERED: Final = 24  # characters
 
@@ -100,7 +100,7 @@ _read_before: Final = lru_cache(REMEMBERED, typed=True)(_read)
 
 
 def _is_short(quantity: WireQuantity) -> bool:
-    """Whether it may be remembered: a text of a peer may have any length."""
+    """Return True if it may be remembered: a text of a peer may have any length."""
     return not isinstance(quantity, str) or len(quantity) <= _LONGEST_REMEMBERED
 
 

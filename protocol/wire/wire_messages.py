@@ -37,7 +37,7 @@ class WireResources(msgspec.Struct, frozen=True):
 
 
 class WireMetrics(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a VM reports; v5.0 has only ``loadAvg1M``."""
+    """Load metrics on the wire; v5.0 has only ``loadAvg1M``."""
 
     loadAvg1M: Level  # noqa: N815 - the name on the wire
     loadAvg5M: Level | None = None  # noqa: N815 - the name on the wire
@@ -63,7 +63,7 @@ class WireRequestBody(msgspec.Struct, frozen=True):
 
     @property
     def least_keys(self) -> int:
-        """How many keys its text has at least, each once: with as many colons none came twice."""
+        """The least number of keys in its text, each once: if it equals the colons, no key was repeated."""
         count, metrics = 6, self.metrics
         if self.protoVersion:
             count += 1

@@ -24,7 +24,7 @@ import msgspec
 from protocol.kubernetes.objects import JsonObject
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scheduler_plugin.auth.identity import Identity, identity_in
+from scheduler_plugin.auth.identity import CallerIdentity, identity_in
 from scheduler_plugin.auth.token_shape import bearer_token, plausible_until
 from scheduler_plugin.cluster.api import ApiError, ApiUnknownError
 
@@ -38,7 +38,7 @@ LONGEST_WAIT: Final = Seconds(2.0)
 """What has waited longer for its turn is told to come again: agents give up after 5 seconds."""
 
 REMEMBERED: Final = 20_000
-"""At most so many verdicts of each kind are kept; the oldest go first."""
+"""At most this many verdicts of each kind are kept; the oldest go first."""
 
 Reviewer = Callable[[str, str], Awaitable[JsonObject]]
 """(token, audience) -> the API server's TokenReview. Raises ``cluster.api.ApiError``."""
@@ -56,9 +56,9 @@ class _Question(msgspec.Struct, eq=False):
     audience: str
     asked_at: Instant
     until: float
-    waiting: list[asyncio.Future[Identity | None]] = []
+    waiting: list[asyncio.Future[CallerIdentity | None]] = []
 
-    def answer(self, identity: Identity | None) -> None:
+    def answer(self, identity: CallerIdentity | None) -> None:
         for each in self.waiting:
             if not each.done():  # one that waited may have gone away
                 each.set_result(identity)
@@ -71,13 +71,13 @@ class _Question(msgspec.Struct, eq=False):
 
 
 class _Verdicts:
-    """What was found out about tokens, the oldest first."""
+    """Cached verdicts on tokens, the oldest first."""
 
     def __init__(self, kept_for: Seconds) -> None:
         self._kept_for = kept_for
-        self._known: OrderedDict[bytes, tuple[Identity | None, Instant]] = OrderedDict()
+        self._known: OrderedDict[bytes, tuple[CallerIdentity | None, Instant]] = OrderedDict()
 
-    def keep(self, key: bytes, identity: Identity | None, now: Instant, left: Seconds) -> None:
+    def keep(self, key: bytes, identity: CallerIdentity | None, now: Instant, left: Seconds) -> None:
         """``left``: until the token ends."""
         self._known[key] = identity, Instant(now + min(self._kept_for, max(left, REFUSED_FOR)))
         self._known.move_to_end(key)
@@ -87,11 +87,11 @@ class _Verdicts:
     def has(self, key: bytes, now: Instant) -> bool:
         return key in self._known and now < self._known[key][1]
 
-    def find(self, key: bytes, now: Instant) -> Identity | None:
+    def find(self, key: bytes, now: Instant) -> CallerIdentity | None:
         found = self._known.get(key)
         return found[0] if found is not None and now < found[1] else None
 
-    def __getitem__(self, key: bytes) -> Identity | None:
+    def __getitem__(self, key: bytes) -> CallerIdentity | None:
         return self._known[key][0]
 
 
@@ -116,7 +116,7 @@ class TokenAuthenticator:
                 question.fail(ApiUnknownError("this scheduler is about to end"))
             self._open.clear()
 
-    def remembered(self, authorization: str, audience: str) -> Identity | None:
+    def remembered(self, authorization: str, audience: str) -> CallerIdentity | None:
         """The owner of the token in an ``Authorization`` header, where that has been found out lately."""
         token = bearer_token(authorization)
         if token is None:
@@ -124,7 +124,7 @@ class TokenAuthenticator:
         return self._accepted.find(_key(token, audience), self._clock.now())
 
     def is_refused(self, authorization: str | None, audience: str) -> bool:
-        """Whether the token in an ``Authorization`` header is no good, as far as is known without a question."""
+        """Return True if the token in an ``Authorization`` header is no good, as far as is known without a question."""
         token = bearer_token(authorization)
         if token is None:
             return True
@@ -133,8 +133,8 @@ class TokenAuthenticator:
             return False
         return self._refused.has(key, now) or plausible_until(token, audience, self._clock.wall()) is None
 
-    async def identify(self, authorization: str | None, audience: str) -> Identity | None:
-        """The owner of the token in an ``Authorization`` header; None where it is no good.
+    async def identify(self, authorization: str | None, audience: str) -> CallerIdentity | None:
+        """The owner of the token in an ``Authorization`` header; None if it is no good.
 
         Raises ``OverloadedError``, or ``cluster.api.ApiError`` where the API server gives no answer.
         """
@@ -151,7 +151,7 @@ class TokenAuthenticator:
             if until is None:
                 return None
             question = self._put(_Question(key, token, audience, now, until))
-        answer: asyncio.Future[Identity | None] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[CallerIdentity | None] = asyncio.get_running_loop().create_future()
         question.waiting.append(answer)
         return await answer
 

@@ -9,14 +9,14 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from scheduler_plugin.auth.identity import Identity
+from scheduler_plugin.auth.identity import CallerIdentity
 from scheduler_plugin.ledger import PodFacts
 from scheduler_plugin.settings.tokenless import Tokenless
 
 
-def identity_of(pod: PodFacts | None, admitted: Tokenless | None) -> Identity | None:
-    """Who ``pod``, whose address a request comes from, is; None where it is not admitted."""
+def identity_of(pod: PodFacts | None, admitted: Tokenless | None) -> CallerIdentity | None:
+    """Identity of ``pod``, from whose address a request comes; None if it is not admitted."""
     if pod is None or admitted is None or pod.vm is not None or pod.traits.is_leaving or not admitted.admits(pod):
         return None
     account = f"{pod.name.namespace}:{pod.name.name}"
-    return Identity(account, pod.name.namespace, pod.name.name, pod.uid, pod.node, by_address=True)
+    return CallerIdentity(account, pod.name.namespace, pod.name.name, pod.uid, pod.node, by_address=True)

@@ -23,7 +23,7 @@ _USER: Final = "system:serviceaccount:"
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class CallerIdentity:
     """The owner of a token. ``account`` is ``namespace:name``; the rest says what the token is bound to.
 
     ``by_address``: there is no token, and the pod was told by the address that it speaks from; ``account`` names it.
@@ -58,8 +58,8 @@ class _Review(msgspec.Struct, frozen=True):
     status: _Status = _Status()
 
 
-def identity_in(review: Mapping[str, object], audience: str) -> Identity | None:
-    """The service account that a TokenReview names; None where it accepts none for ``audience``."""
+def identity_in(review: Mapping[str, object], audience: str) -> CallerIdentity | None:
+    """The service account that a TokenReview names; None if it accepts none for ``audience``."""
     try:
         status = msgspec.convert(review, _Review).status
     except (msgspec.ValidationError, RecursionError):
@@ -70,15 +70,15 @@ def identity_in(review: Mapping[str, object], audience: str) -> Identity | None:
         return None
     account = status.user.username.removeprefix(_USER)
     extra = status.user.extra or _Extra()
-    return Identity(account, account.partition(":")[0], _only(extra.pod), _only(extra.pod_uid), _only(extra.node))
+    return CallerIdentity(account, account.partition(":")[0], _only(extra.pod), _only(extra.pod_uid), _only(extra.node))
 
 
 def _only(values: list[str]) -> str | None:
     return values[0] if len(values) == 1 else None
 
 
-def may_speak_for(who: Identity, pod: PodFacts, node: str | None, node_agents: frozenset[str]) -> bool:
-    """Whether ``who`` is the agent of ``pod``, which has its claim on ``node``."""
+def may_speak_for(who: CallerIdentity, pod: PodFacts, node: str | None, node_agents: frozenset[str]) -> bool:
+    """Return True if ``who`` is the agent of ``pod``, which has its claim on ``node``."""
     if who.pod_uid is not None and who.pod_uid == pod.uid:
         return who.namespace == pod.name.namespace and who.pod == pod.name.name
     return (who.by_address or who.account in node_agents) and who.node is not None and who.node == node

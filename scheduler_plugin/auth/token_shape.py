@@ -56,15 +56,15 @@ _CLAIMS: Final = msgspec.json.Decoder(_Claims)
 
 
 def bearer_token(authorization: str | None) -> str | None:
-    """The token in an ``Authorization`` header; None where there is none, or one that is too long."""
+    """The token in an ``Authorization`` header; None if there is none, or one that is too long."""
     scheme, _, token = (authorization or "").partition(" ")
     token = token.strip()
     return token if scheme.lower() == "bearer" and 0 < len(token) <= LONGEST_TOKEN else None
 
 
 def plausible_until(token: str, audience: str, wall: float) -> float | None:
-    """When a token ends that the API server could accept for ``audience`` at ``wall``, both in seconds since 1970; None
-    where it could not.
+    """The time when a token ends that the API server could accept for ``audience`` at ``wall``, both in seconds since
+    1970; None where it could not.
     """
     found = _SEGMENTS.fullmatch(token)
     if found is None:
@@ -96,7 +96,7 @@ def _names_algorithm(header: str) -> bool:
 
 
 def _size(segment: str) -> int:
-    """Of what a segment says, in bytes. Raises ``ValueError`` where no bytes are written so."""
+    """Of what a segment says, in bytes. Raises ``ValueError`` if no bytes are written so."""
     if len(segment) % 4 == 1:
         raise ValueError("a segment is no base64url")
     return len(segment) * 3 // 4

@@ -40,7 +40,7 @@ class ApiRefusedError(ApiError):
 
     @property
     def kind(self) -> RefusalKind:
-        """What the server says is wrong."""
+        """The kind of refusal."""
         return self.refusal.kind
 
 
@@ -57,7 +57,7 @@ class PageTooLargeError(ApiUnknownError):
 
 
 def complaint(status: int, body: bytes, retry_after: str) -> ApiError:
-    """What an answer that is no success says."""
+    """Message of an error response."""
     refusal = read_refusal(status, body, retry_after)
     return ApiUnknownError(str(refusal), refusal.retry_after) if refusal.is_unknown else ApiRefusedError(refusal)
 
@@ -90,7 +90,7 @@ class ApiCall(msgspec.Struct, frozen=True):
 
 
 def unknown(call: ApiCall, error: Exception) -> ApiUnknownError:
-    """What became of the call is not known, for this reason."""
+    """Record that the outcome of the call is unknown, for this reason."""
     return ApiUnknownError(f"{call.method} {call.path}: {type(error).__name__}: {error}"[:SHOWN])
 
 

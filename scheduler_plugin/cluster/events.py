@@ -44,7 +44,7 @@ class EventRecord:
 
     @property
     def path(self) -> str:
-        """Where it is created."""
+        """The collection in which it is created."""
         return EVENTS.path(self.about.name.namespace or CLUSTER_WIDE)
 
 

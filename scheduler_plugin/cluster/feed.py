@@ -31,9 +31,9 @@ from scheduler_plugin.cluster.pods.addresses import PodAddresses
 from scheduler_plugin.cluster.translate import NODES, PODS, VMS, ClusterNode
 from scheduler_plugin.cluster.virtual_machines import vm_facts
 from scheduler_plugin.cluster.volumes import CLAIMS, NAMESPACES, VOLUMES
-from scheduler_plugin.cluster.watches.informer import Informer
-from scheduler_plugin.cluster.watches.kinds import Change, WatchReport
-from scheduler_plugin.constraints import Labels, NodeTerm, Surroundings
+from scheduler_plugin.cluster.watches.informer import FactInformer
+from scheduler_plugin.cluster.watches.kinds import FactChange, WatchReport
+from scheduler_plugin.constraints import ConstraintContext, Labels, NodeTerm
 from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.workqueue import WorkQueues
@@ -53,7 +53,7 @@ def node_facts(node: ClusterNode, settings: SchedulerSettings) -> NodeFacts:
 
 
 class FeedReport(WatchReport, Protocol):
-    """Who is told what the feed finds out."""
+    """Receiver of the feed's reports."""
 
     def became_ready(self, nodes: int, claims: int) -> None:
         """The cluster has been read for the first time."""
@@ -79,13 +79,13 @@ class Feed:
         identity: str | None,
     ) -> None:
         self.settings = settings
-        self.nodes: Informer[ClusterNode] = Informer(NODES, self._node_changed, report)
-        self.pods: Informer[PodFacts] = Informer(PODS, self._pod_changed, report)
-        self.vms: Informer[VirtualMachine] = Informer(VMS, self._vm_changed, report)
-        self.migrations: Informer[ClusterMigration] = Informer(MIGRATIONS, self._migration_changed, report)
-        self.namespaces: Informer[Labels] = Informer(NAMESPACES, _ignored, report)
-        self.claims: Informer[str] = Informer(CLAIMS, _ignored, report)
-        self.volumes: Informer[tuple[NodeTerm, ...]] = Informer(VOLUMES, _ignored, report)
+        self.nodes: FactInformer[ClusterNode] = FactInformer(NODES, self._node_changed, report)
+        self.pods: FactInformer[PodFacts] = FactInformer(PODS, self._pod_changed, report)
+        self.vms: FactInformer[VirtualMachine] = FactInformer(VMS, self._vm_changed, report)
+        self.migrations: FactInformer[ClusterMigration] = FactInformer(MIGRATIONS, self._migration_changed, report)
+        self.namespaces: FactInformer[Labels] = FactInformer(NAMESPACES, _ignored, report)
+        self.claims: FactInformer[str] = FactInformer(CLAIMS, _ignored, report)
+        self.volumes: FactInformer[tuple[NodeTerm, ...]] = FactInformer(VOLUMES, _ignored, report)
         for informer in (*self.informers, *self._extras):
             informer.on_restored = partial(self.restored, informer)
         self.addresses = PodAddresses()
@@ -97,12 +97,12 @@ class Feed:
         self.fill(ledger, queues, identity)
 
     @property
-    def informers(self) -> tuple[Informer[Any], ...]:
+    def informers(self) -> tuple[FactInformer[Any], ...]:
         """All informers."""
         return (self.nodes, self.pods, self.vms, self.migrations)
 
     @property
-    def _extras(self) -> tuple[Informer[Any], ...]:
+    def _extras(self) -> tuple[FactInformer[Any], ...]:
         return (self.namespaces, self.claims, self.volumes)
 
     def fill(self, ledger: Ledger, queues: WorkQueues, writer: str | None) -> None:
@@ -158,7 +158,7 @@ class Feed:
                 self._queues.add(self._ledger.see_node(node_facts(node, settings)))
 
     def feeds(self, ledger: Ledger) -> bool:
-        """Whether it is this ledger that is told of what changes; each term has its own."""
+        """Return True if it is this ledger that is told of what changes; each term has its own."""
         return self._ledger is ledger
 
     def listed(self, kind: str) -> None:
@@ -180,7 +180,7 @@ class Feed:
         moves = [migration.facts for migration in self.migrations.facts.values()]
         self._queues.add(self._ledger.resync(nodes, self.pods.facts.values(), vms, self._clock.now(), moves))
 
-    def restored(self, witness: Informer[Any] | None = None) -> None:
+    def restored(self, witness: FactInformer[Any] | None = None) -> None:
         """The cluster's store was restored: everything is read again, by the ``witness``, who says so, anyway."""
         self._listed.clear()
         self._ledger.forget_versions()
@@ -194,11 +194,11 @@ class Feed:
         return sorted(EVERY_KIND - self._listed)
 
     @property
-    def surroundings(self) -> Surroundings:
-        """What beside the ledger's facts decides where a VM may go, as far as it is known by now."""
+    def surroundings(self) -> ConstraintContext:
+        """Everything beside the ledger's facts that decides where a VM may go, by what is known now."""
         namespaces = self.namespaces.facts or None
         is_current = self.pods.is_current and self.migrations.is_current
-        return Surroundings(namespaces, self.claims.facts, self.volumes.facts, is_current)
+        return ConstraintContext(namespaces, self.claims.facts, self.volumes.facts, is_current)
 
     def vm_of(self, pod: PodFacts) -> VirtualMachine | None:
         """The VM that the pod runs, as far as it is known."""
@@ -215,7 +215,7 @@ class Feed:
         pod = self.pods.at_version(name, version)
         return pod if pod is not None and pod.uid == uid else None
 
-    def _node_changed(self, change: Change[ClusterNode]) -> None:
+    def _node_changed(self, change: FactChange[ClusterNode]) -> None:
         if not self._ledger.is_ready:
             return
         if change.after is None:
@@ -223,7 +223,7 @@ class Feed:
         else:
             self._queues.add(self._ledger.see_node(node_facts(change.after, self.settings)))
 
-    def _pod_changed(self, change: Change[PodFacts]) -> None:
+    def _pod_changed(self, change: FactChange[PodFacts]) -> None:
         self.addresses.change(change.before, change.after)
         if not self._ledger.is_ready:
             return
@@ -232,7 +232,7 @@ class Feed:
         if change.after is not None:
             self._queues.add(self._ledger.see_pod(change.after))
 
-    def _vm_changed(self, change: Change[VirtualMachine]) -> None:
+    def _vm_changed(self, change: FactChange[VirtualMachine]) -> None:
         if not self._ledger.is_ready:
             return
         self._watch_for_rivals(change)
@@ -243,7 +243,7 @@ class Feed:
         else:
             self._queues.add(self._ledger.see_vm(vm_facts(change.after), self._clock.now()))
 
-    def _migration_changed(self, change: Change[ClusterMigration]) -> None:
+    def _migration_changed(self, change: FactChange[ClusterMigration]) -> None:
         if not self._ledger.is_ready:
             return
         if change.after is None:
@@ -251,7 +251,7 @@ class Feed:
         else:
             self._queues.add(self._ledger.see_migration(change.after.facts, self._clock.now()))
 
-    def _watch_for_rivals(self, change: Change[VirtualMachine]) -> None:
+    def _watch_for_rivals(self, change: FactChange[VirtualMachine]) -> None:
         """Only one process may write permits at a time; another one must be seen."""
         before, after = change.before, change.after
         if self._writer is None or before is None or after is None or before.permit == after.permit:
@@ -261,8 +261,8 @@ class Feed:
             self._report.rival_seen(change.name, writer)
 
 
-def _ignored(_: Change[T]) -> None:
-    """What is read only when it is needed publishes no changes."""
+def _ignored(_: FactChange[T]) -> None:
+    """Ignore the changes of a kind that is read only on demand."""
 
 
 def _nothing() -> None:

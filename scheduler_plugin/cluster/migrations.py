@@ -180,7 +180,7 @@ def _seconds(milliseconds: int | None) -> Seconds | None:
 
 
 def _time(path: str, text: str | None) -> float:
-    """Seconds since 1970; 0 where nothing is said."""
+    """Seconds since 1970; 0 if nothing is said."""
     if text is None:
         return 0.0
     found = parse_timestamp(text)
@@ -206,7 +206,7 @@ MIGRATIONS: Final = Kind(
 
 
 def migrations_path(namespace: str) -> str:
-    """Where migrations of a namespace are created."""
+    """The collection in which a namespace's migrations are created."""
     return f"/apis/{VM_GROUP}/{VM_VERSION}/namespaces/{namespace}/{MIGRATION_PLURAL}"
 
 

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- An object that cannot be read is told once per version; a problem of one that can be read once per wording.
+- An object that cannot be read is logged once per version; a problem of one that can be read once per wording.
 - A compute unit that does not fit a VM is a problem of the VM: its owner wonders why it jumps to its most (S4.6).
 """
 
@@ -40,7 +40,7 @@ def unreadable_event(resource: Resource, found: Unreadable) -> EventRecord:
 
 
 def vm_problems(vm: VirtualMachine, settings: SchedulerSettings) -> list[tuple[str, str]]:
-    """What is wrong with a VM that can be read: reasons in CamelCase, and notes."""
+    """Problems of a VM that can be decoded: reasons in CamelCase, and notes."""
     found = [("PartlyUnreadable", problem) for problem in vm.problems]
     if vm.enabled:
         unit = misfit(vm.bounds, vm.slot_size, settings.policy_of(vm.node or "").compute_unit)
@@ -57,7 +57,7 @@ def vm_events(vm: VirtualMachine, settings: SchedulerSettings) -> list[EventReco
 
 
 def notes_on(feed: Feed, vm: ObjectName) -> list[str]:
-    """What is wrong with a VM and with the pods that run it, for ``/explain``."""
+    """Problems of a VM and of the pods that run it, for ``/explain``."""
     known, bad = feed.vms.facts.get(vm), feed.vms.unreadable.get(vm)
     notes = [] if bad is None else [f"VirtualMachine {vm} cannot be read: {bad.reason}"]
     if known is not None and bad is None:

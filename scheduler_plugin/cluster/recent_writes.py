@@ -30,10 +30,10 @@ class RecentWrites(Generic[K]):
         self._sent_at = recent | {about: now}
 
     def settled(self, about: K) -> None:
-        """What became of it is known."""
+        """Record that the write's outcome is known."""
         self._sent_at.pop(about, None)
 
     def may_land(self, about: K, now: Instant) -> bool:
-        """Whether a write that was sent may still take effect."""
+        """Return True if a write that was sent may still take effect."""
         sent = self._sent_at.get(about)
         return sent is not None and now - sent < self._settle

@@ -17,14 +17,14 @@ import msgspec
 from protocol.field_errors import field_message
 from scheduler_plugin.cluster.scheduling_shapes import (
     Affinity,
-    Condition,
     ConstrainingSpec,
     NodeAffinity,
+    NodeCondition,
     NodeTerms,
     NodeTermShape,
     Placed,
     PlacedSpec,
-    PodAffinity,
+    PodAffinitySpec,
     PodTermShape,
     PodToleration,
     Port,
@@ -73,7 +73,7 @@ S = TypeVar("S")
 
 
 def pod_constraints(spec: Mapping[str, object]) -> PodConstraints:
-    """What ``spec`` of a VirtualMachine demands of its node; it is spelled as in a pod."""
+    """Node constraints in the ``spec`` of a VirtualMachine; spelled as in a pod."""
     if not any(spec.get(key) for key in CONSTRAINING):
         return UNCONSTRAINED
     try:
@@ -112,7 +112,7 @@ def placed_traits(
 
 
 def has_preferences(body: bytes | msgspec.Raw) -> bool:
-    """Whether a Pod, as JSON text, says itself which of the nodes that it fits it would rather have.
+    """Return True if a Pod, as JSON text, says itself which of the nodes that it fits it would rather have.
 
     That is preferred affinity, and spread that may be violated. What cannot be read may be one.
     """
@@ -123,7 +123,7 @@ def has_preferences(body: bytes | msgspec.Raw) -> bool:
 
 
 def prefers(spec: PreferringSpec) -> bool:
-    """Whether a pod says itself which nodes it would rather have."""
+    """Return True if a pod says itself which nodes it would rather have."""
     if spec.affinity is None and not spec.topology_spread_constraints:
         return False
     affinity = spec.affinity or Affinity()
@@ -140,7 +140,7 @@ def node_traits(
 
     Entries that cannot be read are left out.
     """
-    states = {each.type: each.status for each in _listed(conditions, Condition)}
+    states = {each.type: each.status for each in _listed(conditions, NodeCondition)}
     faults = ["not ready"] if states.get("Ready", "True") != "True" else []
     faults += [words for kind, words in FAULTS.items() if states.get(kind) == "True"]
     found = tuple(Taint(each.key, each.value or "", each.effect) for each in _listed(taints, TaintShape))
@@ -148,7 +148,7 @@ def node_traits(
 
 
 def volume_terms(affinity: object) -> tuple[NodeTerm, ...]:
-    """``spec.nodeAffinity`` of a PersistentVolume: alternatives; none where any node reaches it or it is unreadable."""
+    """``spec.nodeAffinity`` of a PersistentVolume: alternatives; none if any node reaches it or it is unreadable."""
     try:
         found = msgspec.convert(affinity or {}, VolumeAffinity)
     except (ValueError, RecursionError):
@@ -169,7 +169,7 @@ def _listed(given: object, kind: type[S]) -> list[S]:
 def _constraints(found: ConstrainingSpec) -> PodConstraints:
     affinity = found.affinity or Affinity()
     nodes = affinity.node_affinity or NodeAffinity()
-    towards, away = affinity.pod_affinity or PodAffinity(), affinity.pod_anti_affinity or PodAffinity()
+    towards, away = affinity.pod_affinity or PodAffinitySpec(), affinity.pod_anti_affinity or PodAffinitySpec()
     return PodConstraints(
         tolerations=tuple(_toleration(each) for each in found.tolerations or ()),
         node_selector=tuple(
@@ -214,7 +214,7 @@ def _node_term(found: NodeTermShape) -> NodeTerm:
     return NodeTerm(_requirements(found.match_expressions), _requirements(found.match_fields))
 
 
-def _pod_terms(found: PodAffinity | None) -> tuple[PodTerm, ...]:
+def _pod_terms(found: PodAffinitySpec | None) -> tuple[PodTerm, ...]:
     return () if found is None else tuple(_pod_term(each) for each in found.required or ())
 
 
@@ -250,6 +250,6 @@ def _host_ports(ports: Sequence[Port]) -> list[HostPort]:
 
 
 def _claims(found: Placed) -> list[str]:
-    """The names of the pod's PersistentVolumeClaims. Ephemeral ones are made anew for every pod."""
+    """The names of the pod's PersistentVolumeClaims. Ephemeral ones are made again for every pod."""
     claims = [volume.persistent_volume_claim for volume in found.volumes or ()]
     return [claim.claim_name for claim in claims if claim is not None]

@@ -76,7 +76,7 @@ class PreferredPods(_Camel, frozen=True):
     pod_affinity_term: PodTermShape
 
 
-class PodAffinity(msgspec.Struct, frozen=True):
+class PodAffinitySpec(msgspec.Struct, frozen=True):
     """``podAffinity`` and ``podAntiAffinity``."""
 
     required: list[PodTermShape] | None = msgspec.field(
@@ -91,8 +91,8 @@ class Affinity(_Camel, frozen=True):
     """``spec.affinity``."""
 
     node_affinity: NodeAffinity | None = None
-    pod_affinity: PodAffinity | None = None
-    pod_anti_affinity: PodAffinity | None = None
+    pod_affinity: PodAffinitySpec | None = None
+    pod_anti_affinity: PodAffinitySpec | None = None
 
 
 class PodToleration(_Camel, frozen=True):
@@ -118,7 +118,7 @@ class SpreadShape(_Camel, frozen=True):
 
 
 class ConstrainingSpec(_Camel, frozen=True):
-    """What a pod's spec and a VirtualMachine's spec have in common."""
+    """Fields that a pod's spec and a VirtualMachine's spec share."""
 
     affinity: Affinity | None = None
     node_selector: dict[str, str] | None = None
@@ -134,7 +134,7 @@ class TaintShape(_Camel, frozen=True):
     value: str | None = None
 
 
-class Condition(_Camel, frozen=True):
+class NodeCondition(_Camel, frozen=True):
     """One of a node's ``status.conditions``."""
 
     type: str
@@ -149,13 +149,13 @@ class Port(_Camel, frozen=True):
     host_ip: str | None = msgspec.field(default=None, name="hostIP")
 
 
-class Container(_Camel, frozen=True):
+class ContainerPorts(_Camel, frozen=True):
     """A container with its ports."""
 
     ports: list[Port] | None = None
 
 
-class Claim(_Camel, frozen=True):
+class VolumeClaim(_Camel, frozen=True):
     """The source of a volume that is a PersistentVolumeClaim."""
 
     claim_name: str
@@ -164,11 +164,11 @@ class Claim(_Camel, frozen=True):
 class Volume(_Camel, frozen=True):
     """One of ``spec.volumes``."""
 
-    persistent_volume_claim: Claim | None = None
+    persistent_volume_claim: VolumeClaim | None = None
 
 
 class Placed(Protocol):
-    """What of a pod's spec other pods' constraints are judged by, beside the ports of its containers."""
+    """Fields of a pod's spec that other pods' constraints are judged by, beside the ports of its containers."""
 
     @property
     def volumes(self) -> list[Volume] | None:
@@ -186,7 +186,7 @@ class Placed(Protocol):
 class PlacedSpec(_Camel, frozen=True):
     """``Placed`` of an object that has been decoded."""
 
-    containers: list[Container] | None = None
+    containers: list[ContainerPorts] | None = None
     volumes: list[Volume] | None = None
     tolerations: list[PodToleration] | None = None
     affinity: Affinity | None = None
@@ -199,7 +199,7 @@ class VolumeAffinity(_Camel, frozen=True):
 
 
 class PreferringSpec(_Camel, frozen=True):
-    """What of a pod's spec may say which nodes it would rather have."""
+    """Fields of a pod's spec that may express a preference between nodes."""
 
     affinity: Affinity | None = None
     topology_spread_constraints: list[SpreadShape] | None = None

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- A VM that cannot be read counts as the most that it may be: the largest size that its object names anywhere. Where it
+- A VM that cannot be read counts as its maximum: the largest size that its object names anywhere. Where it
   does not name its maximum, what it may be has no bound.
 - What the original's scheduler has granted is used without asking by the agent that was granted it, under any later
   scheduler: it counts as long as it stands on the VM (B.11).
@@ -60,7 +60,7 @@ class ClusterVm(VirtualMachine, frozen=True):
 
     ``has_overlay``: its guest has an address of its own, which it keeps when it moves. ``is_booting``: its controller
     says so, and would refuse to move it. ``first_requests`` are those of ``podResources``. ``generation`` changes with
-    the spec alone; 0 where the API server does not count it.
+    the spec alone; 0 if the API server does not count it.
     """
 
     constraints: PodConstraints = UNCONSTRAINED
@@ -86,7 +86,7 @@ def read_vm(obj: JsonObject) -> VirtualMachine:
 
 
 def with_permit(vm: VirtualMachine, permit: Resources, answer: JsonObject) -> VirtualMachine | None:
-    """``vm`` after a write of ``permit`` onto that very version of it was answered; None where more may have changed.
+    """``vm`` after a write of ``permit`` onto that very version of it was answered; None if more may have changed.
 
     What a webhook changes in passing shows in the generation, the labels or the annotations; the status is written
     elsewhere. So the rest of the answer need not be read.
@@ -141,7 +141,7 @@ def _limit(vm: VirtualMachine) -> Resources:
 
 
 def _first_requests(spec: JsonObject) -> Resources | None:
-    """What pods of the VM are made with; None where that cannot be read."""
+    """First requests of the VM's pods; None if they cannot be decoded."""
     given = child(spec, "podResources", "requests")
     if not given:
         return ZERO
@@ -150,7 +150,7 @@ def _first_requests(spec: JsonObject) -> Resources | None:
 
 
 def _granted(vm: VirtualMachine) -> Resources:
-    """What the original's scheduler has granted, never more than the VM may have."""
+    """The original scheduler's grant, never more than the VM may have."""
     annotated = vm.annotations.get(ANNOTATION_APPROVED)
     if annotated is None or not vm.enabled:
         return ZERO
@@ -171,13 +171,13 @@ def _stays_because(vm: VirtualMachine) -> str | None:
 
 
 def _auto_migration(vm: VirtualMachine) -> bool | None:
-    """What the VM says of being moved, as a label or an annotation; a word against it counts more."""
+    """The VM's migration opt-in, as a label or an annotation; an opt-out counts more."""
     said = vm.labels.get(AUTO_MIGRATION), vm.annotations.get(AUTO_MIGRATION)
     return False if "false" in said else True if "true" in said else None
 
 
 def _or_most(amount: Resources | None, vm: VirtualMachine, path: str) -> Resources | None:
-    """An amount of the object, or the most that it may be where something at ``path`` cannot be read."""
+    """An amount of the object, or its maximum where something at ``path`` cannot be read."""
     if not vm.problems:
         return amount
     return vm.at_most if any(problem.startswith(path) for problem in vm.problems) else amount
@@ -219,7 +219,7 @@ def vm_at_most(obj: JsonObject, reason: str) -> VirtualMachine:
 
 
 def _permit_at_most(obj: JsonObject, high: Resources) -> Resources | None:
-    """The permit on the object; ``high`` where it cannot be read, None where there is none."""
+    """The permit on the object; ``high`` where it cannot be read, None if there is none."""
     annotated = texts(obj, "metadata", "annotations").get(ANNOTATION_PERMIT)
     if annotated is None:
         return None
@@ -230,7 +230,7 @@ def _permit_at_most(obj: JsonObject, high: Resources) -> Resources | None:
 
 
 def _sizes(read: Callable[[str, WireQuantity], Q], given: object, default: Q) -> list[Q] | None:
-    """Every size of a range; None where one of them cannot be read, so that the largest is not known."""
+    """Every size of a range; None if one of them cannot be read, so that the largest is not known."""
     if not isinstance(given, Mapping):
         return None
     sizes = [default]

@@ -19,7 +19,7 @@ def read_namespace(obj: JsonObject) -> Labels:
 
 
 def read_claim(obj: JsonObject) -> str:
-    """The name of the volume that the claim is bound to; empty where it is not bound."""
+    """The name of the volume that the claim is bound to; empty if it is not bound."""
     return text(obj, "spec", "volumeName")
 
 

@@ -14,7 +14,7 @@ import msgspec
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import LineSplitter, Page, UnreadableAnswerError, read_object, read_page
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.http_connection import Answer, BrokenConnectionError, Connection, LongAnswerError
+from protocol.runtime.http_connection import BrokenConnectionError, HttpConnection, LongAnswerError, ResponseHead
 from scheduler_plugin.cluster.api import LONGEST_PAGE, ApiCall, PageTooLargeError, complaint, unknown
 from scheduler_plugin.connections.pool import ConnectionPool
 
@@ -76,7 +76,7 @@ class DirectApi:
         except _FAILURES as error:
             raise unknown(call, error) from error
 
-    async def _opened(self, call: ApiCall, connection: Connection) -> Answer:
+    async def _opened(self, call: ApiCall, connection: HttpConnection) -> ResponseHead:
         deadline = asyncio.get_running_loop().time() + call.timeout
         async with asyncio.timeout_at(deadline):
             answer = await connection.ask(self._request(call), deadline)
@@ -98,7 +98,7 @@ class DirectApi:
         return head.encode("latin-1") + body
 
 
-async def _body(call: ApiCall, connection: Connection) -> bytes:
+async def _body(call: ApiCall, connection: HttpConnection) -> bytes:
     pieces, size = [], 0
     while (piece := await connection.piece(call.timeout)) is not None:
         pieces.append(piece)
@@ -108,7 +108,7 @@ async def _body(call: ApiCall, connection: Connection) -> bytes:
     return b"".join(pieces)
 
 
-async def _lines(call: ApiCall, connection: Connection) -> AsyncIterator[bytes]:
+async def _lines(call: ApiCall, connection: HttpConnection) -> AsyncIterator[bytes]:
     splitter = LineSplitter()
     try:
         while (piece := await connection.piece(call.timeout)) is not None:

@@ -19,7 +19,7 @@ from typing import Final, Self
 from urllib.parse import urlsplit
 
 from protocol.runtime.credentials import Credentials
-from protocol.runtime.http_connection import Connection
+from protocol.runtime.http_connection import HttpConnection
 from protocol.runtime.keep_alive import KEEPALIVE
 from protocol.runtime.trust import trusting
 from protocol.units import Seconds
@@ -41,7 +41,7 @@ class ConnectionPool:
         self._address = (url.hostname or "", url.port or _PORTS[url.scheme])
         self._tls = _context(credentials.tls) if url.scheme == "https" else None
         self._places = asyncio.Semaphore(most)
-        self._idle: list[tuple[float, Connection]] = []
+        self._idle: list[tuple[float, HttpConnection]] = []
         self.host = url.netloc
         self.base = url.path.rstrip("/")
 
@@ -58,7 +58,7 @@ class ConnectionPool:
         self._idle.clear()
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
+    async def connection(self) -> AsyncIterator[HttpConnection]:
         """A connection for one request. Raises as ``lend``, with as much time as it takes."""
         connection = await self.lend(float("inf"))
         try:
@@ -66,10 +66,10 @@ class ConnectionPool:
         finally:
             self.take_back(connection)
 
-    async def lend(self, deadline: float) -> Connection:
+    async def lend(self, deadline: float) -> HttpConnection:
         """A connection for one request; give it back. ``deadline`` is an instant of the event loop.
 
-        Raises ``OSError`` where none can be made, and ``TimeoutError``.
+        Raises ``OSError`` if none can be made, and ``TimeoutError``.
         """
         if not self._places.locked():
             await self._places.acquire()  # at once: a timeout would cost more than the rest
@@ -79,7 +79,7 @@ class ConnectionPool:
             await self._places.acquire()
         return self._kept() or await self._opened(deadline)
 
-    def take_back(self, connection: Connection) -> None:
+    def take_back(self, connection: HttpConnection) -> None:
         """The request is over, or given up."""
         if connection.is_reusable:
             self._idle.append((asyncio.get_running_loop().time(), connection))
@@ -87,7 +87,7 @@ class ConnectionPool:
             connection.close()
         self._places.release()
 
-    async def _opened(self, deadline: float) -> Connection:
+    async def _opened(self, deadline: float) -> HttpConnection:
         """A new connection in a place that is ours; without one the place is free again."""
         try:
             async with asyncio.timeout_at(min(deadline, asyncio.get_running_loop().time() + CONNECT)):
@@ -96,7 +96,7 @@ class ConnectionPool:
             self._places.release()
             raise
 
-    def _kept(self) -> Connection | None:
+    def _kept(self) -> HttpConnection | None:
         """The one that was used last, so that those that are too many grow old."""
         now = asyncio.get_running_loop().time()
         while self._idle:
@@ -106,9 +106,9 @@ class ConnectionPool:
             connection.close()
         return None
 
-    async def _open(self) -> Connection:
+    async def _open(self) -> HttpConnection:
         host, port = self._address
-        _, connection = await asyncio.get_running_loop().create_connection(Connection, host, port, ssl=self._tls)
+        _, connection = await asyncio.get_running_loop().create_connection(HttpConnection, host, port, ssl=self._tls)
         for level, option, value in KEEPALIVE:
             connection.socket.setsockopt(level, option, value)
         connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)

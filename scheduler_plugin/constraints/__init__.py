@@ -1,7 +1,7 @@
 """What kube-scheduler judges a pod's node by, so that VMs are only moved to where their pods may go (S4.8). Pure."""
 
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
-from scheduler_plugin.constraints.judge import Candidate, Judge, Judgement, Shape, VolumeTerms
+from scheduler_plugin.constraints.judge import Candidate, Judge, NodeConstraints, Shape, VolumeTerms
 from scheduler_plugin.constraints.model import (
     PLAIN_NODE,
     PLAIN_POD,
@@ -21,7 +21,7 @@ from scheduler_plugin.constraints.model import (
     Toleration,
     Weighted,
 )
-from scheduler_plugin.constraints.surroundings import NOTHING_KNOWN, Surroundings
+from scheduler_plugin.constraints.surroundings import NOTHING_KNOWN, ConstraintContext
 
 __all__ = [
     "NOTHING_KNOWN",
@@ -32,10 +32,11 @@ __all__ = [
     "Asked",
     "Candidate",
     "ClusterView",
+    "ConstraintContext",
     "HostPort",
     "Judge",
-    "Judgement",
     "Labels",
+    "NodeConstraints",
     "NodeTerm",
     "NodeTraits",
     "PlacedPod",
@@ -45,7 +46,6 @@ __all__ = [
     "Requirement",
     "Shape",
     "Spread",
-    "Surroundings",
     "Taint",
     "Toleration",
     "VolumeTerms",

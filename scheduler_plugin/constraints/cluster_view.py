@@ -38,7 +38,7 @@ class Repulsion:
 
 
 class ClusterView:
-    """``namespaces`` are the labels of all namespaces, None where they are not known.
+    """``namespaces`` are the labels of all namespaces, None if they are not known.
 
     ``discourages``: some node has a taint that only makes it less welcome. ``full`` are the nodes that take no more
     pods, by their number.
@@ -88,7 +88,7 @@ class ClusterView:
         return self._by_node.get(node, [])
 
     def lacks(self, node: str, asked: Asked) -> str | None:
-        """The first of the ``asked`` resources of which too little is left on a known node; None where all are."""
+        """The first of the ``asked`` resources of which too little is left on a known node; None if all are."""
         left = self._left.get(node)
         if left is None:
             left = self._left[node] = dict(self.nodes[node].has)

@@ -11,7 +11,7 @@ EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::", ""})
 
 
 def port_taken(wanted: Iterable[HostPort], taken: Iterable[HostPort]) -> HostPort | None:
-    """The first wanted port that a pod has already; None where all are free."""
+    """The first wanted port that a pod has already; None if all are free."""
     held = list(taken)
     return next((port for port in wanted if any(_clash(port, other) for other in held)), None)
 

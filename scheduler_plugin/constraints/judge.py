@@ -37,8 +37,8 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """What the constraints of one candidate mean for each node.
+class NodeConstraints:
+    """A candidate's constraints applied to each node.
 
     ``known`` has what the pod and a node alone decide. ``is_alone``: other pods matter only for what
     they take of a node. ``prefers``: it may like one node better than another.
@@ -54,11 +54,11 @@ class Judgement:
 
     @property
     def shape(self) -> Shape:
-        """What pods have in common that, where they are alone, may all go to the same nodes."""
+        """Key shared by pods that, without any others, may all go to the same nodes."""
         return self.candidate.constraints, self.candidate.volumes, self.candidate.traits.asks
 
     def hindrance(self, name: str) -> str | None:
-        """Why the pod cannot be placed on the node; None where it can, as far as is known."""
+        """The reason why the pod cannot be placed on the node; None if it can, by what is known."""
         if name not in self.known:
             found = self.view.nodes.get(name)
             self.known[name] = None if found is None else hindrance_of_node(self.candidate, name, found)
@@ -69,7 +69,7 @@ class Judgement:
         return None if node is None else self._by_others(name, node)
 
     def preference(self, name: str) -> tuple[int, int]:
-        """How much the node is preferred, the least first."""
+        """Preference for the node; the least is best."""
         node = self.view.nodes.get(name)
         if node is None:
             return 0, 0
@@ -78,7 +78,7 @@ class Judgement:
         return discouragements(node.taints, constraints.tolerations), -weight
 
     def _by_what_is_left(self, name: str) -> str | None:
-        """Why the pods that are there leave no room for it, whatever they are like."""
+        """The reason why the pods on the node leave no room for it, whatever they are like."""
         if name in self.view.full:
             return "no more pods may be there"
         asked = self.candidate.traits.asks
@@ -86,7 +86,7 @@ class Judgement:
         return None if lacking is None else f"too little {lacking} is left there"
 
     def _by_others(self, name: str, node: NodeTraits) -> str | None:
-        """Why other pods keep it from the node."""
+        """The reason why other pods keep it from the node."""
         why = self.affinity.hindrance(node.labels)
         why = why or next((found for limit in self.spreads if (found := limit.hindrance(node.labels))), None)
         return why or self._port(name)
@@ -100,16 +100,16 @@ class Judgement:
 
 
 def hindrance_of_node(candidate: Candidate, name: str, node: NodeTraits) -> str | None:
-    """Why the pod cannot be placed on the node, whatever else is placed where."""
+    """The reason why the pod cannot be placed on the node, whatever else is placed anywhere."""
     if node.faults:
         return f"the node is {' and '.join(node.faults)}"
     taint = untolerated(node.taints, candidate.constraints.tolerations)
     if taint is not None:
-        return f"it does not tolerate taint {taint}"
+        return f"node(s) had untolerated taint {taint}"
     if not node_matches(candidate.constraints, name, node):
-        return "its node selector or node affinity excludes the node"
+        return "node(s) didn't match Pod's node affinity/selector"
     if not all(any_matches(terms, name, node) for terms in candidate.volumes):
-        return "a volume of it cannot be reached from there"
+        return "node(s) had volume node affinity conflict"
     return None
 
 
@@ -120,12 +120,12 @@ class Judge:
         self._view = view
         self._known: dict[tuple[PodConstraints, VolumeTerms], dict[str, str | None]] = {}
 
-    def judge(self, candidate: Candidate) -> Judgement:
+    def judge(self, candidate: Candidate) -> NodeConstraints:
         """Ask the judgement about nodes before pods are added to the view."""
         constraints, namespace, labels = candidate.constraints, candidate.namespace, candidate.traits.labels
         affinity = pod_affinity(constraints, namespace, labels, self._view)
         spreads = spread_limits(constraints, namespace, labels, self._view)
-        return Judgement(
+        return NodeConstraints(
             candidate,
             affinity,
             spreads,

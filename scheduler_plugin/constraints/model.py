@@ -96,7 +96,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class PodConstraints:
-    """What a pod demands of the node that it is placed on. ``node_terms`` are alternatives, None where there are none.
+    """A pod's demands on its node. ``node_terms`` are alternatives, None if there are none.
 
     ``unreadable`` says what could not be read; then the rest is empty and nothing is ruled out.
     """

@@ -9,19 +9,19 @@ from scheduler_plugin.constraints.selectors import meets
 
 
 def term_matches(term: NodeTerm, name: str, node: NodeTraits) -> bool:
-    """Whether the alternative holds for the node of that name; an empty one holds for no node."""
+    """Return True if the alternative holds for the node of that name; an empty one holds for no node."""
     if not term.labels and not term.fields:
         return False
     return meets(term.labels, node.labels) and meets(term.fields, {"metadata.name": name})
 
 
 def any_matches(terms: Iterable[NodeTerm], name: str, node: NodeTraits) -> bool:
-    """Whether one of the alternatives holds."""
+    """Return True if one of the alternatives holds."""
     return any(term_matches(term, name, node) for term in terms)
 
 
 def node_matches(constraints: PodConstraints, name: str, node: NodeTraits) -> bool:
-    """Whether nodeSelector and required node affinity hold."""
+    """Return True if nodeSelector and required node affinity hold."""
     if not meets(constraints.node_selector, node.labels):
         return False
     return constraints.node_terms is None or any_matches(constraints.node_terms, name, node)

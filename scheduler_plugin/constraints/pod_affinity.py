@@ -24,7 +24,7 @@ Domain = tuple[str, str]
 
 @dataclass(slots=True)
 class PodAffinity:
-    """What the pods that are placed mean for one pod that is not."""
+    """Inter-pod affinity of one unplaced pod, against the pods that are placed."""
 
     affinity_keys: tuple[str, ...] = ()
     attracted: list[set[str]] = field(default_factory=list)
@@ -35,21 +35,21 @@ class PodAffinity:
 
     @property
     def binds(self) -> bool:
-        """Whether it rules any node out."""
+        """True if it rules any node out."""
         return bool(self.affinity_keys or self.repelled or self.repelled_by_others)
 
     def hindrance(self, labels: Labels) -> str | None:
-        """Why a node with these labels is out of question; None where it is not."""
+        """The reason why a node with these labels is excluded; None if it is not."""
         if not self._is_attracted(labels):
-            return "no pod that its pod affinity asks for is there"
+            return "node(s) didn't match pod affinity rules"
         if any(labels.get(key) == value for key, value in self.repelled):
-            return "its pod anti-affinity forbids a pod that is there"
+            return "node(s) didn't match pod anti-affinity rules"
         if any(labels.get(key) == value for key, value in self.repelled_by_others):
-            return "the pod anti-affinity of a pod that is there forbids it"
+            return "node(s) didn't satisfy existing pods anti-affinity rules"
         return None
 
     def weight(self, labels: Labels) -> int:
-        """How much a node with these labels is preferred."""
+        """Preference for a node with these labels."""
         return sum(weight for (key, value), weight in self.preferred.items() if labels.get(key) == value)
 
     def _is_attracted(self, labels: Labels) -> bool:
@@ -90,7 +90,7 @@ def _attract(found: PodAffinity, terms: list[PodTerm], namespace: str, labels: L
 
 
 def _domains(term: PodTerm, namespace: str, view: ClusterView, *, unknown: bool) -> Iterator[Domain]:
-    """Where pods that the term is about are, once for each of them."""
+    """Topology domains of the pods that the term matches, once for each pod."""
     about: list[PlacedPod] = [
         pod
         for pod in view.candidates(term.selector)
@@ -109,7 +109,9 @@ def _values(key: str, nodes: Iterable[str], view: ClusterView) -> Iterator[Domai
 def _is_about(  # noqa: PLR0913 - a term, two pods, and the cluster that they are in
     term: PodTerm, owner: str, namespace: str, labels: Labels, view: ClusterView, *, unknown: bool
 ) -> bool:
-    """Whether the term of a pod in namespace ``owner`` selects a pod; ``unknown`` where its namespace's labels are."""
+    """Return True if the term of a pod in namespace ``owner`` selects a pod; ``unknown`` where its namespace's labels
+    are.
+    """
     return selects(term.selector, labels) and _covers(term, owner, namespace, view, unknown=unknown)
 
 

@@ -29,7 +29,7 @@ _OPERATORS: Final[dict[str, Callable[[Requirement, str | None], bool]]] = {
 
 
 def meets(requirements: Requirements, labels: Labels) -> bool:
-    """Whether all requirements hold; one with an unknown operator does not."""
+    """Return True if all requirements hold; one with an unknown operator does not."""
     for requirement in requirements:
         holds = _OPERATORS.get(requirement.operator)
         if holds is None or not holds(requirement, labels.get(requirement.key)):
@@ -38,7 +38,7 @@ def meets(requirements: Requirements, labels: Labels) -> bool:
 
 
 def selects(selector: Selector, labels: Labels) -> bool:
-    """Whether a label selector selects what has these labels; None selects nothing."""
+    """Return True if a label selector selects what has these labels; None selects nothing."""
     return selector is not None and meets(selector, labels)
 
 

@@ -11,8 +11,8 @@ from scheduler_plugin.constraints.model import Labels, NodeTerm
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """``namespaces`` are their labels, None where they are not known.
+class ConstraintContext:
+    """``namespaces`` are their labels, None if they are not known.
 
     ``claims`` names the volume that each PersistentVolumeClaim is bound to; ``volumes`` are the alternatives of node
     affinity of those that have some. What is not known ties a VM to nothing. ``is_current``: what is known of pods is
@@ -26,11 +26,11 @@ class Surroundings:
 
     @property
     def namespace_labels(self) -> dict[str, Labels] | None:
-        """The labels by the namespace's name; None where they are not known."""
+        """The labels by the namespace's name; None if they are not known."""
         return None if self.namespaces is None else {name.name: labels for name, labels in self.namespaces.items()}
 
     def terms_of(self, namespace: str, claims: tuple[str, ...]) -> VolumeTerms:
-        """What the volumes of these claims demand of a node."""
+        """Node terms of the volumes of these claims."""
         return tuple(self._terms(namespace, claims))
 
     def _terms(self, namespace: str, claims: tuple[str, ...]) -> Iterator[tuple[NodeTerm, ...]]:
@@ -40,4 +40,4 @@ class Surroundings:
                 yield terms
 
 
-NOTHING_KNOWN = Surroundings()
+NOTHING_KNOWN = ConstraintContext()

@@ -12,7 +12,7 @@ DISCOURAGING: Final = "PreferNoSchedule"
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Whether the toleration covers the taint. An operator that is not known here counts as covering it."""
+    """Return True if the toleration covers the taint. An operator that is not known here counts as covering it."""
     if toleration.effect not in ("", taint.effect):
         return False
     if toleration.key not in ("", taint.key):
@@ -23,7 +23,7 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 def untolerated(taints: Iterable[Taint], tolerations: tuple[Toleration, ...]) -> Taint | None:
-    """The first taint that keeps the pod away; None where none does."""
+    """The first taint that keeps the pod away; None if none does."""
     for taint in taints:
         if taint.effect in FORBIDDING and not any(tolerates(each, taint) for each in tolerations):
             return taint
@@ -31,7 +31,9 @@ def untolerated(taints: Iterable[Taint], tolerations: tuple[Toleration, ...]) ->
 
 
 def discouragements(taints: Iterable[Taint], tolerations: tuple[Toleration, ...]) -> int:
-    """How many PreferNoSchedule taints the pod does not tolerate; only tolerations of that effect count, or of all."""
+    """The number of PreferNoSchedule taints that the pod does not tolerate; only tolerations of that effect or of all
+    count.
+    """
     relevant = [each for each in tolerations if each.effect in ("", DISCOURAGING)]
     return sum(
         1 for taint in taints if taint.effect == DISCOURAGING and not any(tolerates(each, taint) for each in relevant)

@@ -21,7 +21,7 @@ class SpreadLimit:
     most: int
 
     def hindrance(self, labels: Labels) -> str | None:
-        """Why a node with these labels is out of question; None where it is not."""
+        """The reason why a node with these labels is excluded; None if it is not."""
         value = labels.get(self.key)
         if value is None:
             return f"it has no label {self.key}, over which the VM is spread"

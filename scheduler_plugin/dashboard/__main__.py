@@ -21,8 +21,8 @@ from scheduler_plugin.dashboard.options import parsed
 from scheduler_plugin.dashboard.reviews import ApiJudge
 from scheduler_plugin.dashboard.sources.cluster_looks import ClusterLooks
 from scheduler_plugin.dashboard.sources.http_sources import HttpSources
-from scheduler_plugin.dashboard.sources.node_agents import NodeAgents
-from scheduler_plugin.history.core.retention import Bounds
+from scheduler_plugin.dashboard.sources.node_agents import NodeAgentAddresses
+from scheduler_plugin.history.core.retention import RetentionBounds
 from scheduler_plugin.history.ports import History
 from scheduler_plugin.history.prometheus.questions import PrometheusHistory
 from scheduler_plugin.history.recorder import Recorder
@@ -57,7 +57,7 @@ async def _run(options: argparse.Namespace) -> None:
         httpx.AsyncClient(limits=CONNECTIONS, timeout=PATIENCE, trust_env=False) as around,
     ):
         api = HttpApi(http, found.token)
-        agents = NodeAgents(api, options.agents_namespace, clock) if options.agents_namespace else None
+        agents = NodeAgentAddresses(api, options.agents_namespace, clock) if options.agents_namespace else None
         tokens = tokens_of(options.explain_token, api, found.token, clock)
         sources = HttpSources(around, options.scheduler, options.groups, agents, tokens)
         async with _history(options) as history:
@@ -66,7 +66,7 @@ async def _run(options: argparse.Namespace) -> None:
                 background = [tasks.create_task(dashboard.run())]
                 if options.history is not None and not options.prometheus:
                     looks = ClusterLooks(api, dashboard.sources, clock, dashboard.telemetry)
-                    bounds = Bounds.of_volume(options.history_volume)
+                    bounds = RetentionBounds.of_volume(options.history_volume)
                     recorder = Recorder(options.history, looks, clock, labels=options.labels, bounds=bounds)
                     background += [tasks.create_task(looks.run()), tasks.create_task(recorder.run())]
                 await serve(_listeners(options, dashboard), stop)
@@ -76,7 +76,7 @@ async def _run(options: argparse.Namespace) -> None:
 
 @asynccontextmanager
 async def _history(options: argparse.Namespace) -> AsyncIterator[History | None]:
-    """The Prometheus where one is given, else the file that we record into; None where there is neither."""
+    """The Prometheus where one is given, else the file that we record into; None if there is neither."""
     if options.prometheus:
         async with httpx.AsyncClient(base_url=options.prometheus, timeout=QUESTION, trust_env=False) as http:
             yield PrometheusHistory(http)

@@ -13,7 +13,7 @@ from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
 from scheduler_plugin.dashboard.core.past import past
-from scheduler_plugin.dashboard.core.sight import Sight
+from scheduler_plugin.dashboard.core.sight import VisibilityFilter
 from scheduler_plugin.dashboard.cost_reports import CostReports
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.dashboard.story import story
@@ -48,8 +48,8 @@ class Accounts:
     reads_events: bool = False
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
-    async def of_vm(self, name: ObjectName, sight: Sight) -> Json | None:
-        """The sentences of ``autoscale explain`` and their sources; None where there is no such VM for the reader.
+    async def of_vm(self, name: ObjectName, sight: VisibilityFilter) -> Json | None:
+        """The sentences of ``autoscale explain`` and their sources; None if there is no such VM for the reader.
 
         ``warnings`` is whether Kubernetes' warnings about it are among them.
         """
@@ -69,7 +69,7 @@ class Accounts:
         return {"story": told, "agent": agent, "scheduler": scheduler, "warnings": events is not None}
 
     async def _events(self, vm: Json) -> list[Json] | None:
-        """The events about a VM; None where they are not read, or cannot be."""
+        """The events about a VM; None if they are not read, or cannot be."""
         if not self.reads_events:
             return None
         path, about = EVENTS.path(name_of(vm).namespace), {"fieldSelector": f"involvedObject.uid={uid_of(vm)}"}
@@ -78,8 +78,8 @@ class Accounts:
         except ApiError:
             return None
 
-    async def past_of(self, name: ObjectName, sight: Sight, seconds: int) -> Json | None:
-        """What a VM was within the last ``seconds``, nothing where there is no history; None where there is no such VM
+    async def past_of(self, name: ObjectName, sight: VisibilityFilter, seconds: int) -> Json | None:
+        """History of a VM within the last ``seconds``, empty without a history; None if there is no such VM
         for the reader.
         """
         if not sight.sees(name.namespace):
@@ -97,15 +97,15 @@ class Accounts:
             return past([], [])
         return past(spans, decisions, moves)
 
-    async def of_group(self, kind: str, name: ObjectName, sight: Sight) -> Json | None:
-        """What the groups' program says; None where there is no such group for the reader, or no answer."""
+    async def of_group(self, kind: str, name: ObjectName, sight: VisibilityFilter) -> Json | None:
+        """The groups program's answer; None if the reader has no such group, or there is no answer."""
         if not sight.sees(name.namespace):
             return None
         path = "/".join(escaped(part) for part in ("explain", name.namespace, kind, name.name))
         async with self._turns:
             return await self.sources.of_groups(f"/{path}")
 
-    async def of_settings(self, sight: Sight) -> Json | None:
+    async def of_settings(self, sight: VisibilityFilter) -> Json | None:
         """The scheduler's settings in force; for those who may list all VMs."""
         if sight.namespaces is not None:
             return None

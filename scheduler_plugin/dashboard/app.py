@@ -13,10 +13,10 @@ from protocol.runtime.clock import Clock
 from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.dashboard.accounts import Accounts
 from scheduler_plugin.dashboard.cost_reports import CostReports
-from scheduler_plugin.dashboard.doorman import Doorman
+from scheduler_plugin.dashboard.doorman import SignIn
 from scheduler_plugin.dashboard.fleet import Fleet
 from scheduler_plugin.dashboard.readers import Readers
-from scheduler_plugin.dashboard.reviews import Judge
+from scheduler_plugin.dashboard.reviews import AccessReviewer
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.dashboard.sources.overheard import Overheard
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
@@ -32,7 +32,7 @@ class Dashboard:
     sources: Sources
     fleet: Fleet
     readers: Readers
-    doorman: Doorman
+    doorman: SignIn
     accounts: Accounts
     telemetry: DashboardTelemetry
     app: ASGIApp
@@ -45,7 +45,7 @@ class Dashboard:
             tasks.create_task(self._say_ready())
 
     def readiness(self) -> tuple[bool, str]:
-        """Whether the cluster has been read, and what is said to that."""
+        """Return True if the cluster has been read, with a text for probes."""
         missing = self.fleet.missing
         return not missing, f"not listed yet: {', '.join(missing)}" if missing else "ok"
 
@@ -59,7 +59,7 @@ def assemble(  # noqa: PLR0913, PLR0917 - each is a part of its own
     api: KubernetesApi,
     sources: Sources,
     clock: Clock,
-    judge: Judge | None,
+    judge: AccessReviewer | None,
     history: History | None = None,
     labels: Sequence[str] = (),
 ) -> Dashboard:
@@ -70,7 +70,7 @@ def assemble(  # noqa: PLR0913, PLR0917 - each is a part of its own
     fleet = Fleet(sources, clock, telemetry)
     readers = Readers(fleet.journal, secrets.token_hex(32), clock, telemetry)
     fleet.on_news = readers.stir
-    doorman = Doorman(fleet, clock, telemetry, judge)
+    doorman = SignIn(fleet, clock, telemetry, judge)
     overheard = Overheard(sources, fleet.hear)
     reports = CostReports(history, sources, clock, labels)
     accounts = Accounts(api, overheard, clock, reports, history, reads_events=judge is None)

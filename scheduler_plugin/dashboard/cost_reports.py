@@ -20,7 +20,7 @@ from protocol.kubernetes.objects import Json
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scheduler_plugin.dashboard.core.own_costs import HIGH, NOT_KEPT, SPANS, Material, costs, prices_in
-from scheduler_plugin.dashboard.core.sight import Sight
+from scheduler_plugin.dashboard.core.sight import VisibilityFilter
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.history.core.samples import SECOND
 from scheduler_plugin.history.costs.grouping import KEYS, LABEL
@@ -42,11 +42,11 @@ class CostReports:
     clock: Clock
     labels: Sequence[str] = ()
     _materials: dict[int, tuple[Instant, Material]] = field(default_factory=dict)
-    _bills: OrderedDict[tuple[int, Instant, Sight, str, str], Json] = field(default_factory=OrderedDict)
+    _bills: OrderedDict[tuple[int, Instant, VisibilityFilter, str, str], Json] = field(default_factory=OrderedDict)
     _asking: dict[int, asyncio.Lock] = field(default_factory=lambda: {span: asyncio.Lock() for span in SPANS})
     _billing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def of(self, sight: Sight, seconds: int, by: str, only: str) -> Json | None:
+    async def of(self, sight: VisibilityFilter, seconds: int, by: str, only: str) -> Json | None:
         """The costs of the last ``seconds`` by ``by``, or of one name of that kind; None for another period or kind."""
         if seconds not in SPANS or by not in {*KEYS, *(f"{LABEL}{each}" for each in self.labels)}:
             return None
@@ -67,7 +67,7 @@ class CostReports:
             return self._bills[key]
 
     async def _material(self, history: History, seconds: int) -> tuple[Instant, Material]:
-        """What bills are made of, and until when it is kept. Raises ``HistoryError``."""
+        """Inputs of the bills, and how long they are kept. Raises ``HistoryError``."""
         began = self.clock.now()
         known = self._materials.get(seconds)
         if known is not None and began < known[0]:

@@ -22,7 +22,7 @@ from scheduler_plugin.cluster.api import ApiError
 from scheduler_plugin.dashboard.core.sessions import Session, Sessions
 from scheduler_plugin.dashboard.core.sight import ALL
 from scheduler_plugin.dashboard.fleet import Fleet
-from scheduler_plugin.dashboard.reviews import AT_ONCE, PATIENCE, Judge, Visitor
+from scheduler_plugin.dashboard.reviews import AT_ONCE, PATIENCE, AccessReviewer, Visitor
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 
 COOKIE: Final = "autoscale-session"
@@ -46,13 +46,13 @@ def cookie_at(host: str) -> str:
 
 
 @dataclass(slots=True)
-class Doorman:
+class SignIn:
     """``judge`` is None on one machine, where links are offered instead: ``on_link`` hears each new one."""
 
     fleet: Fleet
     clock: Clock
     telemetry: DashboardTelemetry
-    judge: Judge | None
+    judge: AccessReviewer | None
     on_link: Callable[[str], None] = lambda _: None
     sessions: Sessions = field(default_factory=Sessions)
     _signing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SIGNING))
@@ -60,7 +60,7 @@ class Doorman:
 
     @property
     def way(self) -> str:
-        """How people sign in: ``link`` or ``token``."""
+        """Sign-in method: ``link`` or ``token``."""
         return "link" if self.judge is None else "token"
 
     def offer_link(self) -> None:
@@ -70,7 +70,7 @@ class Doorman:
         self.on_link(secret)
 
     async def sign_in(self, token: str) -> str | None:
-        """The secret of a new session; None where the token is no good. Raises ``ApiError`` and ``TimeoutError``."""
+        """The secret of a new session; None if the token is no good. Raises ``ApiError`` and ``TimeoutError``."""
         async with asyncio.timeout(PATIENCE), self._signing:
             visitor = await self._judged(token)
         self.telemetry.sign_ins.labels("refused" if visitor is None else "accepted").inc()
@@ -83,12 +83,12 @@ class Doorman:
         return secret
 
     async def find(self, cookie: str) -> Session | None:
-        """The session of a cookie, judged again where that is due; None where there is none any more."""
+        """The session of a cookie, judged again where that is due; None if there is none any more."""
         session = self.sessions.find(cookie, self.clock.now())
         return None if session is None else await self.renewed(session)
 
     async def renewed(self, session: Session) -> Session | None:
-        """The session as it is now; None where it has ended."""
+        """The session as it is now; None if it has ended."""
         found = self._still(session)
         if found is None or self.judge is None or not found.is_due(self.clock.now()):
             return found
@@ -101,7 +101,7 @@ class Doorman:
     def _still(self, session: Session) -> Session | None:
         return self.sessions.still(session, self.clock.now())
 
-    async def _judged_again(self, found: Session, judge: Judge) -> Session | None:
+    async def _judged_again(self, found: Session, judge: AccessReviewer) -> Session | None:
         try:
             before = Visitor(found.who, found.sight, found.asked_to)
             visitor = await judge.visitor(found.token, self.fleet.namespaces, before)

@@ -22,8 +22,8 @@ from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scheduler_plugin.cluster.api import KubernetesApi
-from scheduler_plugin.cluster.watches.informer import Informer
-from scheduler_plugin.cluster.watches.kinds import Change, Kind
+from scheduler_plugin.cluster.watches.informer import FactInformer
+from scheduler_plugin.cluster.watches.kinds import FactChange, Kind
 from scheduler_plugin.dashboard.core.frames import GROUP, MOVE, NODE, STANDING, VM
 from scheduler_plugin.dashboard.core.journal import Journal
 from scheduler_plugin.dashboard.core.lasting import Lasting
@@ -39,7 +39,7 @@ from scheduler_plugin.dashboard.core.rows import (
     vm_row,
     vm_stated,
 )
-from scheduler_plugin.dashboard.core.said import Word, differing, said_of, trouble_in, words
+from scheduler_plugin.dashboard.core.said import SchedulerReport, differing, said_of, trouble_in, words
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 
@@ -49,9 +49,9 @@ LOOK: Final = Seconds(1.0)
 GROUP_KINDS: Final = (VM_GROUPS, HVPAS, TORTOISES)
 WATCHED: Final = (VIRTUAL_MACHINES, MIGRATIONS)
 """What people take to be as it is this moment: they are told when no more is heard of it."""
-SILENT: Final = "its agent is not heard"
+SILENT: Final = "no contact with its agent"
 _FEW: Final = 4
-"""A pause is so many times as long as the look before it, within these bounds."""
+"""A pause is this many times as long as the look before it, within these bounds."""
 LONGEST_PAUSE: Final = Seconds(5.0)
 
 
@@ -63,13 +63,13 @@ class Fleet:
         self.on_news: Callable[[], None] = lambda: None
         self.synced = asyncio.Event()
         self._sources, self._clock = sources, clock
-        self._words: dict[str, Word] = {}
+        self._words: dict[str, SchedulerReport] = {}
         self._waiting, self._silent_agents = Lasting(), Lasting()
         self._troubles: dict[str, str] = {}
         self._said: StandingRow | None = None
         self._silent = 0
         self._unlisted = {VIRTUAL_MACHINES.plural}
-        self._informers: dict[Resource, Informer[Row]] = {
+        self._informers: dict[Resource, FactInformer[Row]] = {
             VIRTUAL_MACHINES: self._informer(VIRTUAL_MACHINES, VM, vm_row, telemetry),
             MIGRATIONS: self._informer(MIGRATIONS, MOVE, move_row, telemetry),
         }
@@ -78,14 +78,14 @@ class Fleet:
 
     def _informer(
         self, kind: Resource, rows: str, read: Callable[[JsonObject], Row], telemetry: DashboardTelemetry
-    ) -> Informer[Row]:
+    ) -> FactInformer[Row]:
         is_optional = kind is not VIRTUAL_MACHINES
         watched = Kind(kind.plural, kind.path(), read, is_optional=is_optional, may_be_forbidden=is_optional)
-        return Informer(watched, partial(self._changed, rows), telemetry)
+        return FactInformer(watched, partial(self._changed, rows), telemetry)
 
     @property
     def missing(self) -> list[str]:
-        """What has not been listed yet."""
+        """The kinds that have not been listed yet."""
         return sorted(self._unlisted)
 
     @property
@@ -101,7 +101,7 @@ class Fleet:
             tasks.create_task(self._look_for_ever())
 
     def hear(self, vm: ObjectName, account: Json | None) -> None:
-        """What the agent of a VM has answered; None where it has not: what it said before is not known any more."""
+        """Store the answer of a VM's agent; None if it did not answer: then its earlier answer no longer counts."""
         key, trouble = str(vm), "" if account is None else trouble_in(account)
         if trouble == self._troubles.get(key, "") or self.journal.get(VM, key) is None:
             return
@@ -127,8 +127,8 @@ class Fleet:
         if news:
             self.on_news()
 
-    def _mute(self, said: Mapping[str, Word]) -> list[str]:
-        """The VMs whose agents have been silent for long. Who leads anew has heard no agent at first."""
+    def _mute(self, said: Mapping[str, SchedulerReport]) -> list[str]:
+        """The VMs whose agents have been silent for long. Who leads again has heard no agent at first."""
         now = self._clock.now()
         for key in self._silent_agents.keys - said.keys():
             self._silent_agents.see(key, now, is_so=False)
@@ -173,7 +173,7 @@ class Fleet:
         if self._stand():
             self.on_news()
 
-    def _changed(self, rows: str, change: Change[Row]) -> None:
+    def _changed(self, rows: str, change: FactChange[Row]) -> None:
         row = change.after if change.after is not None else change.before
         if row is None:
             return

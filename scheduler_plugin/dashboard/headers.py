@@ -56,7 +56,7 @@ class SafeHeaders:
 
 
 def host_of(scope: Scope) -> str:
-    """The name in the ``Host`` header, without its port; empty where there is not exactly one."""
+    """The name in the ``Host`` header, without its port; empty if there is not exactly one."""
     given = [value for name, value in scope["headers"] if name == b"host"]
     if len(given) != 1:
         return ""

@@ -21,7 +21,7 @@ _LEAST_VOLUME: Final = 16 * 1024**2
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The flags as they were given. Ends the program with 2 where they make no sense."""
+    """The flags as they were given. Ends the program with 2 where they are malformed."""
     found = parser()
     options = found.parse_args(arguments)
     if (options.certificate is None) != (options.key is None):

@@ -5,7 +5,7 @@ Rules that hold here:
 - Changes of one moment are sent together, at most every ``TICK``. A reader that is slow skips to what is newest.
 - A reader costs its revision and one frame. There are at most ``MOST`` of them, and ``MOST_OF_ONE`` of one person, so
   that no person takes all places. One that takes nothing is cut off by its listener.
-- A reader whose session has ended is told no more; one that may see more or less than before begins anew.
+- A reader whose session has ended is told no more; one that may see more or less than before begins again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scheduler_plugin.dashboard.core.frames import HEARTBEAT, next_frame, revision_in
 from scheduler_plugin.dashboard.core.journal import Journal
-from scheduler_plugin.dashboard.core.sight import Sight
+from scheduler_plugin.dashboard.core.sight import VisibilityFilter
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 
 TICK: Final = Seconds(0.2)
@@ -29,7 +29,7 @@ MOST_OF_ONE: Final = 16
 SHARED: Final = 16
 """Frames that are kept for readers who have seen the same."""
 
-Sees = Callable[[], Awaitable[Sight | None]]
+Sees = Callable[[], Awaitable[VisibilityFilter | None]]
 """What a reader may see now; None: nothing any more."""
 
 
@@ -41,15 +41,15 @@ class Readers:
         self._open: Counter[bytes] = Counter()
         self._clock, self._telemetry = clock, telemetry
         self._stir, self._turn = asyncio.Event(), asyncio.Event()
-        self._frames: OrderedDict[tuple[int | None, int, Sight], tuple[bytes, int]] = OrderedDict()
+        self._frames: OrderedDict[tuple[int | None, int, VisibilityFilter], tuple[bytes, int]] = OrderedDict()
 
     @property
     def count(self) -> int:
-        """How many read."""
+        """The number of readers."""
         return self._open.total()
 
     def is_full(self, person: bytes) -> bool:
-        """Whether no more may read: at all, or of this person."""
+        """Return True if no more may read: at all, or of this person."""
         return self.count >= MOST or self._open[person] >= MOST_OF_ONE
 
     def stir(self) -> None:
@@ -66,9 +66,9 @@ class Readers:
             await self._clock.sleep(TICK)
 
     async def frames(self, sees: Sees, last_id: str, person: bytes = b"") -> AsyncIterator[bytes]:
-        """What one reader gets whose last event was ``last_id``, until it may see nothing any more.
+        """Frames for one reader whose last event was ``last_id``, until it may see nothing any more.
 
-        Nothing where there are too many: several may have been let in at the same moment.
+        Nothing if there are too many: several may have been let in at the same moment.
         """
         if self.is_full(person):
             return
@@ -94,7 +94,7 @@ class Readers:
             self._open -= Counter((person,))  # forgets people who read no more
             self._telemetry.readers.dec()
 
-    def _next(self, sight: Sight, seen: int | None) -> tuple[bytes, int]:
+    def _next(self, sight: VisibilityFilter, seen: int | None) -> tuple[bytes, int]:
         """The next frame, made once for all readers that stand alike."""
         key = seen, self.journal.revision, sight
         if key not in self._frames:

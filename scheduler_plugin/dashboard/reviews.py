@@ -21,7 +21,7 @@ from protocol.kubernetes.objects import JsonObject, text
 from protocol.kubernetes.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall, KubernetesApi
-from scheduler_plugin.dashboard.core.sight import ALL, NOTHING, Sight
+from scheduler_plugin.dashboard.core.sight import ALL, NOTHING, VisibilityFilter
 
 TIMEOUT: Final = Seconds(5.0)
 PATIENCE: Final = 10.0
@@ -33,18 +33,18 @@ AT_A_TIME: Final = 1000
 
 
 class Visitor(NamedTuple):
-    """Whose a token is to the API server, what they may see, and which namespace was asked about last."""
+    """A token's user to the API server, the namespaces they may see, and the one asked about last."""
 
     who: str
-    sight: Sight
+    sight: VisibilityFilter
     asked_to: str = ""
 
 
-class Judge(Protocol):
+class AccessReviewer(Protocol):
     """Says whose a token is and what its bearer may see."""
 
     async def visitor(self, token: str, namespaces: Iterable[str], before: Visitor | None = None) -> Visitor | None:
-        """None where the token is no good, or allows nothing. ``before`` is what was answered the last time.
+        """None if the token is no good, or allows nothing. ``before`` is what was answered the last time.
 
         Raises ``ApiError`` and ``TimeoutError``.
         """
@@ -59,7 +59,7 @@ class ApiJudge:
         self._questions = asyncio.Semaphore(QUESTIONS)
 
     async def visitor(self, token: str, namespaces: Iterable[str], before: Visitor | None = None) -> Visitor | None:
-        """See ``Judge``."""
+        """See ``AccessReviewer``."""
         async with asyncio.timeout(PATIENCE), self._turns:
             user = user_in(await self._review(TOKEN_REVIEWS.path(), token_review(token)))
             if user is None:
@@ -78,7 +78,7 @@ class ApiJudge:
             seen = seen.difference(asked).union(each for each, may in zip(asked, allowed, strict=True) if may)
             after, left = asked[-1], left - len(asked)
             if seen:
-                return Visitor(text(user, "username"), Sight(seen), after)
+                return Visitor(text(user, "username"), VisibilityFilter(seen), after)
         return None
 
     async def _may_list(self, user: JsonObject, namespace: str) -> bool:

@@ -63,7 +63,7 @@ def _of_problems(scheduler: Json) -> Iterator[str]:
 
 
 def _of_mobility(scheduler: Json) -> Iterator[str]:
-    """Why the scheduler does not move it by itself, and where it was not placed lately."""
+    """The reason why the scheduler does not move it by itself, and where it was not placed lately."""
     if why := text(scheduler, "staysBecause"):
         yield f"The scheduler does not move it by itself: {why}."
     if unread := text(scheduler, "unreadableConstraints"):
@@ -75,7 +75,7 @@ def _of_mobility(scheduler: Json) -> Iterator[str]:
 
 
 def _of_migrations(scheduler: Json) -> Iterator[str]:
-    """What stands in the way of those that are not over."""
+    """The reasons why unfinished migrations wait."""
     for each in items(scheduler, "migrations"):
         problem, phase = text(each, "problem"), text(each, "phase")
         if problem and phase not in ("Failed", "Succeeded"):
@@ -141,7 +141,7 @@ def _of_monitor(monitor: Json) -> Iterator[str]:
 
 
 def _smoothing(agent: Json) -> Iterator[str]:
-    """What each stage of the policies did, one per line."""
+    """The effect of each stage of the policies, one per line."""
     for step in items(agent, "smoothing"):
         before, after = _memory(text(step, "before")), _memory(text(step, "after"))
         changed = f"{before} → {after}" if before != after else f"{before} stays"
@@ -198,7 +198,7 @@ def _memory(quantity: str) -> str:
 
 
 def _real(value: object) -> float | None:
-    """A number; None where it is none, or none that a program of ours says."""
+    """A number; None if it is none, or none that a program of ours says."""
     return float(value) if isinstance(value, (int, float)) and abs(value) < _LARGEST else None
 
 

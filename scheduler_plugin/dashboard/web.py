@@ -25,8 +25,8 @@ from scheduler_plugin.cluster.api import ApiError
 from scheduler_plugin.dashboard.accounts import Accounts
 from scheduler_plugin.dashboard.core.frames import LONGEST_ID
 from scheduler_plugin.dashboard.core.sessions import LASTS, Session
-from scheduler_plugin.dashboard.core.sight import Sight
-from scheduler_plugin.dashboard.doorman import LONGEST_TOKEN, Doorman, cookie_at
+from scheduler_plugin.dashboard.core.sight import VisibilityFilter
+from scheduler_plugin.dashboard.doorman import LONGEST_TOKEN, SignIn, cookie_at
 from scheduler_plugin.dashboard.files import PageFile, page_files
 from scheduler_plugin.dashboard.headers import LOOPBACK, SafeHeaders
 from scheduler_plugin.dashboard.readers import Readers
@@ -38,7 +38,7 @@ Id = Annotated[str, Query(max_length=LONGEST_ID)]
 Span = Annotated[int, Query(ge=60, le=400 * 86_400)]
 LONGEST_BODY: Final = LONGEST_TOKEN + 1024
 _ICON: Final = "max-age=86400"
-"""A browser looks for the icon whenever the view's address changes; all else it asks for once, and then anew."""
+"""A browser looks for the icon whenever the view's address changes; all else it asks for once, and then again."""
 _AWAY: Final = {"error": "the API server does not answer: try again"}
 _NOT_HERE: Final = {"error": "there is no such object"}
 _SIGN_IN: Final = {"error": "sign in first"}
@@ -48,7 +48,7 @@ class _SignIn(msgspec.Struct, frozen=True):
     token: str
 
 
-def page_app(title: str, doorman: Doorman, readers: Readers, accounts: Accounts) -> ASGIApp:
+def page_app(title: str, doorman: SignIn, readers: Readers, accounts: Accounts) -> ASGIApp:
     """The application. On one machine it answers only to the names of that machine."""
     app = FastAPI(title="autoscale-dashboard", docs_url=None, redoc_url=None, openapi_url=None)
     _add_files(app, page_files())
@@ -77,7 +77,7 @@ def _add_files(app: FastAPI, files: dict[str, PageFile]) -> None:
         return answer(request, name)
 
 
-def _add_sign_in(app: FastAPI, title: str, doorman: Doorman) -> None:
+def _add_sign_in(app: FastAPI, title: str, doorman: SignIn) -> None:
     @app.get("/api/session")
     async def session(request: Request) -> Response:
         found = await _session(request, doorman)
@@ -112,7 +112,7 @@ def _add_sign_in(app: FastAPI, title: str, doorman: Doorman) -> None:
         return response
 
 
-def _add_events(app: FastAPI, doorman: Doorman, readers: Readers) -> None:
+def _add_events(app: FastAPI, doorman: SignIn, readers: Readers) -> None:
     @app.get("/api/events")
     async def events(request: Request, after: Id = "") -> Response:
         session = await _session(request, doorman)
@@ -121,7 +121,7 @@ def _add_events(app: FastAPI, doorman: Doorman, readers: Readers) -> None:
         if readers.is_full(session.person):
             return JSONResponse({"error": "too many pages are open: try again"}, 503, {"Retry-After": "5"})
 
-        async def sees() -> Sight | None:
+        async def sees() -> VisibilityFilter | None:
             found = await doorman.renewed(session)
             return None if found is None else found.sight
 
@@ -130,8 +130,8 @@ def _add_events(app: FastAPI, doorman: Doorman, readers: Readers) -> None:
         return StreamingResponse(frames, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
-def _add_accounts(app: FastAPI, doorman: Doorman, accounts: Accounts) -> None:
-    async def answer(request: Request, ask: Callable[[Sight], Awaitable[Json | None]]) -> Response:
+def _add_accounts(app: FastAPI, doorman: SignIn, accounts: Accounts) -> None:
+    async def answer(request: Request, ask: Callable[[VisibilityFilter], Awaitable[Json | None]]) -> Response:
         session = await _session(request, doorman)
         if session is None:
             return JSONResponse(_SIGN_IN, 401)
@@ -160,7 +160,7 @@ def _add_accounts(app: FastAPI, doorman: Doorman, accounts: Accounts) -> None:
 
 
 def _is_https(request: Request) -> bool:
-    """Whether the browser came by HTTPS, itself or by a proxy that says so; a lie makes a cookie stricter."""
+    """Return True if the browser came by HTTPS, itself or by a proxy that says so; a lie makes a cookie stricter."""
     return "https" in {request.url.scheme, request.headers.get("x-forwarded-proto", "")}
 
 
@@ -174,7 +174,7 @@ def _cookie(request: Request) -> str:
     return cookie_at(request.headers.get("host", ""))
 
 
-async def _session(request: Request, doorman: Doorman) -> Session | None:
+async def _session(request: Request, doorman: SignIn) -> Session | None:
     session = await doorman.find(request.cookies.get(_cookie(request), ""))
     if session is not None:
         authenticate(request)
@@ -182,7 +182,9 @@ async def _session(request: Request, doorman: Doorman) -> Session | None:
 
 
 def _is_own(request: Request) -> bool:
-    """Whether the page itself asks: a form of another site cannot send this, and a browser says whose request it is."""
+    """Return True if the page itself asks: a form of another site cannot send this, and a browser says whose request it
+    is.
+    """
     is_json = request.headers.get("content-type", "").partition(";")[0].strip() == "application/json"
     return is_json and request.headers.get("sec-fetch-site", "same-origin") in {"same-origin", "none"}
 

@@ -22,14 +22,14 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from protocol.runtime.clock import Clock
 from protocol.runtime.credentials import from_pod
-from protocol.runtime.explaining.probe_server import Answer, Route, listening
+from protocol.runtime.explaining.probe_server import ProbeResponse, Route, listening
 from protocol.runtime.followed_file import FollowedFile
 from scheduler_plugin.expander.cluster_size import ClusterSize, NodeApi
 from scheduler_plugin.expander.failures import Failures
 from scheduler_plugin.expander.judge import judge
 from scheduler_plugin.expander.service import CHANNEL_OPTIONS, MOST_AT_ONCE, Expander
 from scheduler_plugin.expander.settings import ExpanderSettings, SettingsFollower, host_and_port, parse_settings
-from scheduler_plugin.expander.telemetry import LOG, Telemetry
+from scheduler_plugin.expander.telemetry import LOG, PriceExpanderTelemetry
 from scheduler_plugin.expander.tls import credentials, followed
 
 STOP_GRACE: Final = 1.0
@@ -59,7 +59,7 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
     """
     file = None if path is None else FollowedFile(path, parse_settings)
     settings = ExpanderSettings() if file is None else file.load()
-    telemetry = Telemetry()
+    telemetry = PriceExpanderTelemetry()
     async with AsyncExitStack() as stack:
         size = ClusterSize(settings.cluster_nodes, _api(environment, clock, stack))
         telemetry.watch_cluster_size(size.nodes)
@@ -84,7 +84,7 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
 
 
 def _api(environment: Mapping[str, str], clock: Clock, stack: AsyncExitStack) -> NodeApi | None:
-    """How to ask the API of the cluster that we run in; None outside of one. Raises ``CredentialsError``."""
+    """Connection to the API of the cluster that we run in; None outside of one. Raises ``CredentialsError``."""
     if not environment.get("KUBERNETES_SERVICE_HOST"):
         return None
     found = from_pod(environment, clock)
@@ -94,7 +94,7 @@ def _api(environment: Mapping[str, str], clock: Clock, stack: AsyncExitStack) ->
 
 
 async def _serve(
-    settings: ExpanderSettings, expander: Expander, telemetry: Telemetry, stack: AsyncExitStack
+    settings: ExpanderSettings, expander: Expander, telemetry: PriceExpanderTelemetry, stack: AsyncExitStack
 ) -> Addresses:
     server = grpc.aio.server(options=CHANNEL_OPTIONS, maximum_concurrent_rpcs=MOST_AT_ONCE)
     server.add_generic_rpc_handlers((expander.handler(),))
@@ -107,9 +107,9 @@ async def _serve(
     stack.push_async_callback(server.stop, STOP_GRACE)
     await server.start()
     routes: Mapping[str, Route] = {
-        "/metrics": lambda _: Answer(telemetry.page(), content_type=CONTENT_TYPE_PLAIN_0_0_4),
-        "/healthz": lambda _: Answer(b"ok\n"),
-        "/readyz": lambda _: Answer(b"ok\n"),
+        "/metrics": lambda _: ProbeResponse(telemetry.page(), content_type=CONTENT_TYPE_PLAIN_0_0_4),
+        "/healthz": lambda _: ProbeResponse(b"ok\n"),
+        "/readyz": lambda _: ProbeResponse(b"ok\n"),
     }
     host, metrics_port = host_and_port("metricsListen", settings.metrics_listen)
     addresses = Addresses(port, await stack.enter_async_context(listening(host, metrics_port, routes)))

@@ -60,7 +60,7 @@ class ClusterSize:
         return self.fixed or self._counted
 
     async def follow(self, clock: Clock) -> None:
-        """Counts for ever, or returns at once where there is no cluster to ask."""
+        """Counts for ever, or returns at once if there is no cluster to ask."""
         if self._api is None:
             _log.info("not in a cluster: its nodes are not counted")
             return

@@ -24,7 +24,7 @@ MOST_OPEN_CHOICES = 1000
 
 @dataclass(frozen=True, slots=True)
 class FailureRules:
-    """How failures are recognised and for how long they count; all above zero."""
+    """Rules by which failures are recognised, and how long they count; all above zero."""
 
     grace: Seconds = Seconds(5)
     remember: Seconds = Seconds(1800)
@@ -80,7 +80,7 @@ class Failures:
         self._open = [*self._open, _Choice(now, tuple(groups), frozenset(pods))][-MOST_OPEN_CHOICES:]
 
     def demoted(self, group: str, now: Instant) -> bool:
-        """Whether ``group`` should come after every other at this moment."""
+        """Return True if ``group`` should come after every other at this moment."""
         known = self._groups.get(group)
         return known is not None and now < known.demoted_until
 

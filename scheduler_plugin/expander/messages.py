@@ -46,7 +46,7 @@ class QuantityMessage(Protocol):
 
 
 class RequirementsMessage(Protocol):
-    """What a container, or a pod as a whole, asks for."""
+    """Requests of a container, or of a pod as a whole."""
 
     requests: Mapping[str, QuantityMessage]
 
@@ -59,7 +59,7 @@ class ContainerMessage(Protocol):
 
 
 class PodSpecMessage(Protocol):
-    """What a pod runs."""
+    """Containers of a pod."""
 
     containers: Sequence[ContainerMessage]
     initContainers: Sequence[ContainerMessage]
@@ -84,7 +84,7 @@ class PodMessage(Protocol):
 
 
 class StatusMessage(Protocol):
-    """What a node has."""
+    """Resources of a node."""
 
     capacity: Mapping[str, QuantityMessage]
     allocatable: Mapping[str, QuantityMessage]

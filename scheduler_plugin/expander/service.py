@@ -19,7 +19,7 @@ from scheduler_plugin.expander.choice import Judgement, choose
 from scheduler_plugin.expander.failures import Failures
 from scheduler_plugin.expander.messages import SERVICE
 from scheduler_plugin.expander.scaleup import ScaleUp, ScaleUpOption
-from scheduler_plugin.expander.telemetry import Telemetry
+from scheduler_plugin.expander.telemetry import PriceExpanderTelemetry
 from scheduler_plugin.expander.wire import MalformedScaleUpError, decode_scale_up, encode_groups
 
 LARGEST_MESSAGE: Final = 128 * 1024**2
@@ -43,14 +43,14 @@ Judge = Callable[[ScaleUp], Mapping[str, Judgement]]
 class Expander:
     """Answers ``BestOptions``. ``judge`` may be replaced at any time."""
 
-    def __init__(self, judge: Judge, failures: Failures, telemetry: Telemetry, clock: Clock) -> None:
+    def __init__(self, judge: Judge, failures: Failures, telemetry: PriceExpanderTelemetry, clock: Clock) -> None:
         self.judge = judge
         self.failures = failures
         self._telemetry = telemetry
         self._clock = clock
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """What a ``grpc.aio`` server needs to serve this."""
+        """Handler for a ``grpc.aio`` server."""
         unary: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(self.best_options)
         return grpc.method_handlers_generic_handler(SERVICE, {"BestOptions": unary})
 

@@ -19,7 +19,7 @@ import msgspec
 from protocol.field_errors import field_message
 from protocol.ranking.config import RankingConfig
 from protocol.runtime.followed_file import FileRefusedError
-from protocol.runtime.tls_files import Parts
+from protocol.runtime.tls_files import TlsParts
 from protocol.units import Seconds
 from protocol.yaml_text import read_yaml
 from scheduler_plugin.expander.failures import FailureRules
@@ -52,13 +52,13 @@ class TlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
     key: str
     client_ca: str | None = None
 
-    def files(self) -> Parts:
+    def files(self) -> TlsParts:
         """The same as paths."""
-        return Parts(Path(self.certificate), Path(self.key), Path(self.client_ca) if self.client_ca else None)
+        return TlsParts(Path(self.certificate), Path(self.key), Path(self.client_ca) if self.client_ca else None)
 
 
 class ExpanderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """What the expander is told. ``cluster_nodes`` replaces counting the nodes through the Kubernetes API."""
+    """Settings of the expander. ``cluster_nodes`` replaces counting the nodes through the Kubernetes API."""
 
     listen: str = "127.0.0.1:10296"
     metrics_listen: str = "0.0.0.0:10295"
@@ -98,7 +98,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class SettingsReport(Protocol):
-    """Who is told how reloading goes."""
+    """Receiver of reload outcomes."""
 
     def settings_accepted(self) -> None:
         """New settings are in force."""

@@ -21,7 +21,7 @@ _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 _SHOWN: Final = 5
 
 
-class Telemetry:
+class PriceExpanderTelemetry:
     """The metrics of one expander and its log."""
 
     def __init__(self) -> None:

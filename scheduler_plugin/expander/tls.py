@@ -6,12 +6,12 @@ from pathlib import Path
 
 import grpc
 
-from protocol.runtime.tls_files import FollowedTls, Parts, server_context
+from protocol.runtime.tls_files import FollowedTls, TlsParts, server_context
 
 Followed = FollowedTls[grpc.ServerCertificateConfiguration]
 
 
-def followed(parts: Parts) -> Followed:
+def followed(parts: TlsParts) -> Followed:
     """The files as gRPC takes them; with an authority only clients that it signed may call."""
     return FollowedTls("expander", parts, _configuration)
 
@@ -22,8 +22,8 @@ def credentials(found: Followed) -> grpc.ServerCredentials:
     return grpc.dynamic_ssl_server_credentials(found.value(), found.value, require_client_authentication=demands)
 
 
-def _configuration(parts: Parts) -> grpc.ServerCertificateConfiguration:
-    """What a handshake needs. Raises ``OSError`` and ``ssl.SSLError`` where the files do not belong together."""
+def _configuration(parts: TlsParts) -> grpc.ServerCertificateConfiguration:
+    """TLS configuration. Raises ``OSError`` and ``ssl.SSLError`` if the files do not belong together."""
     server_context(parts)
     certificate, key = ((path or Path()).read_bytes() for path in (parts.certificate, parts.key))
     authority = None if parts.authority is None else parts.authority.read_bytes()

@@ -111,7 +111,7 @@ class _Reader:
         return PodNeeds(meta.uid or f"{meta.namespace}/{meta.name}", self._needs(pod.spec))
 
     def _needs(self, spec: PodSpecMessage) -> Needs:
-        """What kube-scheduler counts: everything that runs together at the pod's greatest moment, and overhead.
+        """The requests that kube-scheduler counts: the pod's greatest moment, and overhead.
 
         A request on the pod itself replaces what its containers come to.
         """

@@ -16,7 +16,7 @@ from protocol.runtime.clock import SystemClock
 from protocol.runtime.explaining.explain_access import ExplainAccess
 from protocol.runtime.followed_file import FollowedFile
 from scheduler_plugin.cluster.http_api import HttpApi, http_client
-from scheduler_plugin.groups.app import Program, assemble
+from scheduler_plugin.groups.app import GroupsProgram, assemble
 from scheduler_plugin.groups.controllers.member_agents import HttpMemberAgents
 from scheduler_plugin.groups.options import parser
 from scheduler_plugin.groups.settings import GroupsSettings, SettingsFollower, parse_settings
@@ -63,7 +63,7 @@ async def _run(options: argparse.Namespace) -> None:
                 task.cancel()
 
 
-def _listener(options: argparse.Namespace, program: Program, access: ExplainAccess) -> Listener:
+def _listener(options: argparse.Namespace, program: GroupsProgram, access: ExplainAccess) -> Listener:
     return Listener("metrics", GuardedExplanations(groups_app(program), access), options.listen, limits=LIMITS)
 
 

@@ -15,7 +15,7 @@ from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.controllers.group_controller import GroupController
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
 from scheduler_plugin.groups.controllers.queued import GroupsContext
-from scheduler_plugin.groups.controllers.surroundings import AROUND, Surroundings
+from scheduler_plugin.groups.controllers.surroundings import AROUND, GroupSurroundings
 from scheduler_plugin.groups.controllers.vm_groups import VmGroupController
 from scheduler_plugin.groups.controllers.vm_recommender import VmRecommender
 from scheduler_plugin.groups.controllers.writer import Writer
@@ -40,17 +40,17 @@ class InForce:
 
     @property
     def interval(self) -> Seconds:
-        """How often every group is looked at."""
+        """Interval between reconciles of every group."""
         return Seconds(self.settings.interval_seconds)
 
     @property
     def recommends(self) -> bool:
-        """Whether recommendations for VMs are ours to make."""
+        """True if recommendations for VMs are ours to make."""
         return self.settings.recommender == "agents"
 
 
 @dataclass(slots=True)
-class Program:
+class GroupsProgram:
     """One ``autoscale-groups``: what to keep running, and what to ask."""
 
     cache: Cache
@@ -117,18 +117,18 @@ class Program:
 
 def assemble(
     api: KubernetesApi, clock: Clock, settings: GroupsSettings, identity: str, agents: MemberAgents | None = None
-) -> Program:
+) -> GroupsProgram:
     """Puts one program together; nothing runs yet. It runs groups of VMs where it can ask their ``agents``."""
     in_force, telemetry = InForce.of(settings), GroupsTelemetry()
     every = every_policy(lambda: in_force.configuration)
     kinds: tuple[Resource, ...] = (*AROUND, PODS, *(policy.kind for policy in every))
     cache = Cache(kinds, telemetry)
     leadership = Leadership(api, clock, settings.lease.terms(), identity)
-    program = Program(cache, leadership, telemetry, in_force)
+    program = GroupsProgram(cache, leadership, telemetry, in_force)
     leadership.on_change, leadership.on_restored = program.led, cache.read_again
     writer = Writer(api, leadership, clock, telemetry.wrote)
     context = GroupsContext(cache, writer, clock, telemetry, lambda: in_force.interval)
-    surroundings = Surroundings(cache, every, program.look_at, context.interval)
+    surroundings = GroupSurroundings(cache, every, program.look_at, context.interval)
     for policy in every:
         program.controllers[policy.kind.kind] = GroupController(context, policy, surroundings)
     if agents is not None:

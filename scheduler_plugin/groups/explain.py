@@ -12,14 +12,14 @@ from protocol.messages import ObjectName
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.objects.amounts import write_amounts, write_container
 from scheduler_plugin.groups.objects.hpa import horizontal_of
-from scheduler_plugin.groups.objects.targets import TARGET_KINDS, InvalidTargetError, Shape, workload_of
+from scheduler_plugin.groups.objects.targets import TARGET_KINDS, InvalidTargetError, TargetFields, workload_of
 from scheduler_plugin.groups.objects.vm_use import as_noted
 from scheduler_plugin.groups.objects.vpa import vertical_of
-from scheduler_plugin.groups.policies.policy import Arrangement, GroupPolicy, InvalidSpecError
+from scheduler_plugin.groups.policies.policy import DesiredObjects, GroupPolicy, InvalidSpecError
 
 
 def explanation(cache: Cache, policy: GroupPolicy, name: ObjectName) -> Json | None:
-    """The account of one group as JSON; None where there is no such group."""
+    """The account of one group as JSON; None if there is no such group."""
     group = cache.get(policy.kind, name)
     if group is None:
         return None
@@ -56,7 +56,7 @@ def _said(kind: Resource, group: JsonObject) -> Json:
     }
 
 
-def _target(cache: Cache, arrangement: Arrangement, group: JsonObject) -> Json:
+def _target(cache: Cache, arrangement: DesiredObjects, group: JsonObject) -> Json:
     reference = arrangement.target
     kind = TARGET_KINDS[reference.group, reference.kind]
     target = cache.get(kind.resource, ObjectName(name_of(group).namespace, reference.name))
@@ -70,9 +70,9 @@ def _target(cache: Cache, arrangement: Arrangement, group: JsonObject) -> Json:
     return {"name": str(reference), "replicas": found.replicas, "ready": found.ready, "containers": sizes}
 
 
-def _recommended(cache: Cache, arrangement: Arrangement, group: JsonObject) -> Json:
+def _recommended(cache: Cache, arrangement: DesiredObjects, group: JsonObject) -> Json:
     namespace = name_of(group).namespace
-    is_pods = TARGET_KINDS[arrangement.target.group, arrangement.target.kind].shape is Shape.TEMPLATE
+    is_pods = TARGET_KINDS[arrangement.target.group, arrangement.target.kind].shape is TargetFields.TEMPLATE
     said: Callable[[JsonObject], JsonObject] = (lambda status: status) if is_pods else as_noted
     found: Json = {}
     if arrangement.hpa is not None:

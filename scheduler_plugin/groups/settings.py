@@ -29,7 +29,7 @@ class SettingsError(ValueError):
 
 
 class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Which Lease decides who acts, and its times in seconds."""
+    """The Lease that decides who acts, and its times in seconds."""
 
     namespace: Name = "kube-system"
     name: Name = "autoscale-groups"
@@ -37,7 +37,7 @@ class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     renew_seconds: Annotated[float, msgspec.Meta(gt=0, le=60)] = 2.0
 
     def terms(self) -> LeaseTerms:
-        """The same as terms. Raises ``SettingsError`` where a holder would lose the Lease between two renewals.
+        """The same as terms. Raises ``SettingsError`` if a holder would lose the Lease between two renewals.
 
         Every write is onto the version that was judged, and what is created has one name.
         """
@@ -48,7 +48,7 @@ class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 
 
 class GroupsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """What the program is told. Every group is looked at again after ``interval_seconds`` at the latest.
+    """Settings of the program. Every group is reconciled after ``interval_seconds`` at the latest.
 
     ``recommender``: ``agents`` recommends for Hvpas of VMs from what the agents say, whatever an HPA controller and a
     VPA recommender of the cluster say of them. ``tortoise`` is the global configuration of all Tortoises, in upstream's

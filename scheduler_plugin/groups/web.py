@@ -10,14 +10,14 @@ from starlette.responses import JSONResponse, Response
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import VM_GROUPS
 from protocol.messages import ObjectName
-from scheduler_plugin.groups.app import Program
+from scheduler_plugin.groups.app import GroupsProgram
 from scheduler_plugin.groups.explain import explanation, vm_group_explanation
 from scheduler_plugin.web.probes import probes_app, standing
 
 Name = Annotated[str, Path(max_length=253)]
 
 
-def groups_app(program: Program) -> FastAPI:
+def groups_app(program: GroupsProgram) -> FastAPI:
     """The only application: nothing here changes anything."""
     app = probes_app(
         "autoscale-groups",
@@ -28,7 +28,7 @@ def groups_app(program: Program) -> FastAPI:
 
     @app.get("/explain/{namespace}/{kind}/{name}")
     async def explain(namespace: Name, kind: Name, name: Name) -> Response:
-        """Why so many and why so large, what was wanted and kept, and by which rule (S1.11)."""
+        """Explain the count and size of replicas: what was wanted and kept, and by which rule (S1.11)."""
         found = _explained(program, kind.lower(), ObjectName(namespace, name))
         if found is None:
             return JSONResponse({"error": f"there is no {kind} {namespace}/{name}"}, 404)
@@ -37,8 +37,8 @@ def groups_app(program: Program) -> FastAPI:
     return app
 
 
-def _explained(program: Program, kind: str, name: ObjectName) -> Json | None:
-    """The account of the group; None where there is no such kind or group. ``kind`` is in lower case."""
+def _explained(program: GroupsProgram, kind: str, name: ObjectName) -> Json | None:
+    """The account of the group; None if there is no such kind or group. ``kind`` is in lower case."""
     if kind == VM_GROUPS.kind.lower():
         return vm_group_explanation(program.cache, name)
     for known, controller in program.controllers.items():

@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.samples import Decision, Millis, MoveRecord, NodeFacts, Size, VmFacts
+from scheduler_plugin.history.core.samples import DecisionRecord, Millis, MoveRecord, NodeRecord, Size, VmRecord
 from scheduler_plugin.history.core.spans import Span
 
 
@@ -31,13 +31,13 @@ class Period(msgspec.Struct, frozen=True, gc=False):
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """What one VM had and used while its facts were these: integrals, known times and peaks of ``VM_COLUMNS``.
+    """Reservation and usage of one VM while its facts were these: integrals, known times and peaks of ``VM_COLUMNS``.
 
     ``span.seen`` is for how long it was seen; what is missing to ``until - since`` is unknown. ``in_use`` are the
     integrals of the CPU and memory that were reserved while the use of them was known (None: an even part).
     """
 
-    facts: VmFacts
+    facts: VmRecord
     span: Span
     in_use: tuple[int, int] | None = None
 
@@ -45,12 +45,12 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 class NodeUsage(msgspec.Struct, frozen=True, gc=False):
     """The same of a node, in ``NODE_COLUMNS``."""
 
-    facts: NodeFacts
+    facts: NodeRecord
     span: Span
 
 
 class Extent(msgspec.Struct, frozen=True, gc=False):
-    """What a history holds: its first and last moment (None: nothing yet), and what people should know of it.
+    """Extent of a history: its first and last moment (None: nothing yet), and notes for people.
 
     ``notes`` are whole sentences, such as that a damaged file was set aside.
     """
@@ -64,7 +64,7 @@ class History(Protocol):
     """Asks a history."""
 
     async def extent(self) -> Extent:
-        """What it holds. Raises ``HistoryError``."""
+        """Extent of the history. Raises ``HistoryError``."""
 
     async def vm_series(self, vm: ObjectName, period: Period, step: Millis) -> Sequence[Span]:
         """A VM over time in ``VM_COLUMNS``, in steps of ``step`` or coarser, the oldest first; gaps are left out.
@@ -75,14 +75,14 @@ class History(Protocol):
     async def node_series(self, node: str, period: Period, step: Millis) -> Sequence[Span]:
         """A node over time in ``NODE_COLUMNS``, likewise. Raises ``HistoryError``."""
 
-    async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[Decision]:
+    async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[DecisionRecord]:
         """Decisions on a VM (None: on all), the newest first, at most ``most``. Raises ``HistoryError``."""
 
     async def moves(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[MoveRecord]:
         """The migrations of a VM (None: of all), the newest first, at most ``most``. Raises ``HistoryError``."""
 
     async def usage(self, period: Period) -> Sequence[Usage]:
-        """What each VM had and used, once for each of its facts in the period. Raises ``HistoryError``."""
+        """Reservation and usage of each VM, once for each of its facts in the period. Raises ``HistoryError``."""
 
     async def node_usage(self, period: Period) -> Sequence[NodeUsage]:
         """The same of each node. Raises ``HistoryError``."""

@@ -15,7 +15,7 @@ from scheduler_plugin.history.costs.prices import PriceList, price_changes, pric
 from scheduler_plugin.history.ports import History, NodeUsage, Period, Usage
 
 MOST_PARTS: Final = 200
-"""Each part is two questions. Beyond so many some changes are left out: the latest price in a part counts then."""
+"""Each part is two questions. Beyond this many some changes are left out: the latest price in a part counts then."""
 
 
 async def priced_usage(history: History, period: Period, ranking: RankingConfig) -> tuple[PriceList, list[Usage]]:

@@ -25,9 +25,9 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scheduler_plugin.history.core.accumulation import GAP_INTERVALS
 from scheduler_plugin.history.core.batches import Batch
-from scheduler_plugin.history.core.chronicle import Chronicle
-from scheduler_plugin.history.core.looks import Look
-from scheduler_plugin.history.core.retention import Bounds
+from scheduler_plugin.history.core.chronicle import HistoryLog
+from scheduler_plugin.history.core.looks import ClusterSample
+from scheduler_plugin.history.core.retention import RetentionBounds
 from scheduler_plugin.history.core.samples import SECOND, Millis
 from scheduler_plugin.history.sqlite.files import StoreError
 from scheduler_plugin.history.sqlite.store import SqliteStore
@@ -52,14 +52,14 @@ class ClockError(Exception):
     """The clock shows a time that the history has already; the message says so."""
 
 
-class Source(Protocol):
-    """Where looks come from."""
+class SampleSource(Protocol):
+    """Source of samples."""
 
-    async def look(self) -> Look:
+    async def look(self) -> ClusterSample:
         """The cluster as it is now. Raises ``LookError``."""
 
     async def account(self, vm: JsonObject) -> Json | None:
-        """What the agent of a VM answers at ``/explain``; None where it does not."""
+        """The agent's answer at ``/explain`` for a VM; None if there is none."""
 
 
 class Recorder:
@@ -71,18 +71,18 @@ class Recorder:
     def __init__(  # noqa: PLR0913 - each is a setting of its own
         self,
         path: Path,
-        source: Source,
+        source: SampleSource,
         clock: Clock,
         *,
         labels: Sequence[str] = (),
         interval: Seconds = INTERVAL,
-        bounds: Bounds | None = None,
+        bounds: RetentionBounds | None = None,
     ) -> None:
         self.trouble = ""
         """What is wrong now, for people; empty while all is recorded."""
         self._path, self._source, self._clock = path, source, clock
         self._interval, self._bounds = interval, bounds
-        self._chronicle = Chronicle(round(interval * SECOND), labels)
+        self._chronicle = HistoryLog(round(interval * SECOND), labels)
         self._store: SqliteStore | None = None
         self._thread = ThreadPoolExecutor(1, "history")
         self._upkeep_at = Instant(0.0)
@@ -139,7 +139,7 @@ class Recorder:
             await self._in_thread(lambda: store.upkeep(at))
 
     def _was_set_ahead(self, at: Millis) -> bool:
-        """Whether the clock shows another time than after the look before, or there was none."""
+        """Return True if the clock shows another time than after the look before, or there was none."""
         now, before = self._clock.now(), self._looked
         self._looked = now, at
         return before is None or at - before[1] > (now - before[0] + AHEAD) * SECOND
@@ -153,7 +153,7 @@ class Recorder:
         return store
 
     async def _there(self, store: SqliteStore) -> SqliteStore:
-        """The store, begun anew where its file was removed."""
+        """The store, begun again where its file was removed."""
         if not await self._in_thread(store.is_gone):
             return store
         LOG.warning("the history's file was removed: a new one begins")
@@ -161,7 +161,7 @@ class Recorder:
         await self._in_thread(store.close)
         return await self._opened()
 
-    async def _answers(self, look: Look) -> dict[ObjectName, Json]:
+    async def _answers(self, look: ClusterSample) -> dict[ObjectName, Json]:
         limit = asyncio.Semaphore(_TOGETHER)
 
         async def ask(vm: JsonObject) -> tuple[ObjectName, Json | None]:

@@ -17,7 +17,7 @@ from protocol.runtime.followed_file import FollowedFile
 from protocol.runtime.tls_metrics import followed_by, watch_tls
 from protocol.units import Seconds
 from scheduler_plugin.cluster.http_api import HttpApi, http_client
-from scheduler_plugin.injector.app import Program, assemble
+from scheduler_plugin.injector.app import InjectorProgram, assemble
 from scheduler_plugin.injector.options import parser
 from scheduler_plugin.injector.settings import SettingsFollower, parse_settings
 from scheduler_plugin.injector.web import injector_app, webhook_app
@@ -56,13 +56,13 @@ async def _run(options: argparse.Namespace) -> None:
                 task.cancel()
 
 
-async def _serve_webhook(address: str, program: Program, stop: asyncio.Event) -> None:
+async def _serve_webhook(address: str, program: InjectorProgram, stop: asyncio.Event) -> None:
     """Listens once there is a certificate: until then the API server makes pods without asking (``Ignore``)."""
     await program.serves.wait()
     await serve([Listener("webhook", webhook_app(program.injector), address, program.tls, WEBHOOK_LIMITS)], stop)
 
 
-def _probes(address: str, program: Program) -> Listener:
+def _probes(address: str, program: InjectorProgram) -> Listener:
     return Listener("metrics", injector_app(program), address, limits=METRICS_LIMITS)
 
 

@@ -34,7 +34,7 @@ RETRY: Final = Seconds(2.0)
 
 
 @dataclass(slots=True)
-class Program:
+class InjectorProgram:
     """One ``autoscale-injector``: what to keep running, and what to ask. ``folder`` has the webhook's certificate."""
 
     api: KubernetesApi
@@ -72,7 +72,7 @@ class Program:
         self._wake.set()
 
     def standing(self) -> tuple[bool, str]:
-        """Whether pods can get an agent, and why not."""
+        """Return whether pods can get an agent, and why not."""
         if not self.serves.is_set():
             return False, NO_CERTIFICATE
         if self.injector.problem:
@@ -89,7 +89,7 @@ class Program:
             await self.clock.wait(self._wake, Instant(self.clock.now() + wait))
 
     async def _turn(self) -> str:
-        """What went wrong; empty where nothing did."""
+        """Run one round; the error, or empty if none."""
         try:
             trouble = await self._certificates()
             if not self.own.file.exists():
@@ -126,7 +126,9 @@ class Program:
             await self.clock.sleep(RETRY)
 
 
-def assemble(api: KubernetesApi, clock: Clock, settings: InjectorSettings, identity: str, folder: Path) -> Program:
+def assemble(
+    api: KubernetesApi, clock: Clock, settings: InjectorSettings, identity: str, folder: Path
+) -> InjectorProgram:
     """Puts one program together; nothing runs yet."""
     telemetry = InjectorTelemetry()
     leadership = Leadership(api, clock, settings.terms(), identity)
@@ -143,7 +145,7 @@ def assemble(api: KubernetesApi, clock: Clock, settings: InjectorSettings, ident
     files = folder / "own.pem", folder / "own.pem"
     if settings.certificates.provider == "files":
         files = folder / CERTIFICATE, folder / KEY
-    program = Program(
+    program = InjectorProgram(
         api,
         clock,
         settings,

@@ -19,7 +19,7 @@ from protocol.units import Seconds
 from protocol.yaml_text import read_yaml
 from scheduler_plugin.injector.admission.injection import SECURITY, AgentTemplate
 from scheduler_plugin.injector.certificates.issuing import Purpose
-from scheduler_plugin.injector.certificates.keeper import Lives, Wanted
+from scheduler_plugin.injector.certificates.keeper import Lives, WantedCertificate
 from scheduler_plugin.injector.telemetry import InjectorTelemetry
 from scheduler_plugin.lease import LeaseTerms
 
@@ -51,8 +51,8 @@ class PullSecret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
 
 
-class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """What is put into the pods of VMs; see ``AgentTemplate``. ``env`` holds settings of the agent by their names."""
+class InjectedAgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Settings of injected agents; see ``AgentTemplate``. ``env`` holds settings of the agent by their names."""
 
     image: str
     scheduler_url: str
@@ -83,7 +83,7 @@ class CertificateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Which Lease decides who makes certificates, and its times in seconds."""
+    """The Lease that decides who makes certificates, and its times in seconds."""
 
     name: Name = "autoscaling-injector"
     duration_seconds: Annotated[int, msgspec.Meta(ge=4, le=120)] = 15
@@ -91,11 +91,11 @@ class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 
 
 class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """What the program is told. ``namespace`` is that of the installation; ``secrets`` is the Secret of the
+    """Settings of the program. ``namespace`` is that of the installation; ``secrets`` is the Secret of the
     authorities, with which the names of all others begin.
     """
 
-    agent: AgentSettings
+    agent: InjectedAgentSettings
     namespace: Name = "kube-system"
     cluster_domain: Name = "cluster.local"
     secrets: Name = "autoscaling-certificates"
@@ -105,7 +105,7 @@ class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     lease: LeaseSettings = LeaseSettings()
 
     def template(self) -> AgentTemplate:
-        """What agents have in common."""
+        """Settings that all agents share."""
         agent = self.agent
         return AgentTemplate(
             agent.image,
@@ -120,7 +120,7 @@ class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         )
 
     def terms(self) -> LeaseTerms:
-        """The Lease's. Raises ``SettingsError`` where a holder would lose it between two renewals.
+        """The Lease's. Raises ``SettingsError`` if a holder would lose it between two renewals.
 
         Every write is onto the version that was read, and what is created has one name.
         """
@@ -130,10 +130,12 @@ class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         name = ObjectName(self.namespace, lease.name)
         return LeaseTerms(name, Seconds(float(lease.duration_seconds)), Seconds(lease.renew_seconds), is_fenced=True)
 
-    def wanted(self) -> list[Wanted]:
+    def wanted(self) -> list[WantedCertificate]:
         """Every certificate that there may be; those whose Secret exists are made."""
-        servers = [Wanted(self.secret(name), self._server(name, services)) for name, services in SERVERS.items()]
-        return [*servers, Wanted(self.secret(KUBE_SCHEDULER), Purpose(f"autoscaling-{KUBE_SCHEDULER}"))]
+        servers = [
+            WantedCertificate(self.secret(name), self._server(name, services)) for name, services in SERVERS.items()
+        ]
+        return [*servers, WantedCertificate(self.secret(KUBE_SCHEDULER), Purpose(f"autoscaling-{KUBE_SCHEDULER}"))]
 
     def all_secrets(self) -> list[str]:
         """Every Secret that may name an authority."""

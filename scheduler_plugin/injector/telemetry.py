@@ -55,14 +55,14 @@ class InjectorTelemetry:
         self._renewals.labels(outcome).inc()
 
     def turned(self, trouble: str) -> None:
-        """All certificates were looked at; ``trouble`` says what went wrong, and is told once."""
+        """All certificates were looked at; ``trouble`` says what went wrong, and is logged once."""
         self._turns.labels("failed" if trouble else "done").inc()
         if trouble and trouble != self._trouble:
             LOG.warning("certificates could not be looked after, trying again", extra={"reason": trouble})
         self._trouble = trouble
 
     def cannot_inject(self, problem: str) -> None:
-        """Why no pod gets an agent, told once; empty where they do."""
+        """Log once why no pod gets an agent; empty if they do."""
         if problem and problem != self._problem:
             LOG.error("no agents are injected", extra={"reason": problem})
         self._problem = problem
@@ -73,7 +73,7 @@ class InjectorTelemetry:
         LOG.info("holds the Lease" if leads else "does not hold the Lease")
 
     def is_ready(self, ready: bool) -> None:
-        """Whether pods can get an agent now."""
+        """Record if pods can get an agent now."""
         self._ready.set(int(ready))
 
     def settings_accepted(self, generation: int) -> None:

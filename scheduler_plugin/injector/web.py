@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from scheduler_plugin.injector.admission.injector import Injector
 from scheduler_plugin.injector.admission.reviews import MalformedReviewError
-from scheduler_plugin.injector.app import Program
+from scheduler_plugin.injector.app import InjectorProgram
 from scheduler_plugin.web.bodies import BodyError
 from scheduler_plugin.web.http.hot_paths import HotPath, HotPaths, HotRequest, HotResponse
 from scheduler_plugin.web.models import Problem
@@ -23,7 +23,7 @@ LONGEST_REVIEW: Final = 8 * 1024 * 1024
 
 
 def webhook_app(injector: Injector) -> HotPaths:
-    """What the API server talks to: 200 with the answer, 400 or 413 where it is no question that can be read."""
+    """Webhook for the API server: 200 with the answer, 400 or 413 if the review cannot be decoded."""
 
     async def mutate(request: HotRequest) -> HotResponse:
         try:
@@ -45,7 +45,7 @@ async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
     await PlainTextResponse(f"POST {MUTATE}\n", 404)(scope, receive, send)
 
 
-def injector_app(program: Program) -> FastAPI:
+def injector_app(program: InjectorProgram) -> FastAPI:
     """Probes and metrics; nothing here changes anything."""
     description = "Puts the agent into the pods of VMs, and keeps certificates."
     return probes_app("autoscale-injector", description, program.standing, program.telemetry.page)

@@ -2,14 +2,14 @@
 
 from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.accounts.pressure import Pressure
-from scheduler_plugin.ledger.explain import Explanation, Journey
+from scheduler_plugin.ledger.explain import ClaimExplanation, Journey
 from scheduler_plugin.ledger.facts import (
-    Level,
     MigrationFacts,
     MigrationPhase,
     NodeFacts,
     NodePolicy,
     PodFacts,
+    ResourcePolicy,
     RunnerRequests,
     VmFacts,
 )
@@ -18,12 +18,12 @@ from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Creation, Migration, Move, MoveCause
 from scheduler_plugin.ledger.outcomes import (
     CreateMigration,
-    Decision,
     Effect,
     LedgerError,
     MoveReservation,
     NotReadyError,
     OtherAgentError,
+    PermitDecision,
     PersistPermit,
     ReadMigration,
     ReadPod,
@@ -35,16 +35,14 @@ from scheduler_plugin.ledger.outcomes import (
 )
 
 __all__ = [
+    "ClaimExplanation",
     "ClaimState",
     "CreateMigration",
     "Creation",
-    "Decision",
     "Effect",
-    "Explanation",
     "Journey",
     "Ledger",
     "LedgerError",
-    "Level",
     "Migration",
     "MigrationFacts",
     "MigrationPhase",
@@ -55,6 +53,7 @@ __all__ = [
     "NodePolicy",
     "NotReadyError",
     "OtherAgentError",
+    "PermitDecision",
     "PersistPermit",
     "PodFacts",
     "Pressure",
@@ -63,6 +62,7 @@ __all__ = [
     "RequestsSeen",
     "Reservation",
     "ResizePod",
+    "ResourcePolicy",
     "RoomFreed",
     "RunnerRequests",
     "UnknownPodError",

@@ -35,7 +35,7 @@ class AssumedPods:
         self._pods.pop(uid, None)
 
     def taken(self, beside: str) -> dict[str, Resources]:
-        """What all of them but the pod ``beside`` will claim, by node."""
+        """Claims of all of them but the pod ``beside``, by node."""
         found: dict[str, Resources] = {}
         for uid, (node, claim) in self._pods.items():
             if uid != beside:

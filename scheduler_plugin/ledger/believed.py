@@ -7,7 +7,7 @@ Whoever may edit a VM writes what it asks for: ``use``, its maximum, annotations
   resizes pods. Beyond that counts what was reserved for the VM before; the VM is granted nothing more of that
   resource, and misses nothing that others would have to make room for.
 - A permit on the object counts up to what the VM's machine can take: its bounds may have been lowered since it was
-  granted. A scheduler before this one may have answered it, so it counts even where there is no room; but no more than
+  granted. A scheduler before this one may have answered it, so it counts even if there is no room; but no more than
   its node's capacity, unless that much was reserved before.
   What is allocatable may have shrunk since the permit was granted: by the settings, or by the kubelet's.
 - If it is not known what a running guest has, it may have what its object asks for, up to what its node has.
@@ -32,7 +32,7 @@ from msgspec.structs import replace
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
-from scheduler_plugin.ledger.accounts.refused_resizes import Parts
+from scheduler_plugin.ledger.accounts.refused_resizes import RefusedParts
 from scheduler_plugin.ledger.facts import WITHOUT_GUEST, NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.state import LedgerState
 
@@ -67,7 +67,7 @@ def judge_again(state: LedgerState, account: VmAccount) -> None:
 
 
 def _reach(state: LedgerState, claim: Claim, pods: int) -> Resources:
-    """How far the guest could grow by the node of this claim, shared with the VM's other ``pods`` there."""
+    """Greatest size of the guest by the node of this claim, shared with the VM's other ``pods`` there."""
     node = state.nodes[claim.node]
     free = node.room.free
     if pods > 1:
@@ -159,7 +159,7 @@ def _restarting(facts: VmFacts, reach: Resources, base: Resources) -> VmFacts:
     """``facts`` with what a new machine may have: as much of it as there is room for, whole or not at all."""
     if facts.after_restart is None or facts.after_restart.within(reach.at_least(base)):
         return facts
-    beyond = Parts.of_rise(reach.at_least(base), facts.after_restart)
+    beyond = RefusedParts.of_rise(reach.at_least(base), facts.after_restart)
     return replace(facts, after_restart=beyond.of(base.at_most(facts.after_restart), facts.after_restart))
 
 
@@ -169,9 +169,9 @@ def _bounded(facts: VmFacts, had: Resources, reach: Resources, permitted: Resour
     facts = _restarting(_within_maximum(facts, base), reach, base)
     permit = facts.permit and facts.permit.at_most(permitted.at_least(base))
     reach = reach.at_least(base)
-    beyond = Parts.of_rise(reach, facts.use)
+    beyond = RefusedParts.of_rise(reach, facts.use)
     use = beyond.of(base.at_most(facts.use), facts.use)
-    granted = Parts.of_rise(reach, facts.granted).of(base.at_most(facts.granted), facts.granted)
+    granted = RefusedParts.of_rise(reach, facts.granted).of(base.at_most(facts.granted), facts.granted)
     most = beyond.of(use, facts.most)
     if (permit, use, granted, most) == (facts.permit, facts.use, facts.granted, facts.most):
         return facts

@@ -35,7 +35,7 @@ UNSETTLED = (ClaimState.TENTATIVE, ClaimState.UNKNOWN)
 
 
 def claim_of(state: LedgerState, pod: PodFacts) -> Resources:
-    """What the pod would reserve on a node. Raises ``NotReadyError`` while its VM is not known."""
+    """The claim of the pod on a node. Raises ``NotReadyError`` while its VM is unknown."""
     if not state.accounts.is_run_by(pod):
         return pod.requests
     account = state.accounts.of(pod)
@@ -50,7 +50,7 @@ def claim_of(state: LedgerState, pod: PodFacts) -> Resources:
 
 
 def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
-    """Where the pod fits. A pod that holds a reservation fits its node only, as bind would say."""
+    """The nodes that fit the pod. One with a reservation fits its node only, as bind would say."""
     held = state.claims.get(pod.uid)
     if held is None:
         needed = claim_of(state, pod)
@@ -163,7 +163,7 @@ def _attempt_over(state: LedgerState, uid: str, node: str) -> Claim | None:
 
 
 def pod_read(state: LedgerState, uid: str, found: PodFacts | None) -> bool:
-    """A fresh read answered ``ReadPod``. True where it settles the matter: the pod is not bound, or is gone."""
+    """A fresh read answered ``ReadPod``. True if it settles the matter: the pod is not bound, or is gone."""
     if found is None:
         state.pod_gone(uid)
         return True

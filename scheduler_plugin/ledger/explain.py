@@ -37,13 +37,13 @@ class Journey:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class ClaimExplanation:
     """One pod. ``floors`` are the amounts of which ``reserved`` is the largest, by what each comes from.
 
     ``denied`` is what was asked for and not granted, ``denied_for`` since when, ``denied_by`` what stood in the way.
     ``is_migrating`` is whether a migration takes the VM away, ``holds_still`` whether its agent is told so;
     ``journeys`` are the VM's active migrations. ``requests`` are those of the guest's container, ``requests_secured``
-    what of them the kubelet has set aside; None where they do not follow the VM. ``requests_problem`` is what stands
+    what of them the kubelet has set aside; None if they do not follow the VM. ``requests_problem`` is what stands
     between them and the reservation, ``permit_problem`` why the last permit could not be stored; empty if nothing is.
     """
 
@@ -73,10 +73,10 @@ class Explanation:
 
 def explain(
     claim: Claim, node: NodeAccount, migrations: Sequence[Migration], now: Instant, *, follows_requests: bool = False
-) -> Explanation:
-    """What is known of ``claim`` on the node of ``book``, and of its VM's ``migrations``."""
+) -> ClaimExplanation:
+    """Explain ``claim`` on the node of ``book``, with its VM's ``migrations``."""
     account, runner = claim.vm, claim.pod.runner if follows_requests else None
-    return Explanation(
+    return ClaimExplanation(
         pod=claim.pod.name,
         vm=claim.pod.vm,
         node=claim.node,
@@ -123,7 +123,7 @@ def _requests_problem(claim: Claim, account: VmAccount, node: NodeAccount, now: 
 
 
 def _not_done(runner: RunnerRequests, resizes: PodRequests, account: VmAccount) -> str:
-    """What of the pod's requests has been asked for, and is not known to be so."""
+    """The pod's requests that were asked for and are not known to be in effect."""
     if resizes.no_answer:
         return f"it is not known whether the pod's requests were changed: {resizes.no_answer}"
     if not runner.asked.within(resizes.least(runner)):

@@ -31,8 +31,8 @@ WITHOUT_GUEST: Final = frozenset({"Pending", "Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True)
-class Level(Generic[A]):
-    """How one resource of a node is kept: for the system, and below which level (S4.8).
+class ResourcePolicy(Generic[A]):
+    """Reserve for the system, and watermark, of one resource of a node (S4.8).
 
     ``watermark`` is a fraction in (0, 1] of what pods may reserve; build it from text or ``Fraction``, since 0.7 as a
     float lies below seven tenths. Raises ``QuantityError`` outside that range.
@@ -46,7 +46,7 @@ class Level(Generic[A]):
             raise QuantityError(f"a watermark is above 0 and at most 1, got {self.watermark}")
 
     def reservable(self, allocatable: A) -> A:
-        """What of ``allocatable`` pods may reserve; nothing where the system needs more than there is."""
+        """Part of ``allocatable`` that pods may reserve; zero if the system needs more than there is."""
         return allocatable.minus_or_zero(self.system)
 
     def watermark_of(self, allocatable: A) -> A:
@@ -56,14 +56,14 @@ class Level(Generic[A]):
 
 @dataclass(frozen=True, slots=True)
 class NodePolicy:
-    """What the ConfigMap says of one node; may be replaced at any time (S4.6, S4.8)."""
+    """Policy of one node from the ConfigMap; may be replaced at any time (S4.6, S4.8)."""
 
     compute_unit: ComputeUnit
-    cpu: Level[MilliCpu]
-    mem: Level[Bytes]
+    cpu: ResourcePolicy[MilliCpu]
+    mem: ResourcePolicy[Bytes]
 
     def reservable(self, allocatable: Resources) -> Resources:
-        """What pods may reserve on a node with ``allocatable``."""
+        """Part of ``allocatable`` that pods of a node may reserve."""
         return Resources(self.cpu.reservable(allocatable.cpu), self.mem.reservable(allocatable.mem))
 
     def watermark_of(self, allocatable: Resources) -> Resources:
@@ -90,7 +90,7 @@ class NodeFacts:
 
     @property
     def reservable(self) -> Resources:
-        """What pods may reserve now."""
+        """Amount that pods may reserve now."""
         return self.policy.reservable(self.allocatable)
 
     @property
@@ -101,7 +101,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunnerRequests:
-    """What the guest's container requests, in a pod whose requests may be changed in place (B.10).
+    """Requests of the guest's container, in a pod whose requests may be changed in place (B.10).
 
     ``asked`` is what its spec says, ``allocated`` what the kubelet has set aside for it (None while it says nothing).
     ``problem`` is what the kubelet says against what is asked, beginning with ``Deferred`` or ``Infeasible``; empty
@@ -119,22 +119,22 @@ class RunnerRequests:
     cpu_limit: MilliCpu | None = None
 
     def given_back(self, first: Resources) -> Resources:
-        """What is asked without what was raised by us: that goes down to what the pod was made with."""
+        """Requests without what we raised: down to those the pod was created with."""
         return self.asked.minus_or_zero(self.by_us).at_least(first.at_most(self.asked))
 
     @property
     def verdict(self) -> str:
-        """What the kubelet calls the problem: ``Deferred`` or ``Infeasible``; empty where there is none."""
+        """The kubelet's word for the problem: ``Deferred`` or ``Infeasible``; empty if there is none."""
         return self.problem.partition(":")[0]
 
     @property
     def held(self) -> Resources:
-        """What the kubelet has set aside; what is asked for where it says nothing."""
+        """Resources that the kubelet has allocated; the requests if it does not say."""
         return self.asked if self.allocated is None else self.allocated
 
     @property
     def secured(self) -> Resources:
-        """What the pod holds on its node, whatever other schedulers and the kubelet do."""
+        """Resources that the pod holds on its node, whatever other schedulers and the kubelet do."""
         return self.asked if self.allocated is None else self.asked.at_most(self.allocated)
 
 
@@ -146,9 +146,9 @@ class PodFacts:
     lies around the container of the guest: sidecars, further containers, overhead. ``node`` is ``spec.nodeName``;
     ``finished`` is true once the phase is Succeeded or Failed. ``migration`` is the VirtualMachineMigration that
     controls the pod, and ``migration_uid`` its UID: the pod is its target (after its success the VM owns it).
-    ``scheduler`` is ``spec.schedulerName``. ``unreadable`` is why the pod's needs are not known; empty where they are.
+    ``scheduler`` is ``spec.schedulerName``. ``unreadable`` is why the pod's needs are not known; empty if they are.
     ``traits`` are what other pods' constraints see of it, ``unschedulable`` is why kube-scheduler finds no node for it.
-    ``has_runner``: it has a container that may run a guest. ``runner`` is what that requests, None where it cannot be
+    ``has_runner``: it has a container that may run a guest. ``runner`` is what that requests, None if it cannot be
     changed in place, or must not be. ``addresses`` are its own IP addresses, none for pods on
     their node's network and for those that have ended. ``deferred`` is the part of the requests of a pod
     without a VM that its kubelet has put off until there is room; ``asks_room``: VMs may be moved for it (B.14).
@@ -189,15 +189,15 @@ class VmFacts(msgspec.Struct, frozen=True):
     for if that differs. ``actual`` is what the guest has (None while
     no guest runs), ``permit`` the persisted annotation. ``pod`` is ``status.podName`` as a full name. ``version``
     is the resourceVersion as a number. ``stays_because`` says why the scheduler must not move it by itself, None where
-    it may; ``auto_migration`` is what the VM says about that, None where it says nothing. ``phase`` is
+    it may; ``auto_migration`` is what the VM says about that, None if it says nothing. ``phase`` is
     ``status.phase``, ``constraints`` are what it demands of its node.
-    ``is_permit_known``: it can be read; otherwise ``permit`` is the most that it may be. ``holders`` are UIDs: of the
+    ``is_permit_known``: it can be read; otherwise ``permit`` is its maximum. ``holders`` are UIDs: of the
     VM's pod, and of the pods whose agents may hold the permit there, the one that was answered last first; empty if
     they are not known.
     ``said`` is what the object says if that counts only in part (``believed``).
     ``has_agent``: autoscaling is enabled, so an agent may hold permits; ``granted`` is what the original's scheduler
-    says that it granted the agent. ``unreadable`` is why the object cannot be read (empty where it can); then ``use``
-    is the most that it may be, as far as that ``is_bounded``. ``is_booting``: its controller says so; ``actual`` may
+    says that it granted the agent. ``unreadable`` is why the object cannot be read (empty if it can); then ``use``
+    is its maximum, as far as that ``is_bounded``. ``is_booting``: its controller says so; ``actual`` may
     be less than what the guest boots with.
     """
 
@@ -231,7 +231,7 @@ class VmFacts(msgspec.Struct, frozen=True):
         return structs.replace(self, version=version, permit=permit, said=said)
 
     def runs_in(self, pod: ObjectName) -> bool:
-        """Whether the guest has booted in that pod, so that ``actual`` is what it has there."""
+        """Return True if the guest has booted in that pod, so that ``actual`` is what it has there."""
         return self.pod == pod and self.actual is not None and not self.is_booting
 
 
@@ -245,7 +245,7 @@ class MigrationPhase(Enum):
 
     @property
     def is_over(self) -> bool:
-        """Whether the migration has ended, for good."""
+        """True if the migration has ended, for good."""
         return self in (MigrationPhase.SUCCEEDED, MigrationPhase.FAILED)
 
 
@@ -253,11 +253,11 @@ class MigrationPhase(Enum):
 class MigrationFacts:
     """A VirtualMachineMigration.
 
-    ``target`` is the node that its annotation names, None where a person left the choice to placement. ``source_pod``
+    ``target`` is the node that its annotation names, None if a person left the choice to placement. ``source_pod``
     and ``target_pod`` are full names from its status. ``is_leaving``: it has a deletion timestamp (it is being
     cancelled). ``is_ours``: a scheduler of ours made it. ``created_at`` and ``ended_at`` are seconds since 1970 on the
     API's clock; ``ended_at`` is None while it runs. ``dirty_rate`` is how much memory the guest changed in a second,
-    None where it does not say.
+    None if it does not say.
     """
 
     name: ObjectName

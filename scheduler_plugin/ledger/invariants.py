@@ -26,7 +26,7 @@ from scheduler_plugin.ledger.moves import Migration, carried_out
 
 @dataclass(frozen=True, slots=True)
 class VmTruth:
-    """What is really so of one VM's pod: what the guest has, and the permit that its agent believes to hold."""
+    """Ground truth of one VM's pod: the guest's size, and the permit that its agent believes to hold."""
 
     guest: Resources
     permit: Resources
@@ -45,7 +45,7 @@ def violations(ledger: Ledger, world: World | None = None) -> list[str]:
 
 
 def violations_on(ledger: Ledger, nodes: Iterable[str], world: World) -> list[str]:
-    """What is broken on these known nodes, and of the pods in ``world``: all that a small step can break.
+    """Violations on these known nodes, and of the pods in ``world``: all that a small step can break.
 
     For fleets so large that ``violations`` after every step takes too long.
     """
@@ -139,7 +139,7 @@ def _stranger(uid: str, pod: PodFacts, vm: ObjectName, ledger: Ledger) -> list[s
 
 
 def _order(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
-    """What migrations mean for a claim: the source is told to leave, room is reserved once, only while needed."""
+    """Check migrations against claims: the source is to leave, room is reserved once, only while needed."""
     broken = []
     migrations = () if claim.pod.vm is None else ledger.migrations_of(claim.pod.vm)
     if claim.is_migrating is not any(leaves(migration, claim) for migration in migrations):

@@ -21,4 +21,4 @@ from scheduler_plugin.ledger.parts.views import LedgerViews
 
 
 class Ledger(ClusterFacts, MigrationOrders, Scheduling, AgentPermits, RequestOrders, LedgerViews):
-    """Who has reserved what on which node, and what every VM may use."""
+    """The ledger: reservations on every node, and every VM's permit."""

@@ -31,7 +31,7 @@ from scheduler_plugin.ledger.state import LedgerState
 from scheduler_plugin.placement import FITS, Fits, NeverFits, Refused, Room, Verdict, shortage, verdict
 
 OVER: Final = Refused("the migration has ended or is being cancelled")
-OTHER_VM: Final = NeverFits("the migration that owns the pod is of another VM")
+OTHER_VM: Final = NeverFits("pod's migration belongs to a different VM")
 STAYS_AWAY: Final = NeverFits("the VM is to leave this node")
 TAKEN: Final = Refused("a migration of this name exists already")
 ON_THE_WAY: Final = Refused("the VM is migrating already")
@@ -177,21 +177,23 @@ def _trace(migration: Migration, account: VmAccount | None) -> None:
 
 
 def has_place(migration: Migration, account: VmAccount | None) -> bool:
-    """Whether the target pod has a node, so that the VM holds still from now on; before that it may never get one."""
+    """Return True if the target pod has a node, so that the VM holds still from now on; before that it may never get
+    one.
+    """
     if migration.phase is not MigrationPhase.PENDING:
         return True
     return any(is_target(migration, claim) for claim in ([] if account is None else account.claims))
 
 
 def is_target(migration: Migration, claim: Claim) -> bool:
-    """Whether the claim is of the pod that the migration takes the VM to."""
+    """Return True if the claim is of the pod that the migration takes the VM to."""
     return claim.pod.migration == migration.name or (
         claim.pod.name == migration.target_pod and claim.state is not ClaimState.INCOMING
     )
 
 
 def leaves(migration: Migration, claim: Claim) -> bool:
-    """Whether the claim is of the pod that the migration takes the VM away from."""
+    """Return True if the claim is of the pod that the migration takes the VM away from."""
     if claim.state is ClaimState.INCOMING or claim.pod.migration is not None or is_target(migration, claim):
         return False
     if migration.is_stalled or (claim.vm is not None and claim.vm.is_replaced):
@@ -263,7 +265,7 @@ def _incoming(migration: Migration, account: VmAccount, node: str) -> PodFacts:
 
 
 def judge_target(state: LedgerState, pod: PodFacts, migration: ObjectName, node: str) -> Verdict:
-    """Whether a pod that ``migration`` owns may be placed on ``node``. Raises ``NotReadyError``.
+    """Check that a pod owned by ``migration`` may be placed on ``node``. Raises ``NotReadyError``.
 
     Reserved room is open to it alone, so there it always fits; without a reservation it is placed like any pod, except
     on the node that its VM is to leave, and nowhere but on the node that the migration names.

@@ -26,7 +26,7 @@ REMEMBERED_GONE: Final = 2_000
 
 
 class MoveCause(Enum):
-    """What a VM is moved for."""
+    """Cause of a move."""
 
     WATERMARK = "watermark"
     DENIED_VM = "denied_vm"
@@ -55,7 +55,7 @@ def reservation_uid(migration: ObjectName | None) -> str:
 
 
 class Creation(Enum):
-    """How sure it is that the object exists while it has not been seen."""
+    """Certainty that the object exists while it has not been seen."""
 
     ORDERED = "ordered"  # its creation has not been answered, or not been tried
     UNSURE = "unsure"  # the outcome of its creation is unknown
@@ -105,32 +105,32 @@ class Migration:
 
     @property
     def phase(self) -> MigrationPhase:
-        """How far it is; one that has not been seen is PENDING."""
+        """Phase of the move; one that has not been seen is PENDING."""
         return MigrationPhase.PENDING if self.facts is None else self.facts.phase
 
     @property
     def is_active(self) -> bool:
-        """Whether the VM is on its way, or about to be."""
+        """True if the VM is on its way, or about to be."""
         return not self.phase.is_over
 
     @property
     def arrives_unseen(self) -> bool:
-        """Whether the VM has moved, and its target pod has not been seen on a node yet."""
+        """True if the VM has moved, and its target pod has not been seen on a node yet."""
         return self.phase is MigrationPhase.SUCCEEDED and self.placed_on is None
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it is being cancelled."""
+        """True if it is being cancelled."""
         return self.facts is not None and self.facts.is_leaving
 
     @property
     def is_ours(self) -> bool:
-        """Whether a scheduler of ours made it."""
+        """True if a scheduler of ours made it."""
         return self.facts is None or self.facts.is_ours
 
     @property
     def has_begun(self) -> bool:
-        """Whether its controller is at work on it."""
+        """True if its controller is at work on it."""
         return self.phase is not MigrationPhase.PENDING or self.target_pod is not None or self.placed_on is not None
 
     @property
@@ -185,7 +185,7 @@ class Migrations:
                 migration.facts = replace(migration.facts, version=0)
 
     def is_gone(self, uid: str) -> bool:
-        """Whether the migration was deleted."""
+        """Return True if the migration was deleted."""
         return uid in self._gone
 
     def add(self, migration: Migration) -> None:
@@ -231,7 +231,7 @@ class Migrations:
             known.waiting_target = waiting
 
     def has_moved_from(self, pod: PodFacts, runs_elsewhere: bool) -> bool:
-        """Whether the pod, which its VM's status does not name, is one that the VM was in, and not one to come.
+        """Return True if the pod, which its VM's status does not name, is one that the VM was in, and not one to come.
 
         A pod that is being deleted may be the VM's only one, unless the VM ``runs_elsewhere``.
         """
@@ -259,7 +259,7 @@ class Migrations:
                 self._disturbed[migration.vm] = None
 
     def next_disturbed(self) -> ObjectName | None:
-        """Takes one VM to look at; None where there is none."""
+        """Takes one VM to look at; None if there is none."""
         if not self._disturbed:
             return None
         vm = next(iter(self._disturbed))

@@ -4,7 +4,7 @@ The service reports each effect's outcome back: ``PersistPermit`` by ``permit_st
 ``permit_unsure``, a reservation's bind by ``bind_done``, ``bind_refused`` or ``bind_unknown``, ``ReadPod`` by
 ``pod_read``,
 ``CreateMigration`` by ``migration_created``, ``migration_refused`` or ``migration_unsure``, ``ReadMigration`` by
-``see_migration`` where it was found, and by ``migration_refused`` where there is none and none can come any more.
+``see_migration`` where it was found, and by ``migration_refused`` if there is none and none can come any more.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class ReadMigration:
 Effect = RoomFreed | ReadPod | PersistPermit | RequestsSeen | CreateMigration | ReadMigration
 
 
-class Decision(msgspec.Struct, frozen=True, gc=False):
-    """The answer to one agent's request. ``persist`` is None where the API is known to hold the permit already."""
+class PermitDecision(msgspec.Struct, frozen=True, gc=False):
+    """The answer to one agent's request. ``persist`` is None if the API is known to hold the permit already."""
 
     permit: Resources
     compute_unit: ComputeUnit
@@ -128,7 +128,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 class Reservation:
     """The answer to a bind. ``verdict`` is ``Fits`` once the room is reserved; ``detail`` says the numbers otherwise.
 
-    ``needs_bind`` is False where the pod is known to be bound there already: answer success without a call.
+    ``needs_bind`` is False if the pod is known to be bound there already: answer success without a call.
     """
 
     verdict: Verdict

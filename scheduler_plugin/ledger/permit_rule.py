@@ -28,11 +28,17 @@ from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.agent_messages import Message
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
-from scheduler_plugin.ledger.outcomes import Decision, NotReadyError, OtherAgentError, PersistPermit, UnknownPodError
+from scheduler_plugin.ledger.outcomes import (
+    NotReadyError,
+    OtherAgentError,
+    PermitDecision,
+    PersistPermit,
+    UnknownPodError,
+)
 from scheduler_plugin.ledger.state import LedgerState
 
 
-def decide(state: LedgerState, claim: Claim, request: AgentRequest, agent: str, now: Instant) -> Decision:
+def decide(state: LedgerState, claim: Claim, request: AgentRequest, agent: str, now: Instant) -> PermitDecision:
     """Decides one request of the ``agent`` and records it.
 
     Raises ``UnknownPodError`` and ``NotReadyError``; then nothing changed. Raises ``OtherAgentError``.
@@ -50,7 +56,7 @@ def decide(state: LedgerState, claim: Claim, request: AgentRequest, agent: str, 
         claim.metrics = request.metrics
     if account.reserved != reserved:
         state.settle_vm(account)
-    return Decision(permit, policy.compute_unit, claim.holds_still, persist, state.finish(outside=outside))
+    return PermitDecision(permit, policy.compute_unit, claim.holds_still, persist, state.finish(outside=outside))
 
 
 def _decided(
@@ -103,7 +109,7 @@ def _by_room(state: LedgerState, claim: Claim, account: VmAccount, message: Mess
 
 
 def _is_over(state: LedgerState, account: VmAccount) -> bool:
-    """Whether a node of the VM's guest has more reserved than there is."""
+    """Return True if a node of the VM's guest has more reserved than there is."""
     for claim in account.claims:
         room = state.nodes[claim.node].room
         if claim.left is None and not room.reserved.within(room.total):
@@ -140,7 +146,7 @@ def bounded(account: VmAccount, wanted: Resources, holds: Resources | None = Non
 
 
 def ceiling(state: LedgerState, account: VmAccount, claim: Claim) -> Resources:
-    """What a VM with an agent may reach: its reservation, and what each node of its guest has free or too much."""
+    """Limit of a VM with an agent: its reservation, and what each node of its guest has free or too much."""
     hosts = account.hosts
     pods_on = Counter(each.node for each in hosts) if len(hosts) > 1 else {}
     found = _reach(state, claim, pods_on)
@@ -150,7 +156,7 @@ def ceiling(state: LedgerState, account: VmAccount, claim: Claim) -> Resources:
 
 
 def _reach(state: LedgerState, claim: Claim, pods_on: Mapping[str, int]) -> Resources:
-    """How far the guest of this claim could grow by its node alone, shared with the VM's other pods there."""
+    """Greatest size of the guest by this claim's node alone, shared with the VM's other pods there."""
     node, pods = state.nodes[claim.node], pods_on.get(claim.node, 1)
     free = node.room.free if pods == 1 else _share(node.room.free, pods)
     return (claim.reserved + free).minus_or_zero(claim.pod.around + node.over)

@@ -17,7 +17,7 @@ from scheduler_plugin.placement import FITS, Room, verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PreemptionCandidate:
     """A node, and the UIDs of the pods that would be evicted from it."""
 
     node: str
@@ -25,13 +25,13 @@ class Candidate:
 
 
 def helped(
-    rooms: Mapping[str, Room], claims: Mapping[str, Claim], needed: Resources, candidates: Iterable[Candidate]
+    rooms: Mapping[str, Room], claims: Mapping[str, Claim], needed: Resources, candidates: Iterable[PreemptionCandidate]
 ) -> list[str]:
     """The nodes on which ``needed`` fits once their victims are gone, in the given order."""
     return [one.node for one in candidates if verdict(_without(rooms.get(one.node), claims, one), needed) is FITS]
 
 
-def _without(room: Room | None, claims: Mapping[str, Claim], candidate: Candidate) -> Room | None:
+def _without(room: Room | None, claims: Mapping[str, Claim], candidate: PreemptionCandidate) -> Room | None:
     if room is None:
         return None
     leaving = Resources.sum(

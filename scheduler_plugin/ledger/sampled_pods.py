@@ -5,7 +5,7 @@ Rules that hold here:
 - It looks at all nodes unless it has found ``sample_size`` of them, and begins where it stopped: so a pod that is asked
   about again meets other nodes.
 - A pod is sent round so often that all nodes have had their turn twice, and then waits like any other. It is sent round
-  anew once room has become free for it. Any node may be one of those that kube-scheduler did not come to.
+  again once room has become free for it. Any node may be one of those that kube-scheduler did not come to.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 KEPT: Final = 1_000
-"""Pods; the oldest are forgotten, and are sent round anew where that was wrong."""
+"""Pods; the oldest are forgotten, and are sent round again where that was wrong."""
 
 PERCENT: Final = 20
 """What is set for kube-scheduler in our manifests."""
@@ -24,8 +24,8 @@ _TOLERANCE: Final = 0.9
 
 
 def sample_size(nodes: int, percent: int) -> int:
-    """How many suitable nodes kube-scheduler is content with: ``percent`` (1-100, its ``percentageOfNodesToScore``) of
-    them, or what it takes where none is set, whichever is less.
+    """The number of suitable nodes that kube-scheduler is content with: ``percent`` (1-100, its
+    ``percentageOfNodesToScore``) of them, or what it takes where none is set, whichever is less.
 
     >>> [sample_size(nodes, 20) for nodes in (80, 200, 2_000, 10_000)]
     [80, 100, 400, 500]
@@ -38,7 +38,7 @@ def sample_size(nodes: int, percent: int) -> int:
 
 
 class SampledPods:
-    """How often each pod, by UID, may yet be sent round.
+    """Retries left for each pod, by UID.
 
     ``percent`` is the ``percentageOfNodesToScore`` of kube-scheduler.
     """
@@ -48,11 +48,11 @@ class SampledPods:
         self._left: dict[str, int] = {}
 
     def is_sample(self, asked: int, nodes: int) -> bool:
-        """Whether there may be suitable nodes beside those that were asked about."""
+        """Return True if there may be suitable nodes beside those that were asked about."""
         return sample_size(nodes, self.percent) * _TOLERANCE <= asked < nodes
 
     def send_round(self, uid: str, asked: int, nodes: int) -> bool:
-        """The pod was refused on so many of all nodes, and others have room. Whether it is to be sent round."""
+        """The pod was refused on this many of all nodes, and others have room. Whether it is to be sent round."""
         left = self._left.pop(uid, 2 * -(-nodes // asked))
         self._left[uid] = max(-1, left - 1)
         if len(self._left) > KEPT:
@@ -60,7 +60,7 @@ class SampledPods:
         return left > 0
 
     def is_sent_round(self, uid: str) -> bool:
-        """Whether the pod will be asked about again, on other nodes."""
+        """Return True if the pod will be asked about again, on other nodes."""
         return self._left.get(uid, -1) >= 0
 
     def forget(self, uid: str) -> None:

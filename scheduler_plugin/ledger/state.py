@@ -30,7 +30,7 @@ from scheduler_plugin.placement import Room
 from scheduler_plugin.placement.node_index import NodeIndexes
 
 REMEMBERED_GONE: Final = 20_000
-"""How many UIDs of gone pods are kept; a late event older than so many deletions would count as news."""
+"""How many UIDs of gone pods are kept; a late event older than this many deletions would count as news."""
 
 
 class LedgerState:
@@ -57,12 +57,12 @@ class LedgerState:
         self._touched: dict[str, None] = {}
 
     def next_revision(self) -> int:
-        """A number above all given out before: outcomes of writes are told apart by it."""
+        """A number above all given out before: outcomes of writes are distinguished by it."""
         self._revision += 1
         return self._revision
 
     def is_gone(self, uid: str) -> bool:
-        """Whether the pod was deleted or has finished."""
+        """Return True if the pod was deleted or has finished."""
         return uid in self._gone
 
     def open_claim(self, pod: PodFacts, node: str, state: ClaimState) -> Claim:
@@ -79,7 +79,7 @@ class LedgerState:
         return claim
 
     def close_claim(self, uid: str) -> None:
-        """Releases everything that the pod holds; nothing where it holds nothing."""
+        """Releases everything that the pod holds; nothing if it holds nothing."""
         claim = self.claims.pop(uid, None)
         if claim is None:
             return
@@ -348,5 +348,5 @@ class LedgerState:
 
 
 def _is_predecessor(facts: VmFacts, known: VmFacts) -> bool:
-    """Whether ``facts`` are late news of a VM that had the name before the one that is known."""
+    """Return True if ``facts`` are late news of a VM that had the name before the one that is known."""
     return facts.uid not in ("", known.uid) and facts.version < known.version

@@ -45,7 +45,7 @@ class VmAccounts:
         return named if named is not None and not named.uid else self._by_uid.get(pod.vm_uid)
 
     def is_run_by(self, pod: PodFacts) -> bool:
-        """Whether the pod runs a VM, or may do so by all that is known."""
+        """Return True if the pod runs a VM, or may do so by all that is known."""
         if pod.vm is None:
             return False
         if pod.migration is not None:
@@ -60,7 +60,7 @@ class VmAccounts:
         return known.vm == pod.vm and (known.facts is None or pod.migration_uid in ("", known.facts.uid))
 
     def _is_named(self, pod: PodFacts, vm: ObjectName) -> bool:
-        """Whether the VM's status or a migration of it names the pod, or may come to."""
+        """Return True if the VM's status or a migration of it names the pod, or may come to."""
         account = self.of(pod)
         if account is None or account.facts is None or account.facts.pod in (None, pod.name):
             return True
@@ -97,7 +97,7 @@ class VmAccounts:
         return account
 
     def enter(self, claim: Claim) -> None:
-        """A claim was opened; whether its pod runs its VM may have to be judged anew."""
+        """A claim was opened; whether its pod runs its VM may have to be judged again."""
         pod = claim.pod
         if pod.vm is not None and (pod.migration is not None or not pod.has_runner):
             self._doubtful.setdefault(pod.vm, {})[pod.uid] = claim
@@ -124,6 +124,6 @@ class VmAccounts:
             del self.named[account.name]
 
     def _is_named_by_others(self, account: VmAccount) -> bool:
-        """Whether the VM owns a pod that does not run it: without the account nothing would tell."""
+        """Return True if the VM owns a pod that does not run it: without the account nothing would tell."""
         others = {} if account.name is None else self._doubtful.get(account.name, {})
         return any(each.vm is None and each.pod.vm_uid == account.uid for each in others.values())

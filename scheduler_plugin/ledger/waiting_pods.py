@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - A pod waits on the nodes that it was refused on. It is woken once, when one of them can take it; then it is asked
-  about again, and waits anew if it must. If it is not asked about, the call was lost: it is called again, for another
+  about again, and waits again if it must. If it is not asked about, the call was lost: it is called again, for another
   node if there is one, a few times; kube-scheduler may refuse it for reasons of its own.
 - A process that starts finds who waits by what kube-scheduler says on pods, and then they wait on all nodes.
 - A pod that is gone, bound or fits again waits no more. Pods that no watch has shown are few: the oldest are forgotten.
@@ -23,7 +23,7 @@ from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.placement import FITS, Room, verdict
 
 MOST_UNSEEN: Final = 1_000
-"""So many waiting pods are kept that no watch has shown."""
+"""This many waiting pods are kept that no watch has shown."""
 
 ASKED_WITHIN: Final = Seconds(30.0)
 """A pod that was woken is asked about within this time: kube-scheduler lets it wait 10 s at most."""

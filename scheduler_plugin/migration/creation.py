@@ -48,7 +48,7 @@ class MigrationCreator:
 
     @property
     def busy_with(self) -> str | None:
-        """Why no further migration should be ordered now; None where one may be."""
+        """The reason why no further migration should be ordered now; None if one may be."""
         if self._refusals.all_wait(self._context.clock.now()):
             return "the API has refused the last order; the log says why"
         doubted = [each for each in self._context.ledger.migrations.values() if each.creation is not Creation.DONE]

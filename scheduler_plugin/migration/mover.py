@@ -21,7 +21,7 @@ from scheduler_plugin.migration.creation import MigrationCreator
 from scheduler_plugin.migration.removal import MigrationRemover
 from scheduler_plugin.migration.reporter import MigrationReporter
 from scheduler_plugin.placement import Fits
-from scheduler_plugin.planner import Look, Now, Plan, Planner
+from scheduler_plugin.planner import Look, MovePlan, Now, Planner
 from scheduler_plugin.telemetry import LOG
 
 PLAN_INTERVAL: Final = Seconds(1.0)
@@ -77,13 +77,13 @@ class Mover:
         self._remover.want(cancels | dict.fromkeys(plan.forget, "it is over"))
 
     def _note_failure(self) -> None:
-        LOG.exception("what to move could not be decided, looking again later", extra={"wait": FAILED_WAIT})
+        LOG.exception("migration planning failed; retrying", extra={"wait": FAILED_WAIT})
         self._context.telemetry.migrations.failed_looks.inc()
         self._looks_from = Instant(self._context.clock.now() + FAILED_WAIT)
-        self._publish(Plan(), FAILED)
+        self._publish(MovePlan(), FAILED)
         self._remover.want({})
 
-    def _publish(self, plan: Plan, idle: str | None) -> None:
+    def _publish(self, plan: MovePlan, idle: str | None) -> None:
         status, metrics = self._context.migration_status, self._context.telemetry.migrations
         status.idle = idle
         status.stuck = {stuck.node: stuck.why for stuck in plan.stuck}
@@ -97,13 +97,13 @@ class Mover:
         active = [each for each in self._context.ledger.migrations.values() if each.is_active and each.is_ours]
         return {each.name: f"VM {each.vm} is gone" for each in active if each.vm not in self._context.feed.vms.facts}
 
-    async def _made(self, look: Look) -> Plan:
+    async def _made(self, look: Look) -> MovePlan:
         """The plan, without holding the event loop for longer than one step takes."""
         while True:
             try:
                 next(look)
             except StopIteration as done:
-                plan: Plan = done.value
+                plan: MovePlan = done.value
                 return plan
             await asyncio.sleep(0)
 
@@ -123,7 +123,7 @@ class Mover:
         return least + int(self._context.clock.jitter() * (most - least + 1))
 
     def _idle(self) -> str | None:
-        """Why no VM may be moved now; None where VMs may."""
+        """The reason why no VM may be moved now; None if VMs may."""
         feed = self._context.feed
         if not feed.settings.migration.enabled:
             return "migration.enabled is false in the settings"

@@ -24,13 +24,13 @@ from scheduler_plugin.ledger import MigrationPhase
 from scheduler_plugin.migration.waiting import WaitReporter
 from scheduler_plugin.planner import waiting_for_room
 from scheduler_plugin.telemetry import LOG
-from scheduler_plugin.workers.event_recorder import EventRecorder
+from scheduler_plugin.workers.event_recorder import SchedulerEvents
 
 RECENT: Final = Seconds(600.0)
 """What ended longer ago is no news for a scheduler that has just started."""
 
 MOST_TOLD: Final = 5
-"""So many of those that wait on a node hear of one move: events are for people."""
+"""This many of those that wait on a node hear of one move: events are for people."""
 
 ACTIVE: Final = (MigrationPhase.PENDING, MigrationPhase.RUNNING)
 
@@ -38,7 +38,7 @@ ACTIVE: Final = (MigrationPhase.PENDING, MigrationPhase.RUNNING)
 class MigrationReporter:
     """Compares what is there with what was there."""
 
-    def __init__(self, context: SchedulerContext, notices: EventRecorder) -> None:
+    def __init__(self, context: SchedulerContext, notices: SchedulerEvents) -> None:
         self._context = context
         self._notices = notices
         self._waits = WaitReporter(context, notices)
@@ -74,7 +74,7 @@ class MigrationReporter:
             gauge.set(phases.count(phase))
 
     def _name_stalled(self, there: Mapping[ObjectName, ClusterMigration]) -> None:
-        """What does not begin counts no more; its VM says so, and whoever made it can cancel it."""
+        """Report a migration that does not begin: it counts no more, and whoever made it can cancel it."""
         ledger = self._context.ledger.migrations
         stalled = {name for name, each in ledger.items() if each.is_stalled and name in there}
         for name in sorted(stalled - self._stalled):

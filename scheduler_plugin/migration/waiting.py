@@ -12,13 +12,13 @@ from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import ClaimState, Migration
 from scheduler_plugin.ledger.facts import MigrationFacts
 from scheduler_plugin.planner import no_room
-from scheduler_plugin.workers.event_recorder import EventRecorder
+from scheduler_plugin.workers.event_recorder import SchedulerEvents
 
 
 class WaitReporter:
     """Looks for target pods that kube-scheduler refuses."""
 
-    def __init__(self, context: SchedulerContext, notices: EventRecorder) -> None:
+    def __init__(self, context: SchedulerContext, notices: SchedulerEvents) -> None:
         self._context = context
         self._notices = notices
         self._told: set[str] = set()

@@ -48,7 +48,7 @@ class NodeIndex:
         self._present: list[Standing] = []
 
     def filter(self, names: Sequence[str]) -> Filtered:
-        """Which of ``names`` the pod fits, in their order."""
+        """The ``names`` that the pod fits, in their order."""
         self._look()
         if self._fitting.issuperset(names):
             return Filtered(list(names), {}, {})
@@ -60,7 +60,7 @@ class NodeIndex:
         return self._fitting
 
     def scores(self, names: Sequence[str]) -> list[int]:
-        """The extender's score (0..10) of each of ``names``: 0 where the pod does not fit, else at least 1."""
+        """The extender's score (0..10) of each of ``names``: 0 if the pod does not fit, else at least 1."""
         self._look()
         kinds = list(map(self._kinds.get, names))
         standings = {kind: self._standings[kind] for kind in set(kinds) if kind is not None}

@@ -14,12 +14,12 @@ from scheduler_plugin.placement.verdict import Room
 
 @lru_cache(maxsize=1024)  # nodes come in few sizes, and every change of one is scored for every size of pod
 def unfitness_of(total: MilliCpu, preferred: float) -> float:
-    """How far a node with ``total`` to reserve is from the preferred number of vCPUs (S2.3)."""
+    """Ratio of a node with ``total`` to reserve to the preferred number of vCPUs (S2.3)."""
     return unfitness(preferred, max(total.as_cores, 0.001))
 
 
 def standing_with(room: Room, claim: Resources, curve: ScoreCurve, preferred: float) -> Standing:
-    """How much the node is wanted for a pod that claims so much and fits there (S2.8b).
+    """Rank of the node for a pod that claims that much and fits there (S2.8b).
 
     ``preferred`` is the vCPUs of a node that suits the cluster.
     """
@@ -32,7 +32,9 @@ def standing_with(room: Room, claim: Resources, curve: ScoreCurve, preferred: fl
 
 
 def stays_below_watermark(room: Room, claim: Resources) -> bool:
-    """Whether the node is open and would be under no pressure with so much more; plain numbers, as in ``verdict``."""
+    """Return True if the node is open and would be under no pressure with so much more; plain numbers, as in
+    ``verdict``.
+    """
     used, mark = room.reserved, room.watermark
     fits = used.cpu.value + claim.cpu.value <= mark.cpu.value and used.mem.value + claim.mem.value <= mark.mem.value
     return fits and room.is_open and claim.within(room.free)
@@ -41,7 +43,7 @@ def stays_below_watermark(room: Room, claim: Resources) -> bool:
 def best_target(
     rooms: Mapping[str, Room], claim: Resources, ranking: RankingConfig, draw: Draw, *, nodes: int
 ) -> str | None:
-    """Where of ``rooms`` a VM that claims so much should move (S2.8b); None where it fits nowhere below a watermark.
+    """The best of ``rooms`` for a VM that claims that much (S2.8b); None if it fits nowhere below a watermark.
 
     A node that the VM would lift above its watermark is no target: it would only pass the pressure on. ``nodes`` is how
     many the whole cluster has.

@@ -5,7 +5,7 @@ Rules that hold here:
 - A pod fits when its claim is within what is free on a node, system reserve left out, for CPU and for memory.
 - ``Refused`` may change when others go (FailedNodes: preemption may help); ``NeverFits`` cannot
   (FailedAndUnresolvableNodes). A node that the ledger does not know yet is refused, not impossible.
-- Reasons are few fixed texts, because kube-scheduler counts equal ones ("3000 not enough free cpu"); ``shortage``
+- Reasons are few fixed texts, because kube-scheduler counts equal ones ("3000 Insufficient cpu"); ``shortage``
   gives the numbers of one node.
 """
 
@@ -21,7 +21,7 @@ from protocol.units import Resources
 
 
 class Room(msgspec.Struct, frozen=True, gc=False):
-    """What placement may know of one node.
+    """Facts of one node for placement.
 
     ``total`` is what pods may reserve there at most, ``free`` what of it is left, ``watermark`` the level above which
     the node is under pressure. A node that is not ``is_open`` is cordoned: it takes no new pod. ``price`` is per hour.
@@ -59,15 +59,15 @@ Verdict = Fits | Refused | NeverFits
 
 FITS: Final = Fits()
 UNKNOWN_NODE: Final = Refused("the scheduler does not know the node yet")
-CORDONED: Final = NeverFits("the node takes no new pods")
-NO_FREE_CPU: Final = Refused("not enough free cpu")
-NO_FREE_MEM: Final = Refused("not enough free memory")
-CPU_TOO_SMALL: Final = NeverFits("the node has less cpu than the pod needs")
-MEM_TOO_SMALL: Final = NeverFits("the node has less memory than the pod needs")
+CORDONED: Final = NeverFits("node is unschedulable")
+NO_FREE_CPU: Final = Refused("Insufficient cpu")
+NO_FREE_MEM: Final = Refused("Insufficient memory")
+CPU_TOO_SMALL: Final = NeverFits("Insufficient cpu: more than the node has")
+MEM_TOO_SMALL: Final = NeverFits("Insufficient memory: more than the node has")
 
 
 def verdict(room: Room | None, claim: Resources) -> Verdict:
-    """Whether a new claim fits into ``room``; None is a node that is not known."""
+    """Verdict on a new claim in ``room``; None is an unknown node."""
     if room is None:
         return UNKNOWN_NODE
     if not room.is_open:
@@ -89,7 +89,7 @@ def shortage(room: Room, claim: Resources) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """Which of the asked nodes a pod fits, and why not the others."""
+    """The asked nodes that a pod fits, and the reasons against the others."""
 
     fits: list[str]
     refused: dict[str, str]

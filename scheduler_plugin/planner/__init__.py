@@ -4,10 +4,10 @@ from scheduler_plugin.ledger import Move
 from scheduler_plugin.planner.beneficiaries import room_being_made, waiting_for_room
 from scheduler_plugin.planner.cost import Freedom, HasPlace, Selection, cost_of, in_order, least_cost
 from scheduler_plugin.planner.nearest import no_room
-from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, Plan, Stuck
+from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, MovePlan, Stuck
 from scheduler_plugin.planner.planner import Look, Planner, completed
 from scheduler_plugin.planner.refused_orders import RefusedOrders
-from scheduler_plugin.planner.refused_targets import Refusal, RefusedTargets
+from scheduler_plugin.planner.refused_targets import RefusedTargets, TargetRefusal
 from scheduler_plugin.planner.victims import Now, Rest, Victim, stays_because
 
 __all__ = [
@@ -17,15 +17,15 @@ __all__ = [
     "Look",
     "MigrationPolicy",
     "Move",
+    "MovePlan",
     "Now",
-    "Plan",
     "Planner",
-    "Refusal",
     "RefusedOrders",
     "RefusedTargets",
     "Rest",
     "Selection",
     "Stuck",
+    "TargetRefusal",
     "Victim",
     "completed",
     "cost_of",

@@ -19,7 +19,7 @@ def waiting_for_room(ledger: Ledger, node: str) -> list[Claim]:
 
 
 def room_being_made(ledger: Ledger, claim: Claim) -> Iterator[str]:
-    """Who moves away from the node of a claim that waits for room, as sentences; none where nothing is under way."""
+    """VMs that leave the node of a waiting claim, as sentences; none if no move is under way."""
     if claim in waiting_for_room(ledger, claim.node):
         for each in ledger.migrations.values():
             if each.is_active and each.source == claim.node:
@@ -27,6 +27,6 @@ def room_being_made(ledger: Ledger, claim: Claim) -> Iterator[str]:
 
 
 def sentence(migration: Migration) -> str:
-    """Who moves where, and why."""
+    """Sentence on who moves where, and why."""
     why = f": {migration.reason}" if migration.reason else ""
     return f"VM {migration.vm} moves from {migration.source} to {migration.goal or 'a node still to be chosen'}{why}"

@@ -47,7 +47,7 @@ HasPlace = Callable[[Victim], bool]
 
 @dataclass(frozen=True, slots=True)
 class Freedom:
-    """What a node has too much, and how much less is welcome: at least the excess, where there is any."""
+    """A node's excess, and the lower size that is welcome: at least the excess, if there is any."""
 
     excess: Resources
     welcome: Resources
@@ -69,7 +69,7 @@ class Freedom:
         return cls(excess, Resources(most.cpu if excess.cpu else excess.cpu, most.mem if excess.mem else excess.mem))
 
     def share(self, freed: Resources) -> float:
-        """How much of what is welcome is gained, 0 to 1: that of the resource of which the least is."""
+        """Share of the welcome amount that is gained, 0 to 1: that of the resource with the least."""
         pairs = ((freed.cpu.value, self.welcome.cpu.value), (freed.mem.value, self.welcome.mem.value))
         return min((min(1.0, gained / much) for gained, much in pairs if much), default=1.0)
 
@@ -82,12 +82,12 @@ Whether one has a place is asked as late as it can be: it may mean to look at ev
 
 
 def cost_of(victim: Victim) -> float:
-    """What its move costs, in bytes; infinite where its load is not known."""
+    """Cost of its move, in bytes; infinite if its load is unknown."""
     return (SET_UP + victim.to_copy + PER_LOADED_VCPU * victim.load) * AGAIN ** min(victim.moved, MOST_DOUBLINGS)
 
 
 def costs(victim: Victim) -> str:
-    """What its move frees and costs, for people."""
+    """Gain and cost of its move, for people."""
     again = f", and it is its move no. {victim.moved + 1} within the hour" if victim.moved else ""
     freed, copied = some(victim.claim.reserved), memory(Bytes(victim.to_copy))
     return f"its move frees {freed} and copies {copied}; {_load(victim)}{again}"
@@ -141,11 +141,11 @@ def enough(victims: Sequence[Victim], excess: Resources, has_place: HasPlace) ->
 
 
 def helps(victim: Victim, excess: Resources) -> bool:
-    """Whether the VM has anything of what the node has too much of."""
+    """Return True if the VM has anything of what the node has too much of."""
     return excess.at_most(victim.size).any
 
 
 def _rate(victims: Sequence[Victim], need: Freedom) -> float:
-    """What moving them all costs for each share of what is welcome; infinite where they free nothing of it."""
+    """Cost of moving them all for each share of what is welcome; infinite if they free nothing of it."""
     share = need.share(Resources.sum(each.size for each in victims))
     return sum(map(cost_of, victims)) / share if share else inf

@@ -19,7 +19,7 @@ from typing import Final
 from protocol.messages import ObjectName
 from scheduler_plugin.ledger import ClaimState, Ledger, Move
 from scheduler_plugin.planner.cost import Selection, costs
-from scheduler_plugin.planner.plan import MigrationPolicy, Need, Stuck
+from scheduler_plugin.planner.plan import MigrationPolicy, RoomNeed, Stuck
 from scheduler_plugin.planner.targets import Targets, Traffic
 from scheduler_plugin.planner.victims import Now, Victim, victim_of
 
@@ -27,7 +27,7 @@ RESTING: Final = "resting after a migration"
 BESIDE: Final = "beside a VM that asks for more than the whole node"
 
 LeftAlone = Callable[[ObjectName], str | None]
-"""Why a VM should not be moved just now, whatever its migrations say; None where it may be."""
+"""Why a VM should not be moved just now, whatever its migrations say; None if it may be."""
 
 
 class DrainPlan:
@@ -37,7 +37,7 @@ class DrainPlan:
         self.moves: list[Move] = []
         self._ledger, self._policy, self._now, self._select = ledger, policy, now, select
 
-    def relieve(self, need: Need, traffic: Traffic, targets: Targets, left_alone: LeftAlone) -> Stuck | None:
+    def relieve(self, need: RoomNeed, traffic: Traffic, targets: Targets, left_alone: LeftAlone) -> Stuck | None:
         """Chooses the VMs that leave the node of ``need`` now, or says why none can."""
         node = need.book.name
         allowed = traffic.may_leave(node, self._policy)
@@ -59,7 +59,7 @@ class DrainPlan:
         hindrances = {} if is_housed else targets.hindrances(victims)
         return Stuck(node, _why(len(victims), others, hindrances, is_housed=is_housed))
 
-    def _victims(self, need: Need, left_alone: LeftAlone, targets: Targets) -> tuple[list[Victim], Counter[str]]:
+    def _victims(self, need: RoomNeed, left_alone: LeftAlone, targets: Targets) -> tuple[list[Victim], Counter[str]]:
         """The VMs that may move, by name, and why the other ones may not."""
         found: list[Victim] = []
         others: Counter[str] = Counter()
@@ -81,12 +81,12 @@ class DrainPlan:
             others[BESIDE] = len(found) - len(helpful)
         return helpful, others
 
-    def _rests(self, vm: ObjectName, need: Need) -> bool:
+    def _rests(self, vm: ObjectName, need: RoomNeed) -> bool:
         rests_until = self._policy.rest.until(self._ledger.migrations_of(vm), self._now, drains=need.excess is None)
         return rests_until > self._now.wall
 
 
-def _helpful(need: Need, victims: list[Victim], targets: Targets) -> list[Victim]:
+def _helpful(need: RoomNeed, victims: list[Victim], targets: Targets) -> list[Victim]:
     """The VMs of ``victims`` whose leaving can give the node's VMs what they want."""
     if need.excess is None:
         return victims
@@ -98,7 +98,7 @@ def _helpful(need: Need, victims: list[Victim], targets: Targets) -> list[Victim
     return themselves if has_all or any(map(targets.has_place, themselves)) else victims
 
 
-def _move(need: Need, victim: Victim, target: str) -> Move:
+def _move(need: RoomNeed, victim: Victim, target: str) -> Move:
     because = need.reason if need.excess is None else f"{need.reason}; {costs(victim)}"
     return Move(victim.vm, victim.claim.pod.uid, need.book.name, target, because, need.cause)
 

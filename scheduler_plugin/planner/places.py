@@ -11,11 +11,11 @@ from scheduler_plugin.constraints import (
     UNCONSTRAINED,
     Candidate,
     ClusterView,
+    ConstraintContext,
     Judge,
-    Judgement,
+    NodeConstraints,
     PlacedPod,
     Shape,
-    Surroundings,
 )
 from scheduler_plugin.ledger import ClaimState, Ledger
 from scheduler_plugin.ledger.accounts.claims import Claim
@@ -25,28 +25,30 @@ from scheduler_plugin.planner.refused_targets import RefusedTargets
 class Places:
     """Judges VMs against the pods that are placed and those that are on their way."""
 
-    def __init__(self, ledger: Ledger, surroundings: Surroundings, refused: RefusedTargets, now: Instant) -> None:
+    def __init__(self, ledger: Ledger, surroundings: ConstraintContext, refused: RefusedTargets, now: Instant) -> None:
         self._ledger, self._surroundings, self._refused, self._now = ledger, surroundings, refused, now
         nodes = {name: book.facts.traits for name, book in ledger.nodes.items() if book.facts is not None}
         self._judge = Judge(ClusterView(nodes, _placed(ledger), surroundings.namespace_labels))
-        self._judgements: dict[ObjectName, Judgement] = {}
+        self._judgements: dict[ObjectName, NodeConstraints] = {}
 
-    def judgement(self, claim: Claim, vm: ObjectName) -> Judgement:
-        """What the constraints of the VM of ``claim`` mean for each node."""
+    def judgement(self, claim: Claim, vm: ObjectName) -> NodeConstraints:
+        """Constraints of the VM of ``claim``, applied to each node."""
         known = self._judgements.get(vm)
         if known is None:
             known = self._judgements[vm] = self._judge.judge(self._candidate(claim))
         return known
 
     def hindrances(self, claim: Claim, vm: ObjectName) -> Callable[[str], str | None]:
-        """Says why the VM of ``claim`` should not be sent to a node, None where it may be: for many nodes at once."""
+        """Says why the VM of ``claim`` should not be sent to a node, None if it may be: for many nodes at once."""
         judged = self.judgement(claim, vm).hindrance
         if not self._refused.of(vm):
             return judged
         return lambda node: judged(node) or self._refused.why_not(self._ledger, vm, node, self._now)
 
     def shape(self, claim: Claim, vm: ObjectName) -> Shape | None:
-        """What alone decides where the VM of ``claim`` may go; None where other pods or refusals decide as well."""
+        """The shape that alone decides where the VM of ``claim`` may go; None if other pods or refusals decide as
+        well.
+        """
         judged = self.judgement(claim, vm)
         return judged.shape if judged.is_alone and not self._refused.of(vm) else None
 

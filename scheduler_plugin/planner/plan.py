@@ -23,7 +23,7 @@ GRACE: Final = Seconds(30.0)
 
 @dataclass(frozen=True, slots=True)
 class MigrationPolicy:
-    """When VMs are moved, and how many at once.
+    """Rules for migrations: when VMs are moved, and how many at once.
 
     ``settle``: pressure that lasts so long moves VMs; ``settle_denied``: or so long while a VM is denied what it
     asks for. Active migrations, people's too, are at most ``out_per_node`` and ``in_per_node`` for each node, and
@@ -45,7 +45,7 @@ class MigrationPolicy:
     drain_cordoned: bool = True
 
     def at_once(self, nodes: int) -> int:
-        """How many migrations may be active in a cluster of so many nodes."""
+        """The number of migrations that may be active in a cluster of that many nodes."""
         limit = self.per_cluster
         return ceil(limit * nodes) if isinstance(limit, Fraction) else limit
 
@@ -67,8 +67,8 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What to do now. ``forget`` are ended migrations of ours whose objects are no longer needed."""
+class MovePlan:
+    """The moves to order now. ``forget`` are ended migrations of ours whose objects are no longer needed."""
 
     moves: tuple[Move, ...] = ()
     stuck: tuple[Stuck, ...] = ()
@@ -91,10 +91,10 @@ def seen_of(book: NodeAccount) -> Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class RoomNeed:
     """A node that VMs should leave since ``since``: so much of them, or all (``excess`` is None).
 
-    ``denied_since`` is since when a VM is denied there, None where none is. ``seen`` is what of the book this was
+    ``denied_since`` is since when a VM is denied there, None if none is. ``seen`` is what of the book this was
     derived from: its room, and what is unmet, migrating, waited for and asked room for.
     """
 
@@ -105,19 +105,22 @@ class Need:
     denied_since: Instant | None
 
     def is_of(self, book: NodeAccount, *, drains: bool) -> bool:
-        """Whether ``book`` holds the very amounts that this was derived from: then it need not be again."""
+        """Return True if ``book`` holds the very amounts that this was derived from: then it need not be again."""
         is_same = book is self.book and seen_of(book) == self.seen
         return is_same and (self.excess is None) is drains
 
     def freedom(self, slack: Resources) -> Freedom | None:
-        """How much room would do, and how much is welcome; None: all must go. ``slack`` is the emptiest target's."""
+        """The amount of room that suffices, and the welcome one; None: all must go.
+
+        ``slack`` is the emptiest target's.
+        """
         if self.excess is None:
             return None
         book = self.book
         return Freedom.of(self.excess, book.room.watermark, slack, book.wished.minus_or_zero(book.migrating))
 
     def is_due(self, policy: MigrationPolicy, now: Instant) -> bool:
-        """Whether it has lasted."""
+        """Return True if it has lasted."""
         is_denied = self.denied_since is not None and now - self.denied_since >= policy.settle_denied
         return is_denied or now - self.since >= policy.settle
 
@@ -128,7 +131,7 @@ class Need:
 
     @property
     def cause(self) -> MoveCause:
-        """What VMs are moved for."""
+        """Cause of the moves."""
         if self.excess is None:
             return MoveCause.DRAIN
         if self.denied_since is None:

@@ -21,29 +21,29 @@ from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
 from protocol.units import Instant, Resources
-from scheduler_plugin.constraints import NOTHING_KNOWN, Surroundings
+from scheduler_plugin.constraints import NOTHING_KNOWN, ConstraintContext
 from scheduler_plugin.ledger import Ledger, Migration, MigrationPhase, Move
 from scheduler_plugin.planner.cost import Selection, least_cost
 from scheduler_plugin.planner.drain import RESTING, DrainPlan
 from scheduler_plugin.planner.places import Places
-from scheduler_plugin.planner.plan import GRACE, Cancel, MigrationPolicy, Need, Plan, Stuck, seen_of
+from scheduler_plugin.planner.plan import GRACE, Cancel, MigrationPolicy, MovePlan, RoomNeed, Stuck, seen_of
 from scheduler_plugin.planner.refused_orders import RefusedOrders
 from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.targets import Choice, Targets, Traffic
 from scheduler_plugin.planner.unplaced import UnplacedTargets
 from scheduler_plugin.planner.victims import Now
 
-Look = Generator[None, None, Plan]
+Look = Generator[None, None, MovePlan]
 """A plan that is made step by step."""
 
 
-def completed(look: Look) -> Plan:
+def completed(look: Look) -> MovePlan:
     """The plan, made in one go."""
     while True:
         try:
             next(look)
         except StopIteration as done:
-            plan: Plan = done.value
+            plan: MovePlan = done.value
             return plan
 
 
@@ -56,7 +56,7 @@ class Planner:
 
     def __init__(self, select: Selection = least_cost) -> None:
         self._select = select
-        self._needs: dict[str, Need] = {}
+        self._needs: dict[str, RoomNeed] = {}
         self._needless_since: dict[ObjectName, Instant] = {}
         self._stuck: dict[str, Stuck] = {}
         self._active: dict[ObjectName, ObjectName] = {}
@@ -74,9 +74,9 @@ class Planner:
         now: Now,
         draw: Draw,
         *,
-        surroundings: Surroundings = NOTHING_KNOWN,
+        surroundings: ConstraintContext = NOTHING_KNOWN,
     ) -> Look:
-        """What to do now, found in steps. Cheap where no node is under pressure. ``draw`` separates equals.
+        """The plan, found in steps. Cheap if no node is under pressure. ``draw`` separates equals.
 
         Each step looks at one node. The ledger may change between steps: every move is checked again when its room is
         reserved. Only one plan is made at a time.
@@ -101,14 +101,14 @@ class Planner:
             moves = tuple(drain.moves)
         cancels = tuple(self._cancels(ledger, policy, now.monotonic, is_current=surroundings.is_current))
         forget = _forgotten(ledger, policy, now)
-        return Plan(moves, tuple(self._stuck.values()), cancels, forget)
+        return MovePlan(moves, tuple(self._stuck.values()), cancels, forget)
 
     @property
     def unrelieved_since(self) -> Instant | None:
-        """Since when a node has refused what is asked for without enough being on its way out; None where none does."""
+        """Since when a node has refused what is asked for without enough being on its way out; None if none does."""
         return min((need.denied_since for need in self._needs.values() if need.denied_since is not None), default=None)
 
-    def _batch(self, policy: MigrationPolicy, now: Instant) -> list[Need]:
+    def _batch(self, policy: MigrationPolicy, now: Instant) -> list[RoomNeed]:
         """The nodes to relieve in this look, the most urgent first: of many, those that were not found stuck lately."""
         if not self._needs:
             self._stuck = {}
@@ -137,10 +137,10 @@ class Planner:
         self._misled &= ledger.migrations.keys()
 
     def _left_alone(self, now: Instant, vm: ObjectName) -> str | None:
-        """Why the VM should not be moved just now, by what is remembered."""
+        """The reason why the VM should not be moved just now, by what is remembered."""
         return RESTING if self._resting.get(vm, now) > now else self.refused_orders.why_not(vm, now)
 
-    def _present_needs(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> Iterator[Need]:
+    def _present_needs(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> Iterator[RoomNeed]:
         for name in ledger.strained:
             book, known = ledger.nodes[name], self._needs.get(name)
             drains = not book.room.is_open and policy.drain_cordoned
@@ -152,7 +152,7 @@ class Planner:
                 continue
             is_denied = pressure.capacity.any and pressure.too_much
             denied_before = None if known is None else known.denied_since
-            yield Need(
+            yield RoomNeed(
                 book,
                 seen=seen_of(book),
                 excess=None if drains else pressure.excess,
@@ -164,7 +164,7 @@ class Planner:
         self.refused.note(ledger, (migration.vm, migration.target or ""), why, now, policy.rest)
 
     def _learn_from_failures(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> None:
-        """What failed without a place was refused, also where its controller ended it first."""
+        """Learn from failed migrations: one without a place was refused, even if its controller ended it first."""
         self.refused.forget_old(now, policy.rest)
         for each in self._unplaced.newly_failed(ledger.migrations.values()):
             if each.name not in self._misled:

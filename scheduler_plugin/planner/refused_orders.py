@@ -67,13 +67,13 @@ class RefusedOrders:
         self._all = None
 
     def why_not(self, vm: ObjectName, now: Instant) -> str | None:
-        """Why no migration of the VM should be ordered just now; None where one may be."""
+        """The reason why no migration of the VM should be ordered just now; None if one may be."""
         if _waits(self._vms.get(vm), now):
             return OF_VM
         return OF_NAMESPACE if _waits(self._namespaces.get(vm.namespace), now) else None
 
     def all_wait(self, now: Instant) -> bool:
-        """Whether no order at all should be given just now."""
+        """Return True if no order at all should be given just now."""
         return _waits(self._all, now)
 
     def forget_old(self, now: Instant, rest: Rest) -> None:

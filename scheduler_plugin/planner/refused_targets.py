@@ -29,7 +29,7 @@ Likeness = tuple[PodConstraints | None, NodeTraits | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class TargetRefusal:
     """``failures`` in a row; the pair is left alone until ``until``. ``likeness`` is what VM and node were like."""
 
     why: str
@@ -43,8 +43,8 @@ class RefusedTargets:
 
     def __init__(self, most: int = MOST_PAIRS) -> None:
         self._most = most
-        self._pairs: dict[Pair, Refusal] = {}
-        self._of_vm: dict[ObjectName, dict[str, Refusal]] = {}
+        self._pairs: dict[Pair, TargetRefusal] = {}
+        self._of_vm: dict[ObjectName, dict[str, TargetRefusal]] = {}
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -55,19 +55,19 @@ class RefusedTargets:
         known = self._drop(pair)
         failures = 1 if known is None or known.likeness != likeness else known.failures + 1
         vm, node = pair
-        refusal = Refusal(why, failures, Instant(now + rest.after(failures)), likeness)
+        refusal = TargetRefusal(why, failures, Instant(now + rest.after(failures)), likeness)
         self._pairs[pair] = self._of_vm.setdefault(vm, {})[node] = refusal
         if len(self._pairs) > self._most:
             self._drop(next(iter(self._pairs)))
 
     def why_not(self, ledger: Ledger, vm: ObjectName, node: str, now: Instant) -> str | None:
-        """Why the VM should not be sent there again just now; None where it may."""
+        """The reason why the VM should not be sent there again just now; None if it may."""
         known = self._pairs.get((vm, node))
         if known is None or known.until <= now or known.likeness != _likeness(ledger, vm, node):
             return None
         return f"was refused there lately: {known.why}"
 
-    def of(self, vm: ObjectName) -> Mapping[str, Refusal]:
+    def of(self, vm: ObjectName) -> Mapping[str, TargetRefusal]:
         """The VM's refusals by node, read only."""
         return self._of_vm.get(vm, {})
 
@@ -76,7 +76,7 @@ class RefusedTargets:
         for pair in [pair for pair, known in self._pairs.items() if known.until + rest.backoff_most <= now]:
             self._drop(pair)
 
-    def _drop(self, pair: Pair) -> Refusal | None:
+    def _drop(self, pair: Pair) -> TargetRefusal | None:
         known = self._pairs.pop(pair, None)
         if known is not None:
             vm, node = pair

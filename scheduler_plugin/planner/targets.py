@@ -36,7 +36,7 @@ MOST_NAMED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How the best of several targets is chosen; ``draw`` separates equals."""
+    """Rule for choosing the best of several targets; ``draw`` separates equals."""
 
     ranking: RankingConfig
     draw: Draw
@@ -44,7 +44,7 @@ class Choice:
 
 @dataclass(slots=True)
 class Traffic:
-    """How many migrations are active, and how many of them leave and enter each node. At most ``most`` may be.
+    """The number of active migrations, and of those that leave and enter each node. At most ``most`` may be.
 
     ``of_others`` are those that a person or another program has ordered.
     """
@@ -67,17 +67,17 @@ class Traffic:
         return traffic
 
     def add(self, source: str | None, target: str | None) -> None:
-        """One more; a node is None where it is not known."""
+        """One more; a node is None if it is not known."""
         self.total += 1
         self.leaving.update(() if source is None else (source,))
         self.entering.update(() if target is None else (target,))
 
     def may_leave(self, node: str, policy: MigrationPolicy) -> int:
-        """How many more may leave ``node`` now."""
+        """The number of further VMs that may leave ``node`` now."""
         return max(0, min(policy.out_per_node - self.leaving[node], self.most - self.total))
 
     def why_full(self) -> str | None:
-        """What keeps all nodes waiting that a look cannot count on to end; None where others have no part in it."""
+        """The reason why all nodes wait that no look can count on to end; None if others have no part in it."""
         if self.total < self.most or not self.of_others:
             return None
         named = ", ".join(str(each) for each in sorted(self.of_others)[:MOST_NAMED])
@@ -114,7 +114,7 @@ class Targets:
         self._unplaceable: dict[Shape, list[Resources]] = {}
 
     def has_place(self, victim: Victim) -> bool:
-        """Whether some target would take the VM.
+        """Return True if some target would take the VM.
 
         Targets only fill up in a look, so that a size that none has room for, or none that takes VMs of that shape, is
         not looked for again.
@@ -134,7 +134,7 @@ class Targets:
         return False
 
     def take(self, source: str, victim: Victim) -> str | None:
-        """Chooses the best target, and counts the move; None where there is none any more.
+        """Chooses the best target, and counts the move; None if there is none any more.
 
         Of the nodes that take the VM it prefers some; of those the one that placement would choose.
         """
@@ -152,7 +152,7 @@ class Targets:
         return name
 
     def hindrances(self, victims: Iterable[Victim]) -> Counter[str]:
-        """What keeps the first VM for which some node has room from those nodes, and how many nodes it concerns.
+        """The reasons against nodes that have room for the first VM, and the number of nodes each concerns.
 
         A size that was refused while there was room for it may have none by now, and not be known as too large.
         """

@@ -37,7 +37,7 @@ class UnplacedTargets:
         self._waits: dict[ObjectName, _Wait] = {}
 
     def gives_up(self, migration: Migration, policy: MigrationPolicy, now: Instant, *, is_current: bool) -> str | None:
-        """Why the migration has no future, by its target pod that has no node; None where it may go on."""
+        """The reason why the migration has no future, by its target pod without a node; None if it may go on."""
         if migration.placed_on is not None or migration.phase is not MigrationPhase.PENDING:
             self._waits.pop(migration.name, None)
             return None

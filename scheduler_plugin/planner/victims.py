@@ -56,13 +56,13 @@ class Victim:
 
     @property
     def size(self) -> Resources:
-        """What its node is relieved of, and what it needs elsewhere: what it has, and what it was denied."""
+        """Amount that its node is relieved of, and what it needs elsewhere: its size, and what it was denied."""
         return self.claim.reserved + self.claim.unmet
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """How long a VM is left alone after a migration.
+    """Time for which a VM is left alone after a migration.
 
     For ``cooldown`` after it has moved, and after failures in a row for ``backoff``, doubled each time up to
     ``backoff_most``.
@@ -73,7 +73,10 @@ class Rest:
     backoff_most: Seconds = Seconds(3600.0)
 
     def until(self, migrations: Sequence[Migration], now: Now, *, drains: bool) -> float:
-        """When the VM may move again, in seconds since 1970. ``drains``: having moved lately is no excuse then."""
+        """The time when the VM may move again, in seconds since 1970.
+
+        ``drains``: having moved lately is no excuse then.
+        """
         until, failures, before = -inf, 0, -inf
         for at, facts in _ended(migrations, now):
             if at - before > 2 * self.backoff_most:
@@ -88,11 +91,11 @@ class Rest:
         return until
 
     def after(self, failures: int) -> Seconds:
-        """How long to wait after so many failures in a row."""
+        """The wait after that many failures in a row."""
         return Backoff(self.backoff, self.backoff_most, spread=0.0).delay(failures, 0.0)
 
     def forgotten(self, migrations: Sequence[Migration], now: Now) -> list[ObjectName]:
-        """Which of a VM's ended migrations have nothing to say any more.
+        """The VM's ended migrations that no longer matter.
 
         A success is kept while it is remembered, a failure until a later success or for twice the longest wait: the
         next failure has to count it.
@@ -115,14 +118,14 @@ def _ended(migrations: Sequence[Migration], now: Now) -> list[tuple[float, Migra
 
 
 def _end_of(migration: Migration, facts: MigrationFacts, now: Now) -> float:
-    """When it ended, or was made if its status does not say; at the latest when it was seen to be over."""
+    """The time when it ended, or was made if its status does not say; at the latest when it was seen to be over."""
     dated = facts.created_at if facts.ended_at is None else facts.ended_at
     since = migration.over_since
     return dated if since is None else min(dated, now.wall - (now.monotonic - since))
 
 
 def stays_because(facts: VmFacts, *, opt_in: bool) -> str | None:
-    """Why the VM is never moved by the scheduler itself; None where it may be. ``opt_in``: it has to ask for it."""
+    """The reason why the scheduler never moves the VM by itself; None if it may. ``opt_in``: it has to ask for it."""
     if facts.auto_migration is False:
         return "kept in place by a label or annotation"
     if opt_in and facts.auto_migration is None:
@@ -151,7 +154,7 @@ def victim_of(ledger: Ledger, claim: Claim, arrived: int, now: Now, *, opt_in: b
 
 
 def _busy(ledger: Ledger, claim: Claim, facts: VmFacts) -> str | None:
-    """Why the VM cannot be moved just now."""
+    """The reason why the VM cannot be moved just now."""
     account, moves = claim.vm, [each for each in ledger.migrations_of(facts.name) if each.is_active]
     if claim.is_migrating or moves:
         return "in a migration that does not begin" if any(each.is_stalled for each in moves) else "migrating already"

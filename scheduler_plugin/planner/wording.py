@@ -9,12 +9,12 @@ from protocol.units import Bytes, MilliCpu, Resources
 _MIB: Final = 1024**2
 _GIB_IN_MIB: Final = 1024
 _LARGE: Final = 10 * _GIB_IN_MIB
-"""From so many MiB on GiB have one decimal; below, an amount that is no multiple of a GiB is in MiB."""
+"""From this many MiB on GiB have one decimal; below, an amount that is no multiple of a GiB is in MiB."""
 _HUNDREDTH: Final = 10
 
 
 def some(amounts: Resources) -> str:
-    """What there is of CPU and memory, rounded up.
+    """CPU and memory in words, rounded up.
 
     >>> some(Resources.parse("1501m", "3Gi")), some(Resources.parse(0, "900Mi")), some(Resources.parse(0, 0))
     ('1.51 vCPU and 3 GiB', '900 MiB', 'nothing')

@@ -21,7 +21,7 @@ from protocol.units import Bytes, Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.auth.authenticator import OverloadedError, TokenAuthenticator
 from scheduler_plugin.auth.by_address import identity_of
-from scheduler_plugin.auth.identity import Identity, may_speak_for
+from scheduler_plugin.auth.identity import CallerIdentity, may_speak_for
 from scheduler_plugin.cluster.api import ApiError
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import (
@@ -41,7 +41,7 @@ AT_ONCE: Final = Seconds(0.0)
 _NO_TOKEN: Final = "a bearer token of the agent's service account is needed"  # noqa: S105 - a message
 
 
-class RefusedError(Exception):
+class CallerRefusedError(Exception):
     """An agent's request is answered with an error: an HTTP status, and when to come again."""
 
     def __init__(self, status: int, message: str, retry_after: Seconds | None = None) -> None:
@@ -66,52 +66,55 @@ class Permits:
         self._authenticator = authenticator
 
     def ask(self, wire: WireRequest, authorization: str | None, address: str) -> Granted | Awaitable[Granted]:
-        """One agent's request from ``address``. Raises ``RefusedError``, at once or when awaited."""
+        """One agent's request from ``address``. Raises ``CallerRefusedError``, at once or when awaited."""
         identity = self.known(authorization, address)
         return self._once_known(wire, authorization) if identity is None else self.judge(wire, identity)
 
-    def known(self, authorization: str | None, address: str) -> Identity | None:
-        """Who asks, where no question has to be put to the API server. Raises ``RefusedError``."""
+    def known(self, authorization: str | None, address: str) -> CallerIdentity | None:
+        """The caller, if no question to the API server is needed. Raises ``CallerRefusedError``."""
         context = self._context
         if not context.ledger.is_ready:
-            raise RefusedError(503, "the scheduler has not read the cluster yet", RETRY_AFTER)
+            raise CallerRefusedError(503, "the scheduler has not read the cluster yet", RETRY_AFTER)
         feed = context.feed
         if authorization is None:
             return identity_of(feed.addresses.only_pod_at(address), feed.settings.tokenless)
         return self._authenticator.remembered(authorization, feed.settings.audience)
 
     def introduce(self, authorization: str | None, address: str) -> None:
-        """Look at who asks before the request itself is read. Raises ``RefusedError`` where no agent can show this."""
+        """Look at who asks before the request itself is read.
+
+        Raises ``CallerRefusedError`` if no agent can show this.
+        """
         if authorization is None:
             is_refused = self.known(None, address) is None
         else:
             is_refused = self._authenticator.is_refused(authorization, self._context.feed.settings.audience)
         if is_refused:
-            raise RefusedError(401, _NO_TOKEN)
+            raise CallerRefusedError(401, _NO_TOKEN)
 
-    async def identify(self, authorization: str | None) -> Identity:
-        """Whose token this is. Raises ``RefusedError``."""
+    async def identify(self, authorization: str | None) -> CallerIdentity:
+        """Owner of this token. Raises ``CallerRefusedError``."""
         try:
             identity = await self._authenticator.identify(authorization, self._context.feed.settings.audience)
         except OverloadedError:
-            raise RefusedError(503, "too many tokens are waiting for a review", RETRY_AFTER) from None
+            raise CallerRefusedError(503, "too many tokens are waiting for a review", RETRY_AFTER) from None
         except ApiError as error:
             what = f"the token cannot be reviewed just now: {error}"
-            raise RefusedError(503, what, self._until_asked_again()) from None
+            raise CallerRefusedError(503, what, self._until_asked_again()) from None
         if identity is None:
-            raise RefusedError(401, _NO_TOKEN)
+            raise CallerRefusedError(401, _NO_TOKEN)
         return identity
 
-    def judge(self, wire: WireRequest, identity: Identity) -> Granted | Awaitable[Granted]:
-        """A request of an agent that is known. Raises ``RefusedError``, at once or when awaited."""
+    def judge(self, wire: WireRequest, identity: CallerIdentity) -> Granted | Awaitable[Granted]:
+        """A request of an agent that is known. Raises ``CallerRefusedError``, at once or when awaited."""
         pod = self._pod_of(wire.pod, identity)
         vm = self._context.feed.vm_of(pod)
         if vm is None:
-            raise RefusedError(503, f"VirtualMachine {pod.vm} of pod {pod.name} is not known yet", RETRY_AFTER)
+            raise CallerRefusedError(503, f"VirtualMachine {pod.vm} of pod {pod.name} is not known yet", RETRY_AFTER)
         try:
             request = wire.resolve(vm.slot_size)
         except MalformedRequestError as error:
-            raise RefusedError(400, str(error)) from None
+            raise CallerRefusedError(400, str(error)) from None
         ledger = self._context.ledger
         agent = identity.pod_uid or identity.account
         if ledger.follows_requests and ledger.is_short(pod.uid, request):
@@ -157,41 +160,41 @@ class Permits:
         if why:
             self._events.not_stored(vm, permit.permit, why)
             what = f"the permit of {permit.vm} could not be stored, ask again: {why}"
-            raise RefusedError(503, what, self._until_asked_again())
+            raise CallerRefusedError(503, what, self._until_asked_again())
         return self._within_term(granted)
 
     def _within_term(self, granted: Granted) -> Granted:
         """Another may lead by now: what it has not read must not be answered."""
         if not self._context.term.leads:
-            raise RefusedError(503, "this scheduler leads no more, ask again", AT_ONCE)
+            raise CallerRefusedError(503, "this scheduler leads no more, ask again", AT_ONCE)
         return granted
 
     def _until_asked_again(self) -> Seconds:
         return RETRY_AFTER if self._context.term.may_write else AT_ONCE
 
-    def _pod_of(self, name: ObjectName, identity: Identity) -> PodFacts:
+    def _pod_of(self, name: ObjectName, identity: CallerIdentity) -> PodFacts:
         context = self._context
         uid = context.ledger.uid_of(name)
         claim = None if uid is None else context.ledger.claims.get(uid)
         if claim is None:
-            raise RefusedError(404, f"pod {name} is not known here")
+            raise CallerRefusedError(404, f"pod {name} is not known here")
         if not may_speak_for(identity, claim.pod, claim.node, context.feed.settings.node_agents):
-            raise RefusedError(403, f"{identity.account} is not the agent of pod {name}")
+            raise CallerRefusedError(403, f"{identity.account} is not the agent of pod {name}")
         if identity.pod_uid is not None and identity.pod_uid not in context.ledger.claims:
             # The API server, and our own memory, know the token of a node's agent longer than its pod is there.
-            raise RefusedError(
+            raise CallerRefusedError(
                 404, f"pod {identity.namespace}/{identity.pod}, which the token is bound to, is not known here"
             )
         if claim.pod.vm is None:
-            raise RefusedError(400, f"pod.name: expected the pod of a VM, {name} runs none")
+            raise CallerRefusedError(400, f"pod.name: expected the pod of a VM, {name} runs none")
         return claim.pod
 
 
-def _refusal(error: LedgerError) -> RefusedError:
+def _refusal(error: LedgerError) -> CallerRefusedError:
     if isinstance(error, UnknownPodError):
-        return RefusedError(404, str(error))
+        return CallerRefusedError(404, str(error))
     if isinstance(error, OtherAgentError):
-        return RefusedError(409, str(error))
+        return CallerRefusedError(409, str(error))
     if isinstance(error, NotReadyError):
-        return RefusedError(503, str(error), RETRY_AFTER)
+        return CallerRefusedError(503, str(error), RETRY_AFTER)
     raise error

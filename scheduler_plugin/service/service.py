@@ -24,7 +24,7 @@ from scheduler_plugin.cluster.translate import ClusterNode
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import LedgerError, NotReadyError, PodFacts, UnknownPodError
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
-from scheduler_plugin.ledger.preemption import Candidate, helped
+from scheduler_plugin.ledger.preemption import PreemptionCandidate, helped
 from scheduler_plugin.placement import Filtered, Fits, Verdict, filter_nodes
 from scheduler_plugin.service.permits import Permits
 from scheduler_plugin.service.workers import Workers
@@ -32,8 +32,8 @@ from scheduler_plugin.telemetry import LOG
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Whether this process acts, and the identity of the process that leads (empty: none is known)."""
+class LeaderStatus:
+    """True if this process acts, and the identity of the leader (empty if unknown)."""
 
     leads: bool
     leader: str
@@ -42,22 +42,22 @@ class Standing:
 class StandingByError(Exception):
     """Another process leads, or none yet."""
 
-    def __init__(self, standing: Standing) -> None:
+    def __init__(self, standing: LeaderStatus) -> None:
         super().__init__(f"not the leader; leader is {standing.leader or 'not known yet'}")
 
 
-class Desk(Protocol):
-    """What is asked over HTTP."""
+class ActiveService(Protocol):
+    """Port of everything asked over HTTP."""
 
     @property
     def context(self) -> SchedulerContext:
-        """What people look at, whether or not this process acts."""
+        """The context that people look at, whether this process acts or not."""
 
-    def standing(self) -> Standing:
-        """Whether this process acts."""
+    def standing(self) -> LeaderStatus:
+        """Leadership of this process."""
 
     def acting(self) -> Service:
-        """What answers now. Raises ``StandingByError``."""
+        """The active service. Raises ``StandingByError``."""
 
 
 class Service:
@@ -68,12 +68,12 @@ class Service:
         self.permits = Permits(context, workers, authenticator)
         self._tasks, self._requests = workers.tasks, workers.requests
 
-    def standing(self) -> Standing:
-        """It acts; see ``Desk``."""
-        return Standing(True, self.context.writer.identity)
+    def standing(self) -> LeaderStatus:
+        """It acts; see ``ActiveService``."""
+        return LeaderStatus(True, self.context.writer.identity)
 
     def acting(self) -> Service:
-        """Itself; see ``Desk``."""
+        """Itself; see ``ActiveService``."""
         return self
 
     # For kube-scheduler -----------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class Service:
         return self.context.feed.pod_at(asked.name, asked.uid, asked.version)
 
     def filter(self, pod: PodFacts, nodes: list[str]) -> Filtered:
-        """Where the pod fits (advisory). Raises ``LedgerError``."""
+        """The nodes that fit the pod (advisory). Raises ``LedgerError``."""
         found = self.context.ledger.filter(pod, nodes)
         if not found.fits:
             self.context.order(self.context.ledger.look_further(pod, nodes))
@@ -99,11 +99,14 @@ class Service:
         return [] if most is None else self.context.ledger.best(pod, asked, most)
 
     def scores(self, pod: PodFacts, nodes: list[str]) -> list[int]:
-        """How good each node would be, 0-10, in the order of ``nodes``. Raises ``LedgerError``."""
+        """Score of each node, 0-10, in the order of ``nodes``. Raises ``LedgerError``."""
         return self.context.ledger.scores(pod, nodes)
 
     def simulate(self, pod: PodFacts, nodes: list[ClusterNode]) -> Filtered:
-        """Where the pod would fit; nothing changes. Unknown nodes are taken as empty. Raises ``LedgerError``."""
+        """Simulate where the pod would fit; nothing changes.
+
+        Unknown nodes are taken as empty. Raises ``LedgerError``.
+        """
         self._require_ready()
         settings, known = self.context.feed.settings, self.context.ledger.rooms
         rooms = {
@@ -111,7 +114,7 @@ class Service:
         }
         return filter_nodes(rooms, list(rooms), self.context.ledger.claim_of(pod))
 
-    def preempt(self, pod: PodFacts, candidates: list[Candidate]) -> list[str]:
+    def preempt(self, pod: PodFacts, candidates: list[PreemptionCandidate]) -> list[str]:
         """On which nodes the pod would fit without the victims. Raises ``LedgerError``."""
         self._require_ready()
         if self.context.ledger.is_sent_round(pod.uid):
@@ -159,7 +162,7 @@ class Service:
         except ApiError as error:
             what = {"pod": str(pod.name), "node": node, "reason": str(error)}
             LOG.warning("bind has no answer, reservation kept", extra=what)
-            return f"the binding has no answer yet, its room stays reserved: {error}"
+            return f"bind timed out; reservation kept: {error}"
         finally:
             if not is_settled:
                 self._tasks.bind_sent(pod.uid)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from scheduler_plugin.migration.mover import Mover
 from scheduler_plugin.workers.background_tasks import BackgroundTasks
-from scheduler_plugin.workers.event_recorder import EventRecorder
+from scheduler_plugin.workers.event_recorder import SchedulerEvents
 from scheduler_plugin.workers.permit_writer import PermitWriter
 from scheduler_plugin.workers.problem_watcher import ProblemWatcher
 from scheduler_plugin.workers.request_writer import RequestWriter
@@ -15,11 +15,11 @@ from scheduler_plugin.workers.request_writer import RequestWriter
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Who carries out what was decided."""
+    """Executors of the ledger's decisions."""
 
     tasks: BackgroundTasks
     permits: PermitWriter
-    events: EventRecorder
+    events: SchedulerEvents
     mover: Mover
     problems: ProblemWatcher
     requests: RequestWriter

@@ -24,7 +24,7 @@ from protocol.names import SCHEDULER_NAME, TOKEN_AUDIENCE
 from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ranking
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Seconds
 from protocol.yaml_text import YamlError, read_documents, read_yaml
-from scheduler_plugin.ledger import Level, NodePolicy
+from scheduler_plugin.ledger import NodePolicy, ResourcePolicy
 from scheduler_plugin.ledger.sampled_pods import PERCENT
 from scheduler_plugin.planner import MigrationPolicy
 from scheduler_plugin.settings.fields import Candidates, Cpu, CpuUnit, Mem, MemUnit, Section, Watermark
@@ -34,7 +34,7 @@ from scheduler_plugin.settings.tokenless import Tokenless
 CONFIG_KEY: Final = "config.yaml"
 
 BELOW: Final = "below"
-"""Our kind of error whose message begins with the rest of the path (``document`` where there is none)."""
+"""Our kind of error whose message begins with the rest of the path (``document`` if there is none)."""
 
 
 class SettingsError(ValueError):
@@ -47,7 +47,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """What the scheduler is told. ``overrides`` are complete policies by the node's name.
+    """Settings of the scheduler. ``overrides`` are complete policies by the node's name.
 
     ``node_agents`` are the service accounts (``namespace:name``) whose tokens may speak for every VM on their node,
     ``tokenless`` are the pods that may do so without a token (None: none may).
@@ -78,7 +78,7 @@ class SchedulerSettings:
     migration_bandwidth: Bytes
 
     def policy_of(self, node: str) -> NodePolicy:
-        """How ``node`` is kept (S4.6, S4.8)."""
+        """Policy of ``node`` (S4.6, S4.8)."""
         return self.overrides.get(node, self.defaults)
 
 
@@ -116,8 +116,8 @@ class _Node(Section):
     def policy(self) -> NodePolicy:
         return NodePolicy(
             ComputeUnit(self.compute_unit.cpu, self.compute_unit.mem),
-            Level(self.cpu.watermark, self.cpu.system),
-            Level(self.memory.watermark, self.memory.system),
+            ResourcePolicy(self.cpu.watermark, self.cpu.system),
+            ResourcePolicy(self.memory.watermark, self.memory.system),
         )
 
 

@@ -11,7 +11,7 @@ from scheduler_plugin.settings.document import SchedulerSettings
 
 
 class SettingsReport(Protocol):
-    """Who is told how reloading goes."""
+    """Receiver of reload outcomes."""
 
     def settings_accepted(self, generation: int) -> None:
         """New settings are in force."""

@@ -22,7 +22,7 @@ class _PerNode(Section):
 
 
 class MigrationSection(Section):
-    """How the section is written; spans are in seconds."""
+    """Document of the section; spans are in seconds."""
 
     enabled: bool = True
     auto_migration: Literal["optOut", "optIn"] = "optOut"
@@ -47,7 +47,7 @@ class MigrationSection(Section):
         return most
 
     def policy(self) -> MigrationPolicy:
-        """What the planner has to keep to."""
+        """Rules for the planner."""
         return MigrationPolicy(
             enabled=self.enabled,
             settle=Seconds(self.settle_seconds),

@@ -16,6 +16,6 @@ class Tokenless:
     labels: Mapping[str, str]
 
     def admits(self, pod: PodFacts) -> bool:
-        """Whether ``pod`` is one of them."""
+        """Return True if ``pod`` is one of them."""
         labels = pod.traits.labels
         return pod.name.namespace in self.namespaces and all(labels.get(key) == self.labels[key] for key in self.labels)

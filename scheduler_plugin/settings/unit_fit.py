@@ -12,7 +12,7 @@ from protocol.virtual_machine import Bounds
 
 
 def misfit(bounds: Bounds, slot_size: Bytes, unit: ComputeUnit) -> str | None:
-    """Why VMs with these bounds cannot be sized well in this unit; None where they can.
+    """The reason why VMs with these bounds cannot be sized well in this unit; None if they can.
 
     A resource that the bounds do not let change is not looked at.
     """

@@ -29,8 +29,8 @@ from protocol.wire.wire_batches import (
     is_granted,
     refused_entry,
 )
-from scheduler_plugin.auth.identity import Identity
-from scheduler_plugin.service import Granted, RefusedError, Service
+from scheduler_plugin.auth.identity import CallerIdentity
+from scheduler_plugin.service import CallerRefusedError, Granted, Service
 from scheduler_plugin.service.permits import AT_ONCE
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.web.bodies import BodyError
@@ -55,10 +55,10 @@ class AgentRoutes:
         self._permits = service.permits
 
     def introduction(self, authorization: str | None, address: str) -> HotResponse | None:
-        """What is answered to a client that cannot be an agent, before its request is read."""
+        """Response to a client that cannot be an agent, before its request is read."""
         try:
             self._permits.introduce(authorization, address)
-        except RefusedError as refusal:
+        except CallerRefusedError as refusal:
             return self._refused(refusal)
         return None
 
@@ -68,10 +68,10 @@ class AgentRoutes:
             wire = decode_request(request.body())
             found = self._permits.ask(wire, request.authorization, request.address)
         except MalformedRequestError as error:
-            return self._refused(RefusedError(400, str(error)))
+            return self._refused(CallerRefusedError(400, str(error)))
         except BodyError as error:
-            return self._refused(RefusedError(error.status, str(error)))
-        except RefusedError as refusal:
+            return self._refused(CallerRefusedError(error.status, str(error)))
+        except CallerRefusedError as refusal:
             return self._refused(refusal)
         headers = _OFFERED if request.knows_batches else {}
         return _answer(wire, found, headers) if isinstance(found, Granted) else self._later(wire, found, headers)
@@ -79,7 +79,7 @@ class AgentRoutes:
     async def _later(self, wire: WireRequest, waiting: Awaitable[Granted], headers: Mapping[str, str]) -> HotResponse:
         try:
             return _answer(wire, await waiting, headers)
-        except RefusedError as refusal:
+        except CallerRefusedError as refusal:
             return self._refused(refusal)
 
     async def batch(self, request: HotRequest) -> HotResponse:
@@ -90,15 +90,15 @@ class AgentRoutes:
             if identity is None:
                 identity = await self._permits.identify(request.authorization)
         except MalformedBatchError as error:
-            return self._refused(RefusedError(400, str(error)))
+            return self._refused(CallerRefusedError(400, str(error)))
         except BodyError as error:
-            return self._refused(RefusedError(error.status, str(error)))
-        except RefusedError as refusal:
+            return self._refused(CallerRefusedError(error.status, str(error)))
+        except CallerRefusedError as refusal:
             return self._refused(refusal)
         self._context.telemetry.batches.observe(len(entries))
         return await self._together([self._entry(each, identity) for each in entries])
 
-    def _entry(self, body: bytes, identity: Identity) -> bytes | asyncio.Task[bytes]:
+    def _entry(self, body: bytes, identity: CallerIdentity) -> bytes | asyncio.Task[bytes]:
         """The answer to one request of a batch, or what makes it. Nothing that is wrong with it leaves it."""
         try:
             wire = decode_request(body)
@@ -106,8 +106,8 @@ class AgentRoutes:
             if isinstance(found, Granted):
                 return granted_entry(encode_response(wire.version, found.response, found.slot_size))
         except MalformedRequestError as error:
-            return self._refused_entry(RefusedError(400, str(error)))
-        except RefusedError as refusal:
+            return self._refused_entry(CallerRefusedError(400, str(error)))
+        except CallerRefusedError as refusal:
             return self._refused_entry(refusal)
         except Exception:  # noqa: BLE001 - the boundary between VMs: it is written down and answered
             return self._failed_entry()
@@ -117,7 +117,7 @@ class AgentRoutes:
         try:
             granted = await waiting
             return granted_entry(encode_response(wire.version, granted.response, granted.slot_size))
-        except RefusedError as refusal:
+        except CallerRefusedError as refusal:
             return self._refused_entry(refusal)
         except Exception:  # noqa: BLE001 - the boundary between VMs: it is written down and answered
             return self._failed_entry()
@@ -147,17 +147,17 @@ class AgentRoutes:
     def _now(self, task: asyncio.Task[bytes]) -> bytes:
         if task.done():
             return task.result()
-        return self._refused_entry(RefusedError(503, "the permit is still being written, ask again", AT_ONCE))
+        return self._refused_entry(CallerRefusedError(503, "the permit is still being written, ask again", AT_ONCE))
 
-    def _refused_entry(self, refusal: RefusedError) -> bytes:
+    def _refused_entry(self, refusal: CallerRefusedError) -> bytes:
         self._context.telemetry.refusals.labels(str(refusal.status)).inc()
         return refused_entry(refusal.status, str(refusal), refusal.retry_after)
 
     def _failed_entry(self) -> bytes:
         LOG.exception("a request of a batch failed")
-        return refused_entry(500, "the service failed, its log says how")
+        return refused_entry(500, "internal error; see the scheduler log")
 
-    def _refused(self, refusal: RefusedError) -> HotResponse:
+    def _refused(self, refusal: CallerRefusedError) -> HotResponse:
         self._context.telemetry.refusals.labels(str(refusal.status)).inc()
         headers = {}
         if refusal.retry_after is not None:

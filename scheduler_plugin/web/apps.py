@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse, Response
 from protocol.messages import ObjectName
 from protocol.wire.wire_batches import LONGEST_BATCH, PATH
 from protocol.wire.wire_messages import WireRequestBody, WireResponseBody
-from scheduler_plugin.service import Desk, Service, StandingByError
+from scheduler_plugin.service import ActiveService, Service, StandingByError
 from scheduler_plugin.web.agents import LONGEST_BODY as LONGEST_REQUEST
 from scheduler_plugin.web.agents import AgentRoutes
 from scheduler_plugin.web.documentation import Operation, answers, document
@@ -97,8 +97,8 @@ VERBS: Final = (
 )
 
 
-def agents_app(desk: Desk) -> HotPaths:
-    """What agents talk to (:10299)."""
+def agents_app(desk: ActiveService) -> HotPaths:
+    """Application for agents (:10299)."""
     app = _app("agents", "Agents ask for permits to grow.")
     document(app, [PERMIT, BATCH], [])
     one = by_leader(desk, lambda service, request: AgentRoutes(service).request(request))
@@ -111,12 +111,12 @@ def agents_app(desk: Desk) -> HotPaths:
     return HotPaths(paths, app)
 
 
-def _introduction(desk: Desk, authorization: str | None, address: str) -> HotResponse | None:
+def _introduction(desk: ActiveService, authorization: str | None, address: str) -> HotResponse | None:
     return AgentRoutes(desk.acting()).introduction(authorization, address)  # only where ``leading`` lets in
 
 
-def extender_app(desk: Desk) -> HotPaths:
-    """What kube-scheduler talks to (:10298); with a bearer token where the settings name a file that holds one."""
+def extender_app(desk: ActiveService) -> HotPaths:
+    """Application for kube-scheduler (:10298); with a bearer token if the settings name a file that holds one."""
     app = _app("extender", "kube-scheduler's extender protocol.")
     document(app, VERBS, [])
     verbs = (ExtenderRoutes.filter, ExtenderRoutes.prioritize, ExtenderRoutes.bind, ExtenderRoutes.preempt)
@@ -129,7 +129,7 @@ def _asked(verb: Callable[[ExtenderRoutes, HotRequest], Answer]) -> Callable[[Se
     return lambda service, request: verb(ExtenderRoutes(service), request)
 
 
-def probes_app(desk: Desk) -> FastAPI:
+def probes_app(desk: ActiveService) -> FastAPI:
     """Metrics, probes and explanations (:10297); reads only. A standby answers as well, and says who leads."""
     app = _app("probes", "Metrics, probes and explanations; reads only.")
     _add_probes(app, desk)
@@ -138,7 +138,7 @@ def probes_app(desk: Desk) -> FastAPI:
     return app
 
 
-def _add_probes(app: FastAPI, desk: Desk) -> None:
+def _add_probes(app: FastAPI, desk: ActiveService) -> None:
     @app.get("/metrics", summary="Metrics for Prometheus.", response_class=PlainTextResponse)
     async def metrics() -> Response:
         context = desk.context
@@ -163,7 +163,7 @@ def _add_probes(app: FastAPI, desk: Desk) -> None:
         return PlainTextResponse(f"the cluster has not been read yet, missing: {missing}\n", 503)
 
 
-def _add_explanations(app: FastAPI, desk: Desk) -> None:
+def _add_explanations(app: FastAPI, desk: ActiveService) -> None:
     @app.get("/nodes", summary="Every node with its pods.", responses=answers({200: ("the cluster", NodesModel)}))
     async def nodes() -> Response:
         return _json(nodes_view(desk.context, desk.standing()))

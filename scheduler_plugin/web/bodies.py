@@ -27,7 +27,7 @@ class BodyError(ValueError):
 
 
 async def read_body(request: Request, longest: int) -> bytes:
-    """The body. Raises ``BodyError`` where it has more than ``longest`` bytes, or breaks off."""
+    """The body. Raises ``BodyError`` if it has more than ``longest`` bytes, or breaks off."""
     declared = request.headers.get("content-length", "")
     if declared.isascii() and declared.isdigit() and len(declared) > len(str(longest)):
         raise too_long(longest)
@@ -46,7 +46,7 @@ async def read_body(request: Request, longest: int) -> bytes:
 
 
 def decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
-    """What the body says. Raises ``BodyError`` naming the path of the bad field."""
+    """The decoded body. Raises ``BodyError`` naming the path of the bad field."""
     try:
         return decoder.decode(body)
     except (ValueError, RecursionError) as error:

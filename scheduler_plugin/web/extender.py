@@ -19,7 +19,7 @@ from scheduler_plugin.cluster.pods.texts import asked_pod, decode_pod
 from scheduler_plugin.cluster.scheduling_fields import has_preferences
 from scheduler_plugin.cluster.translate import decode_node
 from scheduler_plugin.ledger import LedgerError, PodFacts
-from scheduler_plugin.ledger.preemption import Candidate
+from scheduler_plugin.ledger.preemption import PreemptionCandidate
 from scheduler_plugin.placement import Filtered
 from scheduler_plugin.service import Service
 from scheduler_plugin.web.bodies import BodyError, decoded
@@ -118,7 +118,7 @@ class ExtenderRoutes:
         try:
             args = decoded(_PREEMPTION, request.body())
             offered = _offered(args)
-            candidates = [Candidate(node, {pod.uid for pod in v.pods or ()}) for node, v in offered.items()]
+            candidates = [PreemptionCandidate(node, {pod.uid for pod in v.pods or ()}) for node, v in offered.items()]
             helped = self._service.preempt(decode_pod(args.pod), candidates)
         except (LedgerError, ValueError) as error:
             self._count("preempt", "error")

@@ -14,7 +14,7 @@ class NodeList(msgspec.Struct, frozen=True):
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True, rename="pascal"):
-    """What ``/filter`` and ``/prioritize`` are asked: a pod, and names of nodes or whole nodes."""
+    """Arguments of ``/filter`` and ``/prioritize``: a pod, and names of nodes or whole nodes."""
 
     pod: msgspec.Raw
     nodes: NodeList | None = None
@@ -36,7 +36,7 @@ class AskedNodes:
         self._text = bytes(names)
 
     def __contains__(self, name: object) -> bool:
-        """Whether the name is certainly there. One that is written with escapes is not found."""
+        """Return True if the name is certainly there. One that is written with escapes is not found."""
         return msgspec.json.encode(name) in self._text
 
     def names(self) -> list[str]:
@@ -56,7 +56,7 @@ class RawNodeList(msgspec.Struct, frozen=True):
 
 
 class ExtenderFilterResult(msgspec.Struct, frozen=True, rename="pascal"):
-    """Which nodes fit, and why each of the others does not."""
+    """Nodes that fit, and the reason against each other one."""
 
     nodes: RawNodeList | None = None
     node_names: list[str] | None = None
@@ -66,14 +66,14 @@ class ExtenderFilterResult(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class HostPriority(msgspec.Struct, frozen=True, rename="pascal", gc=False):
-    """How good a node would be, 0 to 10."""
+    """Score of a node, 0 to 10."""
 
     host: str
     score: int
 
 
 class ExtenderBindingArgs(msgspec.Struct, frozen=True):
-    """Which pod is to be bound to which node."""
+    """Pod to bind, and its node."""
 
     pod_name: str = msgspec.field(name="PodName")
     pod_namespace: str = msgspec.field(name="PodNamespace")
@@ -82,13 +82,13 @@ class ExtenderBindingArgs(msgspec.Struct, frozen=True):
 
 
 class ExtenderBindingResult(msgspec.Struct, frozen=True, rename="pascal"):
-    """Empty where the pod is bound, else why not."""
+    """Empty if the pod is bound, else why not."""
 
     error: str
 
 
 class VictimMetadata(msgspec.Struct, frozen=True):
-    """Which pod would go."""
+    """Pod that would be evicted."""
 
     uid: str
 
@@ -107,7 +107,7 @@ class Victims(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class MetaPod(msgspec.Struct, frozen=True):
-    """Which pod would go."""
+    """Pod that would be evicted."""
 
     uid: str = msgspec.field(name="UID")
 

@@ -9,14 +9,14 @@ from typing import Final
 import msgspec
 
 from protocol.runtime.credentials import CredentialsError, FileToken
-from scheduler_plugin.service import Desk
+from scheduler_plugin.service import ActiveService
 from scheduler_plugin.web.http.hot_paths import Admission, HotResponse
 from scheduler_plugin.web.models import Problem
 
 _REFUSAL: Final = HotResponse(msgspec.json.encode(Problem("a bearer token is needed")), 401)
 
 
-def guarded(desk: Desk, admission: Admission) -> Admission:
+def guarded(desk: ActiveService, admission: Admission) -> Admission:
     """Lets in who shows the token of the settings in force, and is let in by ``admission``."""
     tokens: dict[str, FileToken] = {}
 

@@ -54,7 +54,7 @@ class Displaceable(Protocol):
 class Peers:
     """The connections of one listener, by the peer's address.
 
-    ``client`` is the common name of the only one that it is for; empty where it is for all.
+    ``client`` is the common name of the only one that it is for; empty if it is for all.
     """
 
     limits: Limits
@@ -66,12 +66,17 @@ class Peers:
     _told: str | None = None
 
     def is_for(self, certificate: Mapping[str, Any] | None) -> bool:
-        """Whether the listener is for the client that shows this, in the form of ``ssl``; another name is logged."""
+        """Return True if the listener is for the client that shows this, in the form of ``ssl``; another name is
+        logged.
+        """
         shown = common_name(certificate)
         if not self.client or shown == self.client:
             return True
         if shown != self._told:
-            LOG.warning("a client is turned away", extra={"client": shown[:SHOWN], "expected": self.client})
+            LOG.warning(
+                "rejected client certificate: unexpected common name",
+                extra={"client": shown[:SHOWN], "expected": self.client},
+            )
         self._told = shown
         return False
 
@@ -117,7 +122,7 @@ class Peers:
 
 
 def common_name(certificate: Mapping[str, Any] | None) -> str:
-    """The common name of a certificate's subject, in the form of ``ssl``; empty where it has none, or several.
+    """The common name of a certificate's subject, in the form of ``ssl``; empty if it has none, or several.
 
     >>> common_name({"subject": ((("organizationName", "a"),), (("commonName", "b"),))})
     'b'

@@ -16,7 +16,7 @@ class Model(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class Problem(Model, frozen=True):
-    """Why a request cannot be answered."""
+    """Error of a request."""
 
     error: str
 
@@ -40,7 +40,7 @@ class Amounts(Model, frozen=True):
 
 
 class PressureModel(Model, frozen=True):
-    """How far a node is above its watermark: ``excess`` still has to leave it (S4.8)."""
+    """Excess of a node over its watermark: ``excess`` still has to leave it (S4.8)."""
 
     logical: Amounts
     capacity: Amounts
@@ -49,7 +49,7 @@ class PressureModel(Model, frozen=True):
 
 
 class UnreadableModel(Model, frozen=True):
-    """An object that cannot be read, so that it counts as the most that it may be."""
+    """An object that cannot be read, so that it counts as its maximum."""
 
     kind: str
     object: str
@@ -75,7 +75,7 @@ class MigrationModel(Model, frozen=True):
 
 
 class PodModel(Model, frozen=True):
-    """What a pod holds of its node; ``vm`` and what follows from it are null for a pod that runs none.
+    """Reservation of a pod on its node; ``vm`` and what follows from it are null for a pod that runs none.
 
     ``deferred`` is what of ``reserved`` its kubelet has put off until there is room. ``agentSilent``: the agent of its
     VM was not heard lately; never so where this process does not lead, since agents ask who leads.
@@ -127,7 +127,7 @@ class NodesModel(Model, frozen=True):
 
 
 class MetricsModel(Model, frozen=True):
-    """What the agent said of its guest last."""
+    """The agent's last report of its guest."""
 
     load1: float
     load5: float | None
@@ -135,7 +135,7 @@ class MetricsModel(Model, frozen=True):
 
 
 class ExplainedPod(Model, frozen=True):
-    """Why a pod of a VM has its reservation and permit: ``reservedBecause`` has each floor of it by its source.
+    """Explanation of a VM pod's reservation and permit: ``reservedBecause`` has each floor of it by its source.
 
     ``requests`` are those of the guest's container, where they follow the VM; ``requestsSecured`` is what of them the
     kubelet has set aside.
@@ -171,9 +171,9 @@ class RefusedTarget(Model, frozen=True):
 
 
 class VmModel(Model, frozen=True):
-    """Why a VM has its size: once for each pod that runs it (two while it migrates), and what is wrong with it.
+    """Explanation of a VM's size: once for each pod that runs it (two while it migrates), and its problems.
 
-    ``staysBecause`` is why the scheduler may not move it by itself; null where it may. ``leading`` and ``leader`` as in
+    ``staysBecause`` is why the scheduler may not move it by itself; null if it may. ``leading`` and ``leader`` as in
     ``NodesModel``. ``makingRoom`` says who moves away for it.
     """
 

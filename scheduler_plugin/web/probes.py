@@ -18,12 +18,12 @@ def probes_app(name: str, description: str, ready: Readiness, page: Callable[[],
 
     @app.get("/healthz", response_class=PlainTextResponse)
     async def healthz() -> str:
-        """Whether the process works."""
+        """Liveness of the process."""
         return "ok\n"
 
     @app.get("/readyz", response_class=PlainTextResponse)
     async def readyz() -> Response:
-        """Whether the program can do its work."""
+        """Readiness of the program."""
         is_ready, words = ready()
         return PlainTextResponse(f"{words}\n", 200 if is_ready else 503)
 
@@ -36,7 +36,7 @@ def probes_app(name: str, description: str, ready: Readiness, page: Callable[[],
 
 
 def standing(missing: list[str], leads: bool) -> tuple[bool, str]:
-    """Whether a program that keeps caches is ready: once all are read, whether it leads or stands by."""
+    """Readiness of a program with caches: once all are read, whether it leads or stands by."""
     if missing:
         return False, f"not listed yet: {', '.join(missing)}"
     return True, "ok, leading" if leads else "ok, standing by"

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- The process's signals belong to ``__main__``; a server ends when it is told.
+- The process's signals belong to ``__main__``; a server ends when asked to.
 - What a client may take of a listener is bounded (``limits``).
 """
 

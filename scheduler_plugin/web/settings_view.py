@@ -32,7 +32,7 @@ def _told(value: object) -> object:
 
 
 def _names(value: object) -> tuple[str, ...] | None:
-    """The fields of a structure; None where it is none."""
+    """The fields of a structure; None if it is none."""
     if isinstance(value, msgspec.Struct):
         return value.__struct_fields__
     if is_dataclass(value) and not isinstance(value, type):

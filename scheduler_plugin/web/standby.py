@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from scheduler_plugin.service import Desk, Service, StandingByError
+from scheduler_plugin.service import ActiveService, Service, StandingByError
 from scheduler_plugin.web.http.hot_paths import Admission, Handler, HotRequest, HotResponse
 from scheduler_plugin.web.models import Problem
 
@@ -18,8 +18,10 @@ _ENCODER: Final = msgspec.json.Encoder()
 _ELSEWHERE: Final = {"retry-after": "0", "connection": "close"}
 
 
-def by_leader(desk: Desk, answer: Callable[[Service, HotRequest], HotResponse | Awaitable[HotResponse]]) -> Handler:
-    """What ``answer`` says for the service that acts; 503 while another process leads."""
+def by_leader(
+    desk: ActiveService, answer: Callable[[Service, HotRequest], HotResponse | Awaitable[HotResponse]]
+) -> Handler:
+    """Run ``answer`` for the active service; 503 while another process leads."""
 
     def handle(request: HotRequest) -> HotResponse | Awaitable[HotResponse]:
         try:
@@ -31,7 +33,7 @@ def by_leader(desk: Desk, answer: Callable[[Service, HotRequest], HotResponse | 
     return handle
 
 
-def leading(desk: Desk) -> Admission:
+def leading(desk: ActiveService) -> Admission:
     """Lets no client in while another process leads: its body would be read in vain."""
 
     def lead(_: str | None) -> HotResponse | None:

@@ -13,11 +13,11 @@ from protocol.units import Instant, Resources
 from scheduler_plugin.cluster.migrations import ClusterMigration
 from scheduler_plugin.cluster.problems import notes_on, unreadable_objects
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import Explanation, Migration, MigrationPhase, Pressure, VmFacts
+from scheduler_plugin.ledger import ClaimExplanation, Migration, MigrationPhase, Pressure, VmFacts
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.planner import room_being_made, stays_because
-from scheduler_plugin.service import Standing
+from scheduler_plugin.service import LeaderStatus
 from scheduler_plugin.web.models import (
     Amounts,
     ExplainedPod,
@@ -33,7 +33,7 @@ from scheduler_plugin.web.models import (
 )
 
 MOST_UNREADABLE: Final = 100
-"""Of so many objects that cannot be read ``/nodes`` says why; the metric counts them all."""
+"""Of this many objects that cannot be read ``/nodes`` says why; the metric counts them all."""
 
 
 def amount(resources: Resources) -> Amounts:
@@ -41,7 +41,7 @@ def amount(resources: Resources) -> Amounts:
     return Amounts(resources.cpu.quantity(), resources.mem.quantity())
 
 
-def nodes_view(context: SchedulerContext, standing: Standing) -> NodesModel:
+def nodes_view(context: SchedulerContext, standing: LeaderStatus) -> NodesModel:
     """Every node with its pods, sorted by name, and every migration that has not ended, the oldest first.
 
     ``migrationsIdle`` says why no VM is moved at all, ``stuck`` of a node why VMs that should leave it cannot.
@@ -69,10 +69,10 @@ def _silent_agents(context: SchedulerContext) -> Set[ObjectName]:
     return {name for name, vm in ledger.vms.items() if ledger.is_silent(vm, now)}
 
 
-def vm_view(context: SchedulerContext, vm: ObjectName, standing: Standing) -> VmModel | None:
-    """Why the VM has its size, once for each pod that runs it (two while it migrates), and how it moved lately.
+def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -> VmModel | None:
+    """Explanation of the VM, once for each pod that runs it (two while it migrates), and of its last moves.
 
-    None where no pod runs it.
+    None if no pod runs it.
     """
     ledger, now = context.ledger, context.clock.now()
     uids = [uid for uid, claim in ledger.claims.items() if claim.pod.vm == vm]
@@ -106,12 +106,12 @@ def _unreadable(resource: Resource, found: Unreadable) -> UnreadableModel:
 
 
 def _stays_because(context: SchedulerContext, vm: VmFacts | None) -> str | None:
-    """Why the scheduler may not move the VM by itself; None where it may."""
+    """The reason why the scheduler may not move the VM by itself; None if it may."""
     return "not known" if vm is None else stays_because(vm, opt_in=context.feed.settings.migration.opt_in)
 
 
 def _refused_targets(context: SchedulerContext, vm: ObjectName) -> dict[str, RefusedTarget]:
-    """Where kube-scheduler has refused the VM lately."""
+    """Nodes for which kube-scheduler has refused the VM lately."""
     now, refused = context.clock.now(), context.migration_status.refused.of(vm)
     return {
         node: RefusedTarget(each.why, round(max(0.0, each.until - now), 3)) for node, each in sorted(refused.items())
@@ -180,7 +180,7 @@ def _pressure(pressure: Pressure) -> PressureModel:
     )
 
 
-def _explained(found: Explanation) -> ExplainedPod:
+def _explained(found: ClaimExplanation) -> ExplainedPod:
     return ExplainedPod(
         pod=str(found.pod),
         node=found.node,

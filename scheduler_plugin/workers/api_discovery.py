@@ -12,6 +12,6 @@ _TIMEOUT: Final = Seconds(3.0)
 
 
 async def offers_pod_resize(api: KubernetesApi) -> bool:
-    """Whether requests of running pods can be changed (``pods/resize``, KEP-1287). Raises ``ApiError``."""
+    """Return True if requests of running pods can be changed (``pods/resize``, KEP-1287). Raises ``ApiError``."""
     found = await api.call(ApiCall("GET", "/api/v1", _TIMEOUT))
     return any(text(each, "name") == "pods/resize" for each in items(found, "resources"))

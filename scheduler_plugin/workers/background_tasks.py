@@ -90,7 +90,7 @@ class BackgroundTasks:
             await self._context.clock.sleep(wait)
 
     async def _touch(self, order: RoomFreed) -> ApiError | None:
-        """Why the node was not touched, if that is to be tried again."""
+        """Touch the node; the error, if that is to be tried again."""
         try:
             await self._context.writer.touch_node(order.node, micro_timestamp(self._context.clock.wall()))
         except ApiError as error:

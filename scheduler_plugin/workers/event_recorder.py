@@ -26,10 +26,10 @@ from scheduler_plugin.workqueue import WorkQueue
 QUIET: Final = Seconds(300.0)
 PAUSE: Final = Seconds(0.2)
 REMEMBERED: Final = 10_000
-"""Of at most so many VMs it is known when they last got an event; the oldest are forgotten first."""
+"""Of at most this many VMs it is known when they last got an event; the oldest are forgotten first."""
 
 
-class EventRecorder:
+class SchedulerEvents:
     """Decides which events are worth writing, and writes them in the background."""
 
     def __init__(self, context: SchedulerContext) -> None:
@@ -52,7 +52,7 @@ class EventRecorder:
             self.tell(EventRecord(about_vm(vm), "PermitNotStored", note))
 
     def _is_due(self, vm: ObjectName) -> bool:
-        """Whether the VM has had no event for a while; if so, it gets one now."""
+        """Return True if the VM has had no event for a while; if so, it gets one now."""
         now = self._context.clock.now()
         told_at = self._told_at.pop(vm, None)
         is_due = told_at is None or now - told_at >= QUIET

@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 async def for_each(things: Iterable[T], call: Callable[[T], Awaitable[R]], at_once: int = AT_ONCE) -> list[R]:
-    """What ``call`` returned for each of ``things``, in their order."""
+    """Results of ``call`` for each of ``things``, in their order."""
     places = asyncio.Semaphore(at_once)
 
     async def called(thing: T) -> R:

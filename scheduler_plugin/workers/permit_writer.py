@@ -36,8 +36,8 @@ from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.workers.for_each import AT_ONCE
 
 
-class Stored(NamedTuple):
-    """How a write ended: ``outcome`` as the metric counts it, ``why`` it did not store the permit (empty if it did).
+class WriteResult(NamedTuple):
+    """Outcome of a write: ``outcome`` as the metric counts it, ``why`` it did not store the permit (empty if it did).
 
     ``facts`` is the VM as it is stored now, if that is known.
     """
@@ -47,7 +47,7 @@ class Stored(NamedTuple):
     facts: VmFacts | None = None
 
 
-NOT_WANTED: Final = Stored("refused", "the VM has an agent again")
+NOT_WANTED: Final = WriteResult("refused", "the VM has an agent again")
 
 
 class PermitWriter:
@@ -99,13 +99,13 @@ class PermitWriter:
                 order = await self._context.queues.permits.take()
             await self.store(order)
 
-    async def _write(self, order: PersistPermit, turn: _Turn) -> Stored:
-        ended = Stored("unknown", "the write was given up")
+    async def _write(self, order: PersistPermit, turn: _Turn) -> WriteResult:
+        ended = WriteResult("unknown", "the write was given up")
         try:
             facts = await self._stored_facts(order, turn)
             ended = self._judged(order, facts) if self._context.ledger.wants(order) or facts else NOT_WANTED
         except ApiError as error:
-            ended = Stored("refused" if isinstance(error, ApiRefusedError) else "unknown", str(error))
+            ended = WriteResult("refused" if isinstance(error, ApiRefusedError) else "unknown", str(error))
         finally:
             self._report(order, ended, turn.version)
         if ended.why:
@@ -114,20 +114,20 @@ class PermitWriter:
         return ended
 
     @staticmethod
-    def _judged(order: PersistPermit, facts: VmFacts | None) -> Stored:
+    def _judged(order: PersistPermit, facts: VmFacts | None) -> WriteResult:
         """Whether the object that came back holds at least what was ordered; at most, if a permit was taken back."""
         if facts is None:
-            return Stored("lost", "the VirtualMachine is gone")
+            return WriteResult("lost", "the VirtualMachine is gone")
         permit = facts.permit or ZERO
         covers = permit.within(order.permit) if order.takes_back else order.permit.within(permit)
         if covers and facts.is_permit_known:
-            return Stored("stored", facts=facts)
+            return WriteResult("stored", facts=facts)
         kept = "nothing that can be read" if facts.permit is None or not facts.is_permit_known else str(facts.permit)
         why = f"wrote the permit {order.permit}, the API server stored {kept}: a webhook or a policy changed it"
-        return Stored("altered", why, facts)
+        return WriteResult("altered", why, facts)
 
     async def _stored_facts(self, order: PersistPermit, turn: _Turn) -> VmFacts | None:
-        """The VM with the permit on it; None where there is no such VM any more. Raises ``ApiError``."""
+        """The VM with the permit on it; None if there is no such VM any more. Raises ``ApiError``."""
         began = self._context.clock.now()
         vm = self._context.feed.vms.facts.get(order.vm)
         while vm is not None and vm.uid == order.uid and self._context.ledger.wants(order):
@@ -146,7 +146,7 @@ class PermitWriter:
         answer = await self._context.writer.store_permit(vm, order)
         version = version_of(answer)
         if version == vm.resource_version:
-            raise ApiUnknownError("the write has changed nothing, so that an earlier one may still land")
+            raise ApiUnknownError("no-op write (resourceVersion unchanged); an earlier write may still apply")
         if 0 < number(version) <= known or not self._context.ledger.is_ready:
             raise ApiUnknownError("the cluster's store was restored, and has not been read since")
         written = with_permit(vm, order.permit, answer)
@@ -158,14 +158,14 @@ class PermitWriter:
         return self._with_permit(vm, order.permit, version) or vm_facts(written)
 
     def _with_permit(self, vm: VirtualMachine, permit: Resources, version: str) -> VmFacts | None:
-        """What the ledger knows of this ``vm``, with the permit; None where it knows another version of it."""
+        """The ledger's facts of this ``vm``, with the permit; None if it knows another version of it."""
         account = self._context.ledger.vms.get(vm.name)
         known = None if account is None else account.facts
         if known is None or known.uid != vm.uid or not 0 < known.version == number(vm.resource_version):
             return None
         return known.with_permit(number(version), permit)
 
-    def _report(self, order: PersistPermit, ended: Stored, version: int) -> None:
+    def _report(self, order: PersistPermit, ended: WriteResult, version: int) -> None:
         ledger, facts = self._context.ledger, ended.facts
         if not ended.why and facts is not None:
             self._context.order(ledger.permit_stored(order.revision, facts))
@@ -176,7 +176,7 @@ class PermitWriter:
 
 
 class _Turn:
-    """Who may write for one VM; kept only while a task writes or waits.
+    """Turn to write for one VM; kept only while a task writes or waits.
 
     ``newest`` is the last revision that was sent, ``version`` what it was written onto, ``why`` it is not stored.
     """

@@ -26,7 +26,7 @@ INTERVAL: Final = Seconds(0.5)
 
 
 def acts_alone(pod: JsonObject) -> bool:
-    """Whether the scheduler in that pod acts, or may yet act, without a Lease.
+    """Return True if the scheduler in that pod acts, or may yet act, without a Lease.
 
     >>> acts_alone({"spec": {"containers": [{"args": ["--config=a"]}]}})
     True

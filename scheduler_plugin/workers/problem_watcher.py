@@ -10,7 +10,7 @@ from protocol.units import Seconds
 from scheduler_plugin.cluster.events import EventRecord
 from scheduler_plugin.cluster.problems import unreadable_event, unreadable_objects, vm_events
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.workers.event_recorder import EventRecorder
+from scheduler_plugin.workers.event_recorder import SchedulerEvents
 
 INTERVAL: Final = Seconds(10.0)
 AT_ONCE: Final = 256
@@ -20,7 +20,7 @@ AT_ONCE: Final = 256
 class ProblemWatcher:
     """Looks for problems in the background."""
 
-    def __init__(self, context: SchedulerContext, events: EventRecorder) -> None:
+    def __init__(self, context: SchedulerContext, events: SchedulerEvents) -> None:
         self._context = context
         self._events = events
         self._told: set[tuple[str, str]] = set()

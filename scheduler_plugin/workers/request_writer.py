@@ -41,7 +41,7 @@ LOOK_AGAIN: Final = Seconds(300.0)
 """After so long an API server without ``pods/resize`` is asked whether it has been upgraded."""
 
 LOOKS_AT_ONCE: Final = 256
-"""So many pods are looked at before others get their turn."""
+"""This many pods are looked at before others get their turn."""
 
 TRIES: Final = 4
 """Writes in a row for one pod: it may have changed meanwhile, and what is refused of CPU and memory is tried apart."""
@@ -57,7 +57,7 @@ Found = tuple[ResizePod | None, tuple[Effect, ...]]
 
 @dataclass(slots=True)
 class _Turn:
-    """Who may write for one pod; kept only while a task writes or waits."""
+    """Turn to write for one pod; kept only while a task writes or waits."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0
@@ -122,7 +122,7 @@ class RequestWriter:
             await self._context.clock.sleep(ROUND)
 
     async def _look(self) -> None:
-        """Whether requests follow: the settings say so, and the API server can."""
+        """Check if requests follow: the settings say so, and the API server can."""
         context, now = self._context, self._context.clock.now()
         is_wanted = context.feed.settings.pod_requests
         if is_wanted and (self._offered is None or (not self._offered and now - self._looked_at >= LOOK_AGAIN)):
@@ -203,7 +203,7 @@ class RequestWriter:
         return outcome
 
     def _note_changed(self, order: ResizePod, found: PodFacts | None) -> None:
-        """What a webhook has made of the write is what there is: the rest was refused."""
+        """Record what a webhook made of the write: the rest was refused."""
         runner = None if found is None else found.runner
         if runner is not None and runner.asked != order.size:
             why, now = f"the API server has made them {runner.asked}", self._context.clock.now()
@@ -213,7 +213,7 @@ class RequestWriter:
         verdict = order.withdraws if order.withdraws in VERDICTS else "other"
         self._context.telemetry.requests.withdrawn.labels(verdict).inc()
         what = {"pod": str(order.pod), "requests": str(order.size), "verdict": order.withdraws}
-        LOG.info("a wish that the kubelet does not grant is taken back", extra=what)
+        LOG.info("reverting pod resize rejected by the kubelet", extra=what)
 
     async def _refused(self, order: ResizePod, error: ApiRefusedError) -> None:
         is_conflict = error.kind is RefusalKind.CONFLICT

@@ -15,11 +15,11 @@ from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.units import Resources, Seconds
 from scripts.autoscale.cluster_flags import of_a_cluster
-from scripts.autoscale.clusters import Cluster, ClusterFlags, find_cluster
+from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
 from scripts.autoscale.demonstration.pgbench import (
+    DatabaseServer,
     Outcome,
     PgbenchError,
-    Server,
     find_pgbench,
     prepare,
     press,
@@ -55,14 +55,14 @@ def bench(  # noqa: PLR0913 - each is an option of the command
     run(_bench(vm_name(vm, namespace or cluster.namespace), seconds, clients, scale, cluster))
 
 
-async def _bench(vm: ObjectName, seconds: int, clients: int, scale: int, cluster: Cluster) -> int:
+async def _bench(vm: ObjectName, seconds: int, clients: int, scale: int, cluster: ReachedCluster) -> int:
     console = Console()
     find_pgbench()
     async with open_site(cluster) as site:
         found = await site.client.get(VIRTUAL_MACHINES, vm)
         password = await _password(site, found, console)
         async with site.into_vm(found, _POSTGRES) as (host, port):
-            server = Server(host, port, password)
+            server = DatabaseServer(host, port, password)
             await _until_admitted(server, console)
             outcome = await _watched(site, console, vm, _Run(server, seconds, clients, scale))
     console.print(f"{outcome.transactions} transactions, {outcome.failed} failed. {outcome.problem}")
@@ -78,7 +78,7 @@ async def _password(site: Site, vm: Json, console: Console) -> str:
     return await password_of(site.client, vm)
 
 
-async def _until_admitted(server: Server, console: Console) -> None:
+async def _until_admitted(server: DatabaseServer, console: Console) -> None:
     """Returns once the database takes the password. Raises ``PgbenchError`` if it still does not after some minutes."""
     clock, waits = SystemClock(), False
     deadline = clock.now() + _ADMITTED
@@ -94,7 +94,7 @@ async def _until_admitted(server: Server, console: Console) -> None:
 class _Run:
     """One run of pgbench, and its current figures."""
 
-    def __init__(self, server: Server, seconds: int, clients: int, scale: int) -> None:
+    def __init__(self, server: DatabaseServer, seconds: int, clients: int, scale: int) -> None:
         self._server, self._seconds, self._clients, self._scale = server, seconds, clients, scale
         self.act = "prepare"
         self.tps: float | None = None

@@ -73,7 +73,7 @@ def flags_of(values: Mapping[str, object]) -> ClusterFlags:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ReachedCluster:
     """One cluster. ``title`` is its name in output; ``folder`` that of a local cluster that runs, None of any other."""
 
     kubeconfigs: tuple[Path, ...]
@@ -121,7 +121,7 @@ class Cluster:
         return {**os.environ, "KUBECONFIG": os.pathsep.join(map(str, self.kubeconfigs))}
 
 
-def find_cluster(flags: ClusterFlags) -> Cluster:
+def find_cluster(flags: ClusterFlags) -> ReachedCluster:
     """The cluster that is meant. Raises ``CredentialsError`` if there is none, or its kubeconfig cannot be used."""
     folder = None if flags.of_kubectl else local_folder(flags)
     paths = flags.kubeconfigs() if folder is None else (folder.kubeconfig,)
@@ -136,7 +136,7 @@ def find_cluster(flags: ClusterFlags) -> Cluster:
         title = f"local cluster {folder.name!r}"
     elif flags.context:
         title = f"context {flags.context!r}"
-    return Cluster(paths, flags.context, login, title, folder, Impersonation(flags.user, flags.groups))
+    return ReachedCluster(paths, flags.context, login, title, folder, Impersonation(flags.user, flags.groups))
 
 
 def context_namespace(flags: ClusterFlags) -> str:

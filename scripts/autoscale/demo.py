@@ -13,7 +13,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from deploy.kube.client import ApiError, ApiUnavailableError
+from deploy.kube.client import ApiUnavailableError, KubeApiError
 from deploy.local.cluster.control import NoAnswerError
 from deploy.local.cluster.lock import AlreadyRunsError
 from deploy.local.cluster.progress import StepFailedError
@@ -37,7 +37,7 @@ from scripts.autoscale.outputs import a_file, a_picture
 from scripts.autoscale.page.local_page import page_beside
 from scripts.autoscale.running import run
 from scripts.autoscale.site import SiteError
-from scripts.autoscale.stages.stage import Stage, fresh_stage
+from scripts.autoscale.stages.stage import DemoStage, fresh_stage
 from scripts.autoscale.steps import show_failure
 from vm_image.host import BuildError
 
@@ -61,7 +61,9 @@ def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
     report_file: ReportFile = None,
     picture_file: PictureFile = None,
     guests: Annotated[GuestKind, typer.Option(help="Real VMs, or simulated ones that play a load.")] = GuestKind.QEMU,
-    network: Annotated[NetworkKind, typer.Option(help="What nodes are.")] = NetworkKind.AUTO,
+    network: Annotated[
+        NetworkKind, typer.Option(help="How nodes are networked: namespaces, hub or loopback.")
+    ] = NetworkKind.AUTO,
     seconds: Annotated[int, typer.Option(min=5, max=600, help="How long the load lasts.")] = 25,
     migration: Annotated[
         bool, typer.Option(help="Show the second act: a neighbour moves when their node is full.")
@@ -140,7 +142,7 @@ async def _demo(options: _Options) -> int:
         seen.load_problem = str(failure)
         if isinstance(failure, StepFailedError):
             show_failure(console, failure)
-    except* (SiteError, PgbenchError, NoAnswerError, ApiError, ApiUnavailableError) as errors:
+    except* (SiteError, PgbenchError, NoAnswerError, KubeApiError, ApiUnavailableError) as errors:
         seen.load_problem = str(_innermost(errors))
     outcome = report(seen, Seconds(clock.now() - began))
     if options.report_file is not None:
@@ -152,7 +154,7 @@ async def _demo(options: _Options) -> int:
     return 0 if outcome.success else 1
 
 
-async def _play(stage: Stage, options: _Options, seen: Observations, console: Console, began: Instant) -> None:
+async def _play(stage: DemoStage, options: _Options, seen: Observations, console: Console, began: Instant) -> None:
     """All acts, and a last look at what is there; it is left out where the demonstration is interrupted.
 
     Where clients had to give up, the VMs say how they are.
@@ -168,17 +170,17 @@ async def _play(stage: Stage, options: _Options, seen: Observations, console: Co
     await _last_look(stage, console)
 
 
-async def _say_how_vms_are(stage: Stage, console: Console) -> None:
+async def _say_how_vms_are(stage: DemoStage, console: Console) -> None:
     for each in await statements(stage.site):
         console.print(f"  {each}", highlight=False, soft_wrap=True, markup=False)
 
 
-async def _last_look(stage: Stage, console: Console) -> None:
+async def _last_look(stage: DemoStage, console: Console) -> None:
     if said := await stage.last_look():
         console.print(said, highlight=False, soft_wrap=True, markup=False)
 
 
-async def _acts(stage: Stage, options: _Options, seen: Observations, console: Console, began: Instant) -> None:
+async def _acts(stage: DemoStage, options: _Options, seen: Observations, console: Console, began: Instant) -> None:
     seen.guests, seen.network, clock = stage.guests, stage.network, SystemClock()
     async with AsyncExitStack() as stack:
         forwards = PortForwards(NAME, stage.site, clock, stack, seen.is_simulated)
@@ -246,7 +248,7 @@ def _read(group: GroupReport) -> str:
 
 
 def _busy_host(load: float, cpus: int) -> str:
-    """What a failure may be due to, where other programs keep this machine busy; empty where they do not (pure)."""
+    """A hint at other programs that keep this machine busy; empty if there are none (pure)."""
     if load <= _BUSY * cpus:
         return ""
     return f"this machine is busy (load {load:.0f} on {cpus} CPUs): guests wait for its CPUs and ask for more of them"

@@ -11,7 +11,7 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from deploy.kube.client import ApiError, ApiUnavailableError
+from deploy.kube.client import ApiUnavailableError, KubeApiError
 from protocol.durations import DurationError
 from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.refusals import RefusalKind
@@ -20,7 +20,7 @@ from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.story import Silence, story, warnings_about
 from scheduler_plugin.history.ports import History, HistoryError, Period
 from scripts.autoscale.cluster_flags import of_a_cluster
-from scripts.autoscale.clusters import Cluster, ClusterFlags, context_namespace, find_cluster
+from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, context_namespace, find_cluster
 from scripts.autoscale.explain_group import find_group, group_account, group_name, group_story
 from scripts.autoscale.history.finding import a_url, history_path, opened_history
 from scripts.autoscale.history.past import period_since, told_since
@@ -30,9 +30,9 @@ from scripts.autoscale.site import (
     GROUPS,
     NAME_LABEL,
     SCHEDULER,
-    PodIndex,
     Site,
     SiteError,
+    SitePods,
     explanation,
     open_site,
 )
@@ -41,7 +41,7 @@ from scripts.autoscale.terminal.printing import Output, OutputFormat, show
 from scripts.autoscale.vms import VmNamespace, vm_name
 
 _EVERY: Final = 1.0
-_NO_ANSWER: Final = (ApiError, ApiUnavailableError, SiteError)
+_NO_ANSWER: Final = (KubeApiError, ApiUnavailableError, SiteError)
 _NOT_NOW: Final = "It cannot be asked now"
 
 
@@ -61,7 +61,7 @@ def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
     *,
     flags: ClusterFlags,
 ) -> None:
-    """Say why a VM has its size (metrics, needs, permit, who denied what), or why a group has so many replicas.
+    """Say why a VM has its size (metrics, needs, permit, who denied what), or why a group has this many replicas.
 
     Examples: autoscale explain db --watch · autoscale explain shop/db --since 12h
     """
@@ -89,7 +89,7 @@ async def _past(vm: ObjectName, period: Period, chosen: AbstractAsyncContextMana
     return 0
 
 
-async def _explain(given: str, namespace: str, cluster: Cluster, output: Output, *, watch: bool) -> int:
+async def _explain(given: str, namespace: str, cluster: ReachedCluster, output: Output, *, watch: bool) -> int:
     async with open_site(cluster) as site:
         lines, fields = await _told(site, given, namespace)
         if watch and sys.stdout.isatty() and not output.is_for_scripts:
@@ -138,13 +138,13 @@ async def _watch(site: Site, given: str, namespace: str) -> None:
 
 
 async def _told(site: Site, given: str, namespace: str) -> Told:
-    """The account of a VM or group as lines, and as fields. Raises ``SiteError`` where there is none."""
+    """The account of a VM or group as lines, and as fields. Raises ``SiteError`` if there is none."""
     if (group := group_name(given, namespace)) is not None:
         account = await group_account(site, *group)
         return list(group_story(account, site.silence.get(GROUPS, ""))), account
     try:
         vm = await site.client.get(VIRTUAL_MACHINES, vm_name(given, namespace))
-    except ApiError as error:
+    except KubeApiError as error:
         group = await find_group(site, vm_name(given, namespace)) if error.kind is RefusalKind.NOT_FOUND else None
         if group is None:
             raise SiteError(str(error)) from error
@@ -155,7 +155,7 @@ async def _told(site: Site, given: str, namespace: str) -> Told:
 
 
 @dataclass(frozen=True, slots=True)
-class VmAccount:
+class ExplainedVm:
     """Everything that is known of one VM: its object, and what agent, scheduler and events say; None: no answer."""
 
     vm: Json
@@ -165,24 +165,24 @@ class VmAccount:
     silence: Silence = Silence()  # noqa: RUF009 - frozen
 
 
-async def gathered(site: Site, vm: Json) -> VmAccount:
+async def gathered(site: Site, vm: Json) -> ExplainedVm:
     """Asks all that know the VM. Raises as ``ApiClient.list``."""
     listed = await site.client.list(PODS, name_of(vm).namespace)
     agents = await site.client.list(PODS, label_selector=f"{NAME_LABEL}=autoscaling-agent")
     events = await site.client.list(EVENTS, name_of(vm).namespace)
-    pods = PodIndex.of((*listed.objects, *agents.objects))
+    pods = SitePods.of((*listed.objects, *agents.objects))
     agent = await explanation(site, vm, pods)
     scheduler = await site.of_scheduler(f"/explain/{name_of(vm)}")
     silence = Silence(site.silence.get(AGENT, ""), site.silence.get(SCHEDULER, ""))
-    return VmAccount(vm, agent, scheduler, events.objects, silence)
+    return ExplainedVm(vm, agent, scheduler, events.objects, silence)
 
 
-def as_fields(found: VmAccount) -> Json:
+def as_fields(found: ExplainedVm) -> Json:
     """For scripts (pure)."""
     warnings = warnings_about(found.vm, found.events)
     return {"vm": found.vm, "warnings": warnings, "agent": found.agent, "scheduler": found.scheduler}
 
 
-def story_of(found: VmAccount) -> Iterator[str]:
+def story_of(found: ExplainedVm) -> Iterator[str]:
     """The whole answer as lines of text (pure)."""
     return story(found.vm, found.agent, found.scheduler, found.events, found.silence)

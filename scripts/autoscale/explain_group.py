@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from deploy.kube.client import ApiError
+from deploy.kube.client import KubeApiError
 from protocol.kubernetes.objects import Json, child, items, text, whole
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import HVPAS, TORTOISES, VM_GROUPS, Resource
@@ -27,7 +27,7 @@ _PERHAPS: Final = "it may be starting, or it does not run in this cluster."
 
 
 def group_name(given: str, default: str = DEFAULT_NAMESPACE) -> tuple[Resource, ObjectName] | None:
-    """The group of ``KIND/NAME`` or ``NAMESPACE/KIND/NAME``; None where the text names none.
+    """The group of ``KIND/NAME`` or ``NAMESPACE/KIND/NAME``; None if the text names none.
 
     >>> group_name("hvpa/web")[0].kind, str(group_name("shop/tortoise/web")[1]), group_name("shop/db")
     ('Hvpa', 'shop/web', None)
@@ -44,7 +44,7 @@ async def find_group(site: Site, name: ObjectName) -> tuple[Resource, ObjectName
     for kind in dict.fromkeys(KINDS.values()):
         try:
             await site.client.get(kind, name)
-        except ApiError as error:
+        except KubeApiError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise SiteError(str(error)) from error
         else:
@@ -53,7 +53,7 @@ async def find_group(site: Site, name: ObjectName) -> tuple[Resource, ObjectName
 
 
 async def group_account(site: Site, kind: Resource, name: ObjectName) -> Json | None:
-    """What the groups' program says of the group; None where it does not answer."""
+    """The groups program's explanation of the group; None if it does not answer."""
     return await site.of_groups(f"/explain/{name.namespace}/{kind.kind}/{name.name}")
 
 

@@ -18,7 +18,7 @@ from deploy.images.catalogue import IMAGES, Image
 from deploy.images.formats.registry_login import LoginError
 from deploy.images.inputs.apt import drop_packages
 from deploy.images.inputs.checkout import Checkout
-from deploy.images.push import PushError, Target, push
+from deploy.images.push import PushError, PushTarget, push
 from deploy.images.rules.lock import LockError
 from deploy.images.rules.platforms import PLATFORMS, Platform
 from scripts.autoscale.running import INTERRUPTED
@@ -144,7 +144,7 @@ def push_images(  # noqa: PLR0913, PLR0917 - the options of a command
             archives = {where.debian: folder / archive_name(image.name, where) for where in platforms}
             if missing := [str(path) for path in archives.values() if not path.is_file()]:
                 raise BuildError(f"there is no {', '.join(missing)}; build it: autoscale images build {image.name}")
-            target = Target(registry, image.name, tag, plain_http)
+            target = PushTarget(registry, image.name, tag, plain_http)
             print(f"{target.reference}@{push(archives, target, report)}")
 
 

@@ -21,7 +21,7 @@ from deploy.local.cluster.launch import launch, stop
 from deploy.local.cluster.lock import AlreadyRunsError
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec, usual_node_cpu
-from deploy.local.kubernetes.machine.image_loading import LoadError, load_image
+from deploy.local.kubernetes.machine.image_loading import ImageLoadError, load_image
 from deploy.local.kubernetes.programs.versions import ADD_ONS, SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
 from protocol.runtime.clock import SystemClock
@@ -56,7 +56,7 @@ class GuestKind(StrEnum):
 
 
 class AgentForm(StrEnum):
-    """Where agents run."""
+    """Form of agents."""
 
     AUTO = "auto"
     SIDECAR = "sidecar"
@@ -206,7 +206,7 @@ async def _down(folder: ClusterFolder) -> int:
 
 
 class KubeletAction(StrEnum):
-    """What is done to a kubelet."""
+    """Action on a kubelet."""
 
     STOP = "stop"
     START = "start"
@@ -309,7 +309,7 @@ async def _load(folder: ClusterFolder, archives: list[Path]) -> int:
         for archive in archives:
             nodes = await load_image(folder.nodes, archive)
             print(f"{archive}: on {', '.join(nodes)}")
-    except LoadError as error:
+    except ImageLoadError as error:
         typer.echo(f"autoscale: {error}", err=True)
         return 1
     return 0

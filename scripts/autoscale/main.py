@@ -106,7 +106,7 @@ def plugin() -> None:
 
 
 def complete() -> None:
-    """What kubectl runs to complete ``kubectl autoscaling …``: words that fit, then cobra's code for "no files"."""
+    """Completions for ``kubectl autoscaling …``: words that fit, then cobra's code for "no files"."""
     from scripts.autoscale.terminal.completion import vms_of_kubectl  # noqa: PLC0415 - other commands need no client
 
     *before, begun = sys.argv[1:] or [""]

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from protocol.durations import parse_duration
 from protocol.kubernetes.objects import Json, flag, name_of, text
 from protocol.kubernetes.refusals import RefusalKind
@@ -23,8 +23,8 @@ from protocol.names import VM_GROUP, VM_VERSION
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, Seconds
 from scripts.autoscale.cluster_flags import of_a_cluster
-from scripts.autoscale.clusters import Cluster, ClusterFlags, find_cluster
-from scripts.autoscale.demonstration.moves import CANCELLED, ENDED, SUCCEEDED, Move, MoveWatch
+from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
+from scripts.autoscale.demonstration.moves import CANCELLED, ENDED, SUCCEEDED, MoveWatch, ObservedMove
 from scripts.autoscale.running import INTERRUPTED, run
 from scripts.autoscale.site import Site, open_site
 from scripts.autoscale.terminal.completion import complete_vm
@@ -80,7 +80,7 @@ def limit_of(timeout: str) -> Seconds:
     return limit
 
 
-async def _migrate(vm: ObjectName, cluster: Cluster, output: Output, limit: Seconds | None) -> int:
+async def _migrate(vm: ObjectName, cluster: ReachedCluster, output: Output, limit: Seconds | None) -> int:
     """Without a ``limit``, cancels what is under way."""
     async with open_site(cluster) as site:
         found, console = await site.client.get(VIRTUAL_MACHINES, vm), Console(stderr=output.is_for_scripts)
@@ -112,7 +112,7 @@ async def _is_yes(question: str) -> bool:
 
 
 async def ask_to_cancel(
-    client: ApiClient, move: Move, console: Console, clock: Clock, is_yes: Callable[[str], Awaitable[bool]]
+    client: ApiClient, move: ObservedMove, console: Console, clock: Clock, is_yes: Callable[[str], Awaitable[bool]]
 ) -> int:
     """Cancels the migration if the answer is yes, and waits for its end; the exit status of the command."""
     name = ObjectName(move.vm.namespace, move.name)
@@ -127,7 +127,7 @@ async def ask_to_cancel(
                 print_lines(console, [f"the migration is being cancelled, and is {phase or 'not begun'} still"])
                 return OPEN
             await clock.sleep(_EVENTS)
-    except ApiError as error:
+    except KubeApiError as error:
         if error.kind is not RefusalKind.NOT_FOUND:
             raise
         phase = CANCELLED
@@ -135,7 +135,7 @@ async def ask_to_cancel(
     return 0 if phase == SUCCEEDED else 1
 
 
-def as_fields(move: Move) -> Json:
+def as_fields(move: ObservedMove) -> Json:
     """For scripts: times in milliseconds (pure)."""
     return {
         "vm": str(move.vm),
@@ -149,7 +149,7 @@ def as_fields(move: Move) -> Json:
 
 
 def keeps_connections(vm: Json) -> bool:
-    """Whether the VM has an address of its own, which it takes along (pure)."""
+    """Return True if the VM has an address of its own, which it takes along (pure)."""
     return flag(vm, "spec", "extraNetwork", "enable") or bool(text(vm, "status", "extraNetIP"))
 
 
@@ -160,7 +160,7 @@ async def move_and_watch(  # noqa: PLR0913, PLR0917 - what is to move, and how l
     clock: Clock,
     limit: Seconds,
     stop: asyncio.Event,
-) -> Move:
+) -> ObservedMove:
     """Creates a migration and prints each change of its phase and what it waits for.
 
     Returns it once it has ended, after ``limit`` and some grace, or when ``stop`` is set. The watch starts before the
@@ -168,7 +168,7 @@ async def move_and_watch(  # noqa: PLR0913, PLR0917 - what is to move, and how l
     """
     made = ""
 
-    def turned(move: Move | None) -> None:
+    def turned(move: ObservedMove | None) -> None:
         if move is not None and move is watch.by_uid(made):
             print_lines(console, [move.title])
 
@@ -200,7 +200,7 @@ class _Waits:
         self._told: set[str] = set()
         self._is_explained = False
 
-    async def look(self, move: Move | None, uid: str) -> None:
+    async def look(self, move: ObservedMove | None, uid: str) -> None:
         """``move`` is what is known of it by now."""
         now = self._clock.now()
         if move is None or not move.source:
@@ -215,11 +215,11 @@ class _Waits:
             self._tell(move.waits)
 
     async def _events(self, uid: str) -> list[str]:
-        """What the scheduler says of its wait: who comes nearest."""
+        """The scheduler's events about its wait: which node comes nearest."""
         try:
             selector = f"involvedObject.uid={uid}"
             listed = (await self._client.list(EVENTS, self._vm.namespace, field_selector=selector)).objects
-        except (ApiError, ApiUnavailableError):
+        except (KubeApiError, ApiUnavailableError):
             return []
         return [text(each, "message") for each in listed if text(each, "reason") == "MigrationWaits"]
 
@@ -229,7 +229,7 @@ class _Waits:
             print_lines(self._console, [f"{self._vm.name}: {why}"])
 
 
-def _doing(move: Move | None) -> str:
+def _doing(move: ObservedMove | None) -> str:
     return "the VM is about to move" if move is None else f"{move.title} {move.progress}".rstrip()
 
 
@@ -254,6 +254,6 @@ def migration_of(vm: ObjectName, limit: Seconds = LIMIT) -> Json:
 
 
 def is_under_way(migration: Json, vm: ObjectName) -> bool:
-    """Whether this is a migration of ``vm`` that has not ended."""
+    """Return True if this is a migration of ``vm`` that has not ended."""
     ours = name_of(migration).namespace == vm.namespace and text(migration, "spec", "vmName") == vm.name
     return ours and text(migration, "status", "phase") not in ENDED

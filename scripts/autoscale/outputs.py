@@ -14,7 +14,7 @@ import typer
 import yaml
 
 
-class Report(StrEnum):
+class OutputFiles(StrEnum):
     """The form of what was played."""
 
     TEXT = "text"
@@ -22,13 +22,13 @@ class Report(StrEnum):
     YAML = "yaml"
 
 
-ReportForm = Annotated[Report, typer.Option("--output", "-o", help="text: tables; json or yaml: for scripts.")]
+ReportForm = Annotated[OutputFiles, typer.Option("--output", "-o", help="text: tables; json or yaml: for scripts.")]
 JsonFlag = Annotated[bool, typer.Option("--json", hidden=True, help="The same as -o json.")]
 
 
-def write_report(document: bytes, form: Report) -> None:
+def write_report(document: bytes, form: OutputFiles) -> None:
     """Prints a JSON document, as YAML where that is asked for."""
-    if form is Report.YAML:
+    if form is OutputFiles.YAML:
         document = yaml.safe_dump(json.loads(document), sort_keys=False, allow_unicode=True).encode().rstrip(b"\n")
     sys.stdout.buffer.write(document + b"\n")
     sys.stdout.flush()

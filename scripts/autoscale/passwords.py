@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from deploy.kube.client import ApiClient, ApiError
+from deploy.kube.client import ApiClient, KubeApiError
 from deploy.neonvm.objects.vm_spec import password_secret
 from deploy.neonvm.password import password_in
 from protocol.kubernetes.objects import Json
@@ -14,7 +14,7 @@ from protocol.names import PASSWORD_KEY
 
 
 async def make_password(client: ApiClient, vm: Json) -> None:
-    """Creates the Secret of ``vm`` with a random password, unless there is one. Raises ``ApiError``."""
+    """Creates the Secret of ``vm`` with a random password, unless there is one. Raises ``KubeApiError``."""
     name = password_secret(vm)
     made: Json = {
         "apiVersion": "v1",
@@ -24,16 +24,16 @@ async def make_password(client: ApiClient, vm: Json) -> None:
     }
     try:
         await client.create(SECRETS, name.namespace, made)
-    except ApiError as error:
+    except KubeApiError as error:
         if error.kind is not RefusalKind.CONFLICT:
             raise
 
 
 async def password_of(client: ApiClient, vm: Json) -> str:
-    """The password of the VM's database; empty if its owner has set none. Raises ``ApiError``."""
+    """The password of the VM's database; empty if its owner has set none. Raises ``KubeApiError``."""
     try:
         return password_in(await client.get(SECRETS, password_secret(vm)))
-    except ApiError as error:
+    except KubeApiError as error:
         if error.kind is not RefusalKind.NOT_FOUND:
             raise
         return ""

@@ -12,7 +12,7 @@ from typing import Final
 
 import typer
 
-from deploy.kube.client import ApiError, ApiUnavailableError
+from deploy.kube.client import ApiUnavailableError, KubeApiError
 from deploy.local.cluster.control import NoAnswerError
 from deploy.local.cluster.folder import clusters_root
 from deploy.local.cluster.spec import SpecError
@@ -28,7 +28,7 @@ CRASHED: Final = 70
 """The exit status of a command that failed for no reason that it knows (``EX_SOFTWARE``). Nothing else ends with it."""
 
 _SAID: Final = (
-    *(CredentialsError, ApiError, ApiUnavailableError, NoAnswerError, SiteError, SpecError, PgbenchError),
+    *(CredentialsError, KubeApiError, ApiUnavailableError, NoAnswerError, SiteError, SpecError, PgbenchError),
     ProxyError,
 )
 """Errors that are printed without a traceback."""

@@ -18,15 +18,15 @@ from typing import Final, Protocol
 import httpx2 as httpx
 import msgspec
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
-from deploy.kube.informer import Change, Informer
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.cluster.control import NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
 from protocol.kubernetes.objects import Json, labels_of, name_of, pod_phase, text
 from protocol.kubernetes.resources import LEASES, PODS
 from protocol.messages import ObjectName
 from protocol.runtime.explaining.explain_access import token_in
-from scripts.autoscale.clusters import Cluster
+from scripts.autoscale.clusters import ReachedCluster
 
 AGENT_PORT: Final = 9101
 PROBES_PORT: Final = 10297
@@ -66,13 +66,13 @@ class Site(Protocol):
         """Why a program (``AGENT``, ``SCHEDULER``, ``GROUPS``) did not answer the last time; empty if it did."""
 
     async def of_scheduler(self, path: str) -> Json | None:
-        """The scheduler's JSON at ``path``; None where it cannot be had."""
+        """The scheduler's JSON at ``path``; None if it cannot be had."""
 
     async def of_groups(self, path: str) -> Json | None:
-        """The groups' program's JSON at ``path``; None where it cannot be had."""
+        """The groups' program's JSON at ``path``; None if it cannot be had."""
 
     async def of_agent(self, pod: Json, path: str) -> Json | None:
-        """The JSON at ``path`` of the agent in ``pod``; None where it cannot be had."""
+        """The JSON at ``path`` of the agent in ``pod``; None if it cannot be had."""
 
     def into_vm(self, vm: Json, port: int) -> AbstractAsyncContextManager[tuple[str, int]]:
         """A context in which a host and port of this machine lead into a VM. Raises ``SiteError``."""
@@ -125,7 +125,7 @@ class LocalSite:
 class RemoteSite:
     """Any cluster with a kubeconfig."""
 
-    def __init__(self, cluster: Cluster, client: ApiClient) -> None:
+    def __init__(self, cluster: ReachedCluster, client: ApiClient) -> None:
         self._cluster = cluster
         self.client = client
         self.title = cluster.title
@@ -145,11 +145,11 @@ class RemoteSite:
         return await self._of_pod(AGENT, name_of(pod), AGENT_PORT, path)
 
     async def _of_leader(self, program: str, path: str) -> Json | None:
-        """What the replica says that holds the program's Lease; of one without a Lease, what any says."""
+        """Answer of the replica that holds the program's Lease; of one without a Lease, that of any."""
         port, lease = EXPLAINS[program]
         try:
             pods = (await self.client.list(PODS, label_selector=f"{NAME_LABEL}={program}")).objects
-        except (ApiError, ApiUnavailableError) as error:
+        except (KubeApiError, ApiUnavailableError) as error:
             self.silence[program] = str(error)
             return None
         running = [name_of(each) for each in pods if pod_phase(each) == "Running"]
@@ -164,14 +164,14 @@ class RemoteSite:
     async def _holder(self, pods: Sequence[ObjectName], lease: str) -> str:
         try:
             found = await self.client.get(LEASES, ObjectName(pods[0].namespace, lease))
-        except (ApiError, ApiUnavailableError):
+        except (KubeApiError, ApiUnavailableError):
             return ""
         return text(found, "spec", "holderIdentity")
 
     async def _of_pod(self, program: str, pod: ObjectName, port: int, path: str) -> Json | None:
         try:
             return _decoded(await self.client.pod_get(pod, port, path))
-        except (ApiError, ApiUnavailableError) as error:
+        except (KubeApiError, ApiUnavailableError) as error:
             self.silence[program] = f"pod {pod}: {error}"
             return None
 
@@ -211,7 +211,7 @@ async def _first_line(process: asyncio.subprocess.Process, target: str) -> str:
 class KubernetesSite(RemoteSite):
     """A local cluster that is a real Kubernetes: what is in pods is reached as anywhere, VMs at their own addresses."""
 
-    def __init__(self, cluster: Cluster, folder: ClusterFolder, client: ApiClient) -> None:
+    def __init__(self, cluster: ReachedCluster, folder: ClusterFolder, client: ApiClient) -> None:
         super().__init__(cluster, client)
         self._folder = folder
 
@@ -234,7 +234,7 @@ def _decoded(body: bytes) -> Json | None:
 
 
 @asynccontextmanager
-async def open_site(cluster: Cluster) -> AsyncIterator[Site]:
+async def open_site(cluster: ReachedCluster) -> AsyncIterator[Site]:
     """The way to a cluster. Raises ``CredentialsError``, and ``NoAnswerError`` if it is a local one that has ended."""
     async with cluster.client() as client:
         if cluster.folder is None:
@@ -248,7 +248,7 @@ async def open_site(cluster: Cluster) -> AsyncIterator[Site]:
 
 
 @dataclass(frozen=True, slots=True)
-class PodIndex:
+class SitePods:
     """Pods by their names, and those of agents that serve a node by its name.
 
     A VM's pod is in its namespace: one of the same name elsewhere may be anyone's.
@@ -258,7 +258,7 @@ class PodIndex:
     agents: Mapping[str, Json]
 
     @classmethod
-    def of(cls, pods: Iterable[Json]) -> PodIndex:
+    def of(cls, pods: Iterable[Json]) -> SitePods:
         """Of all pods that matter: those of VMs, and those of agents."""
         by_name = {name_of(each): each for each in pods}
         agents = [each for each in by_name.values() if labels_of(each).get(NAME_LABEL) == "autoscaling-agent"]
@@ -266,31 +266,31 @@ class PodIndex:
 
 
 class FollowedPods:
-    """The index of an informer's pods, made anew only after a pod has changed."""
+    """The index of an informer's pods, made again only after a pod has changed."""
 
     def __init__(self, pods: Informer) -> None:
         self._pods = pods
-        self._index: PodIndex | None = None
+        self._index: SitePods | None = None
         pods.listen(self._changed)
 
     @property
-    def index(self) -> PodIndex:
+    def index(self) -> SitePods:
         """All pods as they are now."""
         if self._index is None:
-            self._index = PodIndex.of(self._pods.objects.values())
+            self._index = SitePods.of(self._pods.objects.values())
         return self._index
 
-    def _changed(self, _: Change) -> None:
+    def _changed(self, _: ObjectChange) -> None:
         self._index = None
 
 
-async def explanation(site: Site, vm: Json, pods: PodIndex) -> Json | None:
+async def explanation(site: Site, vm: Json, pods: SitePods) -> Json | None:
     """The agent's own account of ``vm``."""
     return await agent_says(site, vm, pods, "/explain")
 
 
-async def agent_says(site: Site, vm: Json, pods: PodIndex, path: str) -> Json | None:
-    """What the agent of ``vm`` says at ``path``: its sidecar, or the agent of its node."""
+async def agent_says(site: Site, vm: Json, pods: SitePods, path: str) -> Json | None:
+    """Answer of ``vm``'s agent at ``path``: its sidecar, or the agent of its node."""
     pod = pods.by_name.get(ObjectName(name_of(vm).namespace, text(vm, "status", "podName")))
     if pod is None:
         return None

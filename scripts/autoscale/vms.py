@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from deploy.kube.client import ApiError, client_from_kubeconfig
+from deploy.kube.client import KubeApiError, client_from_kubeconfig
 from protocol.kubernetes.objects import Json, child, name_of, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -45,7 +45,7 @@ async def vm_host(kubeconfig: Path, vm: ObjectName) -> str:
     async with client_from_kubeconfig(kubeconfig) as client:
         try:
             found = await client.get(VIRTUAL_MACHINES, vm)
-        except ApiError as error:
+        except KubeApiError as error:
             raise LookupError(str(error)) from error
     host = text(found, "status", "extraNetIP") or text(found, "status", "podIP")
     if not host:

@@ -13,7 +13,7 @@ from scripts.bench.agent_costs import AgentCosts, Footprint, measure_agents
 from scripts.bench.guest_looks import PODS_MEASURED, Following, measure_guest_looks
 from scripts.bench.load_client import BenchError
 from scripts.bench.permit_batches import batches
-from scripts.bench.service_bench import Pair, measure_services
+from scripts.bench.service_bench import BenchPair, measure_services
 
 
 def bench(
@@ -41,7 +41,7 @@ def bench(
         raise typer.Exit(1) from None
 
 
-def _services(pairs: list[Pair], other: str = "decides nothing") -> Table:
+def _services(pairs: list[BenchPair], other: str = "decides nothing") -> Table:
     table = Table("figure", "ours", other, "ratio", title="Scheduler, medians of alternating rounds")
     for pair in pairs:
         table.add_row(

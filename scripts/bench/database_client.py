@@ -23,7 +23,7 @@ _NO_BINDING: Final = "biws"
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How a client proves its password: SCRAM-SHA-256 (RFC 7677) without channel binding.
+    """A client's proof of its password: SCRAM-SHA-256 (RFC 7677) without channel binding.
 
     The answers of one session to the server's requests for authentication.
 
@@ -73,7 +73,7 @@ class DatabaseError(Exception):
     """The database refused something; the message says what."""
 
 
-class Session:
+class DatabaseSession:
     """One connection as the user ``postgres``."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, password: str) -> None:
@@ -82,7 +82,7 @@ class Session:
         self._proof = Proof(password, secrets.token_urlsafe(18))
 
     @classmethod
-    async def open(cls, host: str, port: int, password: str) -> Session:
+    async def open(cls, host: str, port: int, password: str) -> DatabaseSession:
         """A session that is ready for queries. Raises ``DatabaseError`` and ``OSError``."""
         session = cls(*await asyncio.open_connection(host, port), password)
         settings = b"user\0postgres\0database\0postgres\0\0"

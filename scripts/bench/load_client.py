@@ -70,8 +70,8 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """A server process that answers on a loopback port; ``pid`` is 0 where it is not known."""
+class ServedLoad:
+    """A server process that answers on a loopback port; ``pid`` is 0 if it is not known."""
 
     port: int
     pid: int = 0
@@ -86,7 +86,7 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(kind: str, nodes: int = 0, vms: int = 0, pending: int = 0) -> AsyncIterator[Served]:
+async def serving(kind: str, nodes: int = 0, vms: int = 0, pending: int = 0) -> AsyncIterator[ServedLoad]:
     """Runs ``scripts.bench.measured_server`` in a process of its own for as long as the block lasts."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
@@ -101,7 +101,7 @@ async def serving(kind: str, nodes: int = 0, vms: int = 0, pending: int = 0) -> 
             stderr=subprocess.DEVNULL,
         )
     try:
-        yield Served(port, process.pid)
+        yield ServedLoad(port, process.pid)
     finally:
         if process.returncode is None:
             process.terminate()
@@ -113,7 +113,7 @@ async def serving(kind: str, nodes: int = 0, vms: int = 0, pending: int = 0) -> 
             await process.wait()
 
 
-async def wait_until_answered(served: Served, request: Prepared, is_good: bytes) -> None:
+async def wait_until_answered(served: ServedLoad, request: Prepared, is_good: bytes) -> None:
     """Repeats the request until the answer contains ``is_good``. Raises ``BenchError`` after ``START_TIMEOUT``."""
     answer = b""
     try:

@@ -19,7 +19,7 @@ from protocol.units import Bytes
 from scripts.autoscale.demonstration.pgbench import find_pgbench
 from scripts.autoscale.running import run
 from scripts.bench.memory_database import Database
-from scripts.bench.memory_follower import Follower
+from scripts.bench.memory_follower import GuestFollower
 from scripts.bench.memory_guest import MIB, GuestSizes, MemoryGuest, memory_guest
 
 SIZES: Final = GuestSizes(Bytes(768 * MIB), Bytes(3072 * MIB), Bytes(64 * MIB))
@@ -78,7 +78,7 @@ async def _bench(reads: int, spans: Spans) -> int:
             await database.make()
             await database.warm()
             await guest.throttle(reads)
-            follower = Follower(guest, read_policy(COMPRESSED, Policy()), console.print)
+            follower = GuestFollower(guest, read_policy(COMPRESSED, Policy()), console.print)
             rest, left = await _followed(follower, database, spans, console.print)
             share = await _compared(guest, database, rest, console.print)
     gave = f"without load it gave back {(rest.value - left.value) // MIB} MiB of that"
@@ -87,7 +87,7 @@ async def _bench(reads: int, spans: Spans) -> int:
 
 
 async def _followed(
-    follower: Follower, database: Database, spans: Spans, say: Callable[[str], None]
+    follower: GuestFollower, database: Database, spans: Spans, say: Callable[[str], None]
 ) -> tuple[Bytes, Bytes]:
     """The size at rest and the size after being idle."""
     say(f"{spans.load} s of load")
@@ -103,7 +103,7 @@ async def _followed(
     return rest, left
 
 
-async def loaded(follower: Follower, database: Database, seconds: int) -> list[float]:
+async def loaded(follower: GuestFollower, database: Database, seconds: int) -> list[float]:
     """Follows the guest while its database is read; every second's transactions."""
     async with asyncio.TaskGroup() as tasks:
         loading = tasks.create_task(database.tps(seconds))

@@ -18,7 +18,7 @@ from typing import Final
 from agent.adapters.exposition import read_sample
 from agent.core.guest import GuestSample
 from protocol.units import Bytes, Seconds
-from scripts.autoscale.demonstration.pgbench import GRACE, PgbenchError, Server, run_pgbench, tps_of
+from scripts.autoscale.demonstration.pgbench import GRACE, DatabaseServer, PgbenchError, run_pgbench, tps_of
 from scripts.bench.memory_guest import MIB, PASSWORD, MemoryGuest
 
 PAGE: Final = 8192
@@ -45,8 +45,8 @@ _RESTARTS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """What a database did: transactions a second by the median second, the CPUs that programs kept busy for them, and
-    the share of what they read that came from the disk.
+    """Throughput of a database: transactions a second by the median second, the CPUs that programs kept busy for them,
+    and the share of what they read that came from the disk.
 
     Every transaction takes the same of a CPU. Where other work on the machine changes the speed of an emulated CPU,
     ``cores`` of two sizes can be compared, and ``tps`` cannot.
@@ -69,9 +69,9 @@ class Database:
     folder: Path
 
     @property
-    def server(self) -> Server:
-        """How to reach it."""
-        return Server("127.0.0.1", self.guest.port, PASSWORD)
+    def server(self) -> DatabaseServer:
+        """Address of the server."""
+        return DatabaseServer("127.0.0.1", self.guest.port, PASSWORD)
 
     @property
     def size(self) -> Bytes:
@@ -101,7 +101,7 @@ class Database:
         )
 
     async def tps(self, seconds: int) -> list[float]:
-        """Every second's transactions of clients that read at random for so many seconds."""
+        """Every second's transactions of clients that read at random for this many seconds."""
         heard: list[float] = []
 
         def line(text: str) -> None:
@@ -115,7 +115,7 @@ class Database:
         return heard or [0.0]
 
     async def measure(self, seconds: int) -> Throughput:
-        """What the database does for clients that read for so many seconds. Raises ``PgbenchError``."""
+        """Throughput for clients that read for that many seconds. Raises ``PgbenchError``."""
         before, began = read_sample(await self.guest.page()), self.guest.clock.now()
         heard = await self.tps(seconds)
         after, ended = read_sample(await self.guest.page()), self.guest.clock.now()
@@ -130,7 +130,7 @@ class Database:
                 raise PgbenchError(f"the database refused: {statement}")
 
     async def _runs(self, statement: str) -> bool:
-        """Whether one statement, which is a transaction of its own, went well."""
+        """Return True if one statement, which is a transaction of its own, went well."""
         once = ["-n", "-t", "1", "-f", self._script("once", statement), "postgres"]
         return not (await run_pgbench(self.server, once, lambda _: None, _LOADING)).problem
 

@@ -28,7 +28,7 @@ _LOOK: Final = Seconds(2.0)
 
 
 @dataclass(slots=True)
-class Follower:
+class GuestFollower:
     """The agent's core beside a real guest that has all its memory. ``say`` hears of every resize and its reason."""
 
     guest: MemoryGuest
@@ -50,11 +50,11 @@ class Follower:
 
     @property
     def size(self) -> Bytes:
-        """What it ordered last; what the guest began with where it never did."""
+        """The last ordered size; the guest's first if there was none."""
         return self._vm.use.mem
 
     async def follow(self, seconds: float) -> None:
-        """Looks and acts for so many seconds."""
+        """Looks and acts for this many seconds."""
         end = self._now + seconds
         while self._now < end:
             await self._look()

@@ -75,7 +75,7 @@ class MemoryGuest:
     _watched: _Watched
 
     async def throttle(self, reads: int) -> None:
-        """Lets the disk read so many times a second; 0 is as often as it can. Raises ``GuestError``."""
+        """Lets the disk read this many times a second; 0 is as often as it can. Raises ``GuestError``."""
         machine = self._watched.machine
         if machine is None:
             raise GuestError("the guest has not been started")
@@ -83,7 +83,7 @@ class MemoryGuest:
         await machine.call("block_set_io_throttle", {"device": "root", **limits})
 
     async def page(self) -> bytes:
-        """What the guest's node_exporter says to a program in the pod."""
+        """Page of the guest's node_exporter for a program in the pod."""
         query = "&".join(f"collect[]={name}" for name in COLLECTORS)
         url = f"{self.spec.network.metrics_url}?{query}"
         process = await asyncio.create_subprocess_exec(
@@ -102,7 +102,7 @@ class MemoryGuest:
 
 @asynccontextmanager
 async def memory_guest(folder: Path, sizes: GuestSizes) -> AsyncIterator[MemoryGuest]:
-    """A guest of so many ``sizes`` that has the most."""
+    """A guest of this many ``sizes`` that has the most."""
     image = await asyncio.to_thread(ensure_image, lambda line: print(line, file=sys.stderr))
     network: LocalNetwork = await choose_network(
         NetworkKind.AUTO, real_guests=True, cluster=f"bench-memory-{os.getpid()}"

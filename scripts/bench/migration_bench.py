@@ -23,8 +23,8 @@ from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.migration_scenario import small_vm
-from scripts.autoscale.demonstration.moves import Move, MoveWatch
-from scripts.autoscale.demonstration.pgbench import Outcome, Server, find_pgbench, prepare, press
+from scripts.autoscale.demonstration.moves import MoveWatch, ObservedMove
+from scripts.autoscale.demonstration.pgbench import DatabaseServer, Outcome, find_pgbench, prepare, press
 from scripts.autoscale.demonstration.probe import Noticed, probe
 from scripts.autoscale.demonstration.vm_failures import watch_for_ends
 from scripts.autoscale.migrate import migration_of
@@ -34,7 +34,7 @@ from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.stages.fresh_cluster import fresh_cluster
 from scripts.bench.frames.on_the_wire import OnTheWire
 from scripts.bench.frames.vm_wire import VmWire, vm_wire
-from scripts.bench.migration_figures import Background, Figures, figures
+from scripts.bench.migration_figures import Background, MigrationFigures, figures
 
 VM: Final = ObjectName("default", "ping-pong")
 _NAME: Final = "bench-migration"
@@ -53,7 +53,9 @@ _POLL: Final = Seconds(0.1)
 
 def bench_migration(
     count: Annotated[int, typer.Option(min=1, max=200, help="How many migrations.")] = 20,
-    network: Annotated[NetworkKind, typer.Option(help="What nodes are.")] = NetworkKind.AUTO,
+    network: Annotated[
+        NetworkKind, typer.Option(help="How nodes are networked: namespaces, hub or loopback.")
+    ] = NetworkKind.AUTO,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the figures as JSON.")] = None,
 ) -> None:
     """Migrate a VM back and forth under a saturating pgbench and a client that sends a query every 20 ms.
@@ -84,7 +86,7 @@ async def _bench(count: int, network: NetworkKind, report: Path | None) -> int:
 
 @dataclass(slots=True)
 class _Loaded:
-    """What clients and kernels measured in a span."""
+    """Measurements of clients and kernels in a span."""
 
     since: Instant
     until: Instant
@@ -102,7 +104,7 @@ class _Runs:
         self._say = say
         self.watcher = MoveWatch(site.client, clock, self._turned)
 
-    async def measure(self, stack: AsyncExitStack, count: int) -> Figures:
+    async def measure(self, stack: AsyncExitStack, count: int) -> MigrationFigures:
         """The figures of ``count`` migrations. Raises ``SiteError`` and ``PgbenchError``."""
         server = await self._server(stack)
         wire = await stack.enter_async_context(vm_wire(self._site, VM, _NAME, self._clock))
@@ -128,18 +130,18 @@ class _Runs:
             ),
         )
 
-    async def _server(self, stack: AsyncExitStack) -> Server:
+    async def _server(self, stack: AsyncExitStack) -> DatabaseServer:
         await make_password(self._site.client, _ping_pong())
         await self._site.client.create(VIRTUAL_MACHINES, VM.namespace, _ping_pong())
         if not await self._until(self._answers, _BOOT):
             raise SiteError(f"the VM did not come up within {_BOOT:g} s")
         vm = await self._site.client.get(VIRTUAL_MACHINES, VM)
         place = await stack.enter_async_context(self._site.into_vm(vm, _POSTGRES))
-        server = Server(*place, await password_of(self._site.client, vm))
+        server = DatabaseServer(*place, await password_of(self._site.client, vm))
         await prepare(server, _SCALE)
         return server
 
-    async def _loaded(self, server: Server, wire: VmWire, seconds: int) -> _Loaded:
+    async def _loaded(self, server: DatabaseServer, wire: VmWire, seconds: int) -> _Loaded:
         since, before = self._clock.now(), await wire.counted()
         async with asyncio.TaskGroup() as tasks:
             work = tasks.create_task(press(server, _CLIENTS, seconds, lambda _: None))
@@ -174,7 +176,7 @@ class _Runs:
             await self._clock.sleep(_POLL)
         return True
 
-    def _turned(self, move: Move) -> None:
+    def _turned(self, move: ObservedMove) -> None:
         if not move.is_under_way:
             self._say(f"  {len(self.watcher.moves):3}  {move.title}")
 
@@ -185,7 +187,7 @@ def _ping_pong() -> Json:
     return {**vm, "metadata": {"name": VM.name}}
 
 
-def table(found: Figures) -> Table:
+def table(found: MigrationFigures) -> Table:
     """The figures as a table (pure)."""
     shown = Table(
         "milliseconds", "median", "max", title=f"{found.succeeded} of {found.migrations} migrations succeeded"
@@ -208,7 +210,7 @@ def table(found: Figures) -> Table:
     return shown
 
 
-def _frames(found: Figures) -> str:
+def _frames(found: MigrationFigures) -> str:
     ends = (("clients", found.client_tcp), ("the VM", found.guest_tcp))
     said = [
         f"{who}: {each.retransmissions} segments sent again, {each.timeouts} timed out"

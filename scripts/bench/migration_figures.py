@@ -16,38 +16,38 @@ from statistics import median
 import msgspec
 
 from protocol.units import Instant, Seconds
-from scripts.autoscale.demonstration.moves import MARGIN, SUCCEEDED, Move
+from scripts.autoscale.demonstration.moves import MARGIN, SUCCEEDED, ObservedMove
 from scripts.autoscale.demonstration.pgbench import Outcome
 from scripts.autoscale.demonstration.probe import Noticed
 from scripts.bench.frames.on_the_wire import OnTheWire
 from scripts.bench.frames.tcp_counters import TcpCounters
 
 
-class Spread(msgspec.Struct, frozen=True):
-    """Median and maximum of some milliseconds; None where there are none."""
+class LatencySpread(msgspec.Struct, frozen=True):
+    """Median and maximum of some milliseconds; None if there are none."""
 
     median: float | None
     max: float | None
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Sequence[float]) -> LatencySpread:
         """The spread of ``values``."""
         return cls(round(median(values), 1), round(max(values), 1)) if values else cls(None, None)
 
 
-class Figures(msgspec.Struct, frozen=True):
+class MigrationFigures(msgspec.Struct, frozen=True):
     """The outcome; times in milliseconds."""
 
     migrations: int
     succeeded: int
     transactions: int
     failed_transactions: int
-    total_ms: Spread
-    downtime_ms: Spread
-    stall_ms: Spread
-    beside_standstill_ms: Spread
-    background_stall_ms: Spread
-    echo_ms: Spread
+    total_ms: LatencySpread
+    downtime_ms: LatencySpread
+    stall_ms: LatencySpread
+    beside_standstill_ms: LatencySpread
+    background_stall_ms: LatencySpread
+    echo_ms: LatencySpread
     echoes_lost: int
     moves_with_lost_echoes: int
     client_tcp: TcpCounters | None
@@ -56,7 +56,7 @@ class Figures(msgspec.Struct, frozen=True):
 
     @property
     def is_clean(self) -> bool:
-        """Whether every migration succeeded, no transaction failed, and clients were running."""
+        """True if every migration succeeded, no transaction failed, and clients were running."""
         was_noticed = self.transactions > 0 and self.above_background_ms is not None
         return self.succeeded == self.migrations > 0 and not self.failed_transactions and was_noticed
 
@@ -83,7 +83,9 @@ class Background:
         return [each * 1000 for each in found if each is not None]
 
 
-def figures(moves: Sequence[Move], moving: Noticed, background: Background, wire: OnTheWire, load: Outcome) -> Figures:
+def figures(
+    moves: Sequence[ObservedMove], moving: Noticed, background: Background, wire: OnTheWire, load: Outcome
+) -> MigrationFigures:
     """The summary. ``load`` counts the transactions of both spans; what failed of the probe's is added."""
     done = [move for move in moves if move.phase == SUCCEEDED and move.felt is not None]
     spans = [span for move in done if (span := move.felt) is not None]
@@ -96,17 +98,17 @@ def figures(moves: Sequence[Move], moving: Noticed, background: Background, wire
     echoes = [wire.echoes.waits(since, until) for since, until in spans]
     answered = [[each for each in waits if each is not None] for waits in echoes]
     length = Seconds(median(until - since for since, until in spans)) if spans else Seconds(MARGIN * 2)
-    return Figures(
+    return MigrationFigures(
         migrations=len(moves),
         succeeded=len(done),
         transactions=load.transactions,
         failed_transactions=load.failed + moving.outcome.failed + background.noticed.outcome.failed,
-        total_ms=Spread.of([float(move.total_ms) for move in done if move.total_ms is not None]),
-        downtime_ms=Spread.of([float(move.downtime_ms) for move in done if move.downtime_ms is not None]),
-        stall_ms=Spread.of([each * 1000 for each in stalls if each is not None]),
-        beside_standstill_ms=Spread.of(beside),
-        background_stall_ms=Spread.of(background.stalls(length)),
-        echo_ms=Spread.of([max(waits) * 1000 for waits in answered if waits]),
+        total_ms=LatencySpread.of([float(move.total_ms) for move in done if move.total_ms is not None]),
+        downtime_ms=LatencySpread.of([float(move.downtime_ms) for move in done if move.downtime_ms is not None]),
+        stall_ms=LatencySpread.of([each * 1000 for each in stalls if each is not None]),
+        beside_standstill_ms=LatencySpread.of(beside),
+        background_stall_ms=LatencySpread.of(background.stalls(length)),
+        echo_ms=LatencySpread.of([max(waits) * 1000 for waits in answered if waits]),
         echoes_lost=sum(waits.count(None) for waits in echoes),
         moves_with_lost_echoes=sum(None in waits for waits in echoes),
         client_tcp=wire.client,

@@ -19,15 +19,15 @@ from typing import Final
 from agent.adapters.node_scheduler import NodeScheduler
 from agent.adapters.scheduler_client import HttpScheduler
 from agent.adapters.scheduler_line import SchedulerLine
-from agent.adapters.token import FileToken
+from agent.adapters.token import AgentToken
 from agent.app import no_authorities, plain_pool
 from agent.ports import SchedulerClient
 from protocol.messages import AgentRequest, Metrics, ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.units import Bytes, Resources, Seconds
 from protocol.wire.wire_batches import PATH
-from scripts.bench.load_client import Prepared, Served, post, serving, timed, wait_until_answered
-from scripts.bench.service_bench import Pair
+from scripts.bench.load_client import Prepared, ServedLoad, post, serving, timed, wait_until_answered
+from scripts.bench.service_bench import BenchPair
 from scripts.bench.static_cluster import VMS_PER_NODE, node_name, node_token, vm_name
 
 NODES: Final = 500
@@ -50,7 +50,7 @@ def _body(vm: int, *, is_grown: bool) -> dict[str, object]:
 
 
 def _of_node(node: int, at: int) -> list[dict[str, object]]:
-    """What the VMs of a node ask: in each other round one of them has grown and asks for that, in the others not."""
+    """Requests of a node's VMs: in each other round one of them has grown and asks for that, in the others not."""
     first = node * VMS_PER_NODE
     return [_body(first + n, is_grown=n == node % VMS_PER_NODE and at % 2 == 1) for n in range(VMS_PER_NODE)]
 
@@ -69,7 +69,7 @@ def _together(at: int) -> list[Prepared]:
     ]
 
 
-async def _schedulers_cpu(served: Served, requests: list[Prepared]) -> float:
+async def _schedulers_cpu(served: ServedLoad, requests: list[Prepared]) -> float:
     """Milliseconds for a permit."""
     began = served.cpu()
     await timed(served, requests, 8)
@@ -90,12 +90,12 @@ async def _agents_cpu(client: SchedulerClient) -> float:
 
 
 @asynccontextmanager
-async def _clients(served: Served) -> AsyncIterator[tuple[HttpScheduler, NodeScheduler]]:
+async def _clients(served: ServedLoad) -> AsyncIterator[tuple[HttpScheduler, NodeScheduler]]:
     url = f"http://127.0.0.1:{served.port}"
     with TemporaryDirectory() as folder:
         path = Path(folder) / "token"
         path.write_text(node_token(node_name(0)))
-        identity = FileToken(path)
+        identity = AgentToken(path)
         async with plain_pool(no_authorities()) as pool:
             alone = HttpScheduler(pool, url, identity, Seconds(5.0))
             together = NodeScheduler(alone, SchedulerLine(url, no_authorities(), identity, Seconds(5.0)), SystemClock())
@@ -107,15 +107,17 @@ async def _clients(served: Served) -> AsyncIterator[tuple[HttpScheduler, NodeSch
                 await running
 
 
-async def _pair(name: str, ours: Callable[[int], Awaitable[float]], other: Callable[[int], Awaitable[float]]) -> Pair:
+async def _pair(
+    name: str, ours: Callable[[int], Awaitable[float]], other: Callable[[int], Awaitable[float]]
+) -> BenchPair:
     """Rounds in turns; the first two are a warm-up and are left out."""
     found = [(await ours(at), await other(at)) for at in range(ROUNDS + 2)][2:]
     mine, theirs = zip(*found, strict=True)
     ratio = statistics.median(a / b for a, b in found)
-    return Pair(name, statistics.median(mine), statistics.median(theirs), "ms", ratio)
+    return BenchPair(name, statistics.median(mine), statistics.median(theirs), "ms", ratio)
 
 
-async def batches() -> list[Pair]:
+async def batches() -> list[BenchPair]:
     """CPU for a permit, of all VMs of a node in one message beside one message for each."""
     async with serving("agents", nodes=NODES, vms=NODES * VMS_PER_NODE) as served:
         await wait_until_answered(served, _alone(0)[0], b'"permit"')

@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from deploy.kube.informer import Change, Informer
+from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network.chooser import NetworkKind
 from protocol.kubernetes.objects import Json, child, items, text
@@ -33,7 +33,7 @@ from scripts.autoscale.passwords import make_password, password_of
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.stages.fresh_cluster import fresh_cluster
-from scripts.bench.database_client import Session
+from scripts.bench.database_client import DatabaseSession
 
 VM: Final = ObjectName("default", "reaction")
 NAME: Final = "bench-reaction"
@@ -55,9 +55,9 @@ HOLD: Final = {"cpu": [{"hold": {"window": 4}}], "memory": [{"hold": {"window": 
 
 
 class Reaction(msgspec.Struct, frozen=True):
-    """One start of a load; seconds from its first query, None where that did not happen within ``GIVE_UP``.
+    """One start of a load; seconds from its first query, None if that did not happen within ``GIVE_UP``.
 
-    Its connections took ``connected`` seconds before that, 0 where they were open already.
+    Its connections took ``connected`` seconds before that, 0 if they were open already.
     """
 
     with_monitor: bool
@@ -114,21 +114,21 @@ class Starter:
         self.vms.listen(self._see)
 
     async def measure(self, stack: AsyncExitStack, starts: int) -> list[Reaction]:
-        """The reactions to so many starts of each kind. Raises ``SiteError``, ``DatabaseError`` and ``OSError``."""
+        """The reactions to this many starts of each kind. Raises ``SiteError``, ``DatabaseError`` and ``OSError``."""
         vm = postgres_vm(VM, cpus=4, slots=4)
         await make_password(self.site.client, vm)
         await self.site.client.create(VIRTUAL_MACHINES, VM.namespace, vm)
         await self._until(lambda: _is_available(self.vms.get(VM) or {}), BOOT, "come up")
         place = await stack.enter_async_context(self.site.into_vm(self.vms.objects[VM], POSTGRES))
         server = (*place, await password_of(self.site.client, self.vms.objects[VM]))
-        sessions = [await Session.open(*server) for _ in range(0 if self.connections else SESSIONS)]
+        sessions = [await DatabaseSession.open(*server) for _ in range(0 if self.connections else SESSIONS)]
         for each in sessions:
             stack.callback(each.close)
         found: list[Reaction] = []
         for number in range(2 * starts):
             await self._prepare(with_monitor=number % 2 == 0)
             began = self.clock.now()
-            fresh = await asyncio.gather(*(Session.open(*server) for _ in range(self.connections)))
+            fresh = await asyncio.gather(*(DatabaseSession.open(*server) for _ in range(self.connections)))
             for each in fresh:
                 stack.callback(each.close)
             connected = Seconds(self.clock.now() - began)
@@ -147,7 +147,7 @@ class Starter:
         await self._until(lambda: self._is_small() and self.clock.now() - self._resized >= calm, REST, "come to rest")
         self._ordered = self._online = None
 
-    async def _start(self, sessions: list[Session], connected: Seconds, *, with_monitor: bool) -> Reaction:
+    async def _start(self, sessions: list[DatabaseSession], connected: Seconds, *, with_monitor: bool) -> Reaction:
         began = self.clock.now()
         for each in sessions:
             each.begin(LOAD)
@@ -164,7 +164,7 @@ class Starter:
             raise SiteError(f"the load did not end within {OVER:g} s, the guest may stand still") from None
         return found
 
-    def _see(self, change: Change) -> None:
+    def _see(self, change: ObjectChange) -> None:
         if change.new is not None and change.name == VM:
             found, one = parse_virtual_machine(change.new), MilliCpu(1000)
             if (found.use, found.actual) != self._sizes:
@@ -189,7 +189,7 @@ class Starter:
             await self.clock.wait(self._changed, Instant(min(deadline, self.clock.now() + 1.0)))
 
     async def _explained(self) -> str:
-        """What the agent counted of alarms."""
+        """The agent's counts of alarms."""
         pods = (await self.site.client.list(PODS, VM.namespace)).objects
         for pod in pods:
             said = await self.site.of_agent(pod, "/explain")

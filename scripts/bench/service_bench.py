@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from scripts.bench.load_client import Prepared, Served, post, serving, timed, wait_until_answered
+from scripts.bench.load_client import Prepared, ServedLoad, post, serving, timed, wait_until_answered
 from scripts.bench.static_cluster import VMS_PER_NODE, node_name, pod, token_of, vm_name
 
 ROUNDS: Final = 5
@@ -26,7 +26,7 @@ CYCLES: Final = {500: 40, 5_000: 10}
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class BenchPair:
     """A figure of ours beside the baseline's, in ``unit``; ``ratio`` is ours / baseline."""
 
     name: str
@@ -45,7 +45,7 @@ def _cycle(number: int, names: list[str]) -> list[Prepared]:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class BenchRound:
     """A round against one server: the latency of each answer, the duration of the round, and what CPU its server took,
     in seconds.
     """
@@ -55,15 +55,15 @@ class Round:
     cpu: float
 
 
-async def _run_round(served: Served, requests: Sequence[Prepared], connections: int) -> Round:
+async def _run_round(served: ServedLoad, requests: Sequence[Prepared], connections: int) -> BenchRound:
     began, cpu = time.perf_counter(), served.cpu()
     times = await timed(served, requests, connections)
-    return Round(times, time.perf_counter() - began, served.cpu() - cpu)
+    return BenchRound(times, time.perf_counter() - began, served.cpu() - cpu)
 
 
 async def _paired(
-    ours: Served, baseline: Served, rounds: Sequence[Sequence[Prepared]], connections: int
-) -> list[tuple[Round, Round]]:
+    ours: ServedLoad, baseline: ServedLoad, rounds: Sequence[Sequence[Prepared]], connections: int
+) -> list[tuple[BenchRound, BenchRound]]:
     """Each round against one, then the other; the first round is a warm-up and is left out."""
     measured = [
         (await _run_round(ours, requests, connections), await _run_round(baseline, requests, connections))
@@ -72,14 +72,16 @@ async def _paired(
     return measured[1:]
 
 
-def _pair(name: str, unit: str, measured: Sequence[tuple[Round, Round]], figure: Callable[[Round], float]) -> Pair:
+def _pair(
+    name: str, unit: str, measured: Sequence[tuple[BenchRound, BenchRound]], figure: Callable[[BenchRound], float]
+) -> BenchPair:
     mine, theirs = [figure(round_) for round_, _ in measured], [figure(round_) for _, round_ in measured]
     ratio = statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
-    return Pair(name, statistics.median(mine), statistics.median(theirs), unit, ratio)
+    return BenchPair(name, statistics.median(mine), statistics.median(theirs), unit, ratio)
 
 
-async def extender(nodes: int) -> list[Pair]:
-    """Filter + prioritize + bind at so many node names."""
+async def extender(nodes: int) -> list[BenchPair]:
+    """Filter + prioritize + bind at this many node names."""
     names = [node_name(number) for number in range(nodes)]
     cycles = CYCLES[nodes]
     async with AsyncExitStack() as stack:
@@ -99,7 +101,7 @@ async def extender(nodes: int) -> list[Pair]:
     ]
 
 
-def _cycles(round_: Round) -> list[float]:
+def _cycles(round_: BenchRound) -> list[float]:
     """The seconds of each cycle of a round over one connection."""
     return [sum(verbs) for verbs in zip(round_.times[::3], round_.times[1::3], round_.times[2::3], strict=True)]
 
@@ -137,7 +139,7 @@ def _first(at: int) -> list[Prepared]:
     return [_request(at * PERMITS_PER_ROUND + n, 1, 4) for n in range(PERMITS_PER_ROUND)]
 
 
-async def permits() -> list[Pair]:
+async def permits() -> list[BenchPair]:
     """Permits at 10,000 VMs: how many in a second, and how long the slowest hundredth takes.
 
     The first request of each VM is measured by itself: its token is reviewed and its permit written. From then on an
@@ -160,11 +162,11 @@ async def permits() -> list[Pair]:
     ]
 
 
-def _each(round_: Round) -> float:
+def _each(round_: BenchRound) -> float:
     return round_.wall / PERMITS_PER_ROUND * 1000
 
 
-def _cpu(round_: Round) -> float:
+def _cpu(round_: BenchRound) -> float:
     return round_.cpu / PERMITS_PER_ROUND * 1000
 
 
@@ -172,10 +174,10 @@ def _p99(times: list[float]) -> float:
     return sorted(times)[int(len(times) * 0.99)]
 
 
-def measure_services() -> list[Pair]:
+def measure_services() -> list[BenchPair]:
     """All pairs, one after the other."""
 
-    async def run() -> list[Pair]:
+    async def run() -> list[BenchPair]:
         return [*await extender(500), *await extender(5_000), *await permits()]
 
     return asyncio.run(run())

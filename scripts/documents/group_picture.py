@@ -39,7 +39,7 @@ class Moment:
 
 
 def draw(moments: Sequence[Moment], doubled: float, path: Path) -> None:
-    """Writes the picture as SVG; the load was doubled so many seconds after the beginning."""
+    """Writes the picture as SVG; the load was doubled this many seconds after the beginning."""
     figure = Figure(figsize=(12, 4.2), dpi=110, layout="constrained")
     capacity, replicas = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     at = [each.at for each in moments]

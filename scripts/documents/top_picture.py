@@ -10,7 +10,7 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json
 from scripts.autoscale.top.app import TopApp
-from scripts.autoscale.top.fleet import Seen
+from scripts.autoscale.top.fleet import FleetSnapshot
 from scripts.autoscale.top.rows import vm_row
 
 PICTURE: Final = Path(__file__).resolve().parents[2] / "docs" / "top.svg"
@@ -28,14 +28,14 @@ _DENIED: Final = 2
 _MOVES: Final = 5
 
 
-class Fleet:
-    """What the picture shows. Nothing happens in it."""
+class PictureFleet:
+    """The picture's fleet. Nothing happens in it."""
 
     title = "context 'production'"
 
-    async def look(self, on_screen: Sequence[str]) -> Seen:  # noqa: ARG002 - a part of the port
+    async def look(self, on_screen: Sequence[str]) -> FleetSnapshot:  # noqa: ARG002 - a part of the port
         """See ``Source``."""
-        return Seen(tuple(vm_row(*_made(number)) for number in range(len(FLEET))))
+        return FleetSnapshot(tuple(vm_row(*_made(number)) for number in range(len(FLEET))))
 
     async def story(self, vm: str) -> list[str]:
         """See ``Source``."""
@@ -89,7 +89,7 @@ def _move(namespace: str, name: str) -> Json:
 
 async def drawn() -> str:
     """The picture, which fetches nothing: no web fonts."""
-    app = TopApp(Fleet(), every=3600.0)
+    app = TopApp(PictureFleet(), every=3600.0)
     async with app.run_test(size=_SIZE) as pilot:
         await app.look()
         await pilot.pause()

@@ -73,7 +73,7 @@ def rendered(program: Path) -> dict[str, str]:
 
 
 def template(program: Path, values: Mapping[str, Any]) -> str:
-    """What Helm makes of the chart with those values. Raises ``subprocess.CalledProcessError``."""
+    """Helm's rendering of the chart with those values. Raises ``subprocess.CalledProcessError``."""
     command = [str(program), "template", "autoscaling", str(ROOT / CHART), f"--namespace={NAMESPACE}"]
     done = subprocess.run(
         [*command, f"--kube-version={KUBERNETES}", "--values=-"],

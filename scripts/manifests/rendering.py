@@ -48,7 +48,7 @@ VALUES: Final[Mapping[str, Any]] = {
     "expander": {"enabled": True},
     "neonvm": {"policy": {"namespaces": [""]}},
 }
-"""All components, and nothing that only a release knows. Each file works alone, so there is no TLS between them."""
+"""All components, and nothing that only a release knows. Each file works alone, so there is not a TLS between them."""
 
 INJECTING: Final[Mapping[str, Any]] = {
     **VALUES,
@@ -87,7 +87,7 @@ def plain_files(printed: str, templates: Mapping[str, str]) -> dict[str, str]:
     """The text of each plain file, where all are rendered with the same values. ``templates`` are the texts of all
     templates by their path below ``templates``.
 
-    Raises ``ValueError`` where a template is in no plain file's order.
+    Raises ``ValueError`` if a template is in no plain file's order.
     """
     found: dict[str, list[str]] = {}
     for part in re.split(r"^---\n", printed, flags=re.MULTILINE):
@@ -106,7 +106,7 @@ def _file(folder: str, found: Mapping[str, list[str]], templates: Mapping[str, s
 
 
 def _place(part: str, template: str) -> int:
-    """Where a template has an object: templates write kinds and names as they are."""
+    """Position of an object in a template: templates write kinds and names as they are."""
     found = yaml.safe_load(part)
     return template.find(f"kind: {text(found, 'kind')}\nmetadata:\n  name: {text(found, 'metadata', 'name')}\n")
 

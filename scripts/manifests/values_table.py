@@ -13,7 +13,7 @@ _Json = Mapping[str, Any]
 
 
 def with_table(document: str, schema: _Json, values: _Json) -> str:
-    """The document with the table anew. Raises ``ValueError`` where it has no place for one."""
+    """The document with the table again. Raises ``ValueError`` if it has no place for one."""
     before, start, rest = document.partition(START)
     _, end, after = rest.partition(END)
     if not (start and end):

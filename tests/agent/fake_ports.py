@@ -13,7 +13,7 @@ from agent.core.events import Fault
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.ports import ConflictError, DatabaseView, PortError
 from agent.runner import Ports, Runner
-from agent.telemetry import Field, Level
+from agent.telemetry import Field, LogLevel
 from protocol.codec import PluginResponseView
 from protocol.messages import AgentRequest, ObjectName
 from protocol.units import Bytes, ComputeUnit, Resources
@@ -29,11 +29,11 @@ ASSIGNMENT = Assignment(ObjectName("default", "vm-1"), ObjectName("default", "vm
 class Lines:
     """A log that remembers."""
 
-    lines: list[tuple[Level, str, dict[str, Field]]] = field(default_factory=list)
+    lines: list[tuple[LogLevel, str, dict[str, Field]]] = field(default_factory=list)
 
     heard: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def line(self, level: Level, message: str, fields: Mapping[str, Field]) -> None:
+    def line(self, level: LogLevel, message: str, fields: Mapping[str, Field]) -> None:
         """See ``Log``."""
         self.lines.append((level, message, dict(fields)))
         self.heard.set()

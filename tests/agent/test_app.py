@@ -16,7 +16,7 @@ from agent.__main__ import main
 from agent.app import run
 from agent.settings import read_settings
 from agent.supervisor import Dependencies
-from agent.telemetry import AgentLog, Level
+from agent.telemetry import AgentLog, LogLevel
 from protocol.runtime.clock import SystemClock
 from tests.agent.fake_ports import Lines
 from tests.plain_http import plain_client
@@ -88,7 +88,7 @@ def test_invalid_settings_exit_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 def test_logs_into_process_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        AgentLog().line(Level.WARNING, "no metrics", {"vm": "default/vm-1"})
+        AgentLog().line(LogLevel.WARNING, "no metrics", {"vm": "default/vm-1"})
     (record,) = caplog.records
     assert (record.levelname, record.name, record.getMessage()) == ("WARNING", "autoscale.agent", "no metrics")
     assert vars(record)["vm"] == "default/vm-1"

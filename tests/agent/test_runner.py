@@ -9,9 +9,9 @@ import pytest
 
 from agent.core.events import Fault
 from agent.core.explain import explain
-from agent.core.stabilizer import Step
+from agent.core.stabilizer import SmoothingStep
 from agent.ports import GoneError, PortError, RefusedError, SchedulerError
-from agent.telemetry import Level
+from agent.telemetry import LogLevel
 from protocol.floors import Floor, encode_floor
 from protocol.guest.monitor_messages import DownscaleResult, LoadReport, UpscaleConfirmation
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG, ANNOTATION_FLOOR
@@ -154,7 +154,7 @@ async def test_bad_policy_keeps_last_good() -> None:
         await fixture.clock.advance(0.0)
         assert fixture.runner.state.policy.cpu.target == 0.7
         level, message, fields = fixture.log.lines[-1]
-        assert (level, message) == (Level.ERROR, "policy refused; the last good one stays")
+        assert (level, message) == (LogLevel.ERROR, "policy refused; the last good one stays")
         assert "cpu.target: expected float <= 1.0" in str(fields["reason"])
         fixture.runner.refuse_policy("policy.yaml: gone")
         assert fixture.runner.tally["policy_refused"] == 2
@@ -193,7 +193,7 @@ async def test_annotation_policy_decides_shrink() -> None:
         said = explain(fixture.runner.state, "default/vm-1", fixture.clock.now())
         assert fixture.vm_api.found.use == cu(2)
         assert said.because == "holding: less has not been proven to be enough"
-        assert said.smoothing[0] == Step("cpu", "hold", "0", "500m", "the most of the window (20 s)")
+        assert said.smoothing[0] == SmoothingStep("cpu", "hold", "0", "500m", "the most of the window (20 s)")
         assert [failure.reason for failure in said.troubles] == [
             f"annotation {ANNOTATION_CONFIG}: smoothing.cpu[0].hold.window: "
             "expected a span above zero and at most a year, got '0s'"
@@ -208,7 +208,7 @@ async def test_less_than_was_asked_for_is_a_warning() -> None:
         fixture.guest.cores = 0.25
         await fixture.clock.advance(1.0)
         assert fixture.log.lines[-1] == (
-            Level.WARNING,
+            LogLevel.WARNING,
             "less permitted than asked for",
             {
                 "vm": "default/vm-1",

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from agent.assignments import Assignment, OwnVm
 from agent.core.events import Fault
-from agent.core.growth import Stage, Wait
+from agent.core.growth import Wait, WaitStage
 from agent.core.policy import Policy
 from agent.ports import PortError
 from agent.runner import Ports, Runner
@@ -102,7 +102,7 @@ async def test_growth_times_outlive_their_vm() -> None:
     async with running() as agents:
         await agents.node.has(ASSIGNMENT, OTHER)
         for assignment, took in ((ASSIGNMENT, 0.5), (OTHER, 7.0)):
-            agents.supervisor.runners[assignment].growths.add([Wait(Stage.SIZE, Seconds(took))])
+            agents.supervisor.runners[assignment].growths.add([Wait(WaitStage.SIZE, Seconds(took))])
         before = list(agents.supervisor.growths().histograms())
         await agents.node.has(OTHER)
         assert list(agents.supervisor.growths().histograms()) == before

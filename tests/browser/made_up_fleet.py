@@ -7,7 +7,7 @@ import random
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import VM_GROUPS
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.samples import VmFacts
+from scheduler_plugin.history.core.samples import VmRecord
 from tests.scheduler_plugin.dashboard.made_up_history import MOST, MadeUpHistory
 from tests.scheduler_plugin.dashboard.page_cluster import PageCluster, Told, a_node, a_pod, amounts, nodes_answer
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, VMS, Obj
@@ -72,7 +72,7 @@ def speaks(told: Told, vm: str) -> None:
 def past_of(cluster: PageCluster) -> MadeUpHistory:
     """A history of all VMs of the cluster, each of which had the same at all times."""
     vms = cluster.collections[VMS].objects
-    facts = [VmFacts(ObjectName(*key), str(vms[key]["status"]["node"]), "", None, MOST) for key in sorted(vms)]
+    facts = [VmRecord(ObjectName(*key), str(vms[key]["status"]["node"]), "", None, MOST) for key in sorted(vms)]
     return MadeUpHistory(facts, DECIDED)
 
 

@@ -52,13 +52,13 @@ def applied() -> list[Document]:
     return [each for each in documents(*FILES) if "metadata" in each]
 
 
-def test_nothing_of_ours_replaces_or_removes_anything_of_the_originals() -> None:
+def test_nothing_replaces_original_objects() -> None:
     theirs = {(kind, *place) for place, kinds in NAMESPACED.items() for kind in kinds}
     theirs |= {(kind, "", name) for kind, names in OF_THE_CLUSTER.items() for name in names}
     assert ours() & theirs == set()
 
 
-def test_the_selectors_of_our_workloads_match_no_pod_of_the_originals() -> None:
+def test_selectors_match_no_original_pods() -> None:
     """Its pods are labelled ``name``, ``component``, ``tier`` and ``control-plane``; ours are selected by another."""
     workloads = [each for each in applied() if each["kind"] in {"Deployment", "DaemonSet"}]
     assert {key for each in workloads for key in each["spec"]["selector"]["matchLabels"]} == {"app.kubernetes.io/name"}

@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 
 from scheduler_plugin.dashboard.sources.cluster_looks import ClusterLooks
-from scheduler_plugin.dashboard.sources.node_agents import NodeAgents
+from scheduler_plugin.dashboard.sources.node_agents import NodeAgentAddresses
 from tests.deploy.test_rights import granted, right
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.dashboard.page_cluster import page, put_vm
 from tests.scheduler_plugin.fake_cluster import FakeCluster
 
 
-async def test_it_finds_the_agents_of_nodes_in_its_own_namespace_alone() -> None:
+async def test_finds_node_agents_in_own_namespace() -> None:
     calls = FakeCluster()
     calls.is_away = True
-    await NodeAgents(calls, "kube-system", FakeClock()).address("n1")
+    await NodeAgentAddresses(calls, "kube-system", FakeClock()).address("n1")
     assert {right(each.method, each.path, each.query) for each in calls.calls} == granted(
         "Role", "autoscaling-dashboard"
     )
 
 
-async def test_it_may_do_what_it_does_and_nothing_else() -> None:
+async def test_role_grants_exactly_what_is_used() -> None:
     async with page(on_a_cluster=True) as run:
         put_vm(run.cluster, "db")
         await settle()

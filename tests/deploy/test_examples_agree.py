@@ -55,7 +55,7 @@ def test_every_vm_fits_every_compute_unit(example: str, where: str) -> None:
 
 
 @pytest.mark.parametrize("example", VMS)
-def test_every_pod_requests_what_its_vm_starts_with_and_may_follow_it(example: str) -> None:
+def test_pod_requests_start_size_and_may_follow(example: str) -> None:
     resources = OBJECTS[example]["spec"]["podResources"]
     assert resources.keys() == {"requests"}, "with limits of CPU or memory requests cannot follow permits"
     wanted = resources["requests"]

@@ -50,7 +50,7 @@ async def test_the_injector_may_do_what_it_does(tmp_path: Path) -> None:
     assert does == may("ClusterRole") | may("Role")
 
 
-def test_what_may_be_read_is_made_with_the_manifest_and_made_empty() -> None:
+def test_readable_secrets_are_created_empty() -> None:
     made = {each["metadata"]["name"] for each in documents(MANIFEST) if each["kind"] == "Secret"}
     readable = {name for _, resource, _, name in may("Role") if resource == "secrets"}
     assert readable - made == {"autoscaling-certificates-expander"}
@@ -59,7 +59,7 @@ def test_what_may_be_read_is_made_with_the_manifest_and_made_empty() -> None:
             assert not {"data", "stringData", "binaryData", "type"} & each.keys()
 
 
-def test_the_webhook_leads_to_the_program_and_asks_only_about_pods_of_vms() -> None:
+def test_webhook_covers_only_vm_pods() -> None:
     (hook,) = one("MutatingWebhookConfiguration", "autoscaling-injector")["webhooks"]
     settings = parse_settings(one("ConfigMap", "autoscaling-injector-config")["data"]["settings.yaml"])
     found, service = container("injector"), hook["clientConfig"]["service"]

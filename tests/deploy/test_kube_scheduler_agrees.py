@@ -37,7 +37,7 @@ from tests.scheduler_plugin.web.test_serving import free_address, listening
 SHIPPED = container("service")["args"]
 
 
-def test_kube_scheduler_is_told_the_port_and_the_scheme_of_the_shipped_flags() -> None:
+def test_kube_scheduler_uses_shipped_port_and_scheme() -> None:
     options = parser().parse_args(SHIPPED)
     url = urlsplit(EXTENDER["urlPrefix"])
     assert split_address(options.listen_extender) == (url.hostname, url.port)
@@ -105,7 +105,7 @@ async def test_every_verb_of_the_shipped_configuration_is_answered() -> None:
         assert await answers(options) == HEARD
 
 
-async def test_a_certificate_for_agents_leaves_the_port_of_kube_scheduler_as_its_configuration_says(
+async def test_agent_certificate_leaves_extender_port(
     tmp_path: Path,
 ) -> None:
     certificate, key = files(tmp_path, "server")

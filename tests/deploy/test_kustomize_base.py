@@ -54,14 +54,14 @@ def test_no_shipped_file_has_a_key_twice() -> None:
     assert found == {}
 
 
-def test_the_base_has_the_fences_that_the_chart_installs_by_default() -> None:
+def test_base_has_default_fences() -> None:
     chart = plain_yaml.load((BASE / "kubernetes/chart/autoscale/values.yaml").read_text())["policies"]
     assert chart == {"enabled": True, "network": True, "permits": True}
     assert resources() == {ROOT / each for each in ("deploy/neonvm.yaml", *WITH_CERTIFICATES, *POLICIES)}
     assert {ROOT / each for each in POLICIES} == set((BASE / "kubernetes/chart/autoscale/policies").glob("*.yaml"))
 
 
-def test_the_base_is_for_kube_system_alone_since_a_transformer_reaches_no_expression_argument_or_setting() -> None:
+def test_base_is_for_kube_system_only() -> None:
     """As the base's head and docs/install.md tell; once nothing stays behind, they are to say something else."""
     base = [document for file in resources() for document in documents(str(file))]
     assert {each["metadata"].get("namespace") for each in base} == {None, "kube-system"}

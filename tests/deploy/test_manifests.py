@@ -61,7 +61,7 @@ def test_no_manifest_is_forgotten() -> None:
     }
 
 
-def test_the_resources_of_neonvm_are_those_of_their_folder() -> None:
+def test_neonvm_resources_match_folder() -> None:
     parts = [ROOT / f"deploy/kubernetes/crds/{name}.yaml" for name in ("virtualmachinemigrations", "virtualmachines")]
     assert documents("deploy/neonvm.yaml") == [plain_yaml.load(part.read_text()) for part in parts]
 
@@ -89,7 +89,7 @@ def test_every_field_is_one_that_kubernetes_knows(document: Document) -> None:
     assert document["kind"] in CUSTOM or problems(document) == []
 
 
-def test_a_misspelt_a_mistyped_and_a_missing_field_are_found() -> None:
+def test_bad_manifest_fields_are_found() -> None:
     ports = [{"name": "x"}]
     service = {"apiVersion": "v1", "kind": "Service", "spec": {"prots": [], "ports": ports, "selector": {"a": 1}}}
     assert problems(service) == [
@@ -142,7 +142,7 @@ async def until_served(client: httpx.AsyncClient, path: str) -> None:
     raise AssertionError(f"{path} is not served")
 
 
-async def test_everything_is_taken_and_taking_it_again_changes_nothing(tmp_path: Path) -> None:
+async def test_applying_twice_changes_nothing(tmp_path: Path) -> None:
     definitions = [of_cert_manager("Issuer"), of_cert_manager("Certificate"), *documents("deploy/neonvm.yaml")]
     objects = [each for each in documents() if each["kind"] != "CustomResourceDefinition"]
     async with running_api_server(tmp_path) as server:
@@ -219,13 +219,13 @@ def test_what_an_object_refers_to_is_there(document: Document) -> None:
 
 
 @pytest.mark.parametrize("pod", ALL_PODS, ids=lambda pod: pod.owner)
-def test_every_mounted_volume_is_there_and_every_volume_is_mounted(pod: Pod) -> None:
+def test_volumes_and_mounts_match(pod: Pod) -> None:
     mounted = {mount["name"] for each in pod.containers for mount in each.get("volumeMounts", ())}
     assert mounted == {volume["name"] for volume in pod.spec.get("volumes", ())}
 
 
 @pytest.mark.parametrize("pod", ALL_PODS, ids=lambda pod: pod.owner)
-def test_every_container_is_locked_down_and_says_what_it_needs(pod: Pod) -> None:
+def test_containers_are_locked_down_with_requests(pod: Pod) -> None:
     for each in pod.containers:
         security = {**pod.spec.get("securityContext", {}), **each["securityContext"]}
         assert security.get("runAsNonRoot") or each["name"] in OF_THE_NODE
@@ -236,7 +236,7 @@ def test_every_container_is_locked_down_and_says_what_it_needs(pod: Pod) -> None
 
 
 @pytest.mark.parametrize("pod", ALL_PODS, ids=lambda pod: pod.owner)
-def test_why_a_container_failed_stands_in_the_status_of_its_pod(pod: Pod) -> None:
+def test_failure_message_reaches_pod_status(pod: Pod) -> None:
     assert {each.get("terminationMessagePolicy") for each in pod.containers} == {"FallbackToLogsOnError"}
 
 
@@ -256,14 +256,14 @@ def test_a_workload_selects_its_own_pods() -> None:
         assert one(kind, name)["spec"]["selector"]["matchLabels"].items() <= pod.labels.items()
 
 
-def test_a_scheduler_without_a_lease_is_not_replaced_sooner_than_any_pod_of_a_node_that_is_away() -> None:
+def test_lease_free_scheduler_keeps_default_tolerations() -> None:
     """It may still act there, and nothing keeps the one that replaces it from acting too."""
     (scheduler,) = (each for each in pods() if each.owner == "Deployment/kube-system/autoscaling-scheduler")
     assert not [arg for arg in scheduler.containers[0]["args"] if arg.startswith("--lease")]
     assert [each for each in scheduler.spec.get("tolerations", []) if "tolerationSeconds" in each] == []
 
 
-def test_with_certificates_replicas_have_a_lease_and_no_pod_is_selected_but_the_one_that_leads() -> None:
+def test_replicas_use_lease_and_leader_service() -> None:
     """A selector that finds nothing empties what Kubernetes wrote for a scheduler that acted alone before."""
     found = {name_of(each): each["spec"] for each in SECURED if "spec" in each}
     selector = found["Service/kube-system/autoscaling-scheduler"]["selector"]

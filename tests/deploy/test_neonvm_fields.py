@@ -64,18 +64,18 @@ def difference(plural: str, path: str, theirs: Document) -> str | None:
 
 
 @pytest.mark.parametrize("plural", FIELDS)
-def test_no_field_of_neonvm_is_dropped_or_read_differently(plural: str) -> None:
+def test_neonvm_fields_are_preserved(plural: str) -> None:
     found = [difference(plural, path, theirs) for path, theirs in FIELDS[plural].items()]
     assert [each for each in found if each] == []
 
 
-def test_what_a_newer_controller_writes_into_a_status_is_kept() -> None:
+def test_newer_status_fields_are_kept() -> None:
     for plural in FIELDS:
         assert schema(plural)["properties"]["status"][OPEN]
         assert OPEN not in schema(plural)["properties"]["spec"]
 
 
-def test_names_are_those_of_neonvm_and_none_is_taken_from_kubevirt_or_repeated() -> None:
+def test_crd_names_match_neonvm_and_avoid_kubevirt() -> None:
     """The API server does not accept a short name that repeats another name of its definition."""
     found = {each["spec"]["names"]["kind"]: each["spec"]["names"] for each in documents("deploy/neonvm.yaml")}
     said = {kind: (names["singular"], names.get("shortNames", [])) for kind, names in found.items()}
@@ -126,7 +126,7 @@ def read(obj: Document) -> VirtualMachine:
     return parse_virtual_machine({"metadata": {"namespace": "default", "name": "db"}, **obj})
 
 
-def test_a_vm_that_was_written_under_neonvms_definition_stays_valid_and_is_understood() -> None:
+def test_neonvm_written_vm_stays_valid() -> None:
     status = {"phase": "Draining", "cpus": "0.25", "memorySize": "1e9"}
     obj: Document = {"spec": {"guest": GUEST, "terminationGracePeriodSeconds": -1}, "status": status}
     assert faults(obj) == []
@@ -134,13 +134,13 @@ def test_a_vm_that_was_written_under_neonvms_definition_stays_valid_and_is_under
 
 
 @pytest.mark.parametrize("guest", [{"rootDisk": {"image": "pg"}}, {}])
-def test_one_without_sizes_stays_valid_and_counts_as_one_cpu_and_one_slot(guest: Document) -> None:
+def test_vm_without_sizes_is_one_cpu_and_slot(guest: Document) -> None:
     obj = {"spec": {"guest": guest}}
     assert faults(obj) == []
     assert read(obj).use == read(obj).bounds.max == Resources.parse(1, "1Gi")
 
 
-def test_one_without_a_spec_stays_valid_and_is_left_alone() -> None:
+def test_vm_without_spec_is_left_alone() -> None:
     assert faults({}) == []
     with pytest.raises(InvalidObjectError, match="the field is missing"):
         read({})

@@ -8,11 +8,11 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from deploy.kube.client import ApiClient, ApiError
+from deploy.kube.client import ApiClient, KubeApiError
 from deploy.kube.informer import Informer
 from deploy.neonvm.objects.runner_policy import NAME
 from deploy.neonvm.overlay.node_network import WATCHED, NodeNetwork, NodeNetworkDependencies
-from deploy.neonvm.overlay.node_plan import NodePlace
+from deploy.neonvm.overlay.node_plan import OverlayNode
 from protocol.kubernetes.objects import Json, text, texts
 from protocol.kubernetes.resources import NETWORK_POLICIES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -91,7 +91,7 @@ async def test_the_controller_may_do_what_it_does(tmp_path: Path) -> None:
     assert sorted(may - does - SPARED) == []
 
 
-async def test_the_controller_may_take_a_move_up_whose_target_is_gone(tmp_path: Path) -> None:
+async def test_controller_may_adopt_move_without_target(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         made.start()
         await made.create_vm()
@@ -127,10 +127,10 @@ async def test_the_network_program_may_do_what_it_does() -> None:
         caches = {kind: Informer(client, kind, FakeClock()) for kind in WATCHED}
         for each in caches.values():
             await each.refresh()
-            with pytest.raises(ApiError):
+            with pytest.raises(KubeApiError):
                 await each._list_and_watch()
         deps = NodeNetworkDependencies(client, caches, FakeClock(), holder)
-        network = NodeNetwork(NodePlace("n1", "10.0.0.1", 1500), deps)
+        network = NodeNetwork(OverlayNode("n1", "10.0.0.1", 1500), deps)
         ours, theirs = socket.socketpair()
         with ours, theirs:
             assert not await network._serve("place-1", theirs)

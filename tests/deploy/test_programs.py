@@ -39,7 +39,7 @@ def data(config_map: str, key: str = CONFIG_KEY) -> str:
     return str(one("ConfigMap", config_map)["data"][key])
 
 
-def test_every_image_is_one_that_we_build_or_kubernetes_own_scheduler() -> None:
+def test_images_are_ours_or_kube_scheduler() -> None:
     used = {each["image"] for pod in pods() for each in pod.containers}
     foreign = {image for image in used if re.fullmatch(r"registry\.k8s\.io/kube-scheduler:v\d+\.\d+\.\d+", image)}
     services = {f"{REGISTRY}/{name}:dev" for name, image in IMAGES.items() if not image.is_guest}
@@ -47,14 +47,14 @@ def test_every_image_is_one_that_we_build_or_kubernetes_own_scheduler() -> None:
     assert len(foreign) == 1
 
 
-def test_the_vm_runs_the_image_that_carries_a_disk() -> None:
+def test_vm_uses_disk_image() -> None:
     (vm,) = documents("vm-deploy.yaml")
     (guest,) = (name for name, image in IMAGES.items() if image.is_guest)
     assert vm["spec"]["guest"]["rootDisk"]["image"] == f"{REGISTRY}/{guest}:dev"
     assert vm["spec"]["schedulerName"] == SCHEDULER_NAME
 
 
-def test_a_pod_listens_where_its_image_says_and_starts_nothing_else() -> None:
+def test_pod_ports_match_image() -> None:
     for pod in pods():
         for each in pod.containers:
             if (image := IMAGES.get(each["image"].rpartition("/")[2].removesuffix(":dev"))) is None:
@@ -63,7 +63,7 @@ def test_a_pod_listens_where_its_image_says_and_starts_nothing_else() -> None:
             assert {port["containerPort"] for port in each["ports"]} <= set(image.ports)
 
 
-def test_the_scheduler_understands_its_flags_and_finds_its_settings() -> None:
+def test_scheduler_parses_shipped_flags() -> None:
     service = container("service")
     options = scheduler_parser().parse_args(service["args"])
     (mount,) = service["volumeMounts"]
@@ -74,14 +74,14 @@ def test_the_scheduler_understands_its_flags_and_finds_its_settings() -> None:
     assert named == {"agents": TO_SCHEDULER, "metrics": SCHEDULER_METRICS}
 
 
-def test_the_schedulers_settings_load_and_let_the_node_agents_speak() -> None:
+def test_shipped_settings_load_with_node_agents() -> None:
     settings = parse_settings(data("autoscaling-scheduler-config"))
     account = one("DaemonSet", "autoscaling-agent")["spec"]["template"]["spec"]["serviceAccountName"]
     assert settings.node_agents == {f"kube-system:{account}"}
     assert (settings.scheduler_name, settings.audience) == (SCHEDULER_NAME, TOKEN_AUDIENCE)
 
 
-def test_kube_scheduler_asks_the_service_and_may_not_ignore_it() -> None:
+def test_extender_is_configured_and_not_ignorable() -> None:
     found = yaml.safe_load(data("autoscaling-kube-scheduler-config", "scheduler.yaml"))
     assert container("kube-scheduler")["args"][0] == "--config=/etc/kube-scheduler/scheduler.yaml"
     assert [profile["schedulerName"] for profile in found["profiles"]] == [SCHEDULER_NAME]
@@ -128,7 +128,7 @@ def test_the_sidecar_understands_its_variables() -> None:
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_an_agent_finds_the_scheduler_and_shows_it_a_token_of_its_own(name: str) -> None:
+def test_agent_finds_scheduler_with_own_token(name: str) -> None:
     settings, found = agent_settings(name), container(name)
     assert settings.scheduler_url == OPTIONS["SCHEDULER_URL"][0]
     service = one("Service", "autoscaling-scheduler")
@@ -152,7 +152,7 @@ def test_the_agents_policy_loads() -> None:
     assert isinstance(read_policy(data("autoscaling-agent", "policy.yaml"), Policy()), Policy)
 
 
-def test_the_expander_listens_where_its_service_leads_with_the_certificate_that_is_mounted() -> None:
+def test_expander_service_and_certificate_match() -> None:
     found = container("expander")
     settings = parse_expander(data("autoscaling-expander-config"))
     mounts = {mount["name"]: mount["mountPath"] for mount in found["volumeMounts"]}
@@ -186,7 +186,7 @@ def test_the_groups_program_understands_its_flags_and_settings() -> None:
 
 
 @pytest.mark.parametrize("pod", pods(), ids=lambda pod: pod.owner)
-def test_every_scrape_and_every_probe_goes_to_a_port_that_is_there(pod: Pod) -> None:
+def test_scrapes_and_probes_use_existing_ports(pod: Pod) -> None:
     for each in pod.containers:
         names = {port["name"] for port in each.get("ports", ())}
         probes = [each[kind]["httpGet"] for kind in each if kind.endswith("Probe")]

@@ -15,7 +15,7 @@ import httpx2 as httpx
 import msgspec
 import pytest
 
-from agent.adapters.kubernetes_api import KubernetesApi as AgentApi
+from agent.adapters.kubernetes_api import LightKubernetesApi as AgentApi
 from agent.adapters.neonvm import NeonVm
 from agent.adapters.node_pods import NodePods
 from agent.adapters.token import NoToken
@@ -30,7 +30,7 @@ from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from scheduler_plugin import cluster
 from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError
 from scheduler_plugin.cluster.token_reviews import TokenReviews
-from scheduler_plugin.cluster.watches.informer import Informer
+from scheduler_plugin.cluster.watches.informer import FactInformer
 from scheduler_plugin.cluster.watches.kinds import Kind
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.expander.cluster_size import ClusterSize, NodeApi
@@ -173,7 +173,7 @@ async def test_the_scheduler_may_do_what_it_does() -> None:
         )
     await TokenReviews(api).review("token", "audience")
     for kind in kinds():
-        informer: Informer[Any] = Informer(kind, lambda _: None, Telemetry(clock.now))
+        informer: FactInformer[Any] = FactInformer(kind, lambda _: None, Telemetry(clock.now))
         with pytest.raises((StopWaitingError, ApiError)):
             await informer.run(api, clock, lambda: None)
     moving = {(VM_GROUP, MIGRATION_PLURAL, verb) for verb in ("get", "list", "watch", "create", "delete")}
@@ -234,7 +234,7 @@ async def test_the_expander_may_do_what_it_does() -> None:
 
 
 @pytest.mark.parametrize("account", ["autoscaling-dashboard", "autoscaling-groups"])
-def test_program_may_make_tokens_of_its_own_account_alone(account: str) -> None:
+def test_program_makes_only_own_tokens(account: str) -> None:
     """It shows them to those that explain something to it; a token of another account would make it that account."""
     (rule,) = one("Role", f"{account}-tokens")["rules"]
     assert (rule["resources"], rule["verbs"], rule["resourceNames"]) == (

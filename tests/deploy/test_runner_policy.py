@@ -33,7 +33,7 @@ GUARDED = {
 
 
 @pytest.mark.parametrize("port", GUARDED)
-def test_a_port_of_the_runner_is_for_those_who_need_it(port: int) -> None:
+def test_runner_ports_admit_only_needed_callers(port: int) -> None:
     assert {name for name, peer in PEERS.items() if reaches([POLICY], peer, RUNNER, port)} == GUARDED[port]
 
 

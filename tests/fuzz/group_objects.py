@@ -12,7 +12,7 @@ from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS
 from protocol.names import ANNOTATION_ORIGINAL
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import decide
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Seen
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers
 from scheduler_plugin.groups.objects.hvpa import decode, memory_of
 from scheduler_plugin.groups.objects.tortoise.global_configuration import read_configuration
 from scheduler_plugin.groups.objects.tortoise.managed_hpa import (
@@ -105,7 +105,7 @@ def tortoise(found: Json) -> object:
     """The object, its memory, a decision, and what is written of it."""
     parsed, status = parse_tortoise(found, USUAL), child(found, "status")
     read_peaks(status, USUAL)
-    seen = Seen(None, recommendation(1.0))
+    seen = ObservedAutoscalers(None, recommendation(1.0))
     decision, memory = decide(parsed.spec, workload(6, 2), seen, read_memory(status, USUAL), BEGIN)
     return write_status(memory, decision)
 

@@ -12,8 +12,8 @@ from scheduler_plugin.dashboard.core.rows import group_row, move_row, node_rows,
 from scheduler_plugin.dashboard.core.said import said_of, words
 from scheduler_plugin.dashboard.story import story
 from scheduler_plugin.history.core.batches import Batch
-from scheduler_plugin.history.core.chronicle import Chronicle
-from scheduler_plugin.history.core.looks import Look
+from scheduler_plugin.history.core.chronicle import HistoryLog
+from scheduler_plugin.history.core.looks import ClusterSample
 from scheduler_plugin.history.core.samples import SECOND
 from tests.fuzz import samples
 
@@ -63,9 +63,9 @@ def rows(found: Json) -> object:
 
 
 def _recorded(vms: list[JsonObject], said: JsonObject | None, answer: JsonObject | None) -> Batch:
-    chronicle, batch = Chronicle(10 * SECOND, ["team"]), Batch()
+    chronicle, batch = HistoryLog(10 * SECOND, ["team"]), Batch()
     for at in (SECOND, 11 * SECOND, 200 * SECOND):
-        look = Look(at, vms, said, {}, vms)
+        look = ClusterSample(at, vms, said, {}, vms)
         asked = chronicle.asks(look, 10)
         batch = chronicle.take(look, {} if answer is None else {name_of(vm): answer for vm in asked})
     return batch

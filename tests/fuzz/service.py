@@ -23,7 +23,7 @@ from protocol.kubernetes.pages import UnreadableAnswerError, read_event
 from protocol.names import ANNOTATION_PERMIT
 from protocol.units import Resources
 from protocol.virtual_machine import VirtualMachine
-from scheduler_plugin.cluster.watches.informer import Informer
+from scheduler_plugin.cluster.watches.informer import FactInformer
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.facts import WITHOUT_GUEST
 from scheduler_plugin.ledger.invariants import violations
@@ -182,7 +182,7 @@ def _line(random: Random, version: int) -> bytes:
 
 def _shown(found: Running, line: bytes, healthy: dict[str, Resources]) -> str | None:
     feed, ledger = found.parts.context.feed, found.parts.context.ledger
-    informer: Informer[object] = feed.vms if b'"kind":"vm"' in line[:40] else feed.pods  # type: ignore[assignment]
+    informer: FactInformer[object] = feed.vms if b'"kind":"vm"' in line[:40] else feed.pods  # type: ignore[assignment]
     gc.disable()  # to look through the heap of a whole test run is not what an object costs
     began = process_time()
     try:

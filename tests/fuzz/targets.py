@@ -13,7 +13,7 @@ from agent.adapters.node_pods import assignment_of
 from agent.config import PolicyError, read_policy
 from agent.core.policy import Policy
 from agent.core.vm import view
-from deploy.local.apiserver.apimachinery.errors import ApiError
+from deploy.local.apiserver.apimachinery.errors import StatusError
 from deploy.local.apiserver.apimachinery.jsonvalue import NotJsonError
 from deploy.local.apiserver.apimachinery.jsonvalue import decode as decode_json
 from deploy.local.apiserver.apimachinery.protobuf import decode_protobuf
@@ -248,8 +248,8 @@ TARGETS: Final[tuple[Target, ...]] = (
     Target("expander's question", texts(samples.QUESTION), decode_scale_up, (MalformedScaleUpError,), 4),
     Target("bearer token", texts(token_text("t").encode()), as_text(_token), (), 3),
     Target("body of the API server", documents(VM), decode_json, (NotJsonError,), 3),
-    Target("protobuf of the API server", texts(samples.PROTOBUF), decode_protobuf, (ApiError,), 3),
-    Target("label selector", texts(b"a=b,c in (d, e),!f,g"), as_text(parse_labels), (ApiError,), 3),
+    Target("protobuf of the API server", texts(samples.PROTOBUF), decode_protobuf, (StatusError,), 3),
+    Target("label selector", texts(b"a=b,c in (d, e),!f,g"), as_text(parse_labels), (StatusError,), 3),
     Target("answer of QEMU", documents(samples.QEMU), _qemu, (UnreadableAnswerError, GuestError), 3),
     Target("recording of a load", texts(b"seconds,cpu,mem\n0,1,1Gi\n5,2,2Gi\n"), as_text(_load), (LoadError,), 2),
     Target("floor annotation", documents(group_objects.FLOOR), as_text(decode_floor), (ValueError,), 4),

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from deploy.kube.client import ApiError, client_from_kubeconfig
-from deploy.local.kubernetes.programs.images import APPLETS, Image, write_image
+from deploy.kube.client import KubeApiError, client_from_kubeconfig
+from deploy.local.kubernetes.programs.images import APPLETS, ProgramImage, write_image
 from protocol.messages import ObjectName
 from tests.kubernetes.real_kubernetes import VERSION, RealKubernetes, busybox_pod, eventually
 
@@ -167,7 +167,7 @@ def without_login(cluster: RealKubernetes) -> Path:
 def test_an_image_that_is_loaded_is_on_every_node(cluster: RealKubernetes, tmp_path: Path) -> None:
     busybox = shutil.which("busybox")
     assert busybox is not None
-    write_image(Image("localhost/loaded:1", Path(busybox), APPLETS), tmp_path / "loaded.tar", lambda _: None)
+    write_image(ProgramImage("localhost/loaded:1", Path(busybox), APPLETS), tmp_path / "loaded.tar", lambda _: None)
     done = cluster.autoscale("load", str(tmp_path / "loaded.tar"))
     assert (done.returncode, done.stderr) == (0, "")
     pods = {node: busybox_pod(f"loaded-on-{node}", "true", node=node, image="localhost/loaded:1") for node in NODES}
@@ -186,5 +186,5 @@ def test_pod_is_asked_at_its_own_loopback(servers: RealKubernetes) -> None:
 
     assert [asyncio.run(asked(pod)).strip() for pod in ("one", "two")] == [b"one", b"two"]
     assert "127.0.0.1" in servers.kubectl("logs", "two").splitlines()[-1]
-    with pytest.raises(ApiError, match='pods "none" not found'):
+    with pytest.raises(KubeApiError, match='pods "none" not found'):
         asyncio.run(asked("none"))

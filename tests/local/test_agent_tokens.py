@@ -27,7 +27,7 @@ async def pod(api: InProcess) -> Json:
     return await api.client().create(PODS, "default", {"metadata": {"name": "db-x"}, "spec": spec})
 
 
-async def test_a_disk_that_takes_no_token_does_not_end_the_pod(tmp_path: Path) -> None:
+async def test_full_disk_does_not_end_pod(tmp_path: Path) -> None:
     api, clock = InProcess(), FakeClock()
     (tmp_path / "file").touch()
     network = PodNetwork("10.1.0.1", (), "http://10.1.0.1:9100/metrics", "10.1.255.1", ())
@@ -43,7 +43,7 @@ async def test_a_disk_that_takes_no_token_does_not_end_the_pod(tmp_path: Path) -
     api.server.close()
 
 
-async def test_a_token_that_cannot_be_renewed_is_renewed_later(tmp_path: Path) -> None:
+async def test_failed_token_renewal_is_retried(tmp_path: Path) -> None:
     api, clock = InProcess(), FakeClock()
     kept = Projection(await pod(api), "", tmp_path / "pod" / "token")
     await project(api.client(), kept)

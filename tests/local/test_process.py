@@ -4,7 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from deploy.local.process import ProcessSupervisor, Program, end, start, without_strange_settings
+from deploy.local.process import LocalProgram, ProcessSupervisor, end, start, without_strange_settings
 from tests.fake_clock import FakeClock, settle
 
 
@@ -12,45 +12,45 @@ def lives(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def python(code: str, log: Path) -> Program:
-    return Program([sys.executable, "-c", code], log, environment={"GREETING": "hello"})
+def python(code: str, log: Path) -> LocalProgram:
+    return LocalProgram([sys.executable, "-c", code], log, environment={"GREETING": "hello"})
 
 
-async def test_a_program_gets_its_environment_and_its_output_goes_to_its_log(tmp_path: Path) -> None:
+async def test_program_has_environment_and_log(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "program.log"
     process = await start(python("import os; print(os.environ['GREETING'])", log))
     assert await process.wait() == 0
     assert log.read_text() == "hello\n"
 
 
-def test_a_program_of_a_cluster_gets_no_proxy_and_no_setting_of_another_store() -> None:
+def test_cluster_program_gets_clean_environment() -> None:
     given = {"PATH": "/bin", "HTTPS_PROXY": "http://p:1", "no_proxy": "x", "ETCD_NAME": "other", "KUBECONFIG": "/x"}
     assert without_strange_settings(given) == {"PATH": "/bin"}
 
 
-def test_the_order_to_die_comes_first_and_again_behind_what_may_fork(tmp_path: Path) -> None:
+def test_pdeathsig_is_set_before_and_after_fork(tmp_path: Path) -> None:
     order = ["setpriv", "--pdeathsig", "KILL", "--"]
-    program = Program(["sleep", "1"], tmp_path / "log", ["nsenter", "--net=x"])
+    program = LocalProgram(["sleep", "1"], tmp_path / "log", ["nsenter", "--net=x"])
     assert (program.argv[:4], program.argv[-8:]) == (order, ["nsenter", "--net=x", *order, "sleep", "1"])
 
 
-async def test_a_program_whose_owner_died_before_it_was_bound_to_it_does_not_run(tmp_path: Path) -> None:
+async def test_program_of_dead_owner_does_not_run(tmp_path: Path) -> None:
     """Its parent is another one than the process that wrote its command line."""
-    program = Program(["touch", str(tmp_path / "ran")], tmp_path / "log")
+    program = LocalProgram(["touch", str(tmp_path / "ran")], tmp_path / "log")
     orphan = await asyncio.create_subprocess_exec("sh", "-c", '"$@"; exit $?', "sh", *program.argv)
     assert (await orphan.wait(), (tmp_path / "ran").exists()) == (1, False)
     process = await start(program)
     assert (await process.wait(), (tmp_path / "ran").exists()) == (0, True)
 
 
-async def test_ending_a_process_that_has_ended_is_nothing_special(tmp_path: Path) -> None:
+async def test_ending_ended_process_is_fine(tmp_path: Path) -> None:
     process = await start(python("", tmp_path / "log"))
     await process.wait()
     await end(process)
     assert process.returncode == 0
 
 
-async def test_a_program_that_ends_is_started_again_after_a_pause(tmp_path: Path) -> None:
+async def test_ended_program_restarts_after_pause(tmp_path: Path) -> None:
     clock, codes, ended = FakeClock(), list[int](), asyncio.Event()
 
     def note(code: int) -> None:
@@ -71,9 +71,9 @@ async def test_a_program_that_ends_is_started_again_after_a_pause(tmp_path: Path
     await asyncio.wait((running,))
 
 
-async def test_a_program_that_cannot_be_started_counts_as_ended_and_its_log_says_why(tmp_path: Path) -> None:
+async def test_failed_start_is_logged_as_end(tmp_path: Path) -> None:
     clock, codes = FakeClock(), list[int]()
-    program = Program(["sleep", "1"], tmp_path / "log", environment={"PATH": "/no/such/folder"})
+    program = LocalProgram(["sleep", "1"], tmp_path / "log", environment={"PATH": "/no/such/folder"})
     running = asyncio.ensure_future(ProcessSupervisor(program, clock, codes.append).run())
     await settle()
     assert codes == [127]
@@ -82,7 +82,7 @@ async def test_a_program_that_cannot_be_started_counts_as_ended_and_its_log_says
     await asyncio.wait((running,))
 
 
-async def test_a_program_whose_log_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
+async def test_unwritable_log_is_retried(tmp_path: Path) -> None:
     clock, codes = FakeClock(), list[int]()
     (tmp_path / "file").touch()
     running = asyncio.ensure_future(ProcessSupervisor(python("", tmp_path / "file" / "log"), clock, codes.append).run())

@@ -10,7 +10,7 @@ import httpx2 as httpx
 
 from deploy.kube.client import ApiClient
 from deploy.local.apiserver.apimachinery.environment import Environment, system_environment
-from deploy.local.apiserver.registry.api import Target
+from deploy.local.apiserver.registry.api import RequestTarget
 from deploy.local.apiserver.registry.watching import Watch, WatchOptions
 from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import ApiServer, admin_tokens, build
@@ -112,7 +112,7 @@ class InProcess(httpx.AsyncBaseTransport):
         resource = self.server.api.catalog.find(group, version, plural)
         assert resource is not None, request.url
         options = WatchOptions(resource_version=request.url.params.get("resourceVersion", ""))
-        watch = Watch(self.server.api.store, Target(resource), options, None)
+        watch = Watch(self.server.api.store, RequestTarget(resource), options, None)
         async for chunk in watch.lines(self._closing):
             for line in chunk.splitlines(keepends=True):
                 garbled = self._garbled and b'"name":"%s"' % self._garbled in line

@@ -1,6 +1,6 @@
 """VirtualMachines and pods for tests."""
 
-from deploy.neonvm.controller.plan import Facts
+from deploy.neonvm.controller.plan import VmObservation
 from deploy.neonvm.objects.pods import runner_pod
 from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
 from deploy.neonvm.ports import GuestPhase, GuestState
@@ -55,9 +55,9 @@ def has(cpu: str, mem: str, phase: GuestPhase = GuestPhase.RUNNING) -> GuestStat
 
 def facts(
     vm: Json, pod: Json | None = None, guest: GuestState | None = None, *, due: bool = True, refused: str = ""
-) -> Facts:
+) -> VmObservation:
     machine = machine_of(vm)
-    return Facts(vm, machine, "", pod, guest, refused, "10.1.0.1", due, lambda: "db-new")
+    return VmObservation(vm, machine, "", pod, guest, refused, "10.1.0.1", due, lambda: "db-new")
 
 
 WANTED = Resources(MilliCpu(2000), Bytes(2 * GI))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from deploy.kube.informer import Informer
-from deploy.neonvm.service.telemetry import Telemetry
+from deploy.neonvm.service.telemetry import VmControllerTelemetry
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import WatchEvent
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
@@ -19,7 +19,7 @@ class Fleet:
         self.leads = leads
         nothing: Any = None
         self._vms = Informer(nothing, VIRTUAL_MACHINES, FakeClock())
-        self.registry = Telemetry(self._vms, lambda: self.leads).registry
+        self.registry = VmControllerTelemetry(self._vms, lambda: self.leads).registry
 
     def shows(self, name: str, *phases: str) -> None:
         """The watch says that a VM went through these phases."""

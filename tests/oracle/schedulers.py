@@ -9,7 +9,7 @@ from typing import Final
 
 from scheduler_plugin.app import SchedulerPorts, assemble
 from scheduler_plugin.cluster.token_reviews import TokenReviews
-from scheduler_plugin.leader_endpoints import LeaderEndpoints, Place
+from scheduler_plugin.leader_endpoints import LeaderEndpoints, ReplicaAddress
 from scheduler_plugin.lease import Leadership
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.replica import Replica
@@ -77,7 +77,7 @@ class Schedulers:
         name = f"process-{self.started}"
         ports = SchedulerPorts(self.api, TokenReviews(self.api), self.clock, telemetry(self.clock), name)
         if self.has_lease:
-            place = Place(f"10.0.0.{self.started}", SLICE, "n1")
+            place = ReplicaAddress(f"10.0.0.{self.started}", SLICE, "n1")
             endpoints = LeaderEndpoints(self.api, self.clock, [SLICE], place)
             replica = Replica(ports, Leadership(self.api, self.clock, TERMS, name), endpoints, usual_settings())
             self._replicas.append(replica)

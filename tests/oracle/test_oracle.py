@@ -17,7 +17,7 @@ from protocol.units import Resources
 from scheduler_plugin.ledger import permit_rule
 from scheduler_plugin.ledger.accounts.claims import VmAccount
 from scheduler_plugin.ledger.accounts.permit_account import PermitAccount
-from scheduler_plugin.workers.permit_writer import PermitWriter, Stored
+from scheduler_plugin.workers.permit_writer import PermitWriter, WriteResult
 from tests.examples import EXPLORES
 from tests.oracle.calm import calm
 from tests.oracle.story import BrokenError, Story
@@ -90,7 +90,7 @@ def grants_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def believes_any_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that was answered has stored what was ordered."""
-    monkeypatch.setattr(PermitWriter, "_judged", lambda _, __, facts: Stored("stored", facts=facts))
+    monkeypatch.setattr(PermitWriter, "_judged", lambda _, __, facts: WriteResult("stored", facts=facts))
 
 
 def compares_all_sequences(monkeypatch: pytest.MonkeyPatch) -> None:

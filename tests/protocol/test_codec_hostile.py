@@ -186,9 +186,7 @@ KEYS = [
 
 
 @given(st.integers(1, 7), st.sampled_from(KEYS), st.data())
-def test_no_object_of_a_request_may_have_a_key_twice_wherever_it_stands(
-    version: int, key: bytes, data: st.DataObject
-) -> None:
+def test_duplicate_keys_are_refused(version: int, key: bytes, data: st.DataObject) -> None:
     whole = body(version, sequence=3)
     places = [at for at in range(len(whole)) if whole[at : at + 1] == b"{"]
     at = data.draw(st.sampled_from(places)) + 1

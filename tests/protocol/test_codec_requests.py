@@ -24,7 +24,7 @@ def decoded(version: int, **changes: object) -> AgentRequest:
 
 
 @pytest.mark.parametrize("version", list(V))
-def test_a_plain_request_means_the_same_in_every_version(version: V) -> None:
+def test_plain_request_is_version_independent(version: V) -> None:
     wire = decode_request(body(version))
     assert (wire.version, wire.pod) == (version, POD)
     assert wire.resolve(SLOT) == AgentRequest(
@@ -36,7 +36,7 @@ def test_a_plain_request_means_the_same_in_every_version(version: V) -> None:
     )
 
 
-def test_a_request_without_a_version_is_of_the_seed_era() -> None:
+def test_unversioned_request_is_seed_era() -> None:
     assert decode_request(body(0, protoVersion=...)).version is V.SEED
 
 
@@ -126,7 +126,7 @@ def test_the_last_permit_counts_from_v2_1_on(version: V) -> None:
         ({"vCPUs": "250m"}, "computeUnit.mem: expected a value, the field is missing"),
     ],
 )
-def test_an_agent_says_its_unit_from_v4_0_on(version: V, unit: object, message: str) -> None:
+def test_v4_requests_carry_unit(version: V, unit: object, message: str) -> None:
     with pytest.raises(MalformedRequestError) as refused:
         decoded(version, computeUnit=unit)
     assert str(refused.value) == message
@@ -156,7 +156,7 @@ def test_our_own_agent_writes_what_v2_1_prescribes() -> None:
     }
 
 
-def test_the_newest_version_writes_bytes_its_unit_and_one_load() -> None:
+def test_newest_version_fields() -> None:
     wish = AgentRequest(POD, Resources.parse(1, "1536Mi"), None, UNIT, Metrics(0.5, 0.25, Bytes(7)))
     assert json.loads(encode_request(V.V5_0, wish, SLOT)) == {
         "protoVersion": 7,
@@ -168,7 +168,7 @@ def test_the_newest_version_writes_bytes_its_unit_and_one_load() -> None:
     }
 
 
-def test_the_seed_era_writes_no_version_and_rounds_a_report_up() -> None:
+def test_seed_era_rounds_reports_up() -> None:
     wish = AgentRequest(POD, Resources.parse("1250m", "2500Mi"), metrics=Metrics(0.5))
     assert json.loads(encode_request(V.SEED, wish, SLOT)) == {
         "pod": {"namespace": "default", "name": "pg-1"},
@@ -177,7 +177,7 @@ def test_the_seed_era_writes_no_version_and_rounds_a_report_up() -> None:
     }
 
 
-def test_a_last_permit_is_rounded_down_as_the_permit_was() -> None:
+def test_last_permit_rounds_down() -> None:
     wish = AgentRequest(POD, Resources.parse(1, "3Gi"), last_permit=Resources.parse("1", "2500Mi"))
     assert json.loads(encode_request(V.V2_1, wish, SLOT))["lastPermit"] == {"vCPUs": 1, "mem": 2}
 
@@ -190,7 +190,7 @@ def test_a_request_carries_its_number_in_every_version() -> None:
             decode_request(body(version, sequence=-1))
 
 
-def test_what_a_version_requires_cannot_be_left_out_when_writing() -> None:
+def test_required_fields_must_be_written() -> None:
     with pytest.raises(ValueError, match="protocol version V1_0 requires metrics"):
         encode_request(V.V1_0, AgentRequest(POD, Resources.parse(1, "1Gi")), SLOT)
     with pytest.raises(ValueError, match="protocol version V4_0 requires a compute unit"):

@@ -68,7 +68,7 @@ def test_an_order_to_migrate_is_an_empty_object(version: V) -> None:
     assert answer["migrate"] == {}
 
 
-def test_a_permit_is_rounded_down_to_what_the_version_can_say() -> None:
+def test_permit_rounds_down_to_version() -> None:
     odd = Resources.parse("2750m", "8500Mi")
     assert [written(version, odd)["permit"] for version in (V.V1_1, V.V2_1, V.V4_0)] == [  # type: ignore[index]  # JSON
         {"vCPUs": 2, "mem": 8},
@@ -87,7 +87,7 @@ def test_a_permit_is_rounded_down_to_what_the_version_can_say() -> None:
         ("520Mi", {"vCPUs": "250m", "mem": 2}),  # 65 units would be exact: too coarse to size a VM with
     ],
 )
-def test_a_unit_that_slots_cannot_say_becomes_a_multiple_of_it(slot: str, said: object) -> None:
+def test_unit_becomes_multiple_of_slots(slot: str, said: object) -> None:
     answer = json.loads(encode_response(V.V2_1, PluginResponse(PERMIT, UNIT), Bytes.parse(slot)))
     assert answer["computeUnit"] == said
 
@@ -100,7 +100,7 @@ def test_an_agent_understands_either_name_of_the_unit(version: V, name: str) -> 
 
 
 @pytest.mark.parametrize("version", [v for v in V if v >= V.V3_0])
-def test_from_v3_0_on_a_response_says_no_unit(version: V) -> None:
+def test_v3_responses_have_no_unit(version: V) -> None:
     answer = json.dumps({"permit": {"vCPUs": 2, "mem": 8}, "computeUnit": {"vCPUs": 1, "mem": 4}}).encode()
     assert decode_response(version, answer, SLOT).compute_unit is None
 
@@ -139,7 +139,7 @@ slots = st.integers(1, 512).map(lambda granules: Bytes(granules * 8 * 1024**2))
 
 
 @given(st.sampled_from(list(V)), amounts, units, st.booleans(), slots)
-def test_nobody_ever_reads_a_greater_permit_or_a_smaller_unit_than_was_written(
+def test_permits_never_grow_on_wire(
     version: V, permit: Resources, unit: ComputeUnit, migrate: bool, slot: Bytes
 ) -> None:
     view = decode_response(version, encode_response(version, PluginResponse(permit, unit, migrate), slot), slot)

@@ -34,7 +34,7 @@ from protocol.units import Seconds
         ("0", 0.0),
     ],
 )
-def test_numbers_are_seconds_and_units_are_those_of_go(given: object, seconds: float) -> None:
+def test_durations_use_go_units(given: object, seconds: float) -> None:
     assert parse_duration(given) == pytest.approx(seconds, rel=1e-12)
 
 

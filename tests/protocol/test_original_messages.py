@@ -45,7 +45,7 @@ def test_what_its_agent_asks_is_understood(said: str, meant: AgentRequest) -> No
     assert (request.version, request.pod, request.resolve(SLOT)) == (V5, POD, meant)
 
 
-def test_its_agent_is_answered_in_words_that_it_reads() -> None:
+def test_original_agent_reads_our_answer() -> None:
     """It reads ``permit`` and a ``migrate`` that is null or an object, and nothing else."""
     answer = PluginResponse(Resources.parse("3250m", "8Gi"), UNIT)
     assert json.loads(encode_response(V5, answer, SLOT)) == {
@@ -55,7 +55,7 @@ def test_its_agent_is_answered_in_words_that_it_reads() -> None:
 
 
 @pytest.mark.parametrize("said", [BEGINS, GROWS, WITHOUT_METRICS])
-def test_our_agent_says_to_its_scheduler_what_its_own_would(said: str) -> None:
+def test_our_requests_match_original_agents(said: str) -> None:
     """All that it reads, by name and value; a number and the same number as a text are the same to it."""
     meant = decode_request(said.encode()).resolve(SLOT)
     assert json.loads(encode_request(V5, meant, SLOT)) == json.loads(said)

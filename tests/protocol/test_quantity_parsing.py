@@ -45,7 +45,7 @@ def test_every_suffix_is_exact_and_amounts_round_up(number: Decimal, suffix: str
 
 
 @given(st.integers(0, 10**20), st.sampled_from(sorted(SUFFIXES)))
-def test_the_quick_way_of_reading_agrees_with_the_exact_one(number: int, suffix: str) -> None:
+def test_fast_parser_matches_exact_one(number: int, suffix: str) -> None:
     text = f"{number}{suffix}"
     assert MilliCpu.parse(text).value == ceil(parse_quantity(text) * 1000)
     assert Bytes.parse(text).value == ceil(parse_quantity(text))
@@ -131,7 +131,7 @@ def test_an_amount_below_zero_is_refused(quantity: str | float) -> None:
 
 
 @given(st.text(max_size=80) | st.integers() | st.floats())
-def test_reading_anything_gives_an_amount_or_a_quantity_error(quantity: str | float) -> None:
+def test_any_text_is_amount_or_error(quantity: str | float) -> None:
     for read in (MilliCpu.parse, Bytes.parse):
         try:
             assert read(quantity).value >= 0

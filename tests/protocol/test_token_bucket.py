@@ -6,7 +6,7 @@ from protocol.token_bucket import TokenBucket
 from protocol.units import Instant
 
 
-def test_what_was_saved_up_is_there_at_once_and_then_only_what_time_brings() -> None:
+def test_token_bucket_bursts_then_refills() -> None:
     bucket = TokenBucket(3.0, 2.0, Instant(0.0))
     taken = [bucket.take(1.0, Instant(at)) for at in (9.0, 9.0, 9.0, 9.5, 9.75)]
     assert taken == [True, True, True, True, False]

@@ -61,7 +61,7 @@ def test_units_cover_from_below_and_from_above(value: int, step: int) -> None:
 
 
 @given(counts, st.floats(0, 4))
-def test_a_fraction_of_an_amount_is_the_decimal_it_shows_and_rounds_down(value: int, fraction: float) -> None:
+def test_fraction_is_decimal_and_rounds_down(value: int, fraction: float) -> None:
     exact = Fraction(Decimal(repr(fraction)))
     whole = MilliCpu(value * exact.numerator // exact.denominator)
     assert MilliCpu(value).scaled(fraction) == MilliCpu(value).scaled(exact) == whole
@@ -89,7 +89,7 @@ def test_cpu_is_written_as_kubernetes_writes_it(milli: int, text: str, whole: in
 
 
 @given(st.floats(0, 10**6))
-def test_cores_round_up_to_the_thousandth_less_a_floats_noise(cores: float) -> None:
+def test_cores_round_up_without_float_noise(cores: float) -> None:
     over = MilliCpu.cores(cores).value - Fraction(cores) * 1000
     assert -Fraction(1, 10**6) < over < 1
 
@@ -141,9 +141,7 @@ def test_resources_treat_cpu_and_memory_independently(left: Resources, right: Re
 
 
 @given(resources, units)
-def test_the_larger_need_decides_how_many_units_cover_and_the_smaller_how_many_fit(
-    amount: Resources, unit: ComputeUnit
-) -> None:
+def test_units_cover_larger_fit_smaller(amount: Resources, unit: ComputeUnit) -> None:
     up, down = amount.units_up(unit), amount.units_down(unit)
     assert amount.within(unit * up)
     assert (unit * down).within(amount)

@@ -5,7 +5,7 @@ import pytest
 from protocol.versions import AGENT_SPEAKS, EVERY_VERSION, ProtocolVersion, VersionRange
 
 
-def test_a_range_holds_both_its_ends_and_is_never_empty() -> None:
+def test_range_includes_ends() -> None:
     assert [version in VersionRange(1, 3) for version in range(5)] == [False, True, True, True, False]
     assert str(EVERY_VERSION) == "0 to 7"
     assert all(version in EVERY_VERSION for version in ProtocolVersion)

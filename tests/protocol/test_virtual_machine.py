@@ -119,14 +119,12 @@ def test_a_new_vm_has_defaults_and_no_status() -> None:
     ("given_cpus", "low", "use", "high"),
     [({"min": 2}, 2, 2, 2), ({"use": 3}, 1, 3, 3), ({"max": 4}, 1, 1, 4), ({"min": 2, "max": 4}, 2, 2, 4)],
 )
-def test_what_a_range_leaves_out_follows_from_the_rest(
-    given_cpus: dict[str, int], low: int, use: int, high: int
-) -> None:
+def test_range_completion(given_cpus: dict[str, int], low: int, use: int, high: int) -> None:
     vm = parse_virtual_machine(with_value("spec/guest/cpus", given_cpus))
     assert [amount.whole_cpus for amount in (vm.bounds.min.cpu, vm.use.cpu, vm.bounds.max.cpu)] == [low, use, high]
 
 
-def test_vms_of_one_size_share_it_and_a_change_of_it_is_seen() -> None:
+def test_equal_sizes_are_shared() -> None:
     first, second = parse_virtual_machine(WHOLE), parse_virtual_machine(with_value("metadata/name", "other"))
     assert (first.bounds, first.use, first.slot_size) == (second.bounds, second.use, second.slot_size)
     grown = parse_virtual_machine(with_value("spec/guest/cpus/use", 2))
@@ -137,18 +135,18 @@ def test_vms_of_one_size_share_it_and_a_change_of_it_is_seen() -> None:
 
 
 @pytest.mark.parametrize("cpus", [2, 2.0, "2", "2000m"])
-def test_a_size_is_the_same_however_it_is_written(cpus: float | str) -> None:
+def test_equal_spellings_are_equal(cpus: float | str) -> None:
     assert parse_virtual_machine(with_value("spec/guest/cpus/use", cpus)).use.cpu == MilliCpu(2000)
 
 
-def test_a_size_that_breaks_a_rule_is_refused_each_time_as_it_is_written() -> None:
+def test_invalid_size_is_refused_every_time() -> None:
     for cpus, shown in ((5, "5"), (5.0, "5"), ("5", "5"), (5, "5")):
         with pytest.raises(InvalidObjectError, match=f"got min 250m, use {shown}, max 4"):
             parse_virtual_machine(with_value("spec/guest/cpus/use", cpus))
 
 
 @pytest.mark.parametrize("label", ["false", "True", ""])
-def test_autoscaling_is_only_for_those_who_asked_for_it(label: str) -> None:
+def test_autoscaling_is_opt_in(label: str) -> None:
     assert not parse_virtual_machine(with_value("metadata/labels", {LABEL_ENABLED: label})).enabled
 
 
@@ -176,9 +174,7 @@ def test_annotated_bounds_replace_those_of_the_spec() -> None:
         (("100m", "512Mi", "64", "64Gi"), ("250m", "512Mi", "4", "8Gi")),
     ],
 )
-def test_of_bounds_that_are_partly_outside_the_spec_the_part_within_counts_and_the_rest_is_told(
-    said: tuple[str, ...], counts: tuple[str, ...]
-) -> None:
+def test_bounds_are_clipped_to_spec(said: tuple[str, ...], counts: tuple[str, ...]) -> None:
     (low, high), (least, most) = ((Resources.parse(*each[:2]), Resources.parse(*each[2:])) for each in (said, counts))
     text = json.dumps({"min": {"cpu": said[0], "mem": said[1]}, "max": {"cpu": said[2], "mem": said[3]}})
     vm = parse_virtual_machine(annotated(ANNOTATION_BOUNDS, text))
@@ -265,9 +261,7 @@ def test_what_is_wrong_is_named_by_its_path(obj: dict[str, object], message: str
         ),
     ],
 )
-def test_what_cannot_be_read_beside_the_spec_is_a_problem_of_a_vm_that_can(
-    obj: dict[str, object], problem: str
-) -> None:
+def test_unreadable_annotations_become_problems(obj: dict[str, object], problem: str) -> None:
     vm = parse_virtual_machine(obj)
     assert vm.problems == (problem,)
     assert vm.bounds == parse_virtual_machine(WHOLE).bounds, "those of the spec"
@@ -275,7 +269,7 @@ def test_what_cannot_be_read_beside_the_spec_is_a_problem_of_a_vm_that_can(
     assert vm.permit is None or vm.actual is None or BOUNDS_AT in problem
 
 
-def test_labels_and_a_status_of_the_wrong_type_count_as_empty() -> None:
+def test_wrong_types_count_as_empty() -> None:
     broken = {**with_value("metadata/labels", {"a": 1, LABEL_ENABLED: "true"}), "status": ["Running"]}
     vm = parse_virtual_machine(broken)
     assert (vm.labels, vm.enabled, vm.phase, vm.actual, vm.problems) == ({LABEL_ENABLED: "true"}, True, "", None, ())
@@ -301,7 +295,7 @@ def test_resize_leaves_out_what_stays(before: tuple[str, str], guest: dict[str, 
 
 
 @given(st.integers(1, 10**6), st.integers(1, 2**40), st.integers(1, 512))
-def test_a_resize_never_asks_for_more_than_it_was_told(cpu: int, mem: int, granules: int) -> None:
+def test_resize_never_exceeds_target(cpu: int, mem: int, granules: int) -> None:
     use, slot = Resources(MilliCpu(cpu), Bytes(mem)), Bytes(granules * 8 * 1024**2)
     guest = use_patch(use, slot)["spec"]["guest"]  # type: ignore[index]  # JSON
     assert MilliCpu.parse(guest["cpus"]["use"]) == use.cpu
@@ -349,7 +343,7 @@ def test_no_annotation_makes_a_vm_unreadable(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", [ANNOTATION_BOUNDS, ANNOTATION_PERMIT])
-def test_endless_nesting_and_exponents_in_an_annotation_are_problems(name: str) -> None:
+def test_hostile_annotations_become_problems(name: str) -> None:
     for text in ('{"min":' * 3000, '{"vCPUs":"1e1000000000000000000","mem":1,"min":{"cpu":1,"mem":"1e99999"}}'):
         assert len(parse_virtual_machine(annotated(name, text)).problems) == 1
 

@@ -31,7 +31,7 @@ SIZES = st.builds(Resources.parse, st.integers(1, 64), st.integers(1, 64).map("{
 
 
 @given(st.lists(SIZES, min_size=1, max_size=MOST_REQUESTS))
-def test_requests_and_answers_arrive_in_their_order_as_if_each_had_come_alone(sizes: list[Resources]) -> None:
+def test_batches_keep_order_and_content(sizes: list[Resources]) -> None:
     requests = [AgentRequest(ObjectName("default", f"vm-{n}"), size) for n, size in enumerate(sizes)]
     sent = encode_batch(encode_request(AGENT_SPEAKS, each, SLOT) for each in requests)
     assert [decode_request(each).resolve(SLOT) for each in decode_batch(sent)] == requests
@@ -62,7 +62,7 @@ def test_what_is_no_batch_is_refused(body: bytes, error: str) -> None:
 @pytest.mark.parametrize(
     "entry", [b"1", b"[]", b'{"permit":{}}', b'{"status":"200"}', b'{"status":7}', b'{"status":1e9}']
 )
-def test_an_answer_that_makes_no_sense_is_that_of_one_request(entry: bytes) -> None:
+def test_malformed_answer_affects_one_request(entry: bytes) -> None:
     good = refused_entry(404, "no such pod")
     before, found, after = decode_answers(encode_batch([good, entry, good]), 3)
     assert before == after == BatchAnswer(404, good, "no such pod")
@@ -85,7 +85,7 @@ def test_a_refusal_says_when_to_come_again(wait: Seconds | None, told: dict[str,
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_bring_anything_but_the_error_that_is_declared(body: bytes) -> None:
+def test_hostile_bytes_raise_declared_error(body: bytes) -> None:
     for read in (decode_batch, lambda text: decode_answers(text, 1)):
         try:
             read(body)

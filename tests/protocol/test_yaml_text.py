@@ -16,7 +16,7 @@ LAUGHS = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
 TOWER = f"a: &a {'[' * 30}{']' * 30}\nb: &b {'[' * 20}*a{']' * 20}\nc: {'[' * 20}*b{']' * 20}"
 
 
-def test_anchors_and_merge_keys_are_read_as_what_they_stand_for() -> None:
+def test_anchors_and_merge_keys_expand() -> None:
     text = "base: &base {cpu: 1, mem: 2}\nbig: {<<: *base, mem: 4}\nlist: [*base, &n 7, *n, &l [1], *l]"
     base = {"cpu": 1, "mem": 2}
     assert read_yaml(text) == {"base": base, "big": {"cpu": 1, "mem": 4}, "list": [base, 7, 7, [1], [1]]}
@@ -53,7 +53,7 @@ def test_documents_are_read() -> None:
         ("x" * 1001, "expected at most 1000 characters, got 1001"),
     ],
 )
-def test_what_cannot_be_accepted_is_refused_in_one_line(text: str, message: str) -> None:
+def test_refusals_are_one_line(text: str, message: str) -> None:
     with pytest.raises(YamlError) as refused:
         read_yaml(text, longest=1000 if text.startswith("xx") else 10_000)
     assert str(refused.value).startswith(message)
@@ -61,14 +61,14 @@ def test_what_cannot_be_accepted_is_refused_in_one_line(text: str, message: str)
 
 
 @given(st.text("[]{}:,-?!&*|>%@`'\"#\n ab0.9", max_size=200))
-def test_any_text_is_a_document_or_a_yaml_error(text: str) -> None:
+def test_any_text_is_document_or_error(text: str) -> None:
     try:
         read_documents(text)
     except YamlError as error:
         assert "\n" not in str(error)  # noqa: PT017 - either outcome is right
 
 
-def test_four_times_the_text_takes_no_more_than_a_few_times_as_long() -> None:
+def test_yaml_time_is_near_linear() -> None:
     def took(items: int) -> float:
         times = []
         for _ in range(5):

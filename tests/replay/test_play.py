@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from protocol.smoothing.policy import PolicyError, parse_policy
+from protocol.smoothing.policy import SmoothingPolicyError, parse_policy
 from scripts.autoscale.replay.generate import SHAPES, generate
 from scripts.autoscale.replay.peers import DAY, PLAYERS, play_policy
 from scripts.autoscale.replay.play import as_json, choose_players, play, totals
@@ -144,7 +144,7 @@ def test_a_bad_policy_file_is_refused_with_file_and_path(text: str | None, probl
     path = tmp_path / "mine.yaml"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(PolicyError, match=problem):
+    with pytest.raises(SmoothingPolicyError, match=problem):
         choose_players([str(path)])
 
 

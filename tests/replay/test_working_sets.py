@@ -16,13 +16,13 @@ from agent.core.events import PolicySet, Scraped
 from agent.core.explain import explain
 from agent.core.policy import CachePolicy, MemoryPolicy, Policy
 from protocol.units import Bytes, Instant
-from scripts.autoscale.replay.cache_guest import CPU_PER_PAGE, IDLE, CacheGuest, Disk, Load
+from scripts.autoscale.replay.cache_guest import CPU_PER_PAGE, IDLE, CacheGuest, ClientLoad, Disk
 from scripts.autoscale.replay.cache_play import Player
 from tests.examples import examples
 
 GIB = 1024**3
 HOUR = 3600.0
-HOT = Load(hot=4 * GIB, rate=4000)
+HOT = ClientLoad(hot=4 * GIB, rate=4000)
 """Four GiB, of which every page is accessed about every two minutes."""
 USED = 1.5 * GIB
 NEEDED = CacheGuest(0, USED).needs(HOT)
@@ -80,25 +80,25 @@ def test_an_idle_hour_gives_the_memory_back_and_work_finds_it_again_in_one_step(
 
 
 def test_a_scan_larger_than_any_memory_is_given_no_memory_for_long() -> None:
-    played = player(2, 0.5 * GIB).plays(Load(scan=100 * GIB), 2 * HOUR)
+    played = player(2, 0.5 * GIB).plays(ClientLoad(scan=100 * GIB), 2 * HOUR)
     assert played.size == GIB
     assert max(each.after for each in played.resizes) < 8 * GIB
     assert any(each.startswith("does not grow for the page cache") for each in sentences(played))
     began = played.now
-    played.plays(Load(scan=100 * GIB), 3 * HOUR)
+    played.plays(ClientLoad(scan=100 * GIB), 3 * HOUR)
     assert busiest_hour(played, began) <= 2
     assert len(played.resizes_since(began)) <= 4
 
 
 def test_a_scan_that_fits_is_read_from_memory() -> None:
-    played = player(2, 0.5 * GIB, most=8).plays(Load(scan=1.4 * GIB), 2 * HOUR)
+    played = player(2, 0.5 * GIB, most=8).plays(ClientLoad(scan=1.4 * GIB), 2 * HOUR)
     assert played.guest.scanned >= 1.4 * GIB
     assert played.size <= 3 * GIB
 
 
 def test_after_a_first_scan_has_ended_the_next_load_gets_its_memory() -> None:
-    played = player(2, 0.5 * GIB).plays(Load(scan=100 * GIB), 0.5 * HOUR).plays(IDLE, 0.25 * HOUR)
-    played.plays(Load(hot=2 * GIB, rate=4000), 0.5 * HOUR)
+    played = player(2, 0.5 * GIB).plays(ClientLoad(scan=100 * GIB), 0.5 * HOUR).plays(IDLE, 0.25 * HOUR)
+    played.plays(ClientLoad(hot=2 * GIB, rate=4000), 0.5 * HOUR)
     assert played.size >= 2.5 * GIB
 
 
@@ -106,8 +106,8 @@ def test_hot_sets_that_grow_and_shrink_are_followed() -> None:
     played = player(4).plays(HOT, HOUR)
     played.plays(replace(HOT, hot=8 * GIB, rate=6000), HOUR)
     assert played.size >= 9.5 * GIB
-    played.plays(Load(hot=2 * GIB, rate=4000), 2.5 * HOUR)
-    assert played.size <= 1.2 * played.guest.needs(Load(hot=2 * GIB, rate=4000)) + 0.25 * GIB
+    played.plays(ClientLoad(hot=2 * GIB, rate=4000), 2.5 * HOUR)
+    assert played.size <= 1.2 * played.guest.needs(ClientLoad(hot=2 * GIB, rate=4000)) + 0.25 * GIB
 
 
 def test_a_restart_is_no_reason_to_shrink_at_once_and_costs_one_trial_at_most() -> None:
@@ -181,13 +181,13 @@ def test_a_guest_that_lies_stays_within_its_bounds_and_is_still_explained(lie: f
 
 
 def test_a_popular_part_of_a_set_larger_than_the_maximum_gets_what_pays() -> None:
-    played = player(2, 0.5 * GIB).plays(Load(hot=20 * GIB, rate=5000, skew=0.6), 3 * HOUR)
+    played = player(2, 0.5 * GIB).plays(ClientLoad(hot=20 * GIB, rate=5000, skew=0.6), 3 * HOUR)
     assert played.size >= 10 * GIB
 
 
 @pytest.mark.parametrize(("size", "reserve"), [(0.25, 0.2), (1, 0.25)])
 def test_a_small_guest_whose_kernel_keeps_much_of_it_free_rests_at_its_hot_set(size: float, reserve: float) -> None:
-    load, step = Load(hot=0.3 * GIB, rate=4000), GIB // 32
+    load, step = ClientLoad(hot=0.3 * GIB, rate=4000), GIB // 32
     guest = CacheGuest(size * GIB, 0.08 * GIB, reserve=reserve)
     played = Player(guest, GIB // 4, GIB, step, step, look=10.0).plays(load, 4.5 * HOUR)
     assert guest.needs(load) <= played.size <= guest.needs(load) + 1.5 * step
@@ -197,7 +197,7 @@ def test_a_small_guest_whose_kernel_keeps_much_of_it_free_rests_at_its_hot_set(s
 
 
 def test_a_cache_that_a_single_client_fills_slowly_is_given_no_more_meanwhile() -> None:
-    load = Load(hot=8 * GIB, rate=5000, clients=1)
+    load = ClientLoad(hot=8 * GIB, rate=5000, clients=1)
     guest = CacheGuest(10 * GIB, 2.4 * GIB, Disk(latency=0.003))
     played = Player(guest, GIB, 24 * GIB, GIB, GIB // 2, look=10.0).plays(load, 1.2 * HOUR)
     assert guest.needs(load) <= played.size <= 1.2 * guest.needs(load)
@@ -216,7 +216,7 @@ CASES = st.fixed_dictionaries({
 })  # fmt: skip
 
 
-def served(played: Player, load: Load, span: float, used: Callable[[float], float]) -> float:
+def served(played: Player, load: ClientLoad, span: float, used: Callable[[float], float]) -> float:
     """Pages a second that the guest's clients were served while ``load`` played for ``span`` seconds."""
     done = played.guest.done
     played.plays(load, span, used)
@@ -227,7 +227,7 @@ def served(played: Player, load: Load, span: float, used: Callable[[float], floa
 @given(case=CASES, seed=st.integers(0, 99))
 def test_every_working_set_comes_to_rest_near_its_size(case: dict[str, float], seed: int) -> None:
     unit, used, hot = int(case["unit"] * GIB), case["used"] * GIB, case["hot"] * GIB
-    load = Load(hot=hot, rate=min(8000.0, max(2000.0, hot / 8192 / 200)), clients=int(case["clients"]))
+    load = ClientLoad(hot=hot, rate=min(8000.0, max(2000.0, hot / 8192 / 200)), clients=int(case["clients"]))
     guest = CacheGuest(0, used, Disk(latency=case["latency"]))
     needed = guest.needs(load)
     most = math.ceil(needed * case["room"] / unit + 1) * unit

@@ -15,13 +15,13 @@ from protocol.ranking.config import RankingConfig
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import (
     CreateMigration,
-    Decision,
     Effect,
     Ledger,
     LedgerError,
     MigrationFacts,
     Move,
     NodeFacts,
+    PermitDecision,
     PersistPermit,
     PodFacts,
     ReadMigration,
@@ -69,7 +69,7 @@ class Scheduler:
     controller: Controller
     ledger: Ledger | None = None
     writes: dict[ObjectName, PersistPermit] = field(default_factory=dict)
-    waiting: list[tuple[PersistPermit, Message, Decision]] = field(default_factory=list)
+    waiting: list[tuple[PersistPermit, Message, PermitDecision]] = field(default_factory=list)
     binds: list[Bind] = field(default_factory=list)
     late_binds: list[Bind] = field(default_factory=list)
     reads: list[ReadPod] = field(default_factory=list)
@@ -301,7 +301,7 @@ class Scheduler:
             found.permit = permit
             self.cluster.put_vm(found)
 
-    def _answer(self, message: Message, decision: Decision | None, now: Instant) -> None:
+    def _answer(self, message: Message, decision: PermitDecision | None, now: Instant) -> None:
         view = None
         if decision is not None:
             view = PluginResponseView(decision.permit, decision.compute_unit, decision.migrate)

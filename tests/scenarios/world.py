@@ -19,12 +19,12 @@ from random import Random
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Bytes, ComputeUnit, Instant, MilliCpu, Resources
 from scheduler_plugin.ledger import (
-    Level,
     MigrationPhase,
     Move,
     NodeFacts,
     NodePolicy,
     PodFacts,
+    ResourcePolicy,
     VmTruth,
     overcommitted,
     violations,
@@ -43,8 +43,8 @@ UNITS = (ComputeUnit.parse("250m", "512Mi"), ComputeUnit.parse("500m", "1Gi"), C
 def policy(unit: Resources, watermark: str = "0.8") -> NodePolicy:
     return NodePolicy(
         ComputeUnit(unit.cpu, unit.mem),
-        Level(Fraction(watermark), MilliCpu(500)),
-        Level(Fraction(watermark), Bytes.parse("1Gi")),
+        ResourcePolicy(Fraction(watermark), MilliCpu(500)),
+        ResourcePolicy(Fraction(watermark), Bytes.parse("1Gi")),
     )
 
 

@@ -26,11 +26,11 @@ def client(status: int, content: str) -> httpx.Client:
         (502, "<html>", "502 with an answer that is not the scheduler's"),
     ],
 )
-def test_the_right_answer_to_a_pod_without_a_vm_is_that_it_runs_none(status: int, content: str, problem: str) -> None:
+def test_pod_without_vm_is_answered_so(status: int, content: str, problem: str) -> None:
     assert ask_for_permit(client(status, content), "http://scheduler/", POD, "token") == problem
 
 
-def test_the_question_is_one_that_an_agent_could_ask() -> None:
+def test_question_is_valid_agent_request() -> None:
     seen: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -51,7 +51,7 @@ def webhook(**changed: object) -> httpx.Client:
     return httpx.Client(transport=httpx.MockTransport(answer))
 
 
-def test_a_webhook_lets_through_what_is_none_of_its_own() -> None:
+def test_webhook_admits_foreign_objects() -> None:
     assert ask_webhook(webhook(), "https://injector/") == ""
     assert ask_webhook(webhook(allowed=False), "https://injector/").startswith("refused a pod")
     assert ask_webhook(webhook(uid="another"), "https://injector/").startswith("refused a pod")
@@ -64,7 +64,7 @@ def test_an_installation_that_starts_is_waited_for() -> None:
     assert pauses == [1.0, 1.0]
 
 
-def test_one_that_never_answers_is_told_with_its_last_problem() -> None:
+def test_silent_webhook_is_reported() -> None:
     pauses: list[float] = []
 
     def refused() -> str:

@@ -30,20 +30,18 @@ def waiting_pod(cluster: FakeCluster, name: str, cpu: str = "6", mem: str = "1Gi
     return cluster.put(PODS, plain_pod(name, cpu, mem))
 
 
-async def test_three_binds_race_for_room_for_one_and_one_wins(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_racing_binds_have_one_winner(cluster: FakeCluster, clock: FakeClock) -> None:
     async with running(cluster, clock) as scheduler:
         pods = [waiting_pod(cluster, f"p{i}") for i in range(3)]
         assert [await scheduler.filter(pod, "n1") for pod in pods] == [["n1"]] * 3
         said = await asyncio.gather(*(scheduler.bind(pod, "n1") for pod in pods))
-        refused = "not enough free cpu: pod needs 6 cpu, 1Gi; node n1 has 4 cpu, 39Gi free of 10 cpu, 40Gi"
+        refused = "Insufficient cpu: pod needs 6 cpu, 1Gi; node n1 has 4 cpu, 39Gi free of 10 cpu, 40Gi"
         assert sorted(said) == ["", refused, refused]
         assert scheduler.reserved("n1") == "6 cpu, 1Gi"
         assert len(cluster.made("POST", "/binding")) == 1
 
 
-async def test_a_bound_pod_is_answered_again_without_asking_the_api_again(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_repeated_bind_needs_no_api_call(cluster: FakeCluster, clock: FakeClock) -> None:
     async with running(cluster, clock) as scheduler:
         pod = waiting_pod(cluster, "p")
         assert [await scheduler.bind(pod, "n1"), await scheduler.bind(pod, "n1")] == ["", ""]
@@ -60,13 +58,11 @@ async def test_a_refused_bind_gives_the_room_back(cluster: FakeCluster, clock: F
 
 
 @pytest.mark.parametrize("landed", [True, False])
-async def test_a_bind_without_answer_keeps_its_room_until_the_pod_is_known(
-    cluster: FakeCluster, clock: FakeClock, landed: bool
-) -> None:
+async def test_unanswered_bind_keeps_room_until_known(cluster: FakeCluster, clock: FakeClock, landed: bool) -> None:
     async with running(cluster, clock) as scheduler:
         pod, other = waiting_pod(cluster, "p"), waiting_pod(cluster, "other")
         cluster.faults.append(Fault(to("POST", "/binding"), is_applied=landed))
-        assert "no answer yet" in await scheduler.bind(pod, "n1")
+        assert "bind timed out" in await scheduler.bind(pod, "n1")
         assert scheduler.reserved("n1") == "6 cpu, 1Gi"
         assert await scheduler.filter(other, "n1") == []
         await clock.advance(9)
@@ -75,7 +71,7 @@ async def test_a_bind_without_answer_keeps_its_room_until_the_pod_is_known(
         assert scheduler.reserved("n1") == ("6 cpu, 1Gi" if landed else "0 cpu, 0")
 
 
-async def test_a_pod_whose_bind_is_unsettled_goes_to_the_same_node_only(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_unsettled_bind_pins_the_node(cluster: FakeCluster, clock: FakeClock) -> None:
     async with running(cluster, clock) as scheduler:
         pod = waiting_pod(cluster, "p")
         cluster.faults.append(Fault(to("POST", "/binding")))
@@ -121,7 +117,7 @@ async def test_a_pod_that_was_replaced_is_refused(cluster: FakeCluster, clock: F
         assert scheduler.reserved("n1") == "0 cpu, 0"
 
 
-async def test_a_pod_that_our_watch_has_not_shown_yet_is_read(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_unseen_pod_is_read_directly(cluster: FakeCluster, clock: FakeClock) -> None:
     async with running(cluster, clock) as scheduler:
         cluster.go_away()
         await settle()
@@ -144,14 +140,14 @@ async def test_deletion_and_completion_release(cluster: FakeCluster, clock: Fake
         assert scheduler.reserved("n1") == "0 cpu, 0"
 
 
-async def test_pods_of_other_schedulers_count_once_they_are_bound(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_bound_foreign_pods_count(cluster: FakeCluster, clock: FakeClock) -> None:
     async with running(cluster, clock) as scheduler:
         cluster.put(PODS, plain_pod("foreign", "7", "1Gi", "n1"))
         await settle()
         assert await scheduler.filter(waiting_pod(cluster, "p"), "n1", "n2") == ["n2"]
 
 
-async def test_a_vm_claims_what_it_uses_not_what_its_pod_requests(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_claim_follows_use_not_requests(cluster: FakeCluster, clock: FakeClock) -> None:
     cluster.put(VMS, vm("db", cpu=4, slots=8))
     async with running(cluster, clock) as scheduler:
         pod = cluster.put(PODS, vm_pod("db"))
@@ -171,7 +167,7 @@ async def test_freed_room_wakes_pods_that_wait(cluster: FakeCluster, clock: Fake
         assert touched == 1
 
 
-async def test_a_wake_up_that_got_lost_is_sent_again(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_lost_wake_up_is_repeated(cluster: FakeCluster, clock: FakeClock) -> None:
     async with running(cluster, clock) as scheduler:
         first, second = waiting_pod(cluster, "first"), waiting_pod(cluster, "second")
         await scheduler.bind(first, "n1")
@@ -184,9 +180,7 @@ async def test_a_wake_up_that_got_lost_is_sent_again(cluster: FakeCluster, clock
         assert "annotations" in cluster.get(NODES, "", "n1")["metadata"]
 
 
-async def test_a_pod_that_is_gone_when_its_conflict_is_read_gives_the_room_back(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_gone_pod_in_conflict_frees_room(cluster: FakeCluster, clock: FakeClock) -> None:
     async with running(cluster, clock) as scheduler:
         pod = waiting_pod(cluster, "p")
         await settle()
@@ -196,9 +190,7 @@ async def test_a_pod_that_is_gone_when_its_conflict_is_read_gives_the_room_back(
         assert scheduler.reserved("n1") == "0 cpu, 0"
 
 
-async def test_a_successor_that_is_bound_while_its_predecessor_is_not_found_keeps_its_room(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_bound_successor_keeps_room(cluster: FakeCluster, clock: FakeClock) -> None:
     async with running(cluster, clock) as scheduler:
         pod = waiting_pod(cluster, "p")
         await settle()
@@ -218,9 +210,7 @@ async def test_a_successor_that_is_bound_while_its_predecessor_is_not_found_keep
         assert scheduler.reserved("n1") == "6 cpu, 1Gi"
 
 
-async def test_a_pod_that_cannot_be_read_keeps_its_room_and_is_read_again(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_unreadable_pod_keeps_room(cluster: FakeCluster, clock: FakeClock) -> None:
     async with running(cluster, clock) as scheduler:
         pod = waiting_pod(cluster, "p")
         await settle()
@@ -245,7 +235,7 @@ async def test_refused_wake_up_is_repeated(cluster: FakeCluster, clock: FakeCloc
         assert len(cluster.made("PATCH", "/nodes/n1")) == 4
 
 
-async def test_wake_up_by_a_node_that_is_gone_is_not_repeated(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_wake_up_by_gone_node_ends(cluster: FakeCluster, clock: FakeClock) -> None:
     async with running(cluster, clock) as scheduler:
         first, second = waiting_pod(cluster, "first"), waiting_pod(cluster, "second")
         await scheduler.bind(first, "n1")

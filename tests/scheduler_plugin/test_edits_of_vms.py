@@ -71,7 +71,7 @@ async def test_a_neighbour_grows_while_a_vm_is_edited(edit: Callable[[Obj], None
             await clock.advance(0.3)
 
 
-async def test_a_permit_that_is_edited_counts_up_to_the_maximum() -> None:
+async def test_edited_permit_counts_up_to_maximum() -> None:
     """Beside it a neighbour keeps what it has, and grows into the rest."""
     clock, api = FakeClock(), cluster()
     async with settled(api, clock) as scheduler:
@@ -84,7 +84,7 @@ async def test_a_permit_that_is_edited_counts_up_to_the_maximum() -> None:
             assert scheduler.reserved("n1") == f"{8 + asked} cpu, 20Gi"
 
 
-async def test_an_edit_is_judged_again_after_a_permit_was_written() -> None:
+async def test_edit_is_judged_after_permit_write() -> None:
     """The write makes a newer version of the object, which the edit is a part of as before."""
     clock, api = FakeClock(), cluster()
     async with settled(api, clock) as scheduler:

@@ -56,7 +56,7 @@ async def permitted(scheduler: Running, pod: Obj, cpu: int, sequence: int) -> An
     return answer.json()["permit"]["vCPUs"] if answer.status_code == 200 else None
 
 
-async def test_a_late_write_cannot_land_after_a_newer_one(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_late_write_cannot_follow_newer(cluster: FakeCluster, clock: FakeClock) -> None:
     async with settled(cluster, clock) as scheduler:
         cluster.faults.append(Fault(WRITES))
         assert await permitted(scheduler, POD, 2, sequence=1) is None
@@ -66,9 +66,7 @@ async def test_a_late_write_cannot_land_after_a_newer_one(cluster: FakeCluster, 
         assert persisted(cluster) == {"vCPUs": 3, "mem": "4Gi"}
 
 
-async def test_room_that_a_lost_increase_holds_is_free_only_once_it_can_land_no_more(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_lost_increase_holds_room_until_settled(cluster: FakeCluster, clock: FakeClock) -> None:
     neighbour = vm_pod("neighbour", "n1")
     cluster.put(VMS, with_permit(vm("neighbour"), "1", "4Gi"))
     cluster.put(PODS, neighbour)
@@ -91,9 +89,7 @@ async def test_room_that_a_lost_increase_holds_is_free_only_once_it_can_land_no_
         assert successor.reserved("n1") == "10 cpu, 9Gi"
 
 
-async def test_a_lost_decrease_takes_nothing_away_that_was_granted_after_it(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_lost_decrease_keeps_later_grants(cluster: FakeCluster, clock: FakeClock) -> None:
     async with settled(cluster, clock) as scheduler:
         assert await permitted(scheduler, POD, 4, sequence=1) == 4
         await clock.advance(60)
@@ -107,7 +103,7 @@ async def test_a_lost_decrease_takes_nothing_away_that_was_granted_after_it(
         assert await successor.bind(cluster.put(PODS, plain_pod("p", "9", "1Gi")), "n1") != ""
 
 
-async def test_a_write_that_has_changed_nothing_frees_no_room(clock: FakeClock) -> None:
+async def test_no_op_write_frees_nothing(clock: FakeClock) -> None:
     cluster = granted(Dropping())
     async with settled(cluster, clock) as scheduler:
         assert await permitted(scheduler, POD, 2, sequence=1) == 2
@@ -122,9 +118,7 @@ async def test_a_write_that_has_changed_nothing_frees_no_room(clock: FakeClock) 
         assert scheduler.reserved("n1") == "2 cpu, 4Gi"
 
 
-async def test_other_kinds_may_be_kept_in_a_store_with_versions_of_its_own(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_kinds_have_separate_versions(cluster: FakeCluster, clock: FakeClock) -> None:
     async with settled(cluster, clock) as scheduler:
         scheduler.parts.context.feed.pods.newest = 10**6
         assert await permitted(scheduler, POD, 2, sequence=1) == 2

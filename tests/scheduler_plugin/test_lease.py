@@ -86,7 +86,7 @@ async def test_the_first_holds_it_and_keeps_it() -> None:
         assert run.told == [("first", True)]
 
 
-async def test_another_follows_one_that_is_killed_within_fifteen_seconds_and_never_overlaps() -> None:
+async def test_killed_holder_is_succeeded_without_overlap() -> None:
     async with processes() as run:
         way = run.cluster.connection()
         first, second = await run.start("first", way), await run.start("second")
@@ -111,7 +111,7 @@ async def test_one_that_ends_in_order_gives_it_back() -> None:
         assert (first.leads, second.leads) == (False, True)
 
 
-async def test_a_write_may_take_no_longer_than_the_lease_lasts() -> None:
+async def test_write_timeout_is_lease_bound() -> None:
     async with processes() as run:
         way = run.cluster.connection()
         first = await run.start("first", way)
@@ -123,7 +123,7 @@ async def test_a_write_may_take_no_longer_than_the_lease_lasts() -> None:
         assert not first.leads
 
 
-async def test_an_answer_that_is_lost_costs_nothing_while_there_is_time() -> None:
+async def test_lost_renewal_is_retried_in_time() -> None:
     async with processes() as run:
         way = LosesEverySecondAnswer(run.cluster)
         first, second = await run.start("first", way), await run.start("second")
@@ -132,7 +132,7 @@ async def test_an_answer_that_is_lost_costs_nothing_while_there_is_time() -> Non
             assert (first.leads, second.leads) == (True, False)
 
 
-async def test_a_lease_that_is_taken_away_ends_it_at_once() -> None:
+async def test_stolen_lease_ends_leadership() -> None:
     async with processes() as run:
         first = await run.start("first")
         await run.cluster.request(
@@ -145,7 +145,7 @@ async def test_a_lease_that_is_taken_away_ends_it_at_once() -> None:
         assert (first.leads, first.holder) == (False, "someone")
 
 
-async def test_one_that_ends_does_not_give_back_what_another_may_have_taken() -> None:
+async def test_ending_replica_releases_only_own_lease() -> None:
     async with processes() as run:
         way = CannotRead(run.cluster)
         first = await run.start("first", way)
@@ -211,7 +211,7 @@ class Way(Connection):
 
 
 @pytest.mark.parametrize("holder", ["first", "", None], ids=["the one before", "given back", "none was there"])
-async def test_two_never_lead_because_an_older_lease_is_back(holder: str | None) -> None:
+async def test_restored_lease_gives_no_second_leader(holder: str | None) -> None:
     async with processes() as run:
         store = OneLease()
         first = await run.start("first", store.way_of("first"))
@@ -232,7 +232,7 @@ async def test_two_never_lead_because_an_older_lease_is_back(holder: str | None)
         assert first.leads or second.leads
 
 
-async def test_one_that_has_seen_nothing_waits_as_long_as_another_may_hold_it() -> None:
+async def test_new_replica_waits_full_duration() -> None:
     async with processes() as run:
         ready = asyncio.Event()
         first = Leadership(run.cluster.connection(), run.clock, TERMS, "first")
@@ -247,7 +247,7 @@ async def test_one_that_has_seen_nothing_waits_as_long_as_another_may_hold_it() 
         assert first.leads
 
 
-async def test_where_every_write_is_fenced_the_first_takes_it_at_once() -> None:
+async def test_fenced_program_takes_lease_at_once() -> None:
     clock = FakeClock()
     store = OneLease()
     fenced = replace(TERMS, is_fenced=True)
@@ -298,7 +298,7 @@ async def test_two_never_lead_whatever_becomes_of_the_lease(
         assert first.leads or other.leads
 
 
-async def test_one_that_has_seen_it_held_takes_it_at_once_when_it_is_given_back() -> None:
+async def test_released_lease_is_taken_at_once() -> None:
     async with processes() as run:
         store = OneLease()
         first = await run.start("first", store.way_of("first"))
@@ -313,7 +313,7 @@ async def test_one_that_has_seen_it_held_takes_it_at_once_when_it_is_given_back(
             assert [each.leads for each in (first, second, third)] == [each is taker for each in (first, second, third)]
 
 
-async def test_after_an_outage_the_holder_goes_on_at_once() -> None:
+async def test_holder_resumes_after_outage() -> None:
     async with processes() as run:
         store = OneLease()
         first = await run.start("first", store.way_of("first"))

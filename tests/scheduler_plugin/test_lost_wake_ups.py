@@ -52,7 +52,7 @@ async def test_waiting_pod_that_fits_is_called_after_a_restart(cluster: FakeClus
         assert called_by(cluster) == ["n1"]
 
 
-async def test_waiting_pod_is_called_for_room_freed_after_a_restart(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_restart_wakes_pod_for_freed_room(cluster: FakeCluster, clock: FakeClock) -> None:
     cluster.put(PODS, unschedulable(plain_pod("waits", "6")))
     cluster.put(PODS, plain_pod("also", "9", "1Gi", "n1"))
     async with running(cluster, clock):

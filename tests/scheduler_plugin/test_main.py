@@ -45,7 +45,7 @@ def arguments(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT] if THOROUGH else [signal.SIGTERM])
-async def test_it_serves_without_its_api_and_ends_when_told(tmp_path: Path, ending: signal.Signals) -> None:
+async def test_serves_without_api_and_stops(tmp_path: Path, ending: signal.Signals) -> None:
     given = arguments(tmp_path)
     program = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "scheduler_plugin", *given, stderr=asyncio.subprocess.PIPE
@@ -75,7 +75,7 @@ async def answered(client: httpx.AsyncClient, path: str) -> int:
                 await asyncio.sleep(0)
 
 
-async def test_clients_are_answered_until_the_lease_is_given_back() -> None:
+async def test_clients_are_served_until_lease_release() -> None:
     stop, address, said = asyncio.Event(), f"127.0.0.1:{free_ports(1)[0]}", list[object]()
 
     async def gives_back_at_its_end() -> None:

@@ -13,7 +13,7 @@ from protocol.kubernetes.objects import Json, JsonObject
 from protocol.runtime.explaining.explain_access import AUDIENCE
 from scheduler_plugin.cluster.api import ApiCall, ApiUnknownError
 from scheduler_plugin.dashboard.sources.http_sources import HttpSources
-from scheduler_plugin.dashboard.sources.node_agents import NodeAgents
+from scheduler_plugin.dashboard.sources.node_agents import NodeAgentAddresses
 from scheduler_plugin.groups.controllers.member_agents import HttpMemberAgents
 from scheduler_plugin.own_tokens import LASTS, TRIED_AGAIN_AFTER, USED_FOR, no_tokens, tokens_of
 from tests.fake_clock import FakeClock
@@ -114,7 +114,7 @@ async def test_each_program_is_shown_its_own_token() -> None:
 
     tokens = tokens_of(None, cluster, lambda: OWN, clock)
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
-        agents = NodeAgents(cluster, "kube-system", clock)
+        agents = NodeAgentAddresses(cluster, "kube-system", clock)
         sources = HttpSources(http, "http://scheduler", "http://groups", agents, tokens)
         await sources.of_scheduler("/nodes")
         await sources.of_groups("/explain/shop/hvpa/a")

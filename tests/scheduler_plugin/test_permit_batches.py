@@ -67,7 +67,7 @@ def stored(cluster: FakeCluster, name: str) -> Any:
     return json.loads(cluster.get(VMS, "default", name)["metadata"]["annotations"]["autoscaling.neon.tech/permit"])
 
 
-async def test_each_vm_gets_in_its_place_what_it_would_get_alone(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_batch_answers_match_single_ones(cluster: FakeCluster, clock: FakeClock) -> None:
     async with running(cluster, clock) as scheduler:
         entries = [request(cluster, "a", 1, 4), request(cluster, "b", 2, 8), request(cluster, "c", 9, 4)]
         answer = await post(scheduler, entries)
@@ -107,9 +107,7 @@ async def test_a_bad_entry_fails_alone_and_says_why(cluster: FakeCluster, clock:
         assert 'agent_refusals_total{status="400"} 4.0' in (await scheduler.probe("metrics")).text
 
 
-async def test_an_agent_speaks_for_the_vms_of_its_node_alone_also_in_a_batch(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_batch_covers_only_own_node(cluster: FakeCluster, clock: FakeClock) -> None:
     async with running(cluster, clock) as scheduler:
         entries = [request(cluster, "far", 8, 16), request(cluster, "a", 1, 4), request(cluster, "agent-x", 1, 4)]
         found = (await post(scheduler, entries)).json()
@@ -136,7 +134,7 @@ async def test_an_agent_speaks_for_the_vms_of_its_node_alone_also_in_a_batch(
         ([{}], "stranger", (401, "a bearer token of the agent's service account is needed")),
     ],
 )
-async def test_what_is_no_batch_or_comes_from_a_stranger_is_refused_whole(
+async def test_bad_or_foreign_batch_is_refused(
     cluster: FakeCluster, clock: FakeClock, entries: Any, by: str | None, refusal: tuple[int, str]
 ) -> None:
     async with running(cluster, clock) as scheduler:
@@ -146,9 +144,7 @@ async def test_what_is_no_batch_or_comes_from_a_stranger_is_refused_whole(
         assert reviews == (1 if by == "stranger" else 0), "its size is judged before its token"
 
 
-async def test_a_write_that_hangs_holds_up_no_other_vm_and_its_permit_comes_to_who_asks_again(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_hanging_write_blocks_only_its_vm(cluster: FakeCluster, clock: FakeClock) -> None:
     async with running(cluster, clock) as scheduler:
         held = asyncio.Event()
         cluster.faults.append(Fault(to("PATCH", "/virtualmachines/b"), hold=held))
@@ -169,7 +165,7 @@ async def test_a_write_that_hangs_holds_up_no_other_vm_and_its_permit_comes_to_w
         assert len(cluster.made("PATCH", "/virtualmachines/b")) == 1
 
 
-async def test_an_entry_whose_write_fails_is_told_so_alone(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_failed_write_affects_one_entry(cluster: FakeCluster, clock: FakeClock) -> None:
     async with running(cluster, clock) as scheduler:
         cluster.faults.append(Fault(to("PATCH", "/virtualmachines/b")))
         found = (await post(scheduler, [request(cluster, "b", 2, 8), request(cluster, "c", 2, 8)])).json()
@@ -179,7 +175,7 @@ async def test_an_entry_whose_write_fails_is_told_so_alone(cluster: FakeCluster,
         assert scheduler.reserved("n1") == "6 cpu, 21Gi", "what may have been written stays reserved"
 
 
-async def test_a_fault_of_ours_at_one_vm_costs_no_other_vm_its_answer(
+async def test_internal_error_affects_one_vm(
     cluster: FakeCluster, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decide = Ledger.decide
@@ -192,13 +188,11 @@ async def test_a_fault_of_ours_at_one_vm_costs_no_other_vm_its_answer(
     async with running(cluster, clock) as scheduler:
         monkeypatch.setattr(Ledger, "decide", fails_for_b)
         found = (await post(scheduler, [request(cluster, name, 1, 4) for name in "abc"])).json()
-        failed = {"status": 500, "error": "the service failed, its log says how"}
+        failed = {"status": 500, "error": "internal error; see the scheduler log"}
         assert found == [permit(1, 4), failed, permit(1, 4)]
 
 
-async def test_batches_are_offered_to_those_alone_who_say_that_they_know_them(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_batches_are_offered_on_request(cluster: FakeCluster, clock: FakeClock) -> None:
     async with running(cluster, clock) as scheduler:
         headers, content = agent_request(cluster, vm_pod("a"), 1, 4)
         old = await scheduler.client.post("http://agents/", content=content, headers=headers)

@@ -48,9 +48,7 @@ async def test_an_increase_is_persisted_before_it_is_answered(cluster: FakeClust
         assert persisted(cluster) == {"vCPUs": 2, "mem": "8Gi"}
 
 
-async def test_what_the_node_lacks_is_not_granted_and_each_resource_is_judged_alone(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_resources_are_judged_separately(cluster: FakeCluster, clock: FakeClock) -> None:
     cluster.put(PODS, plain_pod("neighbour", "8500m", "1Gi", "n1"))
     async with settled(cluster, clock) as scheduler:
         answer = await scheduler.ask(POD, 4, 8)
@@ -60,9 +58,7 @@ async def test_what_the_node_lacks_is_not_granted_and_each_resource_is_judged_al
         assert why["deniedBy"] == "node n1 has 0 cpu, 31Gi free of 10 cpu, 40Gi, needed 2500m cpu, 0 more"
 
 
-async def test_nothing_is_granted_on_a_book_that_is_newer_than_the_store(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_no_grant_on_newer_ledger(cluster: FakeCluster, clock: FakeClock) -> None:
     async with settled(cluster, clock) as scheduler:
         kept = cluster.backup()
         for version in range(3):
@@ -85,9 +81,7 @@ async def test_an_equal_request_writes_nothing(cluster: FakeCluster, clock: Fake
         assert cluster.made("PATCH", "/virtualmachines/") == []
 
 
-async def test_a_decrease_is_answered_at_once_and_persisted_in_the_background(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_decrease_answers_then_persists(cluster: FakeCluster, clock: FakeClock) -> None:
     async with settled(cluster, clock) as scheduler:
         held = asyncio.Event()
         cluster.faults.append(Fault(to("PATCH", "/virtualmachines/db"), hold=held))
@@ -115,9 +109,7 @@ async def test_decreases_are_written_at_a_bounded_rate(cluster: FakeCluster, clo
 
 
 @pytest.mark.parametrize("landed", [True, False])
-async def test_an_increase_whose_writing_is_unknown_is_answered_503_and_keeps_its_room(
-    cluster: FakeCluster, clock: FakeClock, landed: bool
-) -> None:
+async def test_unknown_increase_is_503_with_room(cluster: FakeCluster, clock: FakeClock, landed: bool) -> None:
     async with settled(cluster, clock) as scheduler:
         cluster.faults.append(Fault(to("PATCH", "/virtualmachines/db"), is_applied=landed))
         answer = await scheduler.ask(POD, 2, 8)
@@ -131,7 +123,7 @@ async def test_an_increase_whose_writing_is_unknown_is_answered_503_and_keeps_it
         assert persisted(cluster) == {"vCPUs": 2, "mem": "8Gi"}
 
 
-async def test_a_vm_that_changed_meanwhile_is_read_and_written_again(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_conflicting_vm_is_reread_and_rewritten(cluster: FakeCluster, clock: FakeClock) -> None:
     async with settled(cluster, clock) as scheduler:
         held = asyncio.Event()
         cluster.faults.append(Fault(to("PATCH", "/virtualmachines/db"), hold=held))
@@ -144,9 +136,7 @@ async def test_a_vm_that_changed_meanwhile_is_read_and_written_again(cluster: Fa
         assert persisted(cluster) == {"vCPUs": 2, "mem": "8Gi"}
 
 
-async def test_a_permit_is_never_written_onto_another_vm_of_the_same_name(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_permit_is_bound_to_vm_uid(cluster: FakeCluster, clock: FakeClock) -> None:
     async with settled(cluster, clock) as scheduler:
         held = asyncio.Event()
         cluster.faults.append(Fault(to("PATCH", "/virtualmachines/db"), hold=held))
@@ -159,7 +149,7 @@ async def test_a_permit_is_never_written_onto_another_vm_of_the_same_name(
         assert "annotations" not in cluster.get(VMS, "default", "db")["metadata"]
 
 
-async def test_an_api_that_is_away_for_thirty_seconds_only_delays(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_api_outage_only_delays(cluster: FakeCluster, clock: FakeClock) -> None:
     async with settled(cluster, clock) as scheduler:
         assert (await scheduler.ask(POD, 1, 4)).status_code == 200
         cluster.go_away()
@@ -185,7 +175,7 @@ async def test_a_restarted_scheduler_reserves_what_its_predecessor_granted(
         assert (await successor.ask(POD, 4, 8)).json()["permit"] == {"vCPUs": 4, "mem": 8}
 
 
-async def test_nothing_is_decided_before_the_cluster_has_been_read(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_no_decision_before_initial_list(cluster: FakeCluster, clock: FakeClock) -> None:
     cluster.go_away()
     async with running(cluster, clock) as scheduler:
         assert (await scheduler.ask(POD, 2, 8)).status_code == 503
@@ -212,7 +202,7 @@ async def test_the_compute_unit_changes_at_run_time(cluster: FakeCluster, clock:
         assert nodes[0]["total"]["cpu"] == "9"
 
 
-async def test_a_denial_is_an_event_on_the_vm_but_not_every_time(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_denial_events_are_rate_limited(cluster: FakeCluster, clock: FakeClock) -> None:
     cluster.put(PODS, plain_pod("neighbour", "8500m", "1Gi", "n1"))
     async with settled(cluster, clock) as scheduler:
         for _ in range(3):
@@ -251,7 +241,7 @@ async def test_a_second_scheduler_is_seen(cluster: FakeCluster, clock: FakeClock
         assert seen == ["autoscale_scheduler_rival_permit_writes_total 1.0"] * 2
 
 
-async def test_a_pod_whose_vm_is_not_known_yet_is_asked_to_come_again(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_unknown_vm_asks_to_retry(cluster: FakeCluster, clock: FakeClock) -> None:
     ghost = vm_pod("ghost", "n1")
     cluster.put(PODS, ghost)
     async with settled(cluster, clock) as scheduler:
@@ -262,7 +252,7 @@ async def test_a_pod_whose_vm_is_not_known_yet_is_asked_to_come_again(cluster: F
         )
 
 
-async def test_a_node_that_is_not_known_yet_is_waited_for(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_unknown_node_is_awaited(cluster: FakeCluster, clock: FakeClock) -> None:
     cluster.put(VMS, vm("far"))
     cluster.put(PODS, vm_pod("far", "n9"))
     async with settled(cluster, clock) as scheduler:

@@ -132,9 +132,7 @@ async def test_late_write_of_a_predecessor_is_not_granted(
         assert third.reserved("n1") == "10 cpu, 8Gi"
 
 
-async def test_decrease_ordered_before_an_increase_is_written_stays_ordered(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_decrease_before_increase_stays_ordered(cluster: FakeCluster, clock: FakeClock) -> None:
     """Both in one turn of the event loop, as in one batch; then autoscaling is off, and no agent asks again."""
     async with settled(cluster, clock) as scheduler:
         context, uid = scheduler.parts.context, POD["metadata"]["uid"]
@@ -166,7 +164,7 @@ async def test_opt_out_and_in_behind_the_agents_back(cluster: FakeCluster, clock
         assert await asks(scheduler, POD, 8, 2, 8) == 2
 
 
-async def test_take_back_ends_when_the_vm_is_opted_in_again(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_take_back_ends_on_opt_in(cluster: FakeCluster, clock: FakeClock) -> None:
     """The write meets a conflict with the edit that opts the VM in."""
     async with settled(cluster, clock) as scheduler:
         assert await asks(scheduler, POD, 8, 1, 1) == 8

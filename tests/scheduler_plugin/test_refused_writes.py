@@ -31,9 +31,7 @@ def cluster() -> FakeCluster:
 
 
 @pytest.mark.parametrize("verdict", ["Deferred", "Infeasible"])
-async def test_what_the_kubelet_refuses_is_explained_told_counted_withdrawn_and_tried_again(
-    cluster: FakeCluster, clock: FakeClock, verdict: str
-) -> None:
+async def test_kubelet_refusal_is_reported_and_retried(cluster: FakeCluster, clock: FakeClock, verdict: str) -> None:
     cluster.put(PODS, sized(1, 4, allocated=(1, 4)))
     async with following(cluster, clock) as scheduler:
         asking = asyncio.create_task(scheduler.ask(sized(1, 4), 2, 8))
@@ -63,7 +61,7 @@ async def test_what_the_kubelet_refuses_is_explained_told_counted_withdrawn_and_
         assert permit(await asking) == (2, 8)
 
 
-async def test_a_quota_that_is_full_holds_the_permit_back_and_says_so(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_full_quota_withholds_permit(cluster: FakeCluster, clock: FakeClock) -> None:
     async with following(cluster, clock) as scheduler:
         cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=403, times=3))
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (1, 4)
@@ -78,7 +76,7 @@ async def test_a_quota_that_is_full_holds_the_permit_back_and_says_so(cluster: F
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
 
 
-async def test_a_quota_of_memory_that_is_full_keeps_back_no_cpu(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_full_memory_quota_allows_cpu(cluster: FakeCluster, clock: FakeClock) -> None:
     async with following(cluster, clock) as scheduler:
         resized = to("PATCH", "/resize")
         cluster.faults.append(Fault(lambda call: resized(call) and "8Gi" in str(call.body), refuse=403, times=9))
@@ -87,7 +85,7 @@ async def test_a_quota_of_memory_that_is_full_keeps_back_no_cpu(cluster: FakeClu
         assert scheduler.reserved("n1") == "2 cpu, 4Gi"
 
 
-async def test_a_pod_that_changed_meanwhile_is_read_and_written_again(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_conflicting_pod_is_reread_and_rewritten(cluster: FakeCluster, clock: FakeClock) -> None:
     async with following(cluster, clock) as scheduler:
         held = asyncio.Event()
         cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=409, hold=held))
@@ -98,9 +96,7 @@ async def test_a_pod_that_changed_meanwhile_is_read_and_written_again(cluster: F
         assert writes(cluster).count("resize") == 2
 
 
-async def test_a_pod_that_waits_requests_more_though_it_may_not_request_less(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_waiting_pod_requests_only_rise(cluster: FakeCluster, clock: FakeClock) -> None:
     """The VM needs more CPU and less memory than its pod was made with, and a LimitRange keeps the memory up."""
     cluster.put(PODS, sized(0.1, 8, on=None))
     cluster.put(PODS, plain_pod("other", "9500m", "1Gi", "n1"))
@@ -112,7 +108,7 @@ async def test_a_pod_that_waits_requests_more_though_it_may_not_request_less(
         assert requested(cluster) == {"cpu": "1", "memory": "8Gi"}
 
 
-async def test_a_pod_whose_node_cannot_resize_is_permitted_as_ever(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_node_without_resize_grants_as_before(cluster: FakeCluster, clock: FakeClock) -> None:
     why = 'Pod "db-pod" is invalid: spec: Forbidden: Pod running on node without support for resize'
     async with following(cluster, clock) as scheduler:
         cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=422, says=why, times=2))
@@ -133,9 +129,7 @@ async def test_a_pod_whose_node_cannot_resize_is_permitted_as_ever(cluster: Fake
         (403, 'pods "db-pod" is forbidden: User "scheduler" cannot patch resource "pods/resize"'),
     ],
 )
-async def test_what_a_policy_refuses_is_not_permitted_whatever_status_it_answers_with(
-    cluster: FakeCluster, clock: FakeClock, status: int, why: str
-) -> None:
+async def test_any_policy_refusal_is_refusal(cluster: FakeCluster, clock: FakeClock, status: int, why: str) -> None:
     async with following(cluster, clock) as scheduler:
         cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=status, says=why, times=9))
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (1, 4)
@@ -146,9 +140,7 @@ async def test_what_a_policy_refuses_is_not_permitted_whatever_status_it_answers
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
 
 
-async def test_requests_that_a_webhook_changes_count_as_refused_and_hold_no_room(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_webhook_changed_requests_are_refused(cluster: FakeCluster, clock: FakeClock) -> None:
     def at_most_three_cpus(pod: Obj) -> None:
         requests = pod["spec"]["containers"][0]["resources"]["requests"]
         requests["cpu"] = min(requests["cpu"], "3")
@@ -166,7 +158,7 @@ async def test_requests_that_a_webhook_changes_count_as_refused_and_hold_no_room
         assert (scheduler.reserved("n1"), writes(cluster).count("resize") <= 6) == ("3 cpu, 8Gi", True)
 
 
-async def test_an_api_server_that_is_asked_too_much_is_asked_once(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_overloaded_api_server_is_asked_once(cluster: FakeCluster, clock: FakeClock) -> None:
     async with following(cluster, clock) as scheduler:
         cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=429))
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (1, 4)
@@ -175,9 +167,7 @@ async def test_an_api_server_that_is_asked_too_much_is_asked_once(cluster: FakeC
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
 
 
-async def test_a_refused_lowering_is_tried_again_after_a_pause_and_keeps_back_no_growth(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_refused_decrease_retries_without_blocking(cluster: FakeCluster, clock: FakeClock) -> None:
     async with following(cluster, clock) as scheduler:
         assert permit(await scheduler.ask(sized(1, 4), 1, 8, sequence=1)) == (1, 8)
         await clock.advance(60)

@@ -38,9 +38,7 @@ def cluster() -> FakeCluster:
     return made()
 
 
-async def test_requests_are_raised_then_the_permit_is_stored_then_the_agent_is_answered(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_requests_then_permit_then_answer(cluster: FakeCluster, clock: FakeClock) -> None:
     async with following(cluster, clock) as scheduler:
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
         assert [each for each in writes(cluster) if each in {"resize", "db"}] == ["resize", "db"]
@@ -59,9 +57,7 @@ async def test_what_is_requested_already_costs_no_call(cluster: FakeCluster, clo
         assert "resize" not in writes(cluster)
 
 
-async def test_what_is_permitted_stored_and_requested_already_is_answered_without_a_task(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_unchanged_request_needs_no_task(cluster: FakeCluster, clock: FakeClock) -> None:
     async with following(cluster, clock) as scheduler:
         assert permit(await scheduler.ask(sized(1, 4), 1, 4)) == (1, 4), "its token is known from now on"
         routes, (headers, unchanged) = AgentRoutes(scheduler.parts.service), agent_request(cluster, sized(1, 4), 1, 4)
@@ -70,9 +66,7 @@ async def test_what_is_permitted_stored_and_requested_already_is_answered_withou
         assert answer.status == 200
 
 
-async def test_an_agent_waits_until_the_kubelet_has_set_aside_what_it_asks_for(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_permit_waits_for_kubelet_allocation(cluster: FakeCluster, clock: FakeClock) -> None:
     cluster.put(PODS, sized(1, 4, allocated=(1, 4)))
     async with following(cluster, clock) as scheduler:
         asking = asyncio.create_task(scheduler.ask(sized(1, 4), 2, 8))
@@ -82,9 +76,7 @@ async def test_an_agent_waits_until_the_kubelet_has_set_aside_what_it_asks_for(
         assert permit(await asking) == (2, 8)
 
 
-async def test_an_agent_whose_kubelet_is_slow_is_permitted_what_it_has_and_asks_again(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_slow_kubelet_grants_present_size(cluster: FakeCluster, clock: FakeClock) -> None:
     cluster.put(PODS, sized(1, 4, allocated=(1, 4)))
     async with following(cluster, clock) as scheduler:
         asking = asyncio.create_task(scheduler.ask(sized(1, 4), 2, 8))
@@ -100,9 +92,7 @@ async def test_an_agent_whose_kubelet_is_slow_is_permitted_what_it_has_and_asks_
 
 
 @pytest.mark.parametrize("landed", [True, False])
-async def test_a_write_without_an_answer_permits_nothing_and_keeps_its_room(
-    cluster: FakeCluster, clock: FakeClock, landed: bool
-) -> None:
+async def test_unanswered_write_keeps_room(cluster: FakeCluster, clock: FakeClock, landed: bool) -> None:
     async with following(cluster, clock) as scheduler:
         held = asyncio.Event()
         cluster.faults += [
@@ -121,7 +111,7 @@ async def test_a_write_without_an_answer_permits_nothing_and_keeps_its_room(
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
 
 
-async def test_requests_come_down_when_the_guest_has_given_back(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_requests_fall_after_guest(cluster: FakeCluster, clock: FakeClock) -> None:
     async with following(cluster, clock) as scheduler:
         assert permit(await scheduler.ask(sized(1, 4), 2, 8, sequence=1)) == (2, 8)
         await clock.advance(60)
@@ -132,7 +122,7 @@ async def test_requests_come_down_when_the_guest_has_given_back(cluster: FakeClu
         assert scheduler.reserved("n1") == "1 cpu, 4Gi"
 
 
-async def test_a_pod_requests_what_its_vm_needs_before_it_is_bound(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_requests_are_raised_before_bind(cluster: FakeCluster, clock: FakeClock) -> None:
     cluster.put(PODS, sized(0.1, 1, on=None))
     async with following(cluster, clock) as scheduler:
         assert await scheduler.bind(sized(0.1, 1, on=None), "n1") == ""
@@ -140,9 +130,7 @@ async def test_a_pod_requests_what_its_vm_needs_before_it_is_bound(cluster: Fake
         assert requested(cluster) == {"cpu": "1", "memory": "4Gi"}
 
 
-async def test_a_vm_starts_though_its_requests_cannot_be_raised_and_they_are_later(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_vm_starts_before_requests_rise(cluster: FakeCluster, clock: FakeClock) -> None:
     cluster.put(PODS, sized(0.1, 1, on=None))
     async with following(cluster, clock) as scheduler:
         cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=403, times=3))
@@ -155,7 +143,7 @@ async def test_a_vm_starts_though_its_requests_cannot_be_raised_and_they_are_lat
         assert "autoscale_scheduler_pod_requests_short 0.0" in (await scheduler.probe("metrics")).text
 
 
-async def test_a_bind_waits_for_requests_no_longer_than_three_seconds(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_bind_waits_three_seconds_for_requests(cluster: FakeCluster, clock: FakeClock) -> None:
     cluster.put(PODS, sized(0.1, 1, on=None))
     async with following(cluster, clock) as scheduler:
         cluster.faults.append(Fault(to("PATCH", "/resize"), hold=asyncio.Event()))
@@ -168,7 +156,7 @@ async def test_a_bind_waits_for_requests_no_longer_than_three_seconds(cluster: F
         assert requested(cluster) == {"cpu": "1", "memory": "4Gi"}
 
 
-async def test_a_pod_that_waits_for_room_requests_what_its_vm_needs(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_waiting_pod_requests_vm_need(cluster: FakeCluster, clock: FakeClock) -> None:
     cluster.put(PODS, sized(0.1, 1, on=None))
     cluster.put(PODS, plain_pod("other", "9500m", "1Gi", "n1"))
     async with following(cluster, clock) as scheduler:
@@ -177,7 +165,7 @@ async def test_a_pod_that_waits_for_room_requests_what_its_vm_needs(cluster: Fak
         assert requested(cluster) == {"cpu": "1", "memory": "4Gi"}
 
 
-async def test_an_api_without_resizes_works_as_ever_and_is_mentioned_once(
+async def test_api_without_resize_is_reported_once(
     cluster: FakeCluster, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.offers_resize = False
@@ -203,7 +191,7 @@ async def test_an_api_that_loses_resizes_is_asked_anew(cluster: FakeCluster, clo
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
 
 
-async def test_where_the_settings_do_not_say_so_no_request_is_written(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_requests_follow_only_if_set(cluster: FakeCluster, clock: FakeClock) -> None:
     async with running(cluster, clock) as scheduler:
         await clock.advance(60)
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
@@ -211,7 +199,7 @@ async def test_where_the_settings_do_not_say_so_no_request_is_written(cluster: F
         assert [call.path for call in cluster.calls if call.path == "/api/v1" or "/resize" in call.path] == []
 
 
-async def test_switched_off_permits_wait_for_requests_no_more_at_once(cluster: FakeCluster, clock: FakeClock) -> None:
+async def test_disabling_stops_request_waits(cluster: FakeCluster, clock: FakeClock) -> None:
     async with following(cluster, clock) as scheduler:
         cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=403, times=3))
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (1, 4)
@@ -219,9 +207,7 @@ async def test_switched_off_permits_wait_for_requests_no_more_at_once(cluster: F
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
 
 
-async def test_two_requests_of_one_pod_at_once_both_hear_from_the_kubelet(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_concurrent_requests_share_kubelet_wait(cluster: FakeCluster, clock: FakeClock) -> None:
     cluster.put(PODS, sized(1, 4, allocated=(1, 4)))
     async with following(cluster, clock) as scheduler:
         asking = [asyncio.create_task(scheduler.ask(sized(1, 4), 2, 8, sequence=each)) for each in (1, 2)]
@@ -233,9 +219,7 @@ async def test_two_requests_of_one_pod_at_once_both_hear_from_the_kubelet(
         assert [permit(await each) for each in asking] == [(2, 8), (2, 8)]
 
 
-async def test_switched_off_what_was_raised_goes_back_to_what_the_pod_was_made_with(
-    cluster: FakeCluster, clock: FakeClock
-) -> None:
+async def test_disabling_restores_created_requests(cluster: FakeCluster, clock: FakeClock) -> None:
     made_with = with_permit(vm("db"), "1", "4Gi")
     made_with["spec"]["podResources"] = {"requests": {"cpu": "100m", "memory": "1Gi"}}
     cluster.put(VMS, made_with)
@@ -248,7 +232,7 @@ async def test_switched_off_what_was_raised_goes_back_to_what_the_pod_was_made_w
         assert scheduler.reserved("n1") == "1 cpu, 4Gi"
 
 
-async def test_where_the_api_has_lost_resizes_what_was_raised_stays(
+async def test_lost_resize_api_keeps_requests(
     cluster: FakeCluster, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One of several API servers may be older: by another the requests would go down under running guests."""

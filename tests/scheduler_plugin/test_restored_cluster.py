@@ -49,7 +49,7 @@ async def test_deleted_pod_that_is_back_counts(is_bumped: bool) -> None:
 
 
 @BOTH
-async def test_vm_that_is_back_at_its_former_size_counts_so(is_bumped: bool) -> None:
+async def test_vm_at_former_size_counts_so(is_bumped: bool) -> None:
     clock, cluster = FakeClock(), granted()
     cluster.put(VMS, vm("other", 8, 4))
     cluster.put(PODS, vm_pod("other", "n1"))
@@ -110,7 +110,7 @@ async def test_unbound_pod_gives_its_node_free_once_it_was_read() -> None:
         assert scheduler.reserved("n1") == "0 cpu, 0"
 
 
-async def test_permit_is_not_answered_on_an_object_of_the_lost_history() -> None:
+async def test_permit_on_lost_history_is_withheld() -> None:
     """The restored object refuses the write by its version: what is read then is older than known."""
     clock, cluster = FakeClock(), granted()
     async with settled(cluster, clock) as scheduler:
@@ -187,7 +187,7 @@ def books(scheduler: Running) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("seed", range(examples(8, 100)))
-async def test_books_are_those_of_a_new_scheduler_after_any_restore(seed: int) -> None:
+async def test_restore_matches_new_scheduler(seed: int) -> None:
     story = Story(seed)
     async with running(story.cluster, story.clock) as scheduler:
         for _ in range(3):

@@ -47,7 +47,7 @@ class Agent:
 
 
 @pytest.mark.parametrize("version", ProtocolVersion, ids=lambda version: version.name)
-async def test_an_agent_of_any_release_grows_and_keeps_its_permit_through_an_upgrade(version: ProtocolVersion) -> None:
+async def test_old_agents_keep_permits_through_upgrade(version: ProtocolVersion) -> None:
     cluster, clock, agent = granted(), FakeClock(), Agent(version)
     async with settled(cluster, clock) as before:
         assert await agent.asks(before, 2, "8Gi") == Resources.parse(2, "8Gi")
@@ -58,7 +58,7 @@ async def test_an_agent_of_any_release_grows_and_keeps_its_permit_through_an_upg
         assert await agent.asks(after, 5, "9Gi") == Resources.parse(5, "9Gi")
 
 
-async def test_a_scheduler_is_upgraded_again_and_again_under_traffic_and_no_permit_is_lost() -> None:
+async def test_repeated_upgrades_lose_no_permit() -> None:
     cluster, clock = granted(), FakeClock()
     agents = [Agent(version) for version in ProtocolVersion]
     size = 1

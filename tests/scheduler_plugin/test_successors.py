@@ -34,7 +34,7 @@ def replace_vm(scheduler: Running) -> None:
     scheduler.cluster.put(PODS, pod)
 
 
-async def test_a_decrease_that_waits_to_be_written_is_not_written_onto_the_successor() -> None:
+async def test_queued_decrease_skips_successor_vm() -> None:
     clock = FakeClock()
     async with settled(granted(), clock) as scheduler:
         assert (await scheduler.ask(POD, 6, 8, sequence=1)).status_code == 200
@@ -51,7 +51,7 @@ async def test_a_decrease_that_waits_to_be_written_is_not_written_onto_the_succe
         assert scheduler.reserved("n1") == "1 cpu, 1Gi"
 
 
-async def test_an_agent_of_the_predecessor_gets_nothing_for_the_successor() -> None:
+async def test_predecessor_agent_cannot_act_for_successor() -> None:
     clock = FakeClock()
     async with settled(granted(), clock) as scheduler:
         successor = vm("db", 1, 1, uid="successor")
@@ -65,7 +65,7 @@ async def test_an_agent_of_the_predecessor_gets_nothing_for_the_successor() -> N
         )
 
 
-async def test_another_scheduler_name_holds_for_pods_that_are_known() -> None:
+async def test_new_scheduler_name_applies_to_known_pods() -> None:
     clock = FakeClock()
     async with settled(granted(), clock) as scheduler:
         ledger, feed = scheduler.parts.context.ledger, scheduler.parts.context.feed

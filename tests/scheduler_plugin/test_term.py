@@ -38,7 +38,7 @@ async def leading_since_zero(clock: FakeClock) -> Leadership:
     return leadership
 
 
-async def test_a_write_ends_with_the_term_however_slow_the_process_is() -> None:
+async def test_write_ends_with_term() -> None:
     """The Lease was won at 0 and lasts until 8."""
     clock = Slow(start=-TERMS.duration)
     term = Term(clock, await leading_since_zero(clock))
@@ -48,7 +48,7 @@ async def test_a_write_ends_with_the_term_however_slow_the_process_is() -> None:
         assert call.not_after <= 8.0
 
 
-async def test_the_api_server_gives_a_write_up_when_the_term_ends() -> None:
+async def test_server_drops_write_at_term_end() -> None:
     clock = FakeClock(start=-TERMS.duration)
     term = Term(clock, await leading_since_zero(clock))
     found = []
@@ -64,7 +64,7 @@ async def test_the_api_server_gives_a_write_up_when_the_term_ends() -> None:
 
 
 @pytest.mark.parametrize("left", [0.5, 1.5])
-async def test_nothing_is_sent_where_the_time_ends_while_it_is_looked_at(left: float) -> None:
+async def test_nothing_is_sent_past_deadline(left: float) -> None:
     clock = Slow(start=-TERMS.duration)
     term = Term(clock, await leading_since_zero(clock))
     clock._offset, clock.step = 8.0 - left, 1.0

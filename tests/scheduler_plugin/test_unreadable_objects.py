@@ -63,7 +63,7 @@ def told(cluster: FakeCluster) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("path", "obj", "kind", "name"), BAD, ids=[kind for _, _, kind, _ in BAD])
 @pytest.mark.parametrize("is_first", [True, False])
-async def test_an_object_that_cannot_be_read_is_named_counted_and_told_once_and_the_rest_works(
+async def test_unreadable_object_is_reported_alone(
     cluster: FakeCluster, path: str, obj: Obj, kind: str, name: str, *, is_first: bool
 ) -> None:
     clock = FakeClock()
@@ -110,7 +110,7 @@ async def test_a_vm_that_cannot_be_read_is_explained(cluster: FakeCluster) -> No
         assert (await scheduler.probe("explain/default/none")).status_code == 404
 
 
-async def test_a_compute_unit_larger_than_the_vms_range_is_said_aloud(cluster: FakeCluster) -> None:
+async def test_oversized_compute_unit_is_reported(cluster: FakeCluster) -> None:
     clock = FakeClock()
     settings = parse_settings(SETTINGS.replace("mem: 1Gi", "mem: 32Gi"))
     said = "the compute unit's memory of 32Gi is larger than the VM's range of 1Gi to 16Gi"
@@ -121,7 +121,7 @@ async def test_a_compute_unit_larger_than_the_vms_range_is_said_aloud(cluster: F
         assert (await scheduler.probe("explain/default/db")).json()["problems"] == [said]
 
 
-async def test_an_annotation_that_cannot_be_read_is_told_on_the_vm(cluster: FakeCluster) -> None:
+async def test_unreadable_annotation_becomes_vm_event(cluster: FakeCluster) -> None:
     clock, odd = FakeClock(), vm("odd")
     odd["metadata"]["annotations"] = {"autoscaling.neon.tech/bounds": "garbage"}
     cluster.put(VMS, odd)

@@ -126,7 +126,7 @@ def asks_for(cpu: object, slots: int) -> Obj:
     }
 
 
-async def test_a_vm_is_placed_and_grows_and_a_new_scheduler_knows_it(tmp_path: Path) -> None:
+async def test_new_scheduler_knows_grown_vm(tmp_path: Path) -> None:
     async with running_api_server(tmp_path) as handle, admin(handle) as api:
         pod = await made_vm(api)
         async with scheduler(handle) as client:
@@ -144,7 +144,7 @@ async def test_a_vm_is_placed_and_grows_and_a_new_scheduler_knows_it(tmp_path: P
             assert [(one["name"], one["reserved"]) for one in nodes] == [("n1", {"cpu": "3", "mem": "8Gi"})]
 
 
-async def test_a_pod_requests_what_its_vm_is_permitted_and_no_more_than_its_node_has(tmp_path: Path) -> None:
+async def test_pod_requests_follow_permit_within_node(tmp_path: Path) -> None:
     async with running_api_server(tmp_path) as handle, admin(handle) as api:
         pod = await made_vm(api)
         async with scheduler(handle, f"{SETTINGS}permits: {{asPodRequests: true}}") as client:
@@ -168,7 +168,7 @@ async def requested(api: httpx.AsyncClient) -> Any:
     return (await api.get(f"{PODS}/db-pod")).json()["spec"]["containers"][0]["resources"]["requests"]
 
 
-async def test_migrations_are_created_read_and_deleted_as_orders_of_ours(tmp_path: Path) -> None:
+async def test_migration_orders_round_trip(tmp_path: Path) -> None:
     async with running_api_server(tmp_path) as handle, admin(handle) as api:
         await made(api, CRD_PATH, yaml.safe_load((CRDS / "virtualmachinemigrations.yaml").read_text()))
         found = from_kubeconfig(handle.kubeconfig_path, SystemClock())

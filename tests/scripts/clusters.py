@@ -6,9 +6,9 @@ from pathlib import Path
 
 from deploy.local.cluster.folder import ClusterFolder
 from protocol.kubernetes.kubeconfig import Login
-from scripts.autoscale.clusters import Cluster
+from scripts.autoscale.clusters import ReachedCluster
 
 
-def cluster_at(path: Path = Path("none"), folder: ClusterFolder | None = None) -> Cluster:
+def cluster_at(path: Path = Path("none"), folder: ClusterFolder | None = None) -> ReachedCluster:
     """A cluster whose kubeconfig stands at ``path`` and is not read."""
-    return Cluster((path,), "", Login("http://api"), f"cluster of {path}", folder)
+    return ReachedCluster((path,), "", Login("http://api"), f"cluster of {path}", folder)

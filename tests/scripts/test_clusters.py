@@ -22,7 +22,7 @@ from protocol.runtime.credentials import CredentialsError
 from scripts.autoscale import clusters
 from scripts.autoscale import main as program
 from scripts.autoscale.cluster_flags import complete_context
-from scripts.autoscale.clusters import KUBECTLS, Cluster, ClusterFlags, find_cluster
+from scripts.autoscale.clusters import KUBECTLS, ClusterFlags, ReachedCluster, find_cluster
 from scripts.autoscale.history.finding import history_path
 from scripts.autoscale.terminal import completion
 
@@ -180,7 +180,7 @@ def test_namespace_is_the_contexts(tmp_path: Path) -> None:
 def test_kubectl_is_run_for_the_same_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = written(tmp_path / "one"), written(tmp_path / "two")
     monkeypatch.setenv("KUBECONFIG", f"{one}:{two}")
-    cluster: Cluster = find_cluster(ClusterFlags(context="x", user="eve", groups=("a", "b")))
+    cluster: ReachedCluster = find_cluster(ClusterFlags(context="x", user="eve", groups=("a", "b")))
     command = ["kubectl", "--context", "x", "--as", "eve", "--as-group=a", "--as-group=b", "get"]
     assert (cluster.kubectl("get"), cluster.kubectl_environment["KUBECONFIG"]) == (command, f"{one}:{two}")
 

@@ -22,7 +22,7 @@ from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from scheduler_plugin.history.core.batches import Batch
-from scheduler_plugin.history.core.samples import HOUR, MINUTE, Decision, NodeFacts, Size, VmFacts
+from scheduler_plugin.history.core.samples import HOUR, MINUTE, DecisionRecord, NodeRecord, Size, VmRecord
 from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.costs.consolidation import AdvisedMove, Emptied
 from scheduler_plugin.history.sqlite.store import SqliteStore
@@ -45,14 +45,14 @@ def file(tmp_path: Path) -> Path:
     now, path = round(time.time() * 1000), tmp_path / "history.sqlite"
     store = SqliteStore(path, time.time)
     begun = now - 2 * HOUR
-    batch = Batch(decisions=[Decision(now, ObjectName("default", "db"), "agent", ("x",))])
+    batch = Batch(decisions=[DecisionRecord(now, ObjectName("default", "db"), "agent", ("x",))])
     for name, cpu in (("default/db", 2000), ("shop/[red]web", 1000)):
         namespace, _, vm = name.partition("/")
-        facts = VmFacts(ObjectName(namespace, vm), "n1", "", None, Size(8000, 16 * GIB), (("team", "a"),))
+        facts = VmRecord(ObjectName(namespace, vm), "n1", "", None, Size(8000, 16 * GIB), (("team", "a"),))
         row = (*[cpu, cpu * 2 * GIB // 1000] * 4, cpu // 4, GIB)
         batch.vms += [(facts, held(begun + at * MINUTE, begun + (at + 1) * MINUTE, row)) for at in range(119)]
     total = (16_000, 64 * GIB, 0, 0, 0, 0, None, None)
-    batch.nodes.append((NodeFacts("n1", "m5"), held(begun, now, total)))
+    batch.nodes.append((NodeRecord("n1", "m5"), held(begun, now, total)))
     store.write(batch)
     store.close()
     return path
@@ -94,7 +94,7 @@ def test_all_hours_are_told_where_there_is_room(cost: Cost) -> None:
 def test_what_is_not_known_of_a_vm_is_no_zero(cost: Cost, file: Path) -> None:
     store, now = SqliteStore(file, time.time), round(time.time() * 1000)
     row = (*[None] * 6, 1000, GIB, None, None)
-    store.write(Batch(vms=[(VmFacts(ObjectName("lab", "odd"), "n1"), held(now - HOUR, now, row))]))
+    store.write(Batch(vms=[(VmRecord(ObjectName("lab", "odd"), "n1"), held(now - HOUR, now, row))]))
     store.close()
     said = next(line.split() for line in cost().splitlines() if "lab/odd" in line)
     assert said[4:] == ["-", "-", "-", "-", "-", "0.00"]

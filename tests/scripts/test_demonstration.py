@@ -9,7 +9,14 @@ from rich.console import Console
 from protocol.units import Bytes, Resources, Seconds
 from scripts.autoscale.demo import _busy_host
 from scripts.autoscale.demonstration.bars import bar, sparkline
-from scripts.autoscale.demonstration.pgbench import Outcome, PgbenchError, Server, outcome_of, run_pgbench, tps_of
+from scripts.autoscale.demonstration.pgbench import (
+    DatabaseServer,
+    Outcome,
+    PgbenchError,
+    outcome_of,
+    run_pgbench,
+    tps_of,
+)
 from scripts.autoscale.demonstration.report import LoadPoint, Observations, SizePoint, report
 from scripts.autoscale.demonstration.screen import Screen, line
 from scripts.autoscale.demonstration.watcher import Snapshot
@@ -88,7 +95,7 @@ async def test_a_database_that_does_not_answer_ends_pgbench_in_words(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     heard: list[str] = []
     with pytest.raises(PgbenchError) as caught:
-        await run_pgbench(Server("127.0.0.1", 5432), [], heard.append, Seconds(0.3))
+        await run_pgbench(DatabaseServer("127.0.0.1", 5432), [], heard.append, Seconds(0.3))
     assert str(caught.value).startswith("pgbench has not ended after 0.3 s: the database does not answer")
     assert heard in ([], ["starting vacuum"])
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.batches import Batch
-from scheduler_plugin.history.core.samples import HOUR, Decision, MoveRecord, Size
+from scheduler_plugin.history.core.samples import HOUR, DecisionRecord, MoveRecord, Size
 from scheduler_plugin.history.sqlite.store import SqliteStore
 from scripts.autoscale.history import past
 from scripts.autoscale.history.past import lines_of
@@ -19,7 +19,9 @@ from scripts.autoscale.main import app
 
 DB = ObjectName("default", "db")
 BEGAN = 1_767_225_600_000
-GROWN = Decision(BEGAN, DB, "agent", ("growing for [red]cpu[/red]", "cpu needs 2"), Size(2000, 1024**2), denied=True)
+GROWN = DecisionRecord(
+    BEGAN, DB, "agent", ("growing for [red]cpu[/red]", "cpu needs 2"), Size(2000, 1024**2), denied=True
+)
 MOVED = MoveRecord(
     ObjectName("default", "m"), DB, "n1", "n2", "Succeeded", BEGAN + 5000, BEGAN + 9000, "n1 is full", 80
 )
@@ -50,7 +52,9 @@ def said(*arguments: str) -> tuple[int, str]:
 def test_a_recorded_decision_is_found_without_a_cluster(home: Path) -> None:
     now = round(time.time() * 1000)
     store = SqliteStore(home / "local" / "history.sqlite", time.time)
-    store.write(Batch(decisions=[Decision(now - at * HOUR, DB, "agent", (f"it was {at} h ago",)) for at in (1, 3)]))
+    store.write(
+        Batch(decisions=[DecisionRecord(now - at * HOUR, DB, "agent", (f"it was {at} h ago",)) for at in (1, 3)])
+    )
     store.close()
     code, told = said("--since", "2h")
     assert (code, "it was 1 h ago" in told, "it was 3 h ago" in told) == (0, True, False)
@@ -63,7 +67,9 @@ def test_no_decision_is_left_out_in_silence(home: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(past, "MOST", 650)
     now = round(time.time() * 1000)
     store = SqliteStore(home / "local" / "history.sqlite", time.time)
-    store.write(Batch(decisions=[Decision(now - at * 1000, DB, "agent", (f"no {at}.",)) for at in range(1, told + 1)]))
+    store.write(
+        Batch(decisions=[DecisionRecord(now - at * 1000, DB, "agent", (f"no {at}.",)) for at in range(1, told + 1)])
+    )
     store.close()
     lines = said("--since", "2h")[1].splitlines()
     older = ["There are older decisions than these 650: ask for less time."] if told > 650 else []

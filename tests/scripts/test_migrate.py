@@ -12,12 +12,12 @@ import pytest
 import typer
 from rich.console import Console
 
-from deploy.kube.client import ApiError
+from deploy.kube.client import KubeApiError
 from protocol.kubernetes.objects import Json, name_of, uid_of
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, MIGRATIONS
 from protocol.messages import ObjectName
 from protocol.units import Seconds
-from scripts.autoscale.demonstration.moves import Move
+from scripts.autoscale.demonstration.moves import ObservedMove
 from scripts.autoscale.migrate import ask_to_cancel, keeps_connections, limit_of, migration_of, move_and_watch
 from tests.fake_clock import FakeClock, settle
 from tests.neonvm.in_process import InProcess
@@ -49,7 +49,7 @@ class Person:
         self.client = api.client()
         self.clock = FakeClock()
         self.screen = StringIO()
-        self.looks: asyncio.Task[Move]
+        self.looks: asyncio.Task[ObservedMove]
         self.stop = asyncio.Event()
 
     async def moved_before(self) -> None:
@@ -127,7 +127,7 @@ async def test_one_that_is_gone_before_anybody_has_seen_it_was_cancelled(person:
     assert (phase, lines[-1]) == ("Cancelled", "db: ? ⇢ ? Cancelled")
 
 
-NO_ROOM = "no node takes the target pod: 0/2 nodes are available: 2 not enough free cpu."
+NO_ROOM = "no node takes the target pod: 0/2 nodes are available: 2 Insufficient cpu."
 UNPLACED = {"type": "Migrated", "status": "Unknown", "reason": "Unschedulable", "message": NO_ROOM}
 NEAREST = "db-1 waits: no node has room for 3 vCPU and 4 GiB; node-7 comes nearest, it lacks 1 vCPU"
 
@@ -173,7 +173,7 @@ async def test_a_migration_without_a_controller_ends_the_command(person: Person)
 async def test_one_who_may_not_list_migrations_is_told(person: Person) -> None:
     person.api.failing, person.api.fault = "GET /apis/vm.neon.tech/v1/virtualmachinemigrations", 403
     await person.orders()
-    with pytest.raises(ApiError, match="403"):
+    with pytest.raises(KubeApiError, match="403"):
         await person.looks
 
 

@@ -4,24 +4,26 @@ from rich.console import Console
 
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
-from scripts.autoscale.demonstration.moves import Move
+from scripts.autoscale.demonstration.moves import ObservedMove
 from scripts.autoscale.demonstration.pgbench import Outcome
-from scripts.autoscale.demonstration.probe import Answer, Noticed
+from scripts.autoscale.demonstration.probe import Noticed, ProbeReply
 from scripts.bench.frames.echoes import Echoes
 from scripts.bench.frames.on_the_wire import OnTheWire
 from scripts.bench.frames.tcp_counters import TcpCounters
 from scripts.bench.migration_bench import table
-from scripts.bench.migration_figures import Background, Figures, Spread, figures
+from scripts.bench.migration_figures import Background, LatencySpread, MigrationFigures, figures
 
 VM = ObjectName("default", "db")
 
 
 def noticed(*answers: tuple[float, float], failed: int = 0) -> Noticed:
-    return Noticed(Outcome(len(answers), failed, ""), [Answer(Instant(at), Seconds(waited)) for at, waited in answers])
+    return Noticed(
+        Outcome(len(answers), failed, ""), [ProbeReply(Instant(at), Seconds(waited)) for at, waited in answers]
+    )
 
 
-def moved(at: float, total: int, downtime: int) -> Move:
-    return Move(VM, "n1", "n2", "Succeeded", "", "", total, downtime, Instant(at), Instant(at + 1.0))
+def moved(at: float, total: int, downtime: int) -> ObservedMove:
+    return ObservedMove(VM, "n1", "n2", "Succeeded", "", "", total, downtime, Instant(at), Instant(at + 1.0))
 
 
 STILL = Background(Instant(0.0), Instant(9.0), noticed((1.0, 0.1), (2.0, 0.05), (4.0, 0.11), (8.0, 0.09)))
@@ -33,17 +35,17 @@ MOVING = noticed((15.0, 3.0), (20.5, 0.15), (30.5, 0.25), (40.5, 0.2))
 
 def test_every_stall_belongs_to_the_migration_beside_it() -> None:
     found = figures(MOVES, MOVING, STILL, NOTHING, LOAD)
-    assert found == Figures(
+    assert found == MigrationFigures(
         migrations=3,
         succeeded=3,
         transactions=5000,
         failed_transactions=0,
-        total_ms=Spread(1000.0, 1200.0),
-        downtime_ms=Spread(40.0, 50.0),
-        stall_ms=Spread(200.0, 250.0),
-        beside_standstill_ms=Spread(160.0, 200.0),
-        background_stall_ms=Spread(100.0, 110.0),
-        echo_ms=Spread(None, None),
+        total_ms=LatencySpread(1000.0, 1200.0),
+        downtime_ms=LatencySpread(40.0, 50.0),
+        stall_ms=LatencySpread(200.0, 250.0),
+        beside_standstill_ms=LatencySpread(160.0, 200.0),
+        background_stall_ms=LatencySpread(100.0, 110.0),
+        echo_ms=LatencySpread(None, None),
         echoes_lost=0,
         moves_with_lost_echoes=0,
         client_tcp=None,
@@ -54,7 +56,7 @@ def test_every_stall_belongs_to_the_migration_beside_it() -> None:
 
 
 def test_a_failed_migration_and_a_broken_connection_are_told() -> None:
-    failed = Move(VM, "n1", "n2", "Failed", "the destination died", ended=Instant(51.0))
+    failed = ObservedMove(VM, "n1", "n2", "Failed", "the destination died", ended=Instant(51.0))
     wire = OnTheWire(Echoes(), TcpCounters(7, 2), TcpCounters(1, 0))
     found = figures([*MOVES, failed], noticed((20.5, 0.15), failed=1), STILL, wire, Outcome(5000, 2, ""))
     assert (found.is_clean, found.succeeded, found.migrations, found.failed_transactions) == (False, 3, 4, 3)
@@ -72,12 +74,12 @@ def test_an_echo_that_is_not_answered_within_a_second_counts_as_lost_by_the_move
     echoes = Echoes(sent, {number: Instant(at) for number, at in answers.items()})
     found = figures(MOVES, MOVING, STILL, OnTheWire(echoes, None, None), LOAD)
     assert (found.echoes_lost, found.moves_with_lost_echoes) == (2, 1)
-    assert found.echo_ms == Spread(125.0, 200.0)
+    assert found.echo_ms == LatencySpread(125.0, 200.0)
 
 
 def test_without_a_migration_there_is_nothing_to_be_proud_of() -> None:
     found = figures([], noticed(), STILL, NOTHING, Outcome(0, 0, ""))
-    assert (found.is_clean, found.total_ms, found.above_background_ms) == (False, Spread(None, None), None)
+    assert (found.is_clean, found.total_ms, found.above_background_ms) == (False, LatencySpread(None, None), None)
 
 
 def test_migrations_that_no_client_lived_through_prove_nothing() -> None:

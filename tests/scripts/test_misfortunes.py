@@ -13,7 +13,7 @@ import httpx2 as httpx
 import pytest
 
 from deploy.images.proxied import ProxiedTransport
-from deploy.images.push import PushError, Target, push
+from deploy.images.push import PushError, PushTarget, push
 from deploy.local.cluster import launch as launch_module
 from deploy.local.cluster.folder import ClusterFolder, clusters_root
 from deploy.local.cluster.spec import ClusterSpec, SpecError
@@ -156,7 +156,7 @@ def test_pushes_obey_the_rule_of_proxies(tmp_path: Path, monkeypatch: pytest.Mon
             client.get("http://127.0.0.1:2/v2/")
     monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1")
     with pytest.raises(PushError, match="HTTPS_PROXY: SOCKS proxies are not supported"):
-        push({"amd64": archive(tmp_path)}, Target("registry.invalid", "agent", "1"), lambda _: None)
+        push({"amd64": archive(tmp_path)}, PushTarget("registry.invalid", "agent", "1"), lambda _: None)
     with pytest.raises(ProxyError, match="HTTPS_PROXY: SOCKS"):
         transport.handle_request(httpx.Request("GET", "https://registry.invalid"))
 

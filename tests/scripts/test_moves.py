@@ -7,9 +7,9 @@ from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
 from scripts.autoscale.demonstration.fleet import fleet_row
 from scripts.autoscale.demonstration.migration_scenario import client_failures, points
-from scripts.autoscale.demonstration.moves import Move, seen
+from scripts.autoscale.demonstration.moves import ObservedMove, seen
 from scripts.autoscale.demonstration.pgbench import Outcome, PgbenchError
-from scripts.autoscale.demonstration.probe import Answer, Noticed, answers_of
+from scripts.autoscale.demonstration.probe import Noticed, ProbeReply, answers_of
 from scripts.autoscale.demonstration.report import MigrationPoint, Observations, report
 from scripts.autoscale.demonstration.vm_clients import ClientReport
 from scripts.autoscale.migrate import is_under_way, migration_of
@@ -31,14 +31,14 @@ def migration(phase: str = "", info: Json | None = None, message: str = "") -> J
 
 def test_a_migration_is_followed_from_its_order_to_its_end() -> None:
     ordered = seen(None, migration(), Instant(1.0), is_gone=False)
-    assert ordered == Move(VM, target="node-2")
+    assert ordered == ObservedMove(VM, target="node-2")
     half: Json = {"ram": {"total": 100, "remaining": 40, "transferred": 60}}
     running = seen(ordered, migration("Running", half), Instant(2.0), is_gone=False)
-    assert running == Move(VM, "node-1", "node-2", "Running", progress="60 %", began=Instant(2.0))
+    assert running == ObservedMove(VM, "node-1", "node-2", "Running", progress="60 %", began=Instant(2.0))
     again = seen(running, migration("Running", half), Instant(2.5), is_gone=False)
     assert again == running
     ended = seen(again, migration("Succeeded", DONE), Instant(3.0), is_gone=False)
-    assert ended == Move(
+    assert ended == ObservedMove(
         VM, "node-1", "node-2", "Succeeded", "", "100 %", 930, 41, began=Instant(2.0), ended=Instant(3.0)
     )
     assert ended.title == "neighbour-1: node-1 ⇢ node-2 Succeeded in 930 ms, 41 ms of them stopped"
@@ -76,7 +76,7 @@ def test_the_waves_of_a_vms_clients_are_one_report() -> None:
     assert (first + silent).noticed == first.noticed
 
 
-SLOW = Answer(Instant(20.0), Seconds(4.0))
+SLOW = ProbeReply(Instant(20.0), Seconds(4.0))
 
 
 def test_the_probes_log_is_read_as_waits_without_its_own_pause() -> None:
@@ -89,7 +89,7 @@ def test_the_probes_log_is_read_as_waits_without_its_own_pause() -> None:
 
 def test_only_stalls_within_the_span_count_and_the_longest_is_told() -> None:
     noticed = Noticed(
-        Outcome(3, 0, ""), [Answer(Instant(at), Seconds(took)) for at, took in ((1, 0.9), (5, 0.2), (6, 0.1))]
+        Outcome(3, 0, ""), [ProbeReply(Instant(at), Seconds(took)) for at, took in ((1, 0.9), (5, 0.2), (6, 0.1))]
     )
     assert noticed.longest_stall(Instant(4.0), Instant(7.0)) == 0.2
     assert noticed.longest_stall(Instant(5.5), Instant(7.0)) == 0.1
@@ -97,11 +97,11 @@ def test_only_stalls_within_the_span_count_and_the_longest_is_told() -> None:
 
 
 def stay(failed: int = 0) -> ClientReport:
-    answers = [Answer(Instant(2.4), Seconds(0.139)), Answer(Instant(30.0), Seconds(2.0))]
+    answers = [ProbeReply(Instant(2.4), Seconds(0.139)), ProbeReply(Instant(30.0), Seconds(2.0))]
     return ClientReport(Outcome(80, failed, ""), Noticed(Outcome(50, 0, ""), answers))
 
 
-MOVED = Move(VM, "node-1", "node-2", "Succeeded", "", "", 930, 41, Instant(2.0), Instant(3.0))
+MOVED = ObservedMove(VM, "node-1", "node-2", "Succeeded", "", "", 930, 41, Instant(2.0), Instant(3.0))
 POINT = MigrationPoint("default/neighbour-1", "node-1", "node-2", True, "", 930, 41, 139.0, 0)
 
 
@@ -120,7 +120,7 @@ def test_a_move_is_reported_with_what_the_vms_clients_noticed_of_it() -> None:
         ([], ["no VM moved to another node"]),
         (points([MOVED], {VM: stay(failed=2)}), ["2 transactions of default/neighbour-1 failed while it moved"]),
         (
-            points([Move(VM, "node-1", "node-2", "Failed", "time-out", ended=Instant(1.0))], {VM: stay()}),
+            points([ObservedMove(VM, "node-1", "node-2", "Failed", "time-out", ended=Instant(1.0))], {VM: stay()}),
             ["no VM moved to another node", "default/neighbour-1: time-out"],
         ),
     ],
@@ -163,7 +163,7 @@ NODE: Json = {
 
 
 def test_nodes_are_bars_and_vms_on_their_way_are_seen_on_both() -> None:
-    running = Move(VM, "node-1", "node-2", "Running", progress="60 %", began=Instant(2.0))
+    running = ObservedMove(VM, "node-1", "node-2", "Running", progress="60 %", began=Instant(2.0))
     name, picture, vms = fleet_row(NODE, [running])
     assert (name, vms) == ("node-1", "demo  neighbour-1 ⇢ node-2 60 %")
     assert picture == "████████████████████·│·· 5.00/6.00 vCPU"

@@ -18,7 +18,7 @@ from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from scripts.autoscale import main as program
-from scripts.autoscale.demonstration.moves import Move
+from scripts.autoscale.demonstration.moves import ObservedMove
 from scripts.autoscale.migrate import as_fields
 from scripts.autoscale.terminal.completion import complete_node, completion, fitting, listed
 from scripts.autoscale.terminal.printing import Output, serialised, show
@@ -42,7 +42,7 @@ def test_lines_are_printed_whole_and_without_markup(capsys: pytest.CaptureFixtur
 
 
 def test_a_migration_is_printed_for_scripts() -> None:
-    assert as_fields(Move(VM, "node-1", phase="Failed", total_ms=7)) == {
+    assert as_fields(ObservedMove(VM, "node-1", phase="Failed", total_ms=7)) == {
         "vm": "shop/db",
         "source": "node-1",
         "target": None,

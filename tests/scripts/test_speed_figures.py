@@ -12,11 +12,11 @@ from scripts.bench.kubernetes.speed_figures import (
     ALONE,
     OURS,
     Latency,
-    Permits,
-    Report,
+    PermitLatencies,
     Round,
-    Scheduling,
+    SchedulingSpeed,
     Side,
+    SpeedReport,
     Start,
     scheduling,
 )
@@ -36,7 +36,7 @@ def test_a_ratio_is_the_median_over_rounds_that_followed_one_another() -> None:
         round_of(OURS, 99.0, etcd=1.0, service=0.8),
         round_of(ALONE, 99.0, etcd=2.0),
     ]
-    assert scheduling(rounds) == Scheduling(
+    assert scheduling(rounds) == SchedulingSpeed(
         nodes=200,
         ours=90.0,
         alone=99.0,
@@ -63,11 +63,11 @@ def test_alone_kube_scheduler_has_all_settings_but_those_that_are_there_for_the_
 
 def test_every_kind_of_measurement_has_its_table() -> None:
     latency = Latency(1.0, 2.0)
-    found = Report(
+    found = SpeedReport(
         "1.36",
         2,
         [scheduling([round_of(OURS, 90.0, etcd=1.0), round_of(ALONE, 100.0, etcd=1.0)])],
-        Permits(8, latency, latency, latency, latency, 1.1, 0.5),
+        PermitLatencies(8, latency, latency, latency, latency, 1.1, 0.5),
         Start(10_000, 2.5, 1.0, 2.5, 1.5, 150.0, 0.5),
     )
     said = StringIO()

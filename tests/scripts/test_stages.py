@@ -14,7 +14,7 @@ from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.service_forwards import ServiceForwards
 from deploy.local.cluster.settings import control_kubeconfig
 from deploy.local.cluster.spec import ClusterSpec
-from deploy.local.kubernetes.programs.own_images import Parts
+from deploy.local.kubernetes.programs.own_images import InstallationParts
 from deploy.local.kubernetes.programs.versions import SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
 from deploy.neonvm.network.sockets import connected, tcp_socket
@@ -39,7 +39,7 @@ STAYS = "autoscaling.neon.tech/auto-migration-enabled"
 
 def stage(api: InProcess, folder: ClusterFolder, kubectl: Path) -> KubernetesStage:
     site = KubernetesSite(cluster_at(folder=folder), folder, api.client())
-    installed = Installed(site, folder, Parts([], "v1.36.3", str(kubectl)))
+    installed = Installed(site, folder, InstallationParts([], "v1.36.3", str(kubectl)))
     return KubernetesStage(installed, site, "QEMU in pods", "namespaces", FakeClock())
 
 

@@ -15,7 +15,7 @@ from scripts.autoscale import vms
 from scripts.autoscale.terminal.printing import Output, serialised, show
 from scripts.autoscale.terminal.text_screen import WatchApp
 from scripts.autoscale.terminal.visible import visible, visible_lines
-from scripts.autoscale.top.columns import VM_COLUMNS, Column, Placed, Row
+from scripts.autoscale.top.columns import VM_COLUMNS, Column, PlacedColumn, TableRow
 from scripts.autoscale.top.row_list import RowList
 
 HOSTILE = "idle\x1b[2J\x1b]0;owned\x07\x9b31m[red]all is well[/red]\r\u202e"
@@ -64,7 +64,12 @@ async def test_the_screens_of_top_show_no_escape_sequence() -> None:
         rows = RowList(id="rows")
         await app.screen.mount(rows)
         column = Column("vm", "VM", 0)
-        rows.show([Row("shop/db", (HOSTILE, *[""] * len(VM_COLUMNS)))], [Placed(0, column, 40)], "vm", descending=False)
+        rows.show(
+            [TableRow("shop/db", (HOSTILE, *[""] * len(VM_COLUMNS)))],
+            [PlacedColumn(0, column, 40)],
+            "vm",
+            descending=False,
+        )
         await pilot.pause()
         shown += [rows.render_line(y).text for y in range(2)]
     assert any("[red]all is well[/red]" in each for each in shown)

@@ -3,7 +3,7 @@
 import asyncio
 from typing import cast
 
-from deploy.kube.informer import Change
+from deploy.kube.informer import ObjectChange
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.units import Resources
@@ -23,7 +23,7 @@ async def test_an_end_together_with_a_new_size_is_still_an_end() -> None:
     watching = watcher([])
     asking = asyncio.ensure_future(watching._ask())
     await settle()
-    watching._changed(Change(VM, None, SIZED))
+    watching._changed(ObjectChange(VM, None, SIZED))
     asking.cancel()
     await settle()
     assert asking.cancelled()
@@ -32,8 +32,8 @@ async def test_an_end_together_with_a_new_size_is_still_an_end() -> None:
 async def test_a_size_is_told_at_once_and_other_vms_are_nobodys_business() -> None:
     sizes: list[Resources] = []
     watching = watcher(sizes)
-    watching._changed(Change(ObjectName("default", "other"), None, SIZED))
-    watching._changed(Change(VM, None, SIZED))
-    watching._changed(Change(VM, SIZED, None))
+    watching._changed(ObjectChange(ObjectName("default", "other"), None, SIZED))
+    watching._changed(ObjectChange(VM, None, SIZED))
+    watching._changed(ObjectChange(VM, SIZED, None))
     assert sizes == [Resources.parse(2, "1Gi")]
     assert watching.snapshot().phase == "Pending"

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from protocol.units import Bytes, MilliCpu, Seconds
 from scheduler_plugin.groups.core.hvpa.effective import (
+    ContainerNeed,
     EffectiveIntervals,
-    Need,
     ScalingInterval,
     planned_replicas,
     scale_in_boundary,
@@ -28,13 +28,13 @@ from scheduler_plugin.groups.core.hvpa.min_change import (
 )
 from scheduler_plugin.groups.core.hvpa.modes import (
     HorizontalDelta,
+    HvpaMode,
     Mixed,
-    Mode,
     Preference,
     VerticalDelta,
     allowed,
 )
-from scheduler_plugin.groups.core.hvpa.spec import AxisRules, DirectionRules, HvpaSpec, Memory
+from scheduler_plugin.groups.core.hvpa.spec import AxisRules, DirectionRules, HvpaSpec, ScalingTimes
 from scheduler_plugin.groups.core.hvpa.weights import (
     Interval,
     effective_weight,
@@ -42,7 +42,7 @@ from scheduler_plugin.groups.core.hvpa.weights import (
     weighted,
     weighted_replicas,
 )
-from scheduler_plugin.groups.core.hvpa.wishes import Wish
+from scheduler_plugin.groups.core.hvpa.wishes import Recommendation
 from scheduler_plugin.groups.core.recommender.horizontal import ReplicaUse, is_tolerated, utilization_replicas
 from scheduler_plugin.groups.core.workload import ReplicaBounds, Resource, ResourceList
 from tests.vectors import hvpa_table
@@ -133,7 +133,7 @@ def mode_choice(case: Case) -> str:
     desired, vertical = bounds.clamp(given["hpa_desired"]), given["vpa"]
     replicas = HorizontalDelta(given["current"], desired, bounds)
     deltas = [] if vertical is None else [VerticalDelta(1 if vertical == "up" else -1)]
-    may = allowed(Mode(given["mode"]), Mixed(), replicas, deltas)
+    may = allowed(HvpaMode(given["mode"]), Mixed(), replicas, deltas)
     if desired != replicas.current and may.horizontal:
         return "hpa"
     may_scale = {"up": may.up, "down": may.down}.get(vertical, False)
@@ -146,7 +146,7 @@ def mode_mixed(case: Case) -> str:
     count, change = given["delta_replicas"], given["delta_request"]
     deltas = [VerticalDelta(change, given["y"], given["recommended_over_limit"])]
     vertical = deltas if change or deltas[0].over_limit else []
-    may = allowed(Mode.MIXED, mixed, HorizontalDelta(0, count, ReplicaBounds(0, 100)), vertical)
+    may = allowed(HvpaMode.MIXED, mixed, HorizontalDelta(0, count, ReplicaBounds(0, 100)), vertical)
     if count and may.horizontal:
         return "hpa"
     return "vpa" if vertical and may.up else "none"
@@ -161,9 +161,9 @@ def stabilization_allows_up(case: Case) -> bool:
     if "oom" not in given:
         return delay_passed(last, now, delay)
     spec = HvpaSpec(vertical=AxisRules(up=DirectionRules(delay=delay)))
-    wish = Wish(10**9, 2 * 10**9, 2 * 10**9, "app", "memory")
+    wish = Recommendation(10**9, 2 * 10**9, 2 * 10**9, "app", "memory")
     killed = frozenset({"app"}) if given["oom"] else frozenset()
-    return Gates(spec, Memory(last), now, killed).rule(wish) is None
+    return Gates(spec, ScalingTimes(last), now, killed).rule(wish) is None
 
 
 def effective_replicas(case: Case) -> int:
@@ -184,8 +184,8 @@ def effective_replicas(case: Case) -> int:
         )
     )
     needs = (
-        Need("app", "cpu", 0, ceil(exact(given["total_cpu"]) * 1000)),
-        Need("app", "memory", 0, ceil(exact(given["total_mem_gi"]) * 1024)),
+        ContainerNeed("app", "cpu", 0, ceil(exact(given["total_cpu"]) * 1000)),
+        ContainerNeed("app", "memory", 0, ceil(exact(given["total_mem_gi"]) * 1024)),
     )
     return planned_replicas(
         needs,

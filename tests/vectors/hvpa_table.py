@@ -18,27 +18,27 @@ from scheduler_plugin.groups.core.hvpa import (
     ChangeParams,
     ContainerPolicy,
     DirectionRules,
+    HvpaMode,
     HvpaSpec,
     Interval,
     MaintenanceWindow,
-    Memory,
-    Mode,
     ResourceChangeParams,
+    ScalingTimes,
     UpdateMode,
     decide,
 )
 from scheduler_plugin.groups.core.hvpa.confidence import is_believable
 from scheduler_plugin.groups.core.workload import (
-    Container,
     ContainerRecommendation,
-    Decision,
     HorizontalRecommendation,
     Recommendations,
     ReplicaBounds,
     ResourceList,
     Rule,
+    SizedContainer,
     VerticalRecommendation,
     Workload,
+    WorkloadDecision,
 )
 from tests.vectors.case import Case
 from tests.vectors.registry import Declined, chosen
@@ -65,7 +65,7 @@ def workload_of(given: Mapping[str, Any]) -> Workload:
     requests = ResourceList(MilliCpu(cpu) if cpu else None, Bytes(memory * MEGA) if memory else None)
     limits = ResourceList(MilliCpu(2000) if cpu else None, Bytes(limit * MEGA) if limit else None)
     replicas = given.get("replicas", 2)
-    return Workload(replicas, replicas, (Container("app", requests, limits),))
+    return Workload(replicas, replicas, (SizedContainer("app", requests, limits),))
 
 
 def spec_of(given: Mapping[str, Any]) -> HvpaSpec:
@@ -75,7 +75,7 @@ def spec_of(given: Mapping[str, Any]) -> HvpaSpec:
     inside = given.get("in_window", False)
     return HvpaSpec(
         replicas=ReplicaBounds(1, 3),
-        mode=Mode.WEIGHT_BASED,
+        mode=HvpaMode.WEIGHT_BASED,
         intervals=(Interval(Fraction(str(given["weight"])) / 100),),
         horizontal=axis,
         vertical=axis,
@@ -99,7 +99,7 @@ def answer(case: Case) -> dict[str, Any]:
     given = case.input
     _decline_where_vertical_waits_for_hpa(given)
     spec, workload, recommendations = spec_of(given), workload_of(given), recommendations_of(given)
-    decision, _ = decide(spec, workload, recommendations, Memory(), NOON)
+    decision, _ = decide(spec, workload, recommendations, ScalingTimes(), NOON)
     return chosen(case, _outcome(spec, decision, workload, recommendations), ALWAYS, SIZES, FLAGS)
 
 
@@ -110,7 +110,7 @@ def _decline_where_vertical_waits_for_hpa(given: Mapping[str, Any]) -> None:
 
 
 def _outcome(
-    spec: HvpaSpec, decision: Decision, workload: Workload, recommendations: Recommendations
+    spec: HvpaSpec, decision: WorkloadDecision, workload: Workload, recommendations: Recommendations
 ) -> dict[str, Any]:
     after = decision.applied(workload).containers[0]
     horizontal = recommendations.horizontal

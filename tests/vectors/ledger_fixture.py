@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from protocol.messages import AgentRequest, ObjectName
 from protocol.units import ZERO, Bytes, ComputeUnit, Instant, MilliCpu, Resources
 from scheduler_plugin.ledger import (
-    Level,
     MigrationFacts,
     MigrationPhase,
     NodeFacts,
     NodePolicy,
     PodFacts,
+    ResourcePolicy,
     VmFacts,
     violations,
 )
@@ -37,7 +37,9 @@ def size(amount: int) -> Resources:
 def policy(watermark: Fraction = Fraction(1), system: int = 0) -> NodePolicy:
     """A node's policy with a compute unit of one."""
     return NodePolicy(
-        ComputeUnit(MilliCpu(1), Bytes(1)), Level(watermark, MilliCpu(system)), Level(watermark, Bytes(system))
+        ComputeUnit(MilliCpu(1), Bytes(1)),
+        ResourcePolicy(watermark, MilliCpu(system)),
+        ResourcePolicy(watermark, Bytes(system)),
     )
 
 

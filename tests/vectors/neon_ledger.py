@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from protocol.units import ZERO, Bytes, MilliCpu, QuantityError, Resources
-from scheduler_plugin.ledger import Level, Pressure
+from scheduler_plugin.ledger import Pressure, ResourcePolicy
 from scheduler_plugin.placement import Room
 from tests.vectors.case import Case
 from tests.vectors.ledger_fixture import LedgerFixture
@@ -99,7 +99,7 @@ def watermark(case: Case) -> object:
     """Total, system reserve and fraction (S4.8)."""
     total, system = MilliCpu(case.input["total"]), MilliCpu(case.input["system"])
     try:
-        level = Level(Fraction(str(case.input["watermark"])), system)
+        level = ResourcePolicy(Fraction(str(case.input["watermark"])), system)
     except QuantityError:
         return "refused"
     return {"reservable": level.reservable(total).value, "watermark": level.watermark_of(total).value}

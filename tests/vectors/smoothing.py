@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from math import ceil, inf
 from typing import Any, Final
 
-from protocol.smoothing.curves import INPUT_SLACK, Model, Segments
+from protocol.smoothing.curves import INPUT_SLACK, CurveModel, Segments
 from protocol.smoothing.hold import Hold
 from protocol.smoothing.hysteresis import Hysteresis
 from protocol.smoothing.percentile import Percentile, Thresholds, percentile_index
@@ -40,12 +40,12 @@ def _passes_the_next(steps: list[tuple[float, float]], given: float) -> bool:
     return ceil(given / every - INPUT_SLACK) * every > following
 
 
-def _model(given: Mapping[str, Any]) -> Model:
+def _model(given: Mapping[str, Any]) -> CurveModel:
     def amount(name: str, default: float) -> float:
         found = given.get(f"{name}_m") if f"{name}_m" in given else given.get(name)
         return default if found is None else float(found)
 
-    return Model(amount("base", 0.0), amount("slope", 1.0), given.get("per", 1), amount("max", inf))
+    return CurveModel(amount("base", 0.0), amount("slope", 1.0), given.get("per", 1), amount("max", inf))
 
 
 def segment_round(case: Case) -> float:

@@ -25,10 +25,10 @@ from scheduler_plugin.groups.core.tortoise.container_size import Numbers, Ratios
 from scheduler_plugin.groups.core.tortoise.horizontal import with_targets
 from scheduler_plugin.groups.core.tortoise.phases import (
     Circumstances,
-    Mode,
     Phase,
     ResourcePhase,
     ResourceState,
+    TortoiseMode,
     is_missing,
     next_phase,
 )
@@ -37,9 +37,9 @@ from scheduler_plugin.groups.core.tortoise.replica_range import capped, proposed
 from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Scaling
 from scheduler_plugin.groups.core.tortoise.slot_memory import Remembered, SlotMemory
 from scheduler_plugin.groups.core.tortoise.slots import Slot, SlotLayout, slot_of
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import TortoiseMemory
 from scheduler_plugin.groups.core.tortoise.utilisation import target_utilisation, towards
-from scheduler_plugin.groups.core.workload import Container, ReplicaBounds, ResourceList, Workload
+from scheduler_plugin.groups.core.workload import ReplicaBounds, ResourceList, SizedContainer, Workload
 from scheduler_plugin.groups.objects.tortoise.global_configuration import read_configuration, write_configuration
 from tests.vectors.case import Case
 from tests.vectors.registry import Declined, Family, chosen
@@ -116,10 +116,10 @@ def target_utilization(case: Case) -> object:
 def _change_of_target(replicas: int, most: int) -> str:
     """What becomes of a target of 70 % that should be 80 %."""
     place: Place = ("app", "cpu")
-    shape = Container("app", ResourceList(cpu=MilliCpu(10)))
+    shape = SizedContainer("app", ResourceList(cpu=MilliCpu(10)))
     configuration = Configuration(maximum_max_replicas=most)
     memory = replace(
-        Memory.empty(configuration),
+        TortoiseMemory.empty(configuration),
         policies={place: Scaling.HORIZONTAL},
         resources={place: ResourcePhase(ResourceState.WORKING, NOON)},
         recommended={"app": ResourceList(cpu=MilliCpu(9))},
@@ -182,7 +182,9 @@ def phase(case: Case) -> object:
     failing = given.get("hpa_metrics_failed_s")
     missing = is_missing(None if failing is None else NOON - timedelta(seconds=failing), grace, NOON)
     resources = [ResourceState(each) for each in given.get("resources", ())]
-    seen = Circumstances(Mode(given.get("mode", "Auto")), given.get("has_horizontal", True), metrics_missing=missing)
+    seen = Circumstances(
+        TortoiseMode(given.get("mode", "Auto")), given.get("has_horizontal", True), metrics_missing=missing
+    )
     now = Phase(given["phase"]) if given["phase"] else None
     found = str(next_phase(now, resources, seen))
     if case.semantics == "upstream" and found == "Emergency" != case.expected and now is not Phase.WORKING:

@@ -17,7 +17,7 @@ from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.units import Bytes, MilliCpu
-from scripts.autoscale.demonstration.pgbench import Server
+from scripts.autoscale.demonstration.pgbench import DatabaseServer
 from vm_image.build import ensure_image
 
 VM, POD = ObjectName("default", "db"), ObjectName("default", "db-pod")
@@ -49,7 +49,9 @@ class Booted:
     async def pgbench(self, *arguments: str) -> str:
         """Runs pgbench from the machine through a forwarded port; returns all that it said."""
         port = await self.network.expose(self.spec.address, 5432)
-        return await output(_pgbench(), *arguments, "postgres", env=Server("127.0.0.1", port, PASSWORD).environment)
+        return await output(
+            _pgbench(), *arguments, "postgres", env=DatabaseServer("127.0.0.1", port, PASSWORD).environment
+        )
 
     async def psql(self, query: str) -> str:
         """What the database answers to one query, through a forwarded port."""
@@ -135,7 +137,7 @@ async def output(*command: str, env: Mapping[str, str] | None = None) -> str:
 async def psql(port: int, query: str, password: str = PASSWORD) -> str:
     """What the database at a port of loopback answers to one query."""
     program = str(Path(_pgbench()).with_name("psql"))
-    return await output(program, "-wXAtq", "-c", query, env=Server("127.0.0.1", port, password).environment)
+    return await output(program, "-wXAtq", "-c", query, env=DatabaseServer("127.0.0.1", port, password).environment)
 
 
 def machines(state_dir: Path) -> list[int]:

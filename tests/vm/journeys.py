@@ -15,7 +15,7 @@ from deploy.neonvm.qemu.qemu_guest import QemuGuests
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.units import Bytes, Seconds
-from scripts.bench.database_client import Session
+from scripts.bench.database_client import DatabaseSession
 from tests.vm.guests import MIB, PASSWORD, Booted, booted, with_password
 from vm_image.build import ensure_image
 
@@ -98,7 +98,7 @@ class Probe:
 async def probing(journey: Journey) -> AsyncIterator[Probe]:
     """Probes the guest's database through the flat network until the end of the block; the connection must hold."""
     port = await journey.home.network.expose(journey.spec.address, 5432)
-    session, probe = await Session.open("127.0.0.1", port, PASSWORD), Probe()
+    session, probe = await DatabaseSession.open("127.0.0.1", port, PASSWORD), Probe()
     task = asyncio.create_task(_probe(session, probe))
     try:
         yield probe
@@ -109,7 +109,7 @@ async def probing(journey: Journey) -> AsyncIterator[Probe]:
         session.close()
 
 
-async def _probe(session: Session, probe: Probe) -> None:
+async def _probe(session: DatabaseSession, probe: Probe) -> None:
     while True:
         began = time.monotonic()
         session.begin(";")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.kube.informer import Change, Informer
+from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.cluster.content import register_node
 from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
 from deploy.local.kubelet.node_object import NodeSpec
@@ -69,7 +69,7 @@ class RunningVm:
         self.failed: dict[str, float] = {}
         self._stir = asyncio.Event()
 
-    def look(self, change: Change) -> None:
+    def look(self, change: ObjectChange) -> None:
         if change.new is not None and text(change.new, "status", "phase") == "Failed":
             self.failed.setdefault(change.name.name, time.monotonic())
         self._stir.set()

@@ -18,7 +18,7 @@ from deploy.neonvm.addressing import LINK_GUEST, MONITOR_PORT
 from deploy.neonvm.network.chooser import NetworkKind
 from protocol.guest.monitor_messages import AskToShrink, TellGrown, write_to_monitor
 from protocol.units import Bytes, MilliCpu, Resources
-from scripts.bench.database_client import Session
+from scripts.bench.database_client import DatabaseSession
 from tests.vm.guests import MIB, PASSWORD, Booted, booted
 
 pytestmark = pytest.mark.vm
@@ -83,7 +83,7 @@ async def test_it_speaks_up_for_load_connections_and_memory(tmp_path: Path) -> N
     async with booted(NetworkKind.AUTO, tmp_path) as vm, listening(vm) as heard:
         assert (await heard.first(lambda each: "joined" in each))[1] == {"joined": 2}
         port = await vm.network.expose(vm.spec.address, 5432)
-        sessions = [await Session.open("127.0.0.1", port, PASSWORD) for _ in range(4)]
+        sessions = [await DatabaseSession.open("127.0.0.1", port, PASSWORD) for _ in range(4)]
         await asyncio.sleep(5.0)
         began = time.monotonic()
         for each in sessions:
@@ -99,7 +99,7 @@ async def test_it_speaks_up_for_load_connections_and_memory(tmp_path: Path) -> N
             await each.finished()
         await asyncio.sleep(5.0)
         began = time.monotonic()
-        sessions += await asyncio.gather(*(Session.open("127.0.0.1", port, PASSWORD) for _ in range(12)))
+        sessions += await asyncio.gather(*(DatabaseSession.open("127.0.0.1", port, PASSWORD) for _ in range(12)))
         at, report = await heard.first(lambda each: int(str(each.get("newProcesses", 0))) >= 4, began)
         print(f"the connections were reported after {at - began:.3f} s: {report}")
         heard.say(write_to_monitor(AskToShrink(mib(160)), 2))
@@ -117,7 +117,7 @@ async def test_memory_is_asked_for_when_programs_fill_what_there_is(tmp_path: Pa
         await heard.first(lambda each: "joined" in each)
         port = await vm.network.expose(vm.spec.address, 5432)
         await vm.pgbench("--initialize", "--quiet", "--scale=10")
-        session = await Session.open("127.0.0.1", port, PASSWORD)
+        session = await DatabaseSession.open("127.0.0.1", port, PASSWORD)
         began = time.monotonic()
         session.begin("SELECT length(repeat('x', 270000000))")
         at, _ = await heard.first(lambda each: each.get("type") == "UpscaleRequest", began)

@@ -12,7 +12,7 @@ from agent.core.policy import Policy
 from protocol.units import Bytes
 from scripts.bench.memory_bench import loaded
 from scripts.bench.memory_database import Database
-from scripts.bench.memory_follower import Follower
+from scripts.bench.memory_follower import GuestFollower
 from scripts.bench.memory_guest import MIB, GuestSizes, memory_guest
 
 pytestmark = pytest.mark.vm
@@ -36,7 +36,7 @@ async def test_the_working_set_of_a_database_is_found_and_given_back_when_the_lo
         await database.make()
         await database.warm()
         await guest.throttle(400)
-        follower = Follower(guest, read_policy(QUICK, Policy()), print)
+        follower = GuestFollower(guest, read_policy(QUICK, Policy()), print)
         await loaded(follower, database, LOAD)
         rest = follower.size
         assert database.size < rest <= Bytes(704 * MIB)

@@ -13,7 +13,7 @@ from typing import Final
 from agent.core.memory.probing import Probing
 from agent.core.memory.rereading import Cost
 from agent.core.memory.trials import Growth, Shrink
-from agent.core.memory.working_set import Floor, Fruitless
+from agent.core.memory.working_set import Fruitless, WorkingSetFloor
 from agent.core.policy import CachePolicy
 from protocol.units import Bytes, Instant
 
@@ -54,7 +54,7 @@ def _shrink(trial: Shrink, policy: CachePolicy) -> str:
     return f"watches for another {_span(left)} whether {_gib(trial.after)} instead of {_gib(trial.before)} hurt"
 
 
-def _floor(probing: Probing, floor: Floor, now: Instant, policy: CachePolicy) -> str:
+def _floor(probing: Probing, floor: WorkingSetFloor, now: Instant, policy: CachePolicy) -> str:
     """The working set, as far as it is known."""
     ago = _span(now - floor.at)
     learned = f"with {_gib(floor.hurt)}, {ago} ago, the guest {_suffered(floor.cost)}"

@@ -19,8 +19,8 @@ from typing import Final
 from agent.core.memory.memory_view import NONE, MemoryView
 from agent.core.memory.rereading import IDLE_CORES, NO_COST, Cost, recent
 from agent.core.memory.trend import Trend
-from agent.core.memory.trials import FULL, Growth, Shrink, Verdict, suffers
-from agent.core.memory.working_set import Floor, Fruitless, next_try, tries_before
+from agent.core.memory.trials import FULL, Growth, Shrink, TrialVerdict, suffers
+from agent.core.memory.working_set import Fruitless, WorkingSetFloor, next_try, tries_before
 from agent.core.policy import CachePolicy
 from protocol.units import Bytes, Instant
 
@@ -43,7 +43,7 @@ class Probing:
 
     keep: Bytes = NONE
     """The least memory that the VM is to have; if that is above what it has, it grows."""
-    floor: Floor | None = None
+    floor: WorkingSetFloor | None = None
     fruitless: Fruitless | None = None
     trial: Shrink | Growth | None = None
     recent: Cost = NO_COST
@@ -173,7 +173,7 @@ class Probing:
         cores, retry_at = max(shrunk.baseline.cores, cost.cores), next_try(tries, now, policy)
         spare = view.free if cost.reread and view.free is not None else NONE
         if known is None or known.size <= shrunk.before:
-            self.floor = Floor(shrunk.before, shrunk.after, now, tries, retry_at, cost, cores, spare)
+            self.floor = WorkingSetFloor(shrunk.before, shrunk.after, now, tries, retry_at, cost, cores, spare)
         else:
             self.floor = replace(known, tries=tries, retry_at=retry_at, cores=min(known.cores, cores), spare=spare)
         self.idle_since = None
@@ -182,14 +182,14 @@ class Probing:
 
     def _judge_shrink(self, trial: Shrink, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
         verdict = trial.verdict(policy)
-        if verdict is Verdict.BAD:
+        if verdict is TrialVerdict.BAD:
             self._hurt(trial, view, now, policy)
-        elif verdict is Verdict.GOOD:
+        elif verdict is TrialVerdict.GOOD:
             self.trial = None
             if self.floor is not None and trial.after < self.floor.size and self.idle_since is None:
                 self.floor = self._lowered(self.floor, trial.after, now, policy)
 
-    def _lowered(self, floor: Floor, size: Bytes, now: Instant, policy: CachePolicy) -> Floor:
+    def _lowered(self, floor: WorkingSetFloor, size: Bytes, now: Instant, policy: CachePolicy) -> WorkingSetFloor:
         """Less is enough. Where the next step would come to what once hurt, it waits as long as after that."""
         is_near = _part(size, 1 - policy.step) <= floor.hurt
         return replace(floor, size=size, tries=0, retry_at=next_try(1, now, policy) if is_near else floor.retry_at)
@@ -197,14 +197,14 @@ class Probing:
     def _judge_growth(self, trial: Growth, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
         free = view.free or NONE
         verdict = trial.verdict(self.recent, free, view.most, policy)
-        if verdict is Verdict.OPEN:
+        if verdict is TrialVerdict.OPEN:
             return
         self.trial = None
         if trial.size is None:
             return
-        if verdict is Verdict.GO_ON:
+        if verdict is TrialVerdict.GO_ON:
             self.trial = Growth(trial.base, self._grown(view, policy), trial.baseline)
-        elif verdict is Verdict.GOOD:
+        elif verdict is TrialVerdict.GOOD:
             self._pays(trial, view, now, policy)
         else:
             self._is_fruitless(trial, now, policy)
@@ -214,7 +214,7 @@ class Probing:
         known = self.floor.size if self.floor is not None else NONE
         was_wrong = known == trial.base
         tries = max(1, tries_before(self.floor, now, policy.remember)) if was_wrong else 1
-        self.floor = Floor(
+        self.floor = WorkingSetFloor(
             size=view.use if was_wrong else max(known, min(view.use, trial.base + view.step)),
             hurt=trial.base,
             at=now,

@@ -35,7 +35,7 @@ _LEAST_SECONDS: Final = 10.0
 """A shorter interval proves nothing."""
 
 
-class Verdict(Enum):
+class TrialVerdict(Enum):
     """The verdict on a trial."""
 
     OPEN = auto()
@@ -54,7 +54,7 @@ class Shrink:
     baseline: Cost
     cost: Cost = NO_COST
 
-    def verdict(self, policy: CachePolicy) -> Verdict:
+    def verdict(self, policy: CachePolicy) -> TrialVerdict:
         """Bad as soon as it hurts; good after a whole watch."""
         cost, expected = self.cost, self.baseline.for_effort_of(self.cost)
         taken = float(self.before.value - self.after.value)
@@ -63,8 +63,8 @@ class Shrink:
         rereads = _exceeds(cost.reread, expected.reread, reading) and _exceeds(cost.read, expected.read, reading)
         stalls = _exceeds(cost.stalled, expected.stalled, waiting) and _exceeds(cost.waited, expected.waited, waiting)
         if rereads or stalls:
-            return Verdict.BAD
-        return Verdict.GOOD if cost.seconds >= policy.watch else Verdict.OPEN
+            return TrialVerdict.BAD
+        return TrialVerdict.GOOD if cost.seconds >= policy.watch else TrialVerdict.OPEN
 
     def is_to_blame(self, recent: Cost) -> bool:
         """Return True if the same work clearly costs more than before the shrink."""
@@ -101,18 +101,18 @@ class Growth:
         self.fills += cost.seconds
         self.is_filled = free.ratio(self.size) < FULL or self.fills >= 2 * policy.watch
 
-    def verdict(self, recent: Cost, free: Bytes, most: Bytes, policy: CachePolicy) -> Verdict:
+    def verdict(self, recent: Cost, free: Bytes, most: Bytes, policy: CachePolicy) -> TrialVerdict:
         """Good if it helps or the rereading has ended; bad if it does not help."""
         if self.size is None:
-            return Verdict.OPEN if suffers(recent, self.base, policy, 0.5) else Verdict.BAD
+            return TrialVerdict.OPEN if suffers(recent, self.base, policy, 0.5) else TrialVerdict.BAD
         if recent.seconds >= policy.watch / 6 and not suffers(recent, self.size, policy, 0.5):
-            return Verdict.GOOD
+            return TrialVerdict.GOOD
         if self.cost.seconds < policy.recent:
-            return Verdict.OPEN
+            return TrialVerdict.OPEN
         part = self.part_of(most, free)
         if self.fell >= max(LEAST_GAIN, policy.gain * part):
-            return Verdict.GOOD
-        return Verdict.GO_ON if part < ENOUGH_TO_JUDGE and self.size < most else Verdict.BAD
+            return TrialVerdict.GOOD
+        return TrialVerdict.GO_ON if part < ENOUGH_TO_JUDGE and self.size < most else TrialVerdict.BAD
 
     @property
     def fell(self) -> float:

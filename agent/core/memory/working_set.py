@@ -18,7 +18,7 @@ from protocol.units import Bytes, Instant, Seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
+class WorkingSetFloor:
     """Memory of ``size`` is needed: with ``hurt`` the guest suffered, which cost ``cost``.
 
     Learned at ``at``, for the ``tries``-th time; less is not tried before ``retry_at``. ``cores`` is how busy programs
@@ -55,6 +55,6 @@ def next_try(tries: int, now: Instant, policy: CachePolicy) -> Instant:
     return Instant(now + Backoff(policy.retry, policy.longest, spread=0.0).delay(tries, 0.0))
 
 
-def tries_before(learned: Floor | Fruitless | None, now: Instant, remember: Seconds) -> int:
+def tries_before(learned: WorkingSetFloor | Fruitless | None, now: Instant, remember: Seconds) -> int:
     """The number of times this was learned before; 0 once it is forgotten."""
     return 0 if learned is None or now - learned.at > remember else learned.tries

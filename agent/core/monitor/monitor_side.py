@@ -29,7 +29,7 @@ LONGEST_STATUS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ShrinkRefusal:
     """The monitor did not agree to ``target``, ``count`` times in a row; it is asked again from ``retry_at`` on."""
 
     target: Bytes
@@ -73,7 +73,7 @@ class MonitorSide:
     told: Bytes | None = None
     kept_until: Instant | None = None
     asking: AskMonitor | None = None
-    refusal: Refusal | None = None
+    refusal: ShrinkRefusal | None = None
     untold: Untold | None = None
     request: MemoryRequest | None = None
     alarm: Alarm | None = None
@@ -115,7 +115,7 @@ class MonitorSide:
             status = printable(result.status) if isinstance(result, DownscaleResult) else "it could not answer"
             count = 1 if self.refusal is None else self.refusal.count + 1
             retry_at = Instant(now + REFUSED_BACKOFF.delay(count, jitter))
-            self.refusal = Refusal(message.target.mem, status, count, retry_at)
+            self.refusal = ShrinkRefusal(message.target.mem, status, count, retry_at)
 
     def requested(self, vm: Vm, policy: MonitorPolicy, now: Instant) -> None:
         """The monitor asks for memory."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.images.formats.elf import read_binary
-from deploy.images.formats.tree import File, Kind
+from deploy.images.formats.tree import File, PathType
 from vm_image.host import BuildError
 
 _TAG: Final = "cpython-311"
@@ -68,11 +68,11 @@ class Interpreter:
 
 
 def is_module(file: File) -> bool:
-    """Whether it is a Python module."""
-    return file.kind is Kind.REGULAR and file.path.endswith(".py")
+    """Return True if it is a Python module."""
+    return file.kind is PathType.REGULAR and file.path.endswith(".py")
 
 
 def compiled_path(path: str) -> str:
-    """Where Python looks for the compiled form of the module at ``path``."""
+    """Path of the compiled form of the module at ``path``, where Python looks for it."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/__pycache__/{name.removesuffix('.py')}.{_TAG}.pyc"

@@ -31,7 +31,7 @@ class Built:
 
 
 def native_platform() -> Platform:
-    """The platform of this machine. Raises ``BuildError`` where none of its kind is built for."""
+    """The platform of this machine. Raises ``BuildError`` if none of its kind is built for."""
     machine = os.uname().machine
     try:
         return platform_of(machine)
@@ -58,7 +58,7 @@ def archive_name(name: str, platform: Platform) -> str:
 
 
 def check(image: Image, platform: Platform, files: Tree) -> None:
-    """Raises ``BuildError`` where an image has what it must not have, or lacks what its programs need."""
+    """Raises ``BuildError`` if an image has what it must not have, or lacks what its programs need."""
     wrong = contents.unresolved(files, platform.debian)
     if not image.is_guest:
         wrong += [f"{path} must not be there" for path in contents.forbidden(files, image.allowed)]

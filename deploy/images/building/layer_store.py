@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.images.formats import oci
-from deploy.images.formats.tree import File, Kind, Tree, compressed, tar_of
+from deploy.images.formats.tree import File, PathType, Tree, compressed, tar_of
 from vm_image import archives
 from vm_image.store import Report, Store, cache_root
 
@@ -58,7 +58,7 @@ def files_of(layer: StoredLayer) -> dict[str, File]:
 
 def _file(archive: tarfile.TarFile, info: tarfile.TarInfo) -> File:
     content = archive.extractfile(info) if info.isreg() else None
-    return File(info.name, content.read() if content else b"", info.mode, Kind(info.type), info.linkname)
+    return File(info.name, content.read() if content else b"", info.mode, PathType(info.type), info.linkname)
 
 
 def _write(work: Path, files: Tree) -> None:

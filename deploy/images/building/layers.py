@@ -13,7 +13,7 @@ from deploy.images.building.bytecode import Interpreter
 from deploy.images.building.guest_disk import check_platform, disk_files, kernel_files
 from deploy.images.building.layer_store import StoredLayer, files_of, layer_key, stored_layer
 from deploy.images.building.rootfs import write_tree
-from deploy.images.catalogue import PYTHON, GuestDisk, GuestKernel, Image, Layer, Packages, Sources, Wheels
+from deploy.images.catalogue import PYTHON, GuestDisk, GuestKernel, Image, ImageSources, Layer, Packages, Wheels
 from deploy.images.formats.deb import Package, read_package
 from deploy.images.formats.tree import File, Tree, added, tree
 from deploy.images.formats.wheel import wheel_files
@@ -56,7 +56,7 @@ class LayerMaker:
                 return self._package_layer(layer, tuple(made))
             case Wheels():
                 return self._wheel_layer(layer, [each for each in below if isinstance(each, Wheels)])
-            case Sources():
+            case ImageSources():
                 return self._source_layer(layer)
             case GuestDisk():
                 check_platform(self.platform)
@@ -97,7 +97,7 @@ class LayerMaker:
         key = layer_key([repr(layer).encode(), self.platform.name.encode(), *(pin.lines.encode() for pin in pins)])
         return stored_layer(key, make, self.report)
 
-    def _source_layer(self, layer: Sources) -> StoredLayer:
+    def _source_layer(self, layer: ImageSources) -> StoredLayer:
         files = list(chain.from_iterable(self.checkout.package_files(package) for package in layer.packages))
         key = layer_key([repr(layer).encode(), *_contents(tree(files))])
         return stored_layer(key, lambda: tree(self._with_bytecode(files)), self.report)
@@ -137,7 +137,7 @@ def _read(paths: Iterable[Path]) -> list[Package]:
 
 
 def _files_of_packages(layer: Packages, packages: Sequence[Package], lower: Tree) -> dict[str, File]:
-    """What a layer keeps of its packages; the lowest layer has the files of the system as well."""
+    """The packages' files that a layer keeps; the lowest layer has the files of the system as well."""
     system = [] if lower else system_files(packages)
     found = (file for package in packages for file in package.files if kept(file, layer.left_out))
     return reached(tree((*found, *system)), lower)

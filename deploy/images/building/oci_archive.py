@@ -27,12 +27,12 @@ class Contents:
 
     @property
     def manifest_descriptor(self) -> oci.Descriptor:
-        """What an index says of it."""
+        """Its entry in an index."""
         return oci.Descriptor.of(oci.MANIFEST, self.manifest)
 
     @property
     def size(self) -> int:
-        """What a registry stores of it, in bytes."""
+        """Bytes that a registry stores for it."""
         return len(self.config) + len(self.manifest) + sum(layer.facts.descriptor.size for layer in self.layers)
 
 
@@ -53,7 +53,7 @@ def write_archive(path: Path, image: Contents, reference: str) -> None:
 
 
 def blob_path(digest: str) -> str:
-    """Where an archive has the blob of that digest."""
+    """Path of the blob with that digest in an archive."""
     return f"blobs/{digest.replace(':', '/')}"
 
 

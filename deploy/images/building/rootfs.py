@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deploy.images.formats.tree import File, Kind, Tree
+from deploy.images.formats.tree import File, PathType, Tree
 
 
 def write_tree(files: Tree, folder: Path) -> None:
@@ -16,10 +16,10 @@ def write_tree(files: Tree, folder: Path) -> None:
 
 
 def _write(file: File, place: Path) -> None:
-    if file.kind is Kind.SYMLINK:
+    if file.kind is PathType.SYMLINK:
         place.symlink_to(file.target)
         return
-    if file.kind is Kind.DIRECTORY:
+    if file.kind is PathType.DIRECTORY:
         place.mkdir(exist_ok=True)
     else:
         place.write_bytes(file.content)

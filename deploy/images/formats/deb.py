@@ -8,12 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.images.formats.tree import File, Kind, merged_usr
+from deploy.images.formats.tree import File, PathType, merged_usr
 
 _MAGIC: Final = b"!<arch>\n"
 _HEADER: Final = 60
 _SIZE: Final = slice(48, 58)
-_KINDS: Final = {tarfile.DIRTYPE: Kind.DIRECTORY, tarfile.REGTYPE: Kind.REGULAR, tarfile.SYMTYPE: Kind.SYMLINK}
+_KINDS: Final = {
+    tarfile.DIRTYPE: PathType.DIRECTORY,
+    tarfile.REGTYPE: PathType.REGULAR,
+    tarfile.SYMTYPE: PathType.SYMLINK,
+}
 
 
 class NotAPackageError(ValueError):
@@ -75,7 +79,7 @@ def _files(packed: bytes) -> Iterator[File]:
                 continue
             # A second name of a file is a file of its own: it may be left out of the image without the first.
             content = archive.extractfile(info) if info.isreg() or info.islnk() else None
-            kind = Kind.REGULAR if info.islnk() else _KINDS.get(info.type)
+            kind = PathType.REGULAR if info.islnk() else _KINDS.get(info.type)
             if kind is None:
                 raise NotAPackageError(f"{path} is of a kind that an image cannot hold")
             target = info.linkname if info.issym() else ""

@@ -23,7 +23,7 @@ Document = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """How one document names another: type, digest and size in bytes."""
+    """Reference to another document: type, digest and size in bytes."""
 
     media_type: str
     digest: str
@@ -42,7 +42,7 @@ class Descriptor:
 
 @dataclass(frozen=True, slots=True)
 class LayerFacts:
-    """What documents say of a layer: its descriptor, and the digest of its tar before compression."""
+    """A layer as documents describe it: its descriptor, and the digest of its tar before compression."""
 
     descriptor: Descriptor
     diff_id: str
@@ -50,7 +50,7 @@ class LayerFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """How a container of the image is run. ``created`` is an RFC 3339 time: that of the source, not of the build."""
+    """Run configuration of an image. ``created`` is an RFC 3339 time: that of the source, not of the build."""
 
     architecture: str
     entrypoint: Sequence[str] = ()

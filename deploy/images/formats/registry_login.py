@@ -20,7 +20,7 @@ class LoginError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class RegistryLogin:
     """A user's name and password; both are empty for a registry that asks for none."""
 
     user: str = ""
@@ -28,15 +28,15 @@ class Login:
 
     @property
     def header(self) -> str:
-        """It as an ``Authorization`` header; empty where there is none."""
+        """It as an ``Authorization`` header; empty if there is none."""
         pair = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
         return f"Basic {pair}" if self.user else ""
 
     def __repr__(self) -> str:
-        return f"Login(user={self.user!r})"
+        return f"RegistryLogin(user={self.user!r})"
 
 
-def login_for(registry: str, docker_config: str) -> Login:
+def login_for(registry: str, docker_config: str) -> RegistryLogin:
     """The login for ``registry`` in docker's ``config.json``. Raises ``LoginError``."""
     try:
         document = json.loads(docker_config or "{}")
@@ -44,25 +44,25 @@ def login_for(registry: str, docker_config: str) -> Login:
         helped = registry in document.get("credHelpers", {})
         if entry and (packed := entry.get("auth")):
             user, _, password = base64.b64decode(packed, validate=True).decode().partition(":")
-            return Login(user, password)
+            return RegistryLogin(user, password)
     except (AttributeError, binascii.Error, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise LoginError(f"docker's config.json cannot be read: {error}") from error
     # Docker leaves an empty entry for a login that its helper keeps.
     if helped or entry is not None:
         raise LoginError(f"a credential helper keeps the login for {registry}: give a config.json with `auth` entries")
-    return Login()
+    return RegistryLogin()
 
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """What a registry asks for: ``basic`` or ``bearer``, and where a bearer's token is to be had."""
+    """A registry's challenge: ``basic`` or ``bearer``, and the address that issues a bearer's token."""
 
     scheme: str
     parameters: Mapping[str, str]
 
     @property
     def token_url(self) -> str:
-        """Where to ask for a token. Raises ``LoginError``."""
+        """URL to request a token from. Raises ``LoginError``."""
         if self.scheme != "bearer" or not self.parameters.get("realm", "").startswith(("http://", "https://")):
             raise LoginError(f"the registry asks for a login of an unknown kind: {self.scheme}")
         asked = {name: value for name in ("service", "scope") if (value := self.parameters.get(name))}

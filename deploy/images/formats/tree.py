@@ -19,8 +19,8 @@ from vm_image import archives
 _MERGED: Final = ("bin", "sbin", "lib", "lib64", "lib32", "libx32")
 
 
-class Kind(Enum):
-    """What a path is."""
+class PathType(Enum):
+    """Type of a path."""
 
     DIRECTORY = tarfile.DIRTYPE
     REGULAR = tarfile.REGTYPE
@@ -34,7 +34,7 @@ class File:
     path: str
     content: bytes = b""
     mode: int = 0o644
-    kind: Kind = Kind.REGULAR
+    kind: PathType = PathType.REGULAR
     target: str = ""
 
     @property
@@ -49,12 +49,12 @@ Tree = Mapping[str, File]
 
 def directory(path: str, mode: int = 0o755) -> File:
     """A directory."""
-    return File(path, mode=mode, kind=Kind.DIRECTORY)
+    return File(path, mode=mode, kind=PathType.DIRECTORY)
 
 
 def symlink(path: str, target: str) -> File:
     """A symbolic link."""
-    return File(path, mode=0o777, kind=Kind.SYMLINK, target=target)
+    return File(path, mode=0o777, kind=PathType.SYMLINK, target=target)
 
 
 def tree(files: Iterable[File]) -> dict[str, File]:
@@ -75,7 +75,7 @@ def root_links(paths: Iterable[str]) -> list[File]:
 
 
 def added(lower: Tree, upper: Tree) -> dict[str, File]:
-    """What a layer must hold so that ``upper`` stands over ``lower``: directories and files that are new or differ."""
+    """The entries a layer needs to turn ``lower`` into ``upper``: directories and files that are new or differ."""
     return {path: file for path, file in upper.items() if lower.get(path) != file}
 
 

@@ -15,7 +15,7 @@ _LEFT_OUT: Final = ("/tests/", "/testing/_private/", ".pyx", ".pxd", ".pyi", ".c
 
 
 def wheel_files(data: bytes) -> list[File]:
-    """What of the wheel goes into an image: packages and metadata, but no tests, sources in C and scripts."""
+    """The wheel's files that go into an image: packages and metadata, but no tests, C sources or scripts."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         entries = [entry for entry in archive.infolist() if not entry.is_dir()]
         placed = ((path, entry) for entry in entries if (path := _place(entry.filename)))

@@ -37,7 +37,7 @@ def installed(architecture: str) -> str:
 
 
 def packages_store() -> Store:
-    """Where fetched packages are kept."""
+    """Folder of fetched packages."""
     return Store(cache_root() / "packages")
 
 
@@ -61,7 +61,7 @@ def fetch_packages(packages: Sequence[str], platform: Platform, origin: Origin, 
 
 
 def check_tools(has_apt: bool, has_keys: bool) -> None:
-    """Raises ``BuildError`` where packages cannot be fetched here."""
+    """Raises ``BuildError`` if packages cannot be fetched here."""
     missing = [name for has, name in ((has_apt, "apt"), (has_keys, "debian-archive-keyring")) if not has]
     if missing:
         raise BuildError(f"packages cannot be fetched without {' and '.join(missing)}: install it, or use docker")

@@ -45,7 +45,7 @@ class Checkout:
 
     @property
     def version(self) -> str:
-        """The project's version. Raises ``BuildError`` where it cannot be found."""
+        """The project's version. Raises ``BuildError`` if it cannot be found."""
         found = _VERSION.search(self._read("protocol/__init__.py"))
         if found is None:
             raise BuildError("protocol/__init__.py has no version")
@@ -53,7 +53,7 @@ class Checkout:
 
     @property
     def requirements(self) -> list[str]:
-        """What the project requires, the extras' part with a marker."""
+        """The project's requirements, those of extras with a marker."""
         project = self._project["project"]
         extras = project["optional-dependencies"]
         marked = (f'{text} ; extra == "{extra}"' for extra, texts in extras.items() for text in texts)
@@ -75,7 +75,7 @@ class Checkout:
     def package_files(self, package: str) -> list[File]:
         """The files of a Python package or module, given by its dotted name, and what makes its parents packages.
 
-        Raises ``BuildError`` where there is neither.
+        Raises ``BuildError`` if there is neither.
         """
         folder = self.root.joinpath(*package.split("."))
         module = folder.with_suffix(".py")

@@ -17,12 +17,12 @@ from vm_image.store import Report, Store, cache_root
 
 
 def requirements_here() -> dict[str, list[str]]:
-    """What each distribution of this environment requires; ``make env`` installs what requirements.txt locks."""
+    """Requirements of each distribution in this environment; ``make env`` installs what requirements.txt locks."""
     return {canonicalize_name(each.name): each.requires or [] for each in metadata.distributions()}
 
 
 def fetch_wheels(pins: Sequence[Pin], platform: Platform, report: Report) -> list[Path]:
-    """The wheels of ``pins``, from the cache where they are. Raises ``BuildError`` where one cannot be had."""
+    """The wheels of ``pins``, from the cache where they are. Raises ``BuildError`` if one cannot be had."""
     wanted = "\n".join(pin.lines for pin in pins) + "\n"
     key = hashlib.sha256(f"{platform.name}\n{PYTHON}\n{wanted}".encode()).hexdigest()[:16]
     store = Store(cache_root() / "wheels")

@@ -38,7 +38,7 @@ def system_files(packages: Iterable[Package]) -> list[File]:
 
 
 def described(packages: Iterable[Package], files: Tree) -> list[File]:
-    """Which packages the files are from, where scanners for vulnerabilities look."""
+    """Package database of the files, in the form that vulnerability scanners read."""
     return [
         File(f"var/lib/dpkg/status.d/{package.name}", package.control.encode())
         for package in packages

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from deploy.images.formats.elf import Binary, read_binary
-from deploy.images.formats.tree import File, Kind, Tree
+from deploy.images.formats.tree import File, PathType, Tree
 
 LEFT_OUT: Final = (
     "usr/share/man/*",
@@ -47,8 +47,8 @@ _EXPECTED: Final = (
 
 
 def kept(file: File, left_out: Iterable[str] = ()) -> bool:
-    """Whether an image keeps this file of a package. Folders of packages are made by what is in them."""
-    if file.kind is Kind.DIRECTORY:
+    """Return True if an image keeps this file of a package. Folders of packages are made by what is in them."""
+    if file.kind is PathType.DIRECTORY:
         return False
     if file.path.startswith("usr/share/doc/"):
         return file.name == "copyright"
@@ -66,23 +66,23 @@ def reached(files: Tree, lower: Tree) -> dict[str, File]:
             continue
         seen.add(name)
         file = files[path]
-        wanted += [file.target.rpartition("/")[2]] if file.kind is Kind.SYMLINK else _all_needed([file])
+        wanted += [file.target.rpartition("/")[2]] if file.kind is PathType.SYMLINK else _all_needed([file])
     return {path: file for path, file in files.items() if not _is_shared(file) or file.name in seen}
 
 
 def forbidden(files: Tree, allowed: Iterable[str] = ()) -> list[str]:
     """The paths of what an image of a service must not have."""
     names = FORBIDDEN.difference(allowed)
-    return sorted(path for path, file in files.items() if file.name in names and file.kind is not Kind.DIRECTORY)
+    return sorted(path for path, file in files.items() if file.name in names and file.kind is not PathType.DIRECTORY)
 
 
 def privileged(files: Tree) -> list[str]:
     """The paths of programs that give their caller another user's rights."""
-    return sorted(path for path, file in files.items() if file.kind is Kind.REGULAR and file.mode & 0o6000)
+    return sorted(path for path, file in files.items() if file.kind is PathType.REGULAR and file.mode & 0o6000)
 
 
 def unresolved(files: Tree, machine: str) -> list[str]:
-    """What is wrong with the programs of an image: a missing library, a missing loader, another machine's code."""
+    """Problems of an image's programs: a missing library, a missing loader, code for another machine."""
     names = {file.name for file in files.values()}
     wrong = []
     for path, binary in sorted(_binaries(files).items()):
@@ -104,6 +104,8 @@ def _all_needed(files: Iterable[File]) -> list[str]:
 
 
 def _is_shared(file: File) -> bool:
-    """Whether it is a library where the loader looks by itself; those in folders below are opened by path."""
+    """Return True if it is a library where the loader looks by itself; those in folders below are opened by path."""
     parts = file.path.split("/")
-    return len(parts) == 4 and parts[:2] == ["usr", "lib"] and ".so" in file.name and file.kind is not Kind.DIRECTORY
+    return (
+        len(parts) == 4 and parts[:2] == ["usr", "lib"] and ".so" in file.name and file.kind is not PathType.DIRECTORY
+    )

@@ -27,7 +27,7 @@ class Platform:
 
     @property
     def markers(self) -> Mapping[str, str]:
-        """What the markers of requirements compare with."""
+        """Values that requirement markers are compared with."""
         return {
             "implementation_name": "cpython",
             "os_name": "posix",

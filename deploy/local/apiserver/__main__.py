@@ -15,7 +15,7 @@ from pathlib import Path
 from deploy.local.apiserver.apimachinery.environment import system_environment
 from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import ApiServer, admin_tokens, build, write_kubeconfig
-from deploy.local.apiserver.serving import Server, listen
+from deploy.local.apiserver.serving import LocalApiServer, listen
 from deploy.local.certificates import authority, server_context
 from deploy.local.private_file import secret_file
 from protocol.runtime.garbage import collect_seldom
@@ -71,8 +71,8 @@ async def _serve(arguments: argparse.Namespace, plain: list[socket.socket], secu
         api_server.close()
 
 
-def _server(api_server: ApiServer, context: ssl.SSLContext | None) -> Server:
-    return Server(api_server.app, api_server.stop_watches, context)
+def _server(api_server: ApiServer, context: ssl.SSLContext | None) -> LocalApiServer:
+    return LocalApiServer(api_server.app, api_server.stop_watches, context)
 
 
 def _announce(url: str, arguments: argparse.Namespace, api_server: ApiServer) -> None:
@@ -82,7 +82,7 @@ def _announce(url: str, arguments: argparse.Namespace, api_server: ApiServer) ->
         _log.info("kubectl sends no token over HTTP: give --listen-tls to use it with %s", arguments.kubeconfig_out)
 
 
-async def _run(servers: list[tuple[Server, list[socket.socket]]], api_server: ApiServer) -> None:
+async def _run(servers: list[tuple[LocalApiServer, list[socket.socket]]], api_server: ApiServer) -> None:
     def stop() -> None:
         for server, _ in servers:
             server.end()

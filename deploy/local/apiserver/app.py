@@ -1,4 +1,4 @@
-"""The HTTP face of the API server: which path leads where. Every ``ApiError`` becomes a ``Status``.
+"""The HTTP face of the API server: which path leads where. Every ``StatusError`` becomes a ``Status``.
 
 Everything but health and version needs a known credential; without one it is a 401.
 """
@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from deploy.local.apiserver.apimachinery.errors import ApiError
+from deploy.local.apiserver.apimachinery.errors import StatusError
 from deploy.local.apiserver.authn.identity import Authenticator
 from deploy.local.apiserver.discovery import documents
 from deploy.local.apiserver.registry.api import Api
@@ -37,14 +37,14 @@ async def _version(_: Request) -> Response:
 
 
 async def _refused(_: Request, error: Exception) -> Response:
-    if not isinstance(error, ApiError):
+    if not isinstance(error, StatusError):
         raise error
     return refusal(error)
 
 
 async def _broken(request: Request, error: Exception) -> Response:
     _log.error("a request broke", extra={"method": request.method, "path": request.url.path}, exc_info=error)
-    return refusal(ApiError(500, "InternalError", f"Internal error occurred: {error!r}"))
+    return refusal(StatusError(500, "InternalError", f"Internal error occurred: {error!r}"))
 
 
 def create_app(
@@ -69,5 +69,5 @@ def create_app(
             Route("/openapi/v3/{place:path}", discover.openapi_document),
             Route("/{path:path}", resources, methods=_ALL_METHODS),
         ],
-        exception_handlers={ApiError: _refused, Exception: _broken},
+        exception_handlers={StatusError: _refused, Exception: _broken},
     )

@@ -14,17 +14,17 @@ import yaml
 from starlette.applications import Starlette
 
 from deploy.local.apiserver.apimachinery.environment import Environment
-from deploy.local.apiserver.apimachinery.errors import ApiError
+from deploy.local.apiserver.apimachinery.errors import StatusError
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 from deploy.local.apiserver.app import create_app
 from deploy.local.apiserver.authn.identity import ADMIN, Authenticator, Identity
 from deploy.local.apiserver.controllers.garbage_collector import GarbageCollector
-from deploy.local.apiserver.registry.api import Api, Target, WriteOptions
+from deploy.local.apiserver.registry.api import Api, RequestTarget, WriteOptions
 from deploy.local.apiserver.resources.builtins import BUILTINS
 from deploy.local.apiserver.resources.catalog import Catalog
 from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
-from deploy.local.apiserver.storage.database import Database
-from deploy.local.apiserver.storage.store import Store
+from deploy.local.apiserver.storage.database import ObjectDatabase
+from deploy.local.apiserver.storage.store import ObjectStore
 from deploy.local.private_file import secret_file, write_private
 
 HISTORY_LIMIT: Final = 4096
@@ -66,7 +66,7 @@ def build(
     """An API server over ``data_dir`` (None: in memory) that knows the holders of ``tokens``."""
     if data_dir is not None:
         data_dir.mkdir(parents=True, exist_ok=True)
-    store = Store(Database(data_dir / "state.db" if data_dir else None), HISTORY_LIMIT)
+    store = ObjectStore(ObjectDatabase(data_dir / "state.db" if data_dir else None), HISTORY_LIMIT)
     api = Api(store, Catalog(BUILTINS), environment)
     _create_namespaces(api)
     key = secret_file(data_dir / "signing.key") if data_dir else secrets.token_urlsafe(32)
@@ -82,8 +82,8 @@ def _create_namespaces(api: Api) -> None:
         raise LookupError("the catalog has no namespaces")
     for name in FIRST_NAMESPACES:
         try:
-            api.create(Target(resource), {"metadata": {"name": name}}, WriteOptions())
-        except ApiError as error:
+            api.create(RequestTarget(resource), {"metadata": {"name": name}}, WriteOptions())
+        except StatusError as error:
             if error.reason != "AlreadyExists":
                 raise
 

@@ -12,8 +12,8 @@ from starlette.types import ASGIApp
 from protocol.runtime.prompt_server import PromptServer
 
 
-class Server(PromptServer):
-    """A uvicorn server that ends its long-lived answers when it is told to stop."""
+class LocalApiServer(PromptServer):
+    """A uvicorn server that ends its long-lived answers when asked to to stop."""
 
     def __init__(self, app: ASGIApp, stop_streams: Callable[[], None], context: ssl.SSLContext | None) -> None:
         """Serves ``app``, with TLS where there is a ``context``; ``stop_streams`` must end every endless answer."""

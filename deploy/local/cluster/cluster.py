@@ -5,7 +5,7 @@ Rules that hold here:
 - Every step that leaves something behind is undone by the context that made it, so an end at any moment undoes exactly
   what had been done. Guests and agents go first, then the control plane, then the network.
 - The API server's objects stay in the folder: a cluster that is brought up again has its VMs again,
-  and starts them anew.
+  and starts them again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from deploy.local.cluster.service_forwards import ServiceForwards
 from deploy.local.cluster.settings import agents_policy, looks_at_guests
 from deploy.local.cluster.spec import ClusterSpec, SpecError
 from deploy.local.private_file import secret_file
-from deploy.local.process import ProcessSupervisor, Program
+from deploy.local.process import LocalProgram, ProcessSupervisor
 from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
 from deploy.neonvm.ports import GuestError, NetworkError
 from deploy.neonvm.runner.resizer import HERE
@@ -120,7 +120,7 @@ class Cluster:
         self._progress.begin("agents")
         self._progress.done(f"{form}: {why}")
         if self._beside:
-            await self._keep(stack, "history", Program(self._beside, self._folder.log("history")))
+            await self._keep(stack, "history", LocalProgram(self._beside, self._folder.log("history")))
         self._progress.ready()
 
     async def _extender(self, stack: AsyncExitStack, network: LocalNetwork, host: str) -> httpx.AsyncClient:
@@ -215,7 +215,7 @@ class Cluster:
         probes = f"http://127.0.0.1:{await network.expose(host, PROBES_PORT)}"
         await self._probes.for_scheduler(supervisor, probes)
 
-    async def _keep(self, stack: AsyncExitStack, name: str, program: Program) -> ProcessSupervisor:
+    async def _keep(self, stack: AsyncExitStack, name: str, program: LocalProgram) -> ProcessSupervisor:
         program.log.unlink(missing_ok=True)
         supervisor = self._supervisors[name] = ProcessSupervisor(program, self._clock, lambda _: None)
         await stack.enter_async_context(background(supervisor.run()))

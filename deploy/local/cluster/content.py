@@ -14,7 +14,7 @@ try:
 except ImportError:  # a PyYAML that was built without libyaml: the same, slower
     from yaml import SafeLoader as _Loader  # type: ignore[assignment]
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from deploy.local.kubelet.node_object import NodeSpec, node_labels, node_object
 from protocol.kubernetes.objects import Json, items, name_of, node_of, text
 from protocol.kubernetes.refusals import RefusalKind
@@ -87,10 +87,10 @@ async def forget_nodes(client: ApiClient, kept: frozenset[str]) -> None:
 
 
 async def ensure(client: ApiClient, kind: Resource, namespace: str, body: Json) -> None:
-    """Creates the object where there is none of that name."""
+    """Creates the object if there is none of that name."""
     try:
         await client.create(kind, namespace, body)
-    except ApiError as error:
+    except KubeApiError as error:
         if error.kind is not RefusalKind.ALREADY_EXISTS:
             raise
 

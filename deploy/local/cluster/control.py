@@ -24,7 +24,7 @@ from protocol.messages import ObjectName
 
 
 class ControlEndpoint(msgspec.Struct, frozen=True):
-    """Where to ask."""
+    """Address of the control endpoint."""
 
     port: int
     token: str
@@ -51,7 +51,7 @@ class ProcessStatus(msgspec.Struct, frozen=True):
 
 
 class ControlResponse(msgspec.Struct, frozen=True):
-    """``error`` is empty where all went well."""
+    """``error`` is empty if all went well."""
 
     error: str = ""
     port: int = 0
@@ -87,7 +87,7 @@ class Exposes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How ports of the machine are led into the cluster: to an address of its network, or to a Service."""
+    """Forwards from ports of the machine into the cluster: to an address of its network, or to a Service."""
 
     network: Exposes
     services: ServiceForwards

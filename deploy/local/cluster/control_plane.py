@@ -19,13 +19,13 @@ from typing import Final
 
 import httpx2 as httpx
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError, client_from_kubeconfig
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError, client_from_kubeconfig
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.settings import control_kubeconfig, guarded_settings, scheduler_settings
 from deploy.local.kubelet.agents import AGENT_PORT, AGENTS_PORT, API_PORT
 from deploy.local.private_file import secret_file, write_private
-from deploy.local.process import ProcessSupervisor, Program
+from deploy.local.process import LocalProgram, ProcessSupervisor
 from deploy.neonvm.network.chooser import LocalNetwork
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
@@ -43,7 +43,7 @@ _PAUSE: Final = Seconds(0.05)
 
 @dataclass(frozen=True, slots=True)
 class ApiServerPlace:
-    """Where the API server listens: ``inside`` for pods, ``tls_port`` on loopback for people."""
+    """Addresses of the API server: ``inside`` for pods, ``tls_port`` on loopback for people."""
 
     inside: socket.socket
     tls_port: int
@@ -63,7 +63,7 @@ async def api_server_place(network: LocalNetwork) -> ApiServerPlace:
     return ApiServerPlace(await network.listen(None, API_PORT), port)
 
 
-def api_server(folder: ClusterFolder, place: ApiServerPlace) -> Program:
+def api_server(folder: ClusterFolder, place: ApiServerPlace) -> LocalProgram:
     """The API server's process."""
     arguments = [
         *("--data-dir", str(folder.api_data)),
@@ -73,10 +73,10 @@ def api_server(folder: ClusterFolder, place: ApiServerPlace) -> Program:
         *("--admin-token-file", str(folder.root / "admin-token")),
     ]
     command = [sys.executable, "-P", "-m", "deploy.local.apiserver", *arguments]
-    return Program(command, folder.log("api-server"), inherit=(place.inside.fileno(),))
+    return LocalProgram(command, folder.log("api-server"), inherit=(place.inside.fileno(),))
 
 
-def scheduler(folder: ClusterFolder, network: LocalNetwork, host: str) -> Program:
+def scheduler(folder: ClusterFolder, network: LocalNetwork, host: str) -> LocalProgram:
     """The scheduler's process; writes its settings where there are none yet, and its kubeconfig."""
     _write_settings(folder)
     token = (folder.root / "admin-token").read_text().strip()
@@ -91,10 +91,10 @@ def scheduler(folder: ClusterFolder, network: LocalNetwork, host: str) -> Progra
         f"--explain-token={folder.explain_token}",
     ]
     command = [sys.executable, "-P", "-m", "scheduler_plugin", *arguments]
-    return Program(command, folder.log("scheduler"), network.control_enter())
+    return LocalProgram(command, folder.log("scheduler"), network.control_enter())
 
 
-def groups(folder: ClusterFolder, network: LocalNetwork, host: str) -> Program:
+def groups(folder: ClusterFolder, network: LocalNetwork, host: str) -> LocalProgram:
     """The process that runs groups; it knows the cluster as the scheduler does.
 
     It recommends for groups of VMs itself: a local cluster has no HPA controller and no VPA recommender.
@@ -109,7 +109,7 @@ def groups(folder: ClusterFolder, network: LocalNetwork, host: str) -> Program:
         f"--explain-token={folder.explain_token}",
     ]
     command = [sys.executable, "-P", "-m", "scheduler_plugin.groups", *arguments]
-    return Program(command, folder.log("groups"), network.control_enter())
+    return LocalProgram(command, folder.log("groups"), network.control_enter())
 
 
 def _write_settings(folder: ClusterFolder) -> None:
@@ -155,7 +155,7 @@ class StartupProbes:
         async def answers() -> bool:
             try:
                 await client.raw_get("/readyz")
-            except (ApiError, ApiUnavailableError):
+            except (KubeApiError, ApiUnavailableError):
                 return False
             return True
 

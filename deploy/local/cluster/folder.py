@@ -84,7 +84,7 @@ class ClusterFolder:
 
     @property
     def control(self) -> Path:
-        """Where the cluster's process listens: JSON with ``port``, ``token`` and ``pid``."""
+        """Address of the cluster's process: JSON with ``port``, ``token`` and ``pid``."""
         return self.root / "control.json"
 
     @property
@@ -117,11 +117,11 @@ class ClusterFolder:
         write_private(self.root / "spec.json", msgspec.json.encode(spec).decode())
 
     def read_spec(self) -> ClusterSpec:
-        """What was asked for."""
+        """The specification the cluster was created with."""
         return msgspec.json.decode((self.root / "spec.json").read_bytes(), type=ClusterSpec)
 
     def exists(self) -> bool:
-        """Whether there is anything of this cluster."""
+        """Return True if there is anything of this cluster."""
         return (self.root / "spec.json").exists()
 
     @contextmanager
@@ -134,11 +134,11 @@ class ClusterFolder:
             lock.release()
 
     def owner(self) -> int | None:
-        """The process that holds the lock; None where the cluster does not run."""
+        """The process that holds the lock; None if the cluster does not run."""
         return owner_of(self.root)
 
     def runs(self) -> bool:
-        """Whether the cluster's process lives, or a command starts or removes it."""
+        """Return True if the cluster's process lives, or a command starts or removes it."""
         return is_held(self.root)
 
     def clear(self) -> None:

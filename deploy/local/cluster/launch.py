@@ -99,7 +99,7 @@ async def launch(
     """Starts the cluster of ``folder``; ``attached`` ones end with this process, however it ends. ``anew`` forgets an
     earlier cluster of that name first. ``beside`` is a command that the cluster keeps running, its recorder.
 
-    Raises ``AlreadyRunsError``, and ``SpecError`` where there can be no such cluster; then there is no folder of it.
+    Raises ``AlreadyRunsError``, and ``SpecError`` if there can be no such cluster; then there is no folder of it.
     """
     if folder.runs():
         raise AlreadyRunsError(folder.name)
@@ -140,7 +140,7 @@ def _started(
 async def stop(folder: ClusterFolder, clock: Clock) -> bool:
     """Ends the running cluster of ``folder``; returns whether there was one. Nothing of it is left afterwards.
 
-    Raises ``AlreadyRunsError`` where another command starts or removes it at the same time.
+    Raises ``AlreadyRunsError`` if another command starts or removes it at the same time.
     """
     owner = folder.owner()
     if owner is not None:
@@ -176,7 +176,7 @@ async def remove_remains(folder: ClusterFolder) -> None:
 
 
 def log_tail(log: str, lines: int = 12) -> str:
-    """The last lines of a log; empty where there is none."""
+    """The last lines of a log; empty if there is none."""
     try:
         with open(log, errors="replace") as found:  # noqa: PTH123 - the path came as text
             return "".join(found.readlines()[-lines:]).rstrip()

@@ -10,7 +10,7 @@ from typing import Final
 
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.settings import MANY
-from deploy.neonvm.simulated.simulated_load import Demand, Load, LoadError, Step, parse_recording
+from deploy.neonvm.simulated.simulated_load import Demand, Load, LoadError, LoadStep, parse_recording
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Seconds
 
@@ -38,7 +38,7 @@ def load_of(name: str, vms: int = 0) -> Callable[[ObjectName], Load]:
 
 
 def wave_period(vms: int) -> int:
-    """How long a wave of each of so many VMs lasts, in seconds: three minutes, or longer where that would be more
+    """Duration of a wave of each of this many VMs, in seconds: three minutes, or longer if that would be more
     changes of size than one machine can write.
 
     >>> wave_period(2), wave_period(2000)
@@ -50,7 +50,7 @@ def wave_period(vms: int) -> int:
 def waves(shift: int, period: int = _PERIOD) -> Load:
     """``period`` seconds from idle to more than two busy CPUs and back, beginning ``shift`` seconds into them."""
     step = period // _STEPS
-    steps = [Step(Seconds(float(at)), _wave(at + shift, period)) for at in range(0, period, step)]
+    steps = [LoadStep(Seconds(float(at)), _wave(at + shift, period)) for at in range(0, period, step)]
     return Load(steps, Seconds(period))
 
 

@@ -67,7 +67,7 @@ class ClusterLock:
 
     @property
     def passed_on(self) -> dict[str, str]:
-        """What the environment of the process must have that the descriptors are passed to."""
+        """Environment variables for the process that inherits the descriptors."""
         return {INHERITED: ",".join(map(str, self.descriptors))}
 
     def release(self) -> None:
@@ -83,7 +83,7 @@ class ClusterLock:
 
 
 def owner_of(folder: Path) -> int | None:
-    """The process that holds the lock of ``folder``; None where there is none."""
+    """The process that holds the lock of ``folder``; None if there is none."""
     try:
         written = (folder / "lock").read_text().partition(" ")[0] if is_held(folder) else ""
     except OSError:
@@ -109,7 +109,7 @@ def _paths(name: str, folder: Path) -> list[Path]:
 
 
 def _locked(path: Path) -> int | None:
-    """The descriptor of a lock that was taken; None where another process has it."""
+    """The descriptor of a lock that was taken; None if another process has it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -10,7 +10,7 @@ import msgspec
 
 
 class StepState(StrEnum):
-    """How far a step is."""
+    """State of a step."""
 
     BEGUN = "begun"
     NOTE = "note"

@@ -3,7 +3,7 @@
 
 Rules that hold here:
 
-- It begins anew with every start: nothing of an earlier run is used.
+- It begins again with every start: nothing of an earlier run is used.
 - Everything is in namespaces and control groups of the cluster, and people reach the API server at a port of loopback
   that this process forwards.
 - The end undoes what was made, in the opposite order, at whatever step it comes.
@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError, client_from_kubeconfig
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError, client_from_kubeconfig
 from deploy.local.cluster.content import CRD_FOLDERS, ensure
 from deploy.local.cluster.control import (
     START_KUBELET,
@@ -54,7 +54,7 @@ from deploy.local.kubernetes.plan.node_settings import node_files
 from deploy.local.kubernetes.plan.readiness import missing_nodes, unready
 from deploy.local.kubernetes.programs.ensure import NoProgramsError, Programs, ensure_programs
 from deploy.local.private_file import write_private
-from deploy.local.process import ProcessSupervisor, Program, end, start
+from deploy.local.process import LocalProgram, ProcessSupervisor, end, start
 from deploy.neonvm.network.namespaces import NamespaceNetwork
 from deploy.neonvm.overlay.endpoints import client_claim
 from deploy.neonvm.ports import NetworkError
@@ -186,7 +186,7 @@ class RealCluster:
         add_ons = [_ADD_ONS / f"{name}.yaml" for name in self._plan.add_ons]
         files = [f"--filename={path}" for path in (CRD_FOLDERS[0], *kinds, _MANIFESTS, *add_ons)]
         command = (str(programs.kubernetes / "kubectl"), f"--kubeconfig={self._folder.kubeconfig}", "apply")
-        process = await start(Program((*command, "--server-side", *files), log))
+        process = await start(LocalProgram((*command, "--server-side", *files), log))
         try:
             if await process.wait():
                 raise StepFailedError("the cluster's own services could not be created", str(log))
@@ -247,7 +247,7 @@ class RealCluster:
         said = f"a real Kubernetes {self._plan.version}"
         return ControlResponse(network=self._network.description, guests=said, host=CONTROL_HOST, parts=parts)
 
-    async def _keep(self, stack: AsyncExitStack, programs: dict[str, Program]) -> None:
+    async def _keep(self, stack: AsyncExitStack, programs: dict[str, LocalProgram]) -> None:
         """Keeps programs running; they end together."""
         for name, program in programs.items():
             self._supervisors[name] = ProcessSupervisor(program, self._clock, lambda _: None)
@@ -259,7 +259,7 @@ class RealCluster:
         while True:
             try:
                 left = await waiting()
-            except (ApiError, ApiUnavailableError) as error:
+            except (KubeApiError, ApiUnavailableError) as error:
                 left = str(error)
             if not left:
                 return

@@ -34,7 +34,7 @@ _SUFFIX_LETTERS = string.ascii_lowercase + string.digits
 
 @dataclass(frozen=True, slots=True)
 class RuntimeDependencies:
-    """What the controllers work with."""
+    """Dependencies of the controllers."""
 
     client: ApiClient
     extender: httpx.AsyncClient

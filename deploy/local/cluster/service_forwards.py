@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 from functools import partial
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from deploy.neonvm.network.forwarder import Dial, Forwarder
 from protocol.kubernetes.endpoint_slices import ready_addresses
 from protocol.kubernetes.resources import ENDPOINT_SLICES
@@ -48,6 +48,6 @@ class ServiceForwards:
         selector = f"kubernetes.io/service-name={service.name}"
         try:
             slices = await self._client.list(ENDPOINT_SLICES, service.namespace, selector)
-        except (ApiError, ApiUnavailableError) as error:
+        except (KubeApiError, ApiUnavailableError) as error:
             raise ConnectionError(str(error)) from error
         return [place for each in slices.objects for place in ready_addresses(each)]

@@ -20,10 +20,10 @@ MANY: Final = 200
 
 
 def agents_policy(vms: int) -> str:
-    """The policy of agents that look after ``vms`` VMs on one machine; empty where the usual one is meant.
+    """The policy of agents that look after ``vms`` VMs on one machine; empty if the usual one is meant.
 
     Together they look at guests 200 times a second at most: one process answers for all guests, and agents that get no
-    answer in time connect anew, which takes more than answering.
+    answer in time connect again, which takes more than answering.
     """
     if vms <= MANY:
         return ""
@@ -33,7 +33,7 @@ def agents_policy(vms: int) -> str:
 
 
 def looks_at_guests(vms: int) -> Seconds:
-    """The time between two looks of the kubelets at each of so many guests.
+    """The time between two looks of the kubelets at each of this many guests.
 
     >>> looks_at_guests(5), looks_at_guests(2000)
     (2.0, 20.0)

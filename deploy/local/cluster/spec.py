@@ -25,7 +25,7 @@ _EACH_VM: Final = 1.5
 
 
 def usual_node_cpu(vms: int, nodes: int) -> str:
-    """The CPUs of each node where they are not chosen: enough for so many simulated VMs and their load.
+    """The CPUs of each node where they are not chosen: enough for this many simulated VMs and their load.
 
     >>> usual_node_cpu(0, 2), usual_node_cpu(2000, 100)
     ('8', '30')
@@ -40,7 +40,7 @@ class SpecError(ValueError):
 class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """A cluster as asked for. ``agents`` of ``agent_form`` decides ``auto``; ``load`` is what simulated VMs play.
     ``groups``: VMs can form groups, which a process of their own runs. ``kubernetes`` is the minor version of a real
-    Kubernetes, and empty where the embedded one does; ``add_ons`` are what a real one has beside the usual.
+    Kubernetes, and empty if the embedded one does; ``add_ons`` are what a real one has beside the usual.
 
     ``node_labels`` are ``NODE=KEY=VALUE``, ``node_taints`` are ``NODE=KEY[=VALUE]:EFFECT``.
     """
@@ -62,7 +62,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
 
     @property
     def node_specs(self) -> list[NodeSpec]:
-        """The nodes. Raises ``SpecError`` where their size is unusable or there are none."""
+        """The nodes. Raises ``SpecError`` if their size is unusable or there are none."""
         if self.nodes < 1:
             raise SpecError(f"a cluster needs at least one node, not {self.nodes}")
         try:
@@ -75,7 +75,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
         return [NodeSpec(name, capacity, labels[name], taints[name]) for name in names]
 
     def check(self) -> None:
-        """Raises ``SpecError`` where there can be no such cluster."""
+        """Raises ``SpecError`` if there can be no such cluster."""
         _ = self.node_specs, self.agent_form
         if self.kubernetes and self.kubernetes not in SUPPORTED:
             raise SpecError(f"Kubernetes can be {' or '.join(SUPPORTED)} here, not {self.kubernetes!r}")
@@ -90,12 +90,15 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
 
     @property
     def simulated(self) -> int:
-        """How many simulated VMs there are from the start."""
+        """The number of simulated VMs at the start."""
         return self.vms if self.guests == "simulated" else 0
 
     @property
     def agent_form(self) -> tuple[Literal["sidecar", "node"], str]:
-        """How agents run, and why in words. Raises ``SpecError`` for a form that cannot work with these guests."""
+        """Form of the agents, and the reason in words.
+
+        Raises ``SpecError`` for a form that cannot work with these guests.
+        """
         if self.agents == "node" and self.guests == "qemu":
             raise SpecError("QEMU guests answer only inside their pods: agents must be sidecars (--agents sidecar)")
         if self.agents != "auto":

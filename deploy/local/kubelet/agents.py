@@ -11,7 +11,7 @@ from typing import Final
 
 from deploy.kube.client import ApiClient
 from deploy.local.kubelet.tokens import Projection, keep_projected, project
-from deploy.local.process import ProcessSupervisor, Program
+from deploy.local.process import LocalProgram, ProcessSupervisor
 from deploy.neonvm.addressing import DAEMON_PORT, METRICS_PORT, MONITOR_PORT
 from deploy.neonvm.ports import PodNetwork
 from protocol.kubernetes.objects import Json, name_of
@@ -53,7 +53,7 @@ class AgentRun:
         )
 
     @property
-    def program(self) -> Program:
+    def program(self) -> LocalProgram:
         """The process."""
         for_scheduler, for_api = self.projections
         host = self.network.api_host
@@ -69,7 +69,9 @@ class AgentRun:
             environment["EXPLAIN_TOKEN_FILE"] = str(self.files.explain_token)
         if self.files.policy is not None:
             environment["AGENT_CONFIG"] = str(self.files.policy)
-        return Program([sys.executable, "-P", "-m", "agent"], self.files.folder / "agent.log", self.enter, environment)
+        return LocalProgram(
+            [sys.executable, "-P", "-m", "agent"], self.files.folder / "agent.log", self.enter, environment
+        )
 
 
 def sidecar(pod: Json, vm: ObjectName, network: PodNetwork, files: AgentFiles) -> AgentRun:

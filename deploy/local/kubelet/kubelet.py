@@ -15,8 +15,8 @@ import shutil
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from deploy.kube.client import ApiError, ApiUnavailableError
-from deploy.kube.informer import Change, Informer
+from deploy.kube.client import ApiUnavailableError, KubeApiError
+from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.kubelet.pod_status import failed_status, running_status
 from deploy.local.kubelet.reporting import write_status
 from deploy.local.kubelet.sandbox import NodeDependencies, Sandbox, vm_folder
@@ -59,16 +59,16 @@ class Kubelet:
 
     @property
     def sandboxes(self) -> Mapping[ObjectName, Sandbox]:
-        """What runs now, by pod."""
+        """Running sandboxes by pod."""
         return {name: sandbox for name, (sandbox, _) in self._sandboxes.items()}
 
     def guest(self, pod: ObjectName, uid: str) -> Resizer | None:
-        """The guest of that very pod; None where it does not run here."""
+        """The guest of that very pod; None if it does not run here."""
         found = self._sandboxes.get(pod)
         return found[0].guest if found is not None and found[0].uid == uid else None
 
     def role(self, pod: ObjectName, uid: str) -> PodRole:
-        """What the guest of that very pod does here."""
+        """Role of that pod's guest here."""
         found = self._sandboxes.get(pod)
         return found[0].role if found is not None and found[0].uid == uid else PodRole.EMPTY
 
@@ -119,7 +119,7 @@ class Kubelet:
         await self._vms.synced.wait()
         async with asyncio.TaskGroup() as lives, asyncio.TaskGroup() as workers:
             for _ in range(_WORKERS):
-                looks = self._queue.serve(lambda name: self._sync(name, lives), (ApiError, ApiUnavailableError))
+                looks = self._queue.serve(lambda name: self._sync(name, lives), (KubeApiError, ApiUnavailableError))
                 workers.create_task(looks)
 
     async def _sync(self, name: ObjectName, lives: asyncio.TaskGroup) -> None:
@@ -184,11 +184,11 @@ class Kubelet:
     async def _confirm(self, pod: Json) -> None:
         try:
             await self._deps.client.delete(PODS, name_of(pod), uid_of(pod), grace=0)
-        except ApiError as error:
+        except KubeApiError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise
 
-    def _pod_changed(self, change: Change) -> None:
+    def _pod_changed(self, change: ObjectChange) -> None:
         old, new = change.old, change.new
         if old is not None and (new is None or uid_of(new) != uid_of(old) or is_over(new)):
             self._ended.pop(uid_of(old), None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from deploy.kube.informer import Informer
 from deploy.local.kubelet.node_object import lifecycle_taints, ready_condition, ready_status, with_condition
 from protocol.kubernetes.objects import Json, items, name_of, version_of
@@ -51,10 +51,10 @@ class NodeLifecycle:
     async def run(self) -> None:
         """Works until cancelled."""
         await self._nodes.synced.wait()
-        await self._queue.serve(self.reconcile, (ApiError, ApiUnavailableError))
+        await self._queue.serve(self.reconcile, (KubeApiError, ApiUnavailableError))
 
     async def reconcile(self, name: ObjectName) -> None:
-        """Brings one node's condition and taints up to date. Raises ``ApiError`` and ``ApiUnavailableError``."""
+        """Brings one node's condition and taints up to date. Raises ``KubeApiError`` and ``ApiUnavailableError``."""
         node = self._nodes.get(name)
         if node is None:
             return
@@ -81,6 +81,6 @@ class NodeLifecycle:
         body = {"metadata": {"resourceVersion": version_of(node)}, **change}
         try:
             await self._client.merge_patch(NODES, name, body, subresource)
-        except ApiError as error:
+        except KubeApiError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise

@@ -5,8 +5,8 @@ The guests of such a pod still run in this process: they are ended like those of
 
 from __future__ import annotations
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
-from deploy.kube.informer import Change, Informer
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.informer import Informer, ObjectChange
 from protocol.kubernetes.objects import is_leaving, name_of, node_of, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
@@ -30,10 +30,10 @@ class PodGarbageCollector:
         """Works until cancelled."""
         await self._nodes.synced.wait()
         await self._pods.synced.wait()
-        await self._queue.serve(self.reconcile, (ApiError, ApiUnavailableError))
+        await self._queue.serve(self.reconcile, (KubeApiError, ApiUnavailableError))
 
     async def reconcile(self, pod: ObjectName) -> None:
-        """Deletes the pod where its node is gone. Raises ``ApiError`` and ``ApiUnavailableError``."""
+        """Deletes the pod where its node is gone. Raises ``KubeApiError`` and ``ApiUnavailableError``."""
         found = self._pods.get(pod)
         if found is None or not node_of(found) or is_leaving(found):
             return
@@ -41,11 +41,11 @@ class PodGarbageCollector:
             return
         try:
             await self._client.delete(PODS, pod, uid_of(found))
-        except ApiError as error:
+        except KubeApiError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise
 
-    def _node_changed(self, change: Change) -> None:
+    def _node_changed(self, change: ObjectChange) -> None:
         if change.new is None:
             for pod in self._pods.objects.values():
                 if node_of(pod) == change.name.name:

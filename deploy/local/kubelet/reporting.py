@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from protocol.backoff import Backoff, Retries
 from protocol.kubernetes.objects import Json, name_of, uid_of
 from protocol.kubernetes.refusals import RefusalKind
@@ -25,11 +25,11 @@ _log = logging.getLogger(__name__)
 
 
 async def write_status(client: ApiClient, pod: Json, status: Json) -> None:
-    """Writes it once. Raises ``ApiUnavailableError``, and ``ApiError`` where it is refused for a pod that is there."""
+    """Writes it once. Raises ``ApiUnavailableError``, and ``KubeApiError`` if it is refused for a pod that is there."""
     body: Json = {"metadata": {"uid": uid_of(pod)}, "status": status}
     try:
         await client.merge_patch(PODS, name_of(pod), body, "status")
-    except ApiError as error:
+    except KubeApiError as error:
         if error.kind is RefusalKind.NOT_FOUND:
             return
         if error.kind is not RefusalKind.CONFLICT or await _is_there(client, pod):
@@ -42,7 +42,7 @@ async def keep_writing_status(client: ApiClient, pod: Json, status: Json, clock:
     while True:
         try:
             await write_status(client, pod, status)
-        except ApiError as error:
+        except KubeApiError as error:
             if not retries.failures:
                 told = {"pod": str(name_of(pod)), "reason": str(error)}
                 _log.warning("the API refuses a pod's status, which is written again", extra=told)
@@ -56,7 +56,7 @@ async def keep_writing_status(client: ApiClient, pod: Json, status: Json, clock:
 async def _is_there(client: ApiClient, pod: Json) -> bool:
     try:
         return uid_of(await client.get(PODS, name_of(pod))) == uid_of(pod)
-    except ApiError as error:
+    except KubeApiError as error:
         if error.kind is RefusalKind.NOT_FOUND:
             return False
         raise

@@ -21,7 +21,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from deploy.local.kubelet.agents import EXPLAIN_TOKEN, AgentFiles, AgentRun, run_agent, sidecar
 from deploy.local.kubelet.pod_status import failed_status, moved_status, running_status
 from deploy.local.kubelet.reporting import keep_writing_status
@@ -60,7 +60,7 @@ from protocol.units import Seconds
 
 @dataclass(frozen=True, slots=True)
 class NodeDependencies:
-    """What pods are made with. ``state`` is the cluster's folder; ``policy`` is the agents' policy file, if any;
+    """Dependencies of pods. ``state`` is the cluster's folder; ``policy`` is the agents' policy file, if any;
     ``pace`` says how often guests are asked what they have.
     """
 
@@ -120,12 +120,12 @@ class Sandbox:
 
     @property
     def guest(self) -> Resizer | None:
-        """Who resizes the guest; None while none runs here."""
+        """The guest's resizer; None while none runs here."""
         return self._inside.resizer if self._inside is not None and not self._receives else None
 
     @property
     def role(self) -> PodRole:
-        """What the guest does."""
+        """Role of the guest."""
         if self._inside is None:
             return PodRole.EMPTY
         role = _ROLES[self._inside.resizer.state.phase]
@@ -220,7 +220,7 @@ class Sandbox:
         """The password in the VM's Secret; empty if it cannot be had now."""
         try:
             return usable(password_in(await self._deps.client.get(SECRETS, self._secret)))
-        except (ApiError, ApiUnavailableError, ValueError):
+        except (KubeApiError, ApiUnavailableError, ValueError):
             return ""
 
     def _keep(self, supervisor: ProcessSupervisor) -> None:
@@ -239,7 +239,7 @@ class Sandbox:
 
 
 async def _has_moved(source: Guest, target: Guest) -> bool:
-    """Where the guest is after a move that did not end well; a target that cannot be asked is better than nothing."""
+    """Decide which guest is kept after a failed move; a target that cannot be asked is better than nothing."""
     try:
         if (await source.state()).phase is not GuestPhase.STOPPED:
             return False
@@ -260,15 +260,15 @@ async def attend_agent(run: AgentRun, deps: NodeDependencies, started: Callable[
     while True:
         try:
             await run_agent(run, deps.client, deps.clock, supervisor)
-        except (ApiError, ApiUnavailableError, OSError):
+        except (KubeApiError, ApiUnavailableError, OSError):
             await deps.clock.sleep(Seconds(1.0))
 
 
 def vm_folder(state: Path, vm: ObjectName, uid: str) -> Path:
-    """Where a VM keeps its disk and logs, across all its pods."""
+    """Folder of a VM's disk and logs, shared by all its pods."""
     return state / "vms" / vm.namespace / f"{vm.name}-{uid[:8]}"
 
 
 def pod_folder(state: Path, pod: ObjectName, uid: str) -> Path:
-    """Where a pod keeps its tokens and logs."""
+    """Folder of a pod's tokens and logs."""
     return state / "pods" / pod.namespace / f"{pod.name}-{uid[:8]}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from deploy.local.private_file import write_private
 from protocol.kubernetes.objects import Json, name_of, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
@@ -35,7 +35,7 @@ class Projection:
 
 
 async def project(client: ApiClient, projection: Projection) -> None:
-    """Writes a fresh token. Raises ``ApiError``, ``ApiUnavailableError`` or ``OSError``."""
+    """Writes a fresh token. Raises ``KubeApiError``, ``ApiUnavailableError`` or ``OSError``."""
     pod = projection.pod
     reference: Json = {"apiVersion": "v1", "kind": "Pod", "name": name_of(pod).name, "uid": uid_of(pod)}
     spec: Json = {"expirationSeconds": _LIFETIME, "boundObjectRef": reference}
@@ -55,7 +55,7 @@ async def keep_projected(client: ApiClient, projection: Projection, clock: Clock
         try:
             await project(client, projection)
             span = _RENEW
-        except (ApiError, ApiUnavailableError, OSError):
+        except (KubeApiError, ApiUnavailableError, OSError):
             span = _RETRY
 
 
@@ -64,6 +64,6 @@ async def ensure_account(client: ApiClient, account: ObjectName) -> None:
     body: Json = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account.name}}
     try:
         await client.create(SERVICE_ACCOUNTS, account.namespace, body)
-    except ApiError as error:
+    except KubeApiError as error:
         if error.kind is not RefusalKind.ALREADY_EXISTS:
             raise

@@ -20,7 +20,7 @@ class ExtenderError(Exception):
 
 
 class FilterResult(msgspec.Struct, frozen=True):
-    """What ``filter`` answers; null where a field is unset."""
+    """Response to ``filter``; null for an unset field."""
 
     NodeNames: list[str] | None = None
     FailedNodes: dict[str, str] | None = None
@@ -41,7 +41,7 @@ class HostScore(msgspec.Struct, frozen=True):
 
 
 class BindResult(msgspec.Struct, frozen=True):
-    """What ``bind`` answers; an empty error means bound."""
+    """Response to ``bind``; an empty error means bound."""
 
     Error: str = ""
 
@@ -56,7 +56,7 @@ class Extender:
         self._http = http
 
     async def filter(self, pod: Json, nodes: Sequence[str]) -> FilterResult:
-        """Which of ``nodes`` can take ``pod``. Raises ``ExtenderError``, also for a node beyond these."""
+        """The ``nodes`` that can take ``pod``. Raises ``ExtenderError``, also for a node beyond these."""
         body = {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
         result = await self._post("/filter", body, FilterResult)
         if result.Error:
@@ -66,7 +66,7 @@ class Extender:
         return result
 
     async def prioritize(self, pod: Json, nodes: Sequence[str]) -> dict[str, int]:
-        """Scores of ``nodes``; none where the extender failed, as kube-scheduler drops these errors."""
+        """Scores of ``nodes``; none if the extender failed, as kube-scheduler drops these errors."""
         body = {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
         try:
             return {each.Host: each.Score for each in await self._post("/prioritize", body, list[HostScore])}

@@ -16,15 +16,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from deploy.kube.events import WARNING, EventRecorder
-from deploy.kube.informer import Change, Informer
+from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.kubelet.reporting import write_status
 from deploy.local.scheduling.choice import POD_SCHEDULED, no_node_message, unschedulable, winner
 from deploy.local.scheduling.extender import Extender, ExtenderError
 from deploy.local.scheduling.pod_rules import AFFINITY, PodRules, placed
 from deploy.local.scheduling.predicates import refusal
-from deploy.local.scheduling.queue import Failure, SchedulingQueue
+from deploy.local.scheduling.queue import AttemptFailure, SchedulingQueue
 from protocol.kubernetes.objects import (
     Json,
     annotations_of,
@@ -61,7 +61,7 @@ class Randomness:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerInformers:
-    """What the loop watches."""
+    """Informers of the scheduling loop."""
 
     pods: Informer
     nodes: Informer
@@ -125,7 +125,7 @@ class SchedulingLoop:
         try:
             node = await self._choose(pod)
         except ExtenderError as error:
-            await self._failed(name, pod, Failure.ERROR, str(error))
+            await self._failed(name, pod, AttemptFailure.ERROR, str(error))
             return
         except Exception as error:  # noqa: BLE001 - one pod must not end the scheduling of all others
             await self._broke(name, pod, error)
@@ -135,7 +135,7 @@ class SchedulingLoop:
             binds.create_task(self._bind(name, pod, node))
 
     async def _choose(self, pod: Json) -> str:
-        """The node for ``pod``; empty where there is none, which has then been said and queued."""
+        """The node for ``pod``; empty if there is none, which has then been said and queued."""
         name = ObjectName(text(pod, "metadata", "namespace"), text(pod, "metadata", "name"))
         nodes = {each.name: node for each, node in self._nodes.objects.items() if not is_leaving(node)}
         refused = {each: reason for each, node in nodes.items() if (reason := refusal(pod, node))}
@@ -149,7 +149,7 @@ class SchedulingLoop:
         if not feasible:
             if AFFINITY in refused.values():
                 self._attracted = True
-            await self._failed(name, pod, Failure.NO_NODE, no_node_message(refused, len(nodes)))
+            await self._failed(name, pod, AttemptFailure.NO_NODE, no_node_message(refused, len(nodes)))
             return ""
         scores = await self._extender.prioritize(pod, feasible) if len(feasible) > 1 else {}
         preferences = {each: rules.preference(each) for each in feasible}
@@ -160,7 +160,7 @@ class SchedulingLoop:
             await self._extender.bind(name, uid_of(pod), node)
         except ExtenderError as error:
             self._assumed.pop(name, None)
-            await self._failed(name, pod, Failure.ERROR, f"binding rejected: {error}")
+            await self._failed(name, pod, AttemptFailure.ERROR, f"binding rejected: {error}")
             return
         except Exception as error:  # noqa: BLE001 - as above
             self._assumed.pop(name, None)
@@ -170,23 +170,23 @@ class SchedulingLoop:
 
     async def _broke(self, name: ObjectName, pod: Json, error: Exception) -> None:
         _log.error("a pod could not be scheduled", extra={"pod": str(name)}, exc_info=error)
-        await self._failed(name, pod, Failure.ERROR, f"an error of the scheduling loop: {error!r}")
+        await self._failed(name, pod, AttemptFailure.ERROR, f"an error of the scheduling loop: {error!r}")
 
-    async def _failed(self, name: ObjectName, pod: Json, failure: Failure, message: str) -> None:
+    async def _failed(self, name: ObjectName, pod: Json, failure: AttemptFailure, message: str) -> None:
         self._queue.failed(name, failure, self._clock.now(), self._chance.jitter())
         self._stir.set()
         await self._events.record(pod, "FailedScheduling", message, WARNING)
-        if failure is Failure.NO_NODE:
+        if failure is AttemptFailure.NO_NODE:
             await self._say_unschedulable(pod, message)
 
     async def _say_unschedulable(self, pod: Json, message: str) -> None:
         """Writes the condition that ``kubectl describe`` and autoscalers read, with every attempt."""
         condition = unschedulable(message, timestamp(self._clock.wall()))
         others = [each for each in items(pod, "status", "conditions") if text(each, "type") != POD_SCHEDULED]
-        with suppress(ApiError, ApiUnavailableError):
+        with suppress(KubeApiError, ApiUnavailableError):
             await write_status(self._client, pod, {"conditions": [*others, condition]})
 
-    def _pod_changed(self, change: Change) -> None:
+    def _pod_changed(self, change: ObjectChange) -> None:
         self._follow_placement(change)
         if change.new is not None and _wants_node(change.new):
             self._queue.add(change.name)
@@ -196,7 +196,7 @@ class SchedulingLoop:
                 self._queue.wake()
         self._stir.set()
 
-    def _follow_placement(self, change: Change) -> None:
+    def _follow_placement(self, change: ObjectChange) -> None:
         self._placed.pop(change.name, None)
         if change.new is None or is_over(change.new):
             self._assumed.pop(change.name, None)
@@ -207,7 +207,7 @@ class SchedulingLoop:
                 self._attracted = False
                 self._queue.wake()
 
-    def _node_changed(self, change: Change) -> None:
+    def _node_changed(self, change: ObjectChange) -> None:
         if change.new is not None and (change.old is None or _facts(change.old) != _facts(change.new)):
             self._queue.wake()
             self._stir.set()
@@ -219,6 +219,6 @@ def _wants_node(pod: Json) -> bool:
 
 
 def _facts(node: Json) -> tuple[object, ...]:
-    """What may decide about a pod: everything but heartbeats."""
+    """Facts that may decide about a pod: everything but heartbeats."""
     conditions = [(text(each, "type"), text(each, "status")) for each in items(node, "status", "conditions")]
     return child(node, "spec"), labels_of(node), annotations_of(node), child(node, "status", "allocatable"), conditions

@@ -44,7 +44,7 @@ class PodRules:
         return -self._judgement.preference(node)[1]
 
     def refusal(self, node: str) -> str | None:
-        """Why ``node`` cannot take the pod beside the pods that are placed; None where it can."""
+        """The reason why ``node`` cannot take the pod beside those already placed; None if it can."""
         labels, affinity = self._view.nodes[node].labels, self._judgement.affinity
         if affinity.hindrance(labels) is not None:
             if any(labels.get(key) == value for key, value in affinity.repelled):

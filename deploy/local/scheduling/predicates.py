@@ -15,7 +15,7 @@ _UNSCHEDULABLE_TAINT: Final[Json] = {"key": "node.kubernetes.io/unschedulable", 
 
 
 def refusal(pod: Json, node: Json) -> str | None:
-    """Why ``node`` cannot take ``pod``; None where nothing speaks against it."""
+    """The reason why ``node`` cannot take ``pod``; None if it can."""
     for check in (_not_ready, _unschedulable, _untolerated, _not_selected):
         if reason := check(pod, node):
             return reason

@@ -25,8 +25,8 @@ BACKOFF: Final = Backoff(Seconds(1.0), Seconds(10.0), spread=0.5)
 LONGEST_WAIT: Final = Seconds(300.0)
 
 
-class Failure(StrEnum):
-    """Why an attempt did not place its pod."""
+class AttemptFailure(StrEnum):
+    """Failure of an attempt to place a pod."""
 
     NO_NODE = "no node"
     ERROR = "error"
@@ -52,8 +52,8 @@ class _Count:
     without_node: int = 0
     broken: int = 0
 
-    def with_one(self, failure: Failure) -> _Count:
-        if failure is Failure.ERROR:
+    def with_one(self, failure: AttemptFailure) -> _Count:
+        if failure is AttemptFailure.ERROR:
             return _Count(self.without_node, self.broken + 1)
         return _Count(self.without_node + 1)
 
@@ -79,7 +79,7 @@ class SchedulingQueue:
             place.pop(pod, None)
 
     def take(self, now: Instant) -> ObjectName | None:
-        """The pod to try now, which is in flight from here on; None where there is none."""
+        """The pod to try now, which is in flight from here on; None if there is none."""
         self._ripen(now)
         pod = next(iter(self._ready), None)
         if pod is not None:
@@ -93,15 +93,15 @@ class SchedulingQueue:
             self._in_flight[pod] = _Attempt(self._events)
         return pod
 
-    def failed(self, pod: ObjectName, failure: Failure, now: Instant, jitter: float) -> None:
-        """The attempt in flight did not place ``pod``. Nothing where it is not in flight (it went away)."""
+    def failed(self, pod: ObjectName, failure: AttemptFailure, now: Instant, jitter: float) -> None:
+        """The attempt in flight did not place ``pod``. Nothing if it is not in flight (it went away)."""
         attempt = self._in_flight.pop(pod, None)
         if attempt is None:
             return
         self._attempts[pod] = count = self._attempts.get(pod, _Count()).with_one(failure)
         over = Instant(now + BACKOFF.delay(count.broken or count.without_node, jitter))
-        is_woken = failure is Failure.NO_NODE and attempt.events_before != self._events
-        needs_event = failure is Failure.NO_NODE and not is_woken
+        is_woken = failure is AttemptFailure.NO_NODE and attempt.events_before != self._events
+        needs_event = failure is AttemptFailure.NO_NODE and not is_woken
         self._waiting[pod] = _Waiting(over, Instant(now + LONGEST_WAIT) if needs_event else over, is_woken)
 
     def wake(self) -> None:
@@ -112,7 +112,7 @@ class SchedulingQueue:
                 self._waiting[pod] = _Waiting(waiting.backoff_over, waiting.backoff_over, is_woken=True)
 
     def next_ready(self) -> Instant | None:
-        """When ``take`` will next have a pod without further events; None where never. Past where it has one now."""
+        """The time when ``take`` next has a pod without further events; None if never, past if it has one now."""
         if self._ready or any(waiting.is_woken for waiting in self._waiting.values()):
             return Instant(float("-inf"))
         return min((waiting.tried_again_at for waiting in self._waiting.values()), default=None)

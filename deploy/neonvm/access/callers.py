@@ -32,10 +32,10 @@ _MAY: Final = {NOBODY: _PROBES, AGENT: _OF_AGENTS, ANYONE: _AS_NEONVMS}
 
 
 def may_ask(who: str, method: str, path: str) -> bool:
-    """Whether the caller ``who`` gets an answer to this request."""
+    """Return True if the caller ``who`` gets an answer to this request."""
     return who == CONTROLLER or (method, path) in _MAY.get(who, _PROBES)
 
 
 def may_use_monitor(who: str) -> bool:
-    """Whether the caller ``who`` gets a connection to QEMU's monitor, of which the gate passes on a part."""
+    """Return True if the caller ``who`` gets a connection to QEMU's monitor, of which the gate passes on a part."""
     return who in {CONTROLLER, ANYONE}

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from deploy.neonvm.access.http_exchange import Answer, exchanged
+from deploy.neonvm.access.http_exchange import RunnerHttpResponse, exchanged
 from deploy.neonvm.access.introduction import Introduced, Introduction
 from deploy.neonvm.access.keys import fingerprint
 from deploy.neonvm.network.sockets import connected, tcp_socket
@@ -41,7 +41,7 @@ class RunnerPlace:
 
 @dataclass(frozen=True, slots=True)
 class Showing:
-    """What the controller shows, and the authorities, in PEM, that runners are told to trust."""
+    """The controller's certificate, and the authorities, in PEM, that runners trust."""
 
     context: ssl.SSLContext
     authorities: str
@@ -58,7 +58,7 @@ class Streams:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
-    async def ask(self, method: str, path: str, body: bytes) -> Answer:
+    async def ask(self, method: str, path: str, body: bytes) -> RunnerHttpResponse:
         """One request; the connection stays open. Raises ``OSError``."""
         return await exchanged(self.reader, self.writer, method, path, body)
 

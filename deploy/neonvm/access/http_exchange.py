@@ -10,7 +10,7 @@ _MOST_BYTES: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RunnerHttpResponse:
     """Names of headers are in lower case."""
 
     status: int
@@ -20,14 +20,14 @@ class Answer:
 
 async def exchanged(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, method: str, path: str, body: bytes
-) -> Answer:
+) -> RunnerHttpResponse:
     """The answer to one request. HTTP/1.0, so that no server sends it in chunks. Raises ``OSError``."""
     head = f"{method} {path} HTTP/1.0\r\nHost: runner\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
     writer.write(f"{head}\r\n\r\n".encode() + body)
     await writer.drain()
     try:
         status, headers = _head((await reader.readuntil(b"\r\n\r\n")).decode("latin-1"))
-        return Answer(status, headers, await _body(reader, headers.get("content-length")))
+        return RunnerHttpResponse(status, headers, await _body(reader, headers.get("content-length")))
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
         raise OSError(f"the answer to {method} {path} cannot be read: {error}") from error
 

@@ -10,7 +10,7 @@ from deploy.neonvm.access.keys import RunnerKey
 
 
 class Introduction(msgspec.Struct):
-    """What a runner is told first: the authorities, in PEM, whose clients it lets in from now on."""
+    """First message to a runner: the authorities, in PEM, whose clients it admits from now on."""
 
     authorities: str
 

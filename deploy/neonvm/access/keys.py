@@ -59,7 +59,7 @@ def client_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
 
 
 def fingerprint(connection: ssl.SSLObject) -> bytes:
-    """What distinguishes the certificate of the other end, whose key it has proven to have."""
+    """Fingerprint of the peer's certificate, whose key it has proven to hold."""
     return sha256(connection.getpeercert(binary_form=True) or b"").digest()
 
 

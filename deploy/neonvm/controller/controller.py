@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.kube.client import ApiError, ApiUnavailableError
+from deploy.kube.client import ApiUnavailableError, KubeApiError
 from deploy.kube.events import WARNING
-from deploy.neonvm.controller.plan import Facts, Plan, UnderWay, plan
+from deploy.neonvm.controller.plan import UnderWay, VmObservation, VmPlan, plan
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.objects.by_vm import ByVm
 from deploy.neonvm.objects.owners import is_owned_by, migration_of
@@ -58,7 +58,7 @@ _STEADY: Final = Seconds(60.0)
 
 @dataclass(slots=True)
 class _Restarts:
-    """When a VM may start again."""
+    """Times at which VMs may start again."""
 
     failures: int = 0
     not_before: Instant = Instant(0.0)
@@ -89,7 +89,9 @@ class NeonVmController:
         await self._deps.migrations.synced.wait()
         async with asyncio.TaskGroup() as workers:
             for _ in range(_WORKERS):
-                workers.create_task(self._queue.serve(self._reconcile_or_say_why_not, (ApiError, ApiUnavailableError)))
+                workers.create_task(
+                    self._queue.serve(self._reconcile_or_say_why_not, (KubeApiError, ApiUnavailableError))
+                )
 
     async def _reconcile_or_say_why_not(self, name: ObjectName) -> None:
         try:
@@ -98,12 +100,12 @@ class NeonVmController:
             raise
         except Exception as error:
             vm = self._deps.vms.get(name)
-            if vm is not None and not (isinstance(error, ApiError) and error.kind in _PASSING):
+            if vm is not None and not (isinstance(error, KubeApiError) and error.kind in _PASSING):
                 await self._deps.events.record(vm, "FailedReconcile", str(error) or repr(error), WARNING)
             raise
 
     async def reconcile(self, name: ObjectName) -> None:
-        """Looks at one VM and does what is to be done now. Raises ``ApiError`` and ``ApiUnavailableError``."""
+        """Looks at one VM and does what is to be done now. Raises ``KubeApiError`` and ``ApiUnavailableError``."""
         vm = self._deps.vms.get(name)
         if vm is None:
             return
@@ -112,7 +114,9 @@ class NeonVmController:
         facts = await self._facts(vm, pod, guest, self._under_way(name))
         await self._carry_out(plan(facts), facts, guest)
 
-    async def _facts(self, vm: Json, pod: Json | None, guest: Resizer | None, under_way: UnderWay | None) -> Facts:
+    async def _facts(
+        self, vm: Json, pod: Json | None, guest: Resizer | None, under_way: UnderWay | None
+    ) -> VmObservation:
         machine: VirtualMachine | None = None
         fault = ""
         try:
@@ -120,7 +124,7 @@ class NeonVmController:
         except InvalidObjectError as error:
             fault = str(error)
             await self._deps.events.record(vm, "InvalidSpec", fault, WARNING)
-        return Facts(
+        return VmObservation(
             vm=vm,
             machine=machine,
             fault=fault,
@@ -188,7 +192,7 @@ class NeonVmController:
             restarts.ran_since = None
         return now >= restarts.not_before
 
-    async def _carry_out(self, todo: Plan, facts: Facts, guest: Resizer | None) -> None:
+    async def _carry_out(self, todo: VmPlan, facts: VmObservation, guest: Resizer | None) -> None:
         name, vm = name_of(facts.vm), facts.vm
         if todo.add_finalizer:
             await self._set_finalizers(vm, [*_finalizers(vm), FINALIZER])
@@ -257,7 +261,7 @@ class NeonVmController:
             return
         try:
             await self._deps.client.create(PODS, name_of(vm).namespace, pod)
-        except ApiError as error:
+        except KubeApiError as error:
             if error.kind is not RefusalKind.ALREADY_EXISTS:
                 raise
 
@@ -268,7 +272,7 @@ class NeonVmController:
                 await self._deps.client.delete(PODS, pod)
 
     async def _is_current(self, vm: Json) -> bool:
-        """Whether the VM is still as it was looked at; where not, it is queued again.
+        """Return True if the VM is still as it was looked at; where not, it is queued again.
 
         Asked before pods are made or deleted: a late watch would make a pod that the VM has given up, or take its own.
         """

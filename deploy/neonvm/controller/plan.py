@@ -54,10 +54,10 @@ class UnderWay:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What is true now. ``machine`` is None where the spec is unusable, ``fault`` then says why.
+class VmObservation:
+    """Inputs of the plan. ``machine`` is None if the spec is unusable, and ``fault`` then says why.
 
-    ``guest`` is what the guest has (None where none is known here); ``guest_fault`` the guest's last refusal.
+    ``guest`` is what the guest has (None if none is known here); ``guest_fault`` the guest's last refusal.
     ``restart_due`` says that the pause before a restart is over. ``new_pod_name`` draws a name that was never used.
     ``is_known``: the guest has been looked at, whatever there was to see. ``acceleration`` is how fast it runs there.
     ``stalled`` names what of an order the guest has not followed for too long: ``cpu``, ``memory``.
@@ -81,7 +81,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class VmPlan:
     """``status`` is merged into the object's status where it differs; the rest is done in the order of the fields.
 
     ``remake_pod``: the pod has no node, and would boot with more than the VM asks for by now. It is deleted as long as
@@ -101,25 +101,25 @@ class Plan:
     strays: tuple[ObjectName, ...] = ()
 
 
-def plan(facts: Facts) -> Plan:
-    """What to do now; nothing where all is well."""
+def plan(facts: VmObservation) -> VmPlan:
+    """The actions due now; empty if all is well."""
     finalizers = child(facts.vm, "metadata").get("finalizers")
     held = isinstance(finalizers, list) and FINALIZER in finalizers
     if is_leaving(facts.vm):
-        return _leave(facts) if held else Plan({})
+        return _leave(facts) if held else VmPlan({})
     if not held:
-        return Plan({}, add_finalizer=True)
+        return VmPlan({}, add_finalizer=True)
     moves = facts.under_way
     if moves is not None and moves.is_placed and moves.source == text(facts.vm, "status", "podName"):
         return _moving(facts, moves)
     return replace(_stay(facts), strays=_strays(facts))
 
 
-def _stay(facts: Facts) -> Plan:
+def _stay(facts: VmObservation) -> VmPlan:
     if facts.machine is None:
-        return Plan({"conditions": [_available(facts.vm, False, "InvalidSpec", facts.fault)]})
+        return VmPlan({"conditions": [_available(facts.vm, False, "InvalidSpec", facts.fault)]})
     if not text(facts.vm, "status", "podName"):
-        return Plan(_named(facts))
+        return VmPlan(_named(facts))
     if facts.pod is None:
         return _without_pod(facts)
     return _ended(facts, facts.pod) if is_over(facts.pod) else _with_pod(facts, facts.machine, facts.pod)
@@ -128,59 +128,61 @@ def _stay(facts: Facts) -> Plan:
 _NO_GUEST: Final[Json] = {"podIP": None, "node": None, "cpus": None, "memorySize": None, "machine": None}
 
 
-def _named(facts: Facts) -> Json:
+def _named(facts: VmObservation) -> Json:
     """A new pod has a name, and the VM an address, before there is one."""
     return {"phase": PENDING, "podName": facts.new_pod_name(), **_NO_GUEST, "extraNetIP": facts.vm_address or None}
 
 
-def _leave(facts: Facts) -> Plan:
+def _leave(facts: VmObservation) -> VmPlan:
     if facts.pod is None:
-        return Plan({}, remove_finalizer=not facts.others, strays=_strays(facts))
-    return Plan({}, delete_pod=not is_leaving(facts.pod), strays=_strays(facts))
+        return VmPlan({}, remove_finalizer=not facts.others, strays=_strays(facts))
+    return VmPlan({}, delete_pod=not is_leaving(facts.pod), strays=_strays(facts))
 
 
-def _strays(facts: Facts) -> tuple[ObjectName, ...]:
+def _strays(facts: VmObservation) -> tuple[ObjectName, ...]:
     """Pods of the VM that nothing will come for: not its own one, and in no migration."""
     kept = {facts.under_way.source, facts.under_way.target} if facts.under_way is not None else set()
     found = [each for each in facts.others if is_owned_by(each, facts.vm) and not is_leaving(each)]
     return tuple(name_of(each) for each in found if name_of(each).name not in kept)
 
 
-def _without_pod(facts: Facts) -> Plan:
+def _without_pod(facts: VmObservation) -> VmPlan:
     phase = text(facts.vm, "status", "phase")
     if phase in {"", PENDING}:
-        return Plan({}, create_pod=not any(not is_over(each) for each in facts.others))
+        return VmPlan({}, create_pod=not any(not is_over(each) for each in facts.others))
     if phase not in ENDED:
         gone = _available(facts.vm, False, "PodGone", f"pod {text(facts.vm, 'status', 'podName')} is gone")
-        return Plan({"phase": FAILED, "conditions": [gone], **_NO_GUEST})
+        return VmPlan({"phase": FAILED, "conditions": [gone], **_NO_GUEST})
     if not restarts(facts.vm, phase):
-        return Plan({})
+        return VmPlan({})
     if not facts.restart_due:
-        return Plan({}, wait_for_restart=True)
+        return VmPlan({}, wait_for_restart=True)
     count = whole(facts.vm, "status", "restartCount") + 1
-    return Plan({**_named(facts), "restartCount": count})
+    return VmPlan({**_named(facts), "restartCount": count})
 
 
-def _ended(facts: Facts, pod: Json) -> Plan:
+def _ended(facts: VmObservation, pod: Json) -> VmPlan:
     phase, reason, story = pod_phase(pod), *pod_end(pod)
     if reason == MOVED:
         phase, reason, story = FAILED, "GuestLost", f"{story}, and was lost there"
     ended = _available(facts.vm, False, reason, story)
     again = restarts(facts.vm, phase) and not is_leaving(pod)
-    return Plan({"phase": phase, "conditions": [ended], **_NO_GUEST}, delete_pod=again)
+    return VmPlan({"phase": phase, "conditions": [ended], **_NO_GUEST}, delete_pod=again)
 
 
-def _with_pod(facts: Facts, machine: VirtualMachine, pod: Json) -> Plan:
+def _with_pod(facts: VmObservation, machine: VirtualMachine, pod: Json) -> VmPlan:
     made = booted(pod)
     if made is None and not is_leaving(pod):
         unknown = f"pod {name_of(pod).name} does not say which machine it runs: delete it, and it is made again"
-        return Plan({"conditions": [_available(facts.vm, False, "UnknownMachine", unknown)]})
+        return VmPlan({"conditions": [_available(facts.vm, False, "UnknownMachine", unknown)]})
     if made is None or is_leaving(pod) or (pod_phase(pod) == RUNNING and not facts.is_known):
-        return Plan({})
+        return VmPlan({})
     if pod_phase(pod) != RUNNING or facts.guest is None or facts.guest.phase is GuestPhase.STOPPED:
         waiting = _available(facts.vm, False, "PodPending", "the pod does not run yet")
         is_too_large = not node_of(pod) and not made.use.within(machine.use)
-        return Plan({"phase": PENDING, "conditions": [waiting], "node": node_of(pod) or None}, remake_pod=is_too_large)
+        return VmPlan(
+            {"phase": PENDING, "conditions": [waiting], "node": node_of(pod) or None}, remake_pod=is_too_large
+        )
     guest, want = facts.guest, _usable(facts, made, pod).clip(machine.use)
     behind = _behind(guest, want) if guest.phase is GuestPhase.RUNNING else frozenset[str]()
     place = _in_place(facts, pod, guest)
@@ -188,30 +190,30 @@ def _with_pod(facts: Facts, machine: VirtualMachine, pod: Json) -> Plan:
     status: Json = {"phase": SCALING if behind - facts.stalled else RUNNING, **place, "conditions": said}
     if guest.phase is GuestPhase.RUNNING and not behind and want == machine.use:
         status |= _revision(facts.vm)
-    return Plan(status, want=want)
+    return VmPlan(status, want=want)
 
 
 def _behind(guest: GuestState, want: Resources) -> frozenset[str]:
-    """What of ``want`` the guest does not have."""
+    """The part of ``want`` that the guest does not have."""
     pairs = {CPU: guest.cpu == want.cpu, MEMORY: guest.mem == want.mem}
     return frozenset(name for name, is_there in pairs.items() if not is_there)
 
 
-def _moving(facts: Facts, under_way: UnderWay) -> Plan:
+def _moving(facts: VmObservation, under_way: UnderWay) -> VmPlan:
     """The VM while it is moved: held where it is, and in the target from the moment its guest runs there."""
     if under_way.target_pod is not None and under_way.target_guest is not None:
         place = _in_place(facts, under_way.target_pod, under_way.target_guest)
         said = [_available(facts.vm, True, "GuestRuns", ""), *_beyond(facts, under_way.target_pod)]
-        return Plan({"podName": under_way.target, "phase": RUNNING, **place, "conditions": said})
+        return VmPlan({"podName": under_way.target, "phase": RUNNING, **place, "conditions": said})
     phase = MIGRATING if under_way.is_transferring else PRE_MIGRATING
     if facts.pod is None or facts.guest is None or facts.guest.phase is GuestPhase.STOPPED:
-        return Plan({"phase": phase}, hold=True)
+        return VmPlan({"phase": phase}, hold=True)
     said = [_available(facts.vm, True, "GuestRuns", "the guest is being moved"), *_beyond(facts, facts.pod)]
-    return Plan({"phase": phase, **_in_place(facts, facts.pod, facts.guest), "conditions": said}, hold=True)
+    return VmPlan({"phase": phase, **_in_place(facts, facts.pod, facts.guest), "conditions": said}, hold=True)
 
 
-def _in_place(facts: Facts, pod: Json, guest: GuestState) -> Json:
-    """Where the guest is. It keeps the address with which it was started, also one of another controller's."""
+def _in_place(facts: VmObservation, pod: Json, guest: GuestState) -> Json:
+    """Address of the guest. It keeps the one it was started with, even one of another controller."""
     made = booted(pod)
     return {
         "node": node_of(pod),
@@ -230,15 +232,15 @@ def _revision(vm: Json) -> Json:
     return {"currentRevision": {"revision": named}} if named and not is_said else {}
 
 
-def _serves(facts: Facts, guest: GuestState) -> Json:
+def _serves(facts: VmObservation, guest: GuestState) -> Json:
     if guest.phase is GuestPhase.BOOTING:
         return _available(facts.vm, False, BOOTING, "the guest boots")
     reason = "ResizeRefused" if facts.guest_fault else "GuestRuns"
     return _available(facts.vm, True, reason, facts.guest_fault)
 
 
-def _accelerated(facts: Facts) -> list[Json]:
-    """Whether the guest runs on the host's own CPU, where that is known."""
+def _accelerated(facts: VmObservation) -> list[Json]:
+    """True if the guest runs on the host's own CPU; None if unknown."""
     found = facts.acceleration
     if found is None:
         return []
@@ -246,15 +248,15 @@ def _accelerated(facts: Facts) -> list[Json]:
     return [condition(facts.vm, "Accelerated", str(found.is_on), reason, found.reason)]
 
 
-def _beyond(facts: Facts, pod: Json) -> list[Json]:
-    """Whether the spec asks for a machine that the running one is not, or that its pod's limits do not let it be."""
+def _beyond(facts: VmObservation, pod: Json) -> list[Json]:
+    """The reason why the running machine or its pod's limits cannot satisfy the spec."""
     made = booted(pod)
     if made is None or facts.machine is None:
         return []
     return [*_differing(facts, facts.machine, made, pod), *_limited(facts, facts.machine, made, pod)]
 
 
-def _limited(facts: Facts, machine: VirtualMachine, made: Booted, pod: Json) -> list[Json]:
+def _limited(facts: VmObservation, machine: VirtualMachine, made: Booted, pod: Json) -> list[Json]:
     said = limits_say(made.machine, pod, machine.slot_size)
     if not said:
         return []
@@ -263,13 +265,13 @@ def _limited(facts: Facts, machine: VirtualMachine, made: Booted, pod: Json) -> 
     return [condition(facts.vm, "LimitedByPod", "True", "PodLimits", message)]
 
 
-def _usable(facts: Facts, made: Booted, pod: Json) -> RunningMachine:
-    """What the guest may be given: what it was booted with, within its pod's limits."""
+def _usable(facts: VmObservation, made: Booted, pod: Json) -> RunningMachine:
+    """The machine the guest can get: the one it booted with, within its pod's limits."""
     slot = made.machine.mem_max if facts.machine is None else facts.machine.slot_size
     return within_limits(made.machine, pod, slot)
 
 
-def _differing(facts: Facts, machine: VirtualMachine, made: Booted, pod: Json) -> list[Json]:
+def _differing(facts: VmObservation, machine: VirtualMachine, made: Booted, pod: Json) -> list[Json]:
     low, high = machine.bounds.min, machine.bounds.max
     running = made.machine
     pairs = [
@@ -286,8 +288,8 @@ def _differing(facts: Facts, machine: VirtualMachine, made: Booted, pod: Json) -
     return [condition(facts.vm, "RestartRequired", "True", "SpecChanged", said)]
 
 
-def _stalled(facts: Facts, guest: GuestState, want: Resources, behind: frozenset[str]) -> list[Json]:
-    """Whether the guest has stopped to follow its order."""
+def _stalled(facts: VmObservation, guest: GuestState, want: Resources, behind: frozenset[str]) -> list[Json]:
+    """True if the guest has stopped making progress towards its order."""
     named = " and ".join(sorted(behind & facts.stalled))
     if not named:
         return []

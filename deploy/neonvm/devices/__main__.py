@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from deploy.neonvm.devices.plugin import DevicePlugin, present
-from deploy.neonvm.devices.registration import Offer, Registration
-from deploy.neonvm.devices.telemetry import Telemetry
+from deploy.neonvm.devices.registration import DeviceOffer, Registration
+from deploy.neonvm.devices.telemetry import DeviceTelemetry
 from protocol.runtime.clock import SystemClock
 from scheduler_plugin.program import prepare, run, stop_on_signals
 from scheduler_plugin.program_options import add_log_level
@@ -52,10 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _run(options: argparse.Namespace) -> None:
-    clock, stop, telemetry = SystemClock(), stop_on_signals(), Telemetry()
+    clock, stop, telemetry = SystemClock(), stop_on_signals(), DeviceTelemetry()
     devices = functools.partial(present, options.devices)
     plugin = DevicePlugin(options.count, devices, telemetry)
-    registration = Registration(Offer(options.resource, Path(options.folder)), plugin, clock, telemetry)
+    registration = Registration(DeviceOffer(options.resource, Path(options.folder)), plugin, clock, telemetry)
     telemetry.watch(options.devices, devices)
     telemetry.watch_registered(lambda: registration.is_registered)
     probes = probes_app("neonvm-devices", DESCRIPTION, lambda: _ready(registration), telemetry.page)

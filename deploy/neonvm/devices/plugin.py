@@ -13,8 +13,16 @@ from typing import Final
 
 import grpc
 
-from deploy.neonvm.devices.telemetry import Telemetry
-from deploy.neonvm.devices.wire import NO_OPTIONS, SERVICE, Grant, MalformedRequestError, allocation, listed, places_in
+from deploy.neonvm.devices.telemetry import DeviceTelemetry
+from deploy.neonvm.devices.wire import (
+    NO_OPTIONS,
+    SERVICE,
+    Grant,
+    MalformedPluginMessageError,
+    allocation,
+    listed,
+    places_in,
+)
 
 LOG: Final = logging.getLogger("neonvm.devices")
 
@@ -41,7 +49,7 @@ class Plugin:
         self.watchers = 0
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """What a ``grpc.aio`` server needs to serve this."""
+        """Handler for a ``grpc.aio`` server."""
         answered = grpc.unary_unary_rpc_method_handler
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "GetDevicePluginOptions": answered(self.options),
@@ -64,10 +72,10 @@ class Plugin:
             self.watchers -= 1
 
     async def allocate(self, request: bytes, context: Context) -> bytes:
-        """What each container gets."""
+        """Devices of each container."""
         try:
             return allocation(self._grant(places_in(request)))
-        except MalformedRequestError as error:
+        except MalformedPluginMessageError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except OSError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
@@ -76,7 +84,7 @@ class Plugin:
 class DevicePlugin(Plugin):
     """Gives each container all devices of the node. ``devices``: the paths of those that there are now."""
 
-    def __init__(self, count: int, devices: Callable[[], Sequence[str]], telemetry: Telemetry) -> None:
+    def __init__(self, count: int, devices: Callable[[], Sequence[str]], telemetry: DeviceTelemetry) -> None:
         super().__init__(count, self._all)
         self._devices = devices
         self._telemetry = telemetry

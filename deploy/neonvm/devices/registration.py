@@ -1,7 +1,7 @@
 """Keeps a plugin registered with the kubelet of its node.
 
-- A kubelet that starts removes all sockets of plugins and makes its own anew: a new one, or a missing one of ours,
-  means to serve and to register anew.
+- A kubelet that starts removes all sockets of plugins and makes its own again: a new one, or a missing one of ours,
+  means to serve and to register again.
 - So does a kubelet that follows no longer: the node offers nothing then, and only a registration brings it back.
 - At the end the socket goes, and with it, at once, what the node offers; pods keep what they were given.
 """
@@ -43,7 +43,7 @@ class RegistrationCounter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class DeviceOffer:
     """The resource that is offered, and the folder of the kubelet's and its plugins' sockets."""
 
     resource: str
@@ -58,7 +58,7 @@ class Offer:
 class Registration:
     """One plugin on one node. ``run`` works until cancelled."""
 
-    def __init__(self, offer: Offer, plugin: Plugin, clock: Clock, telemetry: RegistrationCounter) -> None:
+    def __init__(self, offer: DeviceOffer, plugin: Plugin, clock: Clock, telemetry: RegistrationCounter) -> None:
         self._offer = offer
         self._plugin = plugin
         self._clock = clock
@@ -69,7 +69,7 @@ class Registration:
 
     @property
     def is_registered(self) -> bool:
-        """Whether the kubelet has taken the plugin and follows it."""
+        """True if the kubelet has taken the plugin and follows it."""
         return self._known is not None and self._plugin.watchers > 0
 
     async def run(self) -> Never:
@@ -136,7 +136,7 @@ class Registration:
 
 
 def _identity(socket: Path) -> tuple[int, int] | None:
-    """What tells a socket from one that was at the same path before; None where there is none."""
+    """Identity of a socket, different from that of an earlier one at the same path; None if there is none."""
     try:
         found = socket.stat()
     except FileNotFoundError:

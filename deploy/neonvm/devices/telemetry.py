@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from protocol.runtime.build_info import describe_process
 
 
-class Telemetry:
+class DeviceTelemetry:
     """The metrics of one node's plugin."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Telemetry:
         self._registrations.labels(outcome).inc()
 
     def allocated(self, containers: int) -> None:
-        """So many containers were given what there was."""
+        """This many containers were given what there was."""
         self._allocations.inc(containers)
 
     def page(self) -> bytes:

@@ -19,7 +19,7 @@ VERSION: Final = "v1beta1"
 SERVICE: Final = "v1beta1.DevicePlugin"
 REGISTER: Final = "/v1beta1.Registration/Register"
 KUBELET_SOCKET: Final = "kubelet.sock"
-"""Where the kubelet hears plugins, in the folder of their sockets. It makes it anew with each start."""
+"""Where the kubelet hears plugins, in the folder of their sockets. It makes it again with each start."""
 
 _PLACE: Final = "place-"
 NO_OPTIONS: Final = b""
@@ -40,13 +40,13 @@ MESSAGES: Final = message_classes("v1beta1", _MESSAGES, "proto3")
 """The message classes by name."""
 
 
-class MalformedRequestError(ValueError):
+class MalformedPluginMessageError(ValueError):
     """The kubelet's request cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one container gets: devices, to read and write, and folders of the node by path inside, read-only."""
+    """A container's devices, to read and write, and folders of the node by path inside, read-only."""
 
     devices: Sequence[str] = ()
     mounts: Mapping[str, str] = field(default_factory=dict)
@@ -95,7 +95,7 @@ def registration(resource: str, endpoint: str) -> bytes:
 
 
 def listed(count: int) -> bytes:
-    """So many places. They are healthy as long as this program is, also on a node that has nothing to hand out."""
+    """This many places. They are healthy as long as this program is, also on a node that has nothing to hand out."""
     places = _message("ListAndWatchResponse")
     for number in range(count):
         places.devices.add(ID=f"{_PLACE}{number}", health="Healthy")
@@ -108,17 +108,17 @@ def is_place(name: str) -> bool:
 
 
 def places_in(request: bytes) -> list[list[str]]:
-    """The places that the kubelet has chosen for each container. Raises ``MalformedRequestError``."""
+    """The places that the kubelet has chosen for each container. Raises ``MalformedPluginMessageError``."""
     asked = _message("AllocateRequest")
     try:
         asked.ParseFromString(request)
     except DecodeError as error:
-        raise MalformedRequestError(f"expected an AllocateRequest: {error}") from None
+        raise MalformedPluginMessageError(f"expected an AllocateRequest: {error}") from None
     return [list(each.devices_ids) for each in asked.container_requests]
 
 
 def allocation(grants: Iterable[Grant]) -> bytes:
-    """What each container gets. It may be nothing."""
+    """Allocation of each container. It may be empty."""
     given = _message("AllocateResponse")
     for grant in grants:
         container = given.container_responses.add()

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.kube.client import ApiError, ApiUnavailableError
+from deploy.kube.client import ApiUnavailableError, KubeApiError
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_executor import MigrationExecutor, bandwidth_of
-from deploy.neonvm.migration.migration_facts import MigrationFacts
+from deploy.neonvm.migration.migration_facts import MoveFacts
 from deploy.neonvm.migration.migration_plan import plan_migration, waits_for_guests
 from deploy.neonvm.migration.migration_texts import pod_on
 from deploy.neonvm.migration.transfers import Transfers
@@ -74,10 +74,10 @@ class MigrationController:
             await cache.synced.wait()
         async with self.transfers, asyncio.TaskGroup() as workers:
             for _ in range(_WORKERS):
-                workers.create_task(self._queue.serve(self.reconcile, (ApiError, ApiUnavailableError)))
+                workers.create_task(self._queue.serve(self.reconcile, (KubeApiError, ApiUnavailableError)))
 
     async def reconcile(self, vm: ObjectName) -> None:
-        """Looks at every migration of one VM. Raises ``ApiError`` and ``ApiUnavailableError``."""
+        """Looks at every migration of one VM. Raises ``KubeApiError`` and ``ApiUnavailableError``."""
         known = _Known(self._deps.vms.get(vm), self._of.of(vm))
         if any(not text(each, "status", "phase") for each in known.migrations):
             known = await self._afresh(vm)
@@ -106,7 +106,7 @@ class MigrationController:
         found.sort(key=lambda each: (order.get(uid_of(each), len(order)), name_of(each).name))
         try:
             return _Known(await client.get(VIRTUAL_MACHINES, vm), found)
-        except ApiError as error:
+        except KubeApiError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise
             return _Known(None, found)
@@ -122,14 +122,14 @@ class MigrationController:
             del self._seen[vm]
         return not left
 
-    def _facts(self, migration: Json, known: _Known) -> MigrationFacts:
+    def _facts(self, migration: Json, known: _Known) -> MoveFacts:
         vm, deps = known.vm, self._deps
         source = self._pod(migration, text(migration, "status", "sourcePodName") or text(vm or {}, "status", "podName"))
         target = self._pod(migration, text(migration, "status", "targetPodName"))
         others = [each for each in known.migrations if uid_of(each) != uid_of(migration)]
         guest = deps.guest_host.guest(name_of(source), uid_of(source)) if source is not None else None
         transfer = self.transfers.of(uid_of(migration))
-        return MigrationFacts(
+        return MoveFacts(
             migration=migration,
             fault=_fault(migration, vm),
             vm=vm,
@@ -147,7 +147,7 @@ class MigrationController:
         )
 
     def _remains(self, migrations: Sequence[Json]) -> str:
-        """What failed migrations have left behind, in words; empty if nothing."""
+        """Leftovers of failed migrations, in words; empty if none."""
         failed = next((each for each in migrations if has_remains(each)), None)
         if failed is None:
             return ""
@@ -155,7 +155,7 @@ class MigrationController:
         left = "its pod" if target is None else pod_on(target)
         return f"what migration {name_of(failed).name} has left: {left}"
 
-    def _in_the_dark(self, facts: MigrationFacts) -> str:
+    def _in_the_dark(self, facts: MoveFacts) -> str:
         """The pods whose guests were not looked at by this process while there is still time; empty if there are none.
 
         A guest that stands still, and cannot be looked at, is not left so for long: its move is taken up. A migration
@@ -177,18 +177,18 @@ class MigrationController:
         return self._deps.guest_host.role(name_of(pod), uid_of(pod)) if pod is not None else PodRole.EMPTY
 
     def _age(self, migration: Json) -> Seconds:
-        """How long the migration has been known here."""
+        """Time since the migration was first seen here."""
         return Seconds(whole(migration, "spec", "completionTimeout") - self._remaining(migration))
 
     def _remaining(self, migration: Json) -> Seconds:
-        """How long the migration may still take, counted from when it was first seen here."""
+        """Time that the migration has left, counted from when it was first seen here."""
         span = whole(migration, "spec", "completionTimeout")
         now = self._deps.clock.now()
         return Seconds(self._deadlines.setdefault(uid_of(migration), Instant(now + span)) - now)
 
 
 def _fault(migration: Json, vm: Json | None) -> str:
-    """Why this migration could never be carried out; empty where it can."""
+    """The reason why this migration could never run; empty if it can."""
     try:
         bandwidth_of(migration)
         if vm is not None:

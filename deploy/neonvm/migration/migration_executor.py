@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from deploy.kube.client import ApiError
+from deploy.kube.client import KubeApiError
 from deploy.kube.events import NORMAL, WARNING
 from deploy.neonvm.dependencies import ControllerDependencies
-from deploy.neonvm.migration.migration_facts import WAITS, MigrationFacts, MigrationPlan
+from deploy.neonvm.migration.migration_facts import WAITS, MigrationPlan, MoveFacts
 from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.objects.owners import is_owned_by, owner_reference
 from deploy.neonvm.objects.same_guest import with_guest_of
@@ -45,8 +45,8 @@ class MigrationExecutor:
         self._transfers = transfers
         self._requeue = requeue
 
-    async def carry_out(self, todo: MigrationPlan, facts: MigrationFacts, remaining: Seconds) -> None:
-        """Does what is planned, in the order of the plan. Raises ``ApiError`` and ``ApiUnavailableError``."""
+    async def carry_out(self, todo: MigrationPlan, facts: MoveFacts, remaining: Seconds) -> None:
+        """Does what is planned, in the order of the plan. Raises ``KubeApiError`` and ``ApiUnavailableError``."""
         migration, target = facts.migration, facts.target
         if todo.add_finalizer:
             await self._hold(migration, facts.vm)
@@ -106,7 +106,7 @@ class MigrationExecutor:
         pod = with_guest_of(pod, source or {})
         try:
             await self._deps.client.create(PODS, name_of(vm).namespace, pod)
-        except ApiError as error:
+        except KubeApiError as error:
             if error.kind is not RefusalKind.ALREADY_EXISTS:
                 raise
 
@@ -122,11 +122,11 @@ class MigrationExecutor:
     async def _delete_target(self, target: Json) -> None:
         try:
             await self._deps.client.delete(PODS, name_of(target), uid_of(target))
-        except ApiError as error:
+        except KubeApiError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise
 
-    async def _begin(self, facts: MigrationFacts, remaining: Seconds) -> None:
+    async def _begin(self, facts: MoveFacts, remaining: Seconds) -> None:
         """Begins the move, before anything else can be asked of the guests, or takes it up."""
         migration, guest_host = facts.migration, self._deps.guest_host
         source, target = (_pod_of(migration, end) for end in ("source", "target"))
@@ -147,11 +147,11 @@ class MigrationExecutor:
         self._transfers.begin(uid_of(migration), send, lambda: self._requeue(vm, Seconds(0.0)), on_fault)
 
     async def _exists(self, pod: ObjectName) -> bool:
-        """Whether the API has the pod, from a list: the controller may read no single one."""
+        """Return True if the API has the pod, from a list: the controller may read no single one."""
         listed = await self._deps.client.list(PODS, pod.namespace, field_selector=f"metadata.name={pod.name}")
         return bool(listed.objects)
 
-    async def _say_what_it_waits_for(self, todo: MigrationPlan, facts: MigrationFacts) -> None:
+    async def _say_what_it_waits_for(self, todo: MigrationPlan, facts: MoveFacts) -> None:
         """Says it on both objects, once for each reason."""
         for said in items(dict(todo.status), "conditions"):
             if text(said, "reason") in WAITS:
@@ -159,13 +159,13 @@ class MigrationExecutor:
                     story = _named(facts.migration, text(said, "message"))
                     await self._deps.events.record(about, f"Migration{text(said, 'reason')}", story, WARNING)
 
-    async def _say_where_to(self, facts: MigrationFacts) -> None:
+    async def _say_where_to(self, facts: MoveFacts) -> None:
         pods = [each for each in (facts.source, facts.target) if each is not None]
         ends = " to ".join(f"pod {name_of(each).name} on {node_of(each)}" for each in pods)
         for about in _both(facts):
             await self._deps.events.record(about, "Migrating", _named(facts.migration, f"the guest moves from {ends}"))
 
-    async def _tell(self, facts: MigrationFacts) -> None:
+    async def _tell(self, facts: MoveFacts) -> None:
         """Says on both objects how it ended."""
         said = items(facts.migration, "status", "conditions")
         reason, story = next(((text(each, "reason"), text(each, "message")) for each in said), ("", ""))
@@ -175,7 +175,7 @@ class MigrationExecutor:
             await self._deps.events.record_or_raise(about, word, _named(facts.migration, story), kind)
 
 
-def _both(facts: MigrationFacts) -> list[Json]:
+def _both(facts: MoveFacts) -> list[Json]:
     """The objects on which people look for what has happened."""
     return [facts.migration] if facts.vm is None else [facts.migration, facts.vm]
 
@@ -185,7 +185,7 @@ def _named(migration: Json, story: str) -> str:
 
 
 def bandwidth_of(migration: Json) -> Bytes:
-    """How many bytes the migration may send in a second. Raises ``QuantityError``."""
+    """The migration's bandwidth in bytes per second. Raises ``QuantityError``."""
     found = child(migration, "spec").get("maxBandwidth")
     return Bytes.parse(found if isinstance(found, (int, str)) else _DEFAULT_BANDWIDTH)
 

@@ -23,7 +23,7 @@ WAITS: Final = frozenset({WAITING, UNSCHEDULABLE})
 
 
 class Sending(Enum):
-    """How far the move itself is, in this process."""
+    """State of the move itself, in this process."""
 
     NOT_BEGUN = "not begun"
     ACTIVE = "active"
@@ -42,8 +42,8 @@ class TransferState:
 
 
 @dataclass(frozen=True, slots=True)
-class MigrationFacts:
-    """What is true now.
+class MoveFacts:
+    """Inputs of the migration's plan.
 
     ``fault`` says what is wrong with the migration's own spec. ``rival`` names another migration of the VM that is
     under way; ``remains`` says what a failed one has left behind, while that is waited for. ``source`` and ``target``

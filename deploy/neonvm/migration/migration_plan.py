@@ -12,7 +12,7 @@
 - The target pod's name is in ``status`` before the pod is created. A target that had a node and vanished is not created
   again: its reservation is gone.
 - The order of success: the VM names the target (its own plan does that), the target pod becomes the VM's, the migration
-  has succeeded, the source pod goes. The finalizer stays until nothing of either end is left.
+  has succeeded, the source pod goes. The finalizer stays until both ends are gone.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from deploy.neonvm.migration.migration_facts import (
     CONDITION,
     UNSCHEDULABLE,
     WAITING,
-    MigrationFacts,
     MigrationPlan,
+    MoveFacts,
     Sending,
 )
 from deploy.neonvm.migration.migration_texts import figures, pod_on, time_of, why_unplaced
@@ -52,8 +52,8 @@ _HELD: Final = frozenset({PRE_MIGRATING, MIGRATING})
 _MOVED_IN: Final = frozenset({PodRole.RUNNING, PodRole.BOOTING})
 
 
-def plan_migration(facts: MigrationFacts) -> MigrationPlan:
-    """What to do now; nothing where it only has to wait."""
+def plan_migration(facts: MoveFacts) -> MigrationPlan:
+    """The actions due now; empty if it only has to wait."""
     phase = text(facts.migration, "status", "phase")
     held = is_held(facts.migration)
     if phase in ENDED:
@@ -67,8 +67,8 @@ def plan_migration(facts: MigrationFacts) -> MigrationPlan:
     return _transfer(facts)
 
 
-def _admit(facts: MigrationFacts, held: bool) -> MigrationPlan:
-    """Whether the migration may begin at all."""
+def _admit(facts: MoveFacts, held: bool) -> MigrationPlan:
+    """Admit or refuse a new migration."""
     if is_leaving(facts.migration):
         return MigrationPlan(remove_finalizer=held)
     if not held:
@@ -94,19 +94,19 @@ def _admit(facts: MigrationFacts, held: bool) -> MigrationPlan:
     )
 
 
-def _waits_for(facts: MigrationFacts) -> str:
-    """What must end before the migration may begin; empty if nothing must."""
+def _waits_for(facts: MoveFacts) -> str:
+    """What must end before the migration may begin; empty if nothing."""
     phase = text(facts.vm or {}, "status", "phase")
     return facts.remains or (f"the end of the VM's last move: its phase is {phase}" if phase in _HELD else "")
 
 
-def waits_for_guests(facts: MigrationFacts, names: str) -> MigrationPlan:
+def waits_for_guests(facts: MoveFacts, names: str) -> MigrationPlan:
     """Says that nothing can be decided before the guests in the pods ``names`` were looked at."""
     return _status(facts, "Unknown", WAITING, f"waits for an answer about the guest in {names}")
 
 
-def _unfit(facts: MigrationFacts) -> tuple[str, str] | None:
-    """Why the VM cannot be moved now: a reason in one word, and a sentence."""
+def _unfit(facts: MoveFacts) -> tuple[str, str] | None:
+    """The reason why the VM cannot be moved now: one CamelCase word, and a sentence."""
     name = text(facts.migration, "spec", "vmName")
     if facts.fault:
         return "InvalidSpec", facts.fault
@@ -120,7 +120,7 @@ def _unfit(facts: MigrationFacts) -> tuple[str, str] | None:
     return _unfit_guest(facts)
 
 
-def _unfit_guest(facts: MigrationFacts) -> tuple[str, str] | None:
+def _unfit_guest(facts: MoveFacts) -> tuple[str, str] | None:
     if facts.source_role is PodRole.UNKNOWN:
         return "GuestUnknown", f"nothing answers about the guest in {pod_on(facts.source or {})}"
     if facts.source_role is not PodRole.RUNNING:
@@ -128,7 +128,7 @@ def _unfit_guest(facts: MigrationFacts) -> tuple[str, str] | None:
     return ("NotMovable", facts.hindrance) if facts.hindrance else None
 
 
-def _prepare(facts: MigrationFacts) -> MigrationPlan:
+def _prepare(facts: MoveFacts) -> MigrationPlan:
     """Phase Pending: a pod for the target, until its guest stands ready to receive."""
     if why := _broken(facts) or _cannot_send(facts):
         return _failed(facts, *why)
@@ -150,13 +150,13 @@ def _prepare(facts: MigrationFacts) -> MigrationPlan:
     return MigrationPlan(status=begun.status, send=True)
 
 
-def _unplaced(facts: MigrationFacts) -> MigrationPlan:
+def _unplaced(facts: MoveFacts) -> MigrationPlan:
     """Says why the target has no node yet; the VM scales on meanwhile."""
     why = why_unplaced(facts.target)
     return _status(facts, "Unknown", UNSCHEDULABLE, why) if why else _NOTHING
 
 
-def _transfer(facts: MigrationFacts) -> MigrationPlan:
+def _transfer(facts: MoveFacts) -> MigrationPlan:
     """Phase Running: the guest is sent, until it runs in the target or will not."""
     if facts.target_role in _MOVED_IN or _names(facts, "targetPodName"):
         return _arrived(facts)
@@ -169,21 +169,21 @@ def _transfer(facts: MigrationFacts) -> MigrationPlan:
     return _failed(facts, *_over(facts))
 
 
-def _has_source(facts: MigrationFacts) -> bool:
-    """Whether the VM's guest is still where the move began, or may be."""
+def _has_source(facts: MoveFacts) -> bool:
+    """Return True if the VM's guest is still where the move began, or may be."""
     is_wanted = facts.vm is not None and not is_leaving(facts.vm)
     return is_wanted and _names(facts, "sourcePodName") and facts.source_role is not PodRole.EMPTY
 
 
-def _take_up(facts: MigrationFacts) -> MigrationPlan:
+def _take_up(facts: MoveFacts) -> MigrationPlan:
     """The guest is sent, or its move goes on where another process has left it."""
     must_end = _broken(facts) is not None or bool(facts.fault)
     is_held = facts.is_quiet or facts.source_role is PodRole.UNKNOWN
     return MigrationPlan(send=True, cancel=must_end) if must_end or is_held else _NOTHING
 
 
-def _may_have_arrived(facts: MigrationFacts) -> bool:
-    """Whether the guest may run in the target although that was not seen: the target is looked at again."""
+def _may_have_arrived(facts: MoveFacts) -> bool:
+    """Return True if the guest may run in the target although that was not seen: the target is looked at again."""
     if facts.vm is None or is_leaving(facts.vm) or facts.target is None or is_over(facts.target):
         return False
     transfer = facts.transfer
@@ -195,12 +195,12 @@ def _may_have_arrived(facts: MigrationFacts) -> bool:
 
 
 def _has_left(source: Json | None) -> bool:
-    """Whether the source's pod has ended because its guest was given away."""
+    """Return True if the source's pod has ended because its guest was given away."""
     return source is not None and is_over(source) and pod_end(source)[0] == MOVED
 
 
-def _over(facts: MigrationFacts) -> tuple[str, str]:
-    """Why nothing will be sent any more."""
+def _over(facts: MoveFacts) -> tuple[str, str]:
+    """The reason why nothing will be sent any more."""
     transfer, why = facts.transfer, _broken(facts)
     if transfer.sending is Sending.FAILED and transfer.reason != CANCELLED and why in (None, _target_lost(facts)):
         return transfer.reason, transfer.story  # a target ends whenever a move fails: the move knows what failed first
@@ -211,7 +211,7 @@ def _over(facts: MigrationFacts) -> tuple[str, str]:
     return why or _cannot_send(facts) or (transfer.reason, transfer.story)
 
 
-def _arrived(facts: MigrationFacts) -> MigrationPlan:
+def _arrived(facts: MoveFacts) -> MigrationPlan:
     """The guest runs in the target, or did when the VM was given to it: there is no way back."""
     if facts.vm is None or is_leaving(facts.vm):
         return _failed(facts, "VMGone", "the VM was deleted")
@@ -226,14 +226,14 @@ def _arrived(facts: MigrationFacts) -> MigrationPlan:
     return MigrationPlan(adopt_target=adopt, status=done.status)
 
 
-def _names(facts: MigrationFacts, end: str) -> bool:
-    """Whether the VM says that it runs in the pod of this end."""
+def _names(facts: MoveFacts, end: str) -> bool:
+    """Return True if the VM says that it runs in the pod of this end."""
     named = text(facts.vm or {}, "status", "podName")
     return bool(named) and named == text(facts.migration, "status", end)
 
 
-def _clear_away(facts: MigrationFacts, phase: str, held: bool) -> MigrationPlan:
-    """The migration has ended: the end that is not needed goes, then the migration is let go.
+def _clear_away(facts: MoveFacts, phase: str, held: bool) -> MigrationPlan:
+    """The migration has ended: the end that is not needed goes, then the migration is released.
 
     A target is removed whenever it is seen, also by a migration that was let go before its pod was known here.
     """
@@ -246,8 +246,8 @@ def _clear_away(facts: MigrationFacts, phase: str, held: bool) -> MigrationPlan:
     return MigrationPlan(tell=True, remove_finalizer=True)
 
 
-def _broken(facts: MigrationFacts) -> tuple[str, str] | None:
-    """What speaks against going on, whatever the guests do."""
+def _broken(facts: MoveFacts) -> tuple[str, str] | None:
+    """The reason against going on, whatever the state of the guests."""
     if is_leaving(facts.migration):
         return CANCELLED, "the migration was deleted"
     if facts.vm is None or is_leaving(facts.vm):
@@ -261,7 +261,7 @@ def _broken(facts: MigrationFacts) -> tuple[str, str] | None:
     return None
 
 
-def _target_lost(facts: MigrationFacts) -> tuple[str, str] | None:
+def _target_lost(facts: MoveFacts) -> tuple[str, str] | None:
     name, target = text(facts.migration, "status", "targetPodName"), facts.target
     if target is None:
         return ("TargetLost", f"pod {name} is gone") if text(facts.migration, "status", "targetNode") else None
@@ -270,8 +270,8 @@ def _target_lost(facts: MigrationFacts) -> tuple[str, str] | None:
     return ("TargetLost", f"pod {name} is being deleted") if is_leaving(target) else None
 
 
-def _cannot_send(facts: MigrationFacts) -> tuple[str, str] | None:
-    """Whether there is nothing more to send, or no sense in it. Asked only while nothing is being sent."""
+def _cannot_send(facts: MoveFacts) -> tuple[str, str] | None:
+    """True if nothing is left to send, or sending cannot succeed. Asked only while nothing is being sent."""
     if facts.fault:
         return "InvalidSpec", facts.fault
     name = text(facts.migration, "status", "sourcePodName")
@@ -283,14 +283,14 @@ def _cannot_send(facts: MigrationFacts) -> tuple[str, str] | None:
     return "SourceLost", f"the guest in pod {name} has ended{': ' if said else ''}{said}"
 
 
-def _failed(facts: MigrationFacts, reason: str, story: str) -> MigrationPlan:
+def _failed(facts: MoveFacts, reason: str, story: str) -> MigrationPlan:
     return _status(facts, "False", reason, story, phase=FAILED, **_info(facts))
 
 
-def _info(facts: MigrationFacts) -> Json:
+def _info(facts: MoveFacts) -> Json:
     return {"info": dict(facts.transfer.info)} if facts.transfer.info else {}
 
 
-def _status(facts: MigrationFacts, value: str, reason: str, story: str, **status: object) -> MigrationPlan:
+def _status(facts: MoveFacts, value: str, reason: str, story: str, **status: object) -> MigrationPlan:
     said = condition(facts.migration, CONDITION, value, reason, story)
     return MigrationPlan(status=(*status.items(), ("conditions", [said])))

@@ -12,12 +12,12 @@ def pod_on(pod: Json) -> str:
 
 
 def time_of(migration: Json) -> str:
-    """How long the migration may take."""
+    """Duration limit of the migration."""
     return f"{whole(migration, 'spec', 'completionTimeout')} s"
 
 
 def why_unplaced(target: Json | None) -> str:
-    """What its scheduler says of a target without a node; empty if it has not said anything."""
+    """The scheduler's reason for a target without a node; empty before it has one."""
     said = (each for each in items(target or {}, "status", "conditions") if text(each, "type") == "PodScheduled")
     why = next((text(each, "message") for each in said if text(each, "status") == "False"), "")
     return f"no node takes the target pod: {why}" if why else ""

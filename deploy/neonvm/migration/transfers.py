@@ -64,12 +64,12 @@ class Transfers:
         await self._tasks.__aexit__(kind, error, trace)
 
     def of(self, uid: str) -> TransferState:
-        """What is known of the move of that migration."""
+        """State of that migration's move."""
         found = self._moves.get(uid)
         return found.transfer if found is not None else TransferState()
 
     def begin(self, uid: str, send: Send, on_change: Callable[[], None], on_fault: OnFault) -> None:
-        """Begins the move; nothing where it has been begun. ``on_change`` hears of its progress and its end."""
+        """Begins the move; nothing if it has been begun. ``on_change`` hears of its progress and its end."""
         if uid not in self._moves:
             move = self._moves[uid] = _Move(TransferState(Sending.ACTIVE), Instant(self._clock.now() - _REPORTS))
             move.task = self._tasks.create_task(self._carry_out(uid, move, send, on_change, on_fault))

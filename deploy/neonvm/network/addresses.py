@@ -35,9 +35,9 @@ class AddressPool:
         return str(IPv4Address(self._first + self._taken[key]))
 
     def number(self, key: Hashable) -> int:
-        """How many addresses lie before that of ``key``, which must have one: a small number that is its alone."""
+        """Index of the address of ``key``, which must have one: a small number that no other key has."""
         return self._taken[key]
 
     def release(self, key: Hashable) -> None:
-        """Takes the address of ``key`` back; nothing where it has none."""
+        """Takes the address of ``key`` back; nothing if it has none."""
         self._taken.pop(key, None)

@@ -15,7 +15,7 @@ _SHORTEST: Final = 60
 
 
 def is_announcement(frame: bytes, mac: bytes) -> bool:
-    """Whether it says of ``mac`` that it is where the frame comes from."""
+    """Return True if it says of ``mac`` that it is where the frame comes from."""
     return frame[6:14] == mac + _RARP
 
 

@@ -26,7 +26,7 @@ class LoopbackBlock:
 
     @classmethod
     def claim(cls, cluster: str) -> LoopbackBlock:
-        """The first free block for ``cluster``. Raises ``NetworkError`` where 64 clusters run already."""
+        """The first free block for ``cluster``. Raises ``NetworkError`` if 64 clusters run already."""
         start = int.from_bytes(hashlib.sha256(cluster.encode()).digest()[:2], "big")
         for step in range(_BLOCKS):
             number = _FIRST + (start + step) % _BLOCKS
@@ -49,7 +49,7 @@ class LoopbackBlock:
 
 
 def _named(name: str) -> socket.socket:
-    """A socket that holds ``name`` in this network namespace. Raises ``OSError`` where another one does."""
+    """A socket that holds ``name`` in this network namespace. Raises ``OSError`` if another one does."""
     held = socket.socket(socket.AF_UNIX)
     try:
         held.bind(f"\0{name}")

@@ -25,7 +25,7 @@ class NetworkKind(StrEnum):
 
 
 class LocalNetwork(ClusterNetwork, PodSockets, Protocol):
-    """What each of them is."""
+    """A network on this machine."""
 
 
 async def choose_network(kind: NetworkKind, *, real_guests: bool, cluster: str) -> LocalNetwork:
@@ -53,7 +53,7 @@ async def choose_network(kind: NetworkKind, *, real_guests: bool, cluster: str) 
 
 
 async def namespaces_fault(cluster: str) -> str | None:
-    """Why this machine cannot have network namespaces with bridges and taps; None where it can: one is tried."""
+    """The reason why this machine cannot have network namespaces with bridges and taps; None if a trial succeeds."""
     if os.geteuid() != 0:
         return "this is not root"
     trial = NamespaceNetwork(f"trial-{hashlib.sha256(cluster.encode()).hexdigest()[:8]}", "a trial")

@@ -193,7 +193,7 @@ class HubNetwork:
             raise NetworkError(f"the hub does not listen at {path} within {_LISTEN_SECONDS:g} s") from error
 
     async def _is_visited(self, cable: str, path: Path) -> bool:
-        """Whether the hub has a connection at the end of the cable."""
+        """Return True if the hub has a connection at the end of the cable."""
         said = str(await self._call("human-monitor-command", {"command-line": "info network"}))
         return any(f"{cable}:" in line.split() and f"unix:{path}" in line for line in said.splitlines())
 

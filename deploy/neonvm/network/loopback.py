@@ -26,7 +26,7 @@ _CONTROL: Final = "0.1"
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What a network has while it is up."""
+    """State of a network while it is up."""
 
     block: LoopbackBlock
     pods: AddressPool

@@ -279,7 +279,7 @@ def _names(prefix: str) -> list[str]:
 
 
 async def _remove(namespace: str) -> None:
-    """Removes one namespace and kills what runs in it; nothing where there is none. Raises ``NetworkError``."""
+    """Removes one namespace and kills what runs in it; nothing if there is none. Raises ``NetworkError``."""
     if namespace not in _names(namespace):
         return
     for process in (await run("ip", "netns", "pids", namespace)).split():

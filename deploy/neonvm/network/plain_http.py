@@ -18,7 +18,7 @@ class Reply:
 
 
 async def read_request(reader: asyncio.StreamReader, largest: int = LARGEST_BODY) -> tuple[str, str, bytes] | None:
-    """Method, target and body of the next request; None where there is none that can be understood."""
+    """Method, target and body of the next request; None if there is none that can be understood."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):

@@ -39,7 +39,7 @@ class PortMap:
 
     @property
     def description(self) -> str:
-        """One line about what is used instead of what; empty where all is as usual."""
+        """One line about what is used instead of what; empty if all is as usual."""
         return "; ".join(
             f"port {port} is taken by {who}: {self.moved[port]} instead" for port, who in self.taken.items()
         )

@@ -37,7 +37,7 @@ class Booted:
 
 
 def booted(pod: Json) -> Booted | None:
-    """What the guest of ``pod`` was booted with; None if the pod does not say it."""
+    """The machine that the guest of ``pod`` was booted with; None if the pod does not record it."""
     words = _words(pod)
     dump, cpu_mode = value_of(words, SPEC_FLAG), value_of(words, _CPU_MODE)
     if len(dump) > _LONGEST_REMEMBERED:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from deploy.kube.informer import Change, Informer
+from deploy.kube.informer import Informer, ObjectChange
 from protocol.kubernetes.objects import Json, name_of
 from protocol.messages import ObjectName
 
 
 class ByVm:
-    """The objects of one kind, by VM. ``vm_of`` names the VM of an object, empty where it has none.
+    """The objects of one kind, by VM. ``vm_of`` names the VM of an object, empty if it has none.
 
     ``on_change`` is told of every VM of which an object has changed.
     """
@@ -27,12 +27,12 @@ class ByVm:
         found = [each for name in self._names.get(vm, ()) if (each := self._informer.get(name)) is not None]
         return sorted(found, key=_age)
 
-    def _changed(self, change: Change) -> None:
+    def _changed(self, change: ObjectChange) -> None:
         for each in (change.old, change.new):
             if each is not None and (vm := self._vm_of(each)):
                 self._note(ObjectName(change.name.namespace, vm), change)
 
-    def _note(self, vm: ObjectName, change: Change) -> None:
+    def _note(self, vm: ObjectName, change: ObjectChange) -> None:
         names = self._names.setdefault(vm, set())
         if change.new is not None and self._vm_of(change.new) == vm.name:
             names.add(change.name)

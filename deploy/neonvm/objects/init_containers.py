@@ -53,7 +53,7 @@ def _is_place(resource: str) -> bool:
 
 
 def _is_readable(variable: Json) -> bool:
-    """Whether the variable has a plain value or one of the pod's own fields."""
+    """Return True if the variable has a plain value or one of the pod's own fields."""
     source = variable.get("valueFrom")
     return source is None or (isinstance(source, Mapping) and set(source) <= _FROM_POD)
 

@@ -23,11 +23,11 @@ def owner_reference(kind: Resource, owner: Json, *, controller: bool = True) -> 
 
 
 def is_owned_by(found: Json, owner: Json) -> bool:
-    """Whether ``owner`` is among the owners of ``found``."""
+    """Return True if ``owner`` is among the owners of ``found``."""
     return any(text(each, "uid") == uid_of(owner) for each in items(found, "metadata", "ownerReferences"))
 
 
 def migration_of(pod: Json) -> str:
-    """The name of the migration that owns ``pod``; empty where none does."""
+    """The name of the migration that owns ``pod``; empty if none does."""
     owners = [each for each in items(pod, "metadata", "ownerReferences") if each.get("controller") is True]
     return next((text(each, "name") for each in owners if text(each, "kind") == MIGRATIONS.kind), "")

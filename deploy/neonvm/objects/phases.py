@@ -20,12 +20,12 @@ ENDED: Final = frozenset({SUCCEEDED, FAILED})
 
 
 def is_under_way(migration: Json) -> bool:
-    """Whether the migration has begun and not ended."""
+    """Return True if the migration has begun and not ended."""
     return text(migration, "status", "phase") in UNFINISHED
 
 
 def has_remains(migration: Json) -> bool:
-    """Whether the migration has failed and its target may be left over.
+    """Return True if the migration has failed and its target may be left over.
 
     The source of one that has succeeded gave its guest away: it may stay while its node is silent, and bars nothing.
     """
@@ -33,6 +33,6 @@ def has_remains(migration: Json) -> bool:
 
 
 def is_held(migration: Json) -> bool:
-    """Whether the migration still carries the runtime's finalizer."""
+    """Return True if the migration still carries the runtime's finalizer."""
     finalizers = child(migration, "metadata").get("finalizers")
     return isinstance(finalizers, list) and FINALIZER in finalizers

@@ -105,7 +105,7 @@ class RunnerForm:
         return [_agent(each) for each in items(self.sidecar, "containers")]
 
     def _agent_volumes(self) -> list[Json]:
-        """What the sidecar brings, and its identity for the API server: the runner beside it is given none."""
+        """Volumes of the sidecar, with its identity for the API server: the runner beside it gets none."""
         return [*items(self.sidecar or {}, "volumes"), {"name": _IDENTITY, "projected": {"sources": _API_ACCESS}}]
 
     def _runner(self, vm: Json, pod: Json, plain: Json) -> Json:
@@ -146,13 +146,13 @@ class RunnerForm:
 
 
 def is_open(pod: Json) -> bool:
-    """Whether the ports of a VM's pod let everyone in: only a pod of ours names whom it lets in."""
+    """Return True if the ports of a VM's pod let everyone in: only a pod of ours names whom it lets in."""
     runners = [each for each in items(pod, "spec", "containers") if text(each, "name") == RUNNER_CONTAINER]
     return not any(text(each, "name") == RUNNER_AUTHORITIES for runner in runners for each in items(runner, "env"))
 
 
 def is_on_flat_network(vm: Json) -> bool:
-    """Whether the VM has an address of its own, which stays with it when it moves."""
+    """Return True if the VM has an address of its own, which stays with it when it moves."""
     return flag(vm, "spec", "extraNetwork", "enable")
 
 

@@ -37,7 +37,7 @@ def within_limits(machine: RunningMachine, pod: Json, slot: Bytes) -> RunningMac
 
 
 def limits_say(machine: RunningMachine, pod: Json, slot: Bytes) -> str:
-    """Which limits of ``pod`` keep its guest from growing to what ``machine`` can take; empty if none does."""
+    """The limits of ``pod`` that keep its guest from growing to what ``machine`` can take; empty if none."""
     usable, said = within_limits(machine, pod, slot), list[str]()
     if usable.cpu_max < machine.cpu_max:
         said.append(f"its CPU limit of {_limit(pod, 'cpu')} keeps the guest below its maximum of {machine.cpu_max}")

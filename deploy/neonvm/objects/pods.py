@@ -49,7 +49,7 @@ def pod_end(pod: Json) -> tuple[str, str]:
 
 
 def is_runner(container: Json) -> bool:
-    """Whether a container, or the status of one, is that of the guest."""
+    """Return True if a container, or the status of one, is that of the guest."""
     return text(container, "name") == RUNNER_CONTAINER
 
 
@@ -100,11 +100,11 @@ def _containers(vm: Json, sidecar: bool) -> list[Json]:
 
 
 def _arguments(vm: Json) -> list[str]:
-    """What the runner is started with: also the only record of it, once people have edited the VM (``booted``)."""
+    """Arguments of the runner: also the only record of the booted machine once the VM was edited (``booted``)."""
     status = {key: value for key, value in child(vm, "status").items() if key == "extraNetIP"}
     return ["-vmspec", encode_dump(child(vm, "spec")), "-vmstatus", encode_dump(status)]
 
 
 def has_agent(pod: Json) -> bool:
-    """Whether the pod carries an agent of its own."""
+    """Return True if the pod carries an agent of its own."""
     return any(text(each, "name") == AGENT for each in items(pod, "spec", "containers"))

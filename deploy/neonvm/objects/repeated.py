@@ -52,7 +52,7 @@ def present(values: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def to_repeat(vm: Json, pod: Json) -> Json:
-    """The metadata in which ``pod`` differs from its ``vm``, as a merge patch has it; empty where it does not."""
+    """The metadata in which ``pod`` differs from its ``vm``, as a merge patch has it; empty if it does not."""
     labels, annotations = labels_of(pod), annotations_of(pod)
     differing = {
         "labels": {name: value for name, value in repeated_labels(vm).items() if labels.get(name) != value},

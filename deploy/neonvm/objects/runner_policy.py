@@ -1,7 +1,7 @@
 """The NetworkPolicy around the ports of runner pods, and where the controller keeps one (pure).
 
 NetworkPolicies only add up: one that selects a pod closes what none of them opens. Beside another policy for the same
-pods, ours would open to everybody what that one keeps closed, so it is kept only where there is no other.
+pods, ours would open to everybody what that one keeps closed, so it is kept only if there is no other.
 """
 
 from __future__ import annotations

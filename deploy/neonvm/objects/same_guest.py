@@ -1,6 +1,6 @@
 """What a target pod takes over from its source, because the guest that comes to it was started with it (pure).
 
-A guest brings its memory and what it has written to its disk. The rest the target makes anew: the machine, and the
+A guest brings its memory and what it has written to its disk. The rest the target makes again: the machine, and the
 disk's base. Both must be those of the source, whatever the VM's spec or the image's tag has come to mean since.
 """
 
@@ -21,7 +21,7 @@ _PINNED: Final = re.compile(r"(?:[a-z-]+://)?(?P<image>\S+@sha256:[0-9a-f]{64})"
 def with_guest_of(target: Json, source: Json) -> Json:
     """``target`` with the machine and the disk's base of ``source``.
 
-    The base is named by its digest where the source's status has one: a tag may have been pushed anew.
+    The base is named by its digest where the source's status has one: a tag may have been pushed again.
     """
     spec = child(target, "spec")
     return {

@@ -46,7 +46,7 @@ def _terms(affinity: Json) -> list[Json]:
 
 
 def _own_term(migration: Json) -> list[Json]:
-    """What ``nodeSelector`` and ``preventMigrationToSameHost`` say, as one term; none where they say nothing."""
+    """``nodeSelector`` and ``preventMigrationToSameHost`` as one term; None if neither is set."""
     selector = sorted(texts(migration, "spec", "nodeSelector").items())
     labels = [{"key": key, "operator": "In", "values": [value]} for key, value in selector]
     elsewhere = child(migration, "spec").get("preventMigrationToSameHost") is not False

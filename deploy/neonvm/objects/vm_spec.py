@@ -23,7 +23,7 @@ def machine_of(vm: Json) -> VirtualMachine:
 
 
 def kernel_arguments(vm: Json) -> str:
-    """What the VM's spec adds to its guest's kernel command line."""
+    """The spec's additions to its guest's kernel command line."""
     return text(vm, "spec", "guest", "appendKernelCmdline")
 
 
@@ -37,11 +37,11 @@ def password_secret(vm: Json) -> ObjectName:
 
 
 def own_ports(spec: Json) -> tuple[int, int]:
-    """Where the runner's API and QEMU's monitor are offered."""
+    """Ports of the runner's API and of QEMU's monitor."""
     return whole(spec, "runnerPort") or RUNNER_PORT, whole(spec, "qmp") or QMP_PORT
 
 
 def restarts(vm: Json, pod_phase: str) -> bool:
-    """Whether a VM whose pod ended in ``pod_phase`` is started again."""
+    """Return True if a VM whose pod ended in ``pod_phase`` is started again."""
     policy = text(vm, "spec", "restartPolicy") or "Always"
     return policy == "Always" or (policy == "OnFailure" and pod_phase == "Failed")

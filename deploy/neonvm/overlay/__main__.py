@@ -16,13 +16,13 @@ import httpx2 as httpx
 from deploy.kube.client import ApiClient, BearerAuth
 from deploy.kube.informer import Informer
 from deploy.neonvm.devices.plugin import Plugin
-from deploy.neonvm.devices.registration import Offer, Registration
+from deploy.neonvm.devices.registration import DeviceOffer, Registration
 from deploy.neonvm.objects.pod_form import FLAT_FOLDER, FLAT_RESOURCE
 from deploy.neonvm.overlay.endpoints import part_of
 from deploy.neonvm.overlay.node_network import WATCHED, NodeNetwork, NodeNetworkDependencies, place_of
 from deploy.neonvm.overlay.tap_places import COUNT, PlaceHolders, grants
 from deploy.neonvm.overlay.taps import TapSockets
-from deploy.neonvm.overlay.telemetry import Telemetry
+from deploy.neonvm.overlay.telemetry import OverlayTelemetry
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.keep_alive import probed_transport
 from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
@@ -81,13 +81,13 @@ async def _run(options: argparse.Namespace) -> None:
     async with ApiClient(http) as client:
         caches = {kind: Informer(client, kind, clock, part_of) for kind in WATCHED}
         place = await place_of(options.node, options.address)
-        telemetry = Telemetry(lambda: network.is_up)
+        telemetry = OverlayTelemetry(lambda: network.is_up)
         holders, isolated = PlaceHolders(options.pod_resources), options.isolation == "namespace"
         deps = NodeNetworkDependencies(client, caches, clock, holders, isolated, options.underlay, telemetry.dropped)
         network = NodeNetwork(place, deps)
         sockets = TapSockets(options.folder, network.serve)
         plugin = Plugin(COUNT, partial(grants, sockets))
-        registration = Registration(Offer(FLAT_RESOURCE, options.device_plugins), plugin, clock, telemetry)
+        registration = Registration(DeviceOffer(FLAT_RESOURCE, options.device_plugins), plugin, clock, telemetry)
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(each.run()) for each in caches.values()]
             background += [tasks.create_task(network.run()), tasks.create_task(_offer(network, sockets, registration))]

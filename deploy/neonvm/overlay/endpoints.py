@@ -112,7 +112,7 @@ def rightful_address(pod: Json, objects: FlatObjects) -> str:
 
 
 def part_of(found: Json) -> Json:
-    """What is kept of an object: a node program holds those of the whole cluster."""
+    """The part of an object that is kept: a node program holds those of the whole cluster."""
     labels = {key: value for key, value in labels_of(found).items() if key in {LABEL_CLAIM, LABEL_CLIENT}}
     kept = {part: {key: child(found, part).get(key) for key in keys} for part, keys in _KEPT.items()}
     return {**kept, "metadata": {**kept["metadata"], "labels": labels}}

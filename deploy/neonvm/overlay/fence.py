@@ -181,7 +181,8 @@ def elements(
     isolated: bool,
     underlay: Iterable[str] = (),
 ) -> Elements:
-    """What the sets hold. ``taps``: the address of each tap of this node; ``peers``: those of the other nodes, by name.
+    """Elements of the sets. ``taps``: the address of each tap of this node; ``peers``: those of the other nodes, by
+    name.
 
     ``isolated``: VMs of different namespaces do not reach each other. ``underlay``: interfaces by which packets of
     nodes come although the way back to them is another.

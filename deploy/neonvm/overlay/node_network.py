@@ -17,13 +17,13 @@ from typing import Final, Never
 
 import msgspec
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from deploy.kube.informer import Informer
 from deploy.neonvm.network.commands import run
 from deploy.neonvm.overlay.endpoints import Endpoint, FlatObjects, endpoints, rightful_address
 from deploy.neonvm.overlay.fence import BRIDGE, TABLE, Elements, anew, changed, elements
 from deploy.neonvm.overlay.node_plan import (
-    NodePlace,
+    OverlayNode,
     forwarding,
     made_of,
     named,
@@ -56,7 +56,7 @@ _AT_ONCE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class NodeNetworkDependencies:
-    """What it works with: caches of the kinds in ``WATCHED``, and ``holder``, which says what pod has a place.
+    """Caches of the kinds in ``WATCHED``, and ``holder``, which names the pod that has a place.
 
     ``isolated`` and ``underlay`` are as for ``elements``. ``dropped`` is told the kernel's counters.
     """
@@ -73,7 +73,7 @@ class NodeNetworkDependencies:
 class NodeNetwork:
     """This node's part. ``run`` works until cancelled."""
 
-    def __init__(self, place: NodePlace, deps: NodeNetworkDependencies) -> None:
+    def __init__(self, place: OverlayNode, deps: NodeNetworkDependencies) -> None:
         self._place = place
         self._deps = deps
         self._loaded: Elements | None = None
@@ -88,7 +88,7 @@ class NodeNetwork:
 
     @property
     def is_up(self) -> bool:
-        """Whether the network is made and fenced."""
+        """True if the network is made and fenced."""
         return not self.reason
 
     async def run(self) -> Never:
@@ -199,7 +199,7 @@ class NodeNetwork:
         """Raises ``NetworkError``."""
         try:
             return await self._deps.client.get(PODS, name)
-        except ApiError as error:
+        except KubeApiError as error:
             if error.kind is RefusalKind.NOT_FOUND:
                 return None
             raise NetworkError(str(error)) from error
@@ -246,13 +246,13 @@ async def _json(*command: str) -> list[dict[str, object]]:
     return msgspec.json.decode(await run(*command) or "[]", type=list[dict[str, object]])
 
 
-async def place_of(name: str, address: str) -> NodePlace:
-    """This node as its interfaces say it. Raises ``NetworkError`` where ``address`` is on none of them."""
+async def place_of(name: str, address: str) -> OverlayNode:
+    """This node as its interfaces say it. Raises ``NetworkError`` if ``address`` is on none of them."""
     for each in await _json("ip", "-j", "address"):
         addresses = each.get("addr_info")
         mtu = each.get("mtu")
         if isinstance(addresses, list) and isinstance(mtu, int) and any(_is(one, address) for one in addresses):
-            return NodePlace(name, address, mtu)
+            return OverlayNode(name, address, mtu)
     raise NetworkError(f"this node has no interface with the address {address}")
 
 

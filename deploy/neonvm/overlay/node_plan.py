@@ -24,7 +24,7 @@ _LONGEST_NAME: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
-class NodePlace:
+class OverlayNode:
     """This node: its name, its address for others, and the MTU of what is behind that address."""
 
     name: str
@@ -37,7 +37,7 @@ class NodePlace:
         return self.underlay_mtu - _OVERHEAD
 
 
-def made_of(place: NodePlace, existing: Iterable[str]) -> list[str]:
+def made_of(place: OverlayNode, existing: Iterable[str]) -> list[str]:
     """The lines for ``ip -batch`` that make what is missing, and set what may have changed."""
     there = set(existing)
     made: list[str] = []

@@ -10,7 +10,7 @@ from deploy.neonvm.overlay.fence import COUNTERS
 from protocol.runtime.build_info import describe_process
 
 
-class Telemetry:
+class OverlayTelemetry:
     """The metrics of one node's part of the network."""
 
     def __init__(self, is_up: Callable[[], bool]) -> None:

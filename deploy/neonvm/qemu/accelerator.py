@@ -57,9 +57,9 @@ def emulation(reason: str) -> Accelerator:
 async def choose_accelerator(
     boot_fault: Callable[[Accelerator], Awaitable[str]], device: Path = KVM_DEVICE
 ) -> Accelerator:
-    """The fastest accelerator on which a guest boots; ``boot_fault`` says why one does not, empty where it does.
+    """The fastest accelerator on which a guest boots; ``boot_fault`` says why one does not, empty if it does.
 
-    Raises ``GuestError`` where QEMU itself is missing.
+    Raises ``GuestError`` if QEMU itself is missing.
     """
     if shutil.which(QEMU) is None:
         raise GuestError(

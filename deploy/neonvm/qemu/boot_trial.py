@@ -33,15 +33,15 @@ TrialCommand = Callable[[int, Path], Sequence[str]]
 """The QEMU process of a trial: its monitor is an inherited socket, its console is appended to a file."""
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    """What a trial has shown: an empty ``fault`` means that the guest booted. ``tried_at`` in seconds since 1970."""
+class BootVerdict(msgspec.Struct, frozen=True):
+    """Verdict of a boot trial: an empty ``fault`` means that the guest booted. ``tried_at`` in seconds since 1970."""
 
     fault: str
     is_timeout: bool
     tried_at: float
 
     def holds(self, now: float) -> bool:
-        """Whether it need not be tried again."""
+        """Return True if it need not be tried again."""
         return not self.is_timeout or 0 <= now - self.tried_at < _RETRY_AFTER
 
 
@@ -56,7 +56,10 @@ class BootTrial:
     limit: float = _LIMIT
 
     async def fault(self, command: TrialCommand) -> str:
-        """Why ``command`` does not boot the image's kernel and initrd; empty where it does. Raises ``GuestError``."""
+        """The reason why ``command`` does not boot the image's kernel and initrd; empty if it does.
+
+        Raises ``GuestError``.
+        """
         file = self.folder / f"{await self._key(command)}.json"
         verdict = _remembered(file)
         if verdict is None or not verdict.holds(self.wall()):
@@ -77,14 +80,14 @@ class BootTrial:
             digest.update(len(part).to_bytes(8, "big") + part.encode())
         return digest.hexdigest()[:24]
 
-    async def _tried(self, command: TrialCommand) -> Verdict:
+    async def _tried(self, command: TrialCommand) -> BootVerdict:
         with tempfile.TemporaryDirectory(prefix="autoscale-boot-") as name:
             folder = Path(name)
             console = folder / "console.log"
             try:
                 machine = await self.hypervisor.launch("trial", lambda fd: command(fd, console), folder / "qemu.log")
             except (GuestError, OSError) as error:
-                return Verdict(_short(str(error).partition("it said: ")[2] or str(error)), False, self.wall())
+                return BootVerdict(_short(str(error).partition("it said: ")[2] or str(error)), False, self.wall())
             failed = asyncio.ensure_future(machine.failed())
             booted = asyncio.ensure_future(_has_booted(console))
             try:
@@ -94,10 +97,10 @@ class BootTrial:
                 booted.cancel()
                 await machine.kill()
             if _said(console):
-                return Verdict("", False, self.wall())
+                return BootVerdict("", False, self.wall())
             if failed.done() and not failed.cancelled():
-                return Verdict(_short(f"{failed.result()}; {machine.last_words()}"), False, self.wall())
-            return Verdict(f"it did not reach its first program within {self.limit:g} s", True, self.wall())
+                return BootVerdict(_short(f"{failed.result()}; {machine.last_words()}"), False, self.wall())
+            return BootVerdict(f"it did not reach its first program within {self.limit:g} s", True, self.wall())
 
 
 async def _has_booted(console: Path) -> None:
@@ -112,7 +115,7 @@ def _said(console: Path) -> bool:
 
 
 def _short(story: str) -> str:
-    """The first complaint of QEMU, which names itself before each, in at most so many characters."""
+    """The first complaint of QEMU, which names itself before each, in at most this many characters."""
     words = " ".join(part.strip() for part in story.split("qemu-system-x86_64: ")[:2]).removesuffix("; nothing")
     return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}…"
 
@@ -130,7 +133,7 @@ def _host() -> list[str]:
 
 
 async def _version(arguments: Sequence[str]) -> str:
-    """What the QEMU of this command line calls itself."""
+    """Version of the QEMU of this command line."""
     program = next(word for word in arguments if word.startswith("qemu-system-"))
     process = await asyncio.create_subprocess_exec(
         program, "--version", stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
@@ -139,14 +142,14 @@ async def _version(arguments: Sequence[str]) -> str:
     return said.decode(errors="replace").partition("\n")[0]
 
 
-def _remembered(file: Path) -> Verdict | None:
+def _remembered(file: Path) -> BootVerdict | None:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Verdict)
+        return msgspec.json.decode(file.read_bytes(), type=BootVerdict)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def _remember(file: Path, verdict: Verdict) -> None:
+def _remember(file: Path, verdict: BootVerdict) -> None:
     """Keeps the verdict; a cache that cannot be written costs a trial next time."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -20,15 +20,15 @@ _LARGEST_ANSWER: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What the daemon said."""
+class DaemonResponse:
+    """Response of the daemon."""
 
     status: int
     text: str
 
 
-async def ask(dial: Dial, method: str, path: str, body: str, seconds: float) -> Answer:
-    """One request. Raises ``GuestError`` where there is no proper answer within ``seconds``."""
+async def ask(dial: Dial, method: str, path: str, body: str, seconds: float) -> DaemonResponse:
+    """One request. Raises ``GuestError`` if there is no proper answer within ``seconds``."""
     try:
         async with asyncio.timeout(seconds):
             return _parsed(await _exchange(await dial(), _request(method, path, body)))
@@ -58,9 +58,9 @@ def _request(method: str, path: str, body: str) -> bytes:
     return (head + body).encode()
 
 
-def _parsed(answer: bytes) -> Answer:
+def _parsed(answer: bytes) -> DaemonResponse:
     head, _, text = answer.decode(errors="replace").partition("\r\n\r\n")
     words = head.split(maxsplit=2)
     if len(words) < 2 or not words[0].startswith("HTTP/") or not words[1].isdigit():
         raise GuestError(f"the guest's daemon gave no usable answer: {head[:80]!r}")
-    return Answer(int(words[1]), text.strip())
+    return DaemonResponse(int(words[1]), text.strip())

@@ -31,7 +31,7 @@ _STANDSTILLS: Final[Mapping[str, str]] = {
 
 
 def failure_in_event(event: str, data: object) -> str:
-    """Why the guest cannot go on after ``event`` of ``FAILURE_EVENTS``; empty where it can, and for ``STOP``."""
+    """The reason why a guest cannot go on after ``event`` of ``FAILURE_EVENTS``; empty if it can, and for ``STOP``."""
     match event:
         case "GUEST_PANICKED":
             return "its kernel panicked"
@@ -44,5 +44,5 @@ def failure_in_event(event: str, data: object) -> str:
 
 
 def failure_in_run_state(run_state: str) -> str:
-    """Why a guest in this run state of QEMU cannot go on; empty where it can."""
+    """The reason why a guest in this run state of QEMU cannot go on; empty if it can."""
     return _STANDSTILLS.get(run_state, "")

@@ -36,7 +36,7 @@ _OURS: Final = (DEAF, HAND, HOLD, TAKE)
 
 
 class FrameHandover(Protocol):
-    """What becomes of frames that were sent to the guest while it moves. Only ``restore`` raises ``GuestError``."""
+    """Keeps frames that were sent to the guest while it moves. Only ``restore`` raises ``GuestError``."""
 
     async def prepare(self) -> None:
         """Before the move. Where it cannot be done, frames that are not read are left to their senders."""
@@ -75,7 +75,7 @@ class SourceFilters:
         self._interval = round(held_for * 1e6)
 
     async def prepare(self, end: socket.socket) -> None:
-        """What the guest does not read once it has stopped will be written to ``end``. Raises ``GuestError``."""
+        """Direct frames that the guest does not read after it stops to ``end``. Raises ``GuestError``."""
         machine = self._machine
         await _clear(machine)
         try:
@@ -99,7 +99,7 @@ class SourceFilters:
         await self._machine.call("object-del", {"id": HAND})
 
     async def restore(self) -> None:
-        """The guest reads its frames itself again. Raises ``GuestError`` where that is not certain."""
+        """The guest reads its frames itself again. Raises ``GuestError`` if that is not certain."""
         await _clear(self._machine)
 
 
@@ -130,7 +130,7 @@ class DirectHandover:
             await self._source.end()  # only on a hub, where the target gets all that is sent from here on
 
     async def restore(self) -> None:
-        """Removes what is in the source. Raises ``GuestError`` where that is not certain."""
+        """Removes what is in the source. Raises ``GuestError`` if that is not certain."""
         if self._is_prepared:
             await self._source.restore()
             self._is_prepared = False

@@ -31,7 +31,7 @@ from typing import Final
 
 
 class SourceSays(StrEnum):
-    """How far the sending end is."""
+    """State of the sending end."""
 
     SENDING = "sending"
     SENT = "sent"
@@ -43,7 +43,7 @@ class SourceSays(StrEnum):
 
 
 class TargetSays(StrEnum):
-    """How far the receiving end is."""
+    """State of the receiving end."""
 
     FILLING = "filling"
     READY = "ready"
@@ -53,8 +53,8 @@ class TargetSays(StrEnum):
     SILENT = "silent"
 
 
-class Step(StrEnum):
-    """What to do next."""
+class HandoverStep(StrEnum):
+    """Next step of a move."""
 
     WAIT = "wait"
     RELEASE = "release"
@@ -68,7 +68,7 @@ class Step(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class MoveView:
     """All that is known. ``is_called_off``: the move was cancelled, or its time is up. ``is_hopeless``: a
     released target has been silent for too long.
     """
@@ -80,42 +80,42 @@ class View:
     is_hopeless: bool = False
 
 
-_RELEASED: Final[Mapping[TargetSays, Step]] = {
-    TargetSays.FILLING: Step.WAIT,
-    TargetSays.READY: Step.TAKE_BACK,
-    TargetSays.RUNS: Step.FINISH,
-    TargetSays.GONE: Step.GIVE_UP,
-    TargetSays.SILENT: Step.WAIT,
+_RELEASED: Final[Mapping[TargetSays, HandoverStep]] = {
+    TargetSays.FILLING: HandoverStep.WAIT,
+    TargetSays.READY: HandoverStep.TAKE_BACK,
+    TargetSays.RUNS: HandoverStep.FINISH,
+    TargetSays.GONE: HandoverStep.GIVE_UP,
+    TargetSays.SILENT: HandoverStep.WAIT,
 }
 
-_SENDING: Final[Mapping[TargetSays, Step]] = {
-    TargetSays.FILLING: Step.WAIT,
-    TargetSays.READY: Step.WAIT,
-    TargetSays.GONE: Step.TAKE_BACK,
-    TargetSays.SILENT: Step.WAIT,
+_SENDING: Final[Mapping[TargetSays, HandoverStep]] = {
+    TargetSays.FILLING: HandoverStep.WAIT,
+    TargetSays.READY: HandoverStep.WAIT,
+    TargetSays.GONE: HandoverStep.TAKE_BACK,
+    TargetSays.SILENT: HandoverStep.WAIT,
 }
 
-_HELD: Final[Mapping[SourceSays, Mapping[TargetSays, Step]]] = {
+_HELD: Final[Mapping[SourceSays, Mapping[TargetSays, HandoverStep]]] = {
     SourceSays.SENDING: _SENDING,
     SourceSays.SILENT: _SENDING,
-    SourceSays.SENT: {**_SENDING, TargetSays.READY: Step.RELEASE},
-    SourceSays.KEPT: dict.fromkeys(_SENDING, Step.TAKE_BACK),
-    SourceSays.GONE: dict.fromkeys(_SENDING, Step.GIVE_UP),
+    SourceSays.SENT: {**_SENDING, TargetSays.READY: HandoverStep.RELEASE},
+    SourceSays.KEPT: dict.fromkeys(_SENDING, HandoverStep.TAKE_BACK),
+    SourceSays.GONE: dict.fromkeys(_SENDING, HandoverStep.GIVE_UP),
 }
 
 
-def next_step(view: View) -> Step:
-    """What follows from what both ends say, as in the table above."""
+def next_step(view: MoveView) -> HandoverStep:
+    """The step that follows from the states of both ends, by the table above."""
     if view.is_released or view.target is TargetSays.RUNS:
         step = _RELEASED[view.target]
-        return Step.GIVE_UP if step is Step.WAIT and view.is_hopeless else step
+        return HandoverStep.GIVE_UP if step is HandoverStep.WAIT and view.is_hopeless else step
     if view.is_called_off:
-        return Step.GIVE_UP if view.source is SourceSays.GONE else Step.TAKE_BACK
+        return HandoverStep.GIVE_UP if view.source is SourceSays.GONE else HandoverStep.TAKE_BACK
     return _HELD[view.source][view.target]
 
 
 class Resumption(StrEnum):
-    """What a source needs that is to go on, once its target is gone for good."""
+    """How a source resumes once its target is gone for good."""
 
     DONE = "done"
     CONTINUE = "continue"
@@ -127,7 +127,7 @@ HELD_BY_THE_MOVE: Final = frozenset({"finish-migrate", "postmigrate", "paused"})
 
 
 def source_says(status: str) -> SourceSays:
-    """What QEMU's status of an outgoing migration means; none at all means that it has not begun."""
+    """Meaning of QEMU's status of an outgoing migration; without one it has not begun."""
     match status:
         case "completed":
             return SourceSays.SENT
@@ -138,7 +138,7 @@ def source_says(status: str) -> SourceSays:
 
 
 def target_says(run_state: str) -> TargetSays:
-    """What the run state of a receiving QEMU means; whatever is neither waiting nor ready has run."""
+    """Meaning of a receiving QEMU's run state; any but waiting and ready proves that it has run."""
     match run_state:
         case "inmigrate":
             return TargetSays.FILLING
@@ -149,7 +149,7 @@ def target_says(run_state: str) -> TargetSays:
 
 
 def resumption(source: SourceSays, run_state: str) -> Resumption:
-    """How a source with this run state gets to run again; one that had its own reasons to stand still keeps them."""
+    """The way to resume a source in this run state; one that was paused for its own reasons stays paused."""
     if run_state not in HELD_BY_THE_MOVE:
         return Resumption.DONE
     return Resumption.WAIT if source in {SourceSays.SENDING, SourceSays.SILENT} else Resumption.CONTINUE

@@ -14,7 +14,7 @@ class Machine(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether its process runs and its guest can go on."""
+        """True if its process runs and its guest can go on."""
 
     async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
         """One command of the monitor. Raises ``GuestError``."""
@@ -29,7 +29,7 @@ class Machine(Protocol):
         """Within it ``heard``, which never raises, is called in the instant in which ``STOP`` or ``RESUME`` is read."""
 
     def event_time(self, event: str) -> float | None:
-        """When ``STOP`` or ``RESUME`` last happened, in seconds since 1970; None where it never did."""
+        """The time when ``STOP`` or ``RESUME`` last happened, in seconds since 1970; None if never."""
 
     async def failed(self) -> str:
         """Returns once its guest cannot go on or its process has ended, and says why in a few words."""
@@ -45,7 +45,7 @@ class Machine(Protocol):
 
 
 class Hypervisor(Protocol):
-    """What makes machines and their disks."""
+    """Factory of machines and their disks."""
 
     async def make_disk(self, disk: Path, base: Path) -> None:
         """A new disk on top of ``base``, which stays as it is. Raises ``GuestError``."""

@@ -26,7 +26,7 @@ _EVENTS: Final = ("MIGRATION", "STOP", "RESUME")
 
 
 class Hearings:
-    """Who hears of a machine's events in the instant in which they are read; they outlive a connection."""
+    """Listeners to a machine's events, called when an event is read; they outlive a connection."""
 
     def __init__(self) -> None:
         self._all: list[tuple[str, Callable[[], None]]] = []
@@ -90,7 +90,7 @@ class Monitor:
 
     @property
     def is_up(self) -> bool:
-        """Whether the connection still holds."""
+        """True if the connection still holds."""
         return self._client.runstate is Runstate.RUNNING
 
     async def wait_for_event(self, seconds: float) -> None:
@@ -102,7 +102,7 @@ class Monitor:
             return
 
     def event_time(self, event: str) -> float | None:
-        """When ``event`` last happened, in seconds since 1970 as QEMU says it; None where it never did or says none."""
+        """The time when ``event`` last happened, in seconds since 1970 by QEMU; None if never or unknown."""
         for message in reversed(self._listener.history):
             if message["event"] == event:
                 return parse_timestamp(message.get("timestamp"))

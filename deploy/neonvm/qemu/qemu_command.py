@@ -66,7 +66,7 @@ _NAMES_FOR_VMS: Final = frozenset({KERNEL_PRIMARY, "autoscale.gateway"})
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What a guest keeps in its state directory. While it moves two processes use disk and console: the console is
+    """Files of a guest in its state directory. While it moves two processes use disk and console: the console is
     appended to, and what a guest said until its last boot is kept. Each pod's process has a log of its own.
     """
 
@@ -102,7 +102,7 @@ _DROPPED: Final = (
 
 
 def receiving(spec: GuestSpec) -> Sequence[str]:
-    """What a process that receives a guest has beside its command: it waits to be filled, then for the order to run.
+    """Extra arguments of a process that receives a guest: it waits to be filled, then for the order to run.
 
     A hub sends it every frame from the beginning. It drops what its guest reads elsewhere, until the guest comes.
     """
@@ -158,7 +158,7 @@ def _channels(console: Path, monitor_fd: int) -> Iterator[str]:
 
 
 def _token(spec: GuestSpec) -> Iterator[str]:
-    """What the daemon asks for, in the machine's tables: a command line can be read by all users of the machine."""
+    """The daemon's token, in the machine's tables: every user of the machine can read a command line."""
     if spec.network.token is not None:
         yield from ("-smbios", f"type=11,path={_escaped(str(spec.network.token.file))}")
 
@@ -171,9 +171,9 @@ def _monitors(sockets: Sequence[Path]) -> Iterator[str]:
 
 
 def plugged(spec: GuestSpec, use: Bytes) -> Bytes:
-    """How much of ``use`` the memory device has to provide, so that the guest never gets more than ``use``.
+    """The part of ``use`` that the memory device must provide, so that the guest never gets more than ``use``.
 
-    Raises ``GuestError`` where ``use`` is outside of the guest's bounds.
+    Raises ``GuestError`` if ``use`` is outside of the guest's bounds.
     """
     if not spec.mem_min <= use <= spec.mem_max:
         raise GuestError(f"{spec.vm}: memory must be between {spec.mem_min} and {spec.mem_max}, not {use}")
@@ -198,7 +198,7 @@ def _memory(spec: GuestSpec) -> Iterator[str]:
 
 
 def _kernel_line(spec: GuestSpec, accelerator: Accelerator) -> str:
-    """What the kernel and our init are told. ``maxcpus`` keeps a booting guest from having more than it may use.
+    """Kernel command line. ``maxcpus`` keeps a booting guest from having more than it may use.
 
     Of two words of one name the later one counts: ours stand after the VM's own.
     """
@@ -244,7 +244,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _interfaces(spec: GuestSpec) -> Iterator[str]:
-    """The flat network first, then the private link, each where there is one; so the guest sees them."""
+    """The flat network first, then the private link, each if there is one; so the guest sees them."""
     for number, attachment in enumerate(spec.network.attachments):
         is_flat = number == 0 and bool(spec.address)
         mac = flat_mac(spec.address) if is_flat else _LINK_MAC
@@ -302,5 +302,5 @@ def in_container(enter: Sequence[str]) -> list[str]:
 
 
 def launcher(enter: Sequence[str]) -> list[str]:
-    """What stands before QEMU: the way into the pod's network, and the order to die together with its owner."""
+    """Prefix of QEMU's command: the way into the pod's network, and the order to die together with its owner."""
     return owned((), enter)

@@ -32,7 +32,7 @@ from deploy.neonvm.ports import (
 )
 from deploy.neonvm.qemu.accelerator import Accelerator, choose_accelerator
 from deploy.neonvm.qemu.boot_trial import BootTrial
-from deploy.neonvm.qemu.daemon import Answer, ask
+from deploy.neonvm.qemu.daemon import DaemonResponse, ask
 from deploy.neonvm.qemu.frame_handover import DirectHandover
 from deploy.neonvm.qemu.handover import HELD_BY_THE_MOVE, TargetSays, target_says
 from deploy.neonvm.qemu.machine import Hypervisor, Machine
@@ -75,7 +75,7 @@ class QemuGuests:
 
     @classmethod
     async def prepare(cls, image: GuestImage, sockets: PodSockets, clock: Clock) -> QemuGuests:
-        """Finds out how guests run best here. Raises ``GuestError`` where they cannot."""
+        """Finds out how guests run best here. Raises ``GuestError`` if they cannot."""
         if shutil.which("qemu-img") is None:
             raise GuestError("qemu-img is not installed; on Debian: sudo apt-get install qemu-utils")
         accelerator = await proven_accelerator(image)
@@ -94,7 +94,7 @@ class QemuGuests:
 async def proven_accelerator(
     image: GuestImage, launcher: Callable[[Sequence[str]], list[str]] = launcher
 ) -> Accelerator:
-    """The fastest accelerator on which ``image`` boots here. Raises ``GuestError`` where QEMU is missing."""
+    """The fastest accelerator on which ``image`` boots here. Raises ``GuestError`` if QEMU is missing."""
     trial = BootTrial(Qemu(), image, cache_root() / "accelerators", time.time)
 
     async def boot_fault(accelerator: Accelerator) -> str:
@@ -143,7 +143,7 @@ class QemuGuest:
             return await carried_through(self._moved(transfer, receiver), transfer.call_off)
 
     async def state(self) -> GuestState:
-        """What the guest has now; running means that its database accepts connections. Raises ``GuestError``."""
+        """The guest's present size; running means that its database accepts connections. Raises ``GuestError``."""
         machine = self._alive()
         if machine is None:
             return GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
@@ -156,7 +156,7 @@ class QemuGuest:
         return GuestState(GuestPhase.RUNNING, await self._cpu(), memory)
 
     async def standing(self) -> GuestState | None:
-        """What a guest had that stands still because it was sent, and so cannot say it; None for all others.
+        """Last known size of a guest that is paused because it was sent; None for all others.
 
         Raises ``GuestError``.
         """
@@ -211,7 +211,7 @@ class QemuGuest:
     async def ended(self) -> str:
         """Returns once the guest cannot go on: why, what its process complained about, and its console's last lines.
 
-        Raises ``GuestError`` where it was never started.
+        Raises ``GuestError`` if it was never started.
         """
         machine = self._machine
         if machine is None:
@@ -220,7 +220,10 @@ class QemuGuest:
         return f"{reason}; QEMU said {machine.last_words()}; its console said {Files.of(self._spec).console_said()}"
 
     async def arrived(self) -> bool:
-        """Whether a guest that received runs by now, because another process told it to. Raises ``GuestError``."""
+        """Return True if a guest that received runs by now, because another process told it to.
+
+        Raises ``GuestError``.
+        """
         machine = self._alive()
         if machine is not None and self._receives and not self._is_moving:
             answer = await machine.call("query-status")
@@ -229,7 +232,7 @@ class QemuGuest:
 
     @property
     def most_plugged(self) -> Bytes:
-        """How much memory may be plugged in beside what the guest boots with."""
+        """Memory that may be plugged in beside what the guest boots with."""
         return self._spec.mem_max - self._spec.mem_min
 
     @property
@@ -244,7 +247,7 @@ class QemuGuest:
         """One command of its QEMU's monitor. Raises ``GuestError``."""
         return await self.machine.call(name, arguments)
 
-    async def ask(self, method: str, path: str, seconds: float = _ASK_SECONDS) -> Answer:
+    async def ask(self, method: str, path: str, seconds: float = _ASK_SECONDS) -> DaemonResponse:
         """One question to the daemon in the guest. Raises ``GuestError``."""
         return await self._ask(method, path, seconds=seconds)
 
@@ -258,7 +261,7 @@ class QemuGuest:
                 log.unlink()
 
     async def _launch(self, more: Sequence[str]) -> None:
-        """A machine on the VM's disk, which is made where there is none. Raises ``GuestError``."""
+        """A machine on the VM's disk, which is made if there is none. Raises ``GuestError``."""
         spec, made_by = self._spec, self._made_by
         files = Files.of(spec)
         if self._machine is not None:
@@ -354,14 +357,14 @@ class QemuGuest:
             raise GuestError(f"{self._spec.vm}: the guest cannot say its CPU: {answer.text}")
         return said
 
-    def _said(self, answer: Answer) -> MilliCpu | None:
+    def _said(self, answer: DaemonResponse) -> MilliCpu | None:
         """The CPU of which the guest's daemon speaks, if it does."""
         if not (answer.text.isascii() and answer.text.isdigit()):
             return None
         self._cpu_had = MilliCpu(int(answer.text))
         return self._cpu_had
 
-    async def _ask(self, method: str, path: str, body: str = "", seconds: float = _ASK_SECONDS) -> Answer:
+    async def _ask(self, method: str, path: str, body: str = "", seconds: float = _ASK_SECONDS) -> DaemonResponse:
         """One question to the daemon in the guest, from inside its pod. Raises ``GuestError``."""
         if self._alive() is None:
             raise GuestError(f"{self._spec.vm}: the guest has stopped")

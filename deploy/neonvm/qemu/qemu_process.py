@@ -98,7 +98,7 @@ class QemuProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether QEMU runs and its guest can go on."""
+        """True if QEMU runs and its guest can go on."""
         return self._process.returncode is None and not self._watch.done()
 
     @property
@@ -123,7 +123,7 @@ class QemuProcess:
         return self._hearings.hearing(event, heard)
 
     def event_time(self, event: str) -> float | None:
-        """When QEMU last said ``event``, in seconds since 1970; None where it never did."""
+        """The time when QEMU last reported ``event``, in seconds since 1970; None if never."""
         return self._monitor.event_time(event)
 
     async def failed(self) -> str:
@@ -144,7 +144,7 @@ class QemuProcess:
             said.cancel()
 
     def _exit(self) -> str:
-        """How the process ended."""
+        """Exit status of the process, in words."""
         code = self._process.returncode or 0
         return f"QEMU was ended by {signal.Signals(-code).name}" if code < 0 else f"QEMU ended with exit code {code}"
 

@@ -19,18 +19,24 @@ from deploy.neonvm.qemu.frame_handover import FrameHandover
 from deploy.neonvm.qemu.frame_lead import FrameLead
 from deploy.neonvm.qemu.handover import (
     HELD_BY_THE_MOVE,
+    HandoverStep,
+    MoveView,
     Resumption,
     SourceSays,
-    Step,
     TargetSays,
-    View,
     next_step,
     resumption,
     source_says,
     target_says,
 )
 from deploy.neonvm.qemu.machine import Machine
-from deploy.neonvm.qemu.transfer_report import Report, completed_info, parse_report, parse_run_state, transfer_info
+from deploy.neonvm.qemu.transfer_report import (
+    TransferReport,
+    completed_info,
+    parse_report,
+    parse_run_state,
+    transfer_info,
+)
 from deploy.neonvm.qemu.wire import Arbiter, Decided, OwnDecision, SocketPair, Wire
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
@@ -82,7 +88,7 @@ class Transfer:
         self._endpoints = ends
         self._limits = limits
         self._progress = progress
-        self._report = Report()
+        self._report = TransferReport()
         self._began = ends.clock.now()
         self._reported = Instant(self._began - _REPORT)
         self._downtime = limits.downtime_after(Seconds(0.0))
@@ -118,26 +124,26 @@ class Transfer:
         while not self._is_left:
             view = await self._look()
             match next_step(view):
-                case Step.WAIT:
+                case HandoverStep.WAIT:
                     await self._relax()
                     await self._endpoints.source.wait_for_event(_LOOK)
-                case Step.RELEASE:
+                case HandoverStep.RELEASE:
                     await self._release()
-                case Step.FINISH:
+                case HandoverStep.FINISH:
                     return await self._finish()
-                case Step.TAKE_BACK:
+                case HandoverStep.TAKE_BACK:
                     fault, story = self._blame(view)
                     if await self._keeps():
                         raise await self._taken_back(fault, story)
                     if self._refusals > _MOST_REFUSALS:
                         raise await self._given_up(view)
                     await self._endpoints.source.wait_for_event(_LOOK)
-                case Step.GIVE_UP:
+                case HandoverStep.GIVE_UP:
                     raise await self._given_up(view)
         raise asyncio.CancelledError
 
     async def _begin(self) -> None:
-        """Prepares both ends and tells them to start. Raises ``GuestError`` where one will not."""
+        """Prepares both ends and tells them to start. Raises ``GuestError`` if one will not."""
         source, target, limits = self._endpoints.source, self._endpoints.target, self._limits
         await target.call("migrate-set-capabilities", _capabilities("events", "return-path", "late-block-activate"))
         brake = ("auto-converge",) if limits.auto_converge else ()
@@ -152,7 +158,7 @@ class Transfer:
         await source.call("migrate", route.outgoing)
 
     async def _taken_up(self) -> bool:
-        """Whether the move was begun by another process before. Raises ``GuestError``."""
+        """Return True if the move was begun by another process before. Raises ``GuestError``."""
         decided = await self._endpoints.arbiter.decided()
         if decided is Decided.GIVEN:
             await self._release()
@@ -179,12 +185,12 @@ class Transfer:
         if self._released is None:
             self._lead.back()
 
-    async def _look(self) -> View:
-        """What both ends say now."""
+    async def _look(self) -> MoveView:
+        """Query both ends."""
         source = await self._source()
         target = await self._target()
         now = self._endpoints.clock.now()
-        return View(
+        return MoveView(
             source,
             target,
             is_released=self._released is not None,
@@ -193,7 +199,7 @@ class Transfer:
         )
 
     def _must_end(self) -> bool:
-        """Whether it was called off, or has had all its time."""
+        """Return True if it was called off, or has had all its time."""
         return self._is_called_off or self._endpoints.clock.now() - self._began >= self._limits.timeout
 
     async def _source(self) -> SourceSays:
@@ -227,7 +233,7 @@ class Transfer:
         self._released = self._endpoints.clock.now()  # it may be silent from now on, however long the orders took
 
     async def _gives(self) -> bool:
-        """Whether the target may run. Where another process took the guest back, this one does as well."""
+        """Return True if the target may run. Where another process took the guest back, this one does as well."""
         try:
             decided = await self._endpoints.arbiter.give()
         except GuestError:
@@ -236,7 +242,10 @@ class Transfer:
         return decided is Decided.GIVEN
 
     async def _keeps(self) -> bool:
-        """Whether the source may go on. Where the target has been given the guest, it is told to run once more."""
+        """Return True if the source may go on.
+
+        Where the target has been given the guest, it is told to run once more.
+        """
         try:
             decided = await self._endpoints.arbiter.keep()
         except GuestError:
@@ -285,7 +294,7 @@ class Transfer:
             await _tried(source, "cont")
         return needs is Resumption.DONE
 
-    async def _given_up(self, view: View) -> TransferError:
+    async def _given_up(self, view: MoveView) -> TransferError:
         source, target = self._endpoints.source, self._endpoints.target
         await target.kill()
         await source.kill()
@@ -295,8 +304,8 @@ class Transfer:
             fault, story = TransferFault.TARGET_LOST, f"its target ended as it took over: {target.last_words()}"
         return TransferError(fault, Survivor.NEITHER, f"{self._endpoints.vm}: {story}; nothing runs any more")
 
-    def _blame(self, view: View) -> tuple[TransferFault, str]:
-        """Why the guest stays where it is."""
+    def _blame(self, view: MoveView) -> tuple[TransferFault, str]:
+        """The reason why the guest stays where it is."""
         if view.target is TargetSays.GONE or view.source is SourceSays.KEPT:
             said = [self._endpoints.target.last_words(), self._report.error_desc]
             return TransferFault.TARGET_LOST, f"its target failed: {'; '.join(filter(None, said))}"

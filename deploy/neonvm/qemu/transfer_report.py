@@ -32,7 +32,7 @@ class _Disk(msgspec.Struct):
     remaining: Count = 0
 
 
-class Report(msgspec.Struct, rename="kebab"):
+class TransferReport(msgspec.Struct, rename="kebab"):
     """The answer to ``query-migrate``: times in milliseconds; no status before the first migration."""
 
     status: str = ""
@@ -46,7 +46,7 @@ class Report(msgspec.Struct, rename="kebab"):
 
     @property
     def is_sent_once(self) -> bool:
-        """Whether all of memory and disk has been sent, whatever has changed since."""
+        """True if all of memory and disk has been sent, whatever has changed since."""
         return self.ram.total > 0 and self.ram.remaining == self.disk.remaining == 0
 
 
@@ -57,14 +57,14 @@ class RunState(msgspec.Struct):
 
 
 class _Timestamp(msgspec.Struct):
-    """When an event happened; both are -1 where QEMU could not tell."""
+    """Time of an event; both parts are -1 if QEMU could not tell."""
 
     seconds: Count
     microseconds: Count
 
 
 def parse_timestamp(said: object) -> float | None:
-    """Seconds since 1970; None where that is not said."""
+    """Seconds since 1970; None if that is not said."""
     try:
         stamp = msgspec.convert(said, _Timestamp)
     except msgspec.ValidationError:
@@ -80,22 +80,22 @@ class _Memory(msgspec.Struct, rename="kebab"):
 
 
 def parse_memory(answer: object) -> Bytes:
-    """What a guest was started with, and what was plugged in. Raises ``GuestError`` where the answer makes no sense."""
+    """Boot memory and plugged memory of a guest. Raises ``GuestError`` if the answer is malformed."""
     memory = _converted(answer, _Memory)
     return Bytes(memory.base_memory + memory.plugged_memory)
 
 
-def parse_report(answer: object) -> Report:
-    """Raises ``GuestError`` where the answer makes no sense."""
-    return _converted(answer, Report)
+def parse_report(answer: object) -> TransferReport:
+    """Raises ``GuestError`` if the answer is malformed."""
+    return _converted(answer, TransferReport)
 
 
 def parse_run_state(answer: object) -> str:
-    """The name of QEMU's run state. Raises ``GuestError`` where the answer makes no sense."""
+    """The name of QEMU's run state. Raises ``GuestError`` if the answer is malformed."""
     return _converted(answer, RunState).status
 
 
-def transfer_info(report: Report) -> TransferInfo:
+def transfer_info(report: TransferReport) -> TransferInfo:
     """The port's figures of a migration under way."""
     ram = report.ram
     return TransferInfo(
@@ -116,7 +116,7 @@ def transfer_info(report: Report) -> TransferInfo:
     )
 
 
-def completed_info(report: Report, standstill: Seconds | None) -> TransferInfo:
+def completed_info(report: TransferReport, standstill: Seconds | None) -> TransferInfo:
     """The figures of a move that is over. ``standstill`` is how long the guest really did not run, where that is
     known: QEMU's own figure ends before the target is told to run.
     """

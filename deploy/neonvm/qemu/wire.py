@@ -19,7 +19,7 @@ _ENDS: Final = "transfer"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where the target listens, and the arguments with which the source is told to send."""
+    """Address at which the target listens, and the arguments for the source's migrate command."""
 
     incoming: str
     outgoing: Mapping[str, object]
@@ -33,7 +33,7 @@ class Wire(Protocol):
 
 
 class Decided(StrEnum):
-    """Which end goes on."""
+    """The end that goes on."""
 
     OPEN = "open"
     GIVEN = "given"
@@ -41,10 +41,10 @@ class Decided(StrEnum):
 
 
 class Arbiter(Protocol):
-    """Who goes on after a move. Each method returns what holds, and raises ``GuestError`` where that is not known."""
+    """Arbiter of which end goes on after a move. Raises ``GuestError`` if the decision is unknown."""
 
     async def decided(self) -> Decided:
-        """What was decided."""
+        """The decision."""
 
     async def give(self) -> Decided:
         """Decides for the target, where nothing was decided before."""

@@ -49,12 +49,12 @@ class AddressRange:
 
     @property
     def size(self) -> int:
-        """How many addresses there are."""
+        """The number of addresses."""
         return int(self.last) - int(self.first) + 1
 
 
 def own_address(vm: Json, claims: Iterable[Json]) -> str:
-    """The address that the VM has by its claims; empty where it has none."""
+    """The address that the VM has by its claims; empty if it has none."""
     own = [each for each in claims if labels_of(each).get(LABEL_CLAIM) == uid_of(vm)]
     said = text(vm, "status", "extraNetIP")
     if any(name_of(each).name == said for each in own):
@@ -110,7 +110,7 @@ def claim(vm: Json, address: str) -> Json:
 
 
 def owner_of(found: Json) -> tuple[ObjectName, str]:
-    """The VM of a claim of ours: its name, and its uid, which is empty where the object is none."""
+    """The VM of a claim of ours: its name, and its uid, which is empty if the object is none."""
     parent = ("spec", "parentRef")
     name = ObjectName(text(found, *parent, "namespace"), text(found, *parent, "name"))
     return name, labels_of(found).get(LABEL_CLAIM, "")

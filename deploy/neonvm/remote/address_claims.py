@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, Never
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
-from deploy.kube.informer import Change, Informer
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.informer import Informer, ObjectChange
 from deploy.neonvm.objects.pod_form import is_on_flat_network
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.remote.address_choice import (
@@ -45,9 +45,9 @@ class AddressClaims:
         claims.listen(self._changed)
 
     async def take(self, vm: Json) -> str:
-        """The VM's address, the same for all its life; empty where it is not on the flat network.
+        """The VM's address, the same for all its life; empty if it is not on the flat network.
 
-        Raises ``ApiError``, ``ApiUnavailableError``, and ``GuestError`` where all are taken.
+        Raises ``KubeApiError``, ``ApiUnavailableError``, and ``GuestError`` where all are taken.
         """
         if not is_on_flat_network(vm):
             return ""
@@ -58,7 +58,7 @@ class AddressClaims:
     def _of(self, uid: str) -> Mapping[ObjectName, Json]:
         return self._by_vm.get(uid, {})
 
-    def _changed(self, change: Change) -> None:
+    def _changed(self, change: ObjectChange) -> None:
         if change.old is not None and (uid := owner_of(change.old)[1]):
             self._by_vm.get(uid, {}).pop(change.name, None)
             if not self._of(uid):
@@ -72,7 +72,7 @@ class AddressClaims:
         for address in free_addresses(vm, self._within, claimed, used):
             try:
                 await self._client.create(IP_ADDRESSES, "", claim(vm, address))
-            except ApiError as error:
+            except KubeApiError as error:
                 if error.kind is not RefusalKind.ALREADY_EXISTS:
                     raise
                 if not await self._is_of(vm, address):
@@ -82,17 +82,17 @@ class AddressClaims:
         raise GuestError(f"all {self._within.size} addresses of the flat network are taken")
 
     async def _is_of(self, vm: Json, address: str) -> bool:
-        """Whether the claim is this VM's: one whose creation was not answered."""
+        """Return True if the claim is this VM's: one whose creation was not answered."""
         try:
             found = await self._client.get(IP_ADDRESSES, ObjectName("", address))
-        except ApiError as error:
+        except KubeApiError as error:
             if error.kind is RefusalKind.NOT_FOUND:
                 return False
             raise
         return owner_of(found)[1] == uid_of(vm)
 
     async def release(self, vm: ObjectName, uid: str) -> None:
-        """Gives back all that the VM has. Raises ``ApiError`` and ``ApiUnavailableError``."""
+        """Gives back all that the VM has. Raises ``KubeApiError`` and ``ApiUnavailableError``."""
         await self._claims.synced.wait()
         own = {name.name for name, each in self._of(uid).items() if owner_of(each)[0] == vm}
         if uid in self._made:
@@ -107,7 +107,7 @@ class AddressClaims:
             found = await self._client.get(IP_ADDRESSES, name)
             if owner_of(found)[1] == uid:
                 await self._client.delete(IP_ADDRESSES, name, uid_of(found))
-        except ApiError as error:
+        except KubeApiError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise
 
@@ -116,12 +116,12 @@ class AddressClaims:
         await self._claims.synced.wait()
         await self._vms.synced.wait()
         while True:
-            with suppress(ApiError, ApiUnavailableError):  # tried again with the next sweep
+            with suppress(KubeApiError, ApiUnavailableError):  # tried again with the next sweep
                 await self.sweep()
             await clock.sleep(_SWEEP)
 
     async def sweep(self) -> None:
-        """Gives back what VMs have left that are gone. Raises ``ApiError`` and ``ApiUnavailableError``."""
+        """Gives back what VMs have left that are gone. Raises ``KubeApiError`` and ``ApiUnavailableError``."""
         for each in list(self._claims.objects.values()):
             vm, uid = owner_of(each)
             if uid and not self._has(vm, uid) and await self._is_gone(vm, uid):
@@ -134,7 +134,7 @@ class AddressClaims:
     async def _is_gone(self, vm: ObjectName, uid: str) -> bool:
         try:
             return uid_of(await self._client.get(VIRTUAL_MACHINES, vm)) != uid
-        except ApiError as error:
+        except KubeApiError as error:
             if error.kind is RefusalKind.NOT_FOUND:
                 return True
             raise

@@ -1,4 +1,4 @@
-"""Turns in which runner pods are asked what they have: so many at a time, however many there are.
+"""Turns in which runner pods are asked what they have: this many at a time, however many there are.
 
 A pod that was silent the last time waits only with others that were: they take none of the others' turns.
 """

@@ -33,7 +33,7 @@ class MoveEnd:
 
     @property
     def acceleration(self) -> Acceleration | None:
-        """How fast its guest runs, as far as that is known."""
+        """Speed class of its guest, if known."""
         return self.guest.acceleration if self.guest is not None else None
 
     def leave(self) -> None:
@@ -57,7 +57,7 @@ async def moved(
 ) -> TransferInfo:
     """Carries the move to its end; afterwards it is known of both guests what has become of them.
 
-    Raises ``TransferError``, and ``CancelledError`` where the move was left to another process.
+    Raises ``TransferError``, and ``CancelledError`` if the move was left to another process.
     """
     try:
         async with machines[0], machines[1]:
@@ -71,7 +71,7 @@ async def moved(
 
 
 def are_emulated(*ends: MoveEnd) -> bool:
-    """Whether guests are emulated there. Raises ``TransferError`` where the two ends cannot exchange a guest."""
+    """Return True if guests are emulated there. Raises ``TransferError`` if the two ends cannot exchange a guest."""
     said = [each.acceleration for each in ends]
     if len({each.is_on for each in said if each is not None}) > 1:
         why = "one of the nodes has an accelerator that works and the other emulates its guests"

@@ -3,7 +3,7 @@
 - Such a runner only notes the CPU that it is told; what the guest has are the slots that are filled.
 - CPUs are plugged in from the first slot on and out from the last, under NeonVM's own names, so that its controller
   finds its way about when it is back. Those with which the machine booted stay.
-- A guest lets go of a CPU when it likes: that is waited for, and a fault where it does not.
+- A guest releases a CPU when it likes: that is waited for, and a fault where it does not.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class _Slot(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 async def count_plugged(machine: _Machine, who: str) -> int:
-    """How many CPUs the guest of ``who`` has. Raises ``GuestError``."""
+    """The number of CPUs that the guest of ``who`` has. Raises ``GuestError``."""
     return sum(slot.qom_path is not None for slot in await _slots(machine, who))
 
 
 async def plug(machine: _Machine, who: str, wanted: int, clock: Clock) -> None:
-    """Gives the guest of ``who`` so many CPUs. Raises ``GuestError``."""
+    """Gives the guest of ``who`` this many CPUs. Raises ``GuestError``."""
     slots = sorted(await _slots(machine, who), key=lambda slot: slot.core)
     plugged, empty = ([each for each in slots if (each.qom_path is None) is is_empty] for is_empty in (False, True))
     for slot in empty[: max(0, wanted - len(plugged))]:

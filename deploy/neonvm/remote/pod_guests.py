@@ -17,8 +17,8 @@ from typing import Final
 
 import httpx2 as httpx
 
-from deploy.kube.client import ApiError, ApiUnavailableError
-from deploy.kube.informer import Change, Informer
+from deploy.kube.client import ApiUnavailableError, KubeApiError
+from deploy.kube.informer import Informer, ObjectChange
 from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
 from deploy.neonvm.objects.booted import booted
@@ -74,8 +74,8 @@ _ROLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PodGuestsDependencies:
-    """What guests are followed with. ``changed`` hears the name of each VM whose guest has changed, ``ended`` the uid
-    of each pod that has ended.
+    """Dependencies for following guests. ``changed`` hears the name of each VM whose guest has changed, ``ended`` the
+    uid of each pod that has ended.
     """
 
     pods: Informer
@@ -108,36 +108,36 @@ class PodGuests:
         deps.pods.listen(self._pod_changed)
 
     def guest(self, pod: ObjectName, uid: str) -> Resizer | None:
-        """The guest of that very pod; None where it is not known, or only receives."""
+        """The guest of that very pod; None if it is not known, or only receives."""
         found = self._of(pod, uid)
         if found is None or not found.guest.is_known or found.resizer.state.phase is GuestPhase.RECEIVING:
             return None
         return found.resizer
 
     def is_known(self, pod: ObjectName, uid: str) -> bool:
-        """Whether that pod's guest has been looked at."""
+        """Return True if that pod's guest has been looked at."""
         found = self._of(pod, uid)
         return found is not None and found.guest.is_known
 
     def role(self, pod: ObjectName, uid: str) -> PodRole:
-        """What the guest of that very pod does, as far as it was looked at."""
+        """Role of that pod's guest, if it was queried."""
         found = self._of(pod, uid)
         if not self._lives(pod, uid):
             return PodRole.EMPTY
         return _ROLES[found.resizer.state.phase] if found is not None and found.guest.is_known else PodRole.UNKNOWN
 
     def hindrance(self, pod: ObjectName, uid: str) -> str:
-        """Why that pod's guest cannot be moved: what is at the address of an open pod may be any program."""
+        """The reason why that pod's guest cannot be moved: any program may stand at the address of an open pod."""
         found = self._deps.pods.get(pod)
         return OPEN if found is not None and uid_of(found) == uid and is_open(found) else ""
 
     def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:
-        """How fast that pod's guest runs."""
+        """Speed class of that pod's guest."""
         found = self._of(pod, uid)
         return found.guest.acceleration if found is not None else None
 
     async def vm_address(self, vm: Json) -> str:
-        """The VM's address on the flat network; empty where it is not on it. Raises as ``AddressClaims.take``."""
+        """The VM's address on the flat network; empty if it is not on it. Raises as ``AddressClaims.take``."""
         return await self._deps.claims.take(vm)
 
     async def release_vm(self, vm: ObjectName, uid: str) -> None:
@@ -200,7 +200,7 @@ class PodGuests:
         await self._deps.pods.synced.wait()
         async with asyncio.TaskGroup() as tasks:
             for _ in range(_WORKERS):
-                looks = self._queue.serve(lambda name: self._sync(name, tasks), (ApiError, ApiUnavailableError))
+                looks = self._queue.serve(lambda name: self._sync(name, tasks), (KubeApiError, ApiUnavailableError))
                 tasks.create_task(looks)
 
     async def _sync(self, name: ObjectName, tasks: asyncio.TaskGroup) -> None:
@@ -245,7 +245,7 @@ class PodGuests:
             await self._deps.clock.sleep(_AGAIN)
 
     def _reached(self, name: ObjectName, pod: Json) -> tuple[RunnerClient, Callable[[], RemoteMachine]]:
-        """How the pod's runner and its QEMU are reached: at the ports with which they were started."""
+        """Addresses of the pod's runner and its QEMU: the ports with which they were started."""
         address, uid, made = text(pod, "status", "podIP"), uid_of(pod), booted(pod)
         ports = (RUNNER_PORT, QMP_PORT) if made is None else (made.runner_port, made.qmp_port)
         place = RunnerPlace(str(name), uid, address, *ports, is_open=bool(pod) and is_open(pod))
@@ -263,7 +263,7 @@ class PodGuests:
         found = self._followed.get(pod)
         return found if found is not None and found.uid == uid else None
 
-    def _pod_changed(self, change: Change) -> None:
+    def _pod_changed(self, change: ObjectChange) -> None:
         if any(each is not None and LABEL_VM_NAME in labels_of(each) for each in (change.old, change.new)):
             self._queue.add(change.name)
             if (found := self._followed.get(change.name)) is not None and _signs(change.old) != _signs(change.new):
@@ -275,7 +275,7 @@ def _has_guest(pod: Json) -> bool:
 
 
 def _signs(pod: Json | None) -> object:
-    """What of a pod says that its guest may have changed; our own annotations do not."""
+    """The fields of a pod that hint at a change of its guest; our own annotations do not."""
     if pod is None:
         return None
     status = child(pod, "status")

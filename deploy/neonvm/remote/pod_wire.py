@@ -49,7 +49,7 @@ class SourceDecides:
     move: str
 
     async def decided(self) -> Decided:
-        """What was decided. Raises ``GuestError``."""
+        """The decision. Raises ``GuestError``."""
         return await self.source.decide(self.move, Decided.OPEN)
 
     async def give(self) -> Decided:

@@ -67,7 +67,7 @@ class RemoteGuest:
 
     @property
     def is_open(self) -> bool:
-        """Whether its pod lets everyone in, as those of NeonVM's controller do."""
+        """True if its pod lets everyone in, as those of NeonVM's controller do."""
         return self.runner.place.is_open
 
     async def start(self) -> None:
@@ -86,7 +86,7 @@ class RemoteGuest:
         raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, "a guest in a pod does not move by itself")
 
     async def state(self) -> GuestState:
-        """What the guest has now. Raises ``GuestError``."""
+        """The guest's present size. Raises ``GuestError``."""
         state = await self._of_neonvms_runner() if self.is_open else self._read(await self.runner.status())
         if not self.is_known:
             self.is_known = True

@@ -1,6 +1,6 @@
 """The QEMU of a runner pod as a ``Machine``, through the monitor that its pod offers.
 
-- A connection that broke is made again with the next call: what was asked may have been done.
+- A connection that broke is made again with the next call: the request may have been carried out.
 - Whether the machine lives is what the API server says of its pod; one that does not answer may well live.
 """
 
@@ -47,7 +47,7 @@ class RemoteMachine:
 
     @property
     def alive(self) -> bool:
-        """Whether its pod may still have it."""
+        """True if its pod may still have it."""
         return not self._has_quit and self._lives()
 
     async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
@@ -89,7 +89,7 @@ class RemoteMachine:
         return self._hearings.hearing(event, heard)
 
     def event_time(self, event: str) -> float | None:
-        """When QEMU last said ``event`` on any connection, in seconds since 1970; None where it never did."""
+        """The time when QEMU last reported ``event`` on any connection, in seconds since 1970; None if never."""
         heard = self._monitor.event_time(event) if self._monitor is not None else None
         if heard is not None:
             self._times[event] = heard

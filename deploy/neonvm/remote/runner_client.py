@@ -38,7 +38,7 @@ OPEN: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _RunnerResponse:
     path: str
     status: int
     content: bytes
@@ -65,7 +65,7 @@ class RunnerClient:
         return self.place.who
 
     async def status(self) -> RunnerStatus:
-        """What the guest has, from a runner of ours. Raises ``GuestError``."""
+        """The guest's size, from a runner of ours. Raises ``GuestError``."""
         async with self.looks.turn(self.who):
             answer = await self._ask("GET", "/status", seconds=self.patience)
         try:
@@ -74,7 +74,7 @@ class RunnerClient:
             raise GuestError(f"{self.who}: its runner gave no usable answer: {error}") from error
 
     async def is_ready(self) -> bool:
-        """Whether the guest is up. Raises ``GuestError``."""
+        """Return True if the guest is up. Raises ``GuestError``."""
         return (await self._ask("GET", "/ready")).is_good
 
     async def cpu(self) -> MilliCpu:
@@ -96,7 +96,7 @@ class RunnerClient:
             return None
 
     async def decide(self, move: str, wanted: Decided) -> Decided:
-        """Whose the guest is after ``move``. Raises ``GuestError``: a ``TransferError`` if that is never decided."""
+        """Owner of the guest after ``move``. Raises ``GuestError``: a ``TransferError`` if that is never decided."""
         answer = await self._ask("POST", "/handover", Handover(move, wanted))
         if answer.status == _UNKNOWN_PATH:
             raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, f"{self.who}: its runner lets no guest go")
@@ -120,14 +120,14 @@ class RunnerClient:
 
     async def _ask(
         self, method: str, path: str, body: msgspec.Struct | None = None, seconds: float = _ORDER_SECONDS
-    ) -> _Answer:
+    ) -> _RunnerResponse:
         host = f"[{self.place.address}]" if ":" in self.place.address else self.place.address
         content = msgspec.json.encode(body) if body is not None else None
         url, to = f"http://{host}:{self.place.api}{path}", {PLACE: self.place}
         asked = self.http.stream(method, url, content=content, headers=_PLAIN, extensions=to)
         try:
             async with asyncio.timeout(seconds), asked as answer:
-                return _Answer(path, answer.status_code, await self._read(answer, path))
+                return _RunnerResponse(path, answer.status_code, await self._read(answer, path))
         except TimeoutError:
             raise GuestError(f"{self.who}: its runner does not answer") from None
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
@@ -144,7 +144,7 @@ class RunnerClient:
                 raise GuestError(f"{self.who}: its runner says too much at {path}")
         return content
 
-    def _good(self, answer: _Answer) -> bytes:
+    def _good(self, answer: _RunnerResponse) -> bytes:
         if answer.is_good:
             return answer.content
         said = answer.content[:_SHOWN].decode(errors="replace").strip()

@@ -31,7 +31,7 @@ class MigrationAuthority:
 
     @property
     def certificate(self) -> bytes:
-        """What both ends trust, PEM."""
+        """The authority that both ends trust, PEM."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     def signed(self, request: bytes, name: str) -> bytes:

@@ -15,7 +15,7 @@ from protocol.vm_arguments import ArgumentsError
 
 
 def main() -> int:
-    """Runs until the guest has ended; the exit code is 0 where that was ordered, or where it has moved."""
+    """Runs until the guest has ended; the exit code is 0 if that was ordered, or where it has moved."""
     log_as_json()
     logging.getLogger("qemu").setLevel(logging.CRITICAL)  # what its QEMU did is said with more sense here
     try:

@@ -12,7 +12,7 @@ from typing import Final
 from deploy.neonvm.qemu.wire import Decided
 
 _MOST: Final = 256
-"""So many moves are remembered: far more than a controller that is late may have missed."""
+"""This many moves are remembered: far more than a controller that is late may have missed."""
 
 
 class Decisions:
@@ -24,7 +24,7 @@ class Decisions:
 
     @property
     def is_given(self) -> bool:
-        """Whether the guest was given away."""
+        """True if the guest was given away."""
         return self._is_given
 
     @property
@@ -34,11 +34,11 @@ class Decisions:
         return move if held is Decided.OPEN else ""
 
     def is_present(self, move: str) -> bool:
-        """Whether no other move has followed that one."""
+        """Return True if no other move has followed that one."""
         return move == next(reversed(self._held), None)
 
     def decide(self, move: str, wanted: Decided) -> Decided:
-        """What holds for ``move`` from now on; ``OPEN`` only asks."""
+        """Decide ``move`` if it is open; ``OPEN`` only asks. The decision that holds from now on."""
         if move not in self._held:
             self._follow_with(move)
         if self._held[move] is Decided.OPEN:

@@ -28,7 +28,7 @@ _PAUSE: Final = 0.2
 
 
 class TapOffer(msgspec.Struct):
-    """What comes with a tap: the address that it is for, and the network's MTU in bytes."""
+    """A tap on offer: the address that it is for, and the network's MTU in bytes."""
 
     address: str
     mtu: int

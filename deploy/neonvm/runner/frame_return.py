@@ -93,7 +93,7 @@ class FrameReturn:
                 return
 
     async def restore(self) -> None:
-        """Raises ``GuestError`` where QEMU may still keep frames from its guest."""
+        """Raises ``GuestError`` if QEMU may still keep frames from its guest."""
         if self._filters is not None:
             await self._filters.restore()
             self._filters = None

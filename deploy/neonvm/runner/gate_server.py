@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from deploy.neonvm.access.callers import may_use_monitor
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.runner.qmp_gate import WHILE_MOVING, Standing, refusal
+from deploy.neonvm.runner.qmp_gate import WHILE_MOVING, GateState, refusal
 
 _CHUNK: Final = 16 * 1024
 _LONGEST: Final = 64 * 1024
@@ -21,12 +21,12 @@ _DECODER: Final = json.JSONDecoder()
 
 
 class Stands(Protocol):
-    """What the gate asks its pod."""
+    """Query of the pod's state by the gate."""
 
-    def known_standing(self) -> Standing:
-        """What is known without asking QEMU."""
+    def known_standing(self) -> GateState:
+        """The state that is known without asking QEMU."""
 
-    async def standing(self) -> Standing:
+    async def standing(self) -> GateState:
         """All that is known. Raises ``GuestError``."""
 
 

@@ -25,11 +25,11 @@ from protocol.virtual_machine import InvalidObjectError
 from protocol.vm_arguments import ArgumentsError
 
 MONITORS: Final = 4
-"""So many clients may talk to QEMU at once."""
+"""This many clients may talk to QEMU at once."""
 
 
 def guest_spec(told: RunnerArguments, images: Path, run: Path, tap: int | None, mtu: int) -> GuestSpec:
-    """The guest that ``told`` describes. ``tap`` is its inherited place on the flat network, None where it has none.
+    """The guest that ``told`` describes. ``tap`` is its inherited place on the flat network, None if it has none.
 
     Raises ``ArgumentsError``.
     """
@@ -59,7 +59,7 @@ def guest_spec(told: RunnerArguments, images: Path, run: Path, tap: int | None, 
 
 
 def _forwards(spec: Json) -> str:
-    """What of the guest is reached where; the runner's own ports are not the guest's.
+    """Forwards from the pod's ports to the guest; the runner's own ports are not the guest's.
 
     Its monitor is reached by an agent in the pod alone, unless the VM names that port: then by all who reach the pod.
     """

@@ -14,12 +14,12 @@ import msgspec
 
 from deploy.neonvm.objects.pods import MOVED_AWAY
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
-from deploy.neonvm.qemu.daemon import Answer
+from deploy.neonvm.qemu.daemon import DaemonResponse
 from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.qemu.qemu_guest import QemuGuest
 from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.runner.decisions import Decisions
-from deploy.neonvm.runner.qmp_gate import Standing
+from deploy.neonvm.runner.qmp_gate import GateState
 from deploy.neonvm.runner.tls_identity import TlsIdentity
 from protocol.units import MilliCpu, Seconds
 
@@ -33,7 +33,7 @@ _SHUTDOWN_SECONDS: Final = 3.0
 
 
 class RunnerStatus(msgspec.Struct, frozen=True):
-    """What the pod says of its guest: CPU in thousandths, memory in bytes. ``accelerator`` is ``kvm`` or ``tcg``."""
+    """The pod's report about its guest: CPU in thousandths, memory in bytes. ``accelerator`` is ``kvm`` or ``tcg``."""
 
     phase: str
     cpu: int
@@ -52,7 +52,7 @@ class FlatPlace(Protocol):
     async def prepare(self, machine: Machine) -> None:
         """The guest is about to be sent: from its stop on, what it has not read goes back to the network.
 
-        Raises ``GuestError`` where an earlier preparation cannot be undone.
+        Raises ``GuestError`` if an earlier preparation cannot be undone.
         """
 
     def keep(self) -> None:
@@ -64,7 +64,7 @@ class FlatPlace(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the pod ends."""
+    """End of the pod."""
 
     code: int
     story: str
@@ -134,7 +134,7 @@ class PodRunner:
             return False
 
     async def status(self) -> RunnerStatus:
-        """What the guest has; of one that stands still in a move, what it had. Raises ``GuestError``.
+        """The guest's size; for one that is paused in a move, its last size. Raises ``GuestError``.
 
         A controller must know such a guest, or a move whose leader has died is never taken up.
         """
@@ -144,27 +144,30 @@ class PodRunner:
         return RunnerStatus(found.phase.value, found.cpu.value, found.mem.value, name, why, self.decisions.is_given)
 
     async def state(self) -> GuestState:
-        """What the guest has. Raises ``GuestError``."""
+        """The guest's size. Raises ``GuestError``."""
         await self._guest.arrived()
         return await self._guest.state()
 
     async def is_ready(self) -> bool:
-        """Whether the guest runs and its database answers."""
+        """Return True if the guest runs and its database answers."""
         try:
             return (await self.state()).phase is GuestPhase.RUNNING
         except GuestError:
             return False
 
-    def known_standing(self) -> Standing:
-        """What the gate asks, as far as it is known without QEMU."""
-        return Standing(is_given=self.decisions.is_given, most_plugged=self._guest.most_plugged.value)
+    def known_standing(self) -> GateState:
+        """The state the gate asks for, if it is known without QEMU."""
+        return GateState(is_given=self.decisions.is_given, most_plugged=self._guest.most_plugged.value)
 
-    async def standing(self) -> Standing:
-        """What the gate asks before it lets a command through that begins or ends a move. Raises ``GuestError``."""
+    async def standing(self) -> GateState:
+        """The state that the gate needs before it passes a command that begins or ends a move.
+
+        Raises ``GuestError``.
+        """
         has_arrived = await self._guest.arrived()
         has_sent = has_arrived and await self._guest.standing() is not None
         receives, move, named = self._receives and not has_arrived, self.decisions.open_move, self._has_credentials_for
-        return Standing(
+        return GateState(
             is_given=self.decisions.is_given,
             receives=receives,
             has_sent=has_sent,
@@ -183,8 +186,8 @@ class PodRunner:
         """Sets the password of the guest's database. Raises ``GuestError``."""
         await self._guest.set_password(password)
 
-    async def database(self) -> Answer:
-        """What the guest says of its database. Raises ``GuestError``."""
+    async def database(self) -> DaemonResponse:
+        """Status of the guest's database. Raises ``GuestError``."""
         return await self._guest.ask("GET", "/database")
 
     def announce(self) -> None:
@@ -193,7 +196,7 @@ class PodRunner:
             self._flat.announce()
 
     def decide(self, move: str, wanted: Decided) -> Decided:
-        """Whose the guest is after ``move``."""
+        """Owner of the guest after ``move``."""
         held = self.decisions.decide(move, wanted)
         if held is Decided.KEPT and self._flat is not None and self.decisions.is_present(move):
             self._flat.keep()

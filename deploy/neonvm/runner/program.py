@@ -51,7 +51,7 @@ _SPARE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Where the pod keeps its disk (``images``), sockets and keys (``run``), and finds its tap (``flat``), password and
+    """Folders of the pod's disk (``images``), sockets and keys (``run``), and of its tap (``flat``), password and
     token (``identity``).
     """
 
@@ -114,7 +114,7 @@ async def run(told: RunnerArguments, environment: Mapping[str, str]) -> Ending:
 
 
 def _identity(told: RunnerArguments, folders: Folders) -> tuple[PodIdentity | None, Tls | None]:
-    """What the pod shows, and whom it lets in. Raises ``ArgumentsError``."""
+    """The pod's certificate, and the callers it admits. Raises ``ArgumentsError``."""
     if told.authorities is None:
         LOG.warning("the ports of this pod are open to every pod: its controller has named no authority")
         return None, None

@@ -18,8 +18,8 @@ Arguments = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What the pod knows when a command comes.
+class GateState:
+    """State of the pod when a command arrives.
 
     ``is_given``: its guest was given away. ``receives``: it waits for a guest, which has not run here yet.
     ``has_sent``: its guest was sent and stands still. ``is_open``: a move from here has begun and nothing was decided
@@ -64,20 +64,20 @@ def _is_whole(value: object, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
 
-def _nothing(arguments: Arguments, _: Standing) -> bool:
+def _nothing(arguments: Arguments, _: GateState) -> bool:
     return not arguments
 
 
-def _extensions(arguments: Arguments, _: Standing) -> bool:
+def _extensions(arguments: Arguments, _: GateState) -> bool:
     """QEMU's usual client asks for what it is offered; commands out of band are no commands here."""
     return arguments in ({}, {"enable": []}, {"enable": ["oob"]})
 
 
-def _memory(arguments: Arguments, _: Standing) -> bool:
+def _memory(arguments: Arguments, _: GateState) -> bool:
     return _is_memory(arguments, {"requested-size", "size"}) and arguments.keys() == {"path", "property"}
 
 
-def _requested_memory(arguments: Arguments, now: Standing) -> bool:
+def _requested_memory(arguments: Arguments, now: GateState) -> bool:
     wanted = arguments.get("value")
     is_fit = _is_whole(wanted, now.most_plugged) and isinstance(wanted, int) and not wanted % MEMORY_BLOCK.value
     is_of_memory = _is_memory(arguments, {"requested-size"})
@@ -89,11 +89,11 @@ def _is_memory(arguments: Arguments, properties: set[str]) -> bool:
     return isinstance(path, str) and path in _DEVICES and isinstance(name, str) and name in properties
 
 
-def _to_a_pod(arguments: Arguments, _: Standing) -> bool:
+def _to_a_pod(arguments: Arguments, _: GateState) -> bool:
     return arguments.keys() <= {"uri", "inc"} and arguments.get("inc") in (None, True) and _is_pod(arguments.get("uri"))
 
 
-def _from_a_pod(arguments: Arguments, _: Standing) -> bool:
+def _from_a_pod(arguments: Arguments, _: GateState) -> bool:
     return arguments.keys() == {"uri"} and _is_pod(arguments["uri"])
 
 
@@ -107,7 +107,7 @@ def _is_pod(uri: object) -> bool:
     return isinstance(uri, str) and scheme == "tcp" and port == str(MIGRATION_PORT) and "%" not in host
 
 
-def _capabilities(arguments: Arguments, _: Standing) -> bool:
+def _capabilities(arguments: Arguments, _: GateState) -> bool:
     wanted = arguments.get("capabilities")
     return arguments.keys() == {"capabilities"} and isinstance(wanted, list) and all(map(_is_capability, wanted))
 
@@ -119,15 +119,15 @@ def _is_capability(each: object) -> bool:
     return isinstance(name, str) and name in _CAPABILITIES and isinstance(each["state"], bool)
 
 
-def _parameters(arguments: Arguments, _: Standing) -> bool:
+def _parameters(arguments: Arguments, _: GateState) -> bool:
     return arguments.keys() <= _PARAMETERS and all(_is_whole(each, _MOST) for each in arguments.values())
 
 
-def _pauses(arguments: Arguments, _: Standing) -> bool:
+def _pauses(arguments: Arguments, _: GateState) -> bool:
     return arguments.keys() <= _PAUSES and all(_is_whole(each, _LONGEST_PAUSE) for each in arguments.values())
 
 
-_FITS: Final[Mapping[str, Callable[[Arguments, Standing], bool]]] = {
+_FITS: Final[Mapping[str, Callable[[Arguments, GateState], bool]]] = {
     **dict.fromkeys(_ASKING, _nothing),
     "announce-self": _pauses,
     "cont": _nothing,
@@ -147,8 +147,8 @@ WHILE_MOVING: Final = frozenset({"cont", "migrate", "migrate-incoming", "quit"})
 """Commands whose answer depends on what the guest does right now."""
 
 
-def refusal(message: object, now: Standing) -> str:
-    """Why ``message`` is not passed on to QEMU; empty if it is."""
+def refusal(message: object, now: GateState) -> str:
+    """The reason why ``message`` is not passed on to QEMU; empty if it is."""
     if not isinstance(message, Mapping) or not message.keys() <= {"execute", "arguments", "id"}:
         return "this is no command"
     command, arguments = message.get("execute"), message.get("arguments", {})
@@ -162,8 +162,8 @@ def refusal(message: object, now: Standing) -> str:
     return _too_early(command, now)
 
 
-def _too_early(command: str, now: Standing) -> str:
-    """Why ``command`` is refused at this moment; empty if it is not."""
+def _too_early(command: str, now: GateState) -> str:
+    """The reason why ``command`` is refused at this moment; empty if it is not."""
     match command:
         case "cont" if now.is_given:
             return _ELSEWHERE

@@ -30,7 +30,7 @@ STALLED_AFTER: Final = Seconds(60.0)
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often a guest is asked what it has: while it boots, once it runs, and while it does not answer."""
+    """Intervals between queries of a guest: while it boots, once it runs, and while it does not answer."""
 
     booting: Backoff
     running: Seconds
@@ -91,7 +91,7 @@ class Resizer:
 
     @property
     def fault(self) -> str:
-        """What the guest last refused and has not done since; empty where there is nothing."""
+        """The guest's last refusal, unless it has complied since; empty if none."""
         return "; ".join(self._faults.values())
 
     def want(self, size: Resources) -> None:
@@ -109,7 +109,7 @@ class Resizer:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the guest is held and no resize is in progress."""
+        """True if the guest is held and no resize is in progress."""
         return self._is_held and not self._steps
 
     def arrive(self, state: GuestState) -> None:
@@ -154,7 +154,7 @@ class Resizer:
             await self._clock.wait(self._sign, Instant(until))
 
     def _pause(self, booting: int, silent: int) -> Seconds:
-        """After so many looks in a row at a guest that boots, or that did not answer."""
+        """After this many looks in a row at a guest that boots, or that did not answer."""
         if silent:
             return self.pace.silent.delay(silent, self._clock.jitter())
         if booting:
@@ -199,7 +199,7 @@ class Resizer:
             pause = _FIRST_PAUSE if woken else min(pause * 2, _LONGEST_PAUSE)
 
     async def _woken(self, wake: asyncio.Event, pause: Seconds) -> bool:
-        """Whether another size was asked for before ``pause`` was over."""
+        """Return True if another size was asked for before ``pause`` was over."""
         sleep = asyncio.ensure_future(self._clock.sleep(pause))
         wait = asyncio.ensure_future(wake.wait())
         try:

@@ -16,11 +16,11 @@ from deploy.neonvm.network.announcement import is_announcement
 _HEAD: Final = struct.Struct("!II")
 _MAC: Final = 6
 _MOST: Final = 4096
-"""So many frames are held; senders repeat what comes after."""
+"""This many frames are held; senders repeat what comes after."""
 
 
 class FrameStream:
-    """What QEMU's ``filter-redirector`` writes: the length of each frame, of its offload header, and both."""
+    """Stream of QEMU's ``filter-redirector``: the length of each frame, of its offload header, and both."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -47,7 +47,7 @@ class ReturnedFrames:
         self._held: list[bytes] | None = []
 
     def take(self, header: bytes, frame: bytes) -> list[bytes]:
-        """What goes back to the network now, in order. What is for everyone reaches the guest without us."""
+        """The frames to return to the network now, in order. Broadcasts reach the guest without us."""
         if is_announcement(frame, self._mac):
             ready, self._held = self._held or [], None
             return ready

@@ -124,7 +124,7 @@ class RunnerApi:
         return Reply(_OK, str((await self._runner.state()).cpu.value))
 
     async def put_cpu(self, body: bytes) -> Reply:
-        """Gives the guest so many thousandths."""
+        """Gives the guest this many thousandths."""
         has = await self._runner.set_cpu(MilliCpu(int(body)))
         return await self.cpu(b"") if has is None else Reply(_OK, str(has.value))
 
@@ -140,7 +140,7 @@ class RunnerApi:
         return Reply(_OK, "") if has is None else _json({"vcpus": cpu_to_wire(has)})
 
     async def ready(self, _: bytes) -> Reply:
-        """Whether the guest's database answers."""
+        """Return True if the guest's database answers."""
         return Reply(_OK, "ready\n") if await self._runner.is_ready() else Reply(_UNAVAILABLE, "the guest boots\n")
 
     async def healthz(self, _: bytes) -> Reply:
@@ -148,11 +148,11 @@ class RunnerApi:
         return Reply(_OK, "ok\n")
 
     async def status(self, _: bytes) -> Reply:
-        """What the guest has."""
+        """The guest's size."""
         return Reply(_OK, msgspec.json.encode(await self._runner.status()).decode())
 
     async def database(self, _: bytes) -> Reply:
-        """What the guest says of its database."""
+        """Status of the guest's database."""
         answer = await self._runner.database()
         return Reply(_OK if answer.status == 200 else _UNAVAILABLE, f"{answer.text}\n")
 

@@ -41,7 +41,7 @@ class RunnerArguments:
 
     @property
     def grace(self) -> int:
-        """How many seconds the pod has to end."""
+        """Seconds that the pod has to end."""
         return whole(self.spec, "terminationGracePeriodSeconds") or _DEFAULT_GRACE
 
     @property
@@ -52,7 +52,7 @@ class RunnerArguments:
 
     @property
     def address(self) -> str:
-        """The VM's address on the flat network; empty where it is not on it."""
+        """The VM's address on the flat network; empty if it is not on it."""
         enabled = flag(self.spec, "extraNetwork", "enable")
         return text(self.status, "extraNetIP") if enabled else ""
 

@@ -19,11 +19,11 @@ from deploy.neonvm.access.connections import RunnerConnections
 from deploy.neonvm.access.runner_transport import RunnerTransport
 from deploy.neonvm.objects.pod_form import RunnerForm
 from deploy.neonvm.remote.address_choice import AddressRange
-from deploy.neonvm.service.app import LeadershipLostError, Service, ServiceDependencies
+from deploy.neonvm.service.app import ControllerService, LeadershipLostError, ServiceDependencies
 from deploy.neonvm.service.fenced_transport import FencedTransport
 from deploy.neonvm.service.options import DESCRIPTION, parser
 from deploy.neonvm.service.runner_authority import RunnerAuthority
-from deploy.neonvm.service.telemetry import Telemetry
+from deploy.neonvm.service.telemetry import VmControllerTelemetry
 from protocol.kubernetes.objects import child
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -83,7 +83,7 @@ async def _run(options: argparse.Namespace) -> None:
             ) as runners,
         ):
             form, addresses = _form(options), AddressRange.parse(options.addresses)
-            service = Service(
+            service = ControllerService(
                 ServiceDependencies(
                     client,
                     leadership,
@@ -104,16 +104,16 @@ async def _run(options: argparse.Namespace) -> None:
 
 
 def _no_cookies() -> CookieJar:
-    """What runs in a pod leaves nothing here."""
+    """Cookie jar that stores nothing: nothing in a pod sets cookies."""
     return CookieJar(DefaultCookiePolicy(allowed_domains=()))
 
 
-def _listener(options: argparse.Namespace, service: Service) -> Listener:
+def _listener(options: argparse.Namespace, service: ControllerService) -> Listener:
     app = probes_app(
         "neonvm-controller",
         DESCRIPTION,
         lambda: standing(service.missing, service.deps.leadership.leads),
-        Telemetry(service.caches[VIRTUAL_MACHINES], lambda: service.deps.leadership.leads).page,
+        VmControllerTelemetry(service.caches[VIRTUAL_MACHINES], lambda: service.deps.leadership.leads).page,
     )
     return Listener("metrics", app, options.listen, limits=LIMITS)
 

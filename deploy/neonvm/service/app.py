@@ -45,7 +45,7 @@ class LeadershipLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServiceDependencies:
-    """What the program works with. ``runners`` are connections to runner pods' APIs, ``connect`` to their QEMUs, and
+    """Dependencies of the program. ``runners`` are connections to runner pods' APIs, ``connect`` to their QEMUs, and
     ``ended`` hears the uid of each pod that has ended. ``home`` is the namespace of the programs that NetworkPolicies
     around runner pods let in; if it is empty, none are made.
     """
@@ -62,7 +62,7 @@ class ServiceDependencies:
     home: str = ""
 
 
-class Service:
+class ControllerService:
     """One ``neonvm-controller``. ``run`` works until cancelled, or until the Lease is lost."""
 
     def __init__(self, deps: ServiceDependencies) -> None:

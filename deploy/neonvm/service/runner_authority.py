@@ -20,7 +20,12 @@ from scheduler_plugin.auth.identity import identity_in
 from scheduler_plugin.cluster.api import ApiError, KubernetesApi
 from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.injector.certificates.issuing import Purpose
-from scheduler_plugin.injector.certificates.keeper import CertificateKeeper, Lives, MissingSecretError, Wanted
+from scheduler_plugin.injector.certificates.keeper import (
+    CertificateKeeper,
+    Lives,
+    MissingSecretError,
+    WantedCertificate,
+)
 from scheduler_plugin.injector.certificates.secret_reading import read_secret
 from scheduler_plugin.injector.certificates.stored import certificate_in, content
 from scheduler_plugin.lease import Leadership, NotLeadingError
@@ -40,10 +45,13 @@ _RETRY: Final = Seconds(2.0)
 
 
 class RunnerAuthority:
-    """What the leader shows to runner pods. Secrets are in ``namespace``, where the manifests have made them empty."""
+    """The leader's certificates for runner pods.
+
+    Secrets are in ``namespace``, where the manifests create them empty.
+    """
 
     def __init__(self, api: KubernetesApi, leadership: Leadership, clock: Clock, namespace: str) -> None:
-        wanted = [Wanted(OWN, Purpose(CONTROLLER)), Wanted(OF_AGENTS, Purpose(AGENT))]
+        wanted = [WantedCertificate(OWN, Purpose(CONTROLLER)), WantedCertificate(OF_AGENTS, Purpose(AGENT))]
         self._keeper = CertificateKeeper(api, leadership, clock, namespace, AUTHORITIES, wanted, LIVES, lambda _: None)
         self._api = api
         self._clock = clock
@@ -53,7 +61,7 @@ class RunnerAuthority:
         self.ready = asyncio.Event()
 
     def showing(self) -> Showing:
-        """What to show now; ``ready`` is set before. Raises ``OSError``."""
+        """The certificates to show now; ``ready`` is set before. Raises ``OSError``."""
         if self._shown is None:
             raise OSError("there is no certificate for runner pods yet")
         return self._shown[1]
@@ -82,7 +90,7 @@ class RunnerAuthority:
             await self._clock.sleep(_RETRY if trouble else _PAUSE)
 
     async def _turn(self) -> str:
-        """What went wrong; empty if nothing did."""
+        """Run one round; the error, or empty if none."""
         try:
             bundle, trouble = await self._keeper.turn()
             found = certificate_in(content(await read_secret(self._api, self._namespace, OWN) or {}))

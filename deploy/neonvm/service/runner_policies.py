@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from deploy.kube.informer import Informer
 from deploy.neonvm.objects.runner_policy import (
     NAME,
@@ -55,7 +55,7 @@ class RunnerPolicies:
             try:
                 await self._turn()
                 self._succeeded("")
-            except (ApiError, ApiUnavailableError) as error:
+            except (KubeApiError, ApiUnavailableError) as error:
                 self._failed("", error)
             await self.clock.sleep(PAUSE)
 
@@ -88,7 +88,7 @@ class RunnerPolicies:
             async for page in self.client.pages(kind, PAGE):
                 found |= {each.namespace for each in map(name_of, page.objects)}
                 found |= {each.name.namespace for each in page.unreadable}
-        except ApiError as error:
+        except KubeApiError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise
         return found
@@ -104,7 +104,7 @@ class RunnerPolicies:
             else:
                 await self.client.delete(NETWORK_POLICIES, name)
             self._succeeded(namespace)
-        except ApiError as error:
+        except KubeApiError as error:
             self._failed(namespace, error)
 
     def _succeeded(self, namespace: str) -> None:

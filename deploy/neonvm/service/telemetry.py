@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from deploy.kube.informer import Change, Informer
+from deploy.kube.informer import Informer, ObjectChange
 from deploy.neonvm.objects.phases import ENDED, FAILED, MIGRATING, PENDING, PRE_MIGRATING, RUNNING, SCALING, SUCCEEDED
 from protocol.kubernetes.objects import Json, text
 from protocol.runtime.build_info import describe_process
@@ -18,7 +18,7 @@ from protocol.runtime.build_info import describe_process
 _PHASES: Final = (PENDING, RUNNING, SCALING, PRE_MIGRATING, MIGRATING, SUCCEEDED, FAILED)
 
 
-class Telemetry:
+class VmControllerTelemetry:
     """The metrics of one replica. Ends of guests are counted by the replica that ``leads``."""
 
     def __init__(self, vms: Informer, leads: Callable[[], bool]) -> None:
@@ -44,7 +44,7 @@ class Telemetry:
         """The metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
-    def _changed(self, change: Change) -> None:
+    def _changed(self, change: ObjectChange) -> None:
         """A VM that is seen for the first time may have ended long ago."""
         if change.old is None or change.new is None or not self._leads():
             return
@@ -54,7 +54,7 @@ class Telemetry:
 
 
 class _Phases(Collector):
-    """How many VMs there are in each phase, counted when it is scraped."""
+    """The number of VMs in each phase, counted at each scrape."""
 
     def __init__(self, vms: Informer) -> None:
         self._vms = vms

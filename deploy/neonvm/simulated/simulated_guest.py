@@ -64,7 +64,7 @@ class SimulatedGuests:
 
 @dataclass(slots=True)
 class _Running:
-    """What a guest has from its start to its stop; all but its ports moves with it."""
+    """State of a guest from its start to its stop; all but its ports moves with it."""
 
     since: Instant
     boot_time: float
@@ -123,7 +123,7 @@ class SimulatedGuest:
             self._is_moving = False
 
     async def state(self) -> GuestState:
-        """What the guest has now."""
+        """The guest's present size."""
         if self._receives:
             return GuestState(GuestPhase.RECEIVING, self._spec.cpu_use, self._spec.mem_use)
         if self._running is None:
@@ -171,7 +171,7 @@ class SimulatedGuest:
 
     @property
     def _hardware(self) -> tuple[ObjectName, MilliCpu, Bytes, Bytes]:
-        """What both ends of a move must have alike."""
+        """Hardware that both ends of a move must share."""
         spec = self._spec
         return spec.vm, spec.cpu_max, spec.mem_min, spec.mem_max
 
@@ -193,7 +193,7 @@ class SimulatedGuest:
     async def _passed(
         self, target: SimulatedGuest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
-        """Returns when all has been sent. Raises ``TransferError`` where an end is lost or time is up."""
+        """Returns when all has been sent. Raises ``TransferError`` if an end is lost or time is up."""
         clock, course = self._made_by.clock, Course.of(self._memory_load(), limits)
         began = clock.now()
         end = limits.timeout if course.end is None else course.end
@@ -270,7 +270,7 @@ class SimulatedGuest:
         self._runs().database = database
 
     def _now(self) -> SimulatedKernel:
-        """The guest at this moment. Raises ``GuestError`` where it does not run."""
+        """The guest at this moment. Raises ``GuestError`` if it does not run."""
         running = self._runs()
         running.kernel = running.kernel.advanced(Seconds(self._made_by.clock.now() - running.since))
         return running.kernel

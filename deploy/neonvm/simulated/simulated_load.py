@@ -23,14 +23,14 @@ class LoadError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What the guest's work asks for: so many tasks that could run at once, and so much memory in use."""
+    """Demand of the guest's work: tasks that could run at once, and memory in use."""
 
     cpu: float
     mem: Bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LoadStep:
     """From ``at`` seconds after the guest's start on, this is asked for."""
 
     at: Seconds
@@ -39,9 +39,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Steps in the order of time; with ``period`` they start over after so many seconds. Raises ``LoadError``."""
+    """Steps in the order of time; with ``period`` they start over after this many seconds. Raises ``LoadError``."""
 
-    steps: Sequence[Step]
+    steps: Sequence[LoadStep]
     period: Seconds | None = None
 
     def __post_init__(self) -> None:
@@ -54,14 +54,14 @@ class Load:
     @classmethod
     def constant(cls, cpu: float, mem: Bytes) -> Load:
         """The same demand for ever."""
-        return cls((Step(Seconds(0.0), Demand(cpu, mem)),))
+        return cls((LoadStep(Seconds(0.0), Demand(cpu, mem)),))
 
     def at(self, age: Seconds) -> Demand:
-        """What is asked for at this age of the guest (>= 0)."""
+        """The demand at this age of the guest (>= 0)."""
         return self.steps[self._index(self._phase(age))].demand
 
     def next_change(self, age: Seconds) -> Seconds | None:
-        """The age at which the step after this one begins; None where no step follows."""
+        """The age at which the step after this one begins; None if no step follows."""
         phase = self._phase(age)
         following = bisect_right(self.steps, phase, key=lambda step: step.at)
         if following < len(self.steps):
@@ -98,9 +98,9 @@ def parse_recording(text: str, *, repeat: bool) -> Load:
     return Load(steps, Seconds(2 * steps[-1].at - steps[-2].at))
 
 
-def _step(line: int, row: dict[str, str]) -> Step:
+def _step(line: int, row: dict[str, str]) -> LoadStep:
     try:
-        step = Step(Seconds(float(row["seconds"])), Demand(float(row["cpu"]), Bytes.parse(row["mem"])))
+        step = LoadStep(Seconds(float(row["seconds"])), Demand(float(row["cpu"]), Bytes.parse(row["mem"])))
     except (TypeError, ValueError, QuantityError) as error:
         raise LoadError(f"line {line} of the recording: {error}") from error
     if not (0 <= step.at < float("inf") and 0 <= step.demand.cpu < float("inf")):

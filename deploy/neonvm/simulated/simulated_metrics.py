@@ -12,7 +12,7 @@ _SYSTEM_SHARE: Final = 0.2
 
 
 def exposition(kernel: SimulatedKernel, boot_time: float, collectors: Sequence[str]) -> str:
-    """The page of the named ``collectors``, of all where none is named; ``boot_time`` is in seconds since 1970.
+    """The page of the named ``collectors``, of all if none is named; ``boot_time`` is in seconds since 1970.
 
     Raises ``KeyError`` with the name of a collector that there is not.
     """

@@ -21,7 +21,7 @@ _MINUTES: Final = (1, 5, 15)
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What the kernel counts, in seconds since the guest's start; CPUs by number, offline ones stand still."""
+    """The kernel's counters, in seconds since the guest's start; CPUs by number, offline ones pause."""
 
     busy: tuple[float, ...]
     idle: tuple[float, ...]
@@ -51,7 +51,7 @@ class SimulatedKernel:
 
     @property
     def demand(self) -> Demand:
-        """What is asked of it now."""
+        """The present demand."""
         return self.pressed if self.pressed is not None else self.load.at(self.age)
 
     @property

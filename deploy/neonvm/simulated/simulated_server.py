@@ -39,7 +39,7 @@ class WireDemand(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class GuestServer:
-    """How requests see and change a guest.
+    """HTTP access to a guest.
 
     ``kernel`` looks at it now and raises ``GuestError`` where it cannot go on, ``press`` changes its demand,
     ``database`` and ``tell`` read and set what it says of its database, and ``fail`` ends it for a reason.
@@ -89,7 +89,7 @@ class GuestServer:
         return Reply("200 OK", "ready\n")
 
     def demand(self, _: list[str], __: bytes) -> Reply:
-        """What is asked of the guest now."""
+        """The guest's present demand."""
         return Reply("200 OK", _written(self.kernel().demand))
 
     def put_demand(self, _: list[str], body: bytes) -> Reply:
@@ -110,7 +110,7 @@ class GuestServer:
         return self.demand(nothing, body)
 
     def show_database(self, _: list[str], __: bytes) -> Reply:
-        """What it says of its database."""
+        """Status of its database."""
         return Reply("200 OK", msgspec.json.encode(self.database()).decode() + "\n")
 
     def put_database(self, nothing: list[str], body: bytes) -> Reply:

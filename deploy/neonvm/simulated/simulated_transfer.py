@@ -32,7 +32,7 @@ _FIRST_BRAKE, _BRAKE, _STRONGEST_BRAKE = 0.2, 0.1, 0.99
 
 @dataclass(frozen=True, slots=True)
 class MemoryLoad:
-    """What is to be moved: the guest's memory, how much of it is in use, and how many cores are busy changing it."""
+    """Load of a move: the guest's memory, the part in use, and the number of cores that keep changing it."""
 
     total: Bytes
     used: Bytes
@@ -50,7 +50,7 @@ class _Round:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The whole move, known from its beginning. ``end`` is None where it does not end in time."""
+    """The whole move, known from its beginning. ``end`` is None if it does not end in time."""
 
     memory_load: MemoryLoad
     rate: float
@@ -70,7 +70,7 @@ class Course:
         return cls(memory_load, rate, rounds, Seconds(end) if converges else None, Seconds(rest + _SWITCH))
 
     def at(self, elapsed: Seconds) -> TransferInfo:
-        """How it goes after ``elapsed`` seconds (>= 0), as far as its end."""
+        """Progress after ``elapsed`` seconds (>= 0), at most its end."""
         number = max(0, bisect_right(self.rounds, elapsed, key=lambda each: each.since) - 1)
         now = self.rounds[number]
         sent = min(now.size, max(0.0, elapsed - now.since) * self.rate)
@@ -113,7 +113,7 @@ def _rounds(memory_load: MemoryLoad, rate: float, limits: TransferLimits) -> Ite
 
 
 def _dirtied(memory_load: MemoryLoad, span: float) -> float:
-    """How many bytes change in ``span`` seconds: never more than there are in use."""
+    """The number of bytes that change in ``span`` seconds: never more than are in use."""
     return min(float(memory_load.used.value), memory_load.busy_cores * _DIRTIED_PER_CORE * span)
 
 

@@ -50,7 +50,7 @@ def audience_of_agents(namespace: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: the header ``Authorization``, the address that the connection comes from, and the one it came to."""
+    """A caller: the header ``Authorization``, the address that the connection comes from, and the one it came to."""
 
     authorization: str = ""
     peer: str = ""
@@ -58,8 +58,8 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Denial:
-    """Why a caller is told nothing."""
+class AccessDenial:
+    """The reason to refuse a caller."""
 
     status: HTTPStatus
     error: str
@@ -76,7 +76,7 @@ Review = Callable[[str, JsonObject], Awaitable[JsonObject]]
 class ExplainAccess(Protocol):
     """Decides who is told."""
 
-    async def denial(self, caller: Caller, namespace: str) -> Denial | None:
+    async def denial(self, caller: Caller, namespace: str) -> AccessDenial | None:
         """None if ``caller`` may read about VMs of ``namespace``, of all namespaces if it is empty."""
 
 
@@ -86,14 +86,14 @@ class TokenInFile:
 
     path: Path
 
-    async def denial(self, caller: Caller, namespace: str) -> Denial | None:  # noqa: ARG002 - the port's
+    async def denial(self, caller: Caller, namespace: str) -> AccessDenial | None:  # noqa: ARG002 - the port's
         """See ``ExplainAccess``."""
         expected, shown = token_in(self.path), _bearer(caller)
         return None if expected and hmac.compare_digest(shown.encode(), expected.encode()) else _NO_TOKEN
 
 
 def token_in(path: Path) -> str:
-    """The token in a file, which is small and on this machine; empty where it cannot be read."""
+    """The token in a file, which is small and on this machine; empty if it cannot be read."""
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -107,11 +107,11 @@ class ReviewedAccess:
     review: Review
     clock: Clock
     audience: str
-    _known: OrderedDict[bytes, tuple[Denial | None, Instant]] = field(default_factory=OrderedDict)
+    _known: OrderedDict[bytes, tuple[AccessDenial | None, Instant]] = field(default_factory=OrderedDict)
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
     _waiting: int = 0
 
-    async def denial(self, caller: Caller, namespace: str) -> Denial | None:
+    async def denial(self, caller: Caller, namespace: str) -> AccessDenial | None:
         """See ``ExplainAccess``."""
         if {caller.peer, caller.local} <= LOOPBACK:
             return None
@@ -123,16 +123,16 @@ class ReviewedAccess:
         if known is not None and self.clock.now() < known[1]:
             return known[0]
         if self._waiting >= MOST_WAITING:
-            return Denial(HTTPStatus.SERVICE_UNAVAILABLE, "too many tokens are waiting for a review, ask again")
+            return AccessDenial(HTTPStatus.SERVICE_UNAVAILABLE, "too many tokens are waiting for a review, ask again")
         return await self._asked(key, token, namespace)
 
-    async def _asked(self, key: bytes, token: str, namespace: str) -> Denial | None:
+    async def _asked(self, key: bytes, token: str, namespace: str) -> AccessDenial | None:
         self._waiting += 1
         try:
             async with self._turns:
                 found = await self._judged(token, namespace)
         except ReviewError as error:
-            return Denial(HTTPStatus.SERVICE_UNAVAILABLE, f"the token cannot be reviewed just now: {error}")
+            return AccessDenial(HTTPStatus.SERVICE_UNAVAILABLE, f"the token cannot be reviewed just now: {error}")
         finally:
             self._waiting -= 1
         kept = ALLOWED_FOR if found is None else DENIED_FOR
@@ -142,14 +142,16 @@ class ReviewedAccess:
             self._known.popitem(last=False)
         return found
 
-    async def _judged(self, token: str, namespace: str) -> Denial | None:
+    async def _judged(self, token: str, namespace: str) -> AccessDenial | None:
         user = user_in(await self.review(TOKEN_REVIEWS.path(), token_review(token, self.audience)), self.audience)
         if user is None:
             return _NO_TOKEN
         if is_allowed(await self.review(SUBJECT_ACCESS_REVIEWS.path(), may_list_vms(user, namespace))):
             return None
         where = f"in namespace {namespace}" if namespace else "in all namespaces"
-        return Denial(HTTPStatus.FORBIDDEN, f"{user['username']} may not list virtualmachines.vm.neon.tech {where}")
+        return AccessDenial(
+            HTTPStatus.FORBIDDEN, f"{user['username']} may not list virtualmachines.vm.neon.tech {where}"
+        )
 
 
 def _bearer(caller: Caller) -> str:
@@ -157,7 +159,7 @@ def _bearer(caller: Caller) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-_NO_TOKEN: Final = Denial(
+_NO_TOKEN: Final = AccessDenial(
     HTTPStatus.UNAUTHORIZED,
     "a bearer token with the audience of explanations is needed, or a connection by kubectl port-forward",
 )

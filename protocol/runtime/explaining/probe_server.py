@@ -30,22 +30,22 @@ _ACCEPTED_AT_ONCE: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a route says."""
+class ProbeResponse:
+    """Response of a route."""
 
     body: bytes
     status: HTTPStatus = HTTPStatus.OK
     content_type: str = "text/plain; charset=utf-8"
 
 
-Route = Callable[[str], Answer | Awaitable[Answer]]
+Route = Callable[[str], ProbeResponse | Awaitable[ProbeResponse]]
 """Answers for the rest of the path after the route's own name: ``""`` or ``"/…"``."""
 
-Guard = Callable[[str, str, Caller], Awaitable[Answer | None]]
+Guard = Callable[[str, str, Caller], Awaitable[ProbeResponse | None]]
 """(route, rest, caller) -> what a caller is told instead; None: the route answers."""
 
 
-async def anyone(_: str, __: str, ___: Caller) -> Answer | None:
+async def anyone(_: str, __: str, ___: Caller) -> ProbeResponse | None:
     """Lets all callers in."""
     return None
 
@@ -77,25 +77,27 @@ async def listening(host: str, port: int, routes: Mapping[str, Route], guard: Gu
         yield server.sockets[0].getsockname()[1]
 
 
-async def _answer(head: bytes, routes: Mapping[str, Route], guard: Guard, writer: asyncio.StreamWriter) -> Answer:
+async def _answer(
+    head: bytes, routes: Mapping[str, Route], guard: Guard, writer: asyncio.StreamWriter
+) -> ProbeResponse:
     lines = head.split(b"\r\n")
     words = lines[0].decode(errors="replace").split(" ")
     if len(words) != 3:
-        return Answer(b"not HTTP\n", HTTPStatus.BAD_REQUEST)
+        return ProbeResponse(b"not HTTP\n", HTTPStatus.BAD_REQUEST)
     method, target, _ = words
     if method not in ("GET", "HEAD"):
-        return Answer(b"GET only\n", HTTPStatus.METHOD_NOT_ALLOWED)
+        return ProbeResponse(b"GET only\n", HTTPStatus.METHOD_NOT_ALLOWED)
     path = target.split("?", 1)[0]
     first, _, rest = path.removeprefix("/").partition("/")
     route = routes.get(f"/{first}")
     if route is None:
-        return Answer(f"one of: {' '.join(sorted(routes))}\n".encode(), HTTPStatus.NOT_FOUND)
+        return ProbeResponse(f"one of: {' '.join(sorted(routes))}\n".encode(), HTTPStatus.NOT_FOUND)
     rest = f"/{rest}" if rest else ""
     refused = await guard(f"/{first}", rest, _caller(lines[1:], writer))
     if refused is not None:
         return refused
     answer = route(rest)
-    return answer if isinstance(answer, Answer) else await answer
+    return answer if isinstance(answer, ProbeResponse) else await answer
 
 
 def _caller(lines: list[bytes], writer: asyncio.StreamWriter) -> Caller:
@@ -108,7 +110,7 @@ def _address(writer: asyncio.StreamWriter, end: str) -> str:
     return str((writer.get_extra_info(end) or ("",))[0])
 
 
-def _wire(answer: Answer) -> bytes:
+def _wire(answer: ProbeResponse) -> bytes:
     head = (
         f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
         f"Content-Type: {answer.content_type}\r\n"

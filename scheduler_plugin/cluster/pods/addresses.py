@@ -24,6 +24,6 @@ class PodAddresses:
                 self._at.setdefault(address, {})[after.name] = after
 
     def only_pod_at(self, address: str) -> PodFacts | None:
-        """The pod with that address; None where there is none, or more than one."""
+        """The pod with that address; None if there is none, or more than one."""
         pods = self._at.get(address, {})
         return next(iter(pods.values())) if len(pods) == 1 else None

@@ -21,7 +21,7 @@ LEDGERS: Final = frozenset({"cpu", "memory"})
 
 
 def other_resources(given: Amounts | None) -> Counter[str]:
-    """What is given of each resource that is not the ledger's, in whole units, rounded up as kube-scheduler does."""
+    """Amounts of each resource that is not the ledger's, in whole units, rounded up as kube-scheduler does."""
     found: Counter[str] = Counter()
     for name, amount in (given or {}).items():
         if name not in LEDGERS:
@@ -31,7 +31,7 @@ def other_resources(given: Amounts | None) -> Counter[str]:
 
 
 def other_requests(spec: PodSpec) -> tuple[tuple[str, int], ...]:
-    """What a pod asks for of them, by name: most pods ask for none, and cost one look at each container."""
+    """The pod's requests for them, by name: most pods have none, and cost one look at each container."""
     inits: Sequence[Container] = spec.initContainers or ()
     if not (_ask(spec.containers) or _ask(inits)):
         return ()

@@ -93,7 +93,7 @@ def _addresses(status: PodStatus) -> tuple[str, ...]:
 
 
 def _unschedulable(status: PodStatus) -> str:
-    """What kube-scheduler says of a pod that it finds no node for."""
+    """kube-scheduler's message about a pod that it finds no node for."""
     for condition in status.conditions or ():
         if (condition.type, condition.status, condition.reason) == ("PodScheduled", "False", "Unschedulable"):
             return condition.message or "kube-scheduler finds no node for it"

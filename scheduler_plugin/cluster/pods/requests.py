@@ -45,7 +45,7 @@ RESTART: Final = "RestartContainer"
 
 
 def runner_requests(meta: PodMetadata, spec: PodSpec, status: PodStatus) -> RunnerRequests | None:
-    """What the guest's container requests, where that may be changed in place (B.10).
+    """Requests of the guest's container, if they may be changed in place (B.10).
 
     A pod keeps its class of service, so one without any request cannot be given some, and one whose requests are its
     limits would need both changed. Limits are the operator's, but for the CPU limit that we wrote: a container that
@@ -76,13 +76,13 @@ def runner_requests(meta: PodMetadata, spec: PodSpec, status: PodStatus) -> Runn
 
 
 def _resize_problem(meta: Metadata, status: PodStatus) -> str:
-    """What the kubelet says against the present requests."""
+    """The kubelet's objection to the present requests."""
     verdicts = (f"{each.reason}: {each.message or ''}" for each in _verdicts(meta, status) if each.status == "True")
     return next(verdicts, "")
 
 
 def deferred(found: Pod, status: PodStatus, requests: Resources) -> Resources:
-    """How much of ``requests`` the kubelet gives only when others have left the node."""
+    """The part of ``requests`` that the kubelet grants only once others have left the node."""
     if not _resize_is(DEFERRED, found.metadata, status):
         return ZERO
     has, _ = _held(found.spec, status, is_feasible=False)
@@ -94,14 +94,14 @@ def _resize_is(reason: str, meta: Metadata, status: PodStatus) -> bool:
 
 
 def _verdicts(meta: Metadata, status: PodStatus) -> Iterator[Condition]:
-    """What the kubelet says of the present requests; what it said of earlier ones does not count."""
+    """The kubelet's verdicts on the present requests; those on earlier ones do not count."""
     for each in status.conditions or ():
         if each.type == RESIZE_PENDING and (not each.observedGeneration or each.observedGeneration >= meta.generation):
             yield each
 
 
 def counted(meta: Metadata, spec: PodSpec, status: PodStatus) -> tuple[Resources, Resources]:
-    """What kube-scheduler counts for the pod, and how much of that lies around the container that runs a guest."""
+    """The requests that kube-scheduler counts for the pod, and the part of them outside the guest's container."""
     return _held(spec, status, is_feasible=not _resize_is(INFEASIBLE, meta, status))
 
 
@@ -122,7 +122,7 @@ def _held(spec: PodSpec, status: PodStatus, *, is_feasible: bool) -> tuple[Resou
 
 
 def _init_sizes(spec: PodSpec, status: PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
-    """What all sidecars need together, and the most that any moment of starting needs."""
+    """The sum of all sidecars, and the greatest need of any moment during start."""
     held = {each.name: each for each in status.initContainerStatuses or ()}
     sidecars, starting = ZERO, ZERO
     for index, init in enumerate(spec.initContainers or ()):

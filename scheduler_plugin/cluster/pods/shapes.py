@@ -29,7 +29,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """What is needed of any object's metadata."""
+    """The fields read of any object's metadata."""
 
     name: str
     namespace: str = ""
@@ -41,32 +41,32 @@ class Metadata(msgspec.Struct, frozen=True):
 
 
 class PodMetadata(Metadata, frozen=True):
-    """What is needed of a pod's metadata."""
+    """The fields read of a pod's metadata."""
 
     managedFields: list[ManagedFields] | None = None  # noqa: N815 - the name in the API
 
 
 class Requests(msgspec.Struct, frozen=True):
-    """What is asked for at least."""
+    """Requests of a container."""
 
     requests: Amounts | None = None
 
 
 class ContainerResources(msgspec.Struct, frozen=True):
-    """What a container asks for, and what it may not go beyond."""
+    """Requests and limits of a container."""
 
     requests: Amounts | None = None
     limits: Amounts | None = None
 
 
 class ResizePolicy(msgspec.Struct, frozen=True):
-    """What a resize in place does to a container."""
+    """Resize policy of a container."""
 
     restartPolicy: str = ""  # noqa: N815 - the name in the API
 
 
 class Container(msgspec.Struct, frozen=True):
-    """What is needed of a container."""
+    """The fields read of a container."""
 
     name: str = ""
     resources: ContainerResources | None = None
@@ -79,7 +79,7 @@ Containers = Annotated[list[Container], msgspec.Meta(max_length=MOST_PARTS)]
 
 
 class PodSpec(msgspec.Struct, frozen=True):
-    """What is needed of a pod's spec."""
+    """The fields read of a pod's spec."""
 
     containers: Containers = msgspec.field(default_factory=list)
     initContainers: Containers | None = None  # noqa: N815 - the name in the API
@@ -101,7 +101,7 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """What the kubelet has allocated to a container or pod, and what it actually has."""
+    """Resources that the kubelet has allocated to a container or pod, and those it actually has."""
 
     name: str = ""
     allocatedResources: Amounts | None = None  # noqa: N815 - the name in the API
@@ -119,7 +119,7 @@ class Ip(msgspec.Struct, frozen=True):
 
 
 class PodStatus(msgspec.Struct, frozen=True):
-    """What is needed of a pod's status."""
+    """The fields read of a pod's status."""
 
     phase: str | None = None
     qosClass: str | None = None  # noqa: N815 - the name in the API
@@ -134,7 +134,7 @@ class PodStatus(msgspec.Struct, frozen=True):
 
 
 class Pod(msgspec.Struct, frozen=True):
-    """What is needed of a pod."""
+    """The fields read of a pod."""
 
     metadata: PodMetadata
     spec: PodSpec

@@ -68,7 +68,7 @@ _ASKED: Final = msgspec.json.Decoder(_AskedPod)
 
 
 class AskedPod(msgspec.Struct, frozen=True, gc=False):
-    """Which version of which pod a text is about, and whether the pod has preferences (see ``has_preferences``)."""
+    """Version and name of the pod in a text, and whether the pod has preferences (see ``has_preferences``)."""
 
     name: ObjectName
     uid: str
@@ -77,7 +77,7 @@ class AskedPod(msgspec.Struct, frozen=True, gc=False):
 
 
 def asked_pod(body: bytes | msgspec.Raw) -> AskedPod | None:
-    """Who is asked about, without what the pod needs: that is known of this version. None where it cannot be read."""
+    """The pod in question, without its needs, which are known for this version. None if it cannot be decoded."""
     try:
         found = _ASKED.decode(body)
     except (ValueError, RecursionError):
@@ -95,7 +95,7 @@ def decode_pod(body: bytes | msgspec.Raw) -> PodFacts:
 
 
 def watched_pod(line: bytes) -> Watched[PodFacts] | None:
-    """A Pod that appeared or changed, by a line of a watch; None where it is another line, or cannot be read."""
+    """A Pod that appeared or changed, by a line of a watch; None if it is another line, or cannot be read."""
     try:
         found = _WATCHED.decode(line).found
         meta, spec = found.metadata, found.spec

@@ -47,7 +47,7 @@ PAGE: Final = 500
 """Objects per page of a list; fewer where objects are so large that a page of them is not read at once."""
 
 AT_ONCE: Final = 64
-"""So many objects of a page are taken in before others get their turn."""
+"""This many objects of a page are taken in before others get their turn."""
 
 LONG_LINE: Final = 16 * 1024
 """Bytes. A longer line of a watch is taken apart in a thread: at worst it costs milliseconds."""
@@ -64,12 +64,12 @@ MISSING_RETRY: Final = Seconds(60.0)
 """How often a kind that the cluster lacks is looked for."""
 
 LIST_AFTER: Final = 10
-"""After so many failures in a row the version is not believed any more: list again."""
+"""After this many failures in a row the version is not believed any more: list again."""
 
 
 @dataclass(slots=True, eq=False)
-class Informer(KnownFacts[F]):
-    """What is known of one kind, kept in step. ``is_missing`` while the cluster lacks the kind, ``is_answered`` while
+class FactInformer(KnownFacts[F]):
+    """Cache of one kind, kept in step. ``is_missing`` while the cluster lacks the kind, ``is_answered`` while
     lists and watches of it have not broken off since the API server last answered.
 
     ``on_restored`` runs as soon as it is certain that the cluster's store was restored; a list of this kind follows.
@@ -91,7 +91,7 @@ class Informer(KnownFacts[F]):
 
     @property
     def is_current(self) -> bool:
-        """Whether the watch has said something since it last broke off."""
+        """True if the watch has said something since it last broke off."""
         return not self._retries.failures
 
     async def run(self, api: KubernetesApi, clock: Clock, on_synced: Callable[[], None]) -> Never:
@@ -222,7 +222,9 @@ class Informer(KnownFacts[F]):
             self._cursor = Cursor()
 
     def _is_restored(self, page: Page, gone: AbstractSet[str]) -> bool:
-        """Whether a page shows what was before; ``gone`` are the objects known to be gone before it was asked for."""
+        """Return True if a page shows what was before; ``gone`` are the objects known to be gone before it was asked
+        for.
+        """
         by = number(page.version)
         shown = [(name_of(each), uid_of(each), version_of(each)) for each in page.objects]
         shown += [(each.name, each.uid, each.version) for each in page.unreadable]
@@ -302,6 +304,6 @@ class Informer(KnownFacts[F]):
 
 
 def _identity(found: Unreadable) -> Json:
-    """What is left of an object that could not be decoded."""
+    """Identity of an object that could not be decoded."""
     name = {"namespace": found.name.namespace, "name": found.name.name}
     return {"metadata": name | {"uid": found.uid, "resourceVersion": found.version}}

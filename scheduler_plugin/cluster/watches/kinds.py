@@ -17,7 +17,7 @@ from scheduler_plugin.cluster.api import ApiError
 F = TypeVar("F")
 
 
-class Change(msgspec.Struct, Generic[F], frozen=True):
+class FactChange(msgspec.Struct, Generic[F], frozen=True):
     """One fact before and after: ``before`` None is new, ``after`` None is deleted."""
 
     name: ObjectName
@@ -36,7 +36,7 @@ class Watched(Generic[F]):
 
 
 class WatchReport(Protocol):
-    """Who is told how a watch is doing."""
+    """Receiver of a watch's status."""
 
     def watch_heard(self, kind: str) -> None:
         """A watch was opened or said something."""
@@ -57,15 +57,15 @@ class WatchReport(Protocol):
         """This version of an object cannot be read."""
 
     def unreadable_objects(self, kind: str, count: int) -> None:
-        """So many objects cannot be read now."""
+        """This many objects cannot be read now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[F]):
-    """What to watch: a collection's path, and how one of its objects becomes a fact (raises ``ValueError``).
+    """A kind to watch: its collection's path, and the decoder of its objects into facts (raises ``ValueError``).
 
     A cluster may lack a kind that ``is_optional``, and may forbid one that ``may_be_forbidden``. ``at_most`` makes the
-    fact of an object that cannot be read: the most that it may be, from what is left of it (at least its ``metadata``)
+    fact of an object that cannot be read: its maximum, from what is left of it (at least its ``metadata``)
     and the reason. It never raises. ``read_line`` reads a usual line of a watch with less work, to the same fact; None
     where it is any other line, or cannot be read: then it is taken apart.
     """
@@ -79,7 +79,7 @@ class Kind(Generic[F]):
     read_line: Callable[[bytes], Watched[F] | None] | None = None
 
     def can_do_without(self, refusal: RefusalKind) -> bool:
-        """Whether a list that is refused so counts as empty."""
+        """Return True if a list that is refused so counts as empty."""
         if refusal is RefusalKind.FORBIDDEN:
             return self.may_be_forbidden
         return self.is_optional and refusal is RefusalKind.NOT_FOUND

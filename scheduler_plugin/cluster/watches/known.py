@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - Objects are turned into facts as they arrive, one by one, and only facts are kept. An object that cannot be read is
-  reported once per version and kept as the most that it may be (``Kind.at_most``); a kind without such a fact keeps
+  reported once per version and kept as its maximum (``Kind.at_most``); a kind without such a fact keeps
   what was known before.
 - One version of an object is read once while the watch lasts: what a write's answer or a watch has told is in the next
   list, too. A list that follows a watch that could not be resumed reads everything again: the same version may have
@@ -22,10 +22,10 @@ from typing import Final, Generic
 from protocol.kubernetes.objects import JsonObject, name_of, number, uid_of, version_of
 from protocol.kubernetes.pages import Unreadable
 from protocol.messages import ObjectName
-from scheduler_plugin.cluster.watches.kinds import Change, F, Kind, WatchReport
+from scheduler_plugin.cluster.watches.kinds import F, FactChange, Kind, WatchReport
 
 REMEMBERED_GONE: Final = 2_000
-"""Of so many deleted objects it is remembered that they are gone: an answer about one may arrive late."""
+"""Of this many deleted objects it is remembered that they are gone: an answer about one may arrive late."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +37,7 @@ class KnownFacts(Generic[F]):
     """
 
     kind: Kind[F]
-    on_change: Callable[[Change[F]], None]
+    on_change: Callable[[FactChange[F]], None]
     report: WatchReport
     facts: dict[ObjectName, F] = field(default_factory=dict)
     unreadable: dict[ObjectName, Unreadable] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class KnownFacts(Generic[F]):
     def learn(self, obj: JsonObject, *, anew: bool = False) -> F | None:
         """Takes an object that was read on its own, as if it had been watched. ``anew``: also one of a known version.
 
-        Returns its fact; the most that it may be where it cannot be read, None where the kind has no such fact.
+        Returns its fact; its maximum where it cannot be read, None if the kind has no such fact.
         """
         name, uid, version = name_of(obj), uid_of(obj), version_of(obj)
         known = self.at_version(name, version)
@@ -63,7 +63,7 @@ class KnownFacts(Generic[F]):
         return fact
 
     def at_version(self, name: ObjectName, version: str) -> F | None:
-        """The fact of this very version of an object that can be read; None where another one is known, or none."""
+        """The fact of this very version of an object that can be read; None if another one is known, or none."""
         is_this = 0 < number(version) == self._versions.get(name) and name not in self.unreadable
         return self.facts.get(name) if is_this else None
 
@@ -89,7 +89,7 @@ class KnownFacts(Generic[F]):
         self._now_readable(name)
         before = self.facts.pop(name, None)
         if before is not None:
-            self.on_change(Change(name, before, None))
+            self.on_change(FactChange(name, before, None))
 
     def learn_unreadable(self, found: Unreadable, obj: JsonObject) -> F | None:
         """As ``learn``, with an object that cannot be read; ``obj`` is what is left of it."""
@@ -106,7 +106,7 @@ class KnownFacts(Generic[F]):
         return fact
 
     def _is_news(self, name: ObjectName, uid: str, version: str) -> bool:
-        """Whether nothing newer is known, the end of this very object included; remembers the version."""
+        """Return True if nothing newer is known, the end of this very object included; remembers the version."""
         age = number(version)
         if age < self._versions.get(name, 0) or age <= self._gone.get(uid, -1):
             return False
@@ -114,7 +114,7 @@ class KnownFacts(Generic[F]):
         return True
 
     def is_older(self, name: ObjectName, version: int, by: int) -> bool:
-        """Whether what was read at version ``by`` shows the object older than it was known to be by then."""
+        """Return True if what was read at version ``by`` shows the object older than it was known to be by then."""
         return 0 < version < self._versions.get(name, 0) <= by
 
     def forget_all(self) -> None:
@@ -147,4 +147,4 @@ class KnownFacts(Generic[F]):
         if fact == before:
             return
         self.facts[name] = fact
-        self.on_change(Change(name, before, fact))
+        self.on_change(FactChange(name, before, fact))

@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - An event's id is the revision, sealed with the epoch, which is secret: a revision counts what happens in namespaces
-  that its reader may not see. An id of another process or sight says nothing here, and its reader begins anew.
+  that its reader may not see. An id of another process or sight says nothing here, and its reader begins again.
 - A snapshot names the columns of each kind once; rows are arrays. Data is one line of JSON: no text can end an event.
 """
 
@@ -17,7 +17,7 @@ import msgspec
 
 from scheduler_plugin.dashboard.core.journal import Change, Journal
 from scheduler_plugin.dashboard.core.rows import GroupRow, MoveRow, NodeRow, Row, StandingRow, VmRow
-from scheduler_plugin.dashboard.core.sight import Sight
+from scheduler_plugin.dashboard.core.sight import VisibilityFilter
 
 VM: Final = "vm"
 NODE: Final = "node"
@@ -47,7 +47,7 @@ def event_id(epoch: str, revision: int) -> str:
 
 
 def revision_in(last_id: str, epoch: str) -> int | None:
-    """The revision that a reader of this epoch has seen; None where its id says nothing to us.
+    """The revision that a reader of this epoch has seen; None if its id says nothing to us.
 
     >>> revision_in(event_id("ab12", 7), "ab12"), revision_in(event_id("zz", 7), "ab12"), revision_in("7", "ab12")
     (7, None, None)
@@ -71,10 +71,10 @@ def _mixed(one: bytes, other: bytes) -> bytes:
     return bytes(a ^ b for a, b in zip(one, other, strict=True))
 
 
-def next_frame(journal: Journal, epoch: str, sight: Sight, seen: int | None) -> tuple[bytes, int]:
-    """What a reader gets that has ``seen`` a revision (None: nothing yet), and what it has seen then.
+def next_frame(journal: Journal, epoch: str, sight: VisibilityFilter, seen: int | None) -> tuple[bytes, int]:
+    """The next frame of a reader that has ``seen`` a revision (None: nothing yet), and the revision after it.
 
-    Nothing (empty) where there is no news for it.
+    Nothing (empty) if there is no news for it.
     """
     change = None if seen is None else journal.since(seen)
     if change is None:

@@ -4,7 +4,7 @@ Rules that hold here:
 
 - A reader is a number: the revision that it has seen. One that is slow gets what is newest, once, and costs nothing.
 - A row that is equal to what it was is no change.
-- Rows that are gone are remembered up to a bound; who has missed more gets everything anew.
+- Rows that are gone are remembered up to a bound; who has missed more gets everything again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What happened up to ``revision``: rows by kind that appeared or changed, and what is gone."""
+    """Changes up to ``revision``: rows by kind that appeared or changed, and what is gone."""
 
     revision: int
     rows: list[tuple[str, Row]]
@@ -72,7 +72,7 @@ class Journal:
         return any([*news, *(self.put(kind, row) for row in wanted.values())])
 
     def get(self, kind: str, key: str) -> Row | None:
-        """One row; None where there is none."""
+        """One row; None if there is none."""
         known = self._rows.get((kind, key))
         return None if known is None else known[1]
 
@@ -85,7 +85,7 @@ class Journal:
         return Change(self.revision, [(kind, row) for (kind, _), (_, row) in self._rows.items()], [])
 
     def since(self, revision: int) -> Change | None:
-        """What changed after ``revision``; None where that is not known any more, or never was."""
+        """Changes after ``revision``; None if they are no longer known, or never were."""
         if revision < self._forgotten or revision > self.revision:
             return None
         rows: list[tuple[str, Row]] = []

@@ -1,6 +1,6 @@
 """What has been so for so long that people should know. Pure.
 
-It counts from when it is first seen to be so: no calendar of another machine is asked, and what stops begins anew.
+It counts from when it is first seen to be so: no calendar of another machine is asked, and what stops begins again.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Lasting:
         return set(self._since)
 
     def see(self, key: str, now: Instant, *, is_so: bool) -> None:
-        """How it is with a VM now."""
+        """Update the VM's state now."""
         if is_so:
             self._since.setdefault(key, now)
         else:
             self._since.pop(key, None)
 
     def is_long(self, key: str, now: Instant) -> bool:
-        """Whether it has been so for ``LONG``."""
+        """Return True if it has been so for ``LONG``."""
         since = self._since.get(key)
         return since is not None and now - since >= LONG
 

@@ -16,7 +16,7 @@ from typing import Final
 from protocol.kubernetes.objects import Json, child, items
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ranking
-from scheduler_plugin.dashboard.core.sight import Sight
+from scheduler_plugin.dashboard.core.sight import VisibilityFilter
 from scheduler_plugin.history.core.samples import DAY, HOUR, MINUTE, SECOND, Size
 from scheduler_plugin.history.costs.bills import bill
 from scheduler_plugin.history.costs.grouping import key_of
@@ -30,14 +30,14 @@ HIGH: Final = 0.995
 """The share of the time that the second fixed size covers, as in ``autoscale cost``."""
 MOST_LINES: Final = 200
 NOT_KEPT: Final[Json] = {"kept": False, "lines": [], "others": 0}
-"""The answer where there is no history, or none that can be read."""
+"""The answer if there is no history, or none that can be read."""
 PUBLISHED: Final = "the published reference prices"
 OWN: Final = "the scheduler's price table"
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What all bills of one period are made of; ``prices_from`` says whose prices they are."""
+    """Inputs of all bills of one period; ``prices_from`` names the source of the prices."""
 
     period: Period
     usages: Sequence[Usage]
@@ -46,7 +46,7 @@ class Material:
     prices_from: str
 
 
-def costs(material: Material, sight: Sight, by: str, only: str = "", most: int = MOST_LINES) -> Json:
+def costs(material: Material, sight: VisibilityFilter, by: str, only: str = "", most: int = MOST_LINES) -> Json:
     """The bill by ``by`` (see ``key_of``), or one line of it: the dearest ``most``, and the number of ``others``.
 
     Raises ``ValueError`` for another ``by``.

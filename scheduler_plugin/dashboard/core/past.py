@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocol.kubernetes.objects import Json
-from scheduler_plugin.history.core.samples import SECOND, VM_COLUMNS, Decision, MoveRecord
+from scheduler_plugin.history.core.samples import SECOND, VM_COLUMNS, DecisionRecord, MoveRecord
 from scheduler_plugin.history.core.spans import Span
 
 _COLUMNS: Final = tuple(VM_COLUMNS)
 
 
-def past(spans: Sequence[Span], decisions: Sequence[Decision], moves: Sequence[MoveRecord] = ()) -> Json:
-    """Means by column (milli-vCPUs, KiB; null where nothing was known) at the seconds since 1970 ``at``, the oldest
+def past(spans: Sequence[Span], decisions: Sequence[DecisionRecord], moves: Sequence[MoveRecord] = ()) -> Json:
+    """Means by column (milli-vCPUs, KiB; null if nothing was known) at the seconds since 1970 ``at``, the oldest
     first, with a null between spans that do not touch; and decisions and migrations, the newest first (``downtime`` in
-    milliseconds; null where it is not known).
+    milliseconds; null if it is not known).
     """
     rows = _with_gaps(spans)
     values = [[None if span is None else span.mean(column) for _, span in rows] for column in _COLUMNS]

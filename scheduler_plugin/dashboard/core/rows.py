@@ -119,7 +119,7 @@ class GroupRow(Row, frozen=True):
 
 
 class StandingRow(Row, frozen=True):
-    """How the scheduler and the API server stand: the line above everything. ``heard`` is false while the scheduler
+    """State of the scheduler and the API server: the line above everything. ``heard`` is false while the scheduler
     does not answer. ``listed`` is whether all VMs have been read, and ``silent`` since when (seconds since 1970) the
     API server says nothing of VMs or migrations; 0 while it does.
     """
@@ -241,7 +241,7 @@ def _whole(source: JsonObject, key: str) -> int:
 
 
 def standing_row(nodes: JsonObject | None) -> StandingRow:
-    """The scheduler's answer at ``/nodes``; None where there is none."""
+    """The scheduler's answer at ``/nodes``; None if there is none."""
     if nodes is None:
         return StandingRow("scheduler", "")
     waiting, unreadable = _whole(nodes, "waitingPods"), items(nodes, "unreadable")

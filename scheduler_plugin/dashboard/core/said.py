@@ -10,8 +10,8 @@ from protocol.kubernetes.objects import JsonObject, flag, items, shortened, text
 from scheduler_plugin.dashboard.core.rows import NOTHING, ZERO, Pair, VmRow, pair_at
 
 
-class Word(msgspec.Struct, frozen=True):
-    """What the scheduler says of one VM; ``silent``: it has not heard its agent lately."""
+class SchedulerReport(msgspec.Struct, frozen=True):
+    """The scheduler's report of one VM; ``silent``: it has not heard from its agent lately."""
 
     reserved: Pair
     denied: Pair
@@ -19,14 +19,14 @@ class Word(msgspec.Struct, frozen=True):
     silent: bool = False
 
 
-def words(nodes: JsonObject) -> dict[str, Word]:
-    """What the scheduler says of each VM. While a VM migrates it has two pods: the larger amounts count."""
-    found: dict[str, Word] = {}
+def words(nodes: JsonObject) -> dict[str, SchedulerReport]:
+    """The scheduler's report of each VM. While a VM migrates it has two pods: the larger amounts count."""
+    found: dict[str, SchedulerReport] = {}
     for node in items(nodes, "nodes"):
         for pod in items(node, "pods"):
             vm = text(pod, "vm")
             if vm:
-                word = Word(
+                word = SchedulerReport(
                     pair_at(pod, "reserved"), pair_at(pod, "denied"), flag(pod, "migrating"), flag(pod, "agentSilent")
                 )
                 found[vm] = _together((found[vm], word)) if vm in found else word
@@ -34,7 +34,7 @@ def words(nodes: JsonObject) -> dict[str, Word]:
 
 
 def trouble_in(account: JsonObject) -> str:
-    """What an agent says is wrong; empty where it says nothing of that.
+    """The failure that an agent reports; empty if it reports none.
 
     >>> trouble_in({"troubles": [{"with": "metrics", "reason": "no answer", "since_seconds": 7.0}]})
     'its agent has trouble with metrics: no answer'
@@ -54,14 +54,14 @@ def troubles_in(account: JsonObject) -> list[str]:
     ]
 
 
-def differing(before: Mapping[str, Word], now: Mapping[str, Word]) -> list[str]:
+def differing(before: Mapping[str, SchedulerReport], now: Mapping[str, SchedulerReport]) -> list[str]:
     """The VMs of which the scheduler says something else than ``before``."""
     return [vm for vm in before.keys() | now.keys() if before.get(vm) != now.get(vm)]
 
 
-def _together(said: Sequence[Word]) -> Word:
+def _together(said: Sequence[SchedulerReport]) -> SchedulerReport:
     reserved, denied = ([getattr(each, name) for each in said] for name in ("reserved", "denied"))
-    return Word(
+    return SchedulerReport(
         _larger(reserved), _larger(denied), any(each.migrating for each in said), any(each.silent for each in said)
     )
 
@@ -70,7 +70,7 @@ def _larger(pairs: Sequence[Pair]) -> Pair:
     return max(each[0] for each in pairs), max(each[1] for each in pairs)
 
 
-def said_of(row: VmRow, word: Word | None) -> VmRow:
+def said_of(row: VmRow, word: SchedulerReport | None) -> VmRow:
     """The row with what the scheduler says of it; a VM that the scheduler does not know keeps what its object says.
 
     Permits come sooner than the scheduler's next word, and what is permitted or used is reserved: no smaller

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from protocol.units import Instant, Seconds
-from scheduler_plugin.dashboard.core.sight import Sight
+from scheduler_plugin.dashboard.core.sight import VisibilityFilter
 
 LASTS: Final = Seconds(12 * 3600.0)
 CHECKED_FOR: Final = Seconds(30.0)
@@ -31,7 +31,7 @@ class Session:
     """
 
     key: bytes
-    sight: Sight
+    sight: VisibilityFilter
     begun: Instant
     checked: Instant
     token: str = field(default="", repr=False)
@@ -40,11 +40,11 @@ class Session:
 
     @property
     def person(self) -> bytes:
-        """Whose session it is; on one machine each browser counts as a person."""
+        """The session's person; on one machine each browser counts as a person."""
         return self.who.encode() or self.key
 
     def is_due(self, now: Instant) -> bool:
-        """Whether the API server has to be asked again."""
+        """Return True if the API server has to be asked again."""
         return bool(self.token) and now - self.checked >= CHECKED_FOR
 
 
@@ -61,14 +61,14 @@ class Sessions:
         self._link = hashed(secret)
 
     def take_link(self, secret: str) -> bool:
-        """Whether ``secret`` is that of the open link, which is void then."""
+        """Return True if ``secret`` is that of the open link, which is void then."""
         matches = bool(self._link) and hmac.compare_digest(self._link, hashed(secret))
         if matches:
             self._link = b""
         return matches
 
     def begin(  # noqa: PLR0913 - what a session begins with
-        self, secret: str, sight: Sight, now: Instant, *, token: str = "", who: str = "", asked_to: str = ""
+        self, secret: str, sight: VisibilityFilter, now: Instant, *, token: str = "", who: str = "", asked_to: str = ""
     ) -> Session:
         """A new session, known by ``secret``."""
         session = Session(hashed(secret), sight, now, now, token, who, asked_to)
@@ -81,7 +81,7 @@ class Sessions:
         return session
 
     def find(self, secret: str, now: Instant) -> Session | None:
-        """The session that a cookie names; None where there is none, or it has ended."""
+        """The session that a cookie names; None if there is none, or it has ended."""
         session = self._open.get(hashed(secret)) if secret else None
         if session is not None and now - session.begun >= LASTS:
             self.end(session)
@@ -89,12 +89,12 @@ class Sessions:
         return session
 
     def still(self, session: Session, now: Instant) -> Session | None:
-        """The session as it is now; None where it has ended."""
+        """The session as it is now; None if it has ended."""
         found = self._open.get(session.key)
         return found if found is not None and now - found.begun < LASTS else None
 
-    def checked(self, session: Session, sight: Sight, now: Instant, asked_to: str = "") -> Session | None:
-        """The API server was asked again, and this is what it allows now; None where the session ended meanwhile."""
+    def checked(self, session: Session, sight: VisibilityFilter, now: Instant, asked_to: str = "") -> Session | None:
+        """The API server was asked again, and this is what it allows now; None if the session ended meanwhile."""
         if session.key not in self._open:
             return None
         renewed = self._open[session.key] = replace(session, sight=sight, checked=now, asked_to=asked_to)
@@ -106,5 +106,5 @@ class Sessions:
 
 
 def hashed(secret: str) -> bytes:
-    """What is kept of a secret."""
+    """The stored hash of a secret."""
     return hashlib.sha256(secret.encode()).digest()

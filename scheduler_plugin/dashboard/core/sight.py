@@ -19,24 +19,24 @@ from scheduler_plugin.dashboard.core.rows import NodeRow, Row, StandingRow, node
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class VisibilityFilter:
     """The namespaces that a reader may list; None: all of them."""
 
     namespaces: frozenset[str] | None = None
 
     @property
     def tag(self) -> str:
-        """A word for this sight: a reader who may see more or less than before begins anew."""
+        """A word for this sight: a reader who may see more or less than before begins again."""
         if self.namespaces is None:
             return ""
         return f".{crc32(' '.join(sorted(self.namespaces)).encode()):08x}"
 
     def sees(self, namespace: str) -> bool:
-        """Whether that namespace exists for the reader."""
+        """Return True if that namespace exists for the reader."""
         return self.namespaces is None or namespace in self.namespaces
 
     def row(self, row: Row) -> Row | None:
-        """The row as the reader sees it; None where it does not."""
+        """The row as the reader sees it; None if it does not."""
         if row.namespace:
             return row if self.sees(row.namespace) else None
         if self.namespaces is None:
@@ -56,5 +56,5 @@ class Sight:
         return Change(change.revision, rows, gone)
 
 
-ALL: Final = Sight()
-NOTHING: Final = Sight(frozenset())
+ALL: Final = VisibilityFilter()
+NOTHING: Final = VisibilityFilter(frozenset())

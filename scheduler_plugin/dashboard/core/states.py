@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 
-class State(NamedTuple):
+class VmState(NamedTuple):
     """A state by its word; ``mark`` is drawn beside it, ``means`` is for people who ask."""
 
     word: str
@@ -22,16 +22,16 @@ class State(NamedTuple):
     means: str
 
 
-UNHEALTHY: Final = State("unhealthy", "✕", "the guest failed, or its object cannot be read")
-WAITING: Final = State("waiting", "◌", "the VM has been pending for a minute or more")
-DENIED: Final = State("denied", "▲", "the VM asked for more than it got")
-TROUBLE: Final = State("trouble", "!", "its agent says that something is wrong, or is not heard")
-MOVING: Final = State("moving", "⇢", "a migration of the VM is under way")
+UNHEALTHY: Final = VmState("unhealthy", "✕", "the guest failed, or its object cannot be read")
+WAITING: Final = VmState("waiting", "◌", "the VM has been pending for a minute or more")
+DENIED: Final = VmState("denied", "▲", "the VM asked for more than it got")
+TROUBLE: Final = VmState("trouble", "!", "its agent says that something is wrong, or is not heard")
+MOVING: Final = VmState("moving", "⇢", "a migration of the VM is under way")
 VM_STATES: Final = (UNHEALTHY, WAITING, DENIED, TROUBLE, MOVING)
 
-STUCK: Final = State("stuck", "▲", "VMs should leave the node and cannot")
-PRESSED: Final = State("pressed", "▲", "the node's reservations have been above its watermark")
-CLOSED: Final = State("closed", "⊘", "the node takes no new VMs")
+STUCK: Final = VmState("stuck", "▲", "VMs should leave the node and cannot")
+PRESSED: Final = VmState("pressed", "▲", "the node's reservations have been above its watermark")
+CLOSED: Final = VmState("closed", "⊘", "the node takes no new VMs")
 NODE_STATES: Final = (STUCK, PRESSED, CLOSED)
 
 CALM: Final = "calm"
@@ -39,8 +39,8 @@ FAILED: Final = "Failed"
 """The phase of a VM whose guest has failed."""
 
 
-def worst(states: tuple[State, ...], true: Mapping[State, object]) -> str:
-    """The word of the first of ``states`` that is ``true``; empty where nothing stands out.
+def worst(states: tuple[VmState, ...], true: Mapping[VmState, object]) -> str:
+    """The word of the first of ``states`` that is ``true``; empty if nothing stands out.
 
     >>> worst(VM_STATES, {MOVING: True, DENIED: True, UNHEALTHY: False})
     'denied'

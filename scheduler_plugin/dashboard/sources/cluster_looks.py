@@ -10,10 +10,10 @@ from protocol.kubernetes.objects import Json, JsonObject, child
 from protocol.kubernetes.resources import MIGRATIONS, NODES, VIRTUAL_MACHINES, Resource
 from protocol.runtime.clock import Clock
 from scheduler_plugin.cluster.api import KubernetesApi
-from scheduler_plugin.cluster.watches.informer import Informer
+from scheduler_plugin.cluster.watches.informer import FactInformer
 from scheduler_plugin.cluster.watches.kinds import Kind, WatchReport
 from scheduler_plugin.dashboard.sources.http_sources import Sources
-from scheduler_plugin.history.core.looks import Look, keys_of_nodes
+from scheduler_plugin.history.core.looks import ClusterSample, keys_of_nodes
 from scheduler_plugin.history.core.samples import SECOND
 from scheduler_plugin.history.recorder import LookError
 
@@ -36,7 +36,7 @@ class ClusterLooks:
             for kind, informer in self._informers.items():
                 tasks.create_task(informer.run(self._api, self._clock, self._listed[kind].set))
 
-    async def look(self) -> Look:
+    async def look(self) -> ClusterSample:
         """See ``Source``."""
         try:
             async with asyncio.timeout(_PATIENCE):
@@ -45,7 +45,7 @@ class ClusterLooks:
         except TimeoutError:
             unread = [kind.plural for kind, listed in self._listed.items() if not listed.is_set()]
             raise LookError(f"not read yet: {', '.join(unread)}") from None
-        return Look(
+        return ClusterSample(
             at=round(self._clock.wall() * SECOND),
             vms=list(self._informers[VIRTUAL_MACHINES].facts.values()),
             nodes=await self._sources.of_scheduler("/nodes"),
@@ -58,11 +58,11 @@ class ClusterLooks:
         return await self._sources.of_vm(vm)
 
 
-def _informer(kind: Resource, report: WatchReport) -> Informer[JsonObject]:
+def _informer(kind: Resource, report: WatchReport) -> FactInformer[JsonObject]:
     is_optional = kind is not VIRTUAL_MACHINES
     read = partial(kept, names_only=kind is NODES)
     watched = Kind(kind.plural, kind.path(), read, is_optional=is_optional, may_be_forbidden=is_optional)
-    return Informer(watched, lambda _: None, report)
+    return FactInformer(watched, lambda _: None, report)
 
 
 def kept(obj: JsonObject, *, names_only: bool = False) -> JsonObject:

@@ -20,7 +20,7 @@ from protocol.kubernetes.resources import escaped
 from protocol.messages import ObjectName
 from protocol.runtime.explaining.explain_access import AUDIENCE, audience_of_agents
 from protocol.runtime.url_hosts import url_host
-from scheduler_plugin.dashboard.sources.node_agents import NodeAgents
+from scheduler_plugin.dashboard.sources.node_agents import NodeAgentAddresses
 from scheduler_plugin.own_tokens import Tokens, no_tokens, shown
 
 PATIENCE: Final = 5.0
@@ -34,13 +34,13 @@ class Sources(Protocol):
     """The programs of one cluster; tests and ``autoscale web`` bring their own."""
 
     async def of_scheduler(self, path: str) -> Json | None:
-        """The scheduler's JSON at ``path``; None where it cannot be had."""
+        """The scheduler's JSON at ``path``; None if it cannot be had."""
 
     async def of_groups(self, path: str) -> Json | None:
-        """The groups' program's JSON at ``path``; None where it cannot be had."""
+        """The groups' program's JSON at ``path``; None if it cannot be had."""
 
     async def of_vm(self, vm: JsonObject) -> Json | None:
-        """What the agent of a VM answers at ``/explain``; None where it does not."""
+        """The agent's answer at ``/explain`` for a VM; None if there is none."""
 
 
 class HttpSources:
@@ -51,7 +51,7 @@ class HttpSources:
         http: httpx.AsyncClient,
         scheduler: str,
         groups: str,
-        agents: NodeAgents | None = None,
+        agents: NodeAgentAddresses | None = None,
         tokens: Tokens = no_tokens,
     ) -> None:
         self._tokens = tokens
@@ -100,7 +100,7 @@ _AS_IT_IS: Final = {"Accept-Encoding": "identity"}
 
 
 async def _body(answer: httpx.Response, longest: int) -> bytes | None:
-    """The whole body; None where it has more than ``longest`` bytes."""
+    """The whole body; None if it has more than ``longest`` bytes."""
     body = bytearray()
     async for piece in answer.aiter_raw():
         body += piece

@@ -18,7 +18,7 @@ SELECTOR: Final = "app.kubernetes.io/name=autoscaling-agent"
 
 
 @dataclass(slots=True)
-class NodeAgents:
+class NodeAgentAddresses:
     """Lists over ``api`` in ``namespace``. Where a list fails, what was known stays."""
 
     api: KubernetesApi
@@ -29,7 +29,7 @@ class NodeAgents:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def address(self, node: str) -> str:
-        """The address of the agent on ``node``; empty where there is none."""
+        """The address of the agent on ``node``; empty if there is none."""
         async with self._turn:
             if self._until is None or self.clock.now() >= self._until:
                 await self._list()

@@ -9,7 +9,7 @@ from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 
 Hears = Callable[[ObjectName, Json | None], None]
-"""Is told what the agent of a VM has answered; None where it has not."""
+"""Is told what the agent of a VM has answered; None if it has not."""
 
 
 class Overheard:

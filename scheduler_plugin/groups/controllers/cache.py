@@ -20,12 +20,12 @@ from protocol.kubernetes.resources import PODS, REPLICA_SETS, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from scheduler_plugin.cluster.api import KubernetesApi
-from scheduler_plugin.cluster.watches.informer import Informer
-from scheduler_plugin.cluster.watches.kinds import Change, Kind, WatchReport
+from scheduler_plugin.cluster.watches.informer import FactInformer
+from scheduler_plugin.cluster.watches.kinds import FactChange, Kind, WatchReport
 from scheduler_plugin.groups.objects.target_pods import kept_pod
 from scheduler_plugin.groups.objects.targets import kept_by
 
-Listener = Callable[[Change[Json]], None]
+Listener = Callable[[FactChange[Json]], None]
 _NONE: Final[Mapping[ObjectName, Json]] = {}
 
 
@@ -38,9 +38,9 @@ class Cache:
         self._informers = {kind: self._informer(kind, report) for kind in dict.fromkeys(kinds)}
         self.synced = asyncio.Event()
 
-    def _informer(self, kind: Resource, report: WatchReport) -> Informer[Json]:
+    def _informer(self, kind: Resource, report: WatchReport) -> FactInformer[Json]:
         watched: Kind[Json] = Kind(kind.plural, kind.path(), partial(worth_keeping, kind), is_optional=True)
-        return Informer(watched, lambda change: self._changed(kind, change), report)
+        return FactInformer(watched, lambda change: self._changed(kind, change), report)
 
     @property
     def missing(self) -> list[str]:
@@ -48,7 +48,7 @@ class Cache:
         return sorted(kind.plural for kind in self._informers if kind not in self._listed)
 
     def lacks(self, kind: Resource) -> bool:
-        """Whether the cluster has no such kind."""
+        """Return True if the cluster has no such kind."""
         informer = self._informers.get(kind)
         return informer is not None and informer.is_missing
 
@@ -58,7 +58,7 @@ class Cache:
         return _NONE if informer is None else informer.facts
 
     def get(self, kind: Resource, name: ObjectName) -> Json | None:
-        """One object; None where there is none."""
+        """One object; None if there is none."""
         return self.objects(kind).get(name)
 
     def listen(self, kind: Resource, listener: Listener) -> None:
@@ -87,7 +87,7 @@ class Cache:
         if not self.missing:
             self.synced.set()
 
-    def _changed(self, kind: Resource, change: Change[Json]) -> None:
+    def _changed(self, kind: Resource, change: FactChange[Json]) -> None:
         for listener in self._listeners.get(kind, ()):
             listener(change)
 

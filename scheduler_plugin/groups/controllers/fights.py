@@ -11,7 +11,7 @@ from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError
 from scheduler_plugin.groups.controllers.writer import TIMEOUT, Writer
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS
 from scheduler_plugin.groups.policies.disputes import Disputes, told
-from scheduler_plugin.groups.policies.facts import Facts
+from scheduler_plugin.groups.policies.facts import GroupFacts
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class Fights:
     writer: Writer
     disputes: Disputes = field(default_factory=Disputes)
 
-    async def noticed(self, facts: Facts) -> Facts:
+    async def noticed(self, facts: GroupFacts) -> GroupFacts:
         """The facts with what is left alone for now, and why."""
         now, wall = self.writer.clock.now(), self.writer.clock.wall()
         held: set[str] = set()
@@ -52,7 +52,7 @@ class Fights:
         return next(iter(items(listed, "items")), found)
 
 
-def _written(facts: Facts) -> Iterator[tuple[Resource, JsonObject]]:
+def _written(facts: GroupFacts) -> Iterator[tuple[Resource, JsonObject]]:
     """The objects that the group writes, with their kinds."""
     if facts.target is not None and facts.arrangement is not None:
         reference = facts.arrangement.target

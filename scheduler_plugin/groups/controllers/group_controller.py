@@ -5,7 +5,7 @@ Rules that hold here:
 - Only the holder of the Lease acts; everyone keeps the caches, so that a successor begins at once.
 - The status with memory and intent is written before the target, for the version of the group that was judged: of two
   that judge the same group one is refused.
-- A write of the target is for the version of it that was judged. What fails is judged anew after a pause.
+- A write of the target is for the version of it that was judged. What fails is judged again after a pause.
 - A scaling that was refused for good is rehearsed before its intent is written again.
 - What an API server takes for what there is already (``1000m`` for ``1``) is not written again.
 - What another keeps overwriting is left alone for longer and longer (``disputes``).
@@ -26,15 +26,15 @@ from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError
 from scheduler_plugin.groups.controllers.fights import Fights
 from scheduler_plugin.groups.controllers.pod_resizing import PodResizer
 from scheduler_plugin.groups.controllers.queued import GroupsContext, QueuedController
-from scheduler_plugin.groups.controllers.surroundings import Surroundings
+from scheduler_plugin.groups.controllers.surroundings import GroupSurroundings
 from scheduler_plugin.groups.controllers.writer import PASSING, TIMEOUT
 from scheduler_plugin.groups.objects.intents import Intent, progress
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS, TargetKind, resize, scale, workload_of
 from scheduler_plugin.groups.objects.writes import Write, difference
 from scheduler_plugin.groups.policies import originals
 from scheduler_plugin.groups.policies.companions import hpa_write, released
-from scheduler_plugin.groups.policies.facts import Facts
-from scheduler_plugin.groups.policies.judgement import Judgement, judge
+from scheduler_plugin.groups.policies.facts import GroupFacts
+from scheduler_plugin.groups.policies.judgement import ReconcileResult, judge
 from scheduler_plugin.groups.policies.notices import (
     contested,
     pods_refused,
@@ -48,13 +48,13 @@ from scheduler_plugin.groups.policies.policy import GroupPolicy
 
 LOG: Final = logging.getLogger(__name__)
 REMEMBERED: Final = 10_000
-"""Of so many objects it is remembered that a write changes nothing."""
+"""Of this many objects it is remembered that a write changes nothing."""
 
 
 class GroupController(QueuedController):
     """Runs the groups of one kind."""
 
-    def __init__(self, context: GroupsContext, policy: GroupPolicy, surroundings: Surroundings) -> None:
+    def __init__(self, context: GroupsContext, policy: GroupPolicy, surroundings: GroupSurroundings) -> None:
         super().__init__(context, policy.kind)
         self.policy = policy
         self._surroundings = surroundings
@@ -111,13 +111,13 @@ class GroupController(QueuedController):
         if failed is not None:
             raise failed
 
-    async def _bring(self, group: JsonObject) -> Judgement:
+    async def _bring(self, group: JsonObject) -> ReconcileResult:
         facts = await self._fights.noticed(self._surroundings.facts(self.policy, group))
         found = judge(self.policy, facts, datetime.fromtimestamp(self._context.clock.wall(), UTC))
         await self._carry_out(facts, found)
         return found
 
-    async def _carry_out(self, facts: Facts, found: Judgement) -> None:
+    async def _carry_out(self, facts: GroupFacts, found: ReconcileResult) -> None:
         for write in found.upkeep:
             await self._keep_up(write)
         if found.intent is not None and was_refused(facts.group):
@@ -155,8 +155,8 @@ class GroupController(QueuedController):
                 self._no_ops.clear()
             self._no_ops[write.path] = (write.body, child(after, "spec"))
 
-    async def _rehearse(self, facts: Facts, intent: Intent) -> None:
-        """Raises ``ApiRefusedError`` where a scaling would be refused again: then its intent need not be written."""
+    async def _rehearse(self, facts: GroupFacts, intent: Intent) -> None:
+        """Raises ``ApiRefusedError`` if a scaling would be refused again: then its intent need not be written."""
         if facts.target is None or facts.arrangement is None:
             return
         reference = facts.arrangement.target
@@ -208,14 +208,14 @@ class GroupController(QueuedController):
         body: Json = {"status": changed}
         return await self._do(Write("status", self.policy.kind, name_of(group), body, "status", version_of(group)))
 
-    async def _tell_stopped(self, facts: Facts, found: Judgement) -> None:
+    async def _tell_stopped(self, facts: GroupFacts, found: ReconcileResult) -> None:
         """Says on the group why nothing is scaled, once for each reason."""
         event = stopped(self.policy.kind, facts.group, found)
         if event is not None:
             await self._context.writer.tell(event)
 
     async def _give_up(self, name: ObjectName, why: str) -> None:
-        """A write was refused for good: says so, and decides anew next time."""
+        """A write was refused for good: says so, and decides again next time."""
         group = self._context.cache.get(self.policy.kind, name)
         if group is not None and text(group, "metadata", "resourceVersion"):
             await self._write_status(group, refused(group, why, self._context.clock.wall()))

@@ -15,7 +15,7 @@ import msgspec
 from protocol.kubernetes.objects import JsonObject, name_of, text
 from protocol.runtime.explaining.explain_access import audience_of_agents
 from protocol.units import Bytes, QuantityError, Seconds
-from scheduler_plugin.groups.core.replicas.load_window import CpuCount
+from scheduler_plugin.groups.core.replicas.load_window import AgentCpuCount
 from scheduler_plugin.groups.core.replicas.members import DatabaseState
 from scheduler_plugin.groups.objects.vm_use import GuestUse
 from scheduler_plugin.own_tokens import Tokens, no_tokens, shown
@@ -32,13 +32,13 @@ class MemberAgents(Protocol):
     """The agents of VMs."""
 
     async def database(self, vm: JsonObject) -> DatabaseState | None:
-        """How the VM's database is now; None where the agent cannot be asked, or does not know."""
+        """Present status of the VM's database; None if the agent cannot be asked, or does not know."""
 
     async def use(self, vm: JsonObject) -> GuestUse:
-        """What the VM has used lately; nothing of it where the agent cannot be asked."""
+        """Recent usage of the VM; empty if the agent cannot be asked."""
 
-    async def cpu_count(self, vm: JsonObject) -> CpuCount | None:
-        """What the agent has counted of the VM's CPU since it began."""
+    async def cpu_count(self, vm: JsonObject) -> AgentCpuCount | None:
+        """CPU time that the agent has counted for the VM since it started."""
 
 
 class _Database(msgspec.Struct, frozen=True, rename="camel"):
@@ -81,13 +81,13 @@ class HttpMemberAgents:
         said = (None if found is None else found.metrics) or _Metrics()
         return GuestUse(said.cores_busy, _bytes(said.mem_used), _bytes(said.mem_total), said.oom_kills)
 
-    async def cpu_count(self, vm: JsonObject) -> CpuCount | None:
+    async def cpu_count(self, vm: JsonObject) -> AgentCpuCount | None:
         """See ``MemberAgents``."""
         found = await self._ask(vm, "/explain", _Explanation)
         metrics = None if found is None else found.metrics
         if metrics is None or metrics.cpu_seconds is None or metrics.seen_seconds is None:
             return None
-        return CpuCount(Seconds(metrics.cpu_seconds), Seconds(metrics.seen_seconds))
+        return AgentCpuCount(Seconds(metrics.cpu_seconds), Seconds(metrics.seen_seconds))
 
     async def _ask(self, vm: JsonObject, path: str, kind: type[T]) -> T | None:
         address = text(vm, "status", "podIP")

@@ -40,7 +40,7 @@ class MemberLooks:
         self._windows: dict[str, LoadWindow] = {}
 
     async def look(self, vms: Iterable[tuple[JsonObject, Seconds]]) -> dict[str, DatabaseLook]:
-        """How the databases of ``vms`` are, by UID; an answer may be as old as is said beside each."""
+        """Database status of ``vms``, by UID; each answer may be as old as stated beside it."""
         now = self._clock.now()
         wanted = {uid_of(vm): (vm, oldest) for vm, oldest in vms}
         stale = [vm for uid, (vm, oldest) in wanted.items() if self._age(uid, now) > oldest]
@@ -52,7 +52,7 @@ class MemberLooks:
         return {uid: _look(self._asked[uid], now) for uid in wanted}
 
     async def loads(self, vms: Iterable[JsonObject], span: Seconds) -> dict[str, float | None]:
-        """How many CPUs of each VM were busy over the last ``span``, by UID; None where that is not known."""
+        """Mean busy CPUs of each VM over the last ``span``, by UID; None if unknown."""
         asked = list(vms)
         answers = await asyncio.gather(*(self._agents.cpu_count(vm) for vm in asked))
         now = self._clock.now()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from protocol.kubernetes.objects import Json, JsonObject, child, labels_of, name_of, texts
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
-from scheduler_plugin.cluster.watches.kinds import Change
+from scheduler_plugin.cluster.watches.kinds import FactChange
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.objects.target_pods import killed_in, selects
 
@@ -45,7 +45,7 @@ class PodIndex:
         else:
             yield from (name for name in self._cache.objects(PODS) if name.namespace == namespace)
 
-    def _changed(self, change: Change[Json]) -> None:
+    def _changed(self, change: FactChange[Json]) -> None:
         before = _labels(change.name, change.before)
         after = _labels(change.name, change.after)
         for label in before - after:

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- Every pod of the target is brought to the same sizes, as often as one differs: a pod that is made anew has the
+- Every pod of the target is brought to the same sizes, as often as one differs: a pod that is made again has the
   template's and is resized again.
 - A wish that the kubelet cannot fulfil now, or at all, is withdrawn, for it would hold up others on its node; it is
   tried again after ``PATIENCE``.
@@ -24,7 +24,7 @@ from protocol.units import Instant, Seconds
 from scheduler_plugin.cluster.api import ApiRefusedError
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.controllers.writer import PASSING, Writer
-from scheduler_plugin.groups.core.workload import Container
+from scheduler_plugin.groups.core.workload import SizedContainer
 from scheduler_plugin.groups.objects.pod_sizes import is_pending, resize_pod, why_pending
 from scheduler_plugin.groups.objects.writes import Write
 from scheduler_plugin.groups.policies.disputes import Disputes
@@ -62,7 +62,7 @@ class PodResizer:
     _withdrawn: dict[str, _Unresized] = field(default_factory=dict)
     _refusals: dict[str, _Refusal] = field(default_factory=dict)
 
-    async def bring(self, target: JsonObject, sizes: tuple[Container, ...]) -> str:
+    async def bring(self, target: JsonObject, sizes: tuple[SizedContainer, ...]) -> str:
         """Asks every pod of ``target`` that differs for ``sizes``; returns which do not get them and why, else
         nothing.
 
@@ -95,8 +95,8 @@ class PodResizer:
         unresized = {**self._withdrawn, **self._refusals}
         return _told([found for pod in pods if (found := unresized.get(uid_of(pod))) is not None])
 
-    def _wanted(self, pod: JsonObject, sizes: tuple[Container, ...], now: Instant) -> Write | None:
-        """What to ask of the pod now; None where it has what it should, or is left alone for a while."""
+    def _wanted(self, pod: JsonObject, sizes: tuple[SizedContainer, ...], now: Instant) -> Write | None:
+        """The resize to request of the pod now; None if it has its size, or is left alone for a while."""
         uid = uid_of(pod)
         refusal = self._refusals.get(uid)
         if (uid in self._withdrawn and not is_pending(pod)) or (refusal is not None and now < refusal.until):

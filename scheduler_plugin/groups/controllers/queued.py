@@ -24,7 +24,7 @@ WORKERS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class GroupsContext:
-    """What all controllers share. ``interval`` is how often every group is looked at, in seconds."""
+    """Objects that all controllers share. ``interval`` is the time between reconciles of a group, in seconds."""
 
     cache: Cache
     writer: Writer

@@ -1,6 +1,6 @@
 """The Service and the EndpointSlice of a group of VMs, as they are and as they should be (S4.3).
 
-- Both are read anew at each look: one that was deleted is made again.
+- Both are read again at each look: one that was deleted is made again.
 - One of that name that is not the group's is left alone, and so is the other: it would send strangers to the replicas.
 """
 
@@ -30,7 +30,7 @@ from scheduler_plugin.groups.objects.writes import Write
 
 @dataclass(frozen=True, slots=True)
 class ReadEndpoint:
-    """The two objects of one group, None where there is none. ``foreign`` names the one that belongs to others."""
+    """The two objects of one group, None if there is none. ``foreign`` names the one that belongs to others."""
 
     service: Json | None
     slice: Json | None
@@ -66,7 +66,7 @@ async def offer(writer: Writer, group: VmGroup, found: ReadEndpoint, plan: Group
 
 
 async def read_object(api: KubernetesApi, resource: Resource, name: ObjectName) -> Json | None:
-    """One object as it is now, None where there is none. Raises ``ApiError``."""
+    """One object as it is now, None if there is none. Raises ``ApiError``."""
     try:
         return dict(await api.call(ApiCall("GET", resource.path(name.namespace, name.name), TIMEOUT)))
     except ApiRefusedError as error:

@@ -40,7 +40,7 @@ class References:
         self._written_by: dict[Key, Key] = {}
 
     def set(self, group: Claimant, target: Key | None, others: Iterable[Key] = ()) -> None:
-        """What the group refers to now."""
+        """Replace the references of the group."""
         self.drop(group.kind, group.object_name)
         where = (group.kind, group.object_name)
         keys = frozenset(others) | (frozenset() if target is None else {target})
@@ -58,12 +58,12 @@ class References:
                 del self._by_object[key]
 
     def target_of(self, kind: str, name: ObjectName) -> Key | None:
-        """What the group scales, as far as it is known."""
+        """Target of the group, if known."""
         found = self._of_group.get((kind, name))
         return None if found is None else found[1]
 
     def targets_in(self, namespace: str) -> frozenset[Key]:
-        """What the groups of a namespace scale."""
+        """Targets of a namespace's groups."""
         targets = (target for _, target, _ in self._of_group.values())
         return frozenset(each for each in targets if each is not None and each[2].namespace == namespace)
 
@@ -87,7 +87,7 @@ class References:
         return sorted(claimant for claimant, target, _ in claims if target == key)
 
     def note_autoscaler(self, autoscaler: Key, target: Key | None) -> None:
-        """What an HPA or a VPA is about now; None where it is gone."""
+        """Update the target of an HPA or a VPA; None if it is gone."""
         before = self._written_by.pop(autoscaler, None)
         if before is not None:
             self._autoscalers[before].discard(autoscaler)
@@ -103,5 +103,5 @@ class References:
 
 
 def key_of(resource: Resource, name: ObjectName) -> Key:
-    """How an object is referred to."""
+    """Key by which an object is referred to."""
     return resource.group, resource.kind, name

@@ -15,19 +15,19 @@ from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, lab
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from protocol.units import Seconds
-from scheduler_plugin.cluster.watches.kinds import Change
+from scheduler_plugin.cluster.watches.kinds import FactChange
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.controllers.pod_index import PodIndex
 from scheduler_plugin.groups.controllers.references import Claimant, Key, References, key_of
 from scheduler_plugin.groups.objects.hpa import scales
 from scheduler_plugin.groups.objects.ownership import is_owned_by
 from scheduler_plugin.groups.objects.target_pods import killed_in, running_containers, selects
-from scheduler_plugin.groups.objects.targets import TARGET_KINDS, Shape, TargetKind
+from scheduler_plugin.groups.objects.targets import TARGET_KINDS, TargetFields, TargetKind
 from scheduler_plugin.groups.objects.vm_use import as_noted
 from scheduler_plugin.groups.objects.vpa import sized_by, sizing_mode
-from scheduler_plugin.groups.policies.facts import Facts
+from scheduler_plugin.groups.policies.facts import GroupFacts
 from scheduler_plugin.groups.policies.originals import original_of
-from scheduler_plugin.groups.policies.policy import Arrangement, GroupPolicy, InvalidSpecError
+from scheduler_plugin.groups.policies.policy import DesiredObjects, GroupPolicy, InvalidSpecError
 
 AROUND: Final = (*(each.resource for each in TARGET_KINDS.values()), HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS)
 """Every kind that a group may refer to."""
@@ -45,7 +45,7 @@ LookAt = Callable[[str, ObjectName], None]
 """Has the group of that kind and name looked at soon."""
 
 
-class Surroundings:
+class GroupSurroundings:
     """The references between the groups of all ``policies`` and the objects of the cluster."""
 
     def __init__(
@@ -62,17 +62,17 @@ class Surroundings:
         for kind in AROUND:
             cache.listen(kind, partial(self._object_changed, kind))
 
-    def facts(self, policy: GroupPolicy, group: JsonObject) -> Facts:
+    def facts(self, policy: GroupPolicy, group: JsonObject) -> GroupFacts:
         """All that is known of one group and what is around it."""
         try:
             arrangement = self._possible(policy.arrangement(group))
         except InvalidSpecError as error:
-            return Facts(group, fault=str(error))
+            return GroupFacts(group, fault=str(error))
         name, kind = name_of(group), TARGET_KINDS[arrangement.target.group, arrangement.target.kind]
         hpa, vpa = arrangement.hpa, arrangement.vpa
         target = self._cache.get(kind.resource, ObjectName(name.namespace, arrangement.target.name))
-        pods = () if target is None or kind.shape is not Shape.TEMPLATE else self.pods.of(target)
-        return Facts(
+        pods = () if target is None or kind.shape is not TargetFields.TEMPLATE else self.pods.of(target)
+        return GroupFacts(
             group,
             arrangement,
             target=target,
@@ -86,8 +86,8 @@ class Surroundings:
             pause=timedelta(seconds=self._interval()),
         )
 
-    def arrangement(self, policy: GroupPolicy, group: JsonObject) -> Arrangement | None:
-        """What belongs to the group; None if it cannot be read."""
+    def arrangement(self, policy: GroupPolicy, group: JsonObject) -> DesiredObjects | None:
+        """Objects that belong to the group; None if it cannot be decoded."""
         try:
             return policy.arrangement(group)
         except InvalidSpecError:
@@ -106,22 +106,22 @@ class Surroundings:
     def _beside(self, resource: Resource, namespace: str, name: str, kind: TargetKind) -> JsonObject | None:
         """The HPA or the VPA beside a group. What agents say of VMs counts before what its status says."""
         found = self._cache.get(resource, ObjectName(namespace, name))
-        return found if found is None or kind.shape is Shape.TEMPLATE else as_noted(found)
+        return found if found is None or kind.shape is TargetFields.TEMPLATE else as_noted(found)
 
-    def _possible(self, arrangement: Arrangement) -> Arrangement:
+    def _possible(self, arrangement: DesiredObjects) -> DesiredObjects:
         """The arrangement in this cluster: one without VPAs says so, and all else goes on."""
         if arrangement.vpa is None or not self._cache.lacks(VERTICAL_AUTOSCALERS):
             return arrangement
         return replace(arrangement, vpa=None, remarks=(*arrangement.remarks, NO_VPAS))
 
     def replica_writers(self, kind: Resource, name: ObjectName) -> list[str]:
-        """Who writes the replicas of that object: groups that scale it, and HPAs."""
+        """Writers of that object's replicas: groups that scale it, and HPAs."""
         key = key_of(kind, name)
         hpas = (each for each, _ in self._autoscalers_of(HORIZONTAL_AUTOSCALERS, key))
         return [*self._references.targeting(key), *(f"{HORIZONTAL_AUTOSCALERS.kind} {each}" for each in hpas)]
 
-    def _other_writers(self, group: JsonObject, arrangement: Arrangement) -> Iterator[str]:
-        """What HPAs and VPAs do to the group's target that are not those beside the group.
+    def _other_writers(self, group: JsonObject, arrangement: DesiredObjects) -> Iterator[str]:
+        """HPAs and VPAs other than the group's that act on its target.
 
         A group without an HPA writes sizes only, and one that sizes nothing leaves sizes to others.
         """
@@ -152,7 +152,7 @@ class Surroundings:
             if found is not None and not is_leaving(found) and _ABOUT[kind](found) == (key[0], key[1], key[2].name):
                 yield name.name, found
 
-    def _group_changed(self, policy: GroupPolicy, change: Change[Json]) -> None:
+    def _group_changed(self, policy: GroupPolicy, change: FactChange[Json]) -> None:
         kind, name = policy.kind.kind, change.name
         if _is_status_only(change):  # most are our own: looking again at once would undo the pause after a refusal
             return
@@ -165,7 +165,7 @@ class Surroundings:
         for key in {before, self._references.target_of(kind, name)} - {None}:
             self._target_changed(key)
 
-    def _object_changed(self, kind: Resource, change: Change[Json]) -> None:
+    def _object_changed(self, kind: Resource, change: FactChange[Json]) -> None:
         self._look_at_all(key_of(kind, change.name))
         if kind in _ABOUT:
             self._note_holder(kind, change)
@@ -175,7 +175,7 @@ class Surroundings:
             for key in {before, after} - {None}:
                 self._target_changed(key)
 
-    def _note_holder(self, kind: Resource, change: Change[Json]) -> None:
+    def _note_holder(self, kind: Resource, change: FactChange[Json]) -> None:
         """Remembers which group has changed an HPA or a VPA of others, and has it looked at: it may be gone."""
         before, after = (_holder(change.name, found) for found in (change.before, change.after))
         held = (kind, change.name)
@@ -210,7 +210,7 @@ def _holder(name: ObjectName, found: JsonObject | None) -> tuple[str, ObjectName
     return None if known is None else (known.kind, ObjectName(name.namespace, known.name))
 
 
-def _is_status_only(change: Change[Json]) -> bool:
+def _is_status_only(change: FactChange[Json]) -> bool:
     known = [(uid_of(each), whole(each, "metadata", "generation")) for each in (change.before, change.after) if each]
     return len(known) == 2 and known[0] == known[1] and not is_leaving(change.after or {})
 

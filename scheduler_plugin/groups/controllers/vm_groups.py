@@ -36,7 +36,7 @@ from protocol.names import ANNOTATION_DRAINING
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiRefusedError
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
-from scheduler_plugin.cluster.watches.kinds import Change
+from scheduler_plugin.cluster.watches.kinds import FactChange
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
 from scheduler_plugin.groups.controllers.member_looks import SETTLED, SOON, MemberLooks
 from scheduler_plugin.groups.controllers.queued import GroupsContext, QueuedController
@@ -44,7 +44,7 @@ from scheduler_plugin.groups.controllers.read_endpoints import ReadEndpoint, loo
 from scheduler_plugin.groups.controllers.writer import PASSING
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, plan_group
 from scheduler_plugin.groups.core.replicas.members import UNASKED, Member, Role, member_name, replicas_of
-from scheduler_plugin.groups.core.replicas.scaling import Scaling, ScalingDecision, decide
+from scheduler_plugin.groups.core.replicas.scaling import GroupScaling, ScalingDecision, decide
 from scheduler_plugin.groups.objects.group_fields import InvalidGroupError
 from scheduler_plugin.groups.objects.group_members import is_impostor, is_of, member_vm, read_member
 from scheduler_plugin.groups.objects.group_scaling import MOST_REPLICAS, scaling_status
@@ -62,7 +62,7 @@ LOAD_INTERVAL: Final = Seconds(5.0)
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """One group as it is: the object, what it asks for, its members, and its read endpoint. ``decision`` is how it
-    scales itself, None where it does not; ``rivals`` are who else writes its replicas, and then it does not.
+    scales itself, None if it does not; ``rivals`` are who else writes its replicas, and then it does not.
     """
 
     found: Json
@@ -158,7 +158,7 @@ class VmGroupController(QueuedController):
             present = await self._loaded(present, vms, group.scaling)
         return _Seen(found, group, tuple(present), endpoint)
 
-    async def _loaded(self, members: Sequence[Member], vms: Sequence[Json], scaling: Scaling) -> list[Member]:
+    async def _loaded(self, members: Sequence[Member], vms: Sequence[Json], scaling: GroupScaling) -> list[Member]:
         """The members with the loads of the replicas that serve; that of booting and copying is none."""
         serving = {each.uid for each in replicas_of(members) if each.available}
         for each in members:
@@ -255,7 +255,7 @@ class VmGroupController(QueuedController):
         if not any((text(each, "reason"), text(each, "message")) == (TAKEN, said) for each in known):
             await self._tell(seen, TAKEN, said, is_warning=True)
 
-    def _group_changed(self, change: Change[Json]) -> None:
+    def _group_changed(self, change: FactChange[Json]) -> None:
         """Our own writes of the status are no news."""
         generations = [
             whole(each, "metadata", "generation") for each in (change.before, change.after) if each is not None
@@ -263,7 +263,7 @@ class VmGroupController(QueuedController):
         if len(set(generations)) != 1 or len(generations) != 2:
             self._queue.add(change.name)
 
-    def _vm_changed(self, change: Change[Json]) -> None:
+    def _vm_changed(self, change: FactChange[Json]) -> None:
         for vm in (change.before, change.after):
             if vm is not None and (owner := _group_of(vm)):
                 group = ObjectName(change.name.namespace, owner)
@@ -281,7 +281,7 @@ class VmGroupController(QueuedController):
 
 
 def _group_of(vm: JsonObject) -> str:
-    """The name of the group that owns the VM; empty where none does."""
+    """The name of the group that owns the VM; empty if none does."""
     owners: Sequence[Json] = [
         each for each in items(vm, "metadata", "ownerReferences") if each.get("controller") is True
     ]

@@ -27,13 +27,13 @@ from protocol.units import Bytes
 from scheduler_plugin.cluster.api import ApiError
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
 from scheduler_plugin.groups.controllers.queued import GroupsContext
-from scheduler_plugin.groups.controllers.surroundings import Surroundings
+from scheduler_plugin.groups.controllers.surroundings import GroupSurroundings
 from scheduler_plugin.groups.core.recommender.checkpoint import decode_history, encode_history
 from scheduler_plugin.groups.core.recommender.horizontal import Desires
 from scheduler_plugin.groups.core.recommender.horizontal import recommended as horizontal
 from scheduler_plugin.groups.core.recommender.vertical import observed, ran_out_of_memory
 from scheduler_plugin.groups.core.recommender.vertical import recommended as vertical
-from scheduler_plugin.groups.objects.targets import TARGET_KINDS, VM_CONTAINER, Shape
+from scheduler_plugin.groups.objects.targets import TARGET_KINDS, VM_CONTAINER, TargetFields
 from scheduler_plugin.groups.objects.vm_use import (
     GuestUse,
     VmUse,
@@ -46,7 +46,7 @@ from scheduler_plugin.groups.objects.vm_use import (
     vpa_status,
 )
 from scheduler_plugin.groups.objects.writes import Write
-from scheduler_plugin.groups.policies.facts import Facts
+from scheduler_plugin.groups.policies.facts import GroupFacts
 from scheduler_plugin.groups.policies.policy import GroupPolicy
 from scheduler_plugin.lease import NotLeadingError
 
@@ -58,7 +58,7 @@ HISTORY: Final = "containers"
 class VmRecommender:
     """The recommender of one process."""
 
-    def __init__(self, context: GroupsContext, surroundings: Surroundings, agents: MemberAgents) -> None:
+    def __init__(self, context: GroupsContext, surroundings: GroupSurroundings, agents: MemberAgents) -> None:
         self._context = context
         self._surroundings = surroundings
         self._agents = agents
@@ -74,7 +74,9 @@ class VmRecommender:
                     await self._look_at(policy, group, self._recommend if is_on() else self._take_back)
             await self._context.clock.sleep(self._context.interval())
 
-    async def _look_at(self, policy: GroupPolicy, group: JsonObject, act: Callable[[Facts], Awaitable[None]]) -> None:
+    async def _look_at(
+        self, policy: GroupPolicy, group: JsonObject, act: Callable[[GroupFacts], Awaitable[None]]
+    ) -> None:
         try:
             await act(self._surroundings.facts(policy, group))
         except (ApiError, NotLeadingError) as error:
@@ -82,11 +84,11 @@ class VmRecommender:
         except Exception:  # one group must not end the program of all others
             LOG.exception("a group cannot be recommended for", extra={"group": str(name_of(group))})
 
-    async def _recommend(self, facts: Facts) -> None:
+    async def _recommend(self, facts: GroupFacts) -> None:
         if facts.arrangement is None or facts.target is None:
             return
         reference = facts.arrangement.target
-        if TARGET_KINDS[reference.group, reference.kind].shape is Shape.TEMPLATE:
+        if TARGET_KINDS[reference.group, reference.kind].shape is TargetFields.TEMPLATE:
             return
         vms = vms_of(facts.target, self._context.cache.objects(VIRTUAL_MACHINES).values())
         answers = await asyncio.gather(*(self._agents.use(vm) for vm in vms))
@@ -97,7 +99,7 @@ class VmRecommender:
         if facts.vpa is not None:
             await self._vertical(facts.vpa, found, self._killed(said))
 
-    async def _take_back(self, facts: Facts) -> None:
+    async def _take_back(self, facts: GroupFacts) -> None:
         """Leaves recommending to the cluster."""
         for kind, found in ((HORIZONTAL_AUTOSCALERS, facts.hpa), (VERTICAL_AUTOSCALERS, facts.vpa)):
             if found is not None and has_note(found):
@@ -152,7 +154,7 @@ class VmRecommender:
 
 
 def _kept(vpa: JsonObject) -> Json:
-    """What the annotation holds; nothing where it cannot be read."""
+    """Decoded annotation; empty if it cannot be decoded."""
     try:
         found = json.loads(annotations_of(vpa).get(ANNOTATION_USE_HISTORY, "{}"))
     except (ValueError, RecursionError):

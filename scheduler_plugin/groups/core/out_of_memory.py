@@ -1,4 +1,4 @@
-"""What a container needs that was killed for want of memory: VPA's arithmetic, for all that size by it."""
+"""What a container needs that was killed for lack of memory: VPA's arithmetic, for all that size by it."""
 
 from __future__ import annotations
 

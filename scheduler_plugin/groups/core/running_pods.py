@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from scheduler_plugin.groups.core.workload import Container, Resource, RunningPods, by_name
+from scheduler_plugin.groups.core.workload import Resource, RunningPods, SizedContainer, by_name
 
 MEASURED_WITHIN: Final = timedelta(seconds=90)
 """Metrics are up to 60 s old, and an HPA looks at them every 15 s."""
@@ -32,11 +32,11 @@ MOST_PASTS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class PastPods:
-    """So many ready pods of these mean ``sizes`` from ``since`` (an aware time) on."""
+    """This many ready pods of these mean ``sizes`` from ``since`` (an aware time) on."""
 
     since: datetime
     ready: int
-    sizes: tuple[Container, ...] = ()
+    sizes: tuple[SizedContainer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def _past(past: Sequence[PastPods], pods: RunningPods, now: datetime) -> tuple[P
     return (*recent, entries[-1])[-MOST_PASTS:]
 
 
-def requested(sizes: Sequence[Container], container: str, resource: Resource) -> int:
+def requested(sizes: Sequence[SizedContainer], container: str, resource: Resource) -> int:
     """What a pod of these sizes requests for one container."""
     found = by_name(sizes, container)
     amount = None if found is None else found.sizes[resource]

@@ -54,14 +54,14 @@ class ResourceList:
         return replace(self, memory=None if value is None else Bytes(value))
 
     def map(self, change: Callable[[Resource, Amount], int | None]) -> ResourceList:
-        """What is given, each changed to the value that ``change`` returns; None leaves it out."""
+        """These entries, each changed to the value that ``change`` returns; None leaves one out."""
         found = NOTHING
         for resource, amount in self:
             found = found.with_value(resource, change(resource, amount))
         return found
 
     def over(self, other: ResourceList) -> ResourceList:
-        """What is given here, and what only ``other`` gives."""
+        """These entries, and those that only ``other`` has."""
         return ResourceList(
             other.cpu if self.cpu is None else self.cpu, other.memory if self.memory is None else self.memory
         )
@@ -72,7 +72,7 @@ NOTHING: Final = ResourceList()
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
+class SizedContainer:
     """One container of every replica: its name, requests and limits."""
 
     name: str
@@ -81,13 +81,13 @@ class Container:
 
     @property
     def sizes(self) -> ResourceList:
-        """What each replica has: the requests, which default to the limits as in Kubernetes."""
+        """Size of each replica: the requests, which default to the limits as in Kubernetes."""
         return self.requests.over(self.limits)
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """A container that was killed for want of memory: when last (an aware time), and when last in each pod."""
+    """A container that was killed for lack of memory: when last (an aware time), and when last in each pod."""
 
     container: str
     at: datetime
@@ -108,9 +108,9 @@ class RunningPods:
     """
 
     ready: int
-    sizes: tuple[Container, ...] = ()
+    sizes: tuple[SizedContainer, ...] = ()
     difference: str = ""
-    refused: tuple[Container, ...] = ()
+    refused: tuple[SizedContainer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +118,13 @@ class Workload:
     """A Deployment, a StatefulSet or a group of VMs, as it is.
 
     ``replicas`` is how many its spec asks for, ``ready`` how many serve; both are zero or more.
-    ``out_of_memory`` has the last kill for want of memory of each container since the last vertical scaling.
+    ``out_of_memory`` has the last kill for lack of memory of each container since the last vertical scaling.
     ``pods`` is None if nothing is known of them: then they count as what was ordered.
     """
 
     replicas: int
     ready: int = 0
-    containers: tuple[Container, ...] = ()
+    containers: tuple[SizedContainer, ...] = ()
     out_of_memory: tuple[OutOfMemory, ...] = ()
     pods: RunningPods | None = None
 
@@ -133,8 +133,8 @@ class Workload:
         """How many replicas share the load (at least one)."""
         return max(1, self.replicas if self.pods is None else self.pods.ready)
 
-    def container(self, name: str) -> Container | None:
-        """The container of that name; None where there is none."""
+    def container(self, name: str) -> SizedContainer | None:
+        """The container of that name; None if there is none."""
         return by_name(self.containers, name)
 
 
@@ -143,13 +143,13 @@ def amount(resource: Resource, value: int) -> Amount:
     return MilliCpu(value) if resource == "cpu" else Bytes(value)
 
 
-def by_name(containers: Iterable[Container], name: str) -> Container | None:
-    """The first of ``containers`` with that name; None where there is none."""
+def by_name(containers: Iterable[SizedContainer], name: str) -> SizedContainer | None:
+    """The first of ``containers`` with that name; None if there is none."""
     return next((each for each in containers if each.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class SizeBounds:
     """The least and the most of each resource; what is not given is not bounded. The least wins over the most."""
 
     least: ResourceList = NOTHING
@@ -162,13 +162,13 @@ class Bounds:
         return capped if least is None else max(capped, least.value)
 
 
-UNBOUNDED: Final = Bounds()
+UNBOUNDED: Final = SizeBounds()
 """No bound at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaBounds:
-    """How few and how many replicas there may be: ``0 <= min <= max``."""
+    """Bounds of the replica count: ``0 <= min <= max``."""
 
     min: int
     max: int
@@ -184,7 +184,7 @@ ONE_REPLICA: Final = ReplicaBounds(1, 1)
 
 @dataclass(frozen=True, slots=True)
 class ContainerRecommendation:
-    """How large one container should be: VPA's ``containerRecommendations``.
+    """Recommended size of one container: VPA's ``containerRecommendations``.
 
     ``target`` is the size to give, ``lower`` and ``upper`` the sizes outside of which a change is urgent, ``uncapped``
     the target before the resource policy's bounds.
@@ -199,7 +199,7 @@ class ContainerRecommendation:
 
 @dataclass(frozen=True, slots=True)
 class VerticalRecommendation:
-    """How large each container should be: VPA's ``status.recommendation``, or that of our own recommender.
+    """Recommended size of each container: VPA's ``status.recommendation``, or that of our own recommender.
 
     ``replicas`` is the number of replicas whose use it describes; None is that of the workload now.
     """
@@ -208,7 +208,7 @@ class VerticalRecommendation:
     replicas: int | None = None
 
     def container(self, name: str) -> ContainerRecommendation | None:
-        """The recommendation for the container of that name; None where there is none."""
+        """The recommendation for the container of that name; None if there is none."""
         return next((each for each in self.containers if each.name == name), None)
 
 
@@ -226,9 +226,9 @@ class MeasuredUse:
 
 @dataclass(frozen=True, slots=True)
 class HorizontalRecommendation:
-    """How many replicas there should be: HPA's ``status.desiredReplicas`` and the bounds of its spec.
+    """Recommended replica count: HPA's ``status.desiredReplicas`` and the bounds of its spec.
 
-    ``limited`` is HPA's condition ScalingLimited for want of replicas: without ``max`` it would have asked for more.
+    ``limited`` is HPA's condition ScalingLimited for lack of replicas: without ``max`` it would have asked for more.
     ``ratios`` are use over target of the resources that it measures against requests, where it says so; ``uses`` is the
     same in amounts.
     """
@@ -243,7 +243,7 @@ class HorizontalRecommendation:
 
 @dataclass(frozen=True, slots=True)
 class Recommendations:
-    """What both recommenders say; None where one has nothing to say, or is not to be believed."""
+    """Output of both recommenders; None if one has none, or is not to be trusted."""
 
     horizontal: HorizontalRecommendation | None = None
     vertical: VerticalRecommendation | None = None
@@ -263,10 +263,10 @@ class Rule(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class WithheldChange:
     """One wish that did not go through, or not whole: what was wanted, what is kept, and by which rule (S1.11).
 
-    ``subject`` is ``replicas``, or container and resource: ``postgres/cpu``. ``kept`` is None where nothing is set.
+    ``subject`` is ``replicas``, or container and resource: ``postgres/cpu``. ``kept`` is None if nothing is set.
     """
 
     subject: str
@@ -277,21 +277,21 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """What to write now. None and no container mean: leave it as it is.
+class WorkloadDecision:
+    """Changes to write now. None and no container mean: leave it as it is.
 
     ``containers`` holds only those that change, and of each only the amounts to write. ``explanation`` says in
-    sentences why so many and why so large.
+    sentences why this many and why so large.
     """
 
     replicas: int | None = None
-    containers: tuple[Container, ...] = ()
-    kept: tuple[Kept, ...] = ()
+    containers: tuple[SizedContainer, ...] = ()
+    kept: tuple[WithheldChange, ...] = ()
     explanation: tuple[str, ...] = ()
 
     @property
     def changes(self) -> bool:
-        """Whether there is anything to write."""
+        """True if there is anything to write."""
         return self.replicas is not None or bool(self.containers)
 
     def applied(self, workload: Workload) -> Workload:
@@ -301,7 +301,7 @@ class Decision:
         return replace(workload, replicas=replicas, containers=changed)
 
 
-def _merged(old: Container, new: Container | None) -> Container:
+def _merged(old: SizedContainer, new: SizedContainer | None) -> SizedContainer:
     if new is None:
         return old
-    return Container(old.name, new.requests.over(old.requests), new.limits.over(old.limits))
+    return SizedContainer(old.name, new.requests.over(old.requests), new.limits.over(old.limits))

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from protocol.kubernetes.objects import Json, JsonObject, child, text
 from protocol.units import Amount, Bytes, MilliCpu, QuantityError
-from scheduler_plugin.groups.core.workload import Container, ResourceList
+from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer
 
 A = TypeVar("A", bound=Amount)
 
@@ -40,17 +40,17 @@ def write_amounts(amounts: ResourceList) -> Json:
     return {resource: str(amount) for resource, amount in amounts}
 
 
-def read_container(found: JsonObject, path: str) -> Container:
+def read_container(found: JsonObject, path: str) -> SizedContainer:
     """A container with its name and ``resources``. Raises ``ValueError``."""
     resources = child(found, "resources")
-    return Container(
+    return SizedContainer(
         text(found, "name"),
         read_amounts(child(resources, "requests"), f"{path}.resources.requests"),
         read_amounts(child(resources, "limits"), f"{path}.resources.limits"),
     )
 
 
-def write_container(container: Container) -> Json:
+def write_container(container: SizedContainer) -> Json:
     """The container's name and ``resources``, as far as they are given."""
     parts = {"requests": write_amounts(container.requests), "limits": write_amounts(container.limits)}
     return {"name": container.name, "resources": {name: amounts for name, amounts in parts.items() if amounts}}

@@ -13,7 +13,7 @@ class InvalidGroupError(ValueError):
 
 
 def whole_field(found: JsonObject, path: tuple[str, ...], usual: int, least: int, most: int) -> int:
-    """The whole number at ``path`` of the spec, ``usual`` where there is none. Raises ``InvalidGroupError``."""
+    """The whole number at ``path`` of the spec, ``usual`` if there is none. Raises ``InvalidGroupError``."""
     value = child(found, "spec", *path[:-1]).get(path[-1])
     if value is None:
         return usual
@@ -25,7 +25,7 @@ def whole_field(found: JsonObject, path: tuple[str, ...], usual: int, least: int
 
 
 def duration_field(found: JsonObject, path: tuple[str, ...], usual: Seconds) -> Seconds:
-    """The span of time at ``path`` of the spec, ``usual`` where there is none. Raises ``InvalidGroupError``."""
+    """The span of time at ``path`` of the spec, ``usual`` if there is none. Raises ``InvalidGroupError``."""
     value = child(found, "spec", *path[:-1]).get(path[-1])
     if value is None:
         return usual

@@ -57,7 +57,7 @@ def member_vm(group: VmGroup, new: NewMember) -> Json:
 
 
 def member_labels(group: VmGroup, role: Role) -> Json:
-    """What the VMs of that role, and their pods, are found by."""
+    """Labels that select the VMs of that role, and their pods."""
     return {LABEL_GROUP: group.name.name, LABEL_ROLE: role.value}
 
 
@@ -80,13 +80,13 @@ def _spread(group: VmGroup, spec: JsonObject) -> Json:
 
 
 def is_of(vm: JsonObject, group: VmGroup) -> bool:
-    """Whether the VM belongs to the group: the group is its controller."""
+    """Return True if the VM belongs to the group: the group is its controller."""
     owners = [each for each in items(vm, "metadata", "ownerReferences") if each.get("controller") is True]
     return any(text(each, "uid") == group.uid for each in owners)
 
 
 def is_impostor(vm: JsonObject, group: VmGroup) -> bool:
-    """Whether the VM has the primary's name and is not the primary that the status remembers.
+    """Return True if the VM has the primary's name and is not the primary that the status remembers.
 
     A creation that was sent late made it, after the primary had gone: its database is empty, and nothing may follow it.
     """
@@ -97,7 +97,7 @@ def is_impostor(vm: JsonObject, group: VmGroup) -> bool:
 def read_member(
     vm: JsonObject, group: VmGroup, listed: frozenset[str], look: DatabaseLook, wall: float
 ) -> Member | None:
-    """The member that ``vm`` is; None where its name is not a member's.
+    """The member that ``vm`` is; None if its name is not a member's.
 
     ``listed`` are the UIDs of the VMs that the read endpoint has; ``wall`` is the present in seconds since 1970.
     """
@@ -128,7 +128,7 @@ def read_member(
 
 
 def _address(vm: JsonObject) -> str:
-    """Where clients reach the member: on the flat network, or at its pod where it is on none.
+    """Address of the member for clients: on the flat network, or that of its pod if it is on none.
 
     A VM of the flat network whose address is not known has none: a primary that seemed to have moved to its pod's would
     turn every replica stale at once.
@@ -139,7 +139,7 @@ def _address(vm: JsonObject) -> str:
 
 
 def source_of(vm: JsonObject) -> str:
-    """The address of the primary that a replica's VM was told; empty where it was told none."""
+    """The address of the primary that a replica's VM was told; empty if it was told none."""
     words = text(vm, "spec", "guest", "appendKernelCmdline").split()
     return next((word.partition("=")[2] for word in words if word.startswith(f"{KERNEL_PRIMARY}=")), "")
 

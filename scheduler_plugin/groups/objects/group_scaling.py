@@ -8,7 +8,7 @@ from protocol.kubernetes.objects import Json, JsonObject, child, text
 from protocol.kubernetes.timestamps import parse_timestamp, timestamp
 from protocol.units import Seconds
 from protocol.virtual_machine import parse_virtual_machine
-from scheduler_plugin.groups.core.replicas.scaling import Scaling, ScalingDecision, ScalingMemory
+from scheduler_plugin.groups.core.replicas.scaling import GroupScaling, ScalingDecision, ScalingMemory
 from scheduler_plugin.groups.core.workload import ReplicaBounds
 from scheduler_plugin.groups.objects.group_fields import InvalidGroupError, duration_field, whole_field
 
@@ -25,9 +25,9 @@ _TIMES: Final = {
 }
 
 
-def read_scaling(found: JsonObject, template: JsonObject) -> Scaling | None:
-    """How the group scales itself, None where it does not; ``template`` is that of its replicas, and makes a VM that
-    can be read. Raises ``InvalidGroupError``.
+def read_scaling(found: JsonObject, template: JsonObject) -> GroupScaling | None:
+    """Scaling settings of the group, None if it does not scale itself; ``template`` is that of its replicas, and makes
+    a VM that can be read. Raises ``InvalidGroupError``.
     """
     if not child(found, "spec", "scaling"):
         return None
@@ -36,11 +36,11 @@ def read_scaling(found: JsonObject, template: JsonObject) -> Scaling | None:
     if most < least:
         raise InvalidGroupError(f"spec.scaling.maxReplicas: expected at least minReplicas, {least}, got {most}")
     named = {"metadata": {"namespace": "", "name": ""}, "spec": child(template, "spec")}
-    usual = Scaling(ReplicaBounds(least, most), parse_virtual_machine(named).bounds.max.cpu)
+    usual = GroupScaling(ReplicaBounds(least, most), parse_virtual_machine(named).bounds.max.cpu)
     window = duration_field(found, ("scaling", "window"), usual.window)
     if not SHORTEST <= window <= LONGEST:
         raise InvalidGroupError(f"spec.scaling.window: expected {SHORTEST:g} s to {LONGEST:g} s, got {window:g} s")
-    return Scaling(
+    return GroupScaling(
         usual.bounds,
         usual.most,
         whole_field(found, ("scaling", "targetCPUUtilizationPercentage"), _UTILIZATION, 1, 100) / 100,
@@ -51,13 +51,13 @@ def read_scaling(found: JsonObject, template: JsonObject) -> Scaling | None:
 
 
 def read_memory(found: JsonObject) -> ScalingMemory:
-    """What the group's status remembers; a time that cannot be read counts as none."""
+    """Scaling history in the group's status; a time that cannot be decoded counts as none."""
     times = {field: parse_timestamp(text(found, "status", "scaling", name)) for name, field in _TIMES.items()}
     return ScalingMemory(**times)
 
 
 def scaling_status(decision: ScalingDecision) -> Json:
-    """What the status says of a decision: what was wanted, what was kept and by which rule (S1.11), and the memory."""
+    """Status of a decision: the wanted count, the one kept and by which rule (S1.11), and the memory."""
     times = {name: getattr(decision.memory, field) for name, field in _TIMES.items()}
     remembered = {name: timestamp(at) for name, at in times.items() if at is not None}
     said: Json = {"replicas": decision.replicas, "message": decision.because, **remembered}

@@ -23,7 +23,7 @@ TAKEN: Final = "TargetTaken"
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """What a condition says: ``reason`` is one CamelCase word, ``message`` a sentence for people."""
+    """Condition: ``reason`` is one CamelCase word, ``message`` a sentence for people."""
 
     holds: bool
     reason: str
@@ -41,7 +41,7 @@ def group_status(  # noqa: PLR0913, PLR0917 - all that a status tells of
 ) -> Json:
     """The whole status of the group ``found``, to be merged into the object.
 
-    ``unwritten`` says what of the plan could not be written, empty where all was. ``rivals`` are who else writes the
+    ``unwritten`` says what of the plan could not be written, empty if all was. ``rivals`` are who else writes the
     replicas of a group that scales itself. ``now`` is a Kubernetes timestamp.
     """
     going = {each.member.name for each in plan.drain}
@@ -84,12 +84,12 @@ def refused_status(found: JsonObject, fault: str, now: str) -> Json:
 
 
 def selector(group: VmGroup) -> str:
-    """What ``/scale`` says the replicas' pods are found by."""
+    """Selector of the replicas' pods for ``/scale``."""
     return f"{LABEL_GROUP}={group.name.name},{LABEL_ROLE}={Role.REPLICA}"
 
 
 def taken_by(rivals: Sequence[str]) -> str:
-    """Why a group does not scale itself, for people."""
+    """The reason why a group does not scale itself, for people."""
     return f"spec.scaling and {', '.join(rivals)} would both write the replicas: take one away"
 
 

@@ -15,7 +15,9 @@ from scheduler_plugin.groups.objects.amounts import read_amounts
 
 
 def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
-    """What the HPA recommends; None while it has not looked, or says that it cannot (``ScalingActive`` is False)."""
+    """The HPA's recommendation; None before its first look, or if it says that it cannot (``ScalingActive`` is
+    False).
+    """
     status = child(hpa, "status")
     desired = status.get("desiredReplicas")
     conditions = {text(each, "type"): each for each in items(status, "conditions")}
@@ -81,7 +83,7 @@ def least_replicas(hpa: JsonObject) -> int:
 
 
 def why_blind(hpa: JsonObject) -> str:
-    """Why the HPA recommends nothing; empty where it does not say."""
+    """The HPA's reason for recommending nothing; empty if it gives none."""
     for each in items(hpa, "status", "conditions"):
         if text(each, "type") == "ScalingActive" and text(each, "status") == "False":
             return f"{text(each, 'reason')}: {text(each, 'message')}"

@@ -2,10 +2,10 @@
 
 Rules that hold here:
 
-- The intent is written before the first write to the target, and removed after the last: a process that begins anew
+- The intent is written before the first write to the target, and removed after the last: a process that begins again
   finds in it what to finish, and finishes exactly that.
 - Each part says from what to what. What is there already is not written again; what is neither, another has written
-  since: then the rest is given up, and everything is decided anew.
+  since: then the rest is given up, and everything is decided again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from protocol.kubernetes.objects import Json, JsonObject, child, items, text, whole
-from scheduler_plugin.groups.core.workload import NOTHING, Container, Decision, ResourceList, Workload
+from scheduler_plugin.groups.core.workload import NOTHING, ResourceList, SizedContainer, Workload, WorkloadDecision
 from scheduler_plugin.groups.objects.amounts import read_container, write_container
 
 
@@ -28,13 +28,13 @@ class Intent:
 
     at: str
     replicas: tuple[int, int] | None = None
-    before: tuple[Container, ...] = ()
-    after: tuple[Container, ...] = ()
+    before: tuple[SizedContainer, ...] = ()
+    after: tuple[SizedContainer, ...] = ()
     hpa: Json = field(default_factory=dict)
 
     @property
     def grows(self) -> bool:
-        """Whether a container gets more of anything than it had."""
+        """True if a container gets more of anything than it had."""
         return any(_grows(*pair) for pair in zip(self.before, self.after, strict=True))
 
     def __str__(self) -> str:
@@ -49,16 +49,16 @@ class Intent:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """What of an intent is left to write. ``is_overtaken``: another has written what this one was about."""
+class IntentProgress:
+    """The part of an intent that is left to write. ``is_overtaken``: another writer changed what it was about."""
 
     replicas: int | None = None
-    containers: tuple[Container, ...] = ()
+    containers: tuple[SizedContainer, ...] = ()
     is_overtaken: bool = False
 
 
-def intent_of(decision: Decision, workload: Workload, at: str, hpa: Json) -> Intent | None:
-    """What carrying out ``decision`` means for ``workload``, with fields of an HPA; None where it changes nothing."""
+def intent_of(decision: WorkloadDecision, workload: Workload, at: str, hpa: Json) -> Intent | None:
+    """The intent of ``decision`` for ``workload``, with fields of an HPA; None if it changes nothing."""
     changes = decision.replicas is not None and decision.replicas != workload.replicas
     after = tuple(each for each in decision.containers if workload.container(each.name) is not None)
     before = tuple(_same_amounts(workload.container(each.name) or each, each) for each in after)
@@ -68,24 +68,24 @@ def intent_of(decision: Decision, workload: Workload, at: str, hpa: Json) -> Int
     return Intent(at, replicas, before, after, hpa) if replicas is not None or after or hpa else None
 
 
-def progress(intent: Intent, workload: Workload) -> Progress:
-    """How far the intent has been carried out on ``workload``, as it is now."""
-    left = Progress()
+def progress(intent: Intent, workload: Workload) -> IntentProgress:
+    """Progress of the intent on ``workload`` as it is now."""
+    left = IntentProgress()
     if intent.replicas is not None and workload.replicas != intent.replicas[1]:
         if workload.replicas != intent.replicas[0]:
-            return Progress(is_overtaken=True)
+            return IntentProgress(is_overtaken=True)
         left = replace(left, replicas=intent.replicas[1])
     now = tuple(
         _same_amounts(found, each) for each in intent.after if (found := workload.container(each.name)) is not None
     )
     if now == intent.after:
         return left
-    return replace(left, containers=intent.after) if now == intent.before else Progress(is_overtaken=True)
+    return replace(left, containers=intent.after) if now == intent.before else IntentProgress(is_overtaken=True)
 
 
-def _same_amounts(container: Container, like: Container) -> Container:
+def _same_amounts(container: SizedContainer, like: SizedContainer) -> SizedContainer:
     """Of ``container`` only those amounts that ``like`` has; a request that is missing is the limit."""
-    return Container(container.name, _only(container.sizes, like.requests), _only(container.limits, like.limits))
+    return SizedContainer(container.name, _only(container.sizes, like.requests), _only(container.limits, like.limits))
 
 
 def _only(amounts: ResourceList, like: ResourceList) -> ResourceList:
@@ -110,7 +110,7 @@ def write_intent(intent: Intent) -> Json:
 
 
 def read_intent(status: JsonObject) -> Intent | None:
-    """The intent in a group's status; None where there is none, or it cannot be read: then all is decided anew."""
+    """The intent in a group's status; None if there is none, or it cannot be read: then all is decided again."""
     body = child(status, "intent")
     if not body:
         return None
@@ -124,19 +124,19 @@ def read_intent(status: JsonObject) -> Intent | None:
     return Intent(text(body, "at"), steps, before, after, child(body, "hpa"))
 
 
-def _pairs(body: JsonObject) -> Iterator[tuple[Container, Container]]:
+def _pairs(body: JsonObject) -> Iterator[tuple[SizedContainer, SizedContainer]]:
     for each in items(body, "containers"):
         yield read_container(child(each, "from"), "from"), read_container(child(each, "to"), "to")
 
 
-def _grows(before: Container, after: Container) -> bool:
+def _grows(before: SizedContainer, after: SizedContainer) -> bool:
     pairs = ((before.requests, after.requests), (before.limits, after.limits))
     return any(
         (had := old[resource]) is None or amount.value > had.value for old, new in pairs for resource, amount in new
     )
 
 
-def _words(before: Container, after: Container) -> str:
+def _words(before: SizedContainer, after: SizedContainer) -> str:
     pairs = (("requests", before.requests, after.requests), ("limits", before.limits, after.limits))
     changes = [
         f"{part} {resource} {old[resource] or 'none'} → {amount}"

@@ -39,13 +39,13 @@ def owner_reference(owner: JsonObject) -> Json:
 
 
 def controller_of(found: JsonObject) -> Json | None:
-    """The owner reference of the object's controller; None where it has none."""
+    """The owner reference of the object's controller; None if it has none."""
     owners = (each for each in items(found, "metadata", "ownerReferences") if each.get("controller") is True)
     return next(owners, None)
 
 
 def is_owned_by(found: JsonObject, owner: JsonObject) -> bool:
-    """Whether ``owner`` is the object's controller."""
+    """Return True if ``owner`` is the object's controller."""
     reference = controller_of(found)
     return reference is not None and text(reference, "uid") == uid_of(owner)
 
@@ -61,7 +61,7 @@ def creation(resource: Resource, owner: JsonObject, name: str, spec: Json, *, ow
 
 
 def refuse_foreign(found: JsonObject, resource: Resource, group: JsonObject) -> None:
-    """Raises ``ForeignObjectError`` where the object has another controller than ``group``."""
+    """Raises ``ForeignObjectError`` if the object has another controller than ``group``."""
     owner = controller_of(found)
     if owner is not None and text(owner, "uid") != uid_of(group):
         whose = f"{text(owner, 'kind')} {text(owner, 'name')}"
@@ -69,7 +69,7 @@ def refuse_foreign(found: JsonObject, resource: Resource, group: JsonObject) -> 
 
 
 def holds(found: object, wanted: object) -> bool:
-    """Whether ``found`` has all that is ``wanted``; what a server filled in beside it does not matter.
+    """Return True if ``found`` has all that is ``wanted``; what a server filled in beside it does not matter.
 
     >>> holds({"a": 1, "b": [{"c": 2, "d": 3}]}, {"b": [{"c": 2}]}), holds({"a": 1}, {"a": 2})
     (True, False)

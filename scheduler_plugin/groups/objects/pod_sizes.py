@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from protocol.kubernetes.objects import Json, JsonObject, child, is_over, items, name_of, text, version_of
 from protocol.kubernetes.resources import PODS
-from scheduler_plugin.groups.core.workload import Container, by_name
+from scheduler_plugin.groups.core.workload import SizedContainer, by_name
 from scheduler_plugin.groups.objects.amounts import read_amounts, read_container, write_container
 from scheduler_plugin.groups.objects.writes import Write
 
 
-def resize_pod(pod: JsonObject, sizes: tuple[Container, ...]) -> Write | None:
-    """What to write so that the pod has ``sizes``; None where it has been asked already, or has ended.
+def resize_pod(pod: JsonObject, sizes: tuple[SizedContainer, ...]) -> Write | None:
+    """The patch that gives the pod ``sizes``; None if it was requested already, or the pod has ended.
 
     A pod whose wish is pending is asked for what it has been allocated instead.
     """
@@ -26,12 +26,12 @@ def resize_pod(pod: JsonObject, sizes: tuple[Container, ...]) -> Write | None:
 
 
 def is_pending(pod: JsonObject) -> bool:
-    """Whether the kubelet has said that it cannot resize the pod now, or at all."""
+    """Return True if the kubelet has said that it cannot resize the pod now, or at all."""
     return bool(_pending(pod))
 
 
 def why_pending(pod: JsonObject) -> str:
-    """What the kubelet says of a resize that is pending; empty where none is.
+    """The kubelet's reason for a pending resize; empty if none is pending.
 
     >>> waits = {"type": "PodResizePending", "status": "True", "reason": "Infeasible", "message": "too large"}
     >>> why_pending({"status": {"conditions": [waits]}})
@@ -48,15 +48,15 @@ def _pending(pod: JsonObject) -> list[Json]:
     ]
 
 
-def _containers(pod: JsonObject) -> tuple[Container, ...]:
+def _containers(pod: JsonObject) -> tuple[SizedContainer, ...]:
     return tuple(read_container(each, "spec.containers") for each in items(pod, "spec", "containers"))
 
 
-def _allocated(pod: JsonObject, sizes: tuple[Container, ...]) -> tuple[Container, ...]:
-    """What the kubelet has set aside, and the limits that it has set."""
+def _allocated(pod: JsonObject, sizes: tuple[SizedContainer, ...]) -> tuple[SizedContainer, ...]:
+    """Resources that the kubelet has allocated, and the limits that it has set."""
     statuses = {text(each, "name"): each for each in items(pod, "status", "containerStatuses")}
     return tuple(
-        Container(
+        SizedContainer(
             name,
             read_amounts(child(status, "allocatedResources"), "allocatedResources"),
             read_amounts(child(status, "resources", "limits"), "resources.limits"),
@@ -66,5 +66,5 @@ def _allocated(pod: JsonObject, sizes: tuple[Container, ...]) -> tuple[Container
     )
 
 
-def _over(container: Container, now: Container) -> Container:
-    return Container(now.name, container.requests.over(now.requests), container.limits.over(now.limits))
+def _over(container: SizedContainer, now: SizedContainer) -> SizedContainer:
+    return SizedContainer(now.name, container.requests.over(now.requests), container.limits.over(now.limits))

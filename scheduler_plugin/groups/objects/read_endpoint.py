@@ -66,7 +66,7 @@ def listed_uids(found: JsonObject) -> frozenset[str]:
 
 
 def differs(found: JsonObject, wanted: JsonObject) -> bool:
-    """Whether a slice has to be written to become the one that is wanted."""
+    """Return True if a slice has to be written to become the one that is wanted."""
     return any(found.get(key) != wanted.get(key) for key in ("endpoints", "ports"))
 
 

@@ -8,11 +8,11 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, is_over, items, text, texts
 from protocol.kubernetes.timestamps import parse_timestamp
-from scheduler_plugin.groups.core.workload import NOTHING, Container, ResourceList, Workload, by_name
+from scheduler_plugin.groups.core.workload import NOTHING, ResourceList, SizedContainer, Workload, by_name
 from scheduler_plugin.groups.objects.amounts import read_container
 
 OUT_OF_MEMORY: Final = "OOMKilled"
-"""The reason with which a kubelet reports a container that the kernel killed for want of memory."""
+"""The reason with which a kubelet reports a container that the kernel killed for lack of memory."""
 
 _STATUS: Final = ("name", "allocatedResources", "resources", "state", "lastState")
 _METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "labels", "deletionTimestamp")
@@ -44,7 +44,8 @@ def _only(found: JsonObject, names: tuple[str, ...]) -> Json:
 
 
 def selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
-    """Whether a label selector (``matchLabels``, ``matchExpressions``) selects; one that is empty selects nothing here.
+    """Return True if a label selector (``matchLabels``, ``matchExpressions``) selects; one that is empty selects
+    nothing here.
 
     >>> selects({"matchLabels": {"app": "web"}}, {"app": "web", "tier": "1"}), selects({}, {"app": "web"})
     (True, False)
@@ -63,15 +64,15 @@ def _holds(requirement: JsonObject, labels: Mapping[str, str]) -> bool:
     return is_among if operator == "In" else operator == "NotIn" and not is_among
 
 
-def running_containers(pods: Iterable[JsonObject]) -> tuple[Container, ...]:
+def running_containers(pods: Iterable[JsonObject]) -> tuple[SizedContainer, ...]:
     """The containers of pods that run, by name, with the largest of each amount that any of them has."""
-    found: dict[str, Container] = {}
+    found: dict[str, SizedContainer] = {}
     for pod in pods:
         if is_leaving(pod) or is_over(pod):
             continue
         for container in _containers(pod):
-            known = found.get(container.name, Container(container.name))
-            found[container.name] = Container(
+            known = found.get(container.name, SizedContainer(container.name))
+            found[container.name] = SizedContainer(
                 container.name,
                 _largest(known.requests, container.requests),
                 _largest(known.limits, container.limits),
@@ -79,7 +80,7 @@ def running_containers(pods: Iterable[JsonObject]) -> tuple[Container, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
-def _containers(pod: JsonObject) -> list[Container]:
+def _containers(pod: JsonObject) -> list[SizedContainer]:
     """A pod's containers; none of one that cannot be read."""
     try:
         return [read_container(each, "spec.containers") for each in items(pod, "spec", "containers")]
@@ -95,11 +96,11 @@ def _largest(one: ResourceList, other: ResourceList) -> ResourceList:
     return found
 
 
-def with_defaults(template: Workload, running: Iterable[Container]) -> Workload:
+def with_defaults(template: Workload, running: Iterable[SizedContainer]) -> Workload:
     """A pod template with what an admission plugin (LimitRange) gives its pods and it leaves out itself."""
     pods = tuple(running)
     containers = (
-        Container(
+        SizedContainer(
             each.name,
             each.sizes.over(NOTHING if (pod := by_name(pods, each.name)) is None else pod.requests),
             each.limits.over(NOTHING if pod is None else pod.limits),
@@ -111,7 +112,7 @@ def with_defaults(template: Workload, running: Iterable[Container]) -> Workload:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A container of a pod that was killed for want of memory; ``at`` in seconds since 1970."""
+    """A container of a pod that was killed for lack of memory; ``at`` in seconds since 1970."""
 
     container: str
     at: float

@@ -39,7 +39,7 @@ from protocol.kubernetes.resources import (
 from protocol.names import ANNOTATION_BOUNDS
 from protocol.units import Resources
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
-from scheduler_plugin.groups.core.workload import Container, ResourceList, Workload, by_name
+from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, Workload, by_name
 from scheduler_plugin.groups.objects.amounts import read_container, write_container
 from scheduler_plugin.groups.objects.ownership import controller_of
 from scheduler_plugin.groups.objects.writes import Write
@@ -48,8 +48,8 @@ VM_CONTAINER: Final = "vm"
 """The name of a VM's only container."""
 
 
-class Shape(Enum):
-    """Where a kind keeps the sizes of its replicas."""
+class TargetFields(Enum):
+    """Paths of the fields that hold the sizes of a kind's replicas."""
 
     TEMPLATE = "pod template"
     VM = "bounds of a VM"
@@ -61,7 +61,7 @@ class TargetKind:
     """One kind that can be scaled."""
 
     resource: Resource
-    shape: Shape = Shape.TEMPLATE
+    shape: TargetFields = TargetFields.TEMPLATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ _KINDS: Final = (
     TargetKind(DEPLOYMENTS),
     TargetKind(STATEFUL_SETS),
     TargetKind(REPLICA_SETS),
-    TargetKind(VIRTUAL_MACHINES, Shape.VM),
-    TargetKind(VM_GROUPS, Shape.NONE),
+    TargetKind(VIRTUAL_MACHINES, TargetFields.VM),
+    TargetKind(VM_GROUPS, TargetFields.NONE),
 )
 TARGET_KINDS: Final = {(each.resource.group, each.resource.kind): each for each in _KINDS}
 """Everything that can be scaled, by API group and kind."""
@@ -111,7 +111,7 @@ def read_reference(found: JsonObject, path: str) -> TargetRef:
 def workload_of(target: JsonObject, kind: TargetKind) -> Workload:
     """The target as a workload. Raises ``InvalidTargetError``."""
     try:
-        return _vm(target) if kind.shape is Shape.VM else _replicated(target)
+        return _vm(target) if kind.shape is TargetFields.VM else _replicated(target)
     except ValueError as error:
         raise InvalidTargetError(f"{kind.resource.kind} {name_of(target)}: {error}") from None
 
@@ -126,7 +126,7 @@ def _replicated(target: JsonObject) -> Workload:
 
 def _vm(target: JsonObject) -> Workload:
     vm = parse_virtual_machine(target)
-    container = Container(VM_CONTAINER, ResourceList(vm.bounds.min.cpu, vm.bounds.min.mem))
+    container = SizedContainer(VM_CONTAINER, ResourceList(vm.bounds.min.cpu, vm.bounds.min.mem))
     return Workload(1, int(text(target, "status", "phase") == "Running"), (container,))
 
 
@@ -140,7 +140,7 @@ def kept_by(target: JsonObject) -> str:
 
 
 def selector_of(target: JsonObject) -> str:
-    """The label selector of the target's pods, as ``/scale`` shows it; empty where it has none."""
+    """The label selector of the target's pods, as ``/scale`` shows it; empty if it has none."""
     if shown := text(target, "status", "selector"):
         return shown
     equal = sorted(f"{key}={value}" for key, value in texts(target, "spec", "selector", "matchLabels").items())
@@ -161,12 +161,12 @@ def scale(target: JsonObject, kind: TargetKind, replicas: int) -> Write:
     return Write("replicas", kind.resource, name_of(target), body, "scale", version_of(target))
 
 
-def resize(target: JsonObject, kind: TargetKind, containers: tuple[Container, ...]) -> Write:
+def resize(target: JsonObject, kind: TargetKind, containers: tuple[SizedContainer, ...]) -> Write:
     """Sets the sizes of ``containers``, as far as they are given; all others stay."""
     name, version = name_of(target), version_of(target)
-    if kind.shape is Shape.VM:
+    if kind.shape is TargetFields.VM:
         vm = parse_virtual_machine(target)
-        least = _least(target, vm, (by_name(containers, VM_CONTAINER) or Container(VM_CONTAINER)).requests)
+        least = _least(target, vm, (by_name(containers, VM_CONTAINER) or SizedContainer(VM_CONTAINER)).requests)
         bounds = msgspec.json.encode({"min": _bound(least), "max": _bound(vm.bounds.max)}).decode()
         annotations: Json = {"metadata": {"annotations": {ANNOTATION_BOUNDS: bounds}}}
         return Write("bounds", kind.resource, name, annotations, version=version)
@@ -174,16 +174,18 @@ def resize(target: JsonObject, kind: TargetKind, containers: tuple[Container, ..
     return Write("requests", kind.resource, name, body, version=version, merges_lists=True)
 
 
-def achievable(target: JsonObject, kind: TargetKind, containers: tuple[Container, ...]) -> tuple[Container, ...]:
+def achievable(
+    target: JsonObject, kind: TargetKind, containers: tuple[SizedContainer, ...]
+) -> tuple[SizedContainer, ...]:
     """``containers`` as they can be written: of a VM in whole slots, and no more than its bounds allow."""
-    if kind.shape is not Shape.VM:
+    if kind.shape is not TargetFields.VM:
         return containers
     found = by_name(containers, VM_CONTAINER)
     if found is None:
         return ()
     least = _least(target, parse_virtual_machine(target), found.requests)
     sizes = {"cpu": least.cpu.value, "memory": least.mem.value}
-    return (Container(VM_CONTAINER, found.requests.map(lambda resource, _: sizes[resource])),)
+    return (SizedContainer(VM_CONTAINER, found.requests.map(lambda resource, _: sizes[resource])),)
 
 
 def _least(target: JsonObject, vm: VirtualMachine, requests: ResourceList) -> Resources:

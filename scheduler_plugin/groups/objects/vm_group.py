@@ -17,7 +17,7 @@ from protocol.messages import ObjectName
 from protocol.names import KERNEL_PRIMARY
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from scheduler_plugin.groups.core.replicas.members import GroupSpec
-from scheduler_plugin.groups.core.replicas.scaling import Scaling, ScalingMemory
+from scheduler_plugin.groups.core.replicas.scaling import GroupScaling, ScalingMemory
 from scheduler_plugin.groups.objects.group_fields import InvalidGroupError, duration_field, whole_field
 from scheduler_plugin.groups.objects.group_scaling import MOST_REPLICAS, read_memory, read_scaling
 
@@ -27,7 +27,7 @@ _NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class VmGroup:
-    """What this project needs to know of a VirtualMachineGroup.
+    """The part of a VirtualMachineGroup that this project uses.
 
     ``template`` and ``replica_template`` have ``metadata`` and ``spec`` of the VMs to be made. ``port`` is where the
     read endpoint serves. ``scaling`` is how the group scales itself, None where others say how many replicas there are;
@@ -41,7 +41,7 @@ class VmGroup:
     template: Json
     replica_template: Json
     port: int
-    scaling: Scaling | None
+    scaling: GroupScaling | None
     scaled: ScalingMemory
     primary_uid: str
     is_leaving: bool

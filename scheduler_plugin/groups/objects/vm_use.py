@@ -44,8 +44,8 @@ def _is_replica(group: JsonObject, vm: JsonObject) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GuestUse:
-    """What an agent says of its guest: busy CPUs, memory that cannot be given back without swapping, all that it has,
-    and how many processes its kernel has killed for want of it since boot. None is not known.
+    """An agent's report of its guest: busy CPUs, memory that cannot be given back without swapping, all that it has,
+    and how many processes its kernel has killed for lack of it since boot. None is not known.
     """
 
     cores_busy: float | None = None
@@ -89,7 +89,7 @@ def uses(vms: Iterable[JsonObject], said: Mapping[str, GuestUse]) -> Iterator[Vm
 
 
 def _runs(vm: JsonObject) -> bool:
-    """Whether its guest serves, as far as the VM says that; else whether it runs."""
+    """Return True if its guest serves, as far as the VM says that; else whether it runs."""
     for each in items(vm, "status", "conditions"):
         if text(each, "type") == "Available":
             return text(each, "status") == "True"
@@ -97,7 +97,7 @@ def _runs(vm: JsonObject) -> bool:
 
 
 def rules_of(hpa: JsonObject) -> HorizontalRules:
-    """What the HPA's spec asks for, as far as it is about CPU; of other metrics agents say nothing."""
+    """Rules of the HPA's spec about CPU; agents report no other metrics."""
     least = least_replicas(hpa)
     bounds = ReplicaBounds(least, max(least, whole(hpa, "spec", "maxReplicas")))
     return HorizontalRules(bounds, tuple(_targets(hpa)))
@@ -154,7 +154,7 @@ def note(status: JsonObject) -> Json:
 
 
 def has_note(found: JsonObject) -> bool:
-    """Whether our recommender has said something of the object."""
+    """Return True if our recommender has said something of the object."""
     return ANNOTATION_RECOMMENDATION in annotations_of(found)
 
 

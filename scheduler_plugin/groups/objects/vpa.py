@@ -9,7 +9,7 @@ from scheduler_plugin.groups.objects.amounts import read_amounts
 
 
 def vertical_of(vpa: JsonObject) -> VerticalRecommendation | None:
-    """What the VPA recommends; None while it recommends nothing, or doubts. Raises ``ValueError`` for bad amounts."""
+    """The VPA's recommendation; None while it has none, or doubts. Raises ``ValueError`` for bad amounts."""
     if not is_believable({text(each, "type"): text(each, "status") for each in items(vpa, "status", "conditions")}):
         return None
     listed = items(vpa, "status", "recommendation", "containerRecommendations")
@@ -20,7 +20,7 @@ def vertical_of(vpa: JsonObject) -> VerticalRecommendation | None:
 
 
 def why_silent(vpa: JsonObject) -> str:
-    """Why the VPA recommends nothing that can be believed; empty where it does not say."""
+    """The reason why the VPA has no usable recommendation; empty if it gives none."""
     for each in items(vpa, "status", "conditions"):
         if text(each, "type") in DISTRUSTED and text(each, "status") == "True":
             return f"{text(each, 'type')}: {text(each, 'message')}"

@@ -29,7 +29,7 @@ class Write:
 
     @property
     def path(self) -> str:
-        """Where it goes."""
+        """Path that the write goes to."""
         if self.creates:
             return self.resource.path(self.name.namespace)
         return self.resource.path(self.name.namespace, self.name.name, self.subresource)
@@ -45,7 +45,7 @@ class Write:
 
 
 def difference(old: JsonObject, new: JsonObject) -> Json:
-    """The merge patch (RFC 7386) that makes ``new`` of ``old``; empty where they are the same.
+    """The merge patch (RFC 7386) that makes ``new`` of ``old``; empty if they are the same.
 
     >>> difference({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 1, "c": 4}})
     {'a': {'c': 4}, 'd': None}

@@ -9,16 +9,16 @@ from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOS
 from protocol.messages import ObjectName
 from scheduler_plugin.groups.objects.ownership import creation, holds, is_owned_by, refuse_foreign
 from scheduler_plugin.groups.objects.writes import Write
-from scheduler_plugin.groups.policies.facts import Facts, Found, StopError
+from scheduler_plugin.groups.policies.facts import GroupFacts, ScalableTarget, StopError
 from scheduler_plugin.groups.policies.originals import adapted
-from scheduler_plugin.groups.policies.policy import Arrangement, Ruling
+from scheduler_plugin.groups.policies.policy import DesiredObjects, PolicyDecision
 
 _REFERENCE: Final = {HORIZONTAL_AUTOSCALERS: "scaleTargetRef", VERTICAL_AUTOSCALERS: "targetRef"}
 """Where each kind names what it is about."""
 
 
-def companions(facts: Facts, arrangement: Arrangement) -> tuple[Write, ...]:
-    """What to write so that the HPA and the VPA are as they should be.
+def companions(facts: GroupFacts, arrangement: DesiredObjects) -> tuple[Write, ...]:
+    """Writes that bring the HPA and the VPA to their desired state.
 
     Raises ``StopError`` if one is missing or about another workload, ``ForeignObjectError`` if one is another
     controller's, and ``TooLargeError`` if one could not be put back.
@@ -41,7 +41,7 @@ def companions(facts: Facts, arrangement: Arrangement) -> tuple[Write, ...]:
 
 
 def upkeep(resource: Resource, found: JsonObject | None, owner: JsonObject, name: str, spec: Json) -> Write | None:
-    """What to write so that the object ``name`` has ``spec``; None if it has.
+    """The write that gives the object ``name`` its ``spec``; None if it has it.
 
     Raises ``ForeignObjectError`` if the object belongs to another controller, and ``TooLargeError``.
     """
@@ -65,8 +65,10 @@ def _spec_patch(old: Json, spec: Json) -> Json:
     return {"spec": changed} if changed else {}
 
 
-def _refuse_other_workload(resource: Resource, found: JsonObject, group: JsonObject, arrangement: Arrangement) -> None:
-    """Raises ``StopError`` where an HPA or a VPA is about neither the group nor its target: it is in use elsewhere."""
+def _refuse_other_workload(
+    resource: Resource, found: JsonObject, group: JsonObject, arrangement: DesiredObjects
+) -> None:
+    """Raises ``StopError`` if an HPA or a VPA is about neither the group nor its target: it is in use elsewhere."""
     refuse_foreign(found, resource, group)
     reference, target = child(found, "spec", _REFERENCE[resource]), arrangement.target
     about = _identity(reference)
@@ -79,8 +81,8 @@ def _identity(found: JsonObject, name: str = "") -> tuple[str, str, str]:
     return text(found, "apiVersion").rpartition("/")[0], text(found, "kind"), name or text(found, "name")
 
 
-def managed(facts: Facts, found: Found, ruling: Ruling) -> tuple[Write, ...]:
-    """What a ruling sets beside the scaling, and may be set again: a new HPA, annotations of the target."""
+def managed(facts: GroupFacts, found: ScalableTarget, ruling: PolicyDecision) -> tuple[Write, ...]:
+    """Fields that a decision sets beside the scaling, and may set again: a new HPA, annotations of the target."""
     writes: list[Write] = []
     companion, new = found.arrangement.hpa, ruling.new_hpa
     if companion is not None and new is not None and facts.hpa is None:
@@ -101,7 +103,7 @@ def hpa_changes(hpa: JsonObject | None, wanted: Json) -> Json:
     return {name: value for name, value in wanted.items() if not holds(spec.get(name), value)}
 
 
-def hpa_write(facts: Facts, wanted: Json) -> Write | None:
+def hpa_write(facts: GroupFacts, wanted: Json) -> Write | None:
     """Sets the fields of the group's HPA that are not as ``wanted``; None if all are.
 
     One that the group did not make itself gets a record of what it was. Raises ``TooLargeError``.
@@ -115,8 +117,10 @@ def hpa_write(facts: Facts, wanted: Json) -> Write | None:
     return adapted("autoscaler", HORIZONTAL_AUTOSCALERS, hpa, facts.group, fields)
 
 
-def released(resource: Resource, found: JsonObject, group: JsonObject | None, arrangement: Arrangement | None) -> bool:
-    """Whether an HPA or a VPA whose record names the group is to be put back.
+def released(
+    resource: Resource, found: JsonObject, group: JsonObject | None, arrangement: DesiredObjects | None
+) -> bool:
+    """Return True if an HPA or a VPA whose record names the group is to be put back.
 
     ``group`` is None if it is gone, ``arrangement`` if it cannot be read: then nothing is put back.
     """
@@ -128,7 +132,7 @@ def released(resource: Resource, found: JsonObject, group: JsonObject | None, ar
     return companion is None or companion.name != name_of(found).name
 
 
-def inbox(kind: Resource, facts: Facts, found: Found) -> Write | None:
+def inbox(kind: Resource, facts: GroupFacts, found: ScalableTarget) -> Write | None:
     """Sets the group's own ``/scale`` back to the replicas that there are: an HPA that recommends to the group reckons
     from there. It is for the version that the group has once its status is written.
     """

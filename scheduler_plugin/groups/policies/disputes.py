@@ -5,8 +5,8 @@ Rules that hold here:
 - What a write made of its fields is remembered. A look at which they differ is a revert, once for each write.
 - After ``REVERTS`` reverts the fields are left alone for a while, longer each time. Then one write tries again.
 - A write that stands for ``STANDS`` ends the fight: all is forgotten.
-- An object that was made anew under the same name, such as a StatefulSet's pod, is another one: no revert.
-- Nothing of this outlives the process: its successor finds out anew, after a few writes.
+- An object that was made again under the same name, such as a StatefulSet's pod, is another one: no revert.
+- Nothing of this outlives the process: its successor finds out again, after a few writes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SETTLES: Final = Seconds(300.0)
 """For so long after a new try the fight is still reported."""
 
 REMEMBERED: Final = 10_000
-"""So many writes are remembered."""
+"""This many writes are remembered."""
 
 UNKNOWN: Final = "another writer"
 

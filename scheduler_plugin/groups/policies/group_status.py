@@ -9,12 +9,12 @@ from typing import Final
 from protocol.kubernetes.conditions import condition, stamped
 from protocol.kubernetes.objects import Json, JsonObject, items, text, whole
 from protocol.kubernetes.timestamps import timestamp
-from scheduler_plugin.groups.core.workload import Container, Kept
+from scheduler_plugin.groups.core.workload import SizedContainer, WithheldChange
 from scheduler_plugin.groups.objects.amounts import read_container, write_container
 from scheduler_plugin.groups.objects.group_status import ABLE
-from scheduler_plugin.groups.objects.targets import Shape, selector_of
-from scheduler_plugin.groups.policies.facts import Found
-from scheduler_plugin.groups.policies.policy import Arrangement, Ruling
+from scheduler_plugin.groups.objects.targets import TargetFields, selector_of
+from scheduler_plugin.groups.policies.facts import ScalableTarget
+from scheduler_plugin.groups.policies.policy import DesiredObjects, PolicyDecision
 
 ACTIVE: Final = "ScalingActive"
 LIMITED: Final = "ScalingLimited"
@@ -32,15 +32,15 @@ SIZED: Final = "lastSized"
 """When sizes were last changed, in the template or of running pods."""
 
 
-def mirror(found: Found) -> Json:
-    """What ``/scale`` of the group shows: an HPA that recommends to it looks there for pods and replicas."""
-    if found.kind.shape is Shape.VM:
+def mirror(found: ScalableTarget) -> Json:
+    """Status of the group for ``/scale``: an HPA that recommends to it reads pods and replicas there."""
+    if found.kind.shape is TargetFields.VM:
         return {"replicas": found.template.replicas}
     return {"replicas": found.template.replicas, "targetSelector": selector_of(found.target)}
 
 
-def kept_sizes(status: JsonObject, found: Found) -> tuple[Container, ...]:
-    """What running pods were resized to, as long as the template is as it was then."""
+def kept_sizes(status: JsonObject, found: ScalableTarget) -> tuple[SizedContainer, ...]:
+    """Sizes that running pods were resized to, as long as the template is as it was then."""
     if not found.arrangement.in_place:
         return ()
     try:
@@ -51,24 +51,26 @@ def kept_sizes(status: JsonObject, found: Found) -> tuple[Container, ...]:
     return kept if template == found.template.containers else ()
 
 
-def merged_sizes(old: tuple[Container, ...], new: tuple[Container, ...]) -> tuple[Container, ...]:
+def merged_sizes(old: tuple[SizedContainer, ...], new: tuple[SizedContainer, ...]) -> tuple[SizedContainer, ...]:
     """``old`` with what ``new`` gives, by name."""
     merged = {each.name: each for each in old}
     for each in new:
-        before = merged.get(each.name, Container(each.name))
-        merged[each.name] = Container(each.name, each.requests.over(before.requests), each.limits.over(before.limits))
+        before = merged.get(each.name, SizedContainer(each.name))
+        merged[each.name] = SizedContainer(
+            each.name, each.requests.over(before.requests), each.limits.over(before.limits)
+        )
     return tuple(merged[name] for name in sorted(merged))
 
 
-def written_sizes(sizes: tuple[Container, ...], template: tuple[Container, ...]) -> Json:
-    """What running pods were resized to, and from which template, as fields of the status."""
+def written_sizes(sizes: tuple[SizedContainer, ...], template: tuple[SizedContainer, ...]) -> Json:
+    """Sizes that running pods were resized to, and from which template, as fields of the status."""
     if not sizes:
         return {}
     pair = (("inPlace", sizes), ("template", template))
     return {"sizes": {name: [write_container(each) for each in containers] for name, containers in pair}}
 
 
-def shown(kept: Kept) -> Json:
+def shown(kept: WithheldChange) -> Json:
     """A wish that did not go through, for people (S1.11)."""
     return {
         "subject": kept.subject,
@@ -79,7 +81,9 @@ def shown(kept: Kept) -> Json:
     }
 
 
-def conditions(group: JsonObject, arrangement: Arrangement, ruling: Ruling, fights: Sequence[str] = ()) -> list[Json]:
+def conditions(
+    group: JsonObject, arrangement: DesiredObjects, ruling: PolicyDecision, fights: Sequence[str] = ()
+) -> list[Json]:
     """The conditions of a group that is scaled. ``fights`` says who keeps overwriting what the group writes."""
     kept = ruling.decision.kept
     active = ("False", "NoRecommendation", ruling.waits_for) if ruling.waits_for else ("True", "Recommended", "")
@@ -100,7 +104,7 @@ def conditions(group: JsonObject, arrangement: Arrangement, ruling: Ruling, figh
     ]
 
 
-def _kept_conditions(arrangement: Arrangement) -> tuple[str, ...]:
+def _kept_conditions(arrangement: DesiredObjects) -> tuple[str, ...]:
     """Conditions about writes, which a ruling says nothing of."""
     return (WRITABLE, RESIZABLE) if arrangement.in_place else (WRITABLE,)
 

@@ -9,19 +9,25 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, JsonObject, child, name_of, uid_of, whole
 from protocol.kubernetes.resources import HVPAS, Resource
-from scheduler_plugin.groups.core.hvpa import HvpaSpec, Memory, Mode, decide
+from scheduler_plugin.groups.core.hvpa import HvpaMode, HvpaSpec, ScalingTimes, decide
 from scheduler_plugin.groups.core.workload import Recommendations
 from scheduler_plugin.groups.objects.hpa import horizontal_of, hpa_spec, why_blind
 from scheduler_plugin.groups.objects.hvpa import Hvpa, HvpaError, decode, memory_json, memory_of
 from scheduler_plugin.groups.objects.targets import InvalidTargetError, read_reference
 from scheduler_plugin.groups.objects.vpa import vertical_of, vpa_spec, why_silent
-from scheduler_plugin.groups.policies.policy import Arrangement, Companion, InvalidSpecError, Ruling, Situation
+from scheduler_plugin.groups.policies.policy import (
+    Companion,
+    DesiredObjects,
+    InvalidSpecError,
+    PolicyDecision,
+    PolicyInput,
+)
 
 REMEMBERED: Final = 10_000
-"""Of so many objects what was read is kept."""
+"""Of this many objects what was read is kept."""
 
 Span = tuple[int, int]
-"""From so many replicas to so many, both included."""
+"""From this many replicas to so many, both included."""
 
 
 class HvpaPolicy:
@@ -36,24 +42,24 @@ class HvpaPolicy:
         """``hvpas.autoscaling.k8s.io``."""
         return HVPAS
 
-    def arrangement(self, group: JsonObject) -> Arrangement:
+    def arrangement(self, group: JsonObject) -> DesiredObjects:
         """An HPA and a VPA with the Hvpa's name, each where the Hvpa has a template for it."""
         found, name = self._decoded(group), name_of(group).name
         try:
             target = read_reference(found.target, "spec.targetRef")
         except InvalidTargetError as error:
             raise InvalidSpecError(str(error)) from None
-        return Arrangement(
+        return DesiredObjects(
             target,
             None if found.hpa is None else Companion(name, hpa_spec(found.hpa, group)),
             None if found.vpa is None else Companion(name, vpa_spec(found.vpa, found.target)),
             in_place=found.in_place,
-            sizes=found.vpa is not None or found.spec.mode is Mode.EFFECTIVE_INTERVALS,
+            sizes=found.vpa is not None or found.spec.mode is HvpaMode.EFFECTIVE_INTERVALS,
             remarks=tuple(_remarks(found.spec)),
         )
 
-    def rule(self, situation: Situation) -> Ruling:
-        """What both recommendations come to. One that cannot be read counts as missing."""
+    def rule(self, situation: PolicyInput) -> PolicyDecision:
+        """Combine both recommendations. One that cannot be decoded counts as missing."""
         found, status = self._decoded(situation.group), child(situation.group, "status")
         recommendations, missing = _recommendations(found, situation)
         before = memory_of(status)
@@ -63,7 +69,7 @@ class HvpaPolicy:
         said: Json = {"mode": found.spec.mode.value}
         statuses = ({**said, **_written(after)}, {**said, **_written(unscaled)})
         differ = "" if workload.pods is None else workload.pods.difference
-        return Ruling(decision, *statuses, waits_for=missing, pods_differ=differ)
+        return PolicyDecision(decision, *statuses, waits_for=missing, pods_differ=differ)
 
     def _decoded(self, group: JsonObject) -> Hvpa:
         uid, generation = uid_of(group), whole(group, "metadata", "generation")
@@ -80,12 +86,12 @@ class HvpaPolicy:
         return found
 
 
-def _written(memory: Memory) -> Json:
+def _written(memory: ScalingTimes) -> Json:
     return {name: value for name, value in memory_json(memory).items() if value is not None}
 
 
-def _recommendations(found: Hvpa, situation: Situation) -> tuple[Recommendations, str]:
-    """What the HPA and the VPA say, and what is missing where neither says anything."""
+def _recommendations(found: Hvpa, situation: PolicyInput) -> tuple[Recommendations, str]:
+    """Recommendations of the HPA and the VPA, and what is missing if there are none."""
     hpa, vpa = situation.hpa, situation.vpa
     horizontal = None if hpa is None or found.hpa is None else horizontal_of(hpa)
     vertical, fault = None, ""
@@ -102,7 +108,7 @@ def _recommendations(found: Hvpa, situation: Situation) -> tuple[Recommendations
 
 
 def _remarks(spec: HvpaSpec) -> Iterator[tuple[str, str, str]]:
-    """What people should know of the spec although it can be used."""
+    """Notes on a spec that can be used."""
     shared = next(overlaps([each.within(spec.replicas) for each in spec.intervals]), None)
     if shared is not None:
         (first, first_end), (second, second_end) = shared

@@ -19,7 +19,7 @@ from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, text
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS
 from protocol.kubernetes.timestamps import parse_timestamp, timestamp
-from scheduler_plugin.groups.core.workload import Container, Decision, OutOfMemory, Workload
+from scheduler_plugin.groups.core.workload import OutOfMemory, SizedContainer, Workload, WorkloadDecision
 from scheduler_plugin.groups.objects.group_status import ABLE
 from scheduler_plugin.groups.objects.hpa import scales
 from scheduler_plugin.groups.objects.intents import Intent, intent_of, progress, read_intent, write_intent
@@ -28,7 +28,7 @@ from scheduler_plugin.groups.objects.target_pods import Killed, with_defaults
 from scheduler_plugin.groups.objects.targets import (
     TARGET_KINDS,
     InvalidTargetError,
-    Shape,
+    TargetFields,
     achievable,
     kept_by,
     workload_of,
@@ -36,7 +36,7 @@ from scheduler_plugin.groups.objects.targets import (
 from scheduler_plugin.groups.objects.vpa import sizing_mode
 from scheduler_plugin.groups.objects.writes import Write
 from scheduler_plugin.groups.policies.companions import companions, hpa_changes, hpa_write, inbox, managed
-from scheduler_plugin.groups.policies.facts import Facts, Found, Problem, StopError
+from scheduler_plugin.groups.policies.facts import GroupFacts, ScalableTarget, ScalingProblem, StopError
 from scheduler_plugin.groups.policies.group_status import (
     RESIZABLE,
     SIZED,
@@ -49,15 +49,15 @@ from scheduler_plugin.groups.policies.group_status import (
     written_sizes,
 )
 from scheduler_plugin.groups.policies.originals import TooLargeError
-from scheduler_plugin.groups.policies.policy import GroupPolicy, InvalidSpecError, Ruling, Situation
+from scheduler_plugin.groups.policies.policy import GroupPolicy, InvalidSpecError, PolicyDecision, PolicyInput
 from scheduler_plugin.groups.policies.running_pods import running_pods
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """What to do, in the order of the fields: objects beside the group are written, then the whole ``status``, then the
-    ``intent`` is carried out, then the HPA ``drop`` is deleted and the ``inbox`` set. ``sizes`` are what running pods
-    should have, where they are resized in place.
+class ReconcileResult:
+    """Result of a reconcile, in the order of the fields: objects beside the group are written, then the whole
+    ``status``, then the ``intent`` is carried out, then the HPA ``drop`` is deleted and the ``inbox`` set. ``sizes``
+    are what running pods should have, where they are resized in place.
     """
 
     status: Json
@@ -65,22 +65,22 @@ class Judgement:
     intent: Intent | None = None
     drop: JsonObject | None = None
     inbox: Write | None = None
-    sizes: tuple[Container, ...] = ()
-    problem: Problem | None = None
+    sizes: tuple[SizedContainer, ...] = ()
+    problem: ScalingProblem | None = None
 
 
-def judge(policy: GroupPolicy, facts: Facts, now: datetime) -> Judgement:
-    """What to do about the group now."""
+def judge(policy: GroupPolicy, facts: GroupFacts, now: datetime) -> ReconcileResult:
+    """The reconcile result for the group now."""
     try:
         found = _looked_at(facts)
         return _ruled(policy, facts, found, now)
     except StopError as stop:
         return _stopped(facts, stop.problem, now)
     except TooLargeError as error:
-        return _stopped(facts, Problem("AutoscalerTooLarge", f"the HPA or VPA is not changed: {error}"), now)
+        return _stopped(facts, ScalingProblem("AutoscalerTooLarge", f"the HPA or VPA is not changed: {error}"), now)
 
 
-def _looked_at(facts: Facts) -> Found:
+def _looked_at(facts: GroupFacts) -> ScalableTarget:
     arrangement = facts.arrangement
     if arrangement is None:
         raise StopError("InvalidSpec", facts.fault)
@@ -96,7 +96,7 @@ def _looked_at(facts: Facts) -> Found:
     if facts.others:
         raise StopError("ForeignAutoscaler", f"{reference} is {' and '.join(facts.others)} too")
     kind = TARGET_KINDS[reference.group, reference.kind]
-    if kind.shape is Shape.TEMPLATE and (keeper := kept_by(facts.target)):
+    if kind.shape is TargetFields.TEMPLATE and (keeper := kept_by(facts.target)):
         raise StopError("TargetTaken", f"{reference} is kept by {keeper}, which would undo every scaling")
     try:
         template = workload_of(facts.target, kind)
@@ -105,27 +105,27 @@ def _looked_at(facts: Facts) -> Found:
         raise StopError("TargetUnreadable", str(error)) from None
     except ForeignObjectError as error:
         raise StopError("ForeignAutoscaler", str(error)) from None
-    return Found(arrangement, facts.target, kind, template, writes)
+    return ScalableTarget(arrangement, facts.target, kind, template, writes)
 
 
-def _ruled(policy: GroupPolicy, facts: Facts, found: Found, now: datetime) -> Judgement:
+def _ruled(policy: GroupPolicy, facts: GroupFacts, found: ScalableTarget, now: datetime) -> ReconcileResult:
     status = child(facts.group, "status")
     sizes = kept_sizes(status, found)
     as_it_was: Json = {**status, **mirror(found)}
     begun = read_intent(status)
     if begun is not None and not progress(begun, found.template).is_overtaken:
-        return Judgement(as_it_was, found.upkeep, begun, sizes=sizes)
+        return ReconcileResult(as_it_was, found.upkeep, begun, sizes=sizes)
     if begun is None and _rests(status, facts.pause, now):
-        return Judgement(as_it_was, found.upkeep, inbox=inbox(policy.kind, facts, found), sizes=sizes)
+        return ReconcileResult(as_it_was, found.upkeep, inbox=inbox(policy.kind, facts, found), sizes=sizes)
     workload = _as_it_is(facts, found, sizes, now)
     try:
-        ruling = policy.rule(Situation(facts.group, found.target, workload, facts.hpa, facts.vpa, now))
+        ruling = policy.rule(PolicyInput(facts.group, found.target, workload, facts.hpa, facts.vpa, now))
     except InvalidSpecError as error:
         raise StopError("InvalidSpec", str(error)) from None
     return _written(policy, facts, found, _Ruled(ruling, sizes, workload), now)
 
 
-def _as_it_is(facts: Facts, found: Found, sizes: tuple[Container, ...], now: datetime) -> Workload:
+def _as_it_is(facts: GroupFacts, found: ScalableTarget, sizes: tuple[SizedContainer, ...], now: datetime) -> Workload:
     """The target as a workload with the sizes that were ordered, and its pods as they are."""
     status = child(facts.group, "status")
     refused = any(text(each, "type") == RESIZABLE for each in items(status, "conditions"))
@@ -135,12 +135,12 @@ def _as_it_is(facts: Facts, found: Found, sizes: tuple[Container, ...], now: dat
         raise StopError("TargetUnreadable", f"a pod of {found.arrangement.target}: {error}") from None
     # Where pods are resized in place, what they have and the template lacks may be what the group gave them.
     usual = found.template if found.arrangement.in_place else with_defaults(found.template, facts.running)
-    workload = Decision(containers=sizes).applied(_with_kills(usual, facts.killed, status, now))
+    workload = WorkloadDecision(containers=sizes).applied(_with_kills(usual, facts.killed, status, now))
     return replace(workload, pods=pods)
 
 
 def _with_kills(workload: Workload, killed: Iterable[Killed], status: JsonObject, now: datetime) -> Workload:
-    """With the kills of each container for want of memory that came after sizes were last changed.
+    """With the kills of each container for lack of memory that came after sizes were last changed.
 
     A time of sizing that lies ahead is another clock's: every kill may have come after it.
     """
@@ -167,17 +167,19 @@ def _killed(workload: Workload) -> list[str]:
 class _Ruled:
     """A ruling, the sizes of running pods before it, and what it was made for."""
 
-    ruling: Ruling
-    sizes: tuple[Container, ...]
+    ruling: PolicyDecision
+    sizes: tuple[SizedContainer, ...]
     workload: Workload
 
 
-def _written(policy: GroupPolicy, facts: Facts, found: Found, ruled: _Ruled, now: datetime) -> Judgement:
-    """What becomes of a ruling."""
+def _written(
+    policy: GroupPolicy, facts: GroupFacts, found: ScalableTarget, ruled: _Ruled, now: datetime
+) -> ReconcileResult:
+    """Writes of a decision."""
     ruling, sizes, group = ruled.ruling, ruled.sizes, facts.group
     decision = replace(ruling.decision, containers=achievable(found.target, found.kind, ruling.decision.containers))
     decision = _unheld(decision, _held(facts, found))
-    if found.arrangement.in_place and found.kind.shape is Shape.TEMPLATE:
+    if found.arrangement.in_place and found.kind.shape is TargetFields.TEMPLATE:
         sizes = merged_sizes(sizes, decision.containers)
         decision = replace(decision, containers=())
     at = timestamp(now.timestamp())
@@ -197,7 +199,7 @@ def _written(policy: GroupPolicy, facts: Facts, found: Found, ruled: _Ruled, now
         "kept": [shown(each) for each in decision.kept],
         "explanation": [*_killed(ruled.workload), *decision.explanation],
     }
-    return Judgement(
+    return ReconcileResult(
         whole_status(group, status, conditions(group, found.arrangement, ruling, facts.fights), now),
         (*found.upkeep, *managed(facts, found, ruling)),
         intent,
@@ -207,7 +209,7 @@ def _written(policy: GroupPolicy, facts: Facts, found: Found, ruled: _Ruled, now
     )
 
 
-def _held(facts: Facts, found: Found) -> frozenset[str]:
+def _held(facts: GroupFacts, found: ScalableTarget) -> frozenset[str]:
     """What is left alone for now: what another overwrites, and what an HPA or a VPA writes that another keeps so."""
     target, held = found.arrangement.target, facts.held
     if HORIZONTAL_AUTOSCALERS.kind in held and facts.hpa is not None:
@@ -217,7 +219,7 @@ def _held(facts: Facts, found: Found) -> frozenset[str]:
     return held
 
 
-def _unheld(decision: Decision, held: frozenset[str]) -> Decision:
+def _unheld(decision: WorkloadDecision, held: frozenset[str]) -> WorkloadDecision:
     """The decision without what another keeps overwriting."""
     containers = () if held & {"requests", "bounds"} else decision.containers
     return replace(decision, containers=containers, replicas=None if "replicas" in held else decision.replicas)
@@ -229,9 +231,9 @@ def _rests(status: JsonObject, pause: timedelta, now: datetime) -> bool:
     return any(at is not None and 0 <= now.timestamp() - at < pause.total_seconds() for at in times)
 
 
-def _stopped(facts: Facts, problem: Problem, now: datetime) -> Judgement:
+def _stopped(facts: GroupFacts, problem: ScalingProblem, now: datetime) -> ReconcileResult:
     """Nothing is scaled: memory stays, and an intent is given up."""
     status = {key: value for key, value in child(facts.group, "status").items() if key != "intent"}
     said = condition(facts.group, ABLE, "False", problem.reason, problem.message)
     others = [each for each in items(status, "conditions") if text(each, "type") != ABLE]
-    return Judgement(whole_status(facts.group, status, [said, *others], now), problem=problem)
+    return ReconcileResult(whole_status(facts.group, status, [said, *others], now), problem=problem)

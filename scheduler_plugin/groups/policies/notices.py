@@ -16,7 +16,7 @@ from scheduler_plugin.cluster.events import EventRecord, EventSubject
 from scheduler_plugin.groups.objects.group_status import ABLE
 from scheduler_plugin.groups.objects.intents import Intent, write_intent
 from scheduler_plugin.groups.policies.group_status import CONTESTED, RESIZABLE, SIZED, WRITABLE
-from scheduler_plugin.groups.policies.judgement import Judgement
+from scheduler_plugin.groups.policies.judgement import ReconcileResult
 
 _LONGEST: Final = 200  # of an object's name, in the name of an event: both have at most 253 characters
 
@@ -28,7 +28,7 @@ def scaled(kind: Resource, group: JsonObject, intent: Intent) -> EventRecord:
     return EventRecord(_about(kind, group), "Scaled", note, is_warning=False, name=name)
 
 
-def stopped(kind: Resource, group: JsonObject, found: Judgement) -> EventRecord | None:
+def stopped(kind: Resource, group: JsonObject, found: ReconcileResult) -> EventRecord | None:
     """That nothing is scaled any more, and why; None where ``group`` said so already."""
     problem = found.problem
     if problem is None or any(
@@ -49,7 +49,7 @@ def contested(kind: Resource, group: JsonObject, status: JsonObject) -> EventRec
 
 
 def stopped_because(group: JsonObject) -> str:
-    """The reason for which the group scales nothing, in one word; empty where it scales."""
+    """The reason for which the group scales nothing, in one word; empty if it scales."""
     for each in items(group, "status", "conditions"):
         if text(each, "type") == ABLE and text(each, "status") == "False":
             return text(each, "reason")
@@ -76,12 +76,12 @@ def refused(group: JsonObject, why: str, wall: float) -> Json:
 
 
 def was_refused(group: JsonObject) -> bool:
-    """Whether the last scaling of the group was refused for good."""
+    """Return True if the last scaling of the group was refused for good."""
     return any(text(each, "type") == WRITABLE for each in items(group, "status", "conditions"))
 
 
 def pods_refused(group: JsonObject, why: str, wall: float) -> Json:
-    """The group's status with what was refused of its pods' sizes; ``why`` is empty where nothing was."""
+    """The group's status with what was refused of its pods' sizes; ``why`` is empty if nothing was."""
     status = child(group, "status")
     others = [each for each in items(status, "conditions") if text(each, "type") != RESIZABLE]
     if len(others) == len(items(status, "conditions")) and not why:

@@ -109,7 +109,9 @@ def _keep_in_order(spec: JsonObject, restored: Json) -> None:
 
 
 def _is(found: object, written: object) -> bool:
-    """Whether a field still has what was written; the API may have filled in more, or spelled an amount otherwise."""
+    """Return True if a field still has what was written; the API may have filled in more, or spelled an amount
+    otherwise.
+    """
     if isinstance(found, Mapping) and isinstance(written, Mapping):
         return all(_is(found.get(name), value) for name, value in written.items())
     if isinstance(found, list) and isinstance(written, list):

@@ -3,7 +3,8 @@
 Rules that hold here:
 
 - ``arrangement`` says what belongs to a group without looking at the cluster; ``rule`` decides from what is there.
-- A policy keeps nothing between two calls: its memory is in ``Ruling.status``, which becomes the object's status.
+- A policy keeps nothing between two calls: its memory is in ``PolicyDecision.status``, which becomes the object's
+  status.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Protocol
 
 from protocol.kubernetes.objects import Json, JsonObject
 from protocol.kubernetes.resources import Resource
-from scheduler_plugin.groups.core.workload import Decision, Workload
+from scheduler_plugin.groups.core.workload import Workload, WorkloadDecision
 from scheduler_plugin.groups.objects.targets import TargetRef
 
 
@@ -35,9 +36,9 @@ class Companion:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrangement:
-    """What belongs to a group. ``in_place``: pods are resized as they run, and the template stays. ``sizes``: the group
-    writes sizes, so no other may.
+class DesiredObjects:
+    """Objects that belong to a group. ``in_place``: pods are resized as they run, and the template stays. ``sizes``:
+    the group writes sizes, so no other may.
 
     ``hpa_asks_group``: the HPA recommends to the group and scales nothing itself. ``remarks`` are conditions that hold
     as long as the spec is so: type, reason and message.
@@ -53,8 +54,8 @@ class Arrangement:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
-    """What a policy decides from: the group, its target as it is and as a workload, the HPA and VPA, and the time."""
+class PolicyInput:
+    """Inputs of a policy: the group, its target as an object and as a workload, the HPA and VPA, and the time."""
 
     group: JsonObject
     target: JsonObject
@@ -73,18 +74,18 @@ class NewHpa:
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
-    """What a policy decided.
+class PolicyDecision:
+    """Decision of a policy.
 
     ``status`` is its part of the status, memory included; ``unwritten`` is that part where nothing of the decision
     can be written, because sizes come in steps; None: the same. ``hpa`` are fields of the HPA's spec that it sets,
     ``new_hpa`` is one to be made; ``drops_hpa``: one of the group's own is to go. ``annotations`` are the target's;
-    None removes one. ``waits_for`` says which recommendation is missing, empty where none is. ``remarks`` are
+    None removes one. ``waits_for`` says which recommendation is missing, empty if none is. ``remarks`` are
     conditions that hold now: type, reason and message. ``pods_differ`` says how pods differ from what was ordered,
     empty if they do not.
     """
 
-    decision: Decision
+    decision: WorkloadDecision
     status: Json = field(default_factory=dict)
     unwritten: Json | None = None
     hpa: Json = field(default_factory=dict)
@@ -103,8 +104,8 @@ class GroupPolicy(Protocol):
     def kind(self) -> Resource:
         """The kind of its objects."""
 
-    def arrangement(self, group: JsonObject) -> Arrangement:
-        """What belongs to the group. Raises ``InvalidSpecError``."""
+    def arrangement(self, group: JsonObject) -> DesiredObjects:
+        """Objects that belong to the group. Raises ``InvalidSpecError``."""
 
-    def rule(self, situation: Situation) -> Ruling:
-        """What to do now. Raises ``InvalidSpecError``."""
+    def rule(self, situation: PolicyInput) -> PolicyDecision:
+        """The decision now. Raises ``InvalidSpecError``."""

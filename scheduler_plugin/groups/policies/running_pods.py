@@ -18,14 +18,14 @@ from protocol.units import Amount
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
     RESOURCES,
-    Container,
     Resource,
     ResourceList,
     RunningPods,
+    SizedContainer,
     by_name,
 )
 from scheduler_plugin.groups.objects.amounts import read_amounts, read_container
-from scheduler_plugin.groups.objects.targets import Shape, TargetKind, workload_of
+from scheduler_plugin.groups.objects.targets import TargetFields, TargetKind, workload_of
 
 _RESIZING = ("PodResizePending", "PodResizeInProgress")
 
@@ -34,7 +34,7 @@ def running_pods(
     target: JsonObject,
     kind: TargetKind,
     pods: Sequence[JsonObject],
-    in_place: tuple[Container, ...] = (),
+    in_place: tuple[SizedContainer, ...] = (),
     *,
     refused: bool = False,
 ) -> RunningPods | None:
@@ -44,7 +44,7 @@ def running_pods(
     Raises ``ValueError`` for an amount that is no quantity.
     """
     status = child(target, "status")
-    if kind.shape is not Shape.TEMPLATE or "observedGeneration" not in status:
+    if kind.shape is not TargetFields.TEMPLATE or "observedGeneration" not in status:
         return None
     found = [pod for pod in pods if not is_leaving(pod) and not is_over(pod)]
     ready = [pod for pod in found if is_ready(pod)]
@@ -68,7 +68,7 @@ def is_ready(pod: JsonObject) -> bool:
     )
 
 
-def pod_sizes(pod: JsonObject) -> tuple[Container, ...]:
+def pod_sizes(pod: JsonObject) -> tuple[SizedContainer, ...]:
     """What each container of the pod has, sidecars among the init containers included. Raises ``ValueError``."""
     statuses = {text(each, "name"): each for each in items(pod, "status", "containerStatuses")}
     sidecars = [each for each in items(pod, "spec", "initContainers") if each.get("restartPolicy") == "Always"]
@@ -76,7 +76,7 @@ def pod_sizes(pod: JsonObject) -> tuple[Container, ...]:
     for each in (*items(pod, "spec", "containers"), *sidecars):
         container = read_container(each, "spec.containers")
         allocated = read_amounts(child(statuses.get(container.name, {}), "allocatedResources"), "allocatedResources")
-        found.append(Container(container.name, allocated.over(container.sizes)))
+        found.append(SizedContainer(container.name, allocated.over(container.sizes)))
     return tuple(found)
 
 
@@ -99,7 +99,7 @@ def _unsized(names: Sequence[str], pods: int) -> str:
     return f"{len(names)} of {pods} pods have another size: {', '.join(names[:3])}{more}" if names else ""
 
 
-def _has(pod: JsonObject, asked: Sequence[Container]) -> bool:
+def _has(pod: JsonObject, asked: Sequence[SizedContainer]) -> bool:
     """Whether the pod has the sizes that it is asked to have, and its kubelet says so."""
     conditions, sizes = items(pod, "status", "conditions"), pod_sizes(pod)
     pairs = [(each, by_name(sizes, each.name)) for each in asked]
@@ -109,19 +109,21 @@ def _has(pod: JsonObject, asked: Sequence[Container]) -> bool:
     )
 
 
-def _mean(pods: Sequence[tuple[Container, ...]]) -> tuple[Container, ...]:
+def _mean(pods: Sequence[tuple[SizedContainer, ...]]) -> tuple[SizedContainer, ...]:
     """What the mean pod has for each container; one that a pod lacks has nothing there."""
     names = dict.fromkeys(each.name for pod in pods for each in pod)
-    return tuple(Container(name, _of(_amounts(pods, name), lambda values: sum(values) // len(pods))) for name in names)
+    return tuple(
+        SizedContainer(name, _of(_amounts(pods, name), lambda values: sum(values) // len(pods))) for name in names
+    )
 
 
-def _most(pods: Sequence[tuple[Container, ...]], asked: Sequence[Container]) -> tuple[Container, ...]:
+def _most(pods: Sequence[tuple[SizedContainer, ...]], asked: Sequence[SizedContainer]) -> tuple[SizedContainer, ...]:
     """The most that any pod has of what is ``asked``, if that is less."""
     found = []
     for each in asked:
         wanted = each.sizes
         most = _of(_amounts(pods, each.name), max)
-        found.append(Container(each.name, most.map(partial(_less, wanted))))
+        found.append(SizedContainer(each.name, most.map(partial(_less, wanted))))
     return tuple(each for each in found if each.requests)
 
 
@@ -138,7 +140,7 @@ def _of(values: dict[Resource, list[int]], total: Callable[[list[int]], int]) ->
     return found
 
 
-def _amounts(pods: Sequence[tuple[Container, ...]], name: str) -> dict[Resource, list[int]]:
+def _amounts(pods: Sequence[tuple[SizedContainer, ...]], name: str) -> dict[Resource, list[int]]:
     """The amounts of each resource that the container of that name has in those pods that say it."""
     named = [container.sizes for pod in pods if (container := by_name(pod, name)) is not None]
     return {

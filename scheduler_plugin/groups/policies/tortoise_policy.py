@@ -13,8 +13,8 @@ from protocol.virtual_machine import parse_virtual_machine
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision, decide
 from scheduler_plugin.groups.core.tortoise.floor import renewed, wanted_floor
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Seen
-from scheduler_plugin.groups.core.workload import Decision, VerticalRecommendation, Workload
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers
+from scheduler_plugin.groups.core.workload import VerticalRecommendation, Workload, WorkloadDecision
 from scheduler_plugin.groups.objects.targets import InvalidTargetError, read_reference
 from scheduler_plugin.groups.objects.tortoise.managed_hpa import (
     metrics_missing_since,
@@ -25,12 +25,12 @@ from scheduler_plugin.groups.objects.tortoise.manifest import InvalidTortoiseErr
 from scheduler_plugin.groups.objects.tortoise.tortoise_status import read_memory, read_peaks, write_peaks, write_status
 from scheduler_plugin.groups.objects.vpa import vertical_of, vpa_spec, why_silent
 from scheduler_plugin.groups.policies.policy import (
-    Arrangement,
     Companion,
+    DesiredObjects,
     InvalidSpecError,
     NewHpa,
-    Ruling,
-    Situation,
+    PolicyDecision,
+    PolicyInput,
 )
 
 
@@ -45,7 +45,7 @@ class TortoisePolicy:
         """``tortoises.autoscaling.mercari.com``."""
         return TORTOISES
 
-    def arrangement(self, group: JsonObject) -> Arrangement:
+    def arrangement(self, group: JsonObject) -> DesiredObjects:
         """An HPA, attached or of its own, that scales the target, and a VPA of its own; a VM has neither."""
         found = self._parsed(group)
         reference = _reference(found)
@@ -54,13 +54,13 @@ class TortoisePolicy:
         except InvalidTargetError as error:
             raise InvalidSpecError(str(error)) from None
         if found.target.is_vm:
-            return Arrangement(target, hpa_asks_group=False)
+            return DesiredObjects(target, hpa_asks_group=False)
         hpa = Companion(found.hpa, may_be_missing=found.spec.autoscaler is None)
         vpa = Companion(f"tortoise-monitor-{name_of(group).name}", vpa_spec({}, reference))
-        return Arrangement(target, hpa, vpa, hpa_asks_group=False, remarks=tuple(_remarks(found)))
+        return DesiredObjects(target, hpa, vpa, hpa_asks_group=False, remarks=tuple(_remarks(found)))
 
-    def rule(self, situation: Situation) -> Ruling:
-        """What the memory of its slots and the VPA's recommendation come to."""
+    def rule(self, situation: PolicyInput) -> PolicyDecision:
+        """Combine the memory of its slots and the VPA's recommendation."""
         found = self._parsed(situation.group)
         return self._floored(found, situation) if found.target.is_vm else self._scaled(found, situation)
 
@@ -70,15 +70,15 @@ class TortoisePolicy:
         except InvalidTortoiseError as error:
             raise InvalidSpecError(str(error)) from None
 
-    def _scaled(self, found: Tortoise, situation: Situation) -> Ruling:
+    def _scaled(self, found: Tortoise, situation: PolicyInput) -> PolicyDecision:
         status, hpa, configuration = child(situation.group, "status"), situation.hpa, found.spec.configuration
         autoscaler = None if hpa is None else read_autoscaler(hpa)
         vertical, missing = _recommended(situation)
-        seen = Seen(autoscaler, vertical, None if hpa is None else metrics_missing_since(hpa))
+        seen = ObservedAutoscalers(autoscaler, vertical, None if hpa is None else metrics_missing_since(hpa))
         memory = read_memory(status, configuration)
         decided, after = decide(found.spec, _reported(situation), seen, memory, situation.now)
         changes = decided.autoscaler is not None and decided.autoscaler != autoscaler
-        return Ruling(
+        return PolicyDecision(
             decided.decision,
             status=write_status(after, decided),
             hpa=write_autoscaler(decided.autoscaler) if changes and decided.autoscaler is not None else {},
@@ -88,27 +88,27 @@ class TortoisePolicy:
             remarks=(("OutOfMemory", "NotAnswered", "; ".join(decided.unanswered)),) if decided.unanswered else (),
         )
 
-    def _floored(self, found: Tortoise, situation: Situation) -> Ruling:
+    def _floored(self, found: Tortoise, situation: PolicyInput) -> PolicyDecision:
         status, configuration = child(situation.group, "status"), found.spec.configuration
         vm = parse_virtual_machine(situation.target)
         peaks = read_peaks(status, configuration).learned(vm.use, configuration.layout, situation.now)
         size = wanted_floor(peaks, found.spec.mode, vm.bounds, situation.now)
         floor = renewed(_floor(situation.target), size, situation.now)
         said = "no floor" if floor is None else f"a floor of {floor.size}"
-        return Ruling(
-            Decision(explanation=(f"{said}, from what this hour needed before",)),
+        return PolicyDecision(
+            WorkloadDecision(explanation=(f"{said}, from what this hour needed before",)),
             status=write_peaks(peaks, found.spec.mode),
             annotations={ANNOTATION_FLOOR: None if floor is None else encode_floor(floor)},
         )
 
 
 def _remarks(found: Tortoise) -> Iterator[tuple[str, str, str]]:
-    """What people should know although nothing is wrong with the object."""
+    """Notes for people on an object without errors."""
     if ignored := found.spec.configuration.ignored:
         yield "ConfigurationIgnored", "NoEffect", f"the global configuration has {', '.join(ignored)}: no effect here"
 
 
-def _reported(situation: Situation) -> Workload:
+def _reported(situation: PolicyInput) -> Workload:
     """The workload; where its controller has never reported a status, all replicas count as ready."""
     workload = situation.workload
     return workload if child(situation.target, "status") else replace(workload, ready=workload.replicas)
@@ -127,8 +127,8 @@ def _new_hpa(found: Tortoise, decided: TortoiseDecision) -> NewHpa | None:
     return NewHpa(spec, found.deletes_all)
 
 
-def _recommended(situation: Situation) -> tuple[VerticalRecommendation | None, str]:
-    """What the VPA says, and why it is not used where it says nothing."""
+def _recommended(situation: PolicyInput) -> tuple[VerticalRecommendation | None, str]:
+    """The VPA's recommendation, or the reason why it is not used."""
     try:
         found = None if situation.vpa is None else vertical_of(situation.vpa)
     except ValueError as error:
@@ -138,7 +138,7 @@ def _recommended(situation: Situation) -> tuple[VerticalRecommendation | None, s
 
 
 def _floor(vm: JsonObject) -> Floor | None:
-    """The floor that the VM has; None where it has none, or one that cannot be read."""
+    """The floor that the VM has; None if it has none, or one that cannot be read."""
     try:
         return decode_floor(annotations_of(vm)[ANNOTATION_FLOOR])
     except (KeyError, ValueError):

@@ -18,7 +18,7 @@ import msgspec
 from protocol.kubernetes.objects import JsonObject, child, flag, items, text
 from protocol.messages import ObjectName
 from protocol.units import Bytes, QuantityError, Resources
-from scheduler_plugin.history.core.samples import Amount, Decision, Millis, Size
+from scheduler_plugin.history.core.samples import Amount, DecisionRecord, Millis, Size
 
 _NUMBERS: Final = re.compile(r"[0-9.]+")
 _LONGEST: Final = 300
@@ -41,7 +41,7 @@ class Account(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def gist(self) -> tuple[object, ...]:
-        """What makes a decision another one than the last."""
+        """Key by which a decision differs from the last."""
         words = _NUMBERS.sub("#", self.said[0]) if self.said else ""
         return self.size, self.permit, self.denied, self.migrating, words
 
@@ -67,11 +67,11 @@ def read_account(at: Millis, found: JsonObject) -> Account:
     )
 
 
-def decision_of(vm: ObjectName, before: Account | None, account: Account) -> Decision | None:
-    """What was decided since the account before; None where it is the same, or nothing is said."""
+def decision_of(vm: ObjectName, before: Account | None, account: Account) -> DecisionRecord | None:
+    """The decision since the last account; None if it is the same, or none is reported."""
     if not account.said or (before is not None and before.gist == account.gist):
         return None
-    return Decision(account.at, vm, "agent", account.said, account.size, account.denied)
+    return DecisionRecord(account.at, vm, "agent", account.said, account.size, account.denied)
 
 
 def _sentences(found: JsonObject) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ Rules that hold here:
 
 - A span is closed when the facts change, when an amount changes after it has lasted ``fine``, or after ``heartbeat``.
 - Samples further apart than ``gap`` leave a gap: what lies between is unknown.
-- A sample that is not later than the one before is left out. Where the clock was set back, ``rewind`` begins anew.
+- A sample that is not later than the one before is left out. Where the clock was set back, ``rewind`` begins again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from scheduler_plugin.history.core.spans import Span, held, joined
 F = TypeVar("F", bound=Hashable)
 
 
-class Pace(msgspec.Struct, frozen=True, gc=False):
-    """How fine spans are, in milliseconds: see the head of the module."""
+class SpanPace(msgspec.Struct, frozen=True, gc=False):
+    """Resolution of spans, in milliseconds: see the head of the module."""
 
     fine: Millis
     heartbeat: Millis
@@ -32,24 +32,24 @@ class Pace(msgspec.Struct, frozen=True, gc=False):
 _PACES: Final = ((200, 0, MINUTE), (2000, 30 * SECOND, MINUTE))
 _OF_MANY: Final = (MINUTE, 2 * MINUTE)
 GAP_INTERVALS: Final = 4
-"""An object that was not seen for so many intervals is unknown in between."""
+"""An object that was not seen for this many intervals is unknown in between."""
 
 
-def pace_for(objects: int, interval: Millis) -> Pace:
-    """How fine the spans of so many objects are that are looked at every ``interval``: the more, the coarser.
+def pace_for(objects: int, interval: Millis) -> SpanPace:
+    """Resolution of spans for that many objects sampled every ``interval``: the more, the coarser.
 
     >>> pace_for(10, 10_000)
-    Pace(fine=0, heartbeat=60000, gap=40000)
+    SpanPace(fine=0, heartbeat=60000, gap=40000)
     >>> pace_for(10_000, 10_000).fine
     60000
     """
     fine, heartbeat = next(((fine, beat) for most, fine, beat in _PACES if objects <= most), _OF_MANY)
-    return Pace(fine, max(heartbeat, interval), GAP_INTERVALS * interval)
+    return SpanPace(fine, max(heartbeat, interval), GAP_INTERVALS * interval)
 
 
 @dataclass(slots=True)
 class _Open(Generic[F]):
-    """What has been seen of one object since its open span began."""
+    """Samples of one object since its open span began."""
 
     facts: F
     amounts: Row
@@ -59,7 +59,7 @@ class _Open(Generic[F]):
     parts: list[Span] = field(default_factory=list)
 
     def closed(self, until: Millis) -> Span | None:
-        """The span until then; None where it has no length."""
+        """The span until then; None if it has no length."""
         if until > self.changed:
             self.parts.append(held(self.changed, until, self.amounts))
         return joined(self.parts) if self.parts else None
@@ -74,7 +74,7 @@ class Accumulation(Generic[F]):
     def __len__(self) -> int:
         return len(self._open)
 
-    def take(self, key: Hashable, at: Millis, facts: F, amounts: Row, pace: Pace) -> tuple[F, Span] | None:
+    def take(self, key: Hashable, at: Millis, facts: F, amounts: Row, pace: SpanPace) -> tuple[F, Span] | None:
         """Takes a sample; the span that it closes, if any."""
         known = self._open.get(key)
         if known is None:
@@ -97,7 +97,7 @@ class Accumulation(Generic[F]):
             known.amounts, known.changed = amounts, at
         return None
 
-    def expired(self, now: Millis, pace: Pace) -> Iterator[tuple[F, Span]]:
+    def expired(self, now: Millis, pace: SpanPace) -> Iterator[tuple[F, Span]]:
         """Closes the spans of objects that have not been seen for longer than the gap."""
         for key in [key for key, each in self._open.items() if now - each.latest > pace.gap]:
             yield from self._end(key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from scheduler_plugin.history.core.samples import Decision, MoveRecord, NodeFacts, VmFacts
+from scheduler_plugin.history.core.samples import DecisionRecord, MoveRecord, NodeRecord, VmRecord
 from scheduler_plugin.history.core.spans import Span
 
 
@@ -12,9 +12,9 @@ from scheduler_plugin.history.core.spans import Span
 class Batch:
     """Spans that were closed, decisions that are new, and migrations as they are now."""
 
-    vms: list[tuple[VmFacts, Span]] = field(default_factory=list)
-    nodes: list[tuple[NodeFacts, Span]] = field(default_factory=list)
-    decisions: list[Decision] = field(default_factory=list)
+    vms: list[tuple[VmRecord, Span]] = field(default_factory=list)
+    nodes: list[tuple[NodeRecord, Span]] = field(default_factory=list)
+    decisions: list[DecisionRecord] = field(default_factory=list)
     moves: list[MoveRecord] = field(default_factory=list)
 
     def __len__(self) -> int:

@@ -14,19 +14,19 @@ from typing import Final
 from protocol.kubernetes.objects import JsonObject, name_of, uid_of
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.accounts import Account, decision_of, read_account
-from scheduler_plugin.history.core.accumulation import Accumulation, Pace, pace_for
+from scheduler_plugin.history.core.accumulation import Accumulation, SpanPace, pace_for
 from scheduler_plugin.history.core.batches import Batch
-from scheduler_plugin.history.core.looks import Look, Standing, VmReader, node_samples
+from scheduler_plugin.history.core.looks import ClusterSample, VmReader, VmStatus, node_samples
 from scheduler_plugin.history.core.moves import read_move
 from scheduler_plugin.history.core.rota import next_asked
 from scheduler_plugin.history.core.samples import (
     MINUTE,
-    Decision,
+    DecisionRecord,
     Millis,
     MoveRecord,
-    NodeFacts,
+    NodeRecord,
     Size,
-    VmFacts,
+    VmRecord,
     VmSample,
 )
 
@@ -34,36 +34,36 @@ ACCOUNT_LASTS: Final[Millis] = 5 * MINUTE
 """An account that is older no longer says what a guest needs and uses."""
 
 
-class Chronicle:
-    """What is known between two looks that are ``interval`` (ms) apart; ``labels`` are keys whose values are kept."""
+class HistoryLog:
+    """State between two samples that are ``interval`` (ms) apart; ``labels`` are keys whose values are kept."""
 
     def __init__(self, interval: Millis, labels: Sequence[str] = ()) -> None:
         self._interval = interval
         self._reader = VmReader(labels)
-        self._vms: Accumulation[VmFacts] = Accumulation()
-        self._nodes: Accumulation[NodeFacts] = Accumulation()
+        self._vms: Accumulation[VmRecord] = Accumulation()
+        self._nodes: Accumulation[NodeRecord] = Accumulation()
         self._accounts: dict[ObjectName, Account] = {}
         self._asked: dict[ObjectName, Millis] = {}
-        self._standings: dict[ObjectName, Standing] = {}
+        self._standings: dict[ObjectName, VmStatus] = {}
         self._moves: dict[tuple[ObjectName, str], MoveRecord] = {}
         self._news: set[ObjectName] = set()
 
     def rewind(self) -> None:
-        """Begins anew: the clock was set back, and what comes now is earlier than what was seen."""
+        """Begins again: the clock was set back, and what comes now is earlier than what was seen."""
         for each in (self._vms, self._nodes):
             each.rewind()
         for kept in (self._accounts, self._asked, self._moves):
             kept.clear()
 
-    def asks(self, look: Look, most: int) -> list[JsonObject]:
+    def asks(self, look: ClusterSample, most: int) -> list[JsonObject]:
         """The VMs whose agents are to be asked for their account, at most ``most``."""
         known = {name_of(vm): vm for vm in look.vms}
         chosen = next_asked(known, self._news, self._asked, most)
         self._asked = {vm: at for vm, at in self._asked.items() if vm in known} | dict.fromkeys(chosen, look.at)
         return [known[vm] for vm in chosen]
 
-    def take(self, look: Look, answers: Mapping[ObjectName, JsonObject]) -> Batch:
-        """What of a look, and of what agents answered, is to be written."""
+    def take(self, look: ClusterSample, answers: Mapping[ObjectName, JsonObject]) -> Batch:
+        """The records to write for a sample and the agents' answers."""
         batch = Batch()
         for vm, answer in answers.items():
             self._told(vm, read_account(look.at, answer), batch)
@@ -84,7 +84,7 @@ class Chronicle:
         return Batch(vms=list(self._vms.end()), nodes=list(self._nodes.end()))
 
     @property
-    def _pace(self) -> Pace:
+    def _pace(self) -> SpanPace:
         return pace_for(len(self._vms), self._interval)
 
     def _told(self, vm: ObjectName, account: Account, batch: Batch) -> None:
@@ -92,7 +92,7 @@ class Chronicle:
         self._accounts[vm] = account
         batch.decisions += [] if decision is None else [decision]
 
-    def _seen(self, sample: VmSample, standing: Standing | None, batch: Batch) -> None:
+    def _seen(self, sample: VmSample, standing: VmStatus | None, batch: Batch) -> None:
         vm = sample.facts.vm
         closed = self._vms.take(vm, sample.at, sample.facts, sample.amounts, self._pace)
         batch.vms += [] if closed is None else [closed]
@@ -104,7 +104,7 @@ class Chronicle:
             self._news.add(vm)
             batch.decisions += _of_scheduler(sample, before, standing)
 
-    def _moved(self, look: Look, batch: Batch) -> None:
+    def _moved(self, look: ClusterSample, batch: Batch) -> None:
         named = {(name_of(each), uid_of(each)): each for each in look.migrations}
         moves = {key: read_move(look.at, each, self._moves.get(key)) for key, each in named.items()}
         batch.moves += [move for key, move in moves.items() if self._moves.get(key) is not move]
@@ -119,8 +119,8 @@ class Chronicle:
             del self._accounts[gone]
 
 
-def _of_scheduler(sample: VmSample, before: Standing, standing: Standing) -> list[Decision]:
-    """What the scheduler decided between two looks."""
+def _of_scheduler(sample: VmSample, before: VmStatus, standing: VmStatus) -> list[DecisionRecord]:
+    """Decisions of the scheduler between two samples."""
     said = []
     if standing.permit is not None and standing.permit != before.permit:
         said.append(f"It permits {standing.permit.resources}.")
@@ -132,11 +132,11 @@ def _of_scheduler(sample: VmSample, before: Standing, standing: Standing) -> lis
         return []
     cpu, mem = sample.amounts[:2]
     size = None if cpu is None or mem is None else Size(cpu, mem)
-    return [Decision(sample.at, sample.facts.vm, "scheduler", tuple(said), size, any_of(standing.denied))]
+    return [DecisionRecord(sample.at, sample.facts.vm, "scheduler", tuple(said), size, any_of(standing.denied))]
 
 
 def any_of(size: Size) -> bool:
-    """Whether either amount is above zero.
+    """Return True if either amount is above zero.
 
     >>> any_of(Size(0, 1)), any_of(Size(0, 0))
     (True, False)

@@ -33,15 +33,15 @@ from protocol.ranking.price_keys import price_keys
 from protocol.units import QuantityError, Resources
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from scheduler_plugin.history.core.accounts import Account
-from scheduler_plugin.history.core.samples import Millis, NodeFacts, NodeSample, Size, VmFacts, VmSample
+from scheduler_plugin.history.core.samples import Millis, NodeRecord, NodeSample, Size, VmRecord, VmSample
 
 _LONGEST_LABEL = 256
 
 
-class Look(msgspec.Struct, frozen=True, gc=False):
-    """What a cluster showed at ``at``.
+class ClusterSample(msgspec.Struct, frozen=True, gc=False):
+    """State of a cluster at ``at``.
 
-    ``vms``: VirtualMachines as JSON; ``nodes``: the scheduler's answer at ``/nodes``, None where it gave none;
+    ``vms``: VirtualMachines as JSON; ``nodes``: the scheduler's answer at ``/nodes``, None if it gave none;
     ``price_keys``: those of each node by its labels; ``migrations``: VirtualMachineMigrations as JSON.
     """
 
@@ -52,8 +52,8 @@ class Look(msgspec.Struct, frozen=True, gc=False):
     migrations: Sequence[JsonObject] = ()
 
 
-class Standing(msgspec.Struct, frozen=True, gc=False):
-    """What the scheduler says of one VM, both its pods together where it migrates."""
+class VmStatus(msgspec.Struct, frozen=True, gc=False):
+    """The scheduler's report of one VM, both its pods together while it migrates."""
 
     reserved: Size
     permit: Size | None
@@ -71,9 +71,9 @@ def keys_of_nodes(nodes: Iterable[JsonObject]) -> dict[str, tuple[str, ...]]:
     return {node: keys for node, keys in found.items() if keys}
 
 
-def standings(nodes: JsonObject | None) -> dict[str, Standing]:
+def standings(nodes: JsonObject | None) -> dict[str, VmStatus]:
     """By VM (``namespace/name``), from the scheduler's ``/nodes``; what cannot be read is left out."""
-    found: dict[str, Standing] = {}
+    found: dict[str, VmStatus] = {}
     for pod in (pod for node in items(nodes or {}, "nodes") for pod in items(node, "pods")):
         vm, standing = text(pod, "vm"), _standing(pod)
         if vm and standing is not None:
@@ -81,15 +81,15 @@ def standings(nodes: JsonObject | None) -> dict[str, Standing]:
     return found
 
 
-def _standing(pod: Json) -> Standing | None:
+def _standing(pod: Json) -> VmStatus | None:
     reserved, denied = size_at(pod, "reserved"), size_at(pod, "denied")
     if reserved is None:
         return None
-    return Standing(reserved, size_at(pod, "permit"), denied or Size(0, 0), flag(pod, "migrating"))
+    return VmStatus(reserved, size_at(pod, "permit"), denied or Size(0, 0), flag(pod, "migrating"))
 
 
-def _together(one: Standing, other: Standing) -> Standing:
-    return Standing(
+def _together(one: VmStatus, other: VmStatus) -> VmStatus:
+    return VmStatus(
         Size(one.reserved.cpu + other.reserved.cpu, one.reserved.mem + other.reserved.mem),
         one.permit or other.permit,
         Size(max(one.denied.cpu, other.denied.cpu), max(one.denied.mem, other.denied.mem)),
@@ -98,7 +98,7 @@ def _together(one: Standing, other: Standing) -> Standing:
 
 
 def size_at(source: JsonObject, *path: str) -> Size | None:
-    """The amounts ``{"cpu": …, "mem": …}`` at ``path``; None where there are none.
+    """The amounts ``{"cpu": …, "mem": …}`` at ``path``; None if there are none.
 
     >>> size_at({"permit": {"cpu": "2", "mem": "4Mi"}}, "permit")
     Size(cpu=2000, mem=4096)
@@ -115,14 +115,14 @@ class VmReader:
 
     def __init__(self, labels: Sequence[str] = ()) -> None:
         self._labels = tuple(sorted(set(labels)))
-        self._known: dict[ObjectName, tuple[str, tuple[VmFacts, Size]]] = {}
+        self._known: dict[ObjectName, tuple[str, tuple[VmRecord, Size]]] = {}
 
     def samples(
-        self, look: Look, accounts: Mapping[ObjectName, Account], oldest: Millis
-    ) -> Iterator[tuple[VmSample, Standing | None]]:
+        self, look: ClusterSample, accounts: Mapping[ObjectName, Account], oldest: Millis
+    ) -> Iterator[tuple[VmSample, VmStatus | None]]:
         """Each VM that can be read, with what the scheduler says of it. Accounts before ``oldest`` do not count."""
         of_scheduler = standings(look.nodes)
-        seen: dict[ObjectName, tuple[str, tuple[VmFacts, Size]]] = {}
+        seen: dict[ObjectName, tuple[str, tuple[VmRecord, Size]]] = {}
         for obj in look.vms:
             name, version = name_of(obj), version_of(obj)
             known = self._known.get(name)
@@ -134,7 +134,7 @@ class VmReader:
                 yield VmSample(look.at, found[0], _amounts(found[1], standing, fresh)), standing
         self._known = seen
 
-    def _read(self, obj: JsonObject) -> tuple[VmFacts, Size] | None:
+    def _read(self, obj: JsonObject) -> tuple[VmRecord, Size] | None:
         try:
             vm = parse_virtual_machine(obj)
         except InvalidObjectError:
@@ -142,11 +142,11 @@ class VmReader:
         labels = tuple((key, vm.labels[key][:_LONGEST_LABEL]) for key in self._labels if key in vm.labels)
         least, most = Size.of(vm.bounds.min), Size.of(vm.bounds.max)
         group = vm.labels.get(LABEL_GROUP, "")
-        facts = VmFacts(vm.name, shortened(vm.node or ""), group, least, most, labels, uid_of(obj))
+        facts = VmRecord(vm.name, shortened(vm.node or ""), group, least, most, labels, uid_of(obj))
         return facts, Size.of(vm.use)
 
 
-def _amounts(size: Size, standing: Standing | None, account: Account | None) -> tuple[int | None, ...]:
+def _amounts(size: Size, standing: VmStatus | None, account: Account | None) -> tuple[int | None, ...]:
     need = None if account is None else account.need
     permit, reserved = (None, None) if standing is None else (standing.permit, standing.reserved)
     pairs = (size, need, permit, reserved)
@@ -157,7 +157,7 @@ def _amounts(size: Size, standing: Standing | None, account: Account | None) -> 
     return (*amounts, *used)
 
 
-def node_samples(look: Look) -> Iterator[NodeSample]:
+def node_samples(look: ClusterSample) -> Iterator[NodeSample]:
     """Each node that the scheduler knows; ``used`` are the sizes of the VMs on it."""
     for node in items(look.nodes or {}, "nodes"):
         name = text(node, "name")
@@ -168,5 +168,5 @@ def node_samples(look: Look) -> Iterator[NodeSample]:
         used = Size(sum(size.cpu for size in uses), sum(size.mem for size in uses))
         mark = size_at(node, "watermark")
         marks = (None, None) if mark is None else (mark.cpu, mark.mem)
-        facts = NodeFacts.of(name, look.price_keys.get(name, ()))
+        facts = NodeRecord.of(name, look.price_keys.get(name, ()))
         yield NodeSample(look.at, facts, (total.cpu, total.mem, reserved.cpu, reserved.mem, used.cpu, used.mem, *marks))

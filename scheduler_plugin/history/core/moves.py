@@ -46,7 +46,7 @@ def _said(migration: JsonObject, *path: str) -> str:
 
 
 def _ended(migration: JsonObject, since: Millis, seen: Millis) -> Millis:
-    """When its conditions changed last, as far as they say it: a recorder may see it only long after."""
+    """The time when its conditions last changed, if they say it: a recorder may see it much later."""
     changed = _times(text(each, "lastTransitionTime") for each in items(migration, "status", "conditions"))
     return min(seen, max([since, *changed])) if changed else seen
 

@@ -32,25 +32,27 @@ TIERS: Final = (
 )
 
 
-class Bounds(msgspec.Struct, frozen=True, gc=False):
+class RetentionBounds(msgspec.Struct, frozen=True, gc=False):
     """The most that a store may hold: bytes of its file, and rows of spans, decisions and migrations together."""
 
     most_bytes: int = 1024**3
     most_rows: int = 5_000_000
 
     @classmethod
-    def of_volume(cls, size: int) -> Bounds:
-        """Those of a file on a volume of so many bytes, which has to hold its journal, what is sorted, and a damaged
+    def of_volume(cls, size: int) -> RetentionBounds:
+        """Those of a file on a volume of this many bytes, which has to hold its journal, what is sorted, and a damaged
         file that was set aside, too.
 
-        >>> Bounds.of_volume(3 * 1024**2).most_bytes == 1024**2, Bounds.of_volume(10**12) == Bounds()
-        (True, True)
+        >>> RetentionBounds.of_volume(3 * 1024**2).most_bytes == 1024**2
+        True
+        >>> RetentionBounds.of_volume(10**12) == RetentionBounds()
+        True
         """
         return cls(most_bytes=min(cls().most_bytes, size // _PARTS))
 
 
 _PARTS: Final = 3
-"""Of a volume the file takes one of so many parts."""
+"""Of a volume the file takes one of this many parts."""
 
 MOST_SAID: Final = 4 * 1024**2
 """Bytes of one VM's decisions, the newest of them: some ten thousand."""
@@ -70,8 +72,8 @@ MOST_HALVINGS: Final = FINE_FIRST + 6
 
 
 def folds(now: Millis, halvings: int = 0) -> tuple[Fold, ...]:
-    """What is due, the finest tier first; borders are multiples of the next tier's width. Decisions and migrations go
-    with the spans of the last tier.
+    """The folds that are due, the finest tier first; borders are multiples of the next tier's width. Decisions and
+    migrations go with the spans of the last tier.
 
     >>> [fold.before // HOUR for fold in folds(100 * DAY)]
     [2398, 2352, 1560]
@@ -90,12 +92,13 @@ def folds(now: Millis, halvings: int = 0) -> tuple[Fold, ...]:
     return tuple(found)
 
 
-def next_halvings(halvings: int, used_bytes: int, rows: int, bounds: Bounds) -> int:
-    """How far horizons are halved after a look at the store: more while it is too large, less once it is half empty.
+def next_halvings(halvings: int, used_bytes: int, rows: int, bounds: RetentionBounds) -> int:
+    """The number of times that horizons are halved after a look at the store: more while it is too large, less once
+    half empty.
 
-    >>> next_halvings(0, 11, 0, Bounds(most_bytes=10)), next_halvings(2, 4, 0, Bounds(most_bytes=10))
+    >>> next_halvings(0, 11, 0, RetentionBounds(most_bytes=10)), next_halvings(2, 4, 0, RetentionBounds(most_bytes=10))
     (1, 1)
-    >>> next_halvings(2, 8, 0, Bounds(most_bytes=10)), next_halvings(0, 1, 0, Bounds())
+    >>> next_halvings(2, 8, 0, RetentionBounds(most_bytes=10)), next_halvings(0, 1, 0, RetentionBounds())
     (2, 0)
     """
     if used_bytes > bounds.most_bytes or rows > bounds.most_rows:

@@ -1,4 +1,4 @@
-"""Whose agent is asked at a look: those with news first, then those that were asked longest ago, so many at most."""
+"""Whose agent is asked at a look: those with news first, then those that were asked longest ago, this many at most."""
 
 from __future__ import annotations
 

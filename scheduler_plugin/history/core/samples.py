@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - A sample is a row of amounts in the order of its columns; None is an amount that was not seen.
-- Whose a sample is, and where, changes seldom: it stands apart in ``VmFacts`` and ``NodeFacts``.
+- Whose a sample is, and where, changes seldom: it stands apart in ``VmRecord`` and ``NodeRecord``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Row = tuple[Amount | None, ...]
 
 
 class VmKind(StrEnum):
-    """What is known of a VM's CPU and memory.
+    """Size and bounds of a VM, for CPU and memory.
 
     ``size``: what it has been given (``spec.guest``'s ``use``); ``need``: what it asks for, as its agent told the
     scheduler; ``permit`` and ``reserved``: as the scheduler has them; ``used``: what the guest uses.
@@ -48,7 +48,7 @@ class VmKind(StrEnum):
 
 
 class NodeKind(StrEnum):
-    """What is known of a node's CPU and memory; ``total`` is what pods may reserve, ``used`` the sizes of its VMs."""
+    """Size of a node, for CPU and memory; ``total`` is what pods may reserve, ``used`` the sizes of its VMs."""
 
     TOTAL = "total"
     RESERVED = "reserved"
@@ -96,11 +96,11 @@ class Size(msgspec.Struct, frozen=True, gc=False):
         return Resources(MilliCpu(self.cpu), Bytes(self.mem * 1024))
 
 
-class VmFacts(msgspec.Struct, frozen=True, gc=False):
-    """Where a VM was and what it belonged to; ``node``, ``group`` and the bounds may be unknown (empty, None).
+class VmRecord(msgspec.Struct, frozen=True, gc=False):
+    """Node and owner of a VM; ``node``, ``group`` and the bounds may be unknown (empty, None).
 
-    ``labels`` are those that were asked for, sorted by key. ``uid`` is another one where the VM was made anew under its
-    name; empty where it is not known.
+    ``labels`` are those that were asked for, sorted by key. ``uid`` is another one where the VM was made again under
+    its name; empty if it is not known.
     """
 
     vm: ObjectName
@@ -112,7 +112,7 @@ class VmFacts(msgspec.Struct, frozen=True, gc=False):
     uid: str = ""
 
 
-class NodeFacts(msgspec.Struct, frozen=True, gc=False):
+class NodeRecord(msgspec.Struct, frozen=True, gc=False):
     """A node and the keys of its price: ``machine`` is its instance type, ``groups`` are more specific than that."""
 
     node: str
@@ -120,11 +120,11 @@ class NodeFacts(msgspec.Struct, frozen=True, gc=False):
     groups: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, node: str, keys: Sequence[str]) -> NodeFacts:
+    def of(cls, node: str, keys: Sequence[str]) -> NodeRecord:
         """The node with the price keys of its labels, most specific first.
 
-        >>> NodeFacts.of("n1", ("pool", "m5"))
-        NodeFacts(node='n1', machine='m5', groups=('pool',))
+        >>> NodeRecord.of("n1", ("pool", "m5"))
+        NodeRecord(node='n1', machine='m5', groups=('pool',))
         """
         return cls(node, keys[-1], tuple(keys[:-1])) if keys else cls(node)
 
@@ -138,7 +138,7 @@ class VmSample(msgspec.Struct, frozen=True, gc=False):
     """A VM at one moment; ``amounts`` in the order of ``VM_COLUMNS``."""
 
     at: Millis
-    facts: VmFacts
+    facts: VmRecord
     amounts: Row
 
 
@@ -146,11 +146,11 @@ class NodeSample(msgspec.Struct, frozen=True, gc=False):
     """A node at one moment; ``amounts`` in the order of ``NODE_COLUMNS``."""
 
     at: Millis
-    facts: NodeFacts
+    facts: NodeRecord
     amounts: Row
 
 
-class Decision(msgspec.Struct, frozen=True, gc=False):
+class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
     """Something was decided about a VM, ``by`` its agent or the scheduler; ``said`` are ``explain``'s sentences, the
     one line first. ``size`` is what the VM had then; ``denied`` whether less was granted than it asked for.
     """

@@ -9,7 +9,7 @@ from scheduler_plugin.history.core.samples import Amount, Millis
 
 def weighted_share(levels: Iterable[tuple[Amount, Millis]], share: float) -> Amount:
     """The least of the amounts that covers ``share`` (0..1) of the time; ``levels`` are amounts with how long each
-    held. 0 where there is no time.
+    held. 0 if there is no time.
 
     >>> weighted_share([(1, 90), (8, 10)], 0.9), weighted_share([(1, 90), (8, 10)], 0.95)
     (1, 8)

@@ -25,7 +25,7 @@ class Span(msgspec.Struct, frozen=True, gc=False):
     """From ``since`` until ``until``; the rest has one entry for each column.
 
     ``known``: for how long (ms) the amount was known; ``sums``: amount times milliseconds; ``peaks``: the greatest,
-    0 where nothing was known. ``seen`` is for how long (ms) the object was seen at all.
+    0 if nothing was known. ``seen`` is for how long (ms) the object was seen at all.
     """
 
     since: Millis
@@ -36,7 +36,7 @@ class Span(msgspec.Struct, frozen=True, gc=False):
     peaks: tuple[Amount, ...]
 
     def mean(self, column: str) -> float | None:
-        """The time-weighted mean of a column of ``VM_COLUMNS``; None where it was not known.
+        """The time-weighted mean of a column of ``VM_COLUMNS``; None if it was not known.
 
         >>> held(0, 10, (4, None)).mean("size_cpu"), held(0, 10, (4, None)).mean("size_mem")
         (4.0, None)
@@ -48,7 +48,7 @@ class Span(msgspec.Struct, frozen=True, gc=False):
         return self._mean(NODE_PLACE[column])
 
     def peak(self, column: str) -> Amount | None:
-        """The greatest amount of a column of ``VM_COLUMNS``; None where it was not known.
+        """The greatest amount of a column of ``VM_COLUMNS``; None if it was not known.
 
         >>> held(0, 10, (4, None)).peak("size_cpu"), held(0, 10, (4, None)).peak("size_mem")
         (4, None)
@@ -107,7 +107,7 @@ def joined(spans: Sequence[Span]) -> Span:
 
 
 def clipped(span: Span, since: Millis, until: Millis) -> Span | None:
-    """The part of ``span`` from ``since`` until ``until``; None where there is none.
+    """The part of ``span`` from ``since`` until ``until``; None if there is none.
 
     What happened within a span is taken as even. The parts of a span add up to it exactly.
 

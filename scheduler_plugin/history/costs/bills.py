@@ -5,7 +5,7 @@ Rules that hold here:
 - A fixed size is counted for the very time in which the reservation was known, so that the two can be compared.
 - A reservation whose fixed size is not known is on neither side of a comparison.
 - Time within a VM's life in which its reservation was not seen is unknown: it costs nothing here, and is told. A VM
-  that was made anew under its old name begins another life.
+  that was made again under its old name begins another life.
 - Use is known for a part of the time alone, so it is compared with what was reserved in that part.
 - Each amount is priced on the node where the VM was, at that time.
 """
@@ -20,7 +20,7 @@ from fractions import Fraction
 from typing import Final
 
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.samples import HOUR, PLACE, Millis, Size, VmFacts
+from scheduler_plugin.history.core.samples import HOUR, PLACE, Millis, Size, VmRecord
 from scheduler_plugin.history.core.spans import sum_while
 from scheduler_plugin.history.costs.prices import KIB_OF_GIB, MILLI, Price, PriceList
 from scheduler_plugin.history.ports import Period, Usage
@@ -29,7 +29,7 @@ NOTHING: Final = Fraction(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class BilledCost:
     """vCPU-hours, GiB-hours, and what each of them costs."""
 
     cpu_hours: Fraction = NOTHING
@@ -42,14 +42,14 @@ class Cost:
         """Both together."""
         return self.cpu_money + self.mem_money
 
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+    def __add__(self, other: BilledCost) -> BilledCost:
+        return BilledCost(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
     @classmethod
-    def of(cls, cpu: int, mem: int, price: Price) -> Cost:
+    def of(cls, cpu: int, mem: int, price: Price) -> BilledCost:
         """From integrals in milli-vCPUs times ms, and KiB times ms.
 
-        >>> Cost.of(2000 * HOUR, 1024**2 * HOUR, Price(Fraction(3), Fraction(1))).money
+        >>> BilledCost.of(2000 * HOUR, 1024**2 * HOUR, Price(Fraction(3), Fraction(1))).money
         Fraction(7, 1)
         """
         cpu_hours, gib_hours = Fraction(cpu, MILLI * HOUR), Fraction(mem, KIB_OF_GIB * HOUR)
@@ -58,7 +58,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What some VMs had.
+    """Usage and reservation of some VMs.
 
     ``in_use`` is what of the reservation fell into the time in which the guest's use was known, which ``used`` is of.
     ``at_most`` is what they would have cost at their maximum, ``at_high`` at the need that each of them did not exceed
@@ -68,11 +68,11 @@ class Line:
     ``since``, the last one at ``until``.
     """
 
-    reserved: Cost = Cost()
-    used: Cost = Cost()
-    in_use: Cost = Cost()
-    at_most: Cost = Cost()
-    at_high: Cost = Cost()
+    reserved: BilledCost = BilledCost()
+    used: BilledCost = BilledCost()
+    in_use: BilledCost = BilledCost()
+    at_most: BilledCost = BilledCost()
+    at_high: BilledCost = BilledCost()
     known: Fraction = NOTHING
     unknown: Fraction = NOTHING
     use_known: Fraction = NOTHING
@@ -87,16 +87,16 @@ class Line:
 
     @property
     def saved(self) -> Fraction:
-        """What scaling saved against the maximum size."""
+        """Savings against the maximum size."""
         return self.at_most.money - (self.reserved.money - self.without_most)
 
     @property
     def saved_of_high(self) -> Fraction:
-        """What scaling saved against the size for 99.5 % of the time; below zero where it cost more."""
+        """Savings against the size for 99.5 % of the time; negative if scaling cost more."""
         return self.at_high.money - (self.reserved.money - self.without_high)
 
 
-KeyOf = Callable[[VmFacts], str]
+KeyOf = Callable[[VmRecord], str]
 """What a line is called for a VM."""
 
 
@@ -138,16 +138,18 @@ def bill(  # noqa: PLR0913 - what a bill is made of
 
 
 def line_of(usage: Usage, high: Size | None, price: Price) -> Line:
-    """What one VM had while its facts were the same."""
+    """Usage and reservation of one VM while its facts were the same."""
     span, most = usage.span, usage.facts.most
     cpu, mem = PLACE["reserved_cpu"], PLACE["reserved_mem"]
     known = span.known[cpu], span.known[mem]
     used_cpu, used_mem = PLACE["used_cpu"], PLACE["used_mem"]
-    reserved = Cost.of(span.sums[cpu], span.sums[mem], price)
+    reserved = BilledCost.of(span.sums[cpu], span.sums[mem], price)
     return Line(
         reserved=reserved,
-        used=Cost.of(span.sums[used_cpu], span.sums[used_mem], price),
-        in_use=Cost.of(*(usage.in_use or (sum_while(span, cpu, used_cpu), sum_while(span, mem, used_mem))), price),
+        used=BilledCost.of(span.sums[used_cpu], span.sums[used_mem], price),
+        in_use=BilledCost.of(
+            *(usage.in_use or (sum_while(span, cpu, used_cpu), sum_while(span, mem, used_mem))), price
+        ),
         at_most=_fixed(most, known, price),
         at_high=_fixed(high, known, price),
         known=Fraction(known[0], HOUR),
@@ -159,11 +161,11 @@ def line_of(usage: Usage, high: Size | None, price: Price) -> Line:
     )
 
 
-def _fixed(size: Size | None, known: tuple[int, int], price: Price) -> Cost:
-    return Cost() if size is None else Cost.of(size.cpu * known[0], size.mem * known[1], price)
+def _fixed(size: Size | None, known: tuple[int, int], price: Price) -> BilledCost:
+    return BilledCost() if size is None else BilledCost.of(size.cpu * known[0], size.mem * known[1], price)
 
 
-def _unknown(usages: Iterable[Usage]) -> Iterable[tuple[VmFacts, Fraction]]:
+def _unknown(usages: Iterable[Usage]) -> Iterable[tuple[VmRecord, Fraction]]:
     """For each life of a VM the hours between its first and last moment in which its reservation was not known."""
     lives: dict[tuple[ObjectName, str], list[Usage]] = defaultdict(list)
     for usage in usages:

@@ -33,7 +33,7 @@ _OTHER = ""
 
 @dataclass(frozen=True, slots=True)
 class PlacedVm:
-    """A VM and what is reserved for it; ``moves`` is False where it is already on its way."""
+    """A VM and what is reserved for it; ``moves`` is False if it is already on its way."""
 
     name: str
     reserved: Size
@@ -73,7 +73,7 @@ class AdvisedMove:
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """A node that could go, what it costs per hour, and the moves it takes; ``others`` pods would be placed anew."""
+    """A node that could go, what it costs per hour, and the moves it takes; ``others`` pods would be placed again."""
 
     node: str
     price: Fraction
@@ -156,7 +156,7 @@ _Room = tuple[float, str, Size, Size]
 
 
 def _targets(vms: Sequence[PlacedVm], others: Sequence[PlacedNode]) -> list[str] | None:
-    """Where each would go; None where not all of them can."""
+    """Target of each; None if not all of them have one."""
     if not all(vm.moves for vm in vms):
         return None
     rooms = sorted(_room(node.name, node.reserved, node.watermark) for node in others)

@@ -25,8 +25,8 @@ def key_of(by: str) -> KeyOf:
     """The way to group by ``by``: one of ``KEYS``, or ``label=KEY``. Raises ``ValueError``.
 
     >>> from protocol.messages import ObjectName
-    >>> from scheduler_plugin.history.core.samples import VmFacts
-    >>> facts = VmFacts(ObjectName("default", "db"), labels=(("team", "a"),))
+    >>> from scheduler_plugin.history.core.samples import VmRecord
+    >>> facts = VmRecord(ObjectName("default", "db"), labels=(("team", "a"),))
     >>> key_of("vm")(facts), key_of("label=team")(facts), key_of("label=tier")(facts)
     ('default/db', 'a', '(none)')
     """

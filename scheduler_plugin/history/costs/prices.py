@@ -35,7 +35,7 @@ class Price:
     mem: Fraction
 
     def of(self, size: Size) -> Fraction:
-        """What so much costs per hour.
+        """Cost of these amounts per hour.
 
         >>> Price(Fraction(2), Fraction(1)).of(Size(500, 1024**2))
         Fraction(2, 1)

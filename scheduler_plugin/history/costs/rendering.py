@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Final
 
-from scheduler_plugin.history.costs.bills import Bill, Cost, Line
+from scheduler_plugin.history.costs.bills import Bill, BilledCost, Line
 
 COLUMNS: Final = (
     "name",
@@ -59,8 +59,8 @@ def figures(line: Line) -> dict[str, float | None]:
     return {name: None if number is None else rounded(number) for name, number in zip(COLUMNS[1:], found, strict=True)}
 
 
-def known_costs(line: Line) -> tuple[Cost | None, Cost | None, Cost | None]:
-    """What was used, and what the maximum and the size for 99.5 % of the time would have cost; None: not known."""
+def known_costs(line: Line) -> tuple[BilledCost | None, BilledCost | None, BilledCost | None]:
+    """Cost of usage, of the maximum, and of the size for 99.5 % of the time; None if unknown."""
     whole = line.reserved.money
     return (
         line.used if line.use_known or not line.known else None,
@@ -120,10 +120,10 @@ def plain(cell: str) -> str:
     return f"'{cell}" if cell.startswith(_FORMULA) else cell
 
 
-def hours_and_money(cost: Cost | None) -> tuple[str, str, str]:
+def hours_and_money(cost: BilledCost | None) -> tuple[str, str, str]:
     """For people: vCPU-hours, GiB-hours and money; None: they are not known.
 
-    >>> hours_and_money(Cost(Fraction(1, 3), Fraction(2), Fraction(1, 100), Fraction(0)))
+    >>> hours_and_money(BilledCost(Fraction(1, 3), Fraction(2), Fraction(1, 100), Fraction(0)))
     ('0.33', '2.00', '0.0100')
     >>> hours_and_money(None)
     ('-', '-', '-')

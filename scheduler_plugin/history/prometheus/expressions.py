@@ -4,7 +4,7 @@ Rules that hold here:
 
 - Names of VMs stand in expressions as quoted strings only.
 - An agent does not know its VM's reservation: the most of its permit, its size and what was ordered stands for it.
-- Series are told apart by namespace and VM, and by the labels ``node`` and ``group`` where scraping adds them.
+- Series are distinguished by namespace and VM, and by the labels ``node`` and ``group`` where scraping adds them.
 - A sample that is no amount (NaN, infinite, below zero) is left out before anything is summed: one would spoil the sum
   of all others.
 """
@@ -104,19 +104,19 @@ class Expressions(msgspec.Struct, frozen=True):
 
 
 def census(column: str, period: Period) -> str:
-    """How many samples each VM has of a column of ``VM_COLUMNS``, in a period that ends when it is asked."""
+    """The number of samples of each VM in a column of ``VM_COLUMNS``, in a period that ends at the query."""
     kind, _, resource = column.partition("_")
     samples = f"{_METRICS[resource]}{{kind=~{quoted(_KINDS[kind])}}}[{period.until - period.since}ms]"
     return f"sum by (namespace, vm) (count_over_time({samples}))"
 
 
 def crowd(period: Period) -> str:
-    """How many VMs there were at a time, at most, at the full hours of a period that ends when it is asked."""
+    """The greatest number of VMs at a full hour of a period that ends at the query."""
     return over("max_over_time", f'count({_METRICS["cpu"]}{{kind="{_ORDERED}"}})', period, HOUR)
 
 
 def interval_of(samples: float) -> Millis:
-    """How far apart so many samples of ten minutes are: of what people configure, what is nearest.
+    """The sampling interval nearest to this number of samples in ten minutes, among those people configure.
 
     >>> interval_of(40), interval_of(41), interval_of(9), interval_of(600), interval_of(0)
     (15000, 15000, 60000, 5000, 300000)

@@ -33,7 +33,7 @@ _CLOCK: Final = 2 * 3 * 5
 
 
 def step_of(period: Period, scrapes: Millis, crowd: float) -> Millis:
-    """How far apart the amounts of at most ``crowd`` VMs at a time are looked at.
+    """The step at which amounts of at most ``crowd`` VMs at a time are read.
 
     >>> week = Period(0, 7 * 24 * 3_600_000)
     >>> step_of(week, 15_000, 900), step_of(week, 15_000, 2000), step_of(week, 15_000, 10_000)

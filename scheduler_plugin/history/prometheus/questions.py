@@ -27,12 +27,12 @@ from scheduler_plugin.history.core.samples import (
     NODE_COLUMNS,
     SECOND,
     VM_COLUMNS,
-    Decision,
+    DecisionRecord,
     Millis,
     MoveRecord,
-    NodeFacts,
+    NodeRecord,
     Size,
-    VmFacts,
+    VmRecord,
 )
 from scheduler_plugin.history.core.spans import Span, clipped, held, joined, stepped
 from scheduler_plugin.history.ports import Extent, NodeUsage, Period, Usage
@@ -48,7 +48,7 @@ from scheduler_plugin.history.prometheus.expressions import (
     range_step,
 )
 from scheduler_plugin.history.prometheus.portions import batches, step_of, stretches
-from scheduler_plugin.history.prometheus.server import Labels, Server
+from scheduler_plugin.history.prometheus.server import Labels, PrometheusServer
 
 Key = tuple[tuple[str, str], ...]
 """The labels of a series, sorted."""
@@ -73,11 +73,11 @@ class PrometheusHistory:
     """
 
     def __init__(self, http: httpx.AsyncClient, scrapes: Millis | None = None) -> None:
-        self._server, self._is_learnt = Server(http), scrapes is not None
+        self._server, self._is_learnt = PrometheusServer(http), scrapes is not None
         self._scrapes = scrapes or _SCRAPES
         self._say = Expressions(self._scrapes)
         self._skipped = 1
-        """Of so many scrapes one was looked at, where a question was a large one."""
+        """Of this many scrapes one was looked at, where a question was a large one."""
 
     async def extent(self) -> Extent:
         """See ``History``."""
@@ -106,7 +106,7 @@ class PrometheusHistory:
         await self._learn(period)
         return await self._spans([self._say.node(each, node) for each in NODE_COLUMNS], NODE_COLUMNS, period, step)
 
-    async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[Decision]:
+    async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[DecisionRecord]:
         """See ``History``."""
         await self._learn(period)
         step = range_step(period, self._scrapes)
@@ -122,7 +122,7 @@ class PrometheusHistory:
             for (_, before), (at, size) in pairwise(seen):
                 if size != before:
                     said = (f"Its size became {size.resources}.",)
-                    found.append(Decision(at, _vm(labels), "agent", said, size))
+                    found.append(DecisionRecord(at, _vm(labels), "agent", said, size))
         return sorted(found, key=lambda each: -each.at)[:most]
 
     async def moves(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[MoveRecord]:
@@ -153,7 +153,7 @@ class PrometheusHistory:
         found = []
         for labels, span in spans.items():
             of, (cpu, mem) = dict(labels), (each.get(labels, 0) for each in in_use)
-            facts = VmFacts(_vm(of), of.get("node", ""), of.get("group", ""), least.get(labels), most.get(labels))
+            facts = VmRecord(_vm(of), of.get("node", ""), of.get("group", ""), least.get(labels), most.get(labels))
             found.append(Usage(facts, span, (cpu, mem)))
         return found
 
@@ -185,7 +185,7 @@ class PrometheusHistory:
         return {vm: Size(each.get("cpu", 0), each.get("mem", 0)) for vm, each in found.items()}
 
     async def _learn(self, period: Period) -> None:
-        """How often agents are scraped, once it can be told."""
+        """Learn the scrape interval of agents, once it can be told."""
         if not self._is_learnt and (found := await self._server.vector(SCRAPED, period.until - 1)):
             self._scrapes, self._is_learnt = interval_of(found[0][1]), True
             self._say = Expressions(self._scrapes)
@@ -226,7 +226,7 @@ class PrometheusHistory:
         return {key: _scaled(value, _resource(column)) for key, value in found.items()}
 
     async def _grid(self, period: Period) -> tuple[Millis, float]:
-        """How far apart amounts are looked at, and how many VMs there are at a time."""
+        """The step at which amounts are read, and the number of VMs at a time."""
         answer = await self._server.vector(crowd(period), period.until - 1)
         vms = answer[0][1] if answer else 1.0
         step = step_of(period, self._scrapes, vms)
@@ -234,7 +234,7 @@ class PrometheusHistory:
         return step, vms
 
     async def _stretches(self, period: Period) -> tuple[Millis, list[Period]]:
-        """How far apart amounts are looked at, and the parts of the period that are asked for."""
+        """The step at which amounts are read, and the parts of the period to query."""
         step, vms = await self._grid(period)
         return step, list(stretches(period, step, vms))
 
@@ -298,9 +298,9 @@ class PrometheusHistory:
 def _machines(node: str, span: Span, stays: Mapping[PriceKeys, Stay]) -> list[NodeUsage]:
     """The machines that the node was, each with its part of ``span``."""
     if len(stays) <= 1:
-        return [NodeUsage(NodeFacts.of(node, next(iter(stays), ())), span)]
+        return [NodeUsage(NodeRecord.of(node, next(iter(stays), ())), span)]
     parts = ((keys, clipped(span, *stay)) for keys, stay in stays.items())
-    return [NodeUsage(NodeFacts.of(node, keys), part) for keys, part in parts if part is not None]
+    return [NodeUsage(NodeRecord.of(node, keys), part) for keys, part in parts if part is not None]
 
 
 def _stays(times: Sequence[Millis], step: Millis) -> list[tuple[Millis, Millis]]:

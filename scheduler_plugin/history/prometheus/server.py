@@ -34,16 +34,16 @@ class _Data(msgspec.Struct, frozen=True):
     result: list[_Series] = []
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _QueryResponse(msgspec.Struct, frozen=True):
     status: str = ""
     error: str = ""
     data: _Data = _Data()
 
 
-_ANSWER: Final = msgspec.json.Decoder(_Answer)
+_ANSWER: Final = msgspec.json.Decoder(_QueryResponse)
 
 
-class Server:
+class PrometheusServer:
     """Asks over ``http``, which has the server's address as its base, and what signs in."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
@@ -59,7 +59,7 @@ class Server:
         return [(labels, [point for point in values if _is_amount(point[1])]) for labels, values in ranges]
 
     async def vector(self, expression: str, at: Millis | None = None) -> list[tuple[Labels, float]]:
-        """What an expression was at a moment. Raises ``HistoryError``."""
+        """Value of an expression at a moment. Raises ``HistoryError``."""
         asked: dict[str, str | float] = {"query": expression} | ({} if at is None else {"time": at / SECOND})
         found = await self._ask("/api/v1/query", asked)
         values = [(each.metric, _number(each.value[1])) for each in found if each.value is not None]
@@ -93,5 +93,5 @@ def _moment(at: float) -> Millis:
 
 
 def _is_amount(value: float) -> bool:
-    """Whether it can be one; a rule or a relabelling may make anything of a metric."""
+    """Return True if it can be one; a rule or a relabelling may make anything of a metric."""
     return 0 <= value < GREATEST

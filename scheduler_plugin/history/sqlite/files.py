@@ -54,7 +54,7 @@ FAULTS: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether the file itself is broken, or is none of ours."""
+    """Return True if the file itself is broken, or is none of ours."""
     if isinstance(error, DamagedFileError | ForeignFileError | UnicodeDecodeError):
         return True
     code = getattr(error, "sqlite_errorcode", None)
@@ -63,7 +63,7 @@ def is_damage(error: Exception) -> bool:
 
 @contextmanager
 def only_recorder(path: Path) -> Iterator[None]:
-    """Holds the lock of the store. Raises ``StoreBusyError``, or ``StoreError`` where the folder cannot be written."""
+    """Holds the lock of the store. Raises ``StoreBusyError``, or ``StoreError`` if the folder cannot be written."""
     lock = path.with_name(f"{path.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -115,7 +115,7 @@ FileNumber = tuple[int, int]
 
 
 def file_number(path: Path) -> FileNumber | None:
-    """That of the file at ``path``; None where none can be seen."""
+    """That of the file at ``path``; None if none can be seen."""
     try:
         found = path.stat()
     except OSError:
@@ -132,7 +132,7 @@ class ForeignFileError(sqlite3.DatabaseError):
 
 
 def _make(connection: sqlite3.Connection) -> None:
-    """The tables where there are none. Raises ``DamagedFileError`` where there are others: SQLite's check takes any."""
+    """The tables where there are none. Raises ``DamagedFileError`` if there are others: SQLite's check takes any."""
     for statement in CREATE:
         connection.execute(statement)
     with closing(sqlite3.connect(":memory:")) as fresh:
@@ -191,8 +191,8 @@ def _text(raw: bytes) -> str:
 
 
 def _is_laid_down(path: Path) -> bool:
-    """Whether the file is a copy that was closed in order, where nothing may be written: SQLite would want a file
-    beside it even to read.
+    """Return True if the file is a copy that was closed in order, where nothing may be written: SQLite would want a
+    file beside it even to read.
     """
     may_write = os.access(path.parent, os.W_OK, effective_ids=True)
     return not may_write and not path.with_name(f"{path.name}-wal").exists()

@@ -1,4 +1,4 @@
-"""Answers the port ``History`` from a file, which each question opens anew: it may have been set aside meanwhile."""
+"""Answers the port ``History`` from a file, which each question opens again: it may have been set aside meanwhile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.samples import Decision, Millis, MoveRecord, NodeFacts, Size, VmFacts
+from scheduler_plugin.history.core.samples import DecisionRecord, Millis, MoveRecord, NodeRecord, Size, VmRecord
 from scheduler_plugin.history.core.shares import weighted_share
 from scheduler_plugin.history.core.spans import Span, clipped, joined, stepped
 from scheduler_plugin.history.ports import Extent, HistoryError, NodeUsage, Period, Usage
@@ -23,10 +23,10 @@ from scheduler_plugin.history.sqlite.schema import NODE_SPANS, VM_SPANS, SpanTab
 T = TypeVar("T")
 F = TypeVar("F")
 
-_DECISION: Final = msgspec.json.Decoder(Decision)
+_DECISION: Final = msgspec.json.Decoder(DecisionRecord)
 _MOVE: Final = msgspec.json.Decoder(MoveRecord)
-_VM_FACTS: Final = msgspec.json.Decoder(VmFacts)
-_NODE_FACTS: Final = msgspec.json.Decoder(NodeFacts)
+_VM_FACTS: Final = msgspec.json.Decoder(VmRecord)
+_NODE_FACTS: Final = msgspec.json.Decoder(NodeRecord)
 _LONGEST_SPAN: Final = 3 * 3600 * 1000
 """No span is longer (ms): the widest tier, and one that begins at its end. So the index finds those that matter."""
 
@@ -50,7 +50,7 @@ class SqliteHistory:
         """See ``History``."""
         return await self._ask(lambda connection: _series(connection, NODE_SPANS, ("node", "", node), period, step))
 
-    async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[Decision]:
+    async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[DecisionRecord]:
         """See ``History``."""
         rows = await self._ask(lambda connection: _events(connection, "decisions", "at", "at", vm, period, most))
         return _readable(_DECISION, rows)
@@ -112,23 +112,23 @@ def _parts(spans: Iterable[Span], period: Period) -> Iterable[Span]:
     return (part for part in parts if part is not None)
 
 
-def _vm_facts(namespace: str, name: str, said: bytes) -> VmFacts:
-    """What cannot be read any more is still that VM's."""
+def _vm_facts(namespace: str, name: str, said: bytes) -> VmRecord:
+    """Facts of the VM; unreadable fields keep it the same VM."""
     try:
         return _VM_FACTS.decode(said)
     except ValueError:
-        return VmFacts(ObjectName(namespace, name))
+        return VmRecord(ObjectName(namespace, name))
 
 
-def _node_facts(_: str, name: str, said: bytes) -> NodeFacts:
+def _node_facts(_: str, name: str, said: bytes) -> NodeRecord:
     try:
         return _NODE_FACTS.decode(said)
     except ValueError:
-        return NodeFacts(name)
+        return NodeRecord(name)
 
 
 def _readable(decoder: msgspec.json.Decoder[T], rows: Iterable[bytes]) -> list[T]:
-    """What damage has left of them."""
+    """The records that damage has left readable."""
     found = []
     for row in rows:
         with suppress(ValueError, TypeError):
@@ -139,7 +139,7 @@ def _readable(decoder: msgspec.json.Decoder[T], rows: Iterable[bytes]) -> list[T
 def _totals(
     connection: sqlite3.Connection, table: SpanTable, decode: Callable[[str, str, bytes], F], period: Period
 ) -> list[tuple[F, Span, tuple[int, ...]]]:
-    """What lies within the period is summed by SQLite; what crosses its ends is cut here."""
+    """Totals of the period: SQLite sums what lies within it; records across its ends are cut here."""
     found: dict[int, list[Span]] = defaultdict(list)
     whiles: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     for row in connection.execute(table.totals, (period.since, period.until)):

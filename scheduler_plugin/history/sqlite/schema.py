@@ -155,11 +155,11 @@ FORGET_SUBJECTS: Final = f"DELETE FROM subjects WHERE {_UNUSED}"  # noqa: S608
 """Removes the names of which nothing is kept any more."""
 
 TALKATIVE: Final = "SELECT subject FROM decisions GROUP BY subject HAVING SUM(LENGTH(json)) > ?"
-"""The subjects whose decisions take more than so many bytes."""
+"""The subjects whose decisions take more than this many bytes."""
 
 FORGET_DECISIONS: Final = (
     "DELETE FROM decisions WHERE id IN (SELECT id FROM "
     "(SELECT id, SUM(LENGTH(json)) OVER (ORDER BY at DESC, id DESC) AS total FROM decisions WHERE subject = ?) "
     "WHERE total > ?)"
 )
-"""Removes the oldest decisions of a subject, so that the others take no more than so many bytes."""
+"""Removes the oldest decisions of a subject, so that the others take no more than this many bytes."""

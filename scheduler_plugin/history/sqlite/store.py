@@ -20,8 +20,8 @@ import msgspec
 
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.batches import Batch
-from scheduler_plugin.history.core.retention import MOST_SAID, TIERS, Bounds, Fold, folds, next_halvings
-from scheduler_plugin.history.core.samples import Millis, MoveRecord, NodeFacts, VmFacts
+from scheduler_plugin.history.core.retention import MOST_SAID, TIERS, Fold, RetentionBounds, folds, next_halvings
+from scheduler_plugin.history.core.samples import Millis, MoveRecord, NodeRecord, VmRecord
 from scheduler_plugin.history.core.spans import Span
 from scheduler_plugin.history.sqlite.files import (
     FAULTS,
@@ -47,23 +47,23 @@ from scheduler_plugin.history.sqlite.schema import (
 T = TypeVar("T")
 
 _AT_ONCE: Final = 12
-"""So many widths of time are made coarser in one transaction, so that readers and batches wait for none long."""
+"""This many widths of time are made coarser in one transaction, so that readers and batches wait for none long."""
 
 
 class SqliteStore:
-    """The one writer of a file; ``close`` it. Raises ``StoreBusyError`` or ``StoreError`` where it cannot be written.
+    """The one writer of a file; ``close`` it. Raises ``StoreBusyError`` or ``StoreError`` if it cannot be written.
 
     ``notes`` are sentences about what went wrong with the file.
     """
 
-    def __init__(self, path: Path, wall: Callable[[], float], bounds: Bounds | None = None) -> None:
+    def __init__(self, path: Path, wall: Callable[[], float], bounds: RetentionBounds | None = None) -> None:
         self.notes: list[str] = []
-        self._path, self._wall, self._bounds = path, wall, bounds or Bounds()
+        self._path, self._wall, self._bounds = path, wall, bounds or RetentionBounds()
         self._halvings = 0
         self._is_closed = False
         self._number: FileNumber | None = None
         self._subjects: dict[tuple[str, str, str], int] = {}
-        self._facts: dict[VmFacts | NodeFacts, tuple[int, int]] = {}
+        self._facts: dict[VmRecord | NodeRecord, tuple[int, int]] = {}
         self._held = ExitStack()
         with ExitStack() as held:
             held.enter_context(only_recorder(path))
@@ -76,7 +76,7 @@ class SqliteStore:
         self._held.close()
 
     def is_gone(self) -> bool:
-        """Whether the file is not at its path any more, so that what is written is lost."""
+        """Return True if the file is not at its path any more, so that what is written is lost."""
         return not self._is_closed and file_number(self._path) != self._number
 
     def write(self, batch: Batch) -> None:
@@ -84,7 +84,7 @@ class SqliteStore:
         self._guarded(lambda: self._write(batch))
 
     def latest(self) -> Millis | None:
-        """The last moment that it has of a VM or a node; None where it has none. Raises ``StoreError``."""
+        """The last moment that it has of a VM or a node; None if it has none. Raises ``StoreError``."""
         return self._guarded(self._latest)
 
     def forget_after(self, at: Millis) -> None:
@@ -169,7 +169,7 @@ class SqliteStore:
             raise
 
     def _insert(
-        self, connection: sqlite3.Connection, table: SpanTable, spans: Iterable[tuple[VmFacts | NodeFacts, Span]]
+        self, connection: sqlite3.Connection, table: SpanTable, spans: Iterable[tuple[VmRecord | NodeRecord, Span]]
     ) -> None:
         connection.executemany(table.insert, [table.row(*self._numbers(facts), span) for facts, span in spans])
 
@@ -190,10 +190,10 @@ class SqliteStore:
             self._subjects[key] = row[0]
         return self._subjects[key]
 
-    def _numbers(self, facts: VmFacts | NodeFacts) -> tuple[int, int]:
+    def _numbers(self, facts: VmRecord | NodeRecord) -> tuple[int, int]:
         """The numbers of the object and of the facts."""
         if facts not in self._facts:
-            subject = self._vm(facts.vm) if isinstance(facts, VmFacts) else self._subject("node", "", facts.node)
+            subject = self._vm(facts.vm) if isinstance(facts, VmRecord) else self._subject("node", "", facts.node)
             key = (subject, msgspec.json.encode(facts))
             self._connection.execute("INSERT OR IGNORE INTO facts (subject, json) VALUES (?, ?)", key)
             row = self._connection.execute("SELECT id FROM facts WHERE subject = ? AND json = ?", key).fetchone()

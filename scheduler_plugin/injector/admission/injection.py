@@ -52,7 +52,7 @@ DEFAULT_ACCOUNTS: Final = frozenset({"", "default"})
 
 @dataclass(frozen=True, slots=True)
 class AgentTemplate:
-    """What all agents have in common. ``account`` is the service account that pods get that have none of their own;
+    """Settings that all agents share. ``account`` is the service account of pods that have none of their own;
     ``authorities`` the ConfigMap in each namespace whose ``ca.crt`` they trust; ``env`` adds to the variables;
     ``pull_secrets`` are the names of Secrets in the pods' namespaces with which the image is pulled.
     """
@@ -77,7 +77,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedPod:
     """The pod must not be created, because ``why``."""
 
     why: str
@@ -97,8 +97,8 @@ class Injection:
     account: str
 
 
-def judge(pod: Json, template: AgentTemplate) -> Left | Refused | Injection:
-    """Whether a new pod gets the agent, and how."""
+def judge(pod: Json, template: AgentTemplate) -> Left | RefusedPod | Injection:
+    """Decide if a new pod gets the agent, and how."""
     spec, labels = child(pod, "spec"), labels_of(pod)
     runners = [each for each in items(spec, "containers") if text(each, "name") == RUNNER_CONTAINER]
     if not labels.get(LABEL_VM_NAME) or not runners:
@@ -106,7 +106,7 @@ def judge(pod: Json, template: AgentTemplate) -> Left | Refused | Injection:
     if (left := _unwanted(spec, labels)) is not None:
         return left
     if taken := _reserved_names(spec):
-        return Refused(f"volumes of the agent are mentioned by the pod: {', '.join(taken)}")
+        return RefusedPod(f"volumes of the agent are mentioned by the pod: {', '.join(taken)}")
     account = text(spec, "serviceAccountName")
     if account not in {*DEFAULT_ACCOUNTS, template.account}:
         return Left("own_account", f"its pod has the service account {account}, and agents use {template.account}")
@@ -126,7 +126,7 @@ def _missing_secrets(spec: Json, template: AgentTemplate) -> list[Json]:
 
 
 def _unwanted(spec: Json, labels: Mapping[str, str]) -> Left | None:
-    """Why the pod of a VM shall have no agent, or no other; None if it shall have one."""
+    """The reason why the VM's pod gets no agent, or no other; None if it gets one."""
     if labels.get(LABEL_ENABLED) != "true":
         return NOT_ENABLED
     if labels.get(LABEL_INJECT) == "false":

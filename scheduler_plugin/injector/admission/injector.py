@@ -17,8 +17,8 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import SERVICE_ACCOUNTS
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
-from scheduler_plugin.injector.admission.injection import AgentTemplate, Left, Refused, judge
-from scheduler_plugin.injector.admission.reviews import Question, answer, read_review, refusal
+from scheduler_plugin.injector.admission.injection import AgentTemplate, Left, RefusedPod, judge
+from scheduler_plugin.injector.admission.reviews import PodReview, answer, read_review, refusal
 
 LOG: Final = logging.getLogger("autoscale.injector")
 
@@ -48,11 +48,11 @@ class Injector:
             self.report("failed")
             return answer(question.uid, warning="autoscaling: the injector failed, see its log; the VM has no agent")
 
-    async def _answered(self, question: Question) -> bytes:
+    async def _answered(self, question: PodReview) -> bytes:
         if question.pod is None:
             return self._left(question, "not_a_new_pod")
         found = judge(question.pod, self.template)
-        if isinstance(found, Refused):
+        if isinstance(found, RefusedPod):
             self.report("refused")
             LOG.warning("a VM's pod is refused", extra={"namespace": question.namespace, "reason": found.why})
             return refusal(question.uid, f"autoscaling: {found.why}")
@@ -66,7 +66,7 @@ class Injector:
         return answer(question.uid, found.patch)
 
     async def _lacks(self, namespace: str, account: str) -> str:
-        """Why pods of the namespace cannot have the service account; empty where they can."""
+        """The reason why pods of the namespace cannot have the service account; empty if they can."""
         call = ApiCall("GET", SERVICE_ACCOUNTS.path(namespace, account), ACCOUNT_TIMEOUT)
         try:
             await self.api.call(call)
@@ -78,7 +78,7 @@ class Injector:
             return f"the service account {account} cannot be read: {error}"
         return ""
 
-    def _left(self, question: Question, outcome: str, why: str = "") -> bytes:
+    def _left(self, question: PodReview, outcome: str, why: str = "") -> bytes:
         self.report(outcome)
         if not why:
             return answer(question.uid)

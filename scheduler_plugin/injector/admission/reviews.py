@@ -43,15 +43,15 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked of a new pod; ``pod`` is None where nothing is created, or what is cannot be read."""
+class PodReview:
+    """A review of a new pod; ``pod`` is None if none is created, or it cannot be decoded."""
 
     uid: str
     namespace: str
     pod: Json | None
 
 
-def read_review(body: bytes) -> Question:
+def read_review(body: bytes) -> PodReview:
     """Raises ``MalformedReviewError``."""
     try:
         request = _REVIEW.decode(body).request
@@ -60,7 +60,7 @@ def read_review(body: bytes) -> Question:
     pod = None
     if request.operation == "CREATE" and request.object is not None:
         pod = _pod(request.object)
-    return Question(request.uid, request.namespace, pod)
+    return PodReview(request.uid, request.namespace, pod)
 
 
 def _pod(found: dict[str, msgspec.Raw]) -> Json | None:

@@ -15,7 +15,7 @@ _DIGITS: Final = re.compile(r"\d+")
 
 
 def why_not(version: JsonObject) -> str:
-    """Why no agent may be put into pods there, by the API server's ``/version``; empty where it may."""
+    """The reason why no agent may be injected there, by the API server's ``/version``; empty if it may."""
     found = [_DIGITS.match(text(version, part)) for part in ("major", "minor")]
     numbers = tuple(int(each[0]) for each in found if each is not None)
     if len(numbers) == len(found) and numbers >= LEAST:

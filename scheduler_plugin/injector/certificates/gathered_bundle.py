@@ -31,7 +31,7 @@ OVERLAP: Final = Seconds(600.0)
 
 @dataclass(slots=True)
 class GatheredBundle:
-    """``secrets`` in ``namespace`` are those of the certificates, and that of the authority where there is one."""
+    """``secrets`` in ``namespace`` are those of the certificates, and that of the authority if there is one."""
 
     api: KubernetesApi
     clock: Clock
@@ -41,7 +41,7 @@ class GatheredBundle:
     """Since when no Secret names what is still trusted."""
 
     async def gather(self, mounted: bytes, published: bytes) -> bytes:
-        """All authorities that are to be trusted from now on, in PEM, the newest first; empty where there are none.
+        """All authorities that are to be trusted from now on, in PEM, the newest first; empty if there are none.
 
         ``mounted`` is the ``ca.crt`` beside the webhook's own certificate. Raises ``ApiError``.
         """
@@ -62,7 +62,7 @@ class GatheredBundle:
 
 
 def authorities(pem: bytes) -> set[x509.Certificate]:
-    """The certificates of a ``ca.crt``; none where it cannot be read."""
+    """The certificates of a ``ca.crt``; none if it cannot be read."""
     try:
         return set(x509.load_pem_x509_certificates(pem))
     except ValueError:

@@ -24,12 +24,12 @@ AUTHORITY_NAME: Final = "autoscaling"
 
 
 class UnusablePairError(ValueError):
-    """What is stored is no certificate with its key. The message never has a part of the key."""
+    """A stored certificate does not match its key. The message never has a part of the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What a certificate is for: a server's DNS names and IP addresses, or a client by its name alone."""
+    """Subject of a certificate: a server's DNS names and IP addresses, or a client by its name alone."""
 
     name: str
     dns: Sequence[str] = ()
@@ -37,7 +37,7 @@ class Purpose:
 
     @property
     def is_client(self) -> bool:
-        """Whether it shows who a client is."""
+        """True if it shows who a client is."""
         return not self.dns and not self.addresses
 
 
@@ -59,7 +59,7 @@ class Issued:
 
     @property
     def life(self) -> Life:
-        """When it was made, and its end."""
+        """Its creation and its end."""
         made = self.certificate.not_valid_before_utc + SKEW
         return Life(made.timestamp(), self.certificate.not_valid_after_utc.timestamp())
 
@@ -69,7 +69,7 @@ class Issued:
         return f"{self.certificate.serial_number:x}"
 
     def is_signed_by(self, authority: Issued) -> bool:
-        """Whether that authority has signed it."""
+        """Return True if that authority has signed it."""
         try:
             self.certificate.verify_directly_issued_by(authority.certificate)
         except (ValueError, TypeError, InvalidSignature):
@@ -77,7 +77,7 @@ class Issued:
         return True
 
     def serves(self, purpose: Purpose) -> bool:
-        """Whether it was made for that purpose."""
+        """Return True if it was made for that purpose."""
         return _purpose_of(self.certificate) == (
             purpose.name,
             frozenset(purpose.dns),

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- Each turn looks at everything anew, and writes what differs: what fails is tried again by the next one, and holds
+- Each turn looks at everything again, and writes what differs: what fails is tried again by the next one, and holds
   nothing else up.
 - A write is for the version that was judged and ends before the Lease does: a holder that was stopped and wakes late
   changes nothing.
@@ -45,14 +45,14 @@ TIMEOUT: Final = Seconds(3.0)
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """How long an authority and a certificate live; a certificate no longer than a third of an authority."""
+    """Lifetimes of an authority and of a certificate; a certificate's is at most a third of an authority's."""
 
     authority: Seconds
     certificate: Seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedCertificate:
     """One certificate, and the Secret that has it."""
 
     secret: str
@@ -74,7 +74,7 @@ class CertificateKeeper:
     clock: Clock
     namespace: str
     authorities: str
-    wanted: Sequence[Wanted]
+    wanted: Sequence[WantedCertificate]
     lives: Lives
     report: Callable[[str], None]
 
@@ -109,7 +109,7 @@ class CertificateKeeper:
             await self._write(self.authorities, secret, {**gone, **encoded(kept)})
         return found
 
-    async def _keep(self, wanted: Wanted, authorities: Sequence[Issued], bundle: bytes) -> None:
+    async def _keep(self, wanted: WantedCertificate, authorities: Sequence[Issued], bundle: bytes) -> None:
         secret = await read_secret(self.api, self.namespace, wanted.secret)
         if secret is None:
             return
@@ -128,7 +128,7 @@ class CertificateKeeper:
         is_trusted = any(certificate.is_signed_by(each) for each in authorities)
         return is_trusted and certificate.serves(purpose) and not is_due(certificate.life, self.clock.wall())
 
-    def _issued(self, wanted: Wanted, authorities: Sequence[Issued]) -> dict[str, bytes]:
+    def _issued(self, wanted: WantedCertificate, authorities: Sequence[Issued]) -> dict[str, bytes]:
         now = self.clock.wall()
         by = authorities[signer([each.life for each in authorities], now)]
         pair = issue(by, wanted.purpose, self.lives.certificate, now).pair

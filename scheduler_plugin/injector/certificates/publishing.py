@@ -39,12 +39,12 @@ class BundlePublisher:
     webhook: str
 
     async def published(self) -> bytes:
-        """What the API server trusts so far; empty where that is nothing. Raises ``ApiError``."""
+        """The authorities that the API server trusts so far; empty if none. Raises ``ApiError``."""
         hooks = items(await self._webhook() or {}, "webhooks")
         return b"".join(dict.fromkeys(decoded(text(each, "clientConfig", "caBundle")) for each in hooks))
 
     async def publish(self, bundle: bytes) -> str:
-        """Writes it wherever something else stands; which copy could not be written and why, empty where all could.
+        """Writes it wherever something else stands; which copy could not be written and why, empty if all could.
 
         Raises ``ApiError`` and ``NotLeadingError``.
         """

@@ -19,7 +19,7 @@ from typing import Final
 ANNOUNCED: Final = 1 / 3
 RENEWED: Final = 2 / 3
 SKEW: Final = 3600.0
-"""So many seconds before it was made a certificate is valid already (``issuing.SKEW``)."""
+"""This many seconds before it was made a certificate is valid already (``issuing.SKEW``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Life:
     end: float
 
     def over(self, now: float) -> float:
-        """Which part of it is over; below 0 for one that a clock ahead of ours has made."""
+        """The share of it that is over; negative for one made by a clock ahead of ours."""
         return (now - self.made) / max(self.end - self.made, 1.0)
 
     def is_ahead(self, now: float) -> bool:
@@ -38,30 +38,30 @@ class Life:
         return now < self.made - SKEW
 
     def is_valid(self, now: float) -> bool:
-        """Whether it has not ended."""
+        """Return True if it has not ended."""
         return now < self.end
 
 
 def needs_authority(known: Sequence[Life], now: float) -> bool:
-    """Whether another authority is to be made."""
+    """Return True if another authority is to be made."""
     valid = [each for each in known if each.is_valid(now) and not each.is_ahead(now)]
     return not valid or max(valid, key=lambda each: each.made).over(now) >= ANNOUNCED
 
 
 def signer(known: Sequence[Life], now: float) -> int:
-    """Which authority signs: the newest that was announced long enough, else the oldest. One must be valid."""
+    """The authority that signs: the newest that was announced long enough, else the oldest. One must be valid."""
     valid = [(each.made, at) for at, each in enumerate(known) if each.is_valid(now)]
     announced = [(made, at) for made, at in valid if known[at].over(now) >= ANNOUNCED]
     return max(announced)[1] if announced else min(valid)[1]
 
 
 def is_due(certificate: Life, now: float) -> bool:
-    """Whether a certificate is to be renewed."""
+    """Return True if a certificate is to be renewed."""
     return certificate.over(now) >= RENEWED or certificate.is_ahead(now)
 
 
 def longest_pause(life: float) -> float:
-    """How seldom, in seconds, certificates that live so long may be looked at; at least 1 and at most 10: a new
+    """Longest pause, in seconds, between looks at certificates that live so long; at least 1 and at most 10: a new
     namespace waits so long for its authorities.
     """
     return min(10.0, max(1.0, life / 24))

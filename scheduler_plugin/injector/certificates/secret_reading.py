@@ -1,4 +1,4 @@
-"""How a Secret of ours is read: by its name, and as empty where the installation has none of that name."""
+"""How a Secret of ours is read: by its name, and as empty if the installation has none of that name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMEOUT: Final = Seconds(3.0)
 
 
 async def read_secret(api: KubernetesApi, namespace: str, name: str) -> JsonObject | None:
-    """The Secret; None where there is none. Raises ``ApiError``."""
+    """The Secret; None if there is none. Raises ``ApiError``."""
     try:
         return await api.call(ApiCall("GET", SECRETS.path(namespace, name), TIMEOUT))
     except ApiRefusedError as error:

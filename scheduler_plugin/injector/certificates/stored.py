@@ -21,7 +21,7 @@ BUNDLE: Final = "ca.crt"
 
 
 def content(secret: JsonObject) -> dict[str, bytes]:
-    """What a Secret holds; a value that is no base64 counts as empty."""
+    """Content of a Secret; a value that is not base64 counts as empty."""
     return {key: decoded(value) for key, value in texts(secret, "data").items()}
 
 
@@ -49,17 +49,17 @@ def authorities_as(authorities: Iterable[Issued]) -> dict[str, bytes]:
 
 
 def certificate_in(data: dict[str, bytes]) -> Issued | None:
-    """The certificate of a Secret; None where it holds none that can be used."""
+    """The certificate of a Secret; None if it holds none that can be used."""
     return usable(Pair(data.get(CERTIFICATE, b""), data.get(KEY, b"")))
 
 
 def bundle_of(authorities: Iterable[Issued]) -> bytes:
-    """What clients trust."""
+    """The authorities that clients trust."""
     return b"".join(each.pair.certificate for each in authorities)
 
 
 def usable(pair: Pair) -> Issued | None:
-    """The pair as it was read; None where it cannot be used."""
+    """The pair as it was read; None if it cannot be used."""
     try:
         return read_pair(pair)
     except UnusablePairError:
@@ -67,7 +67,7 @@ def usable(pair: Pair) -> Issued | None:
 
 
 def decoded(value: str) -> bytes:
-    """What a value in base64 says; nothing where it is none."""
+    """Decoded base64 value; empty if it is not base64."""
     try:
         return base64.b64decode(value, validate=True)
     except (Error, ValueError):

@@ -15,7 +15,7 @@ from scheduler_plugin.ledger.facts import PodFacts, VmFacts
 
 
 class ClaimState(Enum):
-    """How sure it is that the pod is bound to the claim's node. Each state keeps the whole reservation.
+    """Certainty that the pod is bound to the claim's node. Each state keeps the whole reservation.
 
     An incoming claim has no pod yet: its ``pod`` only says for which migration and VM it is kept.
     """
@@ -29,7 +29,7 @@ class ClaimState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """What a pod reserves on ``node``.
+    """Reservation of a pod on ``node``.
 
     ``reserved`` is the amount that the node's sum contains; ``unmet`` what its VM's agent wants and did not get,
     ``unsecured`` what of the rest its pod's requests did not hold.
@@ -72,7 +72,7 @@ class Claim:
 
     @property
     def size(self) -> Resources:
-        """What the claim must reserve by what is known now; see ``claim_size``. A resize on its way counts as done."""
+        """Size to reserve by what is known now; see ``claim_size``. A resize in flight counts as done."""
         size = (
             claim_size(self.pod, self.vm, self.boots_with)
             if self.left is None
@@ -84,7 +84,7 @@ class Claim:
 
     @property
     def secured(self) -> Resources | None:
-        """How large the guest may be by its pod's requests, whatever write lands; None where they do not follow it.
+        """Greatest size of the guest by its pod's requests, whatever write lands; None if they do not follow it.
 
         Nothing is certain before the pod has been seen on its node.
         """
@@ -102,7 +102,7 @@ class Claim:
 
     @property
     def is_unmeasured(self) -> bool:
-        """Whether there is no bound to what the pod may need: it, its VM or its VM's bounds are not known."""
+        """True if there is no bound to what the pod may need: it, its VM or its VM's bounds are not known."""
         if self.vm is None:
             return bool(self.pod.unreadable)
         facts = self.vm.facts
@@ -123,7 +123,7 @@ class VmAccount(PermitAccount):
 
     @property
     def is_to_be_taken_back(self) -> bool:
-        """Whether the API may hold more for a VM without an agent than it has, and no write is on its way."""
+        """True if the API may hold more for a VM without an agent than it has, and no write is on its way."""
         has_nobody = self.is_off or not self.hosts
         return has_nobody and not (self.orders or self.is_deleted or self.stored_high.within(self.in_use))
 
@@ -133,7 +133,7 @@ class VmAccount(PermitAccount):
         return [claim for claim in self.claims if claim.left is None]
 
     def runs_beside(self, claim: Claim) -> bool:
-        """Whether the VM's status names another pod than this claim's, and that one is there."""
+        """Return True if the VM's status names another pod than this claim's, and that one is there."""
         named = None if self.facts is None else self.facts.pod
         return claim.pod.name != named and any(each.pod.name == named for each in self.claims)
 
@@ -154,7 +154,7 @@ class VmAccount(PermitAccount):
 
 
 def _after_restart(pod: PodFacts, vm: VmFacts) -> Resources:
-    """What the spec asks for, for a pod that the VM does not name yet: that boots a new machine.
+    """Size by the spec, for a pod that the VM does not name yet: it boots a new machine.
 
     The target of a migration has the machine of its source.
     """
@@ -163,7 +163,7 @@ def _after_restart(pod: PodFacts, vm: VmFacts) -> Resources:
 
 
 def claim_size(pod: PodFacts, vm: PermitAccount | None, boots_with: Resources | None = None) -> Resources:
-    """What ``pod`` needs: its VM and what lies around the guest, and no less than its requests.
+    """Size that ``pod`` needs: its VM and the overhead around the guest, and no less than its requests.
 
     ``boots_with`` is what its guest may yet boot with; None: all that the pod says.
     """

@@ -1,4 +1,4 @@
-"""In-place resizes of ordinary pods that the kubelet has put off for want of room (B.14).
+"""In-place resizes of ordinary pods that the kubelet has put off for lack of room (B.14).
 
 Rules that hold here:
 
@@ -18,14 +18,14 @@ from scheduler_plugin.ledger.facts import PodFacts
 
 @dataclass(frozen=True, slots=True)
 class DeferredResizes:
-    """What pods wait for: ``all`` of them, and those of them that ``asked`` for room. Amounts per resource."""
+    """Amounts that pods wait for: ``all`` of them, and those of pods that ``asked`` for room. Per resource."""
 
     all: Resources = ZERO
     asked: Resources = ZERO
 
     @classmethod
     def of(cls, pod: PodFacts) -> DeferredResizes:
-        """What this pod waits for."""
+        """Amounts that this pod waits for."""
         if not pod.deferred.any:
             return NONE_DEFERRED
         return cls(pod.deferred, pod.deferred if pod.asks_room else ZERO)

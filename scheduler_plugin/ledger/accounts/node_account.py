@@ -38,7 +38,7 @@ class NodeAccount:
 
     @property
     def whole(self) -> Resources | None:
-        """What pods may reserve in all; None while the node is not known."""
+        """The total that pods may reserve; None while the node is unknown."""
         return None if self.facts is None else self.room.total
 
     @property
@@ -48,7 +48,7 @@ class NodeAccount:
 
     @property
     def pressure(self) -> Pressure:
-        """Where the node stands against its watermark."""
+        """The node's state against its watermark."""
         return Pressure.of(self.room, self.unmet, self.migrating, waits=self.waits.all, asked=self.asked)
 
     @property
@@ -59,7 +59,7 @@ class NodeAccount:
 
     @property
     def asked(self) -> Resources:
-        """What pods that ask for room wait for, where it does not fit and its kubelet could grant it without VMs."""
+        """Amounts that pods wait for, asked for room, that do not fit and that the kubelet could grant if VMs left."""
         if not self.waits.asked.any:
             return ZERO
         asked, free = self.waits.asked, self.room.total.minus_or_zero(self.reserved.minus_or_zero(self.waits.all))
@@ -71,12 +71,12 @@ class NodeAccount:
 
     @property
     def _vms_request(self) -> bool:
-        """Whether the kubelet sees VMs go: it counts the requests of their pods, and not what guests have."""
+        """True if the kubelet sees VMs go: it counts the requests of their pods, and not what guests have."""
         return any(claim.vm is not None and claim.pod.requests.any for claim in self.claims.values())
 
     @property
     def is_strained(self) -> bool:
-        """Whether VMs may have to leave: above the watermark, a VM denied, or cordoned with pods left."""
+        """True if VMs may have to leave: above the watermark, a VM denied, or cordoned with pods left."""
         room = self.room
         if self.facts is None:
             return False

@@ -43,7 +43,7 @@ class OutstandingPermits:
             self.held = self.held.at_least(older)
 
     def cap(self, most: Resources) -> None:
-        """What is above ``most`` was taken back."""
+        """Forget permits above ``most``: they were taken back."""
         self._recent = [(at, permit.at_most(most)) for at, permit in self._recent]
         self.held = self.held.at_most(most)
 

@@ -57,7 +57,7 @@ class PermitAccount(PermitWrites):
         return self.agent if self.agent in alive and now < self.turn_until else None
 
     def _has_moved(self, message: Message) -> bool:
-        """Whether the VM runs in another pod than that of the last message."""
+        """Return True if the VM runs in another pod than that of the last message."""
         return self.heard_from is not None and message.pod != self.heard_from
 
     def turn_away(self, message: Message, now: Instant) -> None:
@@ -75,7 +75,7 @@ class PermitAccount(PermitWrites):
         self._derive()
 
     def is_old(self, message: Message, now: Instant) -> bool:
-        """Whether a message is doubled, or was overtaken by one already answered."""
+        """Return True if a message is doubled, or was overtaken by one already answered."""
         if message.sequence is None or self.heard is None or now - self.heard_at >= SETTLE:
             return False
         return message.sequence <= self.heard and self._is_of_the_same(message)

@@ -32,7 +32,7 @@ class Offer(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class PermitState:
-    """What is known of one VM. ``facts`` is None while only its pods have been seen.
+    """Account of one VM. ``facts`` is None while only its pods have been seen.
 
     ``permit`` is the last decision. ``heard`` is the sequence of the last message, ``heard_from`` the UID of its pod,
     ``agent`` who sent it, ``turn_until`` when another agent may be answered, ``trusted_from`` when sequences prove
@@ -80,24 +80,24 @@ class PermitState:
 
     @property
     def had(self) -> Resources:
-        """What the VM has and what its agents hold, whatever else stands on the object."""
+        """Size that the VM has and its agents hold, whatever the object says."""
         return self.in_use.at_least(self.held)
 
     @property
     def is_stored(self) -> bool:
-        """Whether the API is known to hold exactly what the agent may hold."""
+        """True if the API is known to hold exactly what the agent may hold."""
         return self.permit is not None and self.stored_low == self.held == self.stored_high
 
     @property
     def in_use(self) -> Resources:
-        """What the VM has, or is about to have without asking us: what another scheduler granted is that, too."""
+        """Size that the VM has, or is about to have without asking us: a grant of another scheduler is that, too."""
         if self.facts is None:
             return ZERO
         return self.facts.use.at_least(self.facts.actual or ZERO).at_least(self.facts.granted)
 
     @property
     def has_agent(self) -> bool:
-        """Whether an agent may hold permits for the VM."""
+        """True if an agent may hold permits for the VM."""
         return self.facts is not None and self.facts.has_agent
 
     @property
@@ -106,7 +106,7 @@ class PermitState:
         return self.had.at_least(self.stored_high)
 
     def is_silent(self, now: Instant) -> bool:
-        """Whether an agent has not been heard of for so long that what it asked for is no wish any more."""
+        """Return True if an agent has not been heard of for so long that what it asked for is no wish any more."""
         return now - self.heard_at >= SILENT
 
     def _bound(self) -> None:
@@ -117,7 +117,7 @@ class PermitState:
         self.stored_low, self.stored_high = low, high
 
     def _settle(self) -> None:
-        """What is reserved; once its permit is taken back, an agent that was switched off holds what the VM has."""
+        """Settle the reservation; once its permit is taken back, a disabled agent holds what the VM has."""
         if self.is_off and self.facts and not self.facts.unreadable and self.stored_high.within(self.in_use):
             self._cap(self.in_use)
         self._derive()

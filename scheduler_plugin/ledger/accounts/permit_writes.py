@@ -48,7 +48,8 @@ class PermitWrites(SeenPermits):
         return self.write(revision)
 
     def is_left_raised(self, now: Instant) -> bool:
-        """Whether more than agents hold has stood on the object for so long that they would have said they hold it.
+        """Return True if more than agents hold has stood on the object for so long that they would have said they hold
+        it.
 
         If the object asks for more than counts, an agent may have ordered that within a permit of the process before:
         then it must have been heard since.

@@ -19,7 +19,15 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from protocol.units import ZERO, Instant, Resources, Seconds
-from scheduler_plugin.ledger.accounts.refused_resizes import BOTH, LONG_AGO, NEITHER, Change, Parts, Pause, named_in
+from scheduler_plugin.ledger.accounts.refused_resizes import (
+    BOTH,
+    LONG_AGO,
+    NEITHER,
+    Pause,
+    RefusedParts,
+    ResizeChange,
+    named_in,
+)
 from scheduler_plugin.ledger.facts import RunnerRequests
 
 SETTLE: Final = Seconds(10.0)
@@ -76,18 +84,18 @@ class PodRequests:
 
     @property
     def may_land(self) -> tuple[Sent, ...]:
-        """All that may be on its way; empty where nothing is."""
+        """All that may be on its way; empty if nothing is."""
         return self.earlier if self.newest is None else (*self.earlier, self.newest)
 
     def least(self, runner: RunnerRequests) -> Resources:
-        """What the pod has for its guest in any case."""
+        """Size that the pod has for its guest in any case."""
         least = runner.secured if self.unseen is None else runner.secured.at_most(self.unseen)
         for each in self.may_land:
             least = least.at_most(each.least)
         return least
 
     def is_unanswered(self, runner: RunnerRequests) -> bool:
-        """Whether the pod asks for more than it has for its guest in any case."""
+        """Return True if the pod asks for more than it has for its guest in any case."""
         return not runner.asked.within(self.least(runner))
 
     @property
@@ -97,7 +105,7 @@ class PodRequests:
 
     @property
     def changes_with_time(self) -> bool:
-        """Whether ``settle`` has anything to do."""
+        """True if ``settle`` has anything to do."""
         return bool(self.may_land or self.exempt_because)
 
     def send(self, size: Resources, runner: RunnerRequests, now: Instant) -> None:
@@ -126,7 +134,7 @@ class PodRequests:
         self.wished, self.held_until = wished, Instant(now + HELD)
 
     def kept(self, asked: Resources, needed: Resources, now: Instant) -> Resources:
-        """What of ``asked`` stays: what is ``needed``, and for a while what an agent wants."""
+        """The part of ``asked`` that stays: what is ``needed``, and for a while what an agent wants."""
         return needed if now >= self.held_until else needed.at_least(asked.at_most(self.wished))
 
     def possible(self, asked: Resources, size: Resources, now: Instant, least: Resources | None = None) -> Resources:
@@ -137,7 +145,7 @@ class PodRequests:
         size = self.raising.parts_at(now).of(size.at_most(asked), size)
         lowest = asked
         if least is not None:
-            lowest = Parts.of_rise(self.lowering.size, least).of(least.at_most(asked), asked)
+            lowest = RefusedParts.of_rise(self.lowering.size, least).of(least.at_most(asked), asked)
         return self.lowering.parts_at(now).of(size.at_least(lowest), size)
 
     def settle(self, now: Instant) -> None:
@@ -148,9 +156,9 @@ class PodRequests:
         if now >= self.exempt_until:
             self.exempt_because = ""
 
-    def refused_by_kubelet(self, runner: RunnerRequests, now: Instant) -> Parts:
-        """The kubelet says why it does not set aside what is asked for, or does not let go of it: what is at fault."""
-        change = Change.of(runner.held, runner.asked)
+    def refused_by_kubelet(self, runner: RunnerRequests, now: Instant) -> RefusedParts:
+        """The kubelet says why it does not set aside what is asked for, or does not released it: what is at fault."""
+        change = ResizeChange.of(runner.held, runner.asked)
         fault = change.at_fault(runner.problem)
         self.raising.add(fault.among(change.raised), runner.held, runner.problem, now)
         self.lowering.add(fault.among(change.lowered), runner.held, runner.problem, now)
@@ -167,7 +175,7 @@ class PodRequests:
         self.no_answer = ""
         if not why:
             return
-        change = Change.of(asked, size)
+        change = ResizeChange.of(asked, size)
         fault = change.at_fault(why) if is_of_size else BOTH
         is_named = is_of_size and fault.among(named_in(why)) == fault
         self.raising.add(fault.among(change.raised), size if is_named else asked, why, now)

@@ -45,15 +45,15 @@ class Pressure:
 
     @property
     def due(self) -> Resources:
-        """What has to leave the node, whether it is being migrated already or not."""
+        """Amount that must leave the node, including what is already being migrated."""
         return (self.logical + self.capacity).minus_or_zero(self.slack)
 
     @property
     def excess(self) -> Resources:
-        """What still has to leave the node, beyond what is being migrated."""
+        """Amount that must still leave the node, beyond what is being migrated."""
         return self.due.minus_or_zero(self.migrating)
 
     @property
     def too_much(self) -> bool:
-        """Whether more VMs should be chosen to migrate: CPU or memory has an excess."""
+        """True if more VMs should be chosen to migrate: CPU or memory has an excess."""
         return self.excess.any

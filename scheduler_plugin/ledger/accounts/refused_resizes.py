@@ -6,7 +6,7 @@ Rules that hold here:
 - Of CPU and memory only the one that a refusal names is left alone. Where it names none, memory is, until CPU by itself
   is refused as well.
 - Of what a refusal names as too much half is tried, and half of the rest again: a quota may have some of it.
-- The pauses grow with every refusal, and begin anew after as long without one as the longest lasts.
+- The pauses grow with every refusal, and begin again after as long without one as the longest lasts.
 """
 
 from __future__ import annotations
@@ -27,90 +27,90 @@ AGAIN: Final = Backoff(Seconds(5.0), Seconds(60.0))
 """How long a resize that was refused is not tried again."""
 
 
-class Parts(NamedTuple):
-    """Which of CPU and memory; ``is_guess``: a refusal of both did not say."""
+class RefusedParts(NamedTuple):
+    """CPU, memory or both; ``is_guess``: a refusal of both did not say which."""
 
     cpu: bool = False
     mem: bool = False
     is_guess: bool = False
 
     @classmethod
-    def of_rise(cls, lower: Resources, upper: Resources) -> Parts:
-        """What ``upper`` has more of."""
+    def of_rise(cls, lower: Resources, upper: Resources) -> RefusedParts:
+        """The part of ``upper`` above."""
         return cls(lower.cpu < upper.cpu, lower.mem < upper.mem)
 
     def of(self, these: Resources, others: Resources) -> Resources:
         """These parts of ``these``, the rest of ``others``."""
         return Resources(these.cpu if self.cpu else others.cpu, these.mem if self.mem else others.mem)
 
-    def among(self, others: Parts) -> Parts:
+    def among(self, others: RefusedParts) -> RefusedParts:
         """Those of them that ``others`` has, too."""
-        return Parts(self.cpu and others.cpu, self.mem and others.mem, self.is_guess)
+        return RefusedParts(self.cpu and others.cpu, self.mem and others.mem, self.is_guess)
 
-    def together(self, others: Parts) -> Parts:
+    def together(self, others: RefusedParts) -> RefusedParts:
         """Those of both."""
-        return Parts(self.cpu or others.cpu, self.mem or others.mem)
+        return RefusedParts(self.cpu or others.cpu, self.mem or others.mem)
 
     @property
     def any(self) -> bool:
-        """Whether there is one."""
+        """True if there is one."""
         return self.cpu or self.mem
 
 
-NEITHER: Final = Parts()
-BOTH: Final = Parts(cpu=True, mem=True)
+NEITHER: Final = RefusedParts()
+BOTH: Final = RefusedParts(cpu=True, mem=True)
 _NAMES: Final = re.compile(r"(?i)\bcpu\b|\bmemory\b")
 
 
-def named_in(why: str) -> Parts:
-    """What a refusal speaks of.
+def named_in(why: str) -> RefusedParts:
+    """Resources that a refusal names.
 
     >>> named_in("exceeded quota: q, requested: requests.cpu=2, used: requests.cpu=1, limited: requests.cpu=2")
-    Parts(cpu=True, mem=False, is_guess=False)
+    RefusedParts(cpu=True, mem=False, is_guess=False)
     """
     names = {name.lower() for name in _NAMES.findall(why)}
-    return Parts("cpu" in names, "memory" in names)
+    return RefusedParts("cpu" in names, "memory" in names)
 
 
-class Change(NamedTuple):
-    """What a resize has more of than the requests before it, and what less."""
+class ResizeChange(NamedTuple):
+    """Rise and fall of a resize against the requests before it."""
 
-    raised: Parts
-    lowered: Parts
+    raised: RefusedParts
+    lowered: RefusedParts
 
     @classmethod
-    def of(cls, before: Resources, after: Resources) -> Change:
+    def of(cls, before: Resources, after: Resources) -> ResizeChange:
         """From ``before`` to ``after``."""
-        return cls(Parts.of_rise(before, after), Parts.of_rise(after, before))
+        return cls(RefusedParts.of_rise(before, after), RefusedParts.of_rise(after, before))
 
-    def at_fault(self, why: str) -> Parts:
-        """Which part of it a refusal is about. A guess names memory: nodes lack it sooner, and kubelets refuse it where
-        they swap.
+    def at_fault(self, why: str) -> RefusedParts:
+        """The resource that a refusal is about. A guess names memory: nodes lack it sooner, and kubelets refuse it
+        where they swap.
 
-        >>> both = Change(raised=BOTH, lowered=NEITHER)
+        >>> both = ResizeChange(raised=BOTH, lowered=NEITHER)
         >>> both.at_fault("exceeded quota: q, requested: requests.cpu=2"), both.at_fault("no")
-        (Parts(cpu=True, mem=False, is_guess=False), Parts(cpu=False, mem=True, is_guess=True))
-        >>> Change(raised=NEITHER, lowered=Parts(cpu=True)).at_fault("no")
-        Parts(cpu=True, mem=False, is_guess=False)
+        (RefusedParts(cpu=True, mem=False, is_guess=False), RefusedParts(cpu=False, mem=True, is_guess=True))
+        >>> ResizeChange(raised=NEITHER, lowered=RefusedParts(cpu=True)).at_fault("no")
+        RefusedParts(cpu=True, mem=False, is_guess=False)
         """
         changed = self.raised.together(self.lowered)
         if changed != BOTH:
             return changed
         named = named_in(why)
-        return Parts(mem=True, is_guess=True) if named in {NEITHER, BOTH} else named
+        return RefusedParts(mem=True, is_guess=True) if named in {NEITHER, BOTH} else named
 
 
 @dataclass(slots=True)
 class Pause:
     """``parts`` are left alone until ``again_at``, because ``why``; ``size`` is what of each was refused last."""
 
-    parts: Parts = NEITHER
+    parts: RefusedParts = NEITHER
     why: str = ""
     again_at: Instant = LONG_AGO
     failures: int = 0
     size: Resources = ZERO
 
-    def add(self, parts: Parts, size: Resources, why: str, now: Instant) -> None:
+    def add(self, parts: RefusedParts, size: Resources, why: str, now: Instant) -> None:
         """``parts`` of ``size`` were refused."""
         if not parts.any:
             return
@@ -122,8 +122,8 @@ class Pause:
         elif parts != self.parts:
             self.parts = parts if self.parts.is_guess else BOTH
 
-    def parts_at(self, now: Instant) -> Parts:
-        """What is left alone now."""
+    def parts_at(self, now: Instant) -> RefusedParts:
+        """Resources that are left alone now."""
         return NEITHER if now >= self.again_at else self.parts
 
     def halfway(self, asked: Resources, size: Resources, unit: ComputeUnit, now: Instant) -> Resources:

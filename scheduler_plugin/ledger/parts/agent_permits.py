@@ -7,7 +7,7 @@ from protocol.units import Instant, Resources
 from scheduler_plugin.ledger.accounts.claims import VmAccount
 from scheduler_plugin.ledger.believed import believed, judge_again
 from scheduler_plugin.ledger.facts import VmFacts
-from scheduler_plugin.ledger.outcomes import Decision, PersistPermit
+from scheduler_plugin.ledger.outcomes import PermitDecision, PersistPermit
 from scheduler_plugin.ledger.parts.part import Effects, LedgerPart
 from scheduler_plugin.ledger.permit_rule import decide
 
@@ -19,7 +19,7 @@ class AgentPermits(LedgerPart):
         """The UID of the pod of that name that has a claim."""
         return self._state.uids.get(pod)
 
-    def decide(self, uid: str, request: AgentRequest, now: Instant, agent: str = "") -> Decision:
+    def decide(self, uid: str, request: AgentRequest, now: Instant, agent: str = "") -> PermitDecision:
         """One request of an ``agent``, by the UID of its pod; empty: the one in the VM's pod.
 
         Raises ``UnknownPodError`` and ``NotReadyError``; then nothing has changed. Raises ``OtherAgentError``.
@@ -32,7 +32,7 @@ class AgentPermits(LedgerPart):
         return decide(self._state, claim, request, agent or uid, now)
 
     def wants(self, order: PersistPermit) -> bool:
-        """Whether the write still makes sense: a permit is taken back only from a VM without an agent."""
+        """Return True if the write still makes sense: a permit is taken back only from a VM without an agent."""
         account = self._state.vms.get(order.vm)
         return not order.takes_back or account is None or not (account.has_agent and account.claims)
 

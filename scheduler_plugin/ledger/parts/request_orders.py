@@ -6,7 +6,7 @@ Rules that hold here:
 - They are lowered once the reservation has come down, which it does when the guest has really given back.
 - What the kubelet refuses is withdrawn as far as no reservation needs it, for it would hold up others on the node.
 - A refusal of CPU does not keep back memory, nor one of memory CPU. While a kubelet refuses one thing of a pod it looks
-  at no other: what it refuses is taken back where there is another, and what it does not let go of is asked for again.
+  at no other: what it refuses is taken back where there is another, and what it does not released is asked for again.
 - Where a quota or an admission rule refuses to go as high as an agent asks, they go as high as it allows.
 - Where an admission rule refuses to go as low as the VM, requests go down to what the pod was made with.
 - No pod is asked to have more than its node's allocatable.
@@ -39,7 +39,7 @@ class RequestOrders(LedgerPart):
     """Says which pod's requests to write next, and hears what was refused."""
 
     def follow_requests(self, follows: bool, *, can: bool = True, limits_cpu: bool = False) -> None:
-        """Whether the requests of pods follow reservations from now on: the settings say so, and the API server can.
+        """Set whether the requests of pods follow reservations: the settings say so, and the API server can.
 
         Where it cannot, what was raised stays.
         """
@@ -48,7 +48,7 @@ class RequestOrders(LedgerPart):
 
     @property
     def follows_requests(self) -> bool:
-        """Whether permits wait for the requests of pods."""
+        """True if permits wait for the requests of pods."""
         return self._state.follows_requests
 
     @property
@@ -85,7 +85,7 @@ class RequestOrders(LedgerPart):
         return limit is not None and limit != runner.cpu_limit
 
     def _cpu_limit(self, claim: Claim, runner: RunnerRequests, size: Resources) -> MilliCpu | None:
-        """The CPU limit beside requests of ``size``; None where limits are left as they are."""
+        """The CPU limit beside requests of ``size``; None if limits are left as they are."""
         state = self._state
         if not state.limits_cpu and runner.cpu_limit is None:
             return None
@@ -94,7 +94,7 @@ class RequestOrders(LedgerPart):
         return most + BESIDE_GUEST
 
     def is_short(self, uid: str, request: AgentRequest) -> bool:
-        """Whether the pod's requests do not hold yet all that the agent asks for, and may come to hold more."""
+        """Return True if the pod's requests do not hold yet all that the agent asks for, and may come to hold more."""
         claim = self._state.claims.get(uid)
         if claim is None or not self._state.follows_requests:
             return False
@@ -104,7 +104,9 @@ class RequestOrders(LedgerPart):
         return not bounded(account, request.resources).within(account.had.at_least(secured))
 
     def is_awaited(self, uid: str) -> bool:
-        """Whether the pod asks for more than its kubelet has set aside, and has not heard that it cannot have it."""
+        """Return True if the pod asks for more than its kubelet has set aside, and has not heard that it cannot have
+        it.
+        """
         claim = self._state.claims.get(uid)
         runner = None if claim is None else claim.pod.runner
         if claim is None or runner is None or runner.problem or claim.resizes is None or claim.resizes.may_land:
@@ -112,7 +114,7 @@ class RequestOrders(LedgerPart):
         return claim.resizes.is_unanswered(runner)
 
     def raise_requests(self, uid: str, request: AgentRequest, now: Instant) -> tuple[ResizePod | None, Effects]:
-        """What to write before the agent may get what it asks for; None where nothing, or not now.
+        """The write needed before the agent may get its request; None if none, or not now.
 
         The node's book holds the room from now on.
         """
@@ -138,7 +140,7 @@ class RequestOrders(LedgerPart):
         return self._order(claim, runner, possible, now)
 
     def is_unheld(self, uid: str) -> bool:
-        """Whether the pod's requests are less than its VM has reserved."""
+        """Return True if the pod's requests are less than its VM has reserved."""
         claim = self._state.claims.get(uid)
         runner = None if claim is None or not self._state.follows_requests else claim.pod.runner
         if claim is None or claim.vm is None or runner is None or not _is_followed(claim):
@@ -146,7 +148,7 @@ class RequestOrders(LedgerPart):
         return not self._possible(claim, claim.vm.reserved).within(runner.asked)
 
     def requests_due(self, uid: str, now: Instant) -> tuple[ResizePod | None, Effects]:
-        """What to write so that the pod requests what it should (``requests_astray``); None where not, or not now."""
+        """The write that gives the pod its requests (``requests_astray``); None if none, or not now."""
         claim = self._state.claims.get(uid)
         if claim is None or not self._writes or not _is_followed(claim):
             return None, ()
@@ -163,8 +165,8 @@ class RequestOrders(LedgerPart):
         return self._order(claim, runner, size, now)
 
     def requests_of_waiting(self, pod: PodFacts) -> tuple[ResizePod, ...]:
-        """What to write onto a pod that waits for a node, each where the one before is refused: what its VM needs, and
-        without what would be lowered for that. Empty where it requests that.
+        """Writes for a pod that waits for a node, each tried if the one before is refused: what its VM needs, and
+        without what would be lowered for that. Empty if it requests that.
 
         Raises ``NotReadyError`` while its VM is not known.
         """
@@ -230,19 +232,19 @@ def _is_followed(claim: Claim) -> bool:
 
 
 def _is_left_raised(claim: Claim, account: VmAccount) -> bool:
-    """Whether the pod requests more because of us than it was made with."""
+    """Return True if the pod requests more because of us than it was made with."""
     runner = claim.pod.runner
     return runner is not None and runner.by_us.any and _first(runner, account) != runner.asked and _is_followed(claim)
 
 
 def _first(runner: RunnerRequests, account: VmAccount) -> Resources:
-    """What the pod requests without us; what it does where that is not known."""
+    """The pod's requests without us; its present ones if unknown."""
     first = None if account.facts is None else account.facts.first_requests
     return runner.asked if first is None or not first.any else runner.given_back(first)
 
 
 def _may_grow(account: VmAccount, claim: Claim) -> bool:
-    """Whether the VM can be read and runs in the claim's pod: only then its agent is answered."""
+    """Return True if the VM can be read and runs in the claim's pod: only then its agent is answered."""
     facts = account.facts
     return facts is not None and not facts.unreadable and facts.pod in (None, claim.pod.name)
 
@@ -273,5 +275,5 @@ def _due_where_refused(claim: Claim, runner: RunnerRequests, needed: Resources, 
 
 
 def _kept(claim: Claim, there: Resources, needed: Resources, now: Instant) -> Resources:
-    """What is ``needed``, and what of that which is ``there`` stays for a while: all of it where the VM moves."""
+    """``needed``, and the part of ``there`` that stays for a while: all of it if the VM moves."""
     return there.at_least(needed) if claim.is_migrating else _resizes(claim).kept(there, needed, now)

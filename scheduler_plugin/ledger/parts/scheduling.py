@@ -19,7 +19,7 @@ class Scheduling(LedgerPart):
     """Judges nodes, reserves for binds, and hears how each bind ended."""
 
     def filter(self, pod: PodFacts, names: list[str]) -> Filtered:
-        """Where the pod fits. One that fits nowhere waits. Raises ``NotReadyError``."""
+        """The nodes that fit the pod. One that fits nowhere waits. Raises ``NotReadyError``."""
         self._require_ready()
         return binding.filter_pod(self._state, pod, names)
 
@@ -39,13 +39,13 @@ class Scheduling(LedgerPart):
         return (RoomFreed(elsewhere),)
 
     def is_sent_round(self, uid: str) -> bool:
-        """Whether the pod will be asked about again on other nodes, so that no pod need go for it now."""
+        """Return True if the pod will be asked about again on other nodes, so that no pod need go for it now."""
         return self._state.sampled.is_sent_round(uid)
 
     def best(self, pod: PodFacts, asked: Container[str], most: int) -> list[str]:
         """The ``most`` best of the asked nodes that the pod fits; one alone is remembered for the pods after it.
 
-        None where that is for ``filter`` to say: the pod fits nowhere, holds a reservation, or is a migration's.
+        None if that is for ``filter`` to say: the pod fits nowhere, holds a reservation, or is a migration's.
         Raises ``NotReadyError``.
         """
         self._require_ready()
@@ -68,7 +68,7 @@ class Scheduling(LedgerPart):
         return facts is not None and any(taint.effect == "PreferNoSchedule" for taint in facts.traits.taints)
 
     def rank_by(self, ranking: RankingConfig) -> None:
-        """How scores are made from now on; prices come with the nodes' facts (S2.8b)."""
+        """Set the scoring rules; prices come with the nodes' facts (S2.8b)."""
         self._state.node_indexes.rank_by(ranking)
 
     def serve(self, scheduler: str, percent_of_nodes: int) -> None:
@@ -78,7 +78,7 @@ class Scheduling(LedgerPart):
         self._state.scheduler, self._state.sampled.percent = scheduler, percent_of_nodes
 
     def places(self, pod: PodFacts) -> bool:
-        """Whether the pod is placed by the scheduler that the extender serves."""
+        """Return True if the pod is placed by the scheduler that the extender serves."""
         return pod.scheduler == self._state.scheduler
 
     def scores(self, pod: PodFacts, names: list[str]) -> list[int]:
@@ -110,11 +110,11 @@ class Scheduling(LedgerPart):
         return binding.bind_unknown(self._state, uid, node)
 
     def pod_read(self, uid: str, found: PodFacts | None) -> Effects:
-        """What a fresh read of the pod found, None where there is no such pod (or one with another UID)."""
+        """Apply a fresh read of the pod, None if there is no such pod (or one with another UID)."""
         if not binding.pod_read(self._state, uid, found) and found is not None:
             binding.see_pod(self._state, found)
         return self._finish(outside=True)
 
     def claim_of(self, pod: PodFacts) -> Resources:
-        """What the pod would reserve. Raises ``NotReadyError`` while its VM is not known."""
+        """The claim of the pod. Raises ``NotReadyError`` while its VM is unknown."""
         return binding.claim_of(self._state, pod)

@@ -9,7 +9,7 @@ from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
-from scheduler_plugin.ledger.explain import Explanation, explain
+from scheduler_plugin.ledger.explain import ClaimExplanation, explain
 from scheduler_plugin.ledger.facts import WITHOUT_GUEST
 from scheduler_plugin.ledger.moves import Migration
 from scheduler_plugin.ledger.parts.part import LedgerPart
@@ -58,16 +58,16 @@ class LedgerViews(LedgerPart):
 
     @property
     def waiting(self) -> int:
-        """How many pods wait for room."""
+        """The number of pods that wait for room."""
         return len(self._state.waiting)
 
     def scaled_vms(self, now: Instant) -> tuple[int, int]:
-        """How many VMs with a guest an agent is to size: those whose agent was heard lately, and the others."""
+        """The numbers of VMs with a guest and an agent: those whose agent was heard lately, and the others."""
         heard = [self._is_heard(vm, now) for vm in self._state.vms.values() if self._is_scaled(vm)]
         return heard.count(True), heard.count(False)
 
     def is_silent(self, vm: VmAccount, now: Instant) -> bool:
-        """Whether an agent is to size the VM and was not heard lately. Only who leads hears agents."""
+        """Return True if an agent is to size the VM and was not heard lately. Only who leads hears agents."""
         return self._is_scaled(vm) and not self._is_heard(vm, now)
 
     @staticmethod
@@ -80,7 +80,7 @@ class LedgerViews(LedgerPart):
             return False
         return any(claim.pod.scheduler == self._state.scheduler for claim in vm.claims)
 
-    def explain(self, uid: str, now: Instant) -> Explanation:
+    def explain(self, uid: str, now: Instant) -> ClaimExplanation:
         """Everything known of one pod. Raises ``UnknownPodError``."""
         claim = self._claim(uid)
         migrations = () if claim.pod.vm is None else self._state.migrations.of(claim.pod.vm)

@@ -87,7 +87,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def closes_with(self, status: int) -> bool:
-        """Whether the connection ends with an answer of this status."""
+        """Return True if the connection ends with an answer of this status."""
         return status == UNAUTHORIZED or (400 <= status < 500 and not self.is_authenticated)
 
     def pause_writing(self) -> None:
@@ -142,7 +142,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._rest_if_answered()
 
     def on_response_complete(self) -> None:
-        """What was pipelined comes next; where nothing was, the connection is idle from now on."""
+        """Continue with the next pipelined request; without one the connection is idle from now on."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -172,7 +172,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self._end_if_idle)
 
     def _end_if_idle(self) -> None:
-        """Ends a connection that has been idle for long enough; one that is in use starts the timer anew."""
+        """Ends a connection that has been idle for long enough; one that is in use starts the timer again."""
         self.timeout_keep_alive_task = None
         if self._idle_since is None:
             return
@@ -184,7 +184,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def address(self) -> str:
-        """The peer's IP address; empty where it has none."""
+        """The peer's IP address; empty if it has none."""
         return self.client[0] if self.client else ""
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:

@@ -85,7 +85,7 @@ class HotPath:
     introduction: Introduction = anyone
 
     def refusal(self, authorization: str | None, address: str) -> HotResponse | None:
-        """What a client that is not known yet is answered before its body is read; None: it is let in."""
+        """Response to an unknown client before its body is read; None if it is admitted."""
         return self.admission(authorization) or self.introduction(authorization, address)
 
     def answer(self, request: HotRequest, refusal: HotResponse | None) -> HotResponse | Awaitable[HotResponse]:

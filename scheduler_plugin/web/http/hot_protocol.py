@@ -30,7 +30,7 @@ LOG: Final = logging.getLogger("autoscale.serving")
 _OFFER: Final = OFFER.encode()
 
 _FAILED: Final = HotResponse(
-    msgspec.json.encode(Problem("the service failed, its log says how")), 500, {"connection": "close"}
+    msgspec.json.encode(Problem("internal error; see the scheduler log")), 500, {"connection": "close"}
 )
 _ENDING: Final = HotResponse(
     msgspec.json.encode(Problem("this process ends, ask again")), 503, {"retry-after": "0", "connection": "close"}
@@ -39,7 +39,7 @@ _ENDING: Final = HotResponse(
 
 
 class _NoEvent:
-    """What uvicorn tells a request that waits for its body; ours do not wait."""
+    """Event that uvicorn sets for a request that waits for its body; ours do not wait."""
 
     def set(self) -> None:
         """Nothing waits."""
@@ -197,7 +197,7 @@ class HotProtocol(BoundedProtocol):
         self._default_lines = b""
 
     def default_lines(self) -> bytes:
-        """The headers of every answer, which uvicorn makes anew each second."""
+        """The headers of every answer, which uvicorn makes again each second."""
         headers = self.server_state.default_headers
         if self._default_headers is not headers:
             self._default_headers, self._default_lines = headers, b"".join(b"%s: %s\r\n" % each for each in headers)

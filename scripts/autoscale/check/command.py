@@ -21,7 +21,7 @@ from scripts.autoscale.check.gathering.gather import Gathering
 from scripts.autoscale.check.rendering import as_json, as_short, as_text
 from scripts.autoscale.check.table import judged
 from scripts.autoscale.cluster_flags import of_a_cluster
-from scripts.autoscale.clusters import Cluster, ClusterFlags, find_cluster
+from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
 from scripts.autoscale.running import run
 from scripts.autoscale.terminal import printing
 from scripts.autoscale.terminal.printing import print_lines, serialised
@@ -30,8 +30,8 @@ from scripts.autoscale.terminal.visible import visible, visible_lines
 _PAUSE: Final = Seconds(2.0)
 
 
-class Output(StrEnum):
-    """How findings are printed."""
+class CheckOutput(StrEnum):
+    """Format of the findings."""
 
     TEXT = "text"
     SHORT = "short"
@@ -51,7 +51,9 @@ def span(given: str) -> str:
 @of_a_cluster(failed=EXIT_CODES[Level.FAILURE])
 def check(
     before: Annotated[bool, typer.Option("--pre", help="Check whether it can be installed.")] = False,
-    output: Annotated[Output, typer.Option("--output", "-o", help="short: what is wrong alone.")] = Output.TEXT,
+    output: Annotated[
+        CheckOutput, typer.Option("--output", "-o", help="short: what is wrong alone.")
+    ] = CheckOutput.TEXT,
     wait: Annotated[
         str, typer.Option("--wait", callback=span, help="Look again for so long while a check fails, such as 5m.")
     ] = "0s",
@@ -74,7 +76,7 @@ def check(
     )
 
 
-async def _check(cluster: Cluster, namespace: str, *, before: bool, output: Output, wait: Seconds) -> int:
+async def _check(cluster: ReachedCluster, namespace: str, *, before: bool, output: CheckOutput, wait: Seconds) -> int:
     console = Console()
     async with cluster.client() as client:
         kubectl = Kubectl(cluster.kubectl(), cluster.kubectl_environment)
@@ -112,10 +114,10 @@ async def look(
         await clock.sleep(Seconds(min(_PAUSE, deadline - clock.now())))
 
 
-def show(console: Console, findings: Sequence[Finding], output: Output) -> None:
+def show(console: Console, findings: Sequence[Finding], output: CheckOutput) -> None:
     """Prints them; colours are on terminals alone."""
-    if output in {Output.JSON, Output.YAML}:
+    if output in {CheckOutput.JSON, CheckOutput.YAML}:
         console.out(serialised(as_json(findings), printing.Output(output)), highlight=False)
         return
-    for style, line in (as_text if output is Output.TEXT else as_short)(findings):
+    for style, line in (as_text if output is CheckOutput.TEXT else as_short)(findings):
         console.print(Text(visible_lines(line), style=style), soft_wrap=True)

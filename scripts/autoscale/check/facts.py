@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from protocol.kubernetes.objects import Json, name_of
-from scripts.autoscale.check.looks import Look, Seen, Unseen
+from scripts.autoscale.check.looks import Look, SiteObservations, Unseen
 
 NOT_LOOKED: Unseen = Unseen("it was not looked at")
 Objects = Look[Sequence[Json]]
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ApiServerFacts:
     """The API server's answer. ``ahead`` is by how many seconds our calendar is ahead of its ``Date``, within
-    ``within`` seconds; None where it sends none.
+    ``within`` seconds; None if it sends none.
     """
 
     version: str
@@ -43,7 +43,7 @@ class Right:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """One value of a metrics page."""
 
     name: str
@@ -53,7 +53,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a TLS port showed: its certificate (PEM), and whether each authority that should vouch for it does."""
+    """Certificate (PEM) that a TLS port showed, and whether each authority that should vouch for it does."""
 
     certificate: bytes
     distrusted: Mapping[str, str] = field(default_factory=dict)
@@ -61,14 +61,14 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """What our webhook did with a made-up review: the answer, or why there is none."""
+    """A webhook's answer to a made-up review, or why there is none."""
 
     name: str
     refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class CheckFacts:
     """Everything. ``namespace`` is that of the installation, ``now`` the moment of the look, ``release`` this command's
     version.
 
@@ -81,7 +81,7 @@ class Facts:
 
     namespace: str
     now: float
-    server: Look[Server] = NOT_LOOKED
+    server: Look[ApiServerFacts] = NOT_LOOKED
     release: str = ""
     namespaces: Objects = NOT_LOOKED
     api_services: Objects = NOT_LOOKED
@@ -106,7 +106,7 @@ class Facts:
     admission: Mapping[str, Look[str]] = field(default_factory=dict)
     tried_in: str = ""
     injection: Look[str] = NOT_LOOKED
-    metrics: Mapping[str, Look[Sequence[Sample]]] = field(default_factory=dict)
+    metrics: Mapping[str, Look[Sequence[MetricSample]]] = field(default_factory=dict)
     ledger: Look[Json] = NOT_LOOKED
     agents: Look[Mapping[str, Json | None]] = NOT_LOOKED
     served: Mapping[str, Look[Served]] = field(default_factory=dict)
@@ -114,14 +114,14 @@ class Facts:
 
     @property
     def lacks_namespace(self) -> bool:
-        """Whether the installation's namespace is known not to be there."""
+        """True if the installation's namespace is known not to be there."""
         known = self.namespaces
-        return isinstance(known, Seen) and all(name_of(each).name != self.namespace for each in known.value)
+        return isinstance(known, SiteObservations) and all(name_of(each).name != self.namespace for each in known.value)
 
     @property
     def server_now(self) -> float:
         """The moment of the look by the API server's calendar, where that is known: ages of its objects are by it."""
-        ahead = self.server.value.ahead if isinstance(self.server, Seen) else None
+        ahead = self.server.value.ahead if isinstance(self.server, SiteObservations) else None
         return self.now - (ahead or 0.0)
 
     @property

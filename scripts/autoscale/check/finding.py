@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Final
 
-from scripts.autoscale.check.facts import Facts
+from scripts.autoscale.check.facts import CheckFacts
 
 
 class Level(IntEnum):
-    """How bad a finding is; the greatest of all is the outcome."""
+    """Severity of a finding; the greatest of all is the outcome."""
 
     OK = 0
     SKIPPED = 1
@@ -31,7 +31,7 @@ class Level(IntEnum):
 EXIT_CODES: Final = {Level.OK: 0, Level.SKIPPED: 0, Level.WARNING: 1, Level.FAILURE: 2}
 
 
-class Section(StrEnum):
+class CheckSection(StrEnum):
     """The parts of the output, in their order."""
 
     API = "Kubernetes API"
@@ -49,7 +49,7 @@ class Section(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class CheckProblem:
     """One thing that is wrong. ``subject`` is the object's name, which the remedy may name; ``said`` is a sentence.
 
     ``level`` and ``remedy`` stand in for those of the check.
@@ -62,11 +62,11 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a judge returns: ``said`` is shown where there is no problem."""
+class CheckResult:
+    """Result of a judge: ``said`` is shown if there is no problem."""
 
     said: str = ""
-    problems: Sequence[Problem] = ()
+    problems: Sequence[CheckProblem] = ()
 
 
 class When(StrEnum):
@@ -84,9 +84,9 @@ class Check:
     """
 
     id: str
-    section: Section
+    section: CheckSection
     title: str
-    judge: Callable[[Facts], Found]
+    judge: Callable[[CheckFacts], CheckResult]
     meaning: str
     remedy: str
     when: When = When.AFTER
@@ -98,7 +98,7 @@ class Finding:
     """One line of the output. ``remedy`` is a command or a sentence; ``problems`` are all sentences."""
 
     check: str
-    section: Section
+    section: CheckSection
     title: str
     level: Level
     said: str

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.kubernetes.objects import Json, is_leaving, is_over, items, labels_of, name_of, pod_phase, text
-from scripts.autoscale.check.facts import Facts
-from scripts.autoscale.check.looks import Seen, Unseen
+from scripts.autoscale.check.facts import CheckFacts
+from scripts.autoscale.check.looks import SiteObservations, Unseen
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
 VERSION_LABEL: Final = "app.kubernetes.io/version"
@@ -61,7 +61,7 @@ PROGRAMS: Final = (
 _TAG: Final = re.compile(r":([A-Za-z0-9_][A-Za-z0-9_.-]*)(?:@.*)?$")
 
 
-def installed(facts: Facts) -> dict[str, Json]:
+def installed(facts: CheckFacts) -> dict[str, Json]:
     """The Deployment or DaemonSet of each program that is there. Raises ``UnseenError``."""
     daemons = {name_of(each).name: each for each in facts.daemon_sets.value if _is_here(facts, each)}
     others = {name_of(each).name: each for each in facts.deployments.value if _is_here(facts, each)}
@@ -69,7 +69,7 @@ def installed(facts: Facts) -> dict[str, Json]:
     return {name: workload for name, workload in found.items() if workload is not None}
 
 
-def _is_here(facts: Facts, workload: Json) -> bool:
+def _is_here(facts: CheckFacts, workload: Json) -> bool:
     return name_of(workload).namespace == facts.namespace
 
 
@@ -78,20 +78,22 @@ def program_of(pod: Json) -> str:
     return labels_of(pod).get(NAME_LABEL, "")
 
 
-def pods_of(facts: Facts, program: str) -> list[Json]:
+def pods_of(facts: CheckFacts, program: str) -> list[Json]:
     """The pods of a program that have not ended and are not about to. Raises ``UnseenError``."""
     found = [each for each in facts.pods.value if program_of(each) == program]
     return [each for each in found if not is_leaving(each) and not is_over(each)]
 
 
-def leads(facts: Facts, pod: str) -> bool:
-    """Whether the pod's metrics say that it leads."""
+def leads(facts: CheckFacts, pod: str) -> bool:
+    """Return True if the pod's metrics say that it leads."""
     look = facts.metrics.get(pod)
-    return isinstance(look, Seen) and any(each.name.endswith(LEADING) and each.value == 1.0 for each in look.value)
+    return isinstance(look, SiteObservations) and any(
+        each.name.endswith(LEADING) and each.value == 1.0 for each in look.value
+    )
 
 
-def leading_pod(facts: Facts, program: str) -> Json | None:
-    """The running pod of a program that acts: the one that leads, else the first; None where there is none."""
+def leading_pod(facts: CheckFacts, program: str) -> Json | None:
+    """The running pod of a program that acts: the one that leads, else the first; None if there is none."""
     if isinstance(facts.pods, Unseen):
         return None
     running = [each for each in pods_of(facts, program) if pod_phase(each) == "Running"]
@@ -99,7 +101,7 @@ def leading_pod(facts: Facts, program: str) -> Json | None:
 
 
 def is_ready(pod: Json) -> bool:
-    """Whether the pod is ready, as its kubelet says."""
+    """Return True if the pod is ready, as its kubelet says."""
     conditions = items(pod, "status", "conditions")
     return any(text(each, "type") == "Ready" and text(each, "status") == "True" for each in conditions)
 
@@ -111,7 +113,7 @@ def containers(pod: Json) -> Iterator[Json]:
 
 
 def is_told(pod: Json, argument: str) -> bool:
-    """Whether a container of a pod, or of a workload's template, is started with ``argument`` (``--name``)."""
+    """Return True if a container of a pod, or of a workload's template, is started with ``argument`` (``--name``)."""
     return bool(argument_values(pod, argument))
 
 
@@ -127,7 +129,7 @@ def argument_values(pod: Json, argument: str) -> list[str]:
     return [value for name, _, value in pairs if name == argument]
 
 
-def sidecar_pods(facts: Facts) -> list[Json]:
+def sidecar_pods(facts: CheckFacts) -> list[Json]:
     """Pods of VMs that have an agent in them and have not ended. Raises ``UnseenError``."""
     return [each for each in facts.vm_pods.value if agent_container(each) is not None and not is_over(each)]
 
@@ -138,7 +140,7 @@ def agent_container(pod: Json) -> Json | None:
 
 
 def image_tag(image: str) -> str:
-    """The tag of an image; empty where it has none.
+    """The tag of an image; empty if it has none.
 
     >>> image_tag("localhost:5001/autoscale-scheduler:v0.2.0"), image_tag("localhost:5001/x"), image_tag("a:b@sha256:c")
     ('v0.2.0', '', 'b')

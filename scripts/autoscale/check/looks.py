@@ -16,10 +16,10 @@ class UnseenError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen(Generic[T_co]):
-    """What was seen.
+class SiteObservations(Generic[T_co]):
+    """Observations of a cluster.
 
-    >>> Seen(3).value
+    >>> SiteObservations(3).value
     3
     """
 
@@ -42,4 +42,4 @@ class Unseen:
         raise UnseenError(self.why)
 
 
-Look = Seen[T_co] | Unseen
+Look = SiteObservations[T_co] | Unseen

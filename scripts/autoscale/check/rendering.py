@@ -9,7 +9,7 @@ from typing import Final
 from scripts.autoscale.check.finding import EXIT_CODES, Finding, Level, worst
 
 SHOWN: Final = 5
-"""So many problems of a check are shown; JSON has all."""
+"""This many problems of a check are shown; JSON has all."""
 
 COLOURS: Final = {Level.OK: "green", Level.SKIPPED: "dim", Level.WARNING: "yellow", Level.FAILURE: "bold red"}
 
@@ -30,7 +30,7 @@ def as_text(findings: Sequence[Finding]) -> Iterator[Line]:
 
 
 def as_short(findings: Sequence[Finding]) -> Iterator[Line]:
-    """What is wrong alone, in the order in which to mend it: one line for each check, and one with what to do."""
+    """Problems alone, in the order in which to resolve them: one line for each check, and one with what to do."""
     for finding in to_mend(findings):
         more = f" (and {len(finding.problems) - 1} more)" if len(finding.problems) > 1 else ""
         yield COLOURS[finding.level], f"{finding.level.mark} {finding.check}: {finding.said}{more}"
@@ -39,7 +39,7 @@ def as_short(findings: Sequence[Finding]) -> Iterator[Line]:
 
 
 def to_mend(findings: Sequence[Finding]) -> list[Finding]:
-    """What is wrong: failures before warnings, and causes before what may follow from them, as the table has them."""
+    """Problems: failures before warnings, and causes before their effects, in the table's order."""
     return sorted((each for each in findings if each.level >= Level.WARNING), key=lambda each: -each.level)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from scripts.autoscale.check.facts import Facts
-from scripts.autoscale.check.finding import Check, Finding, Level, Problem, When
+from scripts.autoscale.check.facts import CheckFacts
+from scripts.autoscale.check.finding import Check, CheckProblem, Finding, Level, When
 from scripts.autoscale.check.looks import UnseenError
 from scripts.autoscale.check.tables import cluster_checks, guest_checks, program_checks, trust_checks
 
@@ -16,7 +16,7 @@ CHECKS: Final = (*cluster_checks.CHECKS, *program_checks.CHECKS, *trust_checks.C
 """In the order of the output. docs/check.md is made of it."""
 
 
-def judged(facts: Facts, *, before: bool) -> Iterator[Finding]:
+def judged(facts: CheckFacts, *, before: bool) -> Iterator[Finding]:
     """Every line of one occasion, in the table's order; it ends at a fatal one that fails."""
     for check in CHECKS:
         if check.when is (When.AFTER if before else When.BEFORE):
@@ -27,7 +27,7 @@ def judged(facts: Facts, *, before: bool) -> Iterator[Finding]:
             return
 
 
-def _finding(check: Check, facts: Facts) -> Finding:
+def _finding(check: Check, facts: CheckFacts) -> Finding:
     try:
         found = check.judge(facts)
     except UnseenError as unseen:
@@ -41,10 +41,10 @@ def _finding(check: Check, facts: Facts) -> Finding:
     return Finding(check.id, check.section, check.title, _level(problems[0]), said[0], said, told, page(check))
 
 
-def _level(problem: Problem) -> Level:
+def _level(problem: CheckProblem) -> Level:
     return Level.FAILURE if problem.level is None else problem.level
 
 
 def page(check: Check) -> str:
-    """Where people read on."""
+    """Page to read on."""
     return f"{PAGE}#{check.id}"

@@ -17,7 +17,7 @@ from protocol.kubernetes.objects import items, labels_of, name_of, text
 from protocol.kubernetes.resources import NODES, PODS
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
-from protocol.smoothing.policy import PolicyError
+from protocol.smoothing.policy import SmoothingPolicyError
 from scheduler_plugin.history.core.looks import keys_of_nodes, size_at
 from scheduler_plugin.history.core.samples import HOUR, MINUTE
 from scheduler_plugin.history.costs.bills import Bill, bill, line_of
@@ -28,8 +28,8 @@ from scheduler_plugin.history.costs.rendering import More
 from scheduler_plugin.history.ports import Extent, History, HistoryError, Period, Usage
 from scheduler_plugin.history.priced_usage import priced_usage
 from scripts.autoscale.cluster_flags import of_a_cluster
-from scripts.autoscale.clusters import Cluster, ClusterFlags, find_cluster
-from scripts.autoscale.costs.cost_views import Output, advice, advice_document, serialised, show, written
+from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
+from scripts.autoscale.costs.cost_views import CostOutput, advice, advice_document, serialised, show, written
 from scripts.autoscale.costs.policy_change import PolicyChange
 from scripts.autoscale.costs.policy_choice import ChosenPolicy, chosen_policy
 from scripts.autoscale.costs.policy_replay import STEP
@@ -43,7 +43,7 @@ from scripts.autoscale.terminal.printing import print_lines
 HIGH: Final = 0.995
 """The share of the time that the second fixed size covers."""
 MOST_PLAYED: Final = 500
-"""A policy is played on so many VMs at most, the dearest: a VM's week takes some hundredths of a second."""
+"""A policy is played on this many VMs at most, the dearest: a VM's week takes some hundredths of a second."""
 _OF_THE_CONTROL_PLANE: Final = frozenset({"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"})
 OF_A_FILE: Final = "a Prometheus does not know the labels of VMs; autoscale record --label KEY keeps them in a file"
 NOT_WRITTEN_YET: Final = 5 * MINUTE
@@ -56,7 +56,9 @@ Since = Annotated[str, typer.Option(help="How far back, such as 6h, 7d.")]
 def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     since: Since = "7d",
     by: Annotated[str, typer.Option(help="vm, namespace, group, node, or label=KEY (of labels that are kept).")] = "vm",
-    output: Annotated[Output, typer.Option("--output", "-o", help="The form of what is printed.")] = Output.TEXT,
+    output: Annotated[
+        CostOutput, typer.Option("--output", "-o", help="The form of what is printed.")
+    ] = CostOutput.TEXT,
     policy: Annotated[str, typer.Option(help="A policy (file or name): what it would have cost.")] = "",
     consolidate: Annotated[bool, typer.Option("--consolidate", help="Say which nodes could be emptied now.")] = False,
     prices: Annotated[Path | None, typer.Option(help="A price table, as the scheduler's section `ranking`.")] = None,
@@ -65,7 +67,7 @@ def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     *,
     flags: ClusterFlags,
 ) -> None:
-    """What VMs cost by what was reserved, and what scaling saved.
+    """Cost of VMs by reservation, and the savings of scaling.
 
     Examples: autoscale cost --since 24h --by namespace · autoscale cost -o csv > costs.csv ·
     autoscale cost --policy calm.yaml · autoscale cost --consolidate
@@ -81,7 +83,7 @@ def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     if prometheus and by.startswith(LABEL):
         raise typer.BadParameter(OF_A_FILE, param_hint="--by")
     if consolidate:
-        if output in {Output.CSV, Output.OPENCOST}:
+        if output in {CostOutput.CSV, CostOutput.OPENCOST}:
             raise typer.BadParameter("advice is text, wide, json or yaml", param_hint="--output")
         run(_consolidate(ranking, find_cluster(flags), output))
     else:
@@ -92,7 +94,7 @@ def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
 def _chosen(policy: str) -> ChosenPolicy | None:
     try:
         return chosen_policy(policy) if policy else None
-    except PolicyError as error:
+    except SmoothingPolicyError as error:
         raise typer.BadParameter(str(error), param_hint="--policy") from None
 
 
@@ -100,7 +102,7 @@ async def _cost(  # noqa: PLR0913, PLR0917 - what was chosen
     chosen: AbstractAsyncContextManager[History],
     period: Period,
     by: str,
-    output: Output,
+    output: CostOutput,
     prices: tuple[RankingConfig, str],
     policy: ChosenPolicy | None,
     cluster: str,
@@ -115,11 +117,11 @@ async def _cost(  # noqa: PLR0913, PLR0917 - what was chosen
         raise SiteError(str(error)) from error
     notes = (*_missing(extent, period), *_unlabelled(found, by), *extent.notes, *changes)
     more = None if change is None else _figures(change, by)
-    if output in {Output.TEXT, Output.WIDE}:
-        show(Console(), found, by, prices[1], notes, more=more, is_wide=output is Output.WIDE)
+    if output in {CostOutput.TEXT, CostOutput.WIDE}:
+        show(Console(), found, by, prices[1], notes, more=more, is_wide=output is CostOutput.WIDE)
     else:
         sys.stdout.write(written(found, by, output, cluster, notes, more))
-        if output in {Output.CSV, Output.OPENCOST}:
+        if output in {CostOutput.CSV, CostOutput.OPENCOST}:
             print_lines(Console(stderr=True), notes)
     return 0
 
@@ -148,7 +150,7 @@ def _figures(change: PolicyChange, by: str) -> More:
 async def _changed(
     history: History, usages: Sequence[Usage], period: Period, policy: ChosenPolicy, prices: PriceList
 ) -> tuple[PolicyChange, list[str]]:
-    """What the policy would have cost or saved, and the same in sentences."""
+    """Cost or savings of the policy, and the same in sentences."""
     latest: dict[ObjectName, Usage] = {}
     money: dict[ObjectName, Fraction] = defaultdict(Fraction)
     for each in sorted(usages, key=lambda each: each.span.until):
@@ -169,7 +171,7 @@ def _left_out(played: int, vms: int, shares: tuple[Fraction | int, Fraction | in
         yield f"It was played on the {played} dearest of {vms} VMs, which are {share:.0%} of what was reserved."
 
 
-async def _consolidate(ranking: RankingConfig, cluster: Cluster, output: Output) -> int:
+async def _consolidate(ranking: RankingConfig, cluster: ReachedCluster, output: CostOutput) -> int:
     async with open_site(cluster) as site:
         answer = await site.of_scheduler("/nodes")
         if answer is None:
@@ -185,7 +187,7 @@ async def _consolidate(ranking: RankingConfig, cluster: Cluster, output: Output)
         if price is not None:
             prices[label] = price
     found = emptied(read_nodes(answer, prices, reference_price(ranking), staying, bound))
-    if output in {Output.TEXT, Output.WIDE}:
+    if output in {CostOutput.TEXT, CostOutput.WIDE}:
         print_lines(Console(), advice(found))
     else:
         sys.stdout.write(serialised(advice_document(found), output))

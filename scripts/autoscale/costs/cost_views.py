@@ -38,7 +38,7 @@ _WIDE_HEADINGS: Final = (
 )
 
 
-class Output(StrEnum):
+class CostOutput(StrEnum):
     """The form of what is printed."""
 
     TEXT = "text"
@@ -50,19 +50,19 @@ class Output(StrEnum):
 
 
 def written(  # noqa: PLR0913, PLR0917 - what is told beside the bill
-    found: Bill, by: str, output: Output, cluster: str, notes: Sequence[str], more: More | None = None
+    found: Bill, by: str, output: CostOutput, cluster: str, notes: Sequence[str], more: More | None = None
 ) -> str:
     """The bill for machines; ``notes`` are in JSON and YAML, ``more`` in CSV too."""
-    if output is Output.CSV:
+    if output is CostOutput.CSV:
         return as_csv(found, more)
-    if output is Output.OPENCOST:
+    if output is CostOutput.OPENCOST:
         return serialised(allocations(found, by, cluster), output)
     return serialised({**document(found, by, more), "notes": list(notes)}, output)
 
 
-def serialised(answer: object, output: Output) -> str:
+def serialised(answer: object, output: CostOutput) -> str:
     """YAML where that is asked for, else JSON."""
-    if output is Output.YAML:
+    if output is CostOutput.YAML:
         return yaml.safe_dump(answer, sort_keys=False, allow_unicode=True)
     return json.dumps(answer, indent=2) + "\n"
 

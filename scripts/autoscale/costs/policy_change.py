@@ -8,21 +8,21 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Final
 
-from scheduler_plugin.history.core.samples import VmFacts
+from scheduler_plugin.history.core.samples import VmRecord
 from scheduler_plugin.history.core.spans import Span
 from scheduler_plugin.history.costs.bills import NOTHING, KeyOf
 from scheduler_plugin.history.costs.prices import Price
 from scheduler_plugin.history.costs.rendering import rounded
 from scripts.autoscale.costs.policy_choice import ChosenPolicy
-from scripts.autoscale.costs.policy_replay import CPU, MEMORY, Replayed, Resource, replayed
+from scripts.autoscale.costs.policy_replay import CPU, MEMORY, Replayed, ReplayedResource, replayed
 from scripts.autoscale.replay.peers import Player
 
 _NOT_PLAYED: Final = Replayed()
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """What a policy would have made of some VMs: of their CPU and memory, and how much more that costs. ``vms`` of them
+class ReplayedPolicyChange:
+    """Effect of a policy on some VMs: their CPU and memory, and how much more that costs. ``vms`` of them
     were played, and ``skipped`` have too little recorded need.
     """
 
@@ -32,8 +32,8 @@ class Change:
     vms: int = 0
     skipped: int = 0
 
-    def __add__(self, other: Change) -> Change:
-        return Change(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+    def __add__(self, other: ReplayedPolicyChange) -> ReplayedPolicyChange:
+        return ReplayedPolicyChange(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
 
 class PolicyChange:
@@ -41,34 +41,34 @@ class PolicyChange:
 
     def __init__(self, chosen: ChosenPolicy) -> None:
         self._chosen = chosen
-        self._by_vm: dict[VmFacts, Change] = {}
+        self._by_vm: dict[VmRecord, ReplayedPolicyChange] = {}
 
-    def add(self, vm: VmFacts, spans: Sequence[Span], price: Price) -> None:
+    def add(self, vm: VmRecord, spans: Sequence[Span], price: Price) -> None:
         """Plays one VM within its bounds; its hours cost ``price``."""
         cpu, memory = (
             _played(vm, spans, player, what)
             for player, what in ((self._chosen.cpu, CPU), (self._chosen.memory, MEMORY))
         )
         if cpu is None and memory is None:
-            self._by_vm[vm] = Change(skipped=1)
+            self._by_vm[vm] = ReplayedPolicyChange(skipped=1)
             return
         of_each = ((cpu or _NOT_PLAYED, price.cpu), (memory or _NOT_PLAYED, price.mem))
         money = sum(((found.played - found.recorded) * of_one for found, of_one in of_each), NOTHING)
-        self._by_vm[vm] = Change(of_each[0][0], of_each[1][0], money, vms=1)
+        self._by_vm[vm] = ReplayedPolicyChange(of_each[0][0], of_each[1][0], money, vms=1)
 
-    def lines(self, key_of: KeyOf) -> dict[str, Change]:
-        """What lines of a bill would have been; a VM that moved is on the line where it was last."""
-        found: dict[str, Change] = defaultdict(Change)
+    def lines(self, key_of: KeyOf) -> dict[str, ReplayedPolicyChange]:
+        """Lines of a bill under the policy; a VM that moved is on the line where it was last."""
+        found: dict[str, ReplayedPolicyChange] = defaultdict(ReplayedPolicyChange)
         for vm, change in self._by_vm.items():
             found[key_of(vm)] += change
         return dict(found)
 
     @property
-    def total(self) -> Change:
+    def total(self) -> ReplayedPolicyChange:
         """That of all VMs."""
-        return sum(self._by_vm.values(), Change())
+        return sum(self._by_vm.values(), ReplayedPolicyChange())
 
-    def figures(self, change: Change | None) -> dict[str, float | None]:
+    def figures(self, change: ReplayedPolicyChange | None) -> dict[str, float | None]:
         """The numbers of a line, or of the total; None is what was not played."""
         found: dict[str, float | None] = {}
         for unit, player, part in (
@@ -82,7 +82,7 @@ class PolicyChange:
         return found
 
     def sentences(self) -> Iterator[str]:
-        """What it would have cost or saved, and what was left out."""
+        """Cost or savings, and what was left out, in sentences."""
         all_vms = self.total
         parts = [
             (unit, name, total)
@@ -108,5 +108,5 @@ class PolicyChange:
             yield f"{all_vms.skipped} VMs have too little recorded need to be played."
 
 
-def _played(vm: VmFacts, spans: Sequence[Span], player: Player | None, what: Resource) -> Replayed | None:
+def _played(vm: VmRecord, spans: Sequence[Span], player: Player | None, what: ReplayedResource) -> Replayed | None:
     return None if player is None else replayed(str(vm.vm), spans, player, (vm.least, vm.most), what)

@@ -14,7 +14,7 @@ from agent.config import PolicyError as AgentPolicyError
 from agent.config import read_policy
 from agent.core.policy import Policy as AgentPolicy
 from protocol.smoothing.default import DEFAULT_MEMORY
-from protocol.smoothing.policy import Policy, PolicyError, parse_policy
+from protocol.smoothing.policy import SmoothingPolicy, SmoothingPolicyError, parse_policy
 from protocol.smoothing.stage import Sample
 from protocol.units import Instant
 from protocol.yaml_text import YamlError, read_yaml
@@ -30,14 +30,14 @@ _STAGES: Final = frozenset({"stages", "resource"})
 
 @dataclass(frozen=True, slots=True)
 class ChosenPolicy:
-    """How each resource is played; None: it stays what it was."""
+    """Policy to replay for each resource; None: it stays what it was."""
 
     label: str
     cpu: Player | None
     memory: Player | None
 
 
-def play_memory(policy: Policy) -> Player:
+def play_memory(policy: SmoothingPolicy) -> Player:
     """A policy of stages for memory, asked at every step; timelines and allocations are in GiB."""
 
     def player(timeline: Timeline) -> Floats:
@@ -66,7 +66,7 @@ _MEMORY: Final[Mapping[str, Player]] = {
 
 
 def chosen_policy(name: str) -> ChosenPolicy:
-    """A known policy, or that of a file. Raises ``PolicyError`` with the file and the path in it."""
+    """A known policy, or that of a file. Raises ``SmoothingPolicyError`` with the file and the path in it."""
     if name in PLAYERS:
         return ChosenPolicy(name, PLAYERS[name], _MEMORY.get(name))
     path = Path(name)
@@ -78,9 +78,11 @@ def chosen_policy(name: str) -> ChosenPolicy:
             return ChosenPolicy(path.stem, play_policy(smoothing.cpu), play_memory(smoothing.memory))
         policy = parse_policy(document)
     except OSError as error:
-        raise PolicyError(name, f"neither one of {', '.join(PLAYERS)} nor a readable file ({error.strerror})") from None
-    except (UnicodeDecodeError, YamlError, AgentPolicyError, PolicyError) as error:
-        raise PolicyError(name, " ".join(str(error).split())) from None
+        raise SmoothingPolicyError(
+            name, f"neither one of {', '.join(PLAYERS)} nor a readable file ({error.strerror})"
+        ) from None
+    except (UnicodeDecodeError, YamlError, AgentPolicyError, SmoothingPolicyError) as error:
+        raise SmoothingPolicyError(name, " ".join(str(error).split())) from None
     if policy.resource == "memory":
         return ChosenPolicy(path.stem, None, play_memory(policy))
     return ChosenPolicy(path.stem, play_policy(policy), None)

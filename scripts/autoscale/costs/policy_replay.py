@@ -32,8 +32,8 @@ STEP: Final[Millis] = MINUTE
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
-    """What is played: its columns, how many of its amounts are one vCPU or GiB, and what of a size it is."""
+class ReplayedResource:
+    """A replayed resource: its columns, its amounts per vCPU or GiB, and its part of a size."""
 
     need: int
     size: int
@@ -41,8 +41,8 @@ class Resource:
     of: Callable[[Size], Amount]
 
 
-CPU: Final = Resource(PLACE["need_cpu"], PLACE["size_cpu"], MILLI, lambda size: size.cpu)
-MEMORY: Final = Resource(PLACE["need_mem"], PLACE["size_mem"], KIB_OF_GIB, lambda size: size.mem)
+CPU: Final = ReplayedResource(PLACE["need_cpu"], PLACE["size_cpu"], MILLI, lambda size: size.cpu)
+MEMORY: Final = ReplayedResource(PLACE["need_mem"], PLACE["size_mem"], KIB_OF_GIB, lambda size: size.mem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Replayed:
 
     @property
     def missed_percent(self) -> float:
-        """How much of the need exceeded what the policy gave."""
+        """Share of the need, in percent, above what the policy gave."""
         return float(100 * self.missed / self.needed) if self.needed else 0.0
 
 
@@ -74,7 +74,9 @@ Bounds = tuple[Size | None, Size | None]
 """The least and the most that a VM may have, as far as they are known."""
 
 
-def replayed(name: str, spans: Sequence[Span], player: Player, bounds: Bounds, what: Resource) -> Replayed | None:
+def replayed(
+    name: str, spans: Sequence[Span], player: Player, bounds: Bounds, what: ReplayedResource
+) -> Replayed | None:
     """One VM's need through a policy, within its bounds; None where too little of it is known."""
     known = [span for span in spans if span.known[what.need] and span.known[what.size]]
     if len(known) < _LEAST_MOMENTS or not any(span.sums[what.need] for span in known):

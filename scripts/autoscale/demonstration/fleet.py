@@ -8,7 +8,7 @@ from typing import Final
 from protocol.kubernetes.objects import Json, child, items, text
 from protocol.units import Bytes, MilliCpu, QuantityError
 from scripts.autoscale.demonstration.bars import bar
-from scripts.autoscale.demonstration.moves import Move
+from scripts.autoscale.demonstration.moves import ObservedMove
 
 _BAR: Final = 24
 
@@ -24,7 +24,7 @@ def node_row(node: Json) -> tuple[str, ...]:
     return (*cells, f"{text(excess, 'cpu')} cpu {text(excess, 'mem')}" if under else "-")
 
 
-def fleet_row(node: Json, moves: Sequence[Move]) -> tuple[str, str, str]:
+def fleet_row(node: Json, moves: Sequence[ObservedMove]) -> tuple[str, str, str]:
     """One node in short: its name, a bar of its vCPUs, and the VMs on it with where they are going."""
     picture, amount = _reserved(node, "cpu")
     going = {move.vm.name: move for move in moves if move.is_under_way and move.source == text(node, "name")}
@@ -34,7 +34,7 @@ def fleet_row(node: Json, moves: Sequence[Move]) -> tuple[str, str, str]:
     return text(node, "name"), f"{picture} {amount} vCPU", "  ".join([*here, *coming])
 
 
-def _leaving(move: Move) -> str:
+def _leaving(move: ObservedMove) -> str:
     return f"{move.vm.name} ⇢ {move.target or '?'} {move.progress}".rstrip()
 
 
@@ -62,7 +62,7 @@ def _gib(quantity: str) -> float:
 
 
 def _amount(read: Callable[[], float]) -> float:
-    """Nothing where nothing that can be read is said: a bar shows what is known."""
+    """Nothing if nothing that can be read is said: a bar shows what is known."""
     try:
         return read()
     except QuantityError:

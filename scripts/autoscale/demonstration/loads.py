@@ -10,7 +10,7 @@ import httpx2 as httpx
 
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
-from scripts.autoscale.demonstration.pgbench import Outcome, Server, prepare, press
+from scripts.autoscale.demonstration.pgbench import DatabaseServer, Outcome, prepare, press
 from scripts.autoscale.site import SiteError
 
 
@@ -21,14 +21,14 @@ class LoadMaker(Protocol):
         """Makes what the load needs."""
 
     async def press(self, seconds: int, on_tps: Callable[[float], None]) -> Outcome:
-        """Loads the VM for ``seconds``, then lets go of it."""
+        """Loads the VM for ``seconds``, then releases it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PgbenchLoad:
     """Transactions, as many as the VM can do."""
 
-    server: Server
+    server: DatabaseServer
     clients: int
     scale: int
 

@@ -19,7 +19,7 @@ from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scripts.autoscale.demonstration.moves import Move, MoveWatch
+from scripts.autoscale.demonstration.moves import MoveWatch, ObservedMove
 from scripts.autoscale.demonstration.report import MigrationPoint, migration_point
 from scripts.autoscale.demonstration.vm_clients import ClientReport, VmClients
 from scripts.autoscale.demonstration.vm_objects import MAY_MOVE, kept_in_place, postgres_vm
@@ -61,7 +61,7 @@ class MigrationScenario:
         self._vms = Informer(self.site.client, VIRTUAL_MACHINES, self.clock)
 
     @property
-    def moves(self) -> list[Move]:
+    def moves(self) -> list[ObservedMove]:
         """Every migration so far."""
         return self.watcher.moves
 
@@ -124,7 +124,9 @@ class MigrationScenario:
         return reduce(add, reports)
 
     async def _is_known(self, name: ObjectName) -> bool:
-        """Whether the scheduler knows how loaded the VM is; the least loaded move first, and the unknown last."""
+        """Return True if the scheduler knows how loaded the VM is; the least loaded move first, and the unknown
+        last.
+        """
         pods = items(await self.site.of_scheduler(f"/explain/{name}") or {}, "pods")
         return any(child(pod, "metrics") for pod in pods)
 
@@ -142,20 +144,22 @@ class MigrationScenario:
             await self.clock.sleep(_LOOK)
 
 
-def client_failures(moves: Sequence[Move], reports: Mapping[ObjectName, ClientReport]) -> list[str]:
-    """What is not in any migration's figures: clients that gave up, and failures in VMs that did not move (pure)."""
+def client_failures(moves: Sequence[ObservedMove], reports: Mapping[ObjectName, ClientReport]) -> list[str]:
+    """Failures outside of any migration's figures: clients that gave up, and failures in VMs that did not move
+    (pure).
+    """
     moved = {move.vm for move in moves}
     stayed = {name: report for name, report in reports.items() if name not in moved and report.failed}
     gave_up = [f"clients of {name}: {report.problem}" for name, report in reports.items() if report.problem]
     return [*gave_up, *(f"{report.failed} transactions of {name} failed" for name, report in stayed.items())]
 
 
-def points(moves: Sequence[Move], reports: Mapping[ObjectName, ClientReport]) -> list[MigrationPoint]:
+def points(moves: Sequence[ObservedMove], reports: Mapping[ObjectName, ClientReport]) -> list[MigrationPoint]:
     """Each migration with what the VM's clients noticed of it (pure)."""
     return [migration_point(move, *_noticed(move, reports.get(move.vm))) for move in moves]
 
 
-def _noticed(move: Move, report: ClientReport | None) -> tuple[Seconds | None, int]:
+def _noticed(move: ObservedMove, report: ClientReport | None) -> tuple[Seconds | None, int]:
     if report is None:
         return None, 0
     span = move.felt

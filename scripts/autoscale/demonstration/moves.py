@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from deploy.kube.client import ApiClient
-from deploy.kube.informer import Change, Informer
+from deploy.kube.informer import Informer, ObjectChange
 from deploy.neonvm.migration.migration_facts import WAITS
 from protocol.kubernetes.objects import Json, child, items, text, whole
 from protocol.kubernetes.resources import MIGRATIONS
@@ -25,7 +25,7 @@ ENDED: Final = frozenset({SUCCEEDED, "Failed", CANCELLED})
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class ObservedMove:
     """One migration. ``began`` and ``ended`` are when it was seen to run and to end; figures are None until known.
 
     ``waits`` is what it waits for, as its condition says; empty if it waits for nothing in particular. ``name`` is that
@@ -47,12 +47,12 @@ class Move:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it has not ended."""
+        """True if it has not ended."""
         return self.ended is None
 
     @property
     def felt(self) -> tuple[Instant, Instant] | None:
-        """From when to when clients may notice it; None where it did not run or has not ended."""
+        """From when to when clients may notice it; None if it did not run or has not ended."""
         if self.began is None or self.ended is None:
             return None
         return Instant(self.began - MARGIN), Instant(self.ended + MARGIN)
@@ -69,12 +69,12 @@ class Move:
 class MoveWatch:
     """Follows the migrations of a cluster. ``on_turn`` hears of each when it appears, runs, and ends."""
 
-    def __init__(self, client: ApiClient, clock: Clock, on_turn: Callable[[Move], None]) -> None:
+    def __init__(self, client: ApiClient, clock: Clock, on_turn: Callable[[ObservedMove], None]) -> None:
         self._clock = clock
         self._on_turn = on_turn
         self._informer = Informer(client, MIGRATIONS, clock)
         self._informer.listen(self._changed)
-        self._moves: dict[str, Move] = {}
+        self._moves: dict[str, ObservedMove] = {}
 
     async def run(self) -> None:
         """Watches until cancelled."""
@@ -89,15 +89,15 @@ class MoveWatch:
         await self._informer.synced.wait()
 
     @property
-    def moves(self) -> list[Move]:
+    def moves(self) -> list[ObservedMove]:
         """Every migration that was seen, the oldest first."""
         return list(self._moves.values())
 
-    def by_uid(self, uid: str) -> Move | None:
+    def by_uid(self, uid: str) -> ObservedMove | None:
         """The migration whose object has this UID, once it was seen."""
         return self._moves.get(uid)
 
-    def _changed(self, change: Change) -> None:
+    def _changed(self, change: ObjectChange) -> None:
         found = change.new or change.old
         if found is None:
             return
@@ -109,10 +109,10 @@ class MoveWatch:
             self._on_turn(after)
 
 
-def seen(before: Move | None, found: Json, now: Instant, *, is_gone: bool) -> Move:
-    """What is known of a migration once its object was seen like ``found`` (pure)."""
+def seen(before: ObservedMove | None, found: Json, now: Instant, *, is_gone: bool) -> ObservedMove:
+    """State of a migration after its object was seen as ``found`` (pure)."""
     status, info = child(found, "status"), child(found, "status", "info")
-    known = before or Move(ObjectName(text(found, "metadata", "namespace"), text(found, "spec", "vmName")))
+    known = before or ObservedMove(ObjectName(text(found, "metadata", "namespace"), text(found, "spec", "vmName")))
     if not known.is_under_way:
         return known
     phase = text(status, "phase") or "Pending"
@@ -138,7 +138,7 @@ def seen(before: Move | None, found: Json, now: Instant, *, is_gone: bool) -> Mo
 
 
 def _reason(status: Json, reasons: Collection[str] = ()) -> str:
-    """What the conditions say; only those with one of ``reasons``, if any are given."""
+    """Messages of the conditions; only those with one of ``reasons``, if any are given."""
     conditions = [each for each in items(status, "conditions") if not reasons or text(each, "reason") in reasons]
     said = [text(each, "message") or text(each, "reason") for each in conditions]
     return next((each for each in said if each), "")

@@ -35,20 +35,20 @@ class PgbenchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one run did."""
+    """Outcome of one run."""
 
     transactions: int
     failed: int
     problem: str
 
     def __add__(self, later: Outcome) -> Outcome:
-        """What two runs did, with the first problem."""
+        """The sum of two runs, with the first problem."""
         both = self.transactions + later.transactions, self.failed + later.failed
         return Outcome(*both, self.problem or later.problem)
 
 
 def find_pgbench() -> str:
-    """The program's path. Raises ``PgbenchError`` where it is not installed."""
+    """The program's path. Raises ``PgbenchError`` if it is not installed."""
     versions = sorted(Path(_DEBIAN).glob("*/bin/pgbench"), reverse=True)
     found = shutil.which("pgbench") or next((str(each) for each in versions), None)
     if found is None:
@@ -63,7 +63,7 @@ def tps_of(line: str) -> float | None:
 
 
 def outcome_of(lines: Sequence[str], code: int) -> Outcome:
-    """What a run that ended with exit ``code`` did, by everything that it said."""
+    """Outcome of a run that ended with exit ``code``, from its output."""
     said = "\n".join(lines)
     done, failed = _DONE.search(said), _FAILED.search(said)
     aborted = len(_ABORTED.findall(said))
@@ -72,7 +72,7 @@ def outcome_of(lines: Sequence[str], code: int) -> Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class DatabaseServer:
     """A database that asks for ``password``."""
 
     host: str
@@ -81,13 +81,13 @@ class Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What postgres' clients are told of it: a password on a command line would be everybody's to read."""
+        """Environment of postgres' clients: everybody could read a password on a command line."""
         place = {"PGHOST": self.host, "PGPORT": str(self.port), "PGUSER": "postgres"}
         return {**place, "PGPASSWORD": self.password} if self.password else place
 
 
-async def problem_of(server: Server) -> str:
-    """Why the database lets nobody in; empty if it does. Raises ``PgbenchError``."""
+async def problem_of(server: DatabaseServer) -> str:
+    """The reason why the database refuses clients; empty if it does not. Raises ``PgbenchError``."""
     with NamedTemporaryFile("w", suffix=".sql") as script:
         script.write("SELECT 1;\n")
         script.flush()
@@ -97,7 +97,7 @@ async def problem_of(server: Server) -> str:
     return " ".join(said) or outcome.problem if outcome.problem else ""
 
 
-async def prepare(server: Server, scale: int) -> None:
+async def prepare(server: DatabaseServer, scale: int) -> None:
     """Makes pgbench's tables. Raises ``PgbenchError``."""
     arguments = ["-i", "-q", "-s", str(scale), "postgres"]
     outcome = await run_pgbench(server, arguments, lambda _: None, PREPARING)
@@ -106,7 +106,7 @@ async def prepare(server: Server, scale: int) -> None:
 
 
 async def press(
-    server: Server, clients: int, seconds: int, on_tps: Callable[[float], None], rate: int | None = None
+    server: DatabaseServer, clients: int, seconds: int, on_tps: Callable[[float], None], rate: int | None = None
 ) -> Outcome:
     """Runs transactions for ``seconds`` with ``clients`` connections; ``on_tps`` hears about every second.
 
@@ -124,11 +124,11 @@ async def press(
 
 
 async def run_pgbench(
-    server: Server, arguments: Sequence[str], heard: Callable[[str], None], at_most: Seconds
+    server: DatabaseServer, arguments: Sequence[str], heard: Callable[[str], None], at_most: Seconds
 ) -> Outcome:
     """Runs pgbench to its end; ``heard`` gets every line.
 
-    Raises ``PgbenchError`` where it is not installed, and where it has not ended after ``at_most``.
+    Raises ``PgbenchError`` if it is not installed, and where it has not ended after ``at_most``.
     """
     process = await asyncio.create_subprocess_exec(
         *("setpriv", "--pdeathsig", "KILL", "--", find_pgbench(), *arguments),

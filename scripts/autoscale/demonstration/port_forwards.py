@@ -17,7 +17,7 @@ from protocol.runtime.clock import Clock
 from scripts.autoscale.demonstration.groups.group_object import GROUP, PRIMARY
 from scripts.autoscale.demonstration.groups.read_load import PgbenchReads, ReadLoad, SimulatedReads
 from scripts.autoscale.demonstration.loads import LoadMaker, PgbenchLoad, SimulatedLoad
-from scripts.autoscale.demonstration.pgbench import Server
+from scripts.autoscale.demonstration.pgbench import DatabaseServer
 from scripts.autoscale.demonstration.vm_clients import NoClients, PgbenchClients, VmClients
 from scripts.autoscale.passwords import password_of
 from scripts.autoscale.site import Site
@@ -40,7 +40,7 @@ class PortForwards:
     is_simulated: bool
 
     async def load_of(self, vm: Json) -> LoadMaker:
-        """What will load this VM, once it runs."""
+        """The load generator for this VM, once it runs."""
         if self.is_simulated:
             return SimulatedLoad(partial(self._control, name_of(vm)), self.clock, _DEMAND, _MEMORY)
         return PgbenchLoad(await self._postgres(vm), _CLIENTS, _SCALE)
@@ -52,7 +52,7 @@ class PortForwards:
         return PgbenchClients(await self._postgres(vm), self.clock)
 
     async def read_load(self) -> ReadLoad:
-        """What will load the replicas of the group, once it serves."""
+        """The load generator for the group's replicas, once it serves."""
         if self.is_simulated:
             return SimulatedReads(self._serving, self.clock)
         folder = ClusterFolder.of(self.cluster)
@@ -62,18 +62,18 @@ class PortForwards:
         return PgbenchReads(server, replace(server, host="127.0.0.1", port=endpoint.port))
 
     async def _serving(self) -> list[str]:
-        """Where the simulated replicas that serve take their demand."""
+        """Demand endpoints of the simulated replicas that serve."""
         group = await self.site.client.get(VM_GROUPS, GROUP)
         names = [text(each, "name") for each in items(group, "status", "members") if each.get("serving") is True]
         return [await self._control(ObjectName(GROUP.namespace, name)) for name in names]
 
     async def _control(self, vm: ObjectName) -> str:
-        """Where the simulated guest of the VM takes its demand: in the pod that runs it now."""
+        """Demand endpoint of the VM's simulated guest: in the pod that runs it now."""
         found = await self.site.client.get(VIRTUAL_MACHINES, vm)
         target = text(found, "status", "podIP")
         exposed = await ask_cluster(ClusterFolder.of(self.cluster), "expose", target, DAEMON_PORT)
         return f"http://127.0.0.1:{exposed.port}"
 
-    async def _postgres(self, vm: Json) -> Server:
+    async def _postgres(self, vm: Json) -> DatabaseServer:
         place = await self.stack.enter_async_context(self.site.into_vm(vm, _POSTGRES))
-        return Server(*place, await password_of(self.site.client, vm))
+        return DatabaseServer(*place, await password_of(self.site.client, vm))

@@ -16,14 +16,14 @@ from typing import Final
 
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scripts.autoscale.demonstration.pgbench import GRACE, Outcome, PgbenchError, Server, run_pgbench
+from scripts.autoscale.demonstration.pgbench import GRACE, DatabaseServer, Outcome, PgbenchError, run_pgbench
 
 PAUSE: Final = Seconds(0.02)
 _SCRIPT: Final = f"\\sleep {PAUSE * 1000:g} ms\nSELECT 1;\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeReply:
     """One answer: when it came, and how long the client had waited for it."""
 
     at: Instant
@@ -35,15 +35,15 @@ class Noticed:
     """All that one probe noticed. A connection that broke is a failed transaction of ``outcome``."""
 
     outcome: Outcome
-    answers: Sequence[Answer]
+    answers: Sequence[ProbeReply]
 
     def longest_stall(self, since: Instant, until: Instant) -> Seconds | None:
-        """The longest wait that lies at least partly within the span; None where nothing was asked in it."""
+        """The longest wait that lies at least partly within the span; None if nothing was asked in it."""
         within = (each.waited for each in self.answers if each.at >= since and each.at - each.waited <= until)
         return max(within, default=None)
 
 
-def answers_of(lines: Iterable[str], offset: float) -> list[Answer]:
+def answers_of(lines: Iterable[str], offset: float) -> list[ProbeReply]:
     """Answers from lines of pgbench's log, in which ``offset`` seconds lie between its clock and the caller's.
 
     Raises ``PgbenchError`` for a line that is none.
@@ -51,15 +51,15 @@ def answers_of(lines: Iterable[str], offset: float) -> list[Answer]:
     return [_answer(line, offset) for line in lines if line.strip()]
 
 
-def _answer(line: str, offset: float) -> Answer:
+def _answer(line: str, offset: float) -> ProbeReply:
     try:
         _client, _number, took, _script, seconds, micros = (int(word) for word in line.split()[:6])
     except ValueError:
         raise PgbenchError(f"pgbench wrote a line into its log that cannot be read: {line.strip()!r}") from None
-    return Answer(Instant(seconds + micros / 1e6 - offset), Seconds(max(0.0, took / 1e6 - PAUSE)))
+    return ProbeReply(Instant(seconds + micros / 1e6 - offset), Seconds(max(0.0, took / 1e6 - PAUSE)))
 
 
-async def probe(server: Server, seconds: int, clock: Clock) -> Noticed:
+async def probe(server: DatabaseServer, seconds: int, clock: Clock) -> Noticed:
     """Asks for ``seconds``. Raises ``PgbenchError``."""
     with TemporaryDirectory(prefix="autoscale-probe-") as folder:
         script, prefix = Path(folder) / "probe.sql", Path(folder) / "log"
@@ -70,7 +70,7 @@ async def probe(server: Server, seconds: int, clock: Clock) -> Noticed:
         return Noticed(outcome, await asyncio.to_thread(_read, Path(folder), offset))
 
 
-def _read(folder: Path, offset: float) -> list[Answer]:
+def _read(folder: Path, offset: float) -> list[ProbeReply]:
     return [
         answer for log in sorted(folder.glob("log.*")) for answer in answers_of(log.read_text().splitlines(), offset)
     ]

@@ -1,7 +1,7 @@
 """What a demonstration showed, and whether it is a success (pure).
 
 - Times are seconds since the demonstration began. Sizes are what the guest had, as the VM's status says.
-- The group's act has a report of its own within this one; None where it was left out.
+- The group's act has a report of its own within this one; None if it was left out.
 - Success means: the VM grew under load, it shrank afterwards, a neighbour moved when the node was full (unless that
   part was left out: ``migrations`` is None then), and no transaction failed. Simulated guests run no transactions.
 """
@@ -15,7 +15,7 @@ import msgspec
 
 from protocol.units import Resources, Seconds
 from scripts.autoscale.demonstration.groups.group_report import GroupObservations, GroupReport, group_report
-from scripts.autoscale.demonstration.moves import SUCCEEDED, Move
+from scripts.autoscale.demonstration.moves import SUCCEEDED, ObservedMove
 
 
 class SizePoint(msgspec.Struct, frozen=True):
@@ -27,14 +27,14 @@ class SizePoint(msgspec.Struct, frozen=True):
 
 
 class LoadPoint(msgspec.Struct, frozen=True):
-    """What a load generator saw in one second."""
+    """A load generator's observations in one second."""
 
     seconds: float
     tps: float
 
 
 class MigrationPoint(msgspec.Struct, frozen=True, rename={"source": "from", "target": "to"}):
-    """One live migration: nodes, times in milliseconds, and what the VM's clients noticed (None where it has none)."""
+    """One live migration: nodes, times in milliseconds, and what the VM's clients noticed (None if it has none)."""
 
     vm: str
     source: str
@@ -47,7 +47,7 @@ class MigrationPoint(msgspec.Struct, frozen=True, rename={"source": "from", "tar
     failed_transactions: int
 
 
-def migration_point(move: Move, longest_stall: Seconds | None, failed: int) -> MigrationPoint:
+def migration_point(move: ObservedMove, longest_stall: Seconds | None, failed: int) -> MigrationPoint:
     """A migration as the report has it."""
     return MigrationPoint(
         vm=str(move.vm),
@@ -63,10 +63,10 @@ def migration_point(move: Move, longest_stall: Seconds | None, failed: int) -> M
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The outcome. ``grew_to`` and ``shrank_to`` are vCPUs; None where nothing was seen.
+    """The outcome. ``grew_to`` and ``shrank_to`` are vCPUs; None if nothing was seen.
 
     ``reaction_seconds`` is the time from the start of the load until the guest had more CPU. ``load_began`` and
-    ``load_ended`` are None where the load did not come to that.
+    ``load_ended`` are None if the load did not come to that.
     """
 
     success: bool
@@ -94,7 +94,7 @@ class Report(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Observations:
-    """What is written down while the demonstration runs. ``shrunk_at`` is when the VM was back, or waited for no more;
+    """Observations of the demonstration. ``shrunk_at`` is when the VM was back, or waited for no more;
     what it does later belongs to another act. ``client_failures`` are those of the neighbours' clients.
     """
 
@@ -132,7 +132,7 @@ class Observations:
         return max(seen, key=lambda size: (size.cpu, size.mem), default=None)
 
     def first_growth(self, at: Seconds, start: Resources) -> Seconds | None:
-        """When it first had more CPU than ``start`` after ``at``."""
+        """The time when it first had more CPU than ``start`` after ``at``."""
         return next((since for since, size in self.sizes if since >= at and size.cpu > start.cpu), None)
 
 
@@ -176,7 +176,7 @@ def _rounded(at: Seconds | None) -> float | None:
 
 
 def _first_growth(seen: Observations) -> float | None:
-    """When it first had more CPU than at its start, for whatever reason."""
+    """The time when it first had more CPU than at its start, for whatever reason."""
     grown = seen.first_growth(Seconds(0.0), seen.sizes[0][1]) if seen.sizes else None
     return None if grown is None else round(grown, 1)
 

@@ -73,7 +73,7 @@ class Scenario:
         self.watcher = Watcher(self.site, DEMO_VM, self.clock, self._sized, self._reasoned)
 
     async def run(self) -> None:
-        """Plays all acts. Raises ``SiteError`` where one cannot be played, and as soon as one of the VMs has ended."""
+        """Plays all acts. Raises ``SiteError`` if one cannot be played, and as soon as one of the VMs has ended."""
         async with asyncio.TaskGroup() as tasks:
             beside: list[Coroutine[object, object, None]] = [
                 self.watcher.run(),

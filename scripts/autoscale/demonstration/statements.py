@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from deploy.kube.client import ApiError, ApiUnavailableError
+from deploy.kube.client import ApiUnavailableError, KubeApiError
 from protocol.kubernetes.objects import Json, child, name_of, text
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from scheduler_plugin.dashboard.core.said import troubles_in
-from scripts.autoscale.site import PodIndex, Site, agent_says, explanation
+from scripts.autoscale.site import Site, SitePods, agent_says, explanation
 
 _TIMES: Final = 3
 """A guest whose database is asked for the first time starts a client for it, which takes an emulated one seconds."""
@@ -31,16 +31,16 @@ _COUNTED: Final = {"sessions": "sessions", "oldestTransactionSeconds": "s since 
 
 
 async def statements(site: Site) -> list[str]:
-    """One line for each VM of the cluster; none where its API does not answer."""
+    """One line for each VM of the cluster; none if its API does not answer."""
     try:
         vms, pods = (await site.client.list(VIRTUAL_MACHINES)).objects, (await site.client.list(PODS)).objects
-    except (ApiError, ApiUnavailableError):
+    except (KubeApiError, ApiUnavailableError):
         return []
-    index = PodIndex.of(pods)
+    index = SitePods.of(pods)
     return await asyncio.gather(*(_asked(site, vm, index) for vm in sorted(vms, key=name_of)))
 
 
-async def _asked(site: Site, vm: Json, pods: PodIndex) -> str:
+async def _asked(site: Site, vm: Json, pods: SitePods) -> str:
     explained = await explanation(site, vm, pods)
     database: Json | None = None
     for _ in range(_TIMES):
@@ -49,7 +49,7 @@ async def _asked(site: Site, vm: Json, pods: PodIndex) -> str:
 
 
 def statement(vm: Json, explained: Json | None, database: Json | None) -> str:
-    """What is known of one VM. ``explained`` and ``database`` are None where nobody answered (pure)."""
+    """Status of one VM. ``explained`` and ``database`` are None if nobody answered (pure)."""
     status = child(vm, "status")
     size = f"{text(status, 'cpus') or '?'} CPU, {text(status, 'memorySize') or '?'}"
     guest = "the agent gives no answer" if explained is None else _of_guest(explained)

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scripts.autoscale.demonstration.pgbench import Outcome, Server, prepare, press
+from scripts.autoscale.demonstration.pgbench import DatabaseServer, Outcome, prepare, press
 from scripts.autoscale.demonstration.probe import Noticed, probe
 
 _SCALE: Final = 1
@@ -19,7 +19,7 @@ _PER_SECOND: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ClientReport:
-    """What the clients of one VM noticed. ``noticed`` is None where no probe asked."""
+    """Observations of one VM's clients. ``noticed`` is None if no probe asked."""
 
     outcome: Outcome
     noticed: Noticed | None = None
@@ -31,7 +31,7 @@ class ClientReport:
 
     @property
     def problem(self) -> str:
-        """Why they had to give up; empty where they did not."""
+        """The reason why they gave up; empty if they did not."""
         return self.outcome.problem or (self.noticed.outcome.problem if self.noticed else "")
 
     def __add__(self, later: ClientReport) -> ClientReport:
@@ -61,7 +61,7 @@ class VmClients(Protocol):
 class PgbenchClients:
     """Two clients with twenty transactions a second between them, and the probe."""
 
-    server: Server
+    server: DatabaseServer
     clock: Clock
 
     async def prepare(self) -> None:

@@ -9,7 +9,7 @@ import asyncio
 from typing import Final
 
 from deploy.kube.client import ApiClient
-from deploy.kube.informer import Change, Informer
+from deploy.kube.informer import Informer, ObjectChange
 from protocol.kubernetes.objects import Json, is_leaving, items, name_of, text, uid_of, whole
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -28,7 +28,7 @@ async def watch_for_ends(client: ApiClient, clock: Clock, only: ObjectName | Non
     ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     restarts: dict[str, int] = {}
 
-    def look(change: Change) -> None:
+    def look(change: ObjectChange) -> None:
         if change.new is None or (only is not None and change.name != only):
             return
         before = restarts.setdefault(uid_of(change.new), whole(change.new, "status", "restartCount"))
@@ -43,9 +43,9 @@ async def watch_for_ends(client: ApiClient, clock: Clock, only: ObjectName | Non
 
 
 def end_of(vm: Json, restarts: int = 0) -> str:
-    """How the VM has ended, or that it was started again, beyond so many times (pure).
+    """Sentence on the VM's end, or its restarts beyond that many (pure).
 
-    Empty where it has not ended, or is to be deleted.
+    Empty if it has not ended, or is to be deleted.
     """
     phase = text(vm, "status", "phase")
     if is_leaving(vm):

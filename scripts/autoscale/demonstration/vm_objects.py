@@ -10,7 +10,7 @@ from protocol.names import AUTO_MIGRATION, LABEL_ENABLED, VM_GROUP, VM_VERSION
 
 
 def postgres_vm(name: ObjectName, cpus: int, slots: int) -> Json:
-    """A VM with autoscaling that starts with 1 CPU and two memory slots of 128Mi; it may have so many of each.
+    """A VM with autoscaling that starts with 1 CPU and two memory slots of 128Mi; it may have this many of each.
 
     Its pod requests what it starts with: one without requests is evicted first, and no other scheduler sees it.
     """

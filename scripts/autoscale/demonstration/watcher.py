@@ -8,21 +8,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from deploy.kube.client import ApiError, ApiUnavailableError
-from deploy.kube.informer import Change, Informer
+from deploy.kube.client import ApiUnavailableError, KubeApiError
+from deploy.kube.informer import Informer, ObjectChange
 from protocol.kubernetes.objects import Json, child, items, text
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, MilliCpu, Resources
-from scripts.autoscale.site import PodIndex, Site, explanation
+from scripts.autoscale.site import Site, SitePods, explanation
 
 _EVERY: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is known of the VM now. ``size`` is None while the guest has none; used amounts None where unknown."""
+    """State of the VM now. ``size`` is None while the guest has none; used amounts None if unknown."""
 
     phase: str
     node: str
@@ -61,7 +61,7 @@ class Watcher:
             tasks.create_task(self._ask())
 
     def snapshot(self) -> Snapshot:
-        """What is known now."""
+        """The present state."""
         metrics, status = child(self.explained, "metrics"), child(self.found, "status")
         busy, used = metrics.get("cores_busy"), text(metrics, "mem_used")
         found = [each for each in items(status, "conditions") if text(each, "type") == "Available"]
@@ -77,7 +77,7 @@ class Watcher:
             condition=text(found[0], "message") if found else "it has no pod yet",
         )
 
-    def _changed(self, change: Change) -> None:
+    def _changed(self, change: ObjectChange) -> None:
         if change.name != self.vm:
             return
         self.found = change.new or {}
@@ -106,9 +106,9 @@ class Watcher:
     async def _explanation(self) -> Json | None:
         try:
             listed = await self.site.client.list(PODS)
-        except (ApiError, ApiUnavailableError):
+        except (KubeApiError, ApiUnavailableError):
             return None
-        return await explanation(self.site, self.found, PodIndex.of(listed.objects))
+        return await explanation(self.site, self.found, SitePods.of(listed.objects))
 
 
 def _size(vm: Json) -> Resources | None:

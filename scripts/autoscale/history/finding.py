@@ -69,7 +69,7 @@ def context_name(flags: ClusterFlags) -> str:
 
 
 def _identity(paths: Sequence[Path], login: Login | None, context: str) -> str:
-    """What tells a cluster from others, whatever its context is called and whichever is the current one."""
+    """Identity of a cluster, whatever its context is called and whichever is the current one."""
     if login is None:
         return f"{os.pathsep.join(str(path.resolve()) for path in paths)}\0{context}"
     return "\0".join((login.server, login.server_name, login.authority.text, login.authority.path))

@@ -12,7 +12,7 @@ from protocol.durations import DurationError, parse_duration
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.samples import SECOND, Decision, Millis, MoveRecord
+from scheduler_plugin.history.core.samples import SECOND, DecisionRecord, Millis, MoveRecord
 from scheduler_plugin.history.ports import History, Period
 
 MOST: Final = 10_000
@@ -44,7 +44,7 @@ async def told_since(history: History, vm: ObjectName, period: Period) -> tuple[
 
 
 def lines_of(
-    vm: ObjectName, decisions: Sequence[Decision], moves: Sequence[MoveRecord], notes: Sequence[str]
+    vm: ObjectName, decisions: Sequence[DecisionRecord], moves: Sequence[MoveRecord], notes: Sequence[str]
 ) -> Iterator[str]:
     """The oldest first; texts of other programs are shown as they are (pure)."""
     events = [(each.at, list(_decided(each))) for each in decisions] + [(each.since, [_moved(each)]) for each in moves]
@@ -56,7 +56,7 @@ def lines_of(
     yield from notes
 
 
-def _decided(found: Decision) -> Iterator[str]:
+def _decided(found: DecisionRecord) -> Iterator[str]:
     headline, *rest = found.said or ("",)
     size = "" if found.size is None else f" ({found.size.resources})"
     yield f"{found.by}{size}: {headline}{' Denied in part.' if found.denied else ''}"

@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from deploy.kube.client import ApiError, ApiUnavailableError
+from deploy.kube.client import ApiUnavailableError, KubeApiError
 from deploy.kube.informer import Informer
 from protocol.kubernetes.objects import Json, JsonObject, name_of
 from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from scheduler_plugin.dashboard.sources.overheard import Hears
-from scheduler_plugin.history.core.looks import Look, keys_of_nodes
+from scheduler_plugin.history.core.looks import ClusterSample, keys_of_nodes
 from scheduler_plugin.history.recorder import LookError
-from scripts.autoscale.site import PodIndex, Site, explanation
+from scripts.autoscale.site import Site, SitePods, explanation
 
 _NEEDED: Final = (VIRTUAL_MACHINES, PODS, NODES)
 _PATIENCE: Final = 10.0
@@ -32,7 +32,7 @@ class SiteSource:
 
     def __init__(self, site: Site, clock: Clock, hears: Hears = unheard) -> None:
         self._site, self._clock, self._hears = site, clock, hears
-        self._pods = PodIndex.of(())
+        self._pods = SitePods.of(())
         self._informers = {kind: Informer(site.client, kind, clock) for kind in (*_NEEDED, MIGRATIONS)}
 
     async def run(self) -> None:
@@ -41,11 +41,11 @@ class SiteSource:
             for each in self._informers.values():
                 tasks.create_task(each.run())
 
-    async def look(self) -> Look:
+    async def look(self) -> ClusterSample:
         """See ``Source``."""
         await self._synced()
-        self._pods = PodIndex.of(self._informers[PODS].objects.values())
-        return Look(
+        self._pods = SitePods.of(self._informers[PODS].objects.values())
+        return ClusterSample(
             at=round(self._clock.wall() * 1000),
             vms=list(self._informers[VIRTUAL_MACHINES].objects.values()),
             nodes=await self._site.of_scheduler("/nodes"),
@@ -67,7 +67,7 @@ class SiteSource:
         """See ``Source``."""
         try:
             found = await explanation(self._site, dict(vm), self._pods)
-        except (ApiError, ApiUnavailableError):
+        except (KubeApiError, ApiUnavailableError):
             found = None
         self._hears(name_of(vm), found)
         return found

@@ -26,7 +26,7 @@ from scheduler_plugin.cluster.http_api import HttpApi, http_client
 from scheduler_plugin.dashboard.app import Dashboard, assemble
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scheduler_plugin.web.serving import Listener, serve
-from scripts.autoscale.clusters import Cluster, ClusterFlags, find_cluster
+from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
 from scripts.autoscale.history.finding import history_path
 from scripts.autoscale.history.recording import recording
 from scripts.autoscale.page.site_sources import SiteSources
@@ -50,7 +50,7 @@ class LocalPage:
     """
 
     site: Site
-    cluster: Cluster
+    cluster: ReachedCluster
     history: Path
     sock: socket.socket
     console: Console
@@ -103,7 +103,7 @@ def listening(port: int) -> socket.socket:
 
 
 def listening_beside() -> socket.socket:
-    """The usual port, else any that is free. Raises ``SiteError`` where there is none."""
+    """The usual port, else any that is free. Raises ``SiteError`` if there is none."""
     try:
         return listening(PORT)
     except SiteError:
@@ -147,7 +147,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 @asynccontextmanager
-async def _api(cluster: Cluster) -> AsyncIterator[tuple[HttpApi, Clock]]:
+async def _api(cluster: ReachedCluster) -> AsyncIterator[tuple[HttpApi, Clock]]:
     """The API of a cluster. Raises ``CredentialsError``."""
     found = cluster.credentials()
     async with http_client(found, CONNECTIONS, "autoscale-web") as http:

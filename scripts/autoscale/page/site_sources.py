@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from deploy.kube.client import ApiError, ApiUnavailableError
+from deploy.kube.client import ApiUnavailableError, KubeApiError
 from protocol.kubernetes.objects import Json, JsonObject, name_of
 from protocol.kubernetes.resources import PODS
-from scripts.autoscale.site import NAME_LABEL, PodIndex, Site, explanation
+from scripts.autoscale.site import NAME_LABEL, Site, SitePods, explanation
 
 
 class SiteSources:
@@ -27,6 +27,6 @@ class SiteSources:
         try:
             own = await self._site.client.list(PODS, name_of(vm).namespace)
             agents = await self._site.client.list(PODS, label_selector=f"{NAME_LABEL}=autoscaling-agent")
-        except (ApiError, ApiUnavailableError):
+        except (KubeApiError, ApiUnavailableError):
             return None
-        return await explanation(self._site, dict(vm), PodIndex.of((*own.objects, *agents.objects)))
+        return await explanation(self._site, dict(vm), SitePods.of((*own.objects, *agents.objects)))

@@ -32,8 +32,8 @@ _PROGRAMS: Final = 0.7
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What clients do: ``clients`` access up to ``rate`` pages a second of a hot set of ``hot`` bytes.
+class ClientLoad:
+    """Load of clients: ``clients`` access up to ``rate`` pages a second of a hot set of ``hot`` bytes.
 
     ``skew`` (0 to below 1): 0 for even access; otherwise a share c of the set, the most popular, gets c^(1-skew) of the
     accesses. ``scan``: bytes of a table that one more client reads in a circle.
@@ -46,7 +46,7 @@ class Load:
     scan: float = 0.0
 
 
-IDLE: Final = Load()
+IDLE: Final = ClientLoad()
 """No client does anything."""
 
 
@@ -83,20 +83,20 @@ class CacheGuest:
 
     @property
     def kernel(self) -> float:
-        """What the kernel took at boot."""
+        """Memory that the kernel took at boot."""
         return max(KERNEL_LEAST, KERNEL_SHARE * self.size)
 
     @property
     def room(self) -> float:
-        """What the page cache may fill."""
+        """Memory that the page cache may fill."""
         return max(0.0, self.size * (1 - self.reserve) - self.kernel - self.used)
 
-    def needs(self, load: Load) -> float:
+    def needs(self, load: ClientLoad) -> float:
         """The least size at which nothing of the hot set is ever reread."""
         held = self.used + load.hot
         return max(held / (1 - self.reserve - KERNEL_SHARE), (held + KERNEL_LEAST) / (1 - self.reserve))
 
-    def runs(self, load: Load, seconds: float) -> None:
+    def runs(self, load: ClientLoad, seconds: float) -> None:
         """Time passes under ``load``."""
         self._fit()
         self._seconds += seconds
@@ -109,12 +109,12 @@ class CacheGuest:
         self.resident = min(self.resident, self.room)
         self.scanned = min(self.scanned, self.room - self.resident)
 
-    def _missing(self, load: Load) -> float:
+    def _missing(self, load: ClientLoad) -> float:
         """The share of accesses that are not resident."""
         found = min(1.0, self.resident / load.hot)
         return float(1.0 - found ** (1.0 - load.skew))
 
-    def _accesses(self, load: Load, seconds: float) -> float:
+    def _accesses(self, load: ClientLoad, seconds: float) -> float:
         """Random accesses; returns the share of the time in which a client waited for the disk."""
         if not load.hot or not load.rate:
             return 0.0
@@ -135,7 +135,7 @@ class CacheGuest:
         self._mem_stall += 0.3 * waits * known * seconds
         return waits
 
-    def _scans(self, load: Load, seconds: float) -> float:
+    def _scans(self, load: ClientLoad, seconds: float) -> float:
         if not load.scan:
             self._passed = 0.0
             return 0.0
@@ -152,7 +152,7 @@ class CacheGuest:
         return 0.8
 
     def page(self, *, is_full: bool = True) -> GuestSample:
-        """What node_exporter would say; without ``is_full`` that of an image that exports no vmstat."""
+        """Page of node_exporter; without ``is_full`` that of an image that exports no vmstat."""
         free = self.size * self.reserve + self.room - self.resident - self.scanned
         sample = GuestSample(
             cpus={"0": CpuSeconds(self._busy, kernel=self._busy * (1 - _PROGRAMS))},

@@ -19,14 +19,14 @@ from agent.core.vm import Vm
 from protocol.messages import ObjectName, PluginResponse
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources
 from protocol.virtual_machine import Bounds
-from scripts.autoscale.replay.cache_guest import CacheGuest, Load
+from scripts.autoscale.replay.cache_guest import CacheGuest, ClientLoad
 
 POD: Final = ObjectName("replay", "working-set")
 
 
 @dataclass(frozen=True, slots=True)
-class Resize:
-    """The VM got ``after`` bytes instead of ``before`` at so many seconds."""
+class PlayedResize:
+    """The VM got ``after`` bytes instead of ``before`` at this many seconds."""
 
     at: float
     before: int
@@ -48,7 +48,7 @@ class Player:
     look: float = 5.0
     """Seconds from one look at the guest to the next."""
     now: float = 0.0
-    resizes: list[Resize] = field(default_factory=list)
+    resizes: list[PlayedResize] = field(default_factory=list)
     state: State = field(init=False)
     _vm: Vm = field(init=False)
 
@@ -60,12 +60,12 @@ class Player:
         self.restart()
 
     def restart(self) -> None:
-        """The agent begins anew: it knows nothing but the VM's object."""
+        """The agent begins again: it knows nothing but the VM's object."""
         self.state = begin(POD, self.policy, Instant(self.now), 0.0, 1)
         advance(self.state, VmSeen(self._vm), Instant(self.now), 0.0)
 
-    def plays(self, load: Load, seconds: float, used: Callable[[float], float] | None = None) -> Player:
-        """So many seconds under ``load``; ``used`` says what programs use at a time."""
+    def plays(self, load: ClientLoad, seconds: float, used: Callable[[float], float] | None = None) -> Player:
+        """This many seconds under ``load``; ``used`` says what programs use at a time."""
         for _ in range(round(seconds / self.look)):
             self.now += self.look
             if used is not None:
@@ -80,7 +80,7 @@ class Player:
         """The memory that the VM has, in bytes."""
         return int(self.guest.size)
 
-    def resizes_since(self, at: float) -> Sequence[Resize]:
+    def resizes_since(self, at: float) -> Sequence[PlayedResize]:
         """The resizes after ``at``."""
         return [each for each in self.resizes if each.at > at]
 
@@ -108,7 +108,7 @@ class Player:
         self.guest.size = float(after)
         self.take(Patched(self._vm))
         if before != after:
-            self.resizes.append(Resize(self.now, before, after))
+            self.resizes.append(PlayedResize(self.now, before, after))
 
     def take(self, event: Scraped | Started | Answered | Patched) -> None:
         """The agent hears of something."""

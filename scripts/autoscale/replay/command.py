@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from scripts.autoscale.outputs import JsonFlag, Report, ReportForm, a_picture, bad_input_said, write_report
+from scripts.autoscale.outputs import JsonFlag, OutputFiles, ReportForm, a_picture, bad_input_said, write_report
 from scripts.autoscale.replay.generate import SHAPES, generate
 from scripts.autoscale.replay.groups.group_command import (
     BrokenPods,
@@ -35,7 +35,7 @@ from scripts.autoscale.replay.recording import (
     write_recording,
 )
 from scripts.autoscale.replay.score import Score
-from scripts.autoscale.replay.working_sets import SCENARIOS, Outcome, played_scenarios
+from scripts.autoscale.replay.working_sets import SCENARIOS, ScenarioOutcome, played_scenarios
 
 _COLUMNS = ("cost / oracle", "insufficient %", "throttled %", "actions / h")
 
@@ -54,7 +54,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
         typer.Option(help=f"Policy files, or any of {', '.join(PLAYERS)}. All of these where none is given."),
     ] = None,
     speed: Annotated[float, typer.Option(min=0.001, help="Play the recordings so many times faster.")] = 1.0,
-    output: ReportForm = Report.TEXT,
+    output: ReportForm = OutputFiles.TEXT,
     as_json_: JsonFlag = False,
     plot: Annotated[
         Path | None,
@@ -83,7 +83,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     save: Annotated[Path | None, typer.Option(help="Also write the recordings played into this folder.")] = None,
 ) -> None:
     """Play recorded workloads through scaling policies side by side, and score what each cost and what it missed."""
-    form = Report.JSON if as_json_ else output
+    form = OutputFiles.JSON if as_json_ else output
     given = LagOptions(pod_start, metrics_age, rollout, largest_pod, broken_pods, flapping_pods)
     with bad_input_said("autoscale replay", ValueError):
         playing = Playing(speed, given.lags(is_group=group))
@@ -101,14 +101,14 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
         played = play(recordings, players, speed)
         if plot is not None:
             _draw(played, plot, speed)
-    if form is Report.TEXT:
+    if form is OutputFiles.TEXT:
         _print(played, speed)
     else:
         write_report(as_json(played, speed), form)
 
 
-def _print_working_sets(outcomes: Sequence[Outcome], form: Report) -> None:
-    if form is not Report.TEXT:
+def _print_working_sets(outcomes: Sequence[ScenarioOutcome], form: OutputFiles) -> None:
+    if form is not OutputFiles.TEXT:
         write_report(msgspec.json.format(msgspec.json.encode(outcomes)), form)
         return
     columns = ("needed", "rests at", "resizes", "most in a settled hour", "served %")

@@ -19,7 +19,7 @@ import numpy as np
 from protocol.smoothing.confidence import confidence_factor
 from protocol.smoothing.default import DEFAULT_CPU
 from protocol.smoothing.histogram import DecayingHistogram
-from protocol.smoothing.policy import Policy, parse_policy
+from protocol.smoothing.policy import SmoothingPolicy, parse_policy
 from protocol.smoothing.stage import Sample
 from protocol.smoothing.window import WindowMax
 from protocol.units import Instant, Seconds
@@ -39,7 +39,7 @@ VPA_SAMPLING: Final = 60.0
 DAY: Final = 86_400.0
 
 
-def play_policy(policy: Policy, *, with_floor: bool = False) -> Player:
+def play_policy(policy: SmoothingPolicy, *, with_floor: bool = False) -> Player:
     """A policy of stages, asked at every step; it sees the demand. Never below the VM's floor, where it has one."""
 
     def player(timeline: Timeline) -> Floats:
@@ -67,7 +67,7 @@ def fixed_high_percentile(timeline: Timeline) -> Floats:
 
 
 def _next_step(wanted: Floats, timeline: Timeline) -> Floats:
-    """What was wanted every 5 s, in units, one step later."""
+    """Need every 5 s, in units, one step later."""
     every = max(1, round(AGENT_TICK / timeline.step))
     ticks = (np.arange(len(wanted)) // every) * every
     sizes = np.minimum(timeline.cap, round_up_all(wanted[ticks]))

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from protocol.smoothing.policy import PolicyError, parse_policy
+from protocol.smoothing.policy import SmoothingPolicyError, parse_policy
 from scripts.autoscale.replay.peers import PLAYERS, Player, play_policy
 from scripts.autoscale.replay.recording import Floats, Recording, Timeline, timeline
 from scripts.autoscale.replay.score import Score, overall, score
@@ -42,7 +42,8 @@ def totals(played: Sequence[Played]) -> dict[str, Score]:
 def choose_players(names: Sequence[str]) -> dict[str, Player]:
     """The players named, each a known name or a policy file (YAML or JSON); all known ones where none is named.
 
-    A file is called by its stem where that says enough. Raises ``PolicyError`` with the file and the path in it.
+    A file is called by its stem where that says enough. Raises ``SmoothingPolicyError`` with the file and the path in
+    it.
     """
     labels = [name if name in PLAYERS else Path(name).stem for name in dict.fromkeys(names)]
     chosen = {
@@ -59,15 +60,19 @@ def _player(name: str) -> Player:
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise PolicyError(name, f"neither one of {', '.join(PLAYERS)} nor a readable file ({error.strerror})") from None
+        raise SmoothingPolicyError(
+            name, f"neither one of {', '.join(PLAYERS)} nor a readable file ({error.strerror})"
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise PolicyError(name, f"not YAML: {' '.join(str(error).split())}") from None
+        raise SmoothingPolicyError(name, f"not YAML: {' '.join(str(error).split())}") from None
     try:
         policy = parse_policy(document)
-    except PolicyError as error:
-        raise PolicyError(name, str(error)) from None
+    except SmoothingPolicyError as error:
+        raise SmoothingPolicyError(name, str(error)) from None
     if policy.resource != "cpu":
-        raise PolicyError(name, f"resource: expected cpu, because recordings are played on CPU, got {policy.resource}")
+        raise SmoothingPolicyError(
+            name, f"resource: expected cpu, because recordings are played on CPU, got {policy.resource}"
+        )
     return play_policy(policy)
 
 

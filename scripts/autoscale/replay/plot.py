@@ -2,7 +2,7 @@
 
 A panel has far fewer columns than a recording has steps. Every column shows the range of demand and allocation within
 it, and any shortfall however short, so that nothing is hidden by averaging. The colours differ in lightness as well as
-in hue, so that they can be told apart by colour-blind readers, and on paper.
+in hue, so that they can be distinguished by colour-blind readers, and on paper.
 """
 
 from __future__ import annotations

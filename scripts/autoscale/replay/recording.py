@@ -50,7 +50,7 @@ _SELDOM: Final = 900.0
 
 _GAP: Final = 3600.0
 _GAP_TIMES: Final = 20
-"""A pause is a gap from so many seconds on, if it is so many times as long as what is usual."""
+"""A pause is a gap from this many seconds on, if it is this many times as long as what is usual."""
 
 _COLUMNS: Final = ("seconds", "cpu_cores", "mem_bytes")
 
@@ -70,7 +70,7 @@ class Recording:
 
     @property
     def is_fine(self) -> bool:
-        """Whether values come more often than every 5 s."""
+        """True if values come more often than every 5 s."""
         return float(np.median(np.diff(self.seconds))) < COARSE_STEP
 
 
@@ -86,7 +86,7 @@ class Timeline:
 
     @property
     def scored_hours(self) -> float:
-        """How long the scored part is."""
+        """Hours of the scored part."""
         return (len(self.demand) - self.warm_up) * self.step / 3600
 
 

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from protocol.units import Bytes, MilliCpu, Resources
 from protocol.virtual_machine import Bounds
 from scheduler_plugin.groups.core.tortoise.floor import Peaks, wanted_floor
-from scheduler_plugin.groups.core.tortoise.phases import Mode
+from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
 from scheduler_plugin.groups.core.tortoise.slots import SlotLayout
 
 BEGIN: Final = datetime(2026, 5, 4, tzinfo=UTC)
@@ -32,6 +32,6 @@ class SlotFloor:
         if seconds - self._looked >= LOOK:
             self._looked, now = seconds, BEGIN + timedelta(seconds=seconds)
             self._peaks = self._peaks.learned(Resources(MilliCpu.cores(given), _NO_MEMORY), _LAYOUT, now)
-            floor = wanted_floor(self._peaks, Mode.AUTO, self._bounds, now)
+            floor = wanted_floor(self._peaks, TortoiseMode.AUTO, self._bounds, now)
             self._floor = 0.0 if floor is None else floor.cpu.as_cores
         return self._floor

@@ -9,7 +9,7 @@ import msgspec
 
 from agent.core.explain import explain
 from protocol.units import Bytes, Instant
-from scripts.autoscale.replay.cache_guest import CPU_PER_PAGE, IDLE, CacheGuest, Load
+from scripts.autoscale.replay.cache_guest import CPU_PER_PAGE, IDLE, CacheGuest, ClientLoad
 from scripts.autoscale.replay.cache_play import Player
 
 GIB: Final = 1024**3
@@ -19,26 +19,26 @@ _STEP: Final = GIB // 4
 _LEAST: Final = GIB
 _MOST: Final = 16 * GIB
 
-Phase = tuple[float, Load]
+Phase = tuple[float, ClientLoad]
 """Hours, and what clients do in them."""
 
-_HOT: Final = Load(hot=4 * GIB, rate=4000)
+_HOT: Final = ClientLoad(hot=4 * GIB, rate=4000)
 
 SCENARIOS: Final[Mapping[str, tuple[int, tuple[Phase, ...]]]] = {
     "hot-set": (4 * GIB, ((6.0, _HOT),)),
     "too-large": (16 * GIB, ((6.0, _HOT),)),
-    "popular-part": (4 * GIB, ((6.0, Load(hot=8 * GIB, rate=4000, skew=0.3)),)),
-    "growing": (4 * GIB, ((2.0, _HOT), (4.0, Load(hot=8 * GIB, rate=6000)))),
-    "shrinking": (4 * GIB, ((2.0, Load(hot=8 * GIB, rate=6000)), (4.0, Load(hot=2 * GIB, rate=4000)))),
+    "popular-part": (4 * GIB, ((6.0, ClientLoad(hot=8 * GIB, rate=4000, skew=0.3)),)),
+    "growing": (4 * GIB, ((2.0, _HOT), (4.0, ClientLoad(hot=8 * GIB, rate=6000)))),
+    "shrinking": (4 * GIB, ((2.0, ClientLoad(hot=8 * GIB, rate=6000)), (4.0, ClientLoad(hot=2 * GIB, rate=4000)))),
     "idle-night": (4 * GIB, ((3.0, _HOT), (8.0, IDLE), (3.0, _HOT))),
     "idle-hour": (4 * GIB, ((3.0, _HOT), (1.0, IDLE))),
-    "scan": (4 * GIB, ((8.0, Load(scan=100 * GIB)),)),
+    "scan": (4 * GIB, ((8.0, ClientLoad(scan=100 * GIB)),)),
 }
 """Every scenario by name: the size with which it starts, and its phases."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """What became of a scenario. Memory in GiB, of the last phase; ``served`` is the share of what clients wanted."""
+class ScenarioOutcome(msgspec.Struct, frozen=True):
+    """Outcome of a scenario. Memory in GiB, of the last phase; ``served`` is the share of what clients wanted."""
 
     name: str
     needed: float
@@ -49,14 +49,14 @@ class Outcome(msgspec.Struct, frozen=True):
     says: tuple[str, ...]
 
 
-def played_scenarios(name: str) -> list[Outcome]:
+def played_scenarios(name: str) -> list[ScenarioOutcome]:
     """The outcome of one of ``SCENARIOS``, or of ``all``. Raises ``ValueError``."""
     if name != "all" and name not in SCENARIOS:
         raise ValueError(f"--working-set: expected all or one of {', '.join(SCENARIOS)}, got {name!r}")
     return [_play(each) for each in (SCENARIOS if name == "all" else (name,))]
 
 
-def _play(name: str) -> Outcome:
+def _play(name: str) -> ScenarioOutcome:
     """Settled is what comes after the first two hours of the last phase."""
     size, phases = SCENARIOS[name]
     player = Player(CacheGuest(size, _USED), _LEAST, _MOST, _STEP, _STEP)
@@ -66,7 +66,7 @@ def _play(name: str) -> Outcome:
         player.plays(load, hours * HOUR)
     load = phases[-1][1]
     wanted = min(load.rate, load.clients / CPU_PER_PAGE) * (player.now - began)
-    return Outcome(
+    return ScenarioOutcome(
         name=name,
         needed=max(player.guest.needs(load), (_USED + 100 * 2**20) / 0.75) / GIB,
         came_to_rest_at=Bytes(player.size).as_gib,

@@ -16,14 +16,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from protocol.units import Bytes, QuantityError, Seconds
-from scripts.autoscale.outputs import JsonFlag, Report, ReportForm, a_picture, bad_input_said, write_report
+from scripts.autoscale.outputs import JsonFlag, OutputFiles, ReportForm, a_picture, bad_input_said, write_report
 from scripts.autoscale.replay.recording import RecordingError
 from scripts.autoscale.running import INTERRUPTED
-from scripts.autoscale.simulate.fleet import Fleet, SimulationSettings, SimulationSettingsError, make_fleet
+from scripts.autoscale.simulate.fleet import SimulatedFleet, SimulationSettings, SimulationSettingsError, make_fleet
 from scripts.autoscale.simulate.migration_model import ORDERS
 from scripts.autoscale.simulate.run import Run
 from scripts.autoscale.simulate.simulated_groups import SimulatedGroups
-from scripts.autoscale.simulate.tables import Outcome, as_json, print_tables
+from scripts.autoscale.simulate.tables import SimulationOutcome, as_json, print_tables
 
 DEFAULTS: Final = SimulationSettings()
 THRESHOLDS: Final = (50_000, 20, 1_000)
@@ -58,7 +58,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     replicas: Annotated[int, typer.Option(min=0, max=64, help="Read replicas of each group: VMs too.")] = 2,
     bandwidth: Annotated[str, typer.Option(help="Bytes per second that one migration copies.")] = "256Mi",
     speed: Annotated[float, typer.Option(min=0.001, help="Play the recordings this many times faster.")] = 1.0,
-    output: ReportForm = Report.TEXT,
+    output: ReportForm = OutputFiles.TEXT,
     as_json_: JsonFlag = False,
     plot: Annotated[
         Path | None, typer.Option(callback=a_picture, help="Draw the day into this file (PNG, SVG or PDF).")
@@ -89,7 +89,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
         )
         fleet = make_fleet(settings)
         outcomes, finished = _play(fleet, orders)
-        _show(fleet, outcomes, Report.JSON if as_json_ else output, finished=finished)
+        _show(fleet, outcomes, OutputFiles.JSON if as_json_ else output, finished=finished)
         if plot is not None:
             _draw(fleet, outcomes, plot)
     raise typer.Exit(int(any(each.problems for each in outcomes)) if finished else INTERRUPTED)
@@ -118,9 +118,9 @@ def _check_numbers(**options: float) -> None:
             raise SimulationSettingsError(f"--{name}: {value} is not a finite number")
 
 
-def _play(fleet: Fleet, orders: list[str]) -> tuple[list[Outcome], bool]:
+def _play(fleet: SimulatedFleet, orders: list[str]) -> tuple[list[SimulationOutcome], bool]:
     """Plays each order in turn; also says whether all were played to the end."""
-    outcomes: list[Outcome] = []
+    outcomes: list[SimulationOutcome] = []
     with _progress() as progress, _few_collections():
         for order in orders:
             outcome, finished = _play_one(fleet, order, progress)
@@ -130,7 +130,7 @@ def _play(fleet: Fleet, orders: list[str]) -> tuple[list[Outcome], bool]:
     return outcomes, True
 
 
-def _play_one(fleet: Fleet, order: str, progress: Progress) -> tuple[Outcome | None, bool]:
+def _play_one(fleet: SimulatedFleet, order: str, progress: Progress) -> tuple[SimulationOutcome | None, bool]:
     """The outcome of one order as far as it was played; None when it was interrupted before it began."""
     began, run = time.process_time(), None
     task = progress.add_task(order, total=None)
@@ -144,7 +144,7 @@ def _play_one(fleet: Fleet, order: str, progress: Progress) -> tuple[Outcome | N
         finished = False
     if run is None:
         return None, finished
-    return Outcome(run.figures(time.process_time() - began), run.curves, run.problems), finished
+    return SimulationOutcome(run.figures(time.process_time() - began), run.curves, run.problems), finished
 
 
 def _progress() -> Progress:
@@ -174,14 +174,14 @@ def _few_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def _show(fleet: Fleet, outcomes: list[Outcome], form: Report, *, finished: bool) -> None:
-    if form is Report.TEXT:
+def _show(fleet: SimulatedFleet, outcomes: list[SimulationOutcome], form: OutputFiles, *, finished: bool) -> None:
+    if form is OutputFiles.TEXT:
         print_tables(Console(), fleet, outcomes)
     else:
         write_report(as_json(fleet, outcomes, finished=finished), form)
 
 
-def _draw(fleet: Fleet, outcomes: list[Outcome], path: Path) -> None:
+def _draw(fleet: SimulatedFleet, outcomes: list[SimulationOutcome], path: Path) -> None:
     from scripts.autoscale.simulate.plot import draw  # noqa: PLC0415 - matplotlib takes a second to import
 
     draw(fleet, outcomes, path)

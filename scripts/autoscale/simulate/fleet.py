@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from protocol.units import Bytes, Resources, Seconds
-from scheduler_plugin.ledger.facts import Level, NodePolicy
+from scheduler_plugin.ledger.facts import NodePolicy, ResourcePolicy
 from scripts.autoscale.simulate.recording_grid import read_grid, steps_of_a_day
 from scripts.autoscale.simulate.simulated_groups import NO_GROUPS, SimulatedGroups
 from scripts.autoscale.simulate.vm_table import UNIT, VmTable, draw_vm_table
@@ -60,7 +60,7 @@ class SimulationSettings:
 
 
 @dataclass(frozen=True)
-class Fleet:
+class SimulatedFleet:
     """The VMs, and nodes on each of which ``total`` may be reserved."""
 
     settings: SimulationSettings
@@ -71,7 +71,7 @@ class Fleet:
     def policy(self) -> NodePolicy:
         """The settings of every node."""
         mark = self.settings.watermark
-        return NodePolicy(UNIT, Level(mark, SYSTEM.cpu), Level(mark, SYSTEM.mem))
+        return NodePolicy(UNIT, ResourcePolicy(mark, SYSTEM.cpu), ResourcePolicy(mark, SYSTEM.mem))
 
     @property
     def allocatable(self) -> Resources:
@@ -84,7 +84,7 @@ class Fleet:
         return float(self.table.vcpus.sum()) / (self.total.cpu.as_cores * self.settings.nodes)
 
 
-def make_fleet(settings: SimulationSettings) -> Fleet:
+def make_fleet(settings: SimulationSettings) -> SimulatedFleet:
     """The fleet of these settings. Raises ``RecordingError``, ``OSError`` and ``SimulationSettingsError``."""
     grid = read_grid(settings.traces, settings.step, settings.speed, settings.seed)
     random = np.random.Generator(np.random.PCG64([settings.seed, 0xF1EE7]))
@@ -94,7 +94,7 @@ def make_fleet(settings: SimulationSettings) -> Fleet:
             f"--groups: {settings.groups.members:,} members are more than --vms {settings.vms:,}"
         )
     table = settings.groups.shared(draw_vm_table(grid, settings.vms, day, settings.spread / 24, random))
-    return Fleet(settings, table, _node_size(table, settings))
+    return SimulatedFleet(settings, table, _node_size(table, settings))
 
 
 def _node_size(table: VmTable, settings: SimulationSettings) -> Resources:

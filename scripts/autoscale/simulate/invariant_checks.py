@@ -14,7 +14,7 @@ import numpy as np
 
 from protocol.units import Seconds
 from scheduler_plugin.ledger import VmTruth, overcommitted, violations, violations_on
-from scripts.autoscale.simulate.fleet import Fleet
+from scripts.autoscale.simulate.fleet import SimulatedFleet
 from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
 from scripts.autoscale.simulate.simulated_vm import SimulatedVm
 
@@ -24,7 +24,7 @@ ALL_EVERY: Final = Seconds(3600.0)
 class InvariantChecks:
     """The checks of one run; ``problems`` lists every violation with its time."""
 
-    def __init__(self, cluster: SimulatedCluster, fleet: Fleet, vms: list[SimulatedVm]) -> None:
+    def __init__(self, cluster: SimulatedCluster, fleet: SimulatedFleet, vms: list[SimulatedVm]) -> None:
         self.problems: list[str] = []
         self._cluster, self._vms = cluster, vms
         self._step = fleet.settings.step

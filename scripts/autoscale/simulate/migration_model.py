@@ -25,8 +25,8 @@ from scheduler_plugin.planner import (
     Freedom,
     HasPlace,
     MigrationPolicy,
+    MovePlan,
     Now,
-    Plan,
     Planner,
     Selection,
     Victim,
@@ -47,7 +47,7 @@ NEVER: Final = Instant(float("-inf"))
 
 
 LOAD_STEP: Final = 0.5
-"""Loads within so many vCPUs count as equal where the least loaded go first."""
+"""Loads within this many vCPUs count as equal where the least loaded go first."""
 
 
 def least_loaded_first(victim: Victim, excess: Resources | None) -> tuple[float, ...]:
@@ -56,7 +56,7 @@ def least_loaded_first(victim: Victim, excess: Resources | None) -> tuple[float,
 
 
 def _how_many(size: Resources, excess: Resources | None) -> float:
-    """How many VMs of that size would have to go; infinitely many where they have nothing of what there is too much."""
+    """The number of VMs of that size that would have to go; infinite if they free nothing that is short."""
     if excess is None:
         return 1.0
     pairs = ((excess.cpu.value, size.cpu.value), (excess.mem.value, size.mem.value))
@@ -96,7 +96,7 @@ class InFlightMove:
     in_time: bool = field(compare=False)
 
 
-class MigrationModel:
+class SimulatedMigrations:
     """All migrations of one run.
 
     ``repeated`` counts migrations of VMs that had started one within the hour before, ``copied`` is bytes, and
@@ -133,7 +133,7 @@ class MigrationModel:
             arrived.append(move.vm)
         return arrived
 
-    def reconcile(self, now: Instant, loads: Loads) -> tuple[list[SimulatedVm], Plan]:
+    def reconcile(self, now: Instant, loads: Loads) -> tuple[list[SimulatedVm], MovePlan]:
         """Carries out the planner's plan under these loads; returns the VMs that started to move, and the plan."""
         ledger, self._loads = self._cluster.ledger, loads
         look = self._planner.plan(ledger, self._policy, self._ranking, Now(now, now), self._random.randint)

@@ -16,8 +16,8 @@ from matplotlib.ticker import FuncFormatter
 
 from scripts.autoscale.replay.recording import Floats
 from scripts.autoscale.simulate.figures import Figures
-from scripts.autoscale.simulate.fleet import Fleet
-from scripts.autoscale.simulate.tables import Outcome, describe, thinned
+from scripts.autoscale.simulate.fleet import SimulatedFleet
+from scripts.autoscale.simulate.tables import SimulationOutcome, describe, thinned
 
 POINTS: Final = 192
 INK, GRID, DEMAND = "#1d3557", "#e6e6e6", "#cfe0f0"
@@ -31,7 +31,7 @@ COLOURS: Final = {
 WIDTHS: Final = {"least-cost": 2.2}
 
 
-def draw(fleet: Fleet, orders: Sequence[Outcome], path: Path) -> None:
+def draw(fleet: SimulatedFleet, orders: Sequence[SimulationOutcome], path: Path) -> None:
     """Writes the plot. Orders without counted hours are left out."""
     shown = [each for each in orders if each.figures.hours > 0]
     figure = Figure(figsize=(13, 11.5), dpi=110, layout="constrained")
@@ -81,7 +81,7 @@ def _in_full(value: float, _place: int | None) -> str:
     return f"{value:,.0f}"
 
 
-def _demand(panel: Axes, fleet: Fleet, shown: Sequence[Outcome]) -> None:
+def _demand(panel: Axes, fleet: SimulatedFleet, shown: Sequence[SimulationOutcome]) -> None:
     vcpus = fleet.total.cpu.as_cores * fleet.settings.nodes
     for each in shown:
         hours, demand = thinned(100 * each.curves["demand"] / vcpus, each.figures.hours, POINTS)

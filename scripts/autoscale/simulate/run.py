@@ -17,9 +17,9 @@ from typing import Final
 from protocol.units import Instant, Resources, Seconds
 from scripts.autoscale.replay.recording import Floats
 from scripts.autoscale.simulate.figures import Figures
-from scripts.autoscale.simulate.fleet import Fleet
+from scripts.autoscale.simulate.fleet import SimulatedFleet
 from scripts.autoscale.simulate.invariant_checks import InvariantChecks
-from scripts.autoscale.simulate.migration_model import NO_MIGRATION, Loads, MigrationModel
+from scripts.autoscale.simulate.migration_model import NO_MIGRATION, Loads, SimulatedMigrations
 from scripts.autoscale.simulate.recording_grid import Ints
 from scripts.autoscale.simulate.run_statistics import RunStatistics
 from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
@@ -36,7 +36,7 @@ SIZES: Final = 48
 class Run:
     """One fleet under one order of victims."""
 
-    def __init__(self, fleet: Fleet, order: str) -> None:
+    def __init__(self, fleet: SimulatedFleet, order: str) -> None:
         settings = fleet.settings
         self.order = order
         self.warm_up = round(WARM_UP / settings.step)
@@ -49,7 +49,7 @@ class Run:
         self._vms = [SimulatedVm(index, fleet.table.bounds(index), UNIT, policy) for index in range(settings.vms)]
         self._place()
         self._wakes = WakeSchedule(settings.vms, recheck_delays(policy.smoothing, settings.step))
-        self._moves = MigrationModel(self._cluster, settings, order)
+        self._moves = SimulatedMigrations(self._cluster, settings, order)
         self._checks = InvariantChecks(self._cluster, fleet, self._vms)
         self._statistics = RunStatistics(fleet, self._cluster, self._moves, self._vms, self.warm_up)
         self._denied: dict[int, Resources] = {}

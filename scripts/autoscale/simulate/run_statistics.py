@@ -9,8 +9,8 @@ import numpy as np
 
 from scripts.autoscale.replay.recording import Floats
 from scripts.autoscale.simulate.figures import Curves, Figures
-from scripts.autoscale.simulate.fleet import Fleet
-from scripts.autoscale.simulate.migration_model import MigrationModel
+from scripts.autoscale.simulate.fleet import SimulatedFleet
+from scripts.autoscale.simulate.migration_model import SimulatedMigrations
 from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
 from scripts.autoscale.simulate.simulated_vm import SimulatedVm
 
@@ -47,7 +47,12 @@ class RunStatistics:
     """The statistics of one run. The first ``warm_up`` steps are not counted."""
 
     def __init__(
-        self, fleet: Fleet, cluster: SimulatedCluster, moves: MigrationModel, vms: list[SimulatedVm], warm_up: int
+        self,
+        fleet: SimulatedFleet,
+        cluster: SimulatedCluster,
+        moves: SimulatedMigrations,
+        vms: list[SimulatedVm],
+        warm_up: int,
     ) -> None:
         self._settings, self._cluster, self._moves = fleet.settings, cluster, moves
         self._warm_up = warm_up

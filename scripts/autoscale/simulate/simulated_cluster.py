@@ -16,7 +16,7 @@ from protocol.units import ZERO, Instant
 from scheduler_plugin.constraints.model import NodeTraits
 from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.placement import FITS
-from scripts.autoscale.simulate.fleet import Fleet, SimulationSettingsError
+from scripts.autoscale.simulate.fleet import SimulatedFleet, SimulationSettingsError
 from scripts.autoscale.simulate.simulated_groups import HOSTNAME
 from scripts.autoscale.simulate.simulated_vm import NAMESPACE, SimulatedVm
 
@@ -27,7 +27,7 @@ RUNNING: Final = "Running"
 class SimulatedCluster:
     """The ledger and the API's objects. ``asked``, ``granted`` and ``denied`` count requests for more."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: SimulatedFleet) -> None:
         self.ledger = Ledger()
         self.touched: set[str] = set()
         self.vms: dict[ObjectName, SimulatedVm] = {}
@@ -81,7 +81,7 @@ class SimulatedCluster:
     # Placement -----------------------------------------------------------------------------------------------
 
     def place(self, vm: SimulatedVm, random: Random, now: Instant) -> None:
-        """Creates the VM and its pod. Raises ``SimulationSettingsError`` where no node has room for it."""
+        """Creates the VM and its pod. Raises ``SimulationSettingsError`` if no node has room for it."""
         self.vms[vm.name] = vm
         pod = f"{vm.name.name}-0"
         vm.start_agent(pod, now)
@@ -106,7 +106,7 @@ class SimulatedCluster:
         return [node for node in fits if beside[node] == fewest]
 
     def bind(self, pod: PodFacts, node: str) -> bool:
-        """Binds the pod, as the scheduler and the API do it. False where the scheduler refuses."""
+        """Binds the pod, as the scheduler and the API do it. False if the scheduler refuses."""
         if self.ledger.reserve(pod, node).verdict is not FITS:
             return False
         self.ledger.bind_done(pod.uid, node)

@@ -32,7 +32,7 @@ _WEIGHT: Final = -100
 
 @dataclass(frozen=True, slots=True)
 class SimulatedGroups:
-    """So many groups, each a primary with so many ``replicas`` (both >= 0)."""
+    """This many groups, each a primary with this many ``replicas`` (both >= 0)."""
 
     count: int = 0
     replicas: int = 0
@@ -48,19 +48,19 @@ class SimulatedGroups:
         return self.count * self.size
 
     def beside(self, vm: int) -> range:
-        """All members of the group of ``vm``; none where it is in no group."""
+        """All members of the group of ``vm``; none if it is in no group."""
         first = vm // self.size * self.size
         return range(first, first + self.size) if vm < self.members else range(0)
 
     def constraints(self, vm: int) -> PodConstraints:
-        """What the VM demands of its node."""
+        """The VM's constraints on its node."""
         if vm >= self.members:
             return UNCONSTRAINED
         others = PodTerm(HOSTNAME, (Requirement(LABEL_GROUP, "In", (self._name(vm),)),))
         return PodConstraints(preferred_pods=(Weighted(_WEIGHT, others),))
 
     def traits(self, vm: int) -> PodTraits:
-        """What the constraints of others see of the VM's pods."""
+        """The VM pod's properties that constraints of others see."""
         return PodTraits({LABEL_GROUP: self._name(vm)}) if vm < self.members else PLAIN_POD
 
     def _name(self, vm: int) -> str:
@@ -84,7 +84,7 @@ class SimulatedGroups:
         )
 
     def sharing(self, on: Ints) -> int:
-        """How many members are beside another one of their group, where each VM is on the node ``on`` (a number)."""
+        """The number of members beside another one of their group, if each VM is on the node ``on`` (a number)."""
         rows = np.sort(on[: self.members].reshape(self.count, self.size), axis=1)
         return int((rows[:, 1:] == rows[:, :-1]).sum())
 

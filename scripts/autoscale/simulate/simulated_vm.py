@@ -15,7 +15,7 @@ from agent.core.actions import AskScheduler, PatchVm
 from agent.core.advance import advance
 from agent.core.events import Answered, Patched, Started, VmSeen
 from agent.core.goal import goal
-from agent.core.guest import Seen
+from agent.core.guest import ObservedSample
 from agent.core.plan import plan
 from agent.core.policy import Policy, Smoothing, Timing
 from agent.core.state import State, begin
@@ -42,7 +42,7 @@ def agent_policy(step: Seconds) -> Policy:
     )
 
 
-class Cluster(Protocol):
+class ModelledCluster(Protocol):
     """The agent's and the VM's view of the cluster."""
 
     def ask(self, vm: SimulatedVm, request: AgentRequest, now: Instant) -> PluginResponse:
@@ -97,12 +97,12 @@ class SimulatedVm:
 
     @property
     def is_denied(self) -> bool:
-        """Whether the scheduler granted less than was asked for last."""
+        """True if the scheduler granted less than was asked for last."""
         return self.state.scheduler.denial is not None
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the agent needs an answer although its guest reports nothing new.
+        """True if the agent needs an answer although its guest reports nothing new.
 
         True after its start, and while it migrates or is ordered to hold still.
         """
@@ -115,7 +115,7 @@ class SimulatedVm:
         sample, over = observe_guest(cores, mem, use)
         known = goal(sample, over, use.at_most(guest.had or use), self.policy, settling=False)
         need = known.need
-        guest.seen, guest.had, guest.goal = Seen(sample, now), use, known
+        guest.seen, guest.had, guest.goal = ObservedSample(sample, now), use, known
         guest.stabilizer.observe(None if need is None else need.at_most(self.bounds.max), use, now)
         target = guest.stabilizer.target
         if need is None or target is None:
@@ -125,7 +125,7 @@ class SimulatedVm:
         is_other = wanted * UNIT.cpu.value != use.cpu.value or wanted * UNIT.mem.value != use.mem.value
         return is_other or self.is_denied
 
-    def act(self, cluster: Cluster, now: Instant, jitter: float) -> None:
+    def act(self, cluster: ModelledCluster, now: Instant, jitter: float) -> None:
         """Carries out the agent's plans until another one would say the same."""
         side = self.state.scheduler
         for _ in range(MOST_ROUNDS):
@@ -142,7 +142,7 @@ class SimulatedVm:
                 return
         raise RuntimeError(f"the agent of {self.name} does not settle: {plan(self.state, now)}")
 
-    def _patch(self, patch: PatchVm, cluster: Cluster, now: Instant, jitter: float) -> None:
+    def _patch(self, patch: PatchVm, cluster: ModelledCluster, now: Instant, jitter: float) -> None:
         self.use = patch.target
         cluster.changed(self, now)
         advance(self.state, Patched(self._view()), now, jitter)

@@ -13,13 +13,13 @@ from rich.table import Table
 
 from scripts.autoscale.replay.recording import Floats
 from scripts.autoscale.simulate.figures import Figures
-from scripts.autoscale.simulate.fleet import Fleet
+from scripts.autoscale.simulate.fleet import SimulatedFleet
 
 POINTS: Final = 288
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulationOutcome:
     """One order's figures, its curves over the hours counted, and the violations found."""
 
     figures: Figures
@@ -57,7 +57,7 @@ GROUP_ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
 """Rows of fleets that have groups."""
 
 
-def print_tables(console: Console, fleet: Fleet, outcomes: Sequence[Outcome]) -> None:
+def print_tables(console: Console, fleet: SimulatedFleet, outcomes: Sequence[SimulationOutcome]) -> None:
     """The orders side by side, and the violations found."""
     hours = max((each.figures.hours for each in outcomes), default=0.0)
     console.print(f"{describe(fleet)}; {hours:g} h counted", highlight=False, soft_wrap=True)
@@ -72,7 +72,7 @@ def print_tables(console: Console, fleet: Fleet, outcomes: Sequence[Outcome]) ->
             console.print(f"[red]{each.figures.order}: {problem}")
 
 
-def describe(fleet: Fleet) -> str:
+def describe(fleet: SimulatedFleet) -> str:
     """The fleet in one line."""
     settings = fleet.settings
     return (
@@ -81,7 +81,7 @@ def describe(fleet: Fleet) -> str:
     )
 
 
-def as_json(fleet: Fleet, outcomes: Sequence[Outcome], *, finished: bool) -> bytes:
+def as_json(fleet: SimulatedFleet, outcomes: Sequence[SimulationOutcome], *, finished: bool) -> bytes:
     """All results as JSON; each curve as means over at most ``POINTS`` equal intervals."""
     settings = fleet.settings
     document = {

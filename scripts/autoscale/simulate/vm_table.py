@@ -53,11 +53,11 @@ class VmTable:
         return grid.cores[place] * self.cpu_peak, grid.mem[place] * self.mem_peak, grid.is_new[place]
 
     def bounds(self, vm: int) -> Bounds:
-        """How small and how large the VM may become."""
+        """Bounds of the VM."""
         return Bounds(UNIT, UNIT * int(self.most_units[vm]))
 
     def units_at(self, step: int) -> Ints:
-        """How many compute units each VM needs for what it does at ``step``."""
+        """Compute units that each VM needs at ``step``."""
         cores, used, _ = self.at(step)
         cpu, memory = CpuPolicy(), MemoryPolicy()
         by_cpu = cores / cpu.target / UNIT.cpu.as_cores

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from agent.core.policy import Smoothing
-from protocol.smoothing.spec import Span
+from protocol.smoothing.spec import Duration
 from protocol.units import Seconds
 from scripts.autoscale.simulate.recording_grid import Flags, Ints
 
@@ -28,14 +28,14 @@ def recheck_delays(smoothing: Smoothing, step: Seconds) -> list[int]:
         for policy in (smoothing.cpu, smoothing.memory)
         for _, spec in policy.stages
         for span in (getattr(spec, name) for name in spec.__struct_fields__)
-        if isinstance(span, Span) and span >= step
+        if isinstance(span, Duration) and span >= step
     }
     longest = max(spans, default=1)
     return sorted(spans | {longest + span for span in spans if span != longest})
 
 
 class WakeSchedule:
-    """Which agents run in which step. The caller keeps ``may_shrink`` up to date."""
+    """Agents that run in each step. The caller keeps ``may_shrink`` up to date."""
 
     def __init__(self, count: int, delays: Iterable[int]) -> None:
         self._delays = list(delays)

@@ -16,7 +16,7 @@ from rich.console import Console
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.progress import Step, StepFailedError, StepState
 from deploy.local.cluster.spec import ClusterSpec
-from deploy.local.kubernetes.machine.image_loading import LoadError, load_image
+from deploy.local.kubernetes.machine.image_loading import ImageLoadError, load_image
 from deploy.local.kubernetes.machine.installation import (
     InstallationError,
     apply_manifests,
@@ -25,7 +25,7 @@ from deploy.local.kubernetes.machine.installation import (
     rolled_out,
 )
 from deploy.local.kubernetes.programs.ensure import NoProgramsError
-from deploy.local.kubernetes.programs.own_images import Parts
+from deploy.local.kubernetes.programs.own_images import InstallationParts
 from protocol.runtime.clock import Clock
 from scripts.autoscale.site import Site
 from scripts.autoscale.stages.fresh_cluster import launched, watched
@@ -40,10 +40,10 @@ class Installed:
 
     site: Site
     folder: ClusterFolder
-    parts: Parts
+    parts: InstallationParts
 
     async def kubectl(self, *arguments: str) -> str:
-        """What kubectl prints. Raises ``InstallationError``."""
+        """Output of kubectl. Raises ``InstallationError``."""
         return await kubectl(self.folder.kubeconfig, self.parts, *arguments)
 
 
@@ -69,13 +69,13 @@ async def fresh_kubernetes(name: str, spec: ClusterSpec, console: Console, clock
 
 
 def _remove_disks(folder: ClusterFolder) -> None:
-    """What a cluster had on its disks, gigabytes; not that of a cluster that ran before and runs on."""
+    """Remove a cluster's disks, gigabytes; not those of a cluster that ran before and runs on."""
     if not folder.runs():
         for each in (folder.real, folder.root / _ARCHIVES):
             shutil.rmtree(each, ignore_errors=True)
 
 
-async def _build(minor: str, archives: Path, view: StepView) -> Parts:
+async def _build(minor: str, archives: Path, view: StepView) -> InstallationParts:
     told = ""
 
     def named(line: str) -> None:
@@ -109,6 +109,6 @@ def _step(name: str, view: StepView) -> Iterator[partial[None]]:
     say(StepState.BEGUN)
     try:
         yield partial(say, StepState.NOTE)
-    except (NoProgramsError, LoadError, InstallationError, OSError) as error:
+    except (NoProgramsError, ImageLoadError, InstallationError, OSError) as error:
         raise StepFailedError(f"{name}: {error}") from error
     say(StepState.DONE)

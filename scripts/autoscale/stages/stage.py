@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from rich.console import Console
 
-from deploy.kube.informer import Change, Informer
+from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.cluster.control import ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.spec import ClusterSpec
@@ -26,7 +26,7 @@ from scripts.autoscale.stages.fresh_kubernetes import Installed, fresh_kubernete
 _SHOWN: Final = ("get", "neonvm,pods", "--output=wide")
 
 
-class Stage(Protocol):
+class DemoStage(Protocol):
     """A cluster that is up, in words for people."""
 
     @property
@@ -35,20 +35,20 @@ class Stage(Protocol):
 
     @property
     def guests(self) -> str:
-        """What guests are."""
+        """Kind of guests."""
 
     @property
     def network(self) -> str:
-        """What nodes are."""
+        """Kind of nodes."""
 
     def guests_of(self, vm: Json) -> str:
         """The same as ``guests``, with what is known once a VM runs."""
 
     async def watch(self) -> None:
-        """Watches until cancelled. Raises ``SiteError`` where a part of the cluster has failed for good."""
+        """Watches until cancelled. Raises ``SiteError`` if a part of the cluster has failed for good."""
 
     async def last_look(self) -> str:
-        """What is there at the end, in words; empty where there is nothing to show."""
+        """Summary at the end; empty if there is nothing to show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class KubernetesStage:
         informer = Informer(self.site.client, PODS, self.clock)
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-        def look(change: Change) -> None:
+        def look(change: ObjectChange) -> None:
             if change.new is not None and (story := hopeless([change.new])) and not ended.done():
                 ended.set_result(story)
 
@@ -103,7 +103,7 @@ class KubernetesStage:
             raise SiteError(await ended)
 
     async def last_look(self) -> str:
-        """What people would ask first."""
+        """Summary of what people ask first."""
         try:
             return f"$ kubectl {' '.join(_SHOWN)}\n{await self.installed.kubectl(*_SHOWN)}"
         except InstallationError as error:
@@ -111,7 +111,7 @@ class KubernetesStage:
 
 
 @asynccontextmanager
-async def fresh_stage(name: str, spec: ClusterSpec, console: Console, clock: Clock) -> AsyncIterator[Stage]:
+async def fresh_stage(name: str, spec: ClusterSpec, console: Console, clock: Clock) -> AsyncIterator[DemoStage]:
     """A new cluster, removed at the end. Raises as ``fresh_cluster``."""
     folder = ClusterFolder.of(name)
     if not spec.kubernetes:

@@ -29,7 +29,7 @@ class Output(StrEnum):
 
     @property
     def is_for_scripts(self) -> bool:
-        """Whether a program is to read it."""
+        """True if a program is to read it."""
         return self in {Output.JSON, Output.YAML}
 
 

@@ -49,7 +49,7 @@ class TextScreen(ModalScreen[None]):
         self.set_interval(self._every, self.update_text)
 
     async def update_text(self) -> None:
-        """Reads it anew."""
+        """Reads it again."""
         lines = await self._read()
         self._text.update(Content(visible_lines("\n".join(lines))))
 

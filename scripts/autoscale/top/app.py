@@ -14,8 +14,8 @@ from textual.widgets import Input, Static
 
 from scripts.autoscale.terminal.text_screen import TextScreen
 from scripts.autoscale.terminal.visible import visible
-from scripts.autoscale.top.columns import NODE_COLUMNS, VM_COLUMNS, Placed, fitted
-from scripts.autoscale.top.fleet import Seen
+from scripts.autoscale.top.columns import NODE_COLUMNS, VM_COLUMNS, PlacedColumn, fitted
+from scripts.autoscale.top.fleet import FleetSnapshot
 from scripts.autoscale.top.question import HELP, Question
 from scripts.autoscale.top.row_list import RowList
 from scripts.autoscale.top.view import View
@@ -24,20 +24,20 @@ _KEYS: Final = "enter explain  m migrate  n nodes/VMs  < > sort  r reverse  / fi
 
 
 class Source(Protocol):
-    """What the application looks at."""
+    """Source of the application's data."""
 
     @property
     def title(self) -> str:
         """The name of the cluster."""
 
-    async def look(self, on_screen: Sequence[str]) -> Seen:
-        """What is there now; VMs ``on_screen`` matter most."""
+    async def look(self, on_screen: Sequence[str]) -> FleetSnapshot:
+        """The present state; VMs ``on_screen`` matter most."""
 
     async def story(self, vm: str) -> list[str]:
-        """Why the VM has its size."""
+        """Explanation of the VM's size."""
 
     def question(self, vm: str) -> str:
-        """What happens if the VM is migrated."""
+        """Consequences of migrating the VM."""
 
     async def move(self, vm: str) -> str:
         """Migrates it, and says what was done."""
@@ -73,11 +73,11 @@ class TopApp(App[None]):
     def __init__(self, source: Source, every: float = 1.0) -> None:
         super().__init__()
         self._source, self._every = source, every
-        self._seen = Seen()
+        self._seen = FleetSnapshot()
         self._said = ""
         self._of_nodes = False
         self._views = {True: View(NODE_COLUMNS, "node"), False: View(VM_COLUMNS, "vm")}
-        self._placed: list[Placed] = []
+        self._placed: list[PlacedColumn] = []
         self._rows = RowList(id="rows")
         self._texts = {name: Static(id=name) for name in ("title", "trouble", "detail")}
         self._filter = Input(id="filter", placeholder="words, ns:…, node=…, state:…")
@@ -108,11 +108,11 @@ class TopApp(App[None]):
 
     @property
     def view(self) -> View:
-        """What is shown now, of nodes or VMs."""
+        """The view on the screen, of nodes or VMs."""
         return self._views[self._of_nodes]
 
     def draw(self) -> None:
-        """Draws the last look anew."""
+        """Draws the last look again."""
         view, everything = self.view, self._seen.nodes if self._of_nodes else self._seen.vms
         rows = view.shown(everything)
         self._placed = fitted(view.columns, rows, self._rows.size.width, view.sorted_by)

@@ -20,14 +20,14 @@ from protocol.units import Bytes, MilliCpu, QuantityError
 UNKNOWN: Final = "-"
 GAP: Final = 2
 LEAST_SENTENCE: Final = 24
-"""A sentence is shown from so many characters on, or where all of it fits."""
+"""A sentence is shown from this many characters on, or where all of it fits."""
 
 Order = tuple[bool, tuple[tuple[float, str], ...]]
 """Sorts cells of one column; what is unknown goes before all."""
 
 
-class Kind(StrEnum):
-    """What a column holds: it says how cells are aligned and sorted."""
+class ColumnType(StrEnum):
+    """Type of a column: it decides how cells are aligned and sorted."""
 
     NAME = "name"
     CPU = "cpu"
@@ -42,16 +42,16 @@ class Column:
     key: str
     heading: str
     importance: int
-    kind: Kind = Kind.NAME
+    kind: ColumnType = ColumnType.NAME
 
     @property
     def is_number(self) -> bool:
-        """Whether it stands on the right of its column."""
-        return self.kind in {Kind.CPU, Kind.MEMORY}
+        """True if it stands on the right of its column."""
+        return self.kind in {ColumnType.CPU, ColumnType.MEMORY}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One VM or node: a cell for each column, in their order, and what filters ask for."""
 
     name: str
@@ -62,7 +62,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedColumn:
     """A column that is shown: the ``index`` of its cells, and how many characters it takes."""
 
     index: int
@@ -74,38 +74,42 @@ VM_COLUMNS: Final = (
     Column("vm", "VM", 0),
     Column("state", "state", 1),
     Column("node", "node", 4),
-    Column("cpu", "vCPU", 0, Kind.CPU),
-    Column("cpuBusy", "busy", 2, Kind.CPU),
-    Column("memory", "memory", 0, Kind.MEMORY),
-    Column("memoryUsed", "used", 3, Kind.MEMORY),
-    Column("goalCpu", "goal vCPU", 7, Kind.CPU),
-    Column("goalMemory", "goal memory", 7, Kind.MEMORY),
-    Column("permitCpu", "permit vCPU", 5, Kind.CPU),
-    Column("permitMemory", "permit memory", 6, Kind.MEMORY),
-    Column("lastDecision", "last decision", 9, Kind.SENTENCE),
+    Column("cpu", "vCPU", 0, ColumnType.CPU),
+    Column("cpuBusy", "busy", 2, ColumnType.CPU),
+    Column("memory", "memory", 0, ColumnType.MEMORY),
+    Column("memoryUsed", "used", 3, ColumnType.MEMORY),
+    Column("goalCpu", "goal vCPU", 7, ColumnType.CPU),
+    Column("goalMemory", "goal memory", 7, ColumnType.MEMORY),
+    Column("permitCpu", "permit vCPU", 5, ColumnType.CPU),
+    Column("permitMemory", "permit memory", 6, ColumnType.MEMORY),
+    Column("lastDecision", "last decision", 9, ColumnType.SENTENCE),
 )
 NODE_COLUMNS: Final = (
     Column("node", "node", 0),
     Column("state", "state", 1),
-    Column("vms", "VMs", 4, Kind.CPU),
+    Column("vms", "VMs", 4, ColumnType.CPU),
     Column("cpuBar", "vCPU reserved", 8),
-    Column("cpuReserved", "reserved vCPU", 0, Kind.CPU),
-    Column("cpuWatermark", "watermark vCPU", 6, Kind.CPU),
-    Column("cpuTotal", "total vCPU", 2, Kind.CPU),
+    Column("cpuReserved", "reserved vCPU", 0, ColumnType.CPU),
+    Column("cpuWatermark", "watermark vCPU", 6, ColumnType.CPU),
+    Column("cpuTotal", "total vCPU", 2, ColumnType.CPU),
     Column("memoryBar", "memory reserved", 8),
-    Column("memoryReserved", "reserved memory", 0, Kind.MEMORY),
-    Column("memoryWatermark", "watermark memory", 6, Kind.MEMORY),
-    Column("memoryTotal", "total memory", 3, Kind.MEMORY),
-    Column("pressureCpu", "pressure vCPU", 5, Kind.CPU),
-    Column("pressureMemory", "pressure memory", 5, Kind.MEMORY),
-    Column("stuck", "why VMs stay", 9, Kind.SENTENCE),
+    Column("memoryReserved", "reserved memory", 0, ColumnType.MEMORY),
+    Column("memoryWatermark", "watermark memory", 6, ColumnType.MEMORY),
+    Column("memoryTotal", "total memory", 3, ColumnType.MEMORY),
+    Column("pressureCpu", "pressure vCPU", 5, ColumnType.CPU),
+    Column("pressureMemory", "pressure memory", 5, ColumnType.MEMORY),
+    Column("stuck", "why VMs stay", 9, ColumnType.SENTENCE),
 )
 
 
-def fitted(columns: Sequence[Column], rows: Sequence[Row], width: int, arrow_at: str = "") -> list[Placed]:
+def fitted(columns: Sequence[Column], rows: Sequence[TableRow], width: int, arrow_at: str = "") -> list[PlacedColumn]:
     """The columns that fit into ``width`` characters; the heading of ``arrow_at`` has room for its arrow."""
     widths = [_width(index, each, rows, arrow_at) for index, each in enumerate(columns)]
-    placed = [Placed(index, each, widths[index]) for index, each in enumerate(columns) if each.kind != Kind.SENTENCE]
+    placed = [
+        PlacedColumn(index, each, widths[index])
+        for index, each in enumerate(columns)
+        if each.kind != ColumnType.SENTENCE
+    ]
     while taken(placed) > width:
         last = max(placed, key=lambda each: (each.column.importance, each.index))
         if last.column.importance == 0:
@@ -113,39 +117,39 @@ def fitted(columns: Sequence[Column], rows: Sequence[Row], width: int, arrow_at:
         placed.remove(last)
     for index, each in enumerate(columns):
         left = width - taken(placed) - GAP
-        if each.kind == Kind.SENTENCE and left >= min(LEAST_SENTENCE, widths[index]):
-            placed.append(Placed(index, each, min(left, widths[index])))
+        if each.kind == ColumnType.SENTENCE and left >= min(LEAST_SENTENCE, widths[index]):
+            placed.append(PlacedColumn(index, each, min(left, widths[index])))
     return placed
 
 
-def whole(columns: Sequence[Column], rows: Sequence[Row]) -> list[Placed]:
+def whole(columns: Sequence[Column], rows: Sequence[TableRow]) -> list[PlacedColumn]:
     """All columns at their full width."""
-    return [Placed(index, each, _width(index, each, rows, "")) for index, each in enumerate(columns)]
+    return [PlacedColumn(index, each, _width(index, each, rows, "")) for index, each in enumerate(columns)]
 
 
-def taken(placed: Sequence[Placed]) -> int:
-    """How many characters a line of these columns has."""
+def taken(placed: Sequence[PlacedColumn]) -> int:
+    """Width of a line of these columns, in characters."""
     return sum(each.width for each in placed) + GAP * max(0, len(placed) - 1)
 
 
-def _width(index: int, column: Column, rows: Sequence[Row], arrow_at: str) -> int:
+def _width(index: int, column: Column, rows: Sequence[TableRow], arrow_at: str) -> int:
     heading = len(column.heading) + 2 * (column.key == arrow_at)
     return max((heading, *(len(row.cells[index]) for row in rows)))
 
 
-def header(placed: Sequence[Placed], sorted_by: str = "", *, descending: bool = False) -> str:
+def header(placed: Sequence[PlacedColumn], sorted_by: str = "", *, descending: bool = False) -> str:
     """The line of headings, with an arrow at the column that the rows are sorted by."""
     arrow = " ▼" if descending else " ▲"
     headings = [each.column.heading + (arrow if each.column.key == sorted_by else "") for each in placed]
     return _joined(placed, headings)
 
 
-def line(row: Row, placed: Sequence[Placed]) -> str:
+def line(row: TableRow, placed: Sequence[PlacedColumn]) -> str:
     """One row as text."""
     return _joined(placed, [shortened(row.cells[each.index], each.width) for each in placed])
 
 
-def _joined(placed: Sequence[Placed], cells: Sequence[str]) -> str:
+def _joined(placed: Sequence[PlacedColumn], cells: Sequence[str]) -> str:
     padded = (
         cell.rjust(each.width) if each.column.is_number else cell.ljust(each.width)
         for each, cell in zip(placed, cells, strict=True)
@@ -167,8 +171,8 @@ def printable(given: str) -> str:
 
 
 @lru_cache(maxsize=65536)
-def order(kind: Kind, cell: str) -> Order:
-    """How a cell sorts among those of its column: amounts by size, names by the numbers in them, unknown ones first."""
+def order(kind: ColumnType, cell: str) -> Order:
+    """Sort key of a cell in its column: amounts by size, names by the numbers in them, unknown ones first."""
     if cell == UNKNOWN:
         return False, ()
     return True, _ORDERS[kind](cell)
@@ -193,6 +197,6 @@ def _amount(cell: str, read: Callable[[str], float]) -> tuple[tuple[float, str],
         return ((-1.0, cell),)
 
 
-_ORDERS: Final[Mapping[Kind, Callable[[str], tuple[tuple[float, str], ...]]]] = MappingProxyType(
-    {Kind.NAME: _by_name, Kind.SENTENCE: _by_name, Kind.CPU: _by_cpu, Kind.MEMORY: _by_memory}
+_ORDERS: Final[Mapping[ColumnType, Callable[[str], tuple[tuple[float, str], ...]]]] = MappingProxyType(
+    {ColumnType.NAME: _by_name, ColumnType.SENTENCE: _by_name, ColumnType.CPU: _by_cpu, ColumnType.MEMORY: _by_memory}
 )

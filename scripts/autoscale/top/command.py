@@ -12,13 +12,13 @@ import typer
 from protocol.kubernetes.objects import Json
 from protocol.runtime.clock import SystemClock
 from scripts.autoscale.cluster_flags import of_a_cluster
-from scripts.autoscale.clusters import Cluster, ClusterFlags, find_cluster
+from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
 from scripts.autoscale.running import run
 from scripts.autoscale.site import open_site
 from scripts.autoscale.terminal.completion import complete_namespace
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
-from scripts.autoscale.top.columns import NODE_COLUMNS, VM_COLUMNS, Column, Kind, Row, header, line, whole
-from scripts.autoscale.top.fleet import Fleet, Seen
+from scripts.autoscale.top.columns import NODE_COLUMNS, VM_COLUMNS, Column, ColumnType, TableRow, header, line, whole
+from scripts.autoscale.top.fleet import FleetReader, FleetSnapshot
 from scripts.autoscale.top.rows import as_fields
 from scripts.autoscale.top.view import View
 
@@ -44,18 +44,18 @@ def top(
     run(_live(every, namespace, cluster) if is_live else _once(namespace, cluster, output))
 
 
-async def _once(namespace: str, cluster: Cluster, output: Output) -> int:
+async def _once(namespace: str, cluster: ReachedCluster, output: Output) -> int:
     async with open_site(cluster) as site:
-        seen = await Fleet(site, SystemClock(), namespace).everything()
+        seen = await FleetReader(site, SystemClock(), namespace).everything()
         show(tables(site.title, seen, output), fields(seen), output)
     return 0
 
 
-async def _live(every: float, namespace: str, cluster: Cluster) -> int:
+async def _live(every: float, namespace: str, cluster: ReachedCluster) -> int:
     from scripts.autoscale.top.app import TopApp  # noqa: PLC0415 - takes half a second that --once need not pay
 
     async with open_site(cluster) as site:
-        fleet = Fleet(site, SystemClock(), namespace)
+        fleet = FleetReader(site, SystemClock(), namespace)
         watching = asyncio.create_task(fleet.run())
         try:
             await TopApp(fleet, every).run_async()
@@ -65,7 +65,7 @@ async def _live(every: float, namespace: str, cluster: Cluster) -> int:
     return 0
 
 
-def tables(title: str, seen: Seen, output: Output) -> Iterator[str]:
+def tables(title: str, seen: FleetSnapshot, output: Output) -> Iterator[str]:
     """Both tables, whole, as lines (pure)."""
     yield title
     yield from (f"  {each}" for each in seen.troubles)
@@ -74,7 +74,7 @@ def tables(title: str, seen: Seen, output: Output) -> Iterator[str]:
     yield from _table(VM_COLUMNS, seen.vms, output)
 
 
-def fields(seen: Seen) -> Json:
+def fields(seen: FleetSnapshot) -> Json:
     """Both tables for scripts (pure)."""
     return {
         "nodes": [as_fields(NODE_COLUMNS, row) for row in _sorted(NODE_COLUMNS, seen.nodes)],
@@ -83,15 +83,15 @@ def fields(seen: Seen) -> Json:
     }
 
 
-def _table(columns: tuple[Column, ...], rows: tuple[Row, ...], output: Output) -> Iterator[str]:
+def _table(columns: tuple[Column, ...], rows: tuple[TableRow, ...], output: Output) -> Iterator[str]:
     placed = [each for each in whole(columns, rows) if output is Output.WIDE or _is_usual(each.column)]
     yield header(placed)
     yield from (line(row, placed) for row in _sorted(columns, rows))
 
 
 def _is_usual(column: Column) -> bool:
-    return column.kind is Kind.SENTENCE or column.importance < _OF_WIDE
+    return column.kind is ColumnType.SENTENCE or column.importance < _OF_WIDE
 
 
-def _sorted(columns: tuple[Column, ...], rows: tuple[Row, ...]) -> list[Row]:
+def _sorted(columns: tuple[Column, ...], rows: tuple[TableRow, ...]) -> list[TableRow]:
     return View(columns, columns[0].key).shown(rows)

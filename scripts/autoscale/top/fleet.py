@@ -1,7 +1,7 @@
 """Follows a cluster for a view: watches VMs and migrations, asks the scheduler, and asks agents a few at a time.
 
 - VMs that are on the screen are asked at each look, the others in turn, so that 10,000 VMs cost no more than 100.
-- What cannot be reached is said in ``Seen.troubles``; what was seen last stays until it is back.
+- What cannot be reached is said in ``FleetSnapshot.troubles``; what was seen last stays until it is back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.kube.client import ApiError, ApiUnavailableError
+from deploy.kube.client import ApiUnavailableError, KubeApiError
 from deploy.kube.informer import Informer
 from protocol.kubernetes.objects import Json, items, name_of, text
 from protocol.kubernetes.refusals import RefusalKind
@@ -24,7 +24,7 @@ from scripts.autoscale.demonstration.moves import ENDED
 from scripts.autoscale.explain import gathered, story_of
 from scripts.autoscale.migrate import is_under_way, keeps_connections, migration_of
 from scripts.autoscale.site import SCHEDULER, FollowedPods, Site, explanation
-from scripts.autoscale.top.columns import Row, printable
+from scripts.autoscale.top.columns import TableRow, printable
 from scripts.autoscale.top.rows import by_vm, node_line, phase_of, vm_row
 
 _AT_ONCE: Final = 16
@@ -34,15 +34,15 @@ _IN_TURN: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class FleetSnapshot:
     """One look: rows in no order, and what could not be reached."""
 
-    vms: tuple[Row, ...] = ()
-    nodes: tuple[Row, ...] = ()
+    vms: tuple[TableRow, ...] = ()
+    nodes: tuple[TableRow, ...] = ()
     troubles: tuple[str, ...] = ()
 
 
-class Fleet:
+class FleetReader:
     """One cluster, of one namespace or of all. Run ``run`` in a task while looking."""
 
     def __init__(self, site: Site, clock: Clock, namespace: str = "") -> None:
@@ -54,7 +54,7 @@ class Fleet:
         self._migrations = Informer(site.client, MIGRATIONS, clock)
         self._agents: dict[ObjectName, Json] = {}
         self._nodes: list[tuple[Json, dict[str, Json]]] = []
-        self._rows: dict[ObjectName, tuple[tuple[Json, Json, Json, Json | None, bool], Row]] = {}
+        self._rows: dict[ObjectName, tuple[tuple[Json, Json, Json, Json | None, bool], TableRow]] = {}
         self._clock = clock
         self._pending = Lasting()
         self._turn: list[ObjectName] = []
@@ -70,24 +70,24 @@ class Fleet:
             for each in (self._vms, self._pods, self._migrations):
                 tasks.create_task(each.run())
 
-    async def everything(self) -> Seen:
+    async def everything(self) -> FleetSnapshot:
         """One look that asks every agent. Raises as ``ApiClient.list``."""
         await self._vms.refresh()
         await self._pods.refresh()
         try:
             await self._migrations.refresh()
-        except ApiError as error:
+        except KubeApiError as error:
             if error.kind is not RefusalKind.NOT_FOUND:  # a cluster may not know migrations
                 raise
         return await self._look(list(self._named()))
 
-    async def look(self, on_screen: Sequence[str]) -> Seen:
-        """What is known now; the agents of the VMs that are on the screen are asked anew."""
+    async def look(self, on_screen: Sequence[str]) -> FleetSnapshot:
+        """The present state; the agents of the VMs on the screen are asked again."""
         named = self._named()
         asked = [each for each in map(_object_name, on_screen) if each in named]
         return await self._look([*asked, *self._others(named, set(asked))])
 
-    async def _look(self, asked: Sequence[ObjectName]) -> Seen:
+    async def _look(self, asked: Sequence[ObjectName]) -> FleetSnapshot:
         trouble, scheduler, _ = await asyncio.gather(
             self._api_trouble(), self._site.of_scheduler("/nodes"), self._ask_all(asked)
         )
@@ -95,7 +95,7 @@ class Fleet:
             self._learn(items(scheduler, "nodes"))
         troubles = (trouble, "" if scheduler is not None else self._scheduler_silence())
         lines = tuple(node_line(node) for node, _ in self._nodes)
-        return Seen(self._vm_rows(), lines, tuple(each for each in troubles if each))
+        return FleetSnapshot(self._vm_rows(), lines, tuple(each for each in troubles if each))
 
     def _learn(self, nodes: Sequence[Json]) -> None:
         """A node that is as before keeps its objects: the rows of its VMs are then known to be as before."""
@@ -112,7 +112,7 @@ class Fleet:
     async def _api_trouble(self) -> str:
         try:
             await self._site.client.revision(VIRTUAL_MACHINES)
-        except (ApiError, ApiUnavailableError) as error:
+        except (KubeApiError, ApiUnavailableError) as error:
             return f"The API server does not answer: {printable(str(error))}"
         return ""
 
@@ -138,8 +138,8 @@ class Fleet:
 
         await asyncio.gather(*map(ask, names))
 
-    def _vm_rows(self) -> tuple[Row, ...]:
-        """A row is made anew only where something of it has changed."""
+    def _vm_rows(self) -> tuple[TableRow, ...]:
+        """A row is made again only where something of it has changed."""
         reserved = {vm: pod for _, pods in self._nodes for vm, pod in pods.items()}
         named = self._named()
         moving = {
@@ -165,15 +165,15 @@ class Fleet:
             self._pending.see(str(name), now, is_so=phase_of(vm) == PENDING)
 
     async def story(self, vm: str) -> list[str]:
-        """Why the VM has its size, as ``autoscale explain`` says it, or why that is not known."""
+        """Explanation of the VM's size, as ``autoscale explain`` prints it, or why it is unknown."""
         try:
             found = await gathered(self._site, await self._site.client.get(VIRTUAL_MACHINES, _object_name(vm)))
-        except (ApiError, ApiUnavailableError) as error:
+        except (KubeApiError, ApiUnavailableError) as error:
             return [printable(str(error))]
         return [printable(each) for each in story_of(found)]
 
     def question(self, vm: str) -> str:
-        """What happens if the VM is migrated."""
+        """Consequences of migrating the VM."""
         found = self._vms.get(_object_name(vm)) or {}
         stays = "Its address and connections stay."
         breaks = "It has no overlay address: its connections break."
@@ -188,7 +188,7 @@ class Fleet:
             return f"{vm} is migrating already."
         try:
             made = await self._site.client.create(MIGRATIONS, name.namespace, migration_of(name))
-        except (ApiError, ApiUnavailableError) as error:
+        except (KubeApiError, ApiUnavailableError) as error:
             return f"{vm} is not migrated: {printable(str(error))}"
         return f"{vm} is to migrate: {name_of(made)}"
 

@@ -11,10 +11,10 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from scheduler_plugin.dashboard.core.states import NODE_STATES, VM_STATES, State
+from scheduler_plugin.dashboard.core.states import NODE_STATES, VM_STATES, VmState
 
 
-def _listed(states: tuple[State, ...]) -> str:
+def _listed(states: tuple[VmState, ...]) -> str:
     return "\n".join(f"  {each.word:<10} {each.means}" for each in states)
 
 

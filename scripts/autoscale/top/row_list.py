@@ -27,7 +27,7 @@ from scheduler_plugin.dashboard.core.states import (
     WAITING,
 )
 from scripts.autoscale.terminal.visible import visible
-from scripts.autoscale.top.columns import Placed, Row, header, line, taken
+from scripts.autoscale.top.columns import PlacedColumn, TableRow, header, line, taken
 
 _PLAIN: Final = Style()
 STYLES: Final[Mapping[str, Style]] = MappingProxyType(
@@ -66,23 +66,25 @@ class RowList(ScrollView, can_focus=True):
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - the framework's name
         super().__init__(id=id)
-        self.rows: Sequence[Row] = ()
-        self._placed: Sequence[Placed] = ()
+        self.rows: Sequence[TableRow] = ()
+        self._placed: Sequence[PlacedColumn] = ()
         self._header = ""
         self._cursor = 0
 
     @property
-    def chosen(self) -> Row | None:
+    def chosen(self) -> TableRow | None:
         """The row under the cursor."""
         return self.rows[self._cursor] if self._cursor < len(self.rows) else None
 
     @property
-    def on_screen(self) -> list[Row]:
+    def on_screen(self) -> list[TableRow]:
         """The rows that one sees now."""
         first = round(self.scroll_y)
         return list(self.rows[first : first + max(0, self.size.height - 1)])
 
-    def show(self, rows: Sequence[Row], placed: Sequence[Placed], sorted_by: str, *, descending: bool) -> None:
+    def show(
+        self, rows: Sequence[TableRow], placed: Sequence[PlacedColumn], sorted_by: str, *, descending: bool
+    ) -> None:
         """Draws these rows instead."""
         kept = self.chosen
         self.rows, self._placed = rows, placed

@@ -25,12 +25,12 @@ from scheduler_plugin.dashboard.core.states import (
 from scheduler_plugin.dashboard.core.waits import wait_of
 from scripts.autoscale.demonstration.fleet import node_row
 from scripts.autoscale.demonstration.moves import seen as seen_move
-from scripts.autoscale.top.columns import UNKNOWN, Column, Row, printable
+from scripts.autoscale.top.columns import UNKNOWN, Column, TableRow, printable
 
 _NOTHING: Final = frozenset({"", "0"})
 
 
-def vm_row(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiting: bool = False) -> Row:
+def vm_row(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiting: bool = False) -> TableRow:
     """One VM. ``agent`` is what its agent says, ``pod`` what the scheduler does; both are empty until known.
 
     ``is_waiting``: it has been pending for long.
@@ -54,10 +54,10 @@ def vm_row(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiti
         text(permit, "mem"),
         f"migration: {wait}" if wait else text(agent, "because"),
     )
-    return Row(str(name), _shown(cells), name.namespace, node, state)
+    return TableRow(str(name), _shown(cells), name.namespace, node, state)
 
 
-def node_line(node: Json) -> Row:
+def node_line(node: Json) -> TableRow:
     """One node as the scheduler has it."""
     name, state = text(node, "name"), _node_state(node)
     _, cpu_bar, _, memory_bar, _, _ = node_row(node)
@@ -78,10 +78,10 @@ def node_line(node: Json) -> Row:
         _mib(text(excess, "mem")),
         text(node, "stuck"),
     )
-    return Row(name, _shown(cells), node=name, state=state)
+    return TableRow(name, _shown(cells), node=name, state=state)
 
 
-def as_fields(columns: tuple[Column, ...], row: Row) -> Json:
+def as_fields(columns: tuple[Column, ...], row: TableRow) -> Json:
     """A row for scripts: each column by its key; what is unknown is null."""
     return {
         each.key: None if cell == UNKNOWN else cell
@@ -105,7 +105,7 @@ def phase_of(vm: Json) -> str:
 
 
 def _state(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiting: bool) -> str:
-    """What stands out, by the page's table; else its phase."""
+    """The most striking state by the page's table; else its phase."""
     phase = phase_of(vm)
     found = {
         UNHEALTHY: phase == FAILED or page_row(vm).problem,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, Self
 
-from scripts.autoscale.top.columns import Column, Row, order
+from scripts.autoscale.top.columns import Column, TableRow, order
 
-_FIELDS: Final[Mapping[str, Callable[[Row], str]]] = MappingProxyType(
+_FIELDS: Final[Mapping[str, Callable[[TableRow], str]]] = MappingProxyType(
     {
         "ns": lambda row: row.namespace,
         "namespace": lambda row: row.namespace,
@@ -32,7 +32,7 @@ class View:
     descending: bool = False
     words: str = ""
 
-    def shown(self, rows: Iterable[Row]) -> list[Row]:
+    def shown(self, rows: Iterable[TableRow]) -> list[TableRow]:
         """The rows that pass the filter, sorted; equal ones by name."""
         tests = [_test(word) for word in self.words.lower().split()]
         passed = [row for row in rows if all(test(row) for test in tests)]
@@ -58,7 +58,7 @@ class View:
         return replace(self, words=words)
 
 
-def _test(word: str) -> Callable[[Row], bool]:
+def _test(word: str) -> Callable[[TableRow], bool]:
     found = _FIELD.fullmatch(word)
     if found is None:
         return lambda row: any(word in cell.lower() for cell in row.cells)

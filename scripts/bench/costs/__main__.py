@@ -36,7 +36,7 @@ _COMMAND: Final = "import sys; from scripts.autoscale.main import main; sys.exit
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What one run of ``autoscale cost`` took, in seconds and MiB, and what it said."""
+    """Time and memory of one run of ``autoscale cost``, in seconds and MiB, and its output."""
 
     took: float
     cpu: float
@@ -94,7 +94,7 @@ def _asked(path: Path, days: int, *question: str) -> Asked:
 
 
 def _agreement(said: bytes, integral: Integral) -> str:
-    """How far the report is from the integral over the samples, and its lines from its total."""
+    """Difference of the report to the integral over the samples, and of its lines to its total."""
     found = json.loads(said)
     total, lines = found["total"], found["lines"]
     off = max(

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.batches import Batch
 from scheduler_plugin.history.core.retention import TIERS, folds
-from scheduler_plugin.history.core.samples import HOUR, MINUTE, Millis, NodeFacts, Row, Size, VmFacts
+from scheduler_plugin.history.core.samples import HOUR, MINUTE, Millis, NodeRecord, Row, Size, VmRecord
 from scheduler_plugin.history.core.spans import Span, held
 from scheduler_plugin.history.sqlite.store import SqliteStore
 
@@ -31,7 +31,7 @@ NODES: Final = 200
 MOST: Final = Size(8000, 16 * 1024**2)
 NODE: Final = Size(64_000, 256 * 1024**2)
 _FINE: Final = MINUTE
-"""The length of spans as they are seen of so many VMs."""
+"""The length of spans as they are seen of this many VMs."""
 _SIZES: Final = 8
 _AT_ONCE: Final = 200
 
@@ -72,10 +72,10 @@ def stretches(since: Millis, until: Millis, halvings: int) -> Iterator[tuple[Mil
             yield begin, end, width
 
 
-def _spans(vm: int, since: Millis, until: Millis, halvings: int, found: Integral) -> Iterator[tuple[VmFacts, Span]]:
+def _spans(vm: int, since: Millis, until: Millis, halvings: int, found: Integral) -> Iterator[tuple[VmRecord, Span]]:
     """A VM that grows and shrinks, and moves to another node half-way."""
     name = ObjectName(f"team-{vm % 40}", f"vm-{vm}")
-    homes = [VmFacts(name, f"node-{(vm + shift) % NODES}", "", Size(250, 1024**2), MOST) for shift in (0, 1)]
+    homes = [VmRecord(name, f"node-{(vm + shift) % NODES}", "", Size(250, 1024**2), MOST) for shift in (0, 1)]
     moves = (since + until) // 2 // HOUR * HOUR
     for begin, end, width in stretches(since, until, halvings):
         starts = np.arange(begin, end, width)
@@ -96,14 +96,14 @@ def _amounts(step: int) -> Row:
 
 
 def _steps(vm: int, starts: NDArray[np.int64], width: Millis) -> NDArray[np.int64]:
-    """How many compute units the VM has at each moment: 1 to 8."""
+    """Compute units of the VM at each moment: 1 to 8."""
     scrambled = (starts // width * 2_654_435_761 + vm * 40_503) >> 7
     return np.asarray(scrambled % _SIZES + 1, dtype=np.int64)
 
 
-def _nodes(since: Millis, until: Millis, halvings: int) -> Iterator[tuple[NodeFacts, Span]]:
+def _nodes(since: Millis, until: Millis, halvings: int) -> Iterator[tuple[NodeRecord, Span]]:
     row = (NODE.cpu, NODE.mem, NODE.cpu // 2, NODE.mem // 2, NODE.cpu // 4, NODE.mem // 4, None, None)
     for number in range(NODES):
         for begin, end, width in stretches(since, until, halvings):
-            facts = NodeFacts(f"node-{number}", "m5.16xlarge" if number % 2 else "")
+            facts = NodeRecord(f"node-{number}", "m5.16xlarge" if number % 2 else "")
             yield from ((facts, held(at, at + width, row)) for at in range(begin, end, width))

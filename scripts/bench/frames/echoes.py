@@ -18,13 +18,13 @@ _REQUEST: Final = 8
 
 @dataclass(slots=True)
 class Echoes:
-    """When each was sent, and when it was answered."""
+    """Times at which each echo was sent and answered."""
 
     sent: list[Instant] = field(default_factory=list)
     answered: dict[int, Instant] = field(default_factory=dict)
 
     def waits(self, since: Instant, until: Instant) -> list[Seconds | None]:
-        """How long each that was sent in the span took to be answered; None for those that are lost."""
+        """Round trip of each echo sent in the span; None for those that are lost."""
         return [self._wait(number, at) for number, at in enumerate(self.sent) if since <= at <= until]
 
     def _wait(self, number: int, sent: Instant) -> Seconds | None:
@@ -40,7 +40,7 @@ def request(identity: int, number: int) -> bytes:
 
 
 def answered_number(packet: bytes, identity: int) -> int | None:
-    """The number of the echo that an IP packet answers; None where it answers none of ours."""
+    """The number of the echo that an IP packet answers; None if it answers none of ours."""
     start = (packet[0] & 0xF) * 4
     head, body = packet[start : start + _HEADER.size], packet[start + _HEADER.size :]
     if len(head) < _HEADER.size or len(body) < _NUMBER.size:

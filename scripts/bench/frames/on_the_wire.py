@@ -10,7 +10,7 @@ from scripts.bench.frames.tcp_counters import TcpCounters
 
 @dataclass(frozen=True, slots=True)
 class OnTheWire:
-    """What became of single frames and segments while the VM moved. A client behind a hub has no counters."""
+    """Fate of single frames and segments while the VM moved. A client behind a hub has no counters."""
 
     echoes: Echoes
     client: TcpCounters | None

@@ -12,7 +12,7 @@ class TcpCounters(msgspec.Struct, frozen=True):
     timeouts: int
 
     def since(self, before: TcpCounters) -> TcpCounters:
-        """What has been counted after ``before``."""
+        """Counts since ``before``."""
         return TcpCounters(self.retransmissions - before.retransmissions, self.timeouts - before.timeouts)
 
 

@@ -38,7 +38,7 @@ class VmWire:
     metrics: str
 
     async def counted(self) -> tuple[TcpCounters | None, TcpCounters]:
-        """What the client's kernel and the guest's have counted. Raises ``NetworkError`` and ``httpx.HTTPError``."""
+        """Counters of the client's kernel and the guest's. Raises ``NetworkError`` and ``httpx2.HTTPError``."""
         client = None
         if self.switch is not None:
             client = of_proc(await run("nsenter", f"--net={netns.RUN / self.switch}", "cat", *_PAGES))

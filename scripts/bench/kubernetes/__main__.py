@@ -24,7 +24,7 @@ from scripts.bench.kubernetes.bulk_client import BulkClient
 from scripts.bench.kubernetes.measured_plane import Plane, control_plane, make_network
 from scripts.bench.kubernetes.permit_latency import measure_permits
 from scripts.bench.kubernetes.scheduling_rounds import Rounds
-from scripts.bench.kubernetes.speed_figures import ALONE, OURS, Report, Scheduling, scheduling
+from scripts.bench.kubernetes.speed_figures import ALONE, OURS, SchedulingSpeed, SpeedReport, scheduling
 from scripts.bench.kubernetes.speed_tables import tables
 from scripts.bench.kubernetes.start_time import measure_start
 from scripts.bench.load_client import BenchError
@@ -60,7 +60,7 @@ def bench_kubernetes(  # noqa: PLR0913, PLR0917 - each is an option of the comma
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What to measure."""
+    """Measurements to take."""
 
     kinds: tuple[str, ...]
     nodes: tuple[int, ...]
@@ -110,9 +110,9 @@ async def _bench(wanted: Wanted, kubernetes: str, report: Path | None) -> int:
     return 0
 
 
-async def _measured(wanted: Wanted, kubernetes: str, folder: Path, console: Console) -> Report:
+async def _measured(wanted: Wanted, kubernetes: str, folder: Path, console: Console) -> SpeedReport:
     """Each kind on a control plane of its own."""
-    placed: list[Scheduling] = []
+    placed: list[SchedulingSpeed] = []
     permits, start = None, None
     programs, clock = _programs(), SystemClock()
     make_network()
@@ -127,10 +127,10 @@ async def _measured(wanted: Wanted, kubernetes: str, folder: Path, console: Cons
         console.print(f"making {wanted.vms} VMs, which takes some minutes ...")
         async with control_plane(folder / "start", programs, clock) as plane:
             start = await measure_start(plane, BulkClient.of(plane), wanted.vms)
-    return Report(kubernetes, os.cpu_count() or 1, placed, permits, start)
+    return SpeedReport(kubernetes, os.cpu_count() or 1, placed, permits, start)
 
 
-async def _scheduling(plane: Plane, wanted: Wanted, console: Console) -> list[Scheduling]:
+async def _scheduling(plane: Plane, wanted: Wanted, console: Console) -> list[SchedulingSpeed]:
     bulk, there, found = BulkClient.of(plane), 0, []
     console.print(f"making {wanted.pods} VMs ...")
     vms = await bulk.make_vms(range(wanted.pods))

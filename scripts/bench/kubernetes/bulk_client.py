@@ -56,7 +56,7 @@ class BulkClient:
         return Connection(*await asyncio.open_connection(CONTROL_HOST, API_PORT, ssl=self.tls, limit=2**26))
 
     async def send(self, requests: Sequence[Prepared]) -> list[bytes]:
-        """The answers, in the order of the requests. Raises ``BenchError`` where one is refused."""
+        """The answers, in the order of the requests. Raises ``BenchError`` if one is refused."""
         answers: list[bytes] = [b""] * len(requests)
         queue = iter(enumerate(requests))
 

@@ -20,7 +20,7 @@ from typing import Final
 import httpx2 as httpx
 import yaml
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError, client_from_kubeconfig
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError, client_from_kubeconfig
 from deploy.local.cluster.content import apply_crds
 from deploy.local.kubernetes.machine.credentials import INSIDE, Pki
 from deploy.local.kubernetes.plan import arguments
@@ -29,7 +29,7 @@ from deploy.local.kubernetes.plan.kubeconfigs import Tokened, kubeconfig
 from deploy.local.kubernetes.programs.ensure import Programs
 from deploy.local.kubernetes.programs.versions import ETCD
 from deploy.local.private_file import write_private
-from deploy.local.process import Program, end, start
+from deploy.local.process import LocalProgram, end, start
 from protocol.kubernetes.objects import Json, child, text
 from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
@@ -82,7 +82,7 @@ class Plane:
 
     @property
     def authority(self) -> Path:
-        """Who signed the API server's certificate."""
+        """Issuer of the API server's certificate."""
         return self.folder / "pki" / "ca.pem"
 
     @asynccontextmanager
@@ -90,7 +90,7 @@ class Plane:
         """Our service with the settings that are shipped, ready."""
         command = [sys.executable, "-m", "scheduler_plugin", f"--kubeconfig={self.folder / 'service.kubeconfig'}"]
         listens = [f"--listen-agents=127.0.0.1:{AGENTS_PORT}", "--listen-extender=127.0.0.1:10298", "--hold-back=0"]
-        program = Program(
+        program = LocalProgram(
             (*command, f"--config={MANIFEST}", *listens, f"--listen-metrics={_METRICS}"),
             self.folder / "logs" / "service.log",
         )
@@ -109,7 +109,9 @@ class Plane:
         write_private(file, yaml.safe_dump(settings))
         users = [f"--{what}-kubeconfig={self.scheduler_kubeconfig}" for what in ("authentication", "authorization")]
         command = (str(self.programs.kubernetes / "kube-scheduler"), f"--config={file}", *users, "--v=1")
-        async with started(Program(command, self.folder / "logs" / "kube-scheduler.log"), "kube-scheduler") as running:
+        async with started(
+            LocalProgram(command, self.folder / "logs" / "kube-scheduler.log"), "kube-scheduler"
+        ) as running:
             yield running
 
     @property
@@ -119,7 +121,7 @@ class Plane:
 
 
 @asynccontextmanager
-async def started(program: Program, name: str) -> AsyncIterator[Running]:
+async def started(program: LocalProgram, name: str) -> AsyncIterator[Running]:
     """Runs a program for as long as the block lasts."""
     process = await start(program)
     try:
@@ -135,7 +137,7 @@ async def until(holds: Callable[[], Awaitable[bool]], clock: Clock, log: Path, p
         try:
             if await holds():
                 return
-        except (httpx.HTTPError, ApiError, ApiUnavailableError):
+        except (httpx.HTTPError, KubeApiError, ApiUnavailableError):
             pass
         if clock.now() >= deadline:
             raise BenchError(f"{log.stem} did not become ready within {patience:g} s: {_end_of(log)}")
@@ -161,7 +163,7 @@ async def control_plane(folder: Path, programs: Programs, clock: Clock) -> Async
     write_private(folder / "kubeconfig", pki.admin_kubeconfig(INSIDE))
     async with AsyncExitStack() as stack:
         parts = [
-            await stack.enter_async_context(started(Program(command, logs / f"{name}.log"), name))
+            await stack.enter_async_context(started(LocalProgram(command, logs / f"{name}.log"), name))
             for name, command in (("etcd", store), ("kube-apiserver", server))
         ]
         client = await stack.enter_async_context(client_from_kubeconfig(folder / "kubeconfig"))

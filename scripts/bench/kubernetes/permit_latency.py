@@ -19,8 +19,8 @@ from scripts.bench.kubernetes.bulk_client import MERGE_PATCH, BulkClient
 from scripts.bench.kubernetes.made_objects import NAMESPACE, SIZES, vm_name
 from scripts.bench.kubernetes.measured_plane import AGENTS_PORT, Plane
 from scripts.bench.kubernetes.process_costs import load_of_machine
-from scripts.bench.kubernetes.speed_figures import Latency, Permits
-from scripts.bench.load_client import Prepared, Served, post, timed
+from scripts.bench.kubernetes.speed_figures import Latency, PermitLatencies
+from scripts.bench.load_client import Prepared, ServedLoad, post, timed
 
 VMS: Final = 400
 NODES: Final = 20
@@ -28,12 +28,12 @@ _AT_ONCE: Final = 8
 _TURNS: Final = 3
 
 
-async def measure_permits(plane: Plane, bulk: BulkClient) -> Permits:
+async def measure_permits(plane: Plane, bulk: BulkClient) -> PermitLatencies:
     """The latencies of permits. Raises ``BenchError``."""
     await bulk.make_nodes(range(NODES))
     pods = await bulk.make_pods(await bulk.make_vms(range(VMS)), NODES)
     tokens = await bulk.agent_tokens(pods)
-    ours = Served(AGENTS_PORT)
+    ours = ServedLoad(AGENTS_PORT)
     async with plane.service():
         load = load_of_machine()
         first = await timed(ours, _asked(tokens, lambda use: use), _AT_ONCE)
@@ -42,7 +42,7 @@ async def measure_permits(plane: Plane, bulk: BulkClient) -> Permits:
         for turn in range(1, _TURNS + 1):
             increase += await timed(ours, _asked(tokens, lambda use, more=turn: use + more), _AT_ONCE)  # type: ignore[misc]
             write += await timed(bulk, [_patch(bulk, number, turn) for number in tokens], _AT_ONCE)
-    return Permits(
+    return PermitLatencies(
         agents=_AT_ONCE,
         first=Latency.of(first),
         increase=Latency.of(increase),

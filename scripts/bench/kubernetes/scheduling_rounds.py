@@ -52,7 +52,7 @@ def kube_scheduler_settings(side: Side, kubeconfig: str) -> Json:
 
 @dataclass(slots=True)
 class _Bindings:
-    """When bound pods were seen, and what the programs had used by then."""
+    """Times at which bound pods were seen, and the CPU that programs had used by then."""
 
     programs: Callable[[], dict[str, Seconds]]
     count: int = 0
@@ -63,7 +63,7 @@ class _Bindings:
     last: dict[str, Seconds] | None = None
 
     def seen(self, count: int, wanted: int) -> None:
-        """So many of the wanted pods are bound."""
+        """This many of the wanted pods are bound."""
         if count <= self.count:
             return
         self.ended = time.perf_counter()
@@ -75,7 +75,7 @@ class _Bindings:
 
 
 class Rounds:
-    """Rounds on one control plane with so many ``nodes``; ``vms`` are the UIDs of the VMs whose pods are placed."""
+    """Rounds on one control plane with this many ``nodes``; ``vms`` are the UIDs of the VMs whose pods are placed."""
 
     def __init__(self, plane: Plane, bulk: BulkClient, nodes: int, vms: dict[int, str]) -> None:
         self._plane = plane
@@ -116,7 +116,7 @@ class Rounds:
         raise BenchError(f"only {found.count} of {wanted} pods were bound within {_MOST:g} s")
 
     async def _bound_pods(self) -> AsyncIterator[int]:
-        """How many pods are bound, each time that there are more. The API server may end a watch that is slow."""
+        """The number of bound pods, each time it rises. The API server may end a watch that is slow."""
         query = {"watch": "1", "fieldSelector": "spec.nodeName!="}
         headers = {"Authorization": f"Bearer {self._bulk.token}"}
         headers["Accept"] = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"

@@ -31,8 +31,8 @@ class Round(msgspec.Struct, frozen=True):
     load: float
 
 
-class Scheduling(msgspec.Struct, frozen=True):
-    """Pods per second at so many nodes; ``ratio`` is ours over that without any extender.
+class SchedulingSpeed(msgspec.Struct, frozen=True):
+    """Pods per second at this many nodes; ``ratio`` is ours over that without any extender.
 
     ``cpu_ratio`` is the same of the CPU time that all programs take for a pod: it does not depend on what else the
     machine does.
@@ -49,7 +49,7 @@ class Scheduling(msgspec.Struct, frozen=True):
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """How long answers took, in milliseconds."""
+    """Latency of answers, in milliseconds."""
 
     p50: float
     p99: float
@@ -61,8 +61,8 @@ class Latency(msgspec.Struct, frozen=True):
         return cls(*(round(ordered[int(len(ordered) * part)] * 1000, 2) for part in (0.5, 0.99)))
 
 
-class Permits(msgspec.Struct, frozen=True):
-    """Permits over the real API server, so many agents asking at once.
+class PermitLatencies(msgspec.Struct, frozen=True):
+    """Permits over the real API server, this many agents asking at once.
 
     ``write`` is what a bare patch of a VM takes there, in the same turn; ``ratio`` is the median of an increase, which
     is written before it is answered, over that.
@@ -92,22 +92,22 @@ class Start(msgspec.Struct, frozen=True):
     load: float
 
 
-class Report(msgspec.Struct, frozen=True):
+class SpeedReport(msgspec.Struct, frozen=True):
     """All that was measured in one run; None is what was not asked for."""
 
     kubernetes: str
     cores: int
-    scheduling: list[Scheduling]
-    permits: Permits | None
+    scheduling: list[SchedulingSpeed]
+    permits: PermitLatencies | None
     start: Start | None
 
 
-def scheduling(rounds: Sequence[Round]) -> Scheduling:
+def scheduling(rounds: Sequence[Round]) -> SchedulingSpeed:
     """The figures of rounds at one number of nodes, which alternate between the two sides."""
     ours = [each for each in rounds if each.side == OURS]
     alone = [each for each in rounds if each.side == ALONE]
     pairs = list(zip(ours, alone, strict=True))
-    return Scheduling(
+    return SchedulingSpeed(
         nodes=rounds[0].nodes,
         ours=median(each.pods_per_second for each in ours),
         alone=median(each.pods_per_second for each in alone),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from scripts.bench.kubernetes.speed_figures import Permits, Report, Scheduling, Start
+from scripts.bench.kubernetes.speed_figures import PermitLatencies, SchedulingSpeed, SpeedReport, Start
 
 
-def tables(found: Report) -> list[Table]:
+def tables(found: SpeedReport) -> list[Table]:
     """One table for each kind of measurement that was made."""
     made = [_scheduling(found.scheduling)] if found.scheduling else []
     made += [_permits(found.permits)] if found.permits is not None else []
@@ -17,7 +17,7 @@ def tables(found: Report) -> list[Table]:
     return made
 
 
-def _scheduling(found: list[Scheduling]) -> Table:
+def _scheduling(found: list[SchedulingSpeed]) -> Table:
     title = "Pods bound per second, medians of alternating rounds"
     table = Table("nodes", "ours", "no extender", "ratio", "CPU ms per pod: ours", "no extender", "ratio", title=title)
     for each in found:
@@ -30,7 +30,7 @@ def _cpu(by_program: dict[str, float]) -> str:
     return "\n".join(f"{ms:.2f} {name}" for name, ms in by_program.items())
 
 
-def _permits(found: Permits) -> Table:
+def _permits(found: PermitLatencies) -> Table:
     title = f"Permits, {found.agents} agents at once (load {found.load})"
     table = Table("milliseconds", "p50", "p99", title=title)
     rows = {"first contact": found.first, "increase": found.increase, "unchanged": found.unchanged}

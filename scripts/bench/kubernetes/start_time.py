@@ -19,7 +19,7 @@ _PAGE: Final = 500
 
 
 async def measure_start(plane: Plane, bulk: BulkClient, vms: int) -> Start:
-    """The median of some starts with so many VMs, each in a pod that is bound. Raises ``BenchError``."""
+    """The median of some starts with this many VMs, each in a pod that is bound. Raises ``BenchError``."""
     nodes = max(1, vms // _VMS_PER_NODE)
     await bulk.make_nodes(range(nodes))
     await bulk.make_pods(await bulk.make_vms(range(vms)), nodes)

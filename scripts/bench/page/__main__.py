@@ -23,8 +23,8 @@ from deploy.local.cluster.launch import launch
 from deploy.local.cluster.spec import ClusterSpec, usual_node_cpu
 from scripts.bench.kubernetes.process_costs import load_of_machine
 from scripts.bench.load_client import BenchError
-from scripts.bench.page.page_figures import Latency
-from scripts.bench.page.page_rounds import Round, measured
+from scripts.bench.page.page_figures import PageLatency
+from scripts.bench.page.page_rounds import PageRound, measured
 
 OWN: Final = "bench-page"
 
@@ -71,7 +71,7 @@ async def _cluster(console: Console, name: str, nodes: int, vms: int) -> AsyncIt
         folder.remove()
 
 
-def _table(rounds: list[Round]) -> Table:
+def _table(rounds: list[PageRound]) -> Table:
     table = Table("pages", "VMs", "permits", "from permit to page", "page's program", "scheduler", "to a page")
     for one in rounds:
         table.add_row(
@@ -86,7 +86,7 @@ def _table(rounds: list[Round]) -> Table:
     return table
 
 
-def _shown(latency: Latency) -> str:
+def _shown(latency: PageLatency) -> str:
     median, p95, longest = (f"{1000 * each:.0f}" for each in (latency.median, latency.p95, latency.longest))
     lost = f", {latency.lost} not shown" if latency.lost else ""
     return f"{median} ms (p95 {p95}, longest {longest}, of {latency.count}{lost})"

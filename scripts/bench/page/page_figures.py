@@ -15,8 +15,8 @@ Seen = Mapping[str, Sequence[tuple[float, Pair]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
-    """How long something took, in seconds; ``lost`` is how many never came."""
+class PageLatency:
+    """Latency in seconds; ``lost`` is the number that never came."""
 
     count: int
     median: Seconds
@@ -25,13 +25,13 @@ class Latency:
     lost: int = 0
 
     @classmethod
-    def of(cls, spans: Iterable[float], lost: int = 0) -> Latency:
-        """Of so many measured spans.
+    def of(cls, spans: Iterable[float], lost: int = 0) -> PageLatency:
+        """Of this many measured spans.
 
-        >>> Latency.of([0.3, 0.1, 0.2])
-        Latency(count=3, median=0.2, p95=0.3, longest=0.3, lost=0)
-        >>> Latency.of([])
-        Latency(count=0, median=0.0, p95=0.0, longest=0.0, lost=0)
+        >>> PageLatency.of([0.3, 0.1, 0.2])
+        PageLatency(count=3, median=0.2, p95=0.3, longest=0.3, lost=0)
+        >>> PageLatency.of([])
+        PageLatency(count=0, median=0.0, p95=0.0, longest=0.0, lost=0)
         """
         ranked = sorted(spans)
         if not ranked:
@@ -44,7 +44,7 @@ def _at(ranked: Sequence[float], share: float) -> Seconds:
 
 
 def followed(stored: Seen, shown: Seen) -> tuple[list[float], int]:
-    """How long after each stored permit a page showed it, or one that was stored after it; and how many it never did.
+    """Delay from each stored permit until a page showed it, or a later one; and the number it never showed.
 
     A page may be told a little before we are: that counts as no time at all.
 

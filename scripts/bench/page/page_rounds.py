@@ -15,7 +15,7 @@ from typing import Final
 import httpx2 as httpx
 
 from deploy.kube.client import ApiClient, client_from_kubeconfig
-from deploy.kube.informer import Change, Informer
+from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.cluster.control import ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
 from protocol.kubernetes.objects import annotations_of
@@ -25,7 +25,7 @@ from protocol.runtime.clock import SystemClock
 from scheduler_plugin.dashboard.core.rows import Pair, vm_row
 from scripts.bench.kubernetes.process_costs import cpu_of
 from scripts.bench.load_client import BenchError
-from scripts.bench.page.page_figures import Latency, followed
+from scripts.bench.page.page_figures import PageLatency, followed
 from scripts.bench.page.page_reader import PageReader
 
 MARK: Final = "bench.autoscaling.neon.tech/at"
@@ -36,27 +36,27 @@ _LAST_SHOWN: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class PageRound:
     """One round: shares are of one core; ``latency`` is from a permit to its row at a page."""
 
     pages: int
     vms: int
     permits: int
-    latency: Latency
+    latency: PageLatency
     program: float
     scheduler: float
     kib_per_page: float
 
 
-class _Stored:
-    """What our own watch hears: each VM's permits, and marks that we wrote."""
+class _StoredChanges:
+    """Changes that our own watch hears: each VM's permits, and marks that we wrote."""
 
     def __init__(self) -> None:
         self.permits: dict[str, list[tuple[float, Pair]]] = {}
         self.marked: dict[str, float] = {}
         self.vms = 0
 
-    def heard(self, change: Change) -> None:
+    def heard(self, change: ObjectChange) -> None:
         """A VM has changed."""
         now = time.monotonic()
         self.vms += (change.new is not None) - (change.old is not None)
@@ -108,9 +108,9 @@ async def _web(folder: ClusterFolder) -> AsyncIterator[_Web]:
 
 async def measured(
     folder: ClusterFolder, seconds: float, settle: float, pages: list[int]
-) -> tuple[list[Round], Latency]:
+) -> tuple[list[PageRound], PageLatency]:
     """A round for each number of pages, and how long writes took to reach a watch. Raises ``BenchError``."""
-    stored = _Stored()
+    stored = _StoredChanges()
     scheduler = await _scheduler(folder)
     async with client_from_kubeconfig(folder.kubeconfig) as client, asyncio.TaskGroup() as tasks:
         informer = Informer(client, VIRTUAL_MACHINES, SystemClock())
@@ -133,7 +133,7 @@ async def _scheduler(folder: ClusterFolder) -> int:
     return found[0]
 
 
-async def _round(web: _Web, stored: _Stored, scheduler: int, count: int, seconds: float) -> Round:
+async def _round(web: _Web, stored: _StoredChanges, scheduler: int, count: int, seconds: float) -> PageRound:
     async with asyncio.TaskGroup() as tasks:
         pages = [await web.page() for _ in range(count)] if count else []
         opened = [asyncio.Event() for _ in pages]
@@ -152,12 +152,12 @@ async def _round(web: _Web, stored: _Stored, scheduler: int, count: int, seconds
         for task in reading:
             task.cancel()
     spans = [followed(permits, page.shown) for page in pages]
-    latency = Latency.of([span for found, _ in spans for span in found], sum(lost for _, lost in spans))
+    latency = PageLatency.of([span for found, _ in spans for span in found], sum(lost for _, lost in spans))
     kib = received / 1024 / lasted / max(1, count)
-    return Round(count, stored.vms, sum(map(len, permits.values())), latency, shares[0], shares[1], kib)
+    return PageRound(count, stored.vms, sum(map(len, permits.values())), latency, shares[0], shares[1], kib)
 
 
-async def _writes(client: ApiClient, informer: Informer, stored: _Stored, count: int = 30) -> Latency:
+async def _writes(client: ApiClient, informer: Informer, stored: _StoredChanges, count: int = 30) -> PageLatency:
     """From before a write until our watch hears of it: what comes before the time that ``followed`` measures."""
     names: list[ObjectName] = list(informer.objects)[:count]
     begun: dict[str, float] = {}
@@ -168,4 +168,4 @@ async def _writes(client: ApiClient, informer: Informer, stored: _Stored, count:
         await asyncio.sleep(0.1)
     await asyncio.sleep(1.0)
     lost = len(begun.keys() - stored.marked.keys())
-    return Latency.of([stored.marked[mark] - at for mark, at in begun.items() if mark in stored.marked], lost)
+    return PageLatency.of([stored.marked[mark] - at for mark, at in begun.items() if mark in stored.marked], lost)

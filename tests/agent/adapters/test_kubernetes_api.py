@@ -7,7 +7,7 @@ import json
 import httpx2 as httpx
 import pytest
 
-from agent.adapters.kubernetes_api import TIMES, KubernetesApi
+from agent.adapters.kubernetes_api import TIMES, LightKubernetesApi
 from agent.adapters.token import NoToken
 from agent.core.events import Fault
 from agent.ports import ConflictError, ExpiredError, GoneError, PortError, RefusedError
@@ -17,8 +17,8 @@ from tests.agent.adapters.answering import Answer, Chunks, client, silent, unrea
 from tests.nesting import DEEP
 
 
-def api(http: httpx.AsyncClient) -> KubernetesApi:
-    return KubernetesApi(http, "https://kubernetes/", NoToken(), Seconds(2.0))
+def api(http: httpx.AsyncClient) -> LightKubernetesApi:
+    return LightKubernetesApi(http, "https://kubernetes/", NoToken(), Seconds(2.0))
 
 
 def line(kind: str, **found: object) -> bytes:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from agent.adapters.scheduler_answers import LARGEST
 from agent.adapters.scheduler_client import HttpScheduler
-from agent.adapters.token import FileToken, NoToken
+from agent.adapters.token import AgentToken, NoToken
 from agent.core.events import Fault
 from agent.ports import SchedulerError, TokenSource
 from protocol.codec import PluginResponseView
@@ -51,7 +51,7 @@ async def test_sends_token_and_reads_permit(tmp_path: Path) -> None:
 
     token = tmp_path / "token"
     token.write_text("secret\n")
-    permit = await scheduler(client(answer), FileToken(token)).ask(REQUEST, SLOT)
+    permit = await scheduler(client(answer), AgentToken(token)).ask(REQUEST, SLOT)
     unit = ComputeUnit(MilliCpu(250), SLOT)
     assert permit == PluginResponseView(Resources(MilliCpu(500), Bytes(2 * GIB)), unit, migrate=False)
     assert (sent[0].method, str(sent[0].url)) == ("POST", "http://scheduler:10299/")
@@ -148,5 +148,5 @@ async def test_silence_is_the_networks_fault() -> None:
 
 async def test_missing_token_blames_agent_and_sends_nothing(tmp_path: Path) -> None:
     with pytest.raises(SchedulerError, match="cannot be read") as caught:
-        await scheduler(silent(), FileToken(tmp_path / "none")).ask(REQUEST, SLOT)
+        await scheduler(silent(), AgentToken(tmp_path / "none")).ask(REQUEST, SLOT)
     assert caught.value.fault == Fault.AGENT

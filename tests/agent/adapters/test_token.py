@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.adapters.token import FileToken, NoToken
+from agent.adapters.token import AgentToken, NoToken
 from agent.ports import PortError
 
 
@@ -18,7 +18,7 @@ def test_a_replaced_token_is_used_at_once(tmp_path: Path) -> None:
         os.utime(tmp_path / name, (1, 1))
     link = tmp_path / "token"
     link.symlink_to("one")
-    source = FileToken(link)
+    source = AgentToken(link)
     assert (source.token(), source.token()) == ("one", "one")
     link.unlink()
     link.symlink_to("two")
@@ -28,13 +28,13 @@ def test_a_replaced_token_is_used_at_once(tmp_path: Path) -> None:
 def test_missing_or_empty_token_names_its_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
     with pytest.raises(PortError, match="token cannot be read"):
-        FileToken(file).token()
+        AgentToken(file).token()
     file.write_text(" \n")
     with pytest.raises(PortError, match="token is empty"):
-        FileToken(file).token()
+        AgentToken(file).token()
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(PortError, match="token cannot be read"):
-        FileToken(file).token()
+        AgentToken(file).token()
 
 
 def test_no_token_is_no_token() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent.core.actions import PatchVm
 from agent.core.events import Scraped
 from agent.core.goal import goal, is_calm
-from agent.core.guest import FALL, CpuSeconds, GuestSample, Rates, Seen, rates
+from agent.core.guest import FALL, CpuSeconds, GuestSample, ObservedSample, Rates, rates
 from agent.core.policy import Policy
 from protocol.units import Bytes, Instant, MilliCpu, Resources
 from tests.agent.core.story import GIB, POLICY, Story, cu, holding, vm
@@ -61,7 +61,11 @@ class Guest:
 
 def between(before: dict[str, CpuSeconds], after: dict[str, CpuSeconds], cpus: int = 0) -> Rates:
     """The rates of one second."""
-    return rates(Seen(GuestSample(cpus=before), Instant(0.0)), Seen(GuestSample(cpus=after), Instant(1.0)), cpus)
+    return rates(
+        ObservedSample(GuestSample(cpus=before), Instant(0.0)),
+        ObservedSample(GuestSample(cpus=after), Instant(1.0)),
+        cpus,
+    )
 
 
 def test_falling_steal_leaves_busy_known() -> None:

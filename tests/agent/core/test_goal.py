@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.core.goal import NO_GOAL, Goal, Part, goal, is_calm
-from agent.core.guest import NO_RATES, CpuSeconds, GuestSample, Rates, Seen, rates
+from agent.core.guest import NO_RATES, CpuSeconds, GuestSample, ObservedSample, Rates, rates
 from agent.core.policy import CpuPolicy, MemoryPolicy, Policy
 from protocol.units import Bytes, Instant, MilliCpu, Resources
 
@@ -20,8 +20,8 @@ ONE = Resources(MilliCpu(1000), Bytes(4 * GIB))
 QUIET = GuestSample(mem_total=Bytes(4 * GIB), mem_available=Bytes(3 * GIB))
 
 
-def seen(at: float, **fields: object) -> Seen:
-    return Seen(replace(GuestSample(boot_time=100.0), **fields), Instant(at))  # type: ignore[arg-type]
+def seen(at: float, **fields: object) -> ObservedSample:
+    return ObservedSample(replace(GuestSample(boot_time=100.0), **fields), Instant(at))  # type: ignore[arg-type]
 
 
 def parts_of(sample: GuestSample, over: Rates, has: Resources = ONE) -> dict[str, MilliCpu | Bytes]:
@@ -53,7 +53,7 @@ def test_stall_is_never_more_than_the_whole_interval() -> None:
     ],
     ids=["the first sample", "too long ago", "at the same moment", "another boot"],
 )
-def test_samples_that_cannot_be_compared_give_no_rates(before: Seen | None) -> None:
+def test_samples_that_cannot_be_compared_give_no_rates(before: ObservedSample | None) -> None:
     assert rates(before, seen(0.0, cpus={"0": CpuSeconds(1.0)})) == NO_RATES
 
 

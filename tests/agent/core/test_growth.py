@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.core.goal import Goal
-from agent.core.growth import MOST_OPEN, Stage, Wait, Wish, follow
+from agent.core.growth import MOST_OPEN, PendingGrowth, Wait, WaitStage, follow
 from protocol.units import Instant, Seconds
 from tests.agent.core.story import Story, cu, settled, vm
 
@@ -18,7 +18,7 @@ class Waiting:
     """A story, and the waits that its events ended."""
 
     story: Story
-    wishes: tuple[Wish, ...] = ()
+    wishes: tuple[PendingGrowth, ...] = ()
 
     def needs(self, size: float) -> list[Wait]:
         """The guest needs so many compute units."""
@@ -49,47 +49,47 @@ class Waiting:
         return self
 
 
-def waits(stage: Stage, *took: float) -> list[Wait]:
+def waits(stage: WaitStage, *took: float) -> list[Wait]:
     return [Wait(stage, Seconds(each)) for each in took]
 
 
 def test_growth_times_permit_and_size() -> None:
     waiting = Waiting(settled(1))
     assert waiting.at(2.0).needs(3) == []
-    assert waiting.at(2.5).permits(4) == waits(Stage.PERMIT, 0.5)
+    assert waiting.at(2.5).permits(4) == waits(WaitStage.PERMIT, 0.5)
     assert waiting.at(3.0).has(2) == []
-    assert waiting.at(4.0).has(4) == waits(Stage.SIZE, 2.0)
+    assert waiting.at(4.0).has(4) == waits(WaitStage.SIZE, 2.0)
     assert waiting.wishes == ()
 
 
 def test_growth_within_permit_has_no_permit_wait() -> None:
     waiting = Waiting(settled(1))
     waiting.permits(4)
-    assert waiting.at(2.0).needs(3) == waits(Stage.PERMIT, 0.0)
+    assert waiting.at(2.0).needs(3) == waits(WaitStage.PERMIT, 0.0)
 
 
 def test_size_without_permit_ends_both_waits() -> None:
     waiting = Waiting(settled(1))
     waiting.at(2.0).needs(3)
-    assert waiting.at(3.0).has(3) == [*waits(Stage.PERMIT, 1.0), *waits(Stage.SIZE, 1.0)]
+    assert waiting.at(3.0).has(3) == [*waits(WaitStage.PERMIT, 1.0), *waits(WaitStage.SIZE, 1.0)]
 
 
 def test_risen_need_starts_second_wait() -> None:
     waiting = Waiting(settled(1))
     waiting.at(2.0).needs(2)
     waiting.at(5.0).needs(4)
-    assert waiting.at(6.0).permits(4) == [*waits(Stage.PERMIT, 4.0), *waits(Stage.PERMIT, 1.0)]
-    assert waiting.at(7.0).has(2) == waits(Stage.SIZE, 5.0)
-    assert waiting.at(8.0).has(4) == waits(Stage.SIZE, 3.0)
+    assert waiting.at(6.0).permits(4) == [*waits(WaitStage.PERMIT, 4.0), *waits(WaitStage.PERMIT, 1.0)]
+    assert waiting.at(7.0).has(2) == waits(WaitStage.SIZE, 5.0)
+    assert waiting.at(8.0).has(4) == waits(WaitStage.SIZE, 3.0)
 
 
 def test_fallen_need_lowers_size_keeps_start() -> None:
     waiting = Waiting(settled(1))
     waiting.at(2.0).needs(4)
     waiting.at(3.0).needs(2)
-    assert waiting.wishes == (Wish(cu(2), Instant(2.0)),)
+    assert waiting.wishes == (PendingGrowth(cu(2), Instant(2.0)),)
     waiting.at(4.0).needs(4)
-    assert waiting.at(5.0).has(2) == [*waits(Stage.PERMIT, 3.0), *waits(Stage.SIZE, 3.0)]
+    assert waiting.at(5.0).has(2) == [*waits(WaitStage.PERMIT, 3.0), *waits(WaitStage.SIZE, 3.0)]
 
 
 def test_a_need_that_is_gone_is_forgotten() -> None:

@@ -11,7 +11,7 @@ from agent.core.actions import AskScheduler
 from agent.core.events import PolicySet
 from agent.core.explain import explain
 from agent.core.policy import Policy, Smoothing
-from agent.core.stabilizer import Stabilizer, Step
+from agent.core.stabilizer import SmoothingStep, Stabilizer
 from protocol.smoothing.policy import parse_policy
 from protocol.units import Bytes, Instant, MilliCpu, Resources
 from tests.agent.core.story import GIB, POLICY, Story, asks, cu, holding, patches, settled, vm
@@ -134,8 +134,8 @@ def test_proof_does_not_extend_to_larger_size() -> None:
 def test_each_stage_explains_itself() -> None:
     found = explain(settled(2).looks(cores=0.1).state, "default/vm-1", Instant(1.0))
     assert found.smoothing == (
-        Step("cpu", "hold", "200m", "500m", "no whole window seen yet (4 s)"),
-        Step("memory", "hold", "0", "2Gi", "no whole window seen yet (4 s)"),
+        SmoothingStep("cpu", "hold", "200m", "500m", "no whole window seen yet (4 s)"),
+        SmoothingStep("memory", "hold", "0", "2Gi", "no whole window seen yet (4 s)"),
     )
     assert explain(Story().state, "default/vm-1", Instant(1.0)).smoothing == ()
 

@@ -12,7 +12,7 @@ import pytest
 from agent.settings import AgentSettings, read_settings
 from protocol.units import Bytes, ComputeUnit, MilliCpu
 from protocol.versions import ProtocolVersion
-from scheduler_plugin.ledger import Level, NodePolicy
+from scheduler_plugin.ledger import NodePolicy, ResourcePolicy
 from scheduler_plugin.settings.document import parse_settings
 from tests import plain_yaml
 from tests.deploy.chart.test_values import SCHEMA, unknown
@@ -29,7 +29,7 @@ def test_the_chart_has_them(values: dict[str, Any]) -> None:
     assert unknown(SCHEMA, values) == []
 
 
-def test_the_scheduler_admits_the_agents_of_the_original_and_moves_no_vm_unasked() -> None:
+def test_scheduler_admits_original_agents_and_moves_nothing() -> None:
     told = FIRST["scheduler"]["settings"] | {"nodeDefaults": {"computeUnit": {"vCPUs": "250m", "mem": "1Gi"}}}
     settings = parse_settings(json.dumps(told))
     assert settings.tokenless is not None
@@ -41,10 +41,12 @@ def test_the_scheduler_admits_the_agents_of_the_original_and_moves_no_vm_unasked
     assert FIRST["scheduler"]["podLabels"] == {"name": settings.scheduler_name}, "agents look for this label"
 
 
-def test_the_settings_of_its_scheduler_mean_the_same_in_ours() -> None:
+def test_original_scheduler_settings_keep_their_meaning() -> None:
     settings = parse_settings(json.dumps(ENFORCER))
-    level = Level(Fraction(9, 10), MilliCpu(0))
-    assert settings.defaults == NodePolicy(ComputeUnit.parse("250m", "1Gi"), level, Level(level.watermark, Bytes(0)))
+    level = ResourcePolicy(Fraction(9, 10), MilliCpu(0))
+    assert settings.defaults == NodePolicy(
+        ComputeUnit.parse("250m", "1Gi"), level, ResourcePolicy(level.watermark, Bytes(0))
+    )
     assert (settings.scheduler_name, settings.migration.opt_in) == ("autoscale-scheduler", True)
     curve = settings.ranking.score
     assert (curve.empty, curve.peak, curve.full) == (0.5, 0.8, 0.0)
@@ -56,12 +58,12 @@ def agent_settings(values: dict[str, Any]) -> AgentSettings:
 
 
 @pytest.mark.parametrize("values", [FIRST, AGENTS_FIRST])
-def test_our_agents_talk_with_the_monitors_of_guests_as_the_originals_did(values: dict[str, Any]) -> None:
+def test_agents_speak_with_original_guest_monitors(values: dict[str, Any]) -> None:
     """Without that, a guest's database would keep a file cache for memory that its VM has no more."""
     assert agent_settings(values).monitor_url == "ws://{pod_ip}:10301/monitor"
 
 
-def test_the_agent_speaks_the_version_of_the_originals_scheduler() -> None:
+def test_agent_speaks_original_schedulers_version() -> None:
     found = agent_settings(AGENTS_FIRST)
     assert (found.protocol, found.scheduler_token) == (ProtocolVersion.V5_0, None)
     assert not AGENTS_FIRST["scheduler"]["enabled"], "two schedulers would serve the same pods"

@@ -36,23 +36,23 @@ TEMPLATES = {
 }
 
 
-def test_the_plain_manifests_are_those_that_were_rendered_from_this_chart() -> None:
+def test_plain_manifests_match_the_chart() -> None:
     files = {file: (ROOT / file).read_text() for file in PLAIN}
     assert (ROOT / LOCK).read_text() == lock(chart_files(), files), "run make manifests"
 
 
-def test_folders_that_need_no_values_are_the_charts_own() -> None:
+def test_valueless_folders_match_the_chart() -> None:
     """Links, for a chart cannot reach files beside it and Helm would tell people of every link in it."""
     found = {path.name: str(path.readlink()) for path in (ROOT / "deploy/kubernetes").iterdir() if path.is_symlink()}
     names = {"crds": "definitions", "policies": "policies", "monitoring": "monitoring"}
     assert found == {name: f"chart/autoscale/{folder}" for name, folder in names.items()}
 
 
-def test_the_table_of_values_is_that_of_the_schema() -> None:
+def test_value_table_matches_schema() -> None:
     assert (ROOT / TABLE).read_text() == document(), "run make manifests"
 
 
-def test_objects_stand_in_the_order_of_their_templates_with_their_comments() -> None:
+def test_objects_keep_template_order_and_comments() -> None:
     text = plain_files(PRINTED, TEMPLATES)["deploy/kubernetes/groups.yaml"]
     head, account, role, workload = text.split("apiVersion")
     assert "templates/groups by `make manifests`" in head
@@ -62,12 +62,12 @@ def test_objects_stand_in_the_order_of_their_templates_with_their_comments() -> 
     assert workload.endswith("name: groups\n")
 
 
-def test_a_template_without_a_place_in_its_file_is_refused() -> None:
+def test_template_without_place_is_refused() -> None:
     with pytest.raises(ValueError, match="templates/groups has extra"):
         plain_files(PRINTED.replace("workload", "extra"), TEMPLATES)
 
 
-def test_the_lock_notices_a_change_of_either_side_in_its_component_alone() -> None:
+def test_lock_notices_changes_per_component() -> None:
     chart = {"values.yaml": b"", "templates/groups/workload.yaml": b"a", "templates/tests/answers.yaml": b"a"}
     files = dict.fromkeys(PLAIN, "text")
     before = lock(chart, files).splitlines()

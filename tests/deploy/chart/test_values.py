@@ -69,12 +69,12 @@ def test_the_defaults_are_what_the_schema_says() -> None:
         ({"test": {"image": {"digest": "sha1:0"}}}, ["digest is not as"]),
     ],
 )
-def test_a_value_that_is_misspelt_or_mistyped_is_found(values: dict[str, Any], said: list[str]) -> None:
+def test_misspelt_or_mistyped_value_is_found(values: dict[str, Any], said: list[str]) -> None:
     found = unknown(SCHEMA, values)
     assert [text in each for text, each in zip(said, found, strict=True)] == [True]
 
 
-def test_every_value_is_described_and_nothing_else_is_taken() -> None:
+def test_every_value_is_described_and_closed() -> None:
     assert [path for path, found in parts(SCHEMA) if not found.get("description")] == []
     closed = [path for path, found in parts(SCHEMA) if "properties" in found and found.get("additionalProperties", 1)]
     assert closed == ["global"], "only what other charts read too is open"
@@ -116,12 +116,12 @@ def required(schema: Mapping[str, Any], values: Mapping[str, Any], path: str = "
     return found
 
 
-def test_every_value_of_a_component_is_looked_at_by_a_template() -> None:
+def test_every_component_value_is_used() -> None:
     names = {path.rpartition(".")[2] for path, _ in parts(SCHEMA) if not PASSED_ON.search(path)} - {""}
     assert [name for name in sorted(names) if not re.search(rf"\.{name}\b", templates())] == []
 
 
-def test_no_template_looks_at_a_value_that_there_is_not() -> None:
+def test_templates_use_only_existing_values() -> None:
     known = {path for path, _ in parts(SCHEMA)}
     used = set(re.findall(r"\.Values\.([A-Za-z][A-Za-z.]*[A-Za-z])", templates()))
     assert sorted(used - known) == []
@@ -132,7 +132,7 @@ def test_settings_that_can_be_laid_over_are_there() -> None:
     assert sorted(laid) == sorted(f"settings/{path.name}" for path in (FOLDER / "settings").iterdir())
 
 
-def test_a_table_has_a_row_for_each_value_and_its_default() -> None:
+def test_table_has_row_per_value_and_default() -> None:
     schema = {
         "properties": {
             "a": {"description": "Its parts.", "properties": {"b": {"$ref": "#/definitions/text"}}},
@@ -145,6 +145,6 @@ def test_a_table_has_a_row_for_each_value_and_its_default() -> None:
     assert rows.splitlines()[2:] == ["| `a.b` | `x` | A text. |", "| `d` | `[1]` | Many. |"]
 
 
-def test_a_document_without_a_place_for_the_table_is_refused() -> None:
+def test_document_without_table_place_is_refused() -> None:
     with pytest.raises(ValueError, match="the document has no"):
         with_table("text", {"properties": {}}, {})

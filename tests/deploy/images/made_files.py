@@ -9,7 +9,7 @@ import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
 
-from deploy.images.formats.tree import File, Kind
+from deploy.images.formats.tree import File, PathType
 
 _BASE = 0x400000
 
@@ -34,7 +34,7 @@ def _member(name: str, content: bytes) -> bytes:
 def _tar(files: Sequence[File], hard_links: Mapping[str, str]) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for file in (File("", mode=0o755, kind=Kind.DIRECTORY), *files):
+        for file in (File("", mode=0o755, kind=PathType.DIRECTORY), *files):
             info = tarfile.TarInfo(f"./{file.path}")
             info.type, info.mode, info.linkname, info.size = file.kind.value, file.mode, file.target, len(file.content)
             archive.addfile(info, io.BytesIO(file.content))

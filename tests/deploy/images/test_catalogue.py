@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.images.catalogue import IMAGES, NON_ROOT, PYTHON, Image, Packages, Sources, Wheels
+from deploy.images.catalogue import IMAGES, NON_ROOT, PYTHON, Image, ImageSources, Packages, Wheels
 from deploy.images.inputs.apt import installed
 from deploy.images.inputs.checkout import Checkout
 from deploy.images.inputs.wheelhouse import requirements_here
@@ -34,17 +34,17 @@ def extras_of(image: Image) -> list[str]:
 
 
 @pytest.mark.parametrize("image", SERVICES, ids=by_name)
-def test_an_image_starts_a_module_that_one_of_its_layers_has(image: Image) -> None:
+def test_image_entrypoint_is_in_a_layer(image: Image) -> None:
     module, _, function = image.starts.partition(":")
     path = f"{module.replace('.', '/')}.py"
     assert f"def {function}(" in (ROOT / path).read_text()
-    packages = [package for layer in image.layers if isinstance(layer, Sources) for package in layer.packages]
+    packages = [package for layer in image.layers if isinstance(layer, ImageSources) for package in layer.packages]
     assert any(module.startswith(f"{package}.") for package in packages)
 
 
 @pytest.mark.parametrize("image", SERVICES, ids=by_name)
-def test_an_image_has_all_of_this_project_that_it_imports_when_it_starts(image: Image) -> None:
-    packages = [package for layer in image.layers if isinstance(layer, Sources) for package in layer.packages]
+def test_image_has_all_imported_modules(image: Image) -> None:
+    packages = [package for layer in image.layers if isinstance(layer, ImageSources) for package in layer.packages]
     there = {
         file.path.partition("dist-packages/")[2] for package in packages for file in Checkout().package_files(package)
     }
@@ -80,14 +80,14 @@ def file_of(name: str) -> str:
 
 
 @pytest.mark.parametrize("image", WITH_DOCKER, ids=by_name)
-def test_a_service_starts_as_pyproject_says_and_without_root(image: Image) -> None:
+def test_service_starts_from_pyproject_without_root(image: Image) -> None:
     assert program_of(image.name)[0] == image.starts
     assert (image.user != NON_ROOT) == (image.name in AS_ROOT)
     assert image.allowed == ()
 
 
 @pytest.mark.parametrize("image", SERVICES, ids=by_name)
-def test_all_wheels_of_an_image_are_locked_for_every_platform(image: Image) -> None:
+def test_image_wheels_are_locked_per_platform(image: Image) -> None:
     checkout = Checkout()
     requirements = {**requirements_here(), checkout.name: checkout.requirements}
     for platform in PLATFORMS.values():
@@ -133,13 +133,13 @@ def test_what_only_an_installation_needs_is_not_fetched() -> None:
     assert not wanted & set(re.findall(r"^Package: (\S+)$", said, re.MULTILINE))
 
 
-def test_a_package_comes_with_what_makes_its_parents_packages() -> None:
+def test_package_brings_parent_packages() -> None:
     paths = [file.path.rpartition("dist-packages/")[2] for file in Checkout().package_files("deploy.kube")]
     assert {"deploy/__init__.py", "deploy/kube/__init__.py", "deploy/kube/client.py"} <= set(paths)
     assert not any("__pycache__" in path or path.startswith("deploy/local") for path in paths)
 
 
-def test_no_module_of_python_is_left_out_that_a_program_imports() -> None:
+def test_no_imported_python_module_is_left_out() -> None:
     folders = {name.replace(".", "/") for image in IMAGES.values() for name in sources_of(image)}
     texts = (path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py"))
     imported = {name for text in texts for name in re.findall(r"^\s*(?:import|from) (\w+)", text, re.MULTILINE)}
@@ -149,9 +149,9 @@ def test_no_module_of_python_is_left_out_that_a_program_imports() -> None:
 
 
 def sources_of(image: Image) -> list[str]:
-    return [name for layer in image.layers if isinstance(layer, Sources) for name in layer.packages]
+    return [name for layer in image.layers if isinstance(layer, ImageSources) for name in layer.packages]
 
 
-def test_all_images_but_the_guests_disk_are_built_for_every_platform() -> None:
+def test_all_images_but_guest_are_multi_platform() -> None:
     lacks = {(image.name, each) for image in IMAGES.values() for each in PLATFORMS if not image.is_built_for(each)}
     assert lacks == {("postgres-vm", "linux/arm64")}

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from deploy.images.formats.elf import Binary, read_binary
-from deploy.images.formats.tree import File, Kind, directory, symlink, tree
+from deploy.images.formats.tree import File, PathType, directory, symlink, tree
 from deploy.images.rules.contents import forbidden, privileged, reached, unresolved
 from tests.deploy.images.made_files import elf
 
@@ -49,13 +49,13 @@ def test_libraries_that_nothing_needs_are_left_out() -> None:
     assert sorted(files.keys() - reached(files, {}).keys()) == [f"{LIBRARIES}/libunused.so.1"]
 
 
-def test_a_library_that_a_layer_below_needs_is_kept() -> None:
+def test_library_needed_below_is_kept() -> None:
     files = tree([program(f"{LIBRARIES}/libstdc++.so.6")])
     assert reached(files, tree([program("usr/local/lib/wheel.so", "libstdc++.so.6")])) == files
     assert reached(files, {}) == {}
 
 
-def test_a_missing_library_a_missing_loader_and_a_wrong_machine_are_named() -> None:
+def test_broken_programs_are_named() -> None:
     files = tree(
         [
             program("usr/bin/a", "libgone.so.1", "libhere.so.1"),
@@ -91,5 +91,5 @@ def test_shells_and_installers_are_found_under_any_folder() -> None:
 
 def test_programs_with_another_users_rights_are_found() -> None:
     files = tree([File("usr/bin/su", mode=0o4755), File("usr/bin/x", mode=0o755), directory("tmp", 0o3777)])
-    assert files["tmp"].kind is Kind.DIRECTORY
+    assert files["tmp"].kind is PathType.DIRECTORY
     assert privileged(files) == ["usr/bin/su"]

@@ -60,7 +60,7 @@ def wait_for(path: Path) -> None:
     raise AssertionError(f"there is no {path}")
 
 
-def test_containerd_has_the_image_under_its_name_and_digest(tmp_path: Path, ctr: Ctr) -> None:
+def test_containerd_lists_image_name_and_digest(tmp_path: Path, ctr: Ctr) -> None:
     native = native_platform()
     maker = LayerMaker(Checkout(), native, native, Origin(), print)
     built = build(IMAGES["autoscaler-agent"], maker, REFERENCE, tmp_path)

@@ -31,7 +31,7 @@ def names(*extras: str, platform: str = "linux/amd64") -> list[str]:
     return [pin.name for pin in found]
 
 
-def test_an_entry_keeps_its_version_and_all_of_its_hashes() -> None:
+def test_lock_entry_keeps_version_and_hashes() -> None:
     lock = read_lock(LOCK_TEXT)
     assert lock["grpc-io"] == Pin(
         "grpc-io",
@@ -54,13 +54,13 @@ def test_an_entry_without_version_or_hash_is_refused(text: str) -> None:
         read_lock(text)
 
 
-def test_requirements_are_followed_for_the_platform_and_the_extras() -> None:
+def test_requirements_follow_platform_and_extras() -> None:
     assert names() == ["h11", "httpx"]
     assert names("expander") == ["grpc-io", "h11", "httpx"]
     assert names(platform="linux/arm64") == ["h11", "httpx", "only-arm"]
 
 
-def test_what_is_not_installed_is_said_with_the_remedy() -> None:
+def test_missing_distribution_names_remedy() -> None:
     with pytest.raises(LockError, match=r"h11 is not installed here.*make env"):
         closure("ours", (), {"ours": ["h11"]}, {}, AMD64)
 
@@ -70,27 +70,27 @@ def test_what_is_not_locked_is_named() -> None:
         closure("ours", (), REQUIREMENTS, {}, AMD64)
 
 
-def test_wheels_for_every_older_c_library_will_do_and_none_for_a_newer() -> None:
+def test_wheels_for_older_glibc_are_accepted() -> None:
     tags = ARM64.wheel_tags
     assert tags[0] == "manylinux_2_36_aarch64"
     assert {"manylinux_2_17_aarch64", "manylinux2014_aarch64"} <= set(tags)
     assert "manylinux_2_37_aarch64" not in tags
 
 
-def test_this_machines_platform_is_found_by_the_kernels_name() -> None:
+def test_platform_comes_from_kernel_name() -> None:
     assert platform_of("x86_64") is AMD64
     assert platform_of("aarch64") is ARM64
     with pytest.raises(KeyError):
         platform_of("riscv64")
 
 
-def test_the_lock_has_all_that_any_part_of_the_project_requires() -> None:
+def test_lock_covers_all_requirements() -> None:
     lock = read_lock((ROOT / "requirements.txt").read_text())
     parts = ("cli", "dev", "expander", "injector", "local", "neonvm", "replay", "scheduler")
     assert {pin.name for pin in closure("autoscaling", parts, requirements_here(), lock, AMD64)} <= set(lock)
 
 
-def test_pip_installs_the_locks_as_they_are_and_looks_for_nothing_newer() -> None:
+def test_pip_installs_exactly_the_locks() -> None:
     recipes = (ROOT / "Makefile", ROOT / "deploy/images/Dockerfile")
     installs = [line for each in recipes for line in each.read_text().splitlines() if "-r requirements" in line]
     assert len(installs) == 3

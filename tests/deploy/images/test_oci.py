@@ -59,7 +59,7 @@ def contents(folder: Path) -> Contents:
     return Contents("arm64", config, manifest, (StoredLayer(LAYER, packed),))
 
 
-def test_an_archive_has_every_blob_under_its_digest_and_both_names(tmp_path: Path) -> None:
+def test_archive_has_all_blobs_and_names(tmp_path: Path) -> None:
     image = contents(tmp_path)
     archive_path = tmp_path / "out" / "image.tar"
     write_archive(archive_path, image, "registry.test:5000/x:v1")

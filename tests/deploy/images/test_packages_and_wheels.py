@@ -16,7 +16,7 @@ from deploy.images.rules.contents import kept
 from tests.deploy.images.made_files import deb, wheel
 
 
-def test_a_package_is_read_with_its_links_and_modes() -> None:
+def test_package_keeps_links_and_modes() -> None:
     files = [directory("lib"), File("lib/libx.so.1.2", b"code", 0o644), symlink("lib/libx.so.1", "libx.so.1.2")]
     package = read_package(deb("libx1", files, {"usr/bin/second": "lib/libx.so.1.2"}))
     assert (package.name, package.version) == ("libx1", "1.2-3")
@@ -68,7 +68,7 @@ def test_the_system_has_authorities_users_and_no_shell() -> None:
     ]
 
 
-def test_scanners_find_the_packages_whose_files_are_there_and_no_others() -> None:
+def test_scanners_find_exactly_the_packages() -> None:
     present, absent, licence = (
         read_package(deb(name, [File(path, b"x")]))
         for name, path in (("here", "usr/bin/x"), ("gone", "usr/bin/y"), ("licence", "usr/share/doc/l/copyright"))
@@ -97,7 +97,7 @@ def test_of_a_wheel_packages_and_metadata_are_kept() -> None:
     }
 
 
-def test_a_program_starts_python_itself_and_calls_its_function() -> None:
+def test_program_starts_python_and_its_function() -> None:
     assert program("tool", "package.module:main") == File(
         "usr/local/bin/tool",
         b"#!/usr/bin/python3 -IuB\nimport sys\n\nfrom package.module import main\n\nsys.exit(main())\n",

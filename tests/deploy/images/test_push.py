@@ -14,9 +14,9 @@ import pytest
 from deploy.images.building.layer_store import StoredLayer
 from deploy.images.building.oci_archive import Contents, write_archive
 from deploy.images.formats import oci
-from deploy.images.push import PushError, Target, push
+from deploy.images.push import PushError, PushTarget, push
 
-TARGET = Target("registry.test/team", "agent", "v1")
+TARGET = PushTarget("registry.test/team", "agent", "v1")
 API = "/v2/team/agent/"
 
 
@@ -115,7 +115,7 @@ def logins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_an_image_travels_whole_and_its_digest_is_that_of_the_archive(tmp_path: Path) -> None:
+def test_pushed_image_keeps_archive_digest(tmp_path: Path) -> None:
     registry = Registry()
     digest = pushed({"amd64": archive(tmp_path)}, registry)
     assert digest == oci.digest_of(registry.manifests["v1"])
@@ -149,13 +149,13 @@ def login(logins: Path) -> Registry:
     return Registry(password="secret")
 
 
-def test_one_token_with_all_rights_is_fetched_with_the_login_of_docker(tmp_path: Path, login: Registry) -> None:
+def test_one_token_is_fetched_with_docker_login(tmp_path: Path, login: Registry) -> None:
     pushed({"amd64": archive(tmp_path)}, login)
     assert login.manifests.keys() == {"v1"}
     assert login.tokens == ["0 repository:team/agent:pull repository:team/agent:pull,push"]
 
 
-def test_a_blob_whose_token_ends_while_it_is_sent_is_sent_again(tmp_path: Path, login: Registry) -> None:
+def test_expired_token_repeats_the_blob(tmp_path: Path, login: Registry) -> None:
     login.ended = 2
     pushed({"amd64": archive(tmp_path)}, login)
     assert login.manifests.keys() == {"v1"}
@@ -164,14 +164,14 @@ def test_a_blob_whose_token_ends_while_it_is_sent_is_sent_again(tmp_path: Path, 
     assert login.tokens == ["0 repository:team/agent:pull,push"]
 
 
-def test_a_host_that_uploads_are_sent_to_learns_no_token(tmp_path: Path, login: Registry) -> None:
+def test_upload_host_gets_no_token(tmp_path: Path, login: Registry) -> None:
     login.uploads_at = "https://uploads.test"
     pushed({"amd64": archive(tmp_path)}, login)
     assert login.strangers == ["", ""]
     assert len(login.blobs) == 2
 
 
-def test_a_host_that_the_registry_stores_blobs_at_is_not_asked(tmp_path: Path, login: Registry) -> None:
+def test_blob_host_is_not_queried(tmp_path: Path, login: Registry) -> None:
     login.stored_at = "https://uploads.test"
     for _ in range(2):
         pushed({"amd64": archive(tmp_path)}, login)
@@ -191,7 +191,7 @@ def test_a_registry_that_refuses_is_quoted(tmp_path: Path) -> None:
         pushed({"amd64": path}, Registry())
 
 
-def test_where_no_registry_answers_the_error_says_how_to_start_one(tmp_path: Path) -> None:
+def test_unreachable_registry_error_says_how_to_start(tmp_path: Path) -> None:
     def refuse(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused", request=request)
 
@@ -202,13 +202,13 @@ def test_where_no_registry_answers_the_error_says_how_to_start_one(tmp_path: Pat
 @pytest.mark.parametrize(
     ("target", "base"),
     [
-        (Target("localhost:5001", "agent", "dev"), "http://localhost:5001/v2/agent/"),
-        (Target("127.0.0.1:5001/a/b", "agent", "dev"), "http://127.0.0.1:5001/v2/a/b/agent/"),
+        (PushTarget("localhost:5001", "agent", "dev"), "http://localhost:5001/v2/agent/"),
+        (PushTarget("127.0.0.1:5001/a/b", "agent", "dev"), "http://127.0.0.1:5001/v2/a/b/agent/"),
         (TARGET, "https://registry.test/v2/team/agent/"),
-        (Target("registry.test", "agent", "v1", plain_http=True), "http://registry.test/v2/agent/"),
+        (PushTarget("registry.test", "agent", "v1", plain_http=True), "http://registry.test/v2/agent/"),
     ],
 )
-def test_only_registries_on_this_machine_are_spoken_to_in_the_clear(target: Target, base: str) -> None:
+def test_plain_http_is_for_loopback_only(target: PushTarget, base: str) -> None:
     assert target.base == base
 
 

@@ -18,7 +18,7 @@ from deploy.images.building.rootfs import write_tree
 from deploy.images.catalogue import IMAGES, NON_ROOT
 from deploy.images.formats import oci
 from deploy.images.inputs.checkout import Checkout
-from deploy.images.push import Target, push
+from deploy.images.push import PushTarget, push
 from deploy.images.rules.platforms import PLATFORMS
 from deploy.neonvm.qemu.accelerator import MACHINE
 from deploy.release.assemble import assemble
@@ -37,7 +37,7 @@ def test_the_agents_image_is_small(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [image.name for image in SERVICES])
-def test_a_program_runs_without_root_and_finds_neither_shell_nor_installer(name: str, tmp_path: Path) -> None:
+def test_image_runs_rootless_without_shell(name: str, tmp_path: Path) -> None:
     write_tree(merged(maker().layers_of(IMAGES[name])), tmp_path)
     tmp_path.chmod(0o755)
     user = f"--userspec={IMAGES[name].user}" if IMAGES[name].user else "--userspec=0:0"
@@ -73,7 +73,7 @@ def registry(tmp_path: Path) -> Iterator[str]:
         yield address
 
 
-def test_a_release_for_clusters_without_a_way_out_pushes_itself(tmp_path: Path, registry: str) -> None:
+def test_air_gapped_release_pushes_itself(tmp_path: Path, registry: str) -> None:
     built = build(AGENT, maker(), REFERENCE, tmp_path / "built")
     release = assemble(Checkout(), [built.path], tmp_path / "release")
     there = tmp_path / "there"
@@ -86,16 +86,16 @@ def test_a_release_for_clusters_without_a_way_out_pushes_itself(tmp_path: Path, 
     assert pulled(registry, "v1") == blobs_of(built)
 
 
-def test_an_image_comes_out_of_a_registry_as_it_went_in(tmp_path: Path, registry: str) -> None:
+def test_registry_round_trip_keeps_image(tmp_path: Path, registry: str) -> None:
     built = build(AGENT, maker(), REFERENCE, tmp_path)
-    digest = push({built.platform.debian: built.path}, Target(registry, AGENT.name, "v1"), print)
+    digest = push({built.platform.debian: built.path}, PushTarget(registry, AGENT.name, "v1"), print)
     assert digest == built.digest
     assert pulled(registry, "v1") == blobs_of(built)
 
 
-def test_two_platforms_come_out_of_a_registry_under_one_name(tmp_path: Path, registry: str) -> None:
+def test_registry_round_trip_keeps_platforms(tmp_path: Path, registry: str) -> None:
     built = [build(AGENT, maker(name), REFERENCE, tmp_path) for name in PLATFORMS]
-    digest = push({each.platform.debian: each.path for each in built}, Target(registry, AGENT.name, "v1"), print)
+    digest = push({each.platform.debian: each.path for each in built}, PushTarget(registry, AGENT.name, "v1"), print)
     answer = httpx.get(f"http://{registry}/v2/{AGENT.name}/manifests/v1", headers={"Accept": oci.INDEX})
     assert oci.digest_of(answer.content) == digest
     assert [each["digest"] for each in answer.json()["manifests"]] == [each.digest for each in built]

@@ -6,7 +6,14 @@ import json
 
 import pytest
 
-from deploy.images.formats.registry_login import Challenge, Login, LoginError, login_for, read_challenge, token_of
+from deploy.images.formats.registry_login import (
+    Challenge,
+    LoginError,
+    RegistryLogin,
+    login_for,
+    read_challenge,
+    token_of,
+)
 
 
 def config(**document: object) -> str:
@@ -15,15 +22,15 @@ def config(**document: object) -> str:
 
 def test_a_login_is_found_by_the_registrys_name() -> None:
     document = config(auths={"r:5000": {"auth": "bWU6cGFzczp3b3Jk"}, "other": {"auth": "eDp5"}})
-    assert login_for("r:5000", document) == Login("me", "pass:word")
+    assert login_for("r:5000", document) == RegistryLogin("me", "pass:word")
     assert login_for("r:5000", document).header == "Basic bWU6cGFzczp3b3Jk"
     assert "pass" not in repr(login_for("r:5000", document))
 
 
 @pytest.mark.parametrize("document", ["", "{}", config(auths={}), config(auths={"other": {"auth": "eDp5"}})])
 def test_without_a_login_nothing_is_shown(document: str) -> None:
-    assert login_for("r", document) == Login()
-    assert Login().header == ""
+    assert login_for("r", document) == RegistryLogin()
+    assert RegistryLogin().header == ""
 
 
 @pytest.mark.parametrize(
@@ -45,7 +52,7 @@ def test_a_file_that_cannot_be_read_is_said(document: str) -> None:
         login_for("r", document)
 
 
-def test_a_challenge_says_where_a_token_is_to_be_had() -> None:
+def test_challenge_names_token_endpoint() -> None:
     header = 'Bearer realm="https://t/x",service="r",scope="repository:a/b:pull,push",error=invalid'
     challenge = read_challenge(header)
     assert challenge == Challenge(
@@ -67,7 +74,7 @@ def test_an_unknown_challenge_is_refused(header: str) -> None:
 
 
 @pytest.mark.parametrize("answer", ['{"token": "t"}', '{"access_token": "t"}'])
-def test_a_token_is_read_under_both_of_its_names(answer: str) -> None:
+def test_token_is_read_under_both_names(answer: str) -> None:
     assert token_of(answer) == "t"
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deploy.images.formats.tree import (
     File,
-    Kind,
+    PathType,
     added,
     compressed,
     directory,
@@ -34,7 +34,7 @@ def unpacked(data: bytes) -> dict[str, File]:
                 info.name,
                 found.read() if (found := archive.extractfile(info)) else b"",
                 info.mode,
-                Kind(info.type),
+                PathType(info.type),
                 info.linkname,
             )
             for info in archive
@@ -42,13 +42,13 @@ def unpacked(data: bytes) -> dict[str, File]:
 
 
 @given(SETS, st.integers(0, 4))
-def test_the_order_of_the_files_does_not_change_a_byte(files: list[File], turn: int) -> None:
+def test_file_order_changes_no_byte(files: list[File], turn: int) -> None:
     turned = [*reversed(files[turn:]), *files[:turn]]
     assert compressed(tar_of(tree(files))) == compressed(tar_of(tree(turned)))
 
 
 @given(SETS)
-def test_what_goes_in_comes_out_with_its_parents_before_it(files: list[File]) -> None:
+def test_entries_come_after_their_parents(files: list[File]) -> None:
     given_files = tree(files)
     found = unpacked(tar_of(given_files))
     assert {path: found[path] for path in given_files} == given_files
@@ -63,7 +63,7 @@ def parents(path: str) -> list[str]:
     return ["/".join(parts[:count]) for count in range(1, len(parts))]
 
 
-def test_every_entry_belongs_to_root_and_has_no_time() -> None:
+def test_entries_belong_to_root_without_time() -> None:
     packed = tar_of(tree([File("a/b", b"x"), symlink("c", "a/b"), directory("tmp", 0o1777), File("d" * 150)]))
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         assert {(info.uid, info.gid, info.uname, info.mtime) for info in archive} == {(0, 0, "", 0)}
@@ -77,14 +77,14 @@ def test_every_entry_belongs_to_root_and_has_no_time() -> None:
     assert gzip.decompress(compressed(packed)) == packed
 
 
-def test_a_system_has_one_place_for_programs_and_libraries() -> None:
+def test_merged_usr_has_one_place() -> None:
     given_paths = ("bin/ip", "lib/x/libc.so.6", "usr/bin/python3", "etc/passwd", "libs/x")
     paths = [merged_usr(File(path)).path for path in given_paths]
     assert paths == ["usr/bin/ip", "usr/lib/x/libc.so.6", "usr/bin/python3", "etc/passwd", "libs/x"]
     assert root_links(paths) == [symlink("bin", "usr/bin"), symlink("lib", "usr/lib")]
 
 
-def test_a_layer_holds_only_what_the_layers_below_lack() -> None:
+def test_layer_holds_only_the_difference() -> None:
     lower = tree([File("same", b"1"), File("changed", b"1")])
     upper = tree([File("same", b"1"), File("changed", b"2"), File("new", b"3")])
     assert added(lower, upper) == tree([File("changed", b"2"), File("new", b"3")])

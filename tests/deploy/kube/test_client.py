@@ -5,7 +5,7 @@ import json
 import httpx2 as httpx
 import pytest
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from protocol.kubernetes.cursor import WatchTimes
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.refusals import RefusalKind
@@ -51,13 +51,13 @@ async def test_every_call_goes_where_kubernetes_expects_it() -> None:
 
 
 async def test_a_refusal_carries_the_servers_reason() -> None:
-    with pytest.raises(ApiError, match=r"no such pod \(404\)") as refused:
+    with pytest.raises(KubeApiError, match=r"no such pod \(404\)") as refused:
         await client(httpx.Response(404, json={"reason": "NotFound", "message": "no such pod"})).get(PODS, POD)
     assert (refused.value.kind, refused.value.refusal.reason) == (RefusalKind.NOT_FOUND, "NotFound")
 
 
-async def test_a_refusal_that_is_not_json_is_shown_as_it_is() -> None:
-    with pytest.raises(ApiError, match=r"proxy says no \(403\)"):
+async def test_non_json_refusal_is_shown_verbatim() -> None:
+    with pytest.raises(KubeApiError, match=r"proxy says no \(403\)"):
         await client(httpx.Response(403, text="proxy says no")).get(PODS, POD)
 
 
@@ -82,8 +82,8 @@ async def test_a_watch_yields_every_event() -> None:
     assert [(each.type, each.object) for each in got] == [("ADDED", pod)]
 
 
-async def test_a_watch_that_is_too_old_is_a_410() -> None:
+async def test_expired_watch_is_410() -> None:
     gone: Json = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}
-    with pytest.raises(ApiError) as expired:
+    with pytest.raises(KubeApiError) as expired:
         _ = [each async for each in client(lines(gone)).watch(PODS, "5", TIMES)]
     assert expired.value.kind is RefusalKind.GONE

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.kube.client import ApiError, ApiUnavailableError, client_from_kubeconfig
+from deploy.kube.client import ApiUnavailableError, KubeApiError, client_from_kubeconfig
 from protocol.kubernetes.cursor import WatchTimes
 from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.refusals import RefusalKind
@@ -33,7 +33,7 @@ async def test_a_busy_client_gets_the_same_answers(tmp_path: Path) -> None:
         ] == ["b"]
         labelled = await client.merge_patch(NODES, ObjectName("", "a"), {"metadata": {"annotations": {"zone": "ö"}}})
         assert await client.get(NODES, ObjectName("", "a")) == labelled
-        with pytest.raises(ApiError) as refused:
+        with pytest.raises(KubeApiError) as refused:
             await client.get(NODES, ObjectName("", "c"))
         assert refused.value.kind is RefusalKind.NOT_FOUND
         watch = client.watch(NODES, version, WatchTimes(1, Seconds(10.0)))

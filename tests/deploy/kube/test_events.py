@@ -42,7 +42,7 @@ async def test_an_event_that_is_repeated_is_only_counted() -> None:
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
-async def test_a_server_in_trouble_may_have_lost_the_event_which_is_written_again(status: int) -> None:
+async def test_failed_event_is_written_again(status: int) -> None:
     api = FakeApi()
     api.answer = httpx.codes(status)
     with pytest.raises(ApiUnavailableError, match=str(status)):
@@ -61,7 +61,7 @@ async def test_an_event_that_is_refused_is_dropped(status: int) -> None:
     assert api.sent == [WRITTEN]
 
 
-async def test_only_the_latest_events_are_remembered_so_that_objects_which_are_gone_take_no_room() -> None:
+async def test_remembered_events_are_bounded() -> None:
     api = FakeApi()
     for uid in ("old", "kept", *map(str, range(REMEMBERED - 2)), "kept", "one too many"):
         await api.record(uid)

@@ -11,7 +11,7 @@ import httpx2 as httpx
 import pytest
 
 from deploy.kube.client import ApiClient
-from deploy.kube.informer import Change, Informer
+from deploy.kube.informer import Informer, ObjectChange
 from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.resources import PODS
 from tests.fake_clock import FakeClock, settle
@@ -75,7 +75,7 @@ class Watched:
         self.informer = Informer(client, PODS, self.clock)
         self.informer.listen(self._note)
 
-    def _note(self, change: Change) -> None:
+    def _note(self, change: ObjectChange) -> None:
         def version(found: Json | None) -> str:
             metadata = (found or {}).get("metadata")
             return str(metadata["resourceVersion"]) if isinstance(metadata, dict) else "-"
@@ -109,7 +109,7 @@ async def following(*pods: bytes) -> AsyncIterator[Watched]:
         running.cancel()
 
 
-async def test_a_relist_reports_what_came_changed_and_went_and_nothing_else() -> None:
+async def test_relist_reports_exactly_the_changes() -> None:
     watched = Watched()
     watched.api.pods = [pod("stays", "1"), pod("changes", "1"), pod("goes", "1")]
     assert await watched.informer.refresh() == "9"
@@ -132,7 +132,7 @@ async def test_only_the_wanted_part_is_kept_and_compared() -> None:
     assert (list(informer.objects.values()), heard) == ([{"name": "a"}], [{"name": "a"}])
 
 
-async def test_a_watch_that_ends_goes_on_from_its_last_event() -> None:
+async def test_ended_watch_resumes_at_last_event() -> None:
     async with following(pod("a", "1")) as watched:
         await watched.gets(event("MODIFIED", pod("a", "12")), event("BOOKMARK", pod("", "15")), None)
         await watched.clock.advance(0.2)
@@ -140,7 +140,7 @@ async def test_a_watch_that_ends_goes_on_from_its_last_event() -> None:
         assert watched.heard == [("a", "-", "1"), ("a", "1", "12")]
 
 
-async def test_a_store_that_was_restored_is_listed_and_not_waited_for() -> None:
+async def test_restored_store_is_listed_at_once() -> None:
     async with following(pod("a", "1"), pod("b", "1")) as watched:
         await watched.gets(event("MODIFIED", pod("a", "12")))
         watched.api.pods, watched.api.reached = [pod("a", "1")], 11
@@ -164,7 +164,7 @@ async def test_doubted_cache_is_listed_when_its_watch_ends() -> None:
         assert watched.api.asked[4:] == ["watch 9"]
 
 
-async def test_a_version_that_is_too_old_leads_to_a_list() -> None:
+async def test_expired_version_lists_again() -> None:
     async with following(pod("a", "1"), pod("b", "1")) as watched:
         watched.api.pods = [pod("b", "1")]
         await watched.gets(EXPIRED)
@@ -173,7 +173,7 @@ async def test_a_version_that_is_too_old_leads_to_a_list() -> None:
         assert watched.heard[-1] == ("a", "1", "-")
 
 
-async def test_a_server_that_refuses_is_asked_with_longer_and_longer_pauses() -> None:
+async def test_refusing_server_backs_off() -> None:
     async with following() as watched:
         watched.api.refuse = 404
         await watched.gets(None)
@@ -186,7 +186,7 @@ async def test_a_server_that_refuses_is_asked_with_longer_and_longer_pauses() ->
         assert watched.names == ["a"]
 
 
-async def test_one_object_of_a_list_that_cannot_be_read_is_left_out_and_named(
+async def test_unreadable_list_item_is_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with following(pod("good", "1"), unreadable("bad", "2")) as watched:
@@ -195,7 +195,7 @@ async def test_one_object_of_a_list_that_cannot_be_read_is_left_out_and_named(
         assert (vars(line)["resource"], vars(line)["object"]) == ("pods", "d/bad")
 
 
-async def test_an_object_that_becomes_unreadable_stays_as_it_was_and_the_watch_goes_on() -> None:
+async def test_unreadable_update_keeps_last_state() -> None:
     async with following(pod("a", "1")) as watched:
         await watched.gets(event("MODIFIED", unreadable("a", "11")), event("ADDED", pod("b", "12")))
         assert (watched.names, watched.unreadable) == (["a", "b"], ["a"])
@@ -206,14 +206,14 @@ async def test_an_object_that_becomes_unreadable_stays_as_it_was_and_the_watch_g
         assert watched.heard == [("a", "-", "1"), ("b", "-", "12")]
 
 
-async def test_an_unreadable_object_is_known_again_once_it_can_be_read_and_gone_once_it_is_deleted() -> None:
+async def test_unreadable_object_recovers_or_goes() -> None:
     async with following(unreadable("a", "1"), unreadable("b", "1")) as watched:
         await watched.gets(event("MODIFIED", pod("a", "11")), event("DELETED", unreadable("b", "12")))
         assert (watched.names, watched.unreadable) == (["a"], [])
         assert watched.heard == [("a", "-", "11")]
 
 
-async def test_a_line_that_is_no_event_is_overcome_by_a_list() -> None:
+async def test_malformed_event_leads_to_list() -> None:
     async with following() as watched:
         watched.api.pods = [pod("a", "1")]
         for _ in range(3):

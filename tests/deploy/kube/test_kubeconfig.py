@@ -44,7 +44,7 @@ def test_a_token_file_is_read_beside_the_kubeconfig(tmp_path: Path) -> None:
     assert sent_token(write(tmp_path, {"tokenFile": "token"}, "https://127.0.0.1:1")) == "Bearer from-file"
 
 
-def test_a_credential_plugin_is_run_because_a_person_started_the_command(tmp_path: Path) -> None:
+def test_exec_plugin_runs_for_commands(tmp_path: Path) -> None:
     program = tmp_path / "plugin"
     program.write_text(f"#!/bin/sh\necho '{json.dumps({'status': {'token': 'from-plugin'}})}'\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -61,7 +61,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         client_from_kubeconfig(tmp_path / "missing")
 
 
-def test_the_api_servers_kubeconfig_is_replaced_as_a_whole(tmp_path: Path) -> None:
+def test_kubeconfig_is_replaced_atomically(tmp_path: Path) -> None:
     file = tmp_path / "kubeconfig"
     write_kubeconfig(file, "http://127.0.0.1:1", "first", None)
     with file.open() as reader:

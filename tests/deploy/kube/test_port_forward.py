@@ -13,7 +13,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from deploy.kube.port_forward import PortForward
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
@@ -118,14 +118,14 @@ async def test_person_without_a_token_comes_by_certificate() -> None:
 
 async def test_missing_right_is_told() -> None:
     async with client(Server(refuses=403)) as api:
-        with pytest.raises(ApiError, match="cannot create pods/portforward") as error:
+        with pytest.raises(KubeApiError, match="cannot create pods/portforward") as error:
             await api.pod_get(POD, 10297, "/nodes")
     assert error.value.kind is RefusalKind.FORBIDDEN
 
 
 async def test_refusal_of_the_pod_is_told() -> None:
     async with client(Server([b"\0HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"])) as api:
-        with pytest.raises(ApiError) as error:
+        with pytest.raises(KubeApiError) as error:
             await api.pod_get(POD, 9101, "/explain/a/b")
     assert error.value.kind is RefusalKind.NOT_FOUND
 

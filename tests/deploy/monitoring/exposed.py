@@ -14,14 +14,14 @@ from agent.assignments import OwnVm
 from agent.exporter import registry_of
 from agent.supervisor import Dependencies, Supervisor
 from deploy.kube.informer import Informer
-from deploy.neonvm.devices.telemetry import Telemetry as DevicesTelemetry
-from deploy.neonvm.overlay.telemetry import Telemetry as NetworkTelemetry
-from deploy.neonvm.service.telemetry import Telemetry as ControllerTelemetry
+from deploy.neonvm.devices.telemetry import DeviceTelemetry as DevicesTelemetry
+from deploy.neonvm.overlay.telemetry import OverlayTelemetry as NetworkTelemetry
+from deploy.neonvm.service.telemetry import VmControllerTelemetry as ControllerTelemetry
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.runtime.tls_metrics import watch_tls
 from protocol.units import Instant
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
-from scheduler_plugin.expander.telemetry import Telemetry as ExpanderTelemetry
+from scheduler_plugin.expander.telemetry import PriceExpanderTelemetry as ExpanderTelemetry
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
 from scheduler_plugin.injector.telemetry import InjectorTelemetry
 from scheduler_plugin.telemetry import Telemetry as SchedulerTelemetry

@@ -23,10 +23,10 @@ from scheduler_plugin.history.core.samples import (
     PLACE,
     SECOND,
     VM_COLUMNS,
-    NodeFacts,
+    NodeRecord,
     Row,
     Size,
-    VmFacts,
+    VmRecord,
 )
 from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.costs.bills import bill
@@ -57,14 +57,14 @@ def amounts(vm: ObjectName, at: int) -> Row:
     return (cpu, 4 * GIB, cpu - 100, 2 * GIB, cpu + 250, 4 * GIB, cpu + 250, 4 * GIB, cpu // 2, GIB)
 
 
-def samples(*stays: str) -> Iterator[tuple[int, VmFacts, Row]]:
+def samples(*stays: str) -> Iterator[tuple[int, VmRecord, Row]]:
     """Each VM every 15 s; the first one is on each of these nodes in turn, the second is not seen for ten minutes."""
     for at in range(BEGIN, END + EVERY, EVERY):
         for vm in (DB, WEB):
             away = vm == WEB and BEGIN + 20 * 60 * SECOND <= at < BEGIN + 30 * 60 * SECOND
             node = "n1" if vm == WEB else stays[min(len(stays) - 1, (at - BEGIN) * len(stays) // HOUR)]
             if not away:
-                yield at, VmFacts(vm, node, "", Size(250, GIB), Size(8000, 16 * GIB)), amounts(vm, at)
+                yield at, VmRecord(vm, node, "", Size(250, GIB), Size(8000, 16 * GIB)), amounts(vm, at)
 
 
 def backfilled(
@@ -108,8 +108,8 @@ def make_blocks(folder: Path, samples: str) -> None:
 
 
 def recorded(path: Path) -> None:
-    store, spans = SqliteStore(path, time.time), Accumulation[VmFacts]()
-    batch = Batch(nodes=[(NodeFacts("n1"), held(BEGIN, END, (16_000, 64 * GIB, *[None] * 6)))])
+    store, spans = SqliteStore(path, time.time), Accumulation[VmRecord]()
+    batch = Batch(nodes=[(NodeRecord("n1"), held(BEGIN, END, (16_000, 64 * GIB, *[None] * 6)))])
     for at, facts, row in samples("n1", "n2"):
         closed = spans.take(facts.vm, at, facts, row, pace_for(2, EVERY))
         batch.vms += [] if closed is None else [closed]
@@ -143,7 +143,7 @@ async def test_both_adapters_answer_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-1"])
-async def test_a_sample_that_is_no_amount_costs_its_moment_alone(tmp_path: Path, value: str) -> None:
+async def test_bad_sample_costs_one_moment(tmp_path: Path, value: str) -> None:
     backfilled(tmp_path, {(DB, BEGIN + HOUR // 4): value})
     async with prometheus(tmp_path, {}) as server:
         found = PrometheusHistory(server.http, EVERY)
@@ -156,7 +156,7 @@ async def test_a_sample_that_is_no_amount_costs_its_moment_alone(tmp_path: Path,
         assert node.span.peaks[NODE_PLACE["used_cpu"]] == 2250
 
 
-async def test_a_vm_that_went_away_and_came_back_migrated_twice(tmp_path: Path) -> None:
+async def test_vm_that_left_and_returned_migrated_twice(tmp_path: Path) -> None:
     backfilled(tmp_path, stays=("n1", "n2", "n1"))
     async with prometheus(tmp_path, {}) as server:
         moves = await PrometheusHistory(server.http, EVERY).moves(DB, PERIOD)
@@ -164,7 +164,7 @@ async def test_a_vm_that_went_away_and_came_back_migrated_twice(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("every", [15, 30, 60])
-async def test_costs_are_the_same_however_often_agents_are_scraped(tmp_path: Path, every: int) -> None:
+async def test_costs_do_not_depend_on_scrapes(tmp_path: Path, every: int) -> None:
     backfilled(tmp_path, every=every * SECOND)
     async with prometheus(tmp_path, {}) as server:
         usages = await PrometheusHistory(server.http).usage(PERIOD)
@@ -174,7 +174,7 @@ async def test_costs_are_the_same_however_often_agents_are_scraped(tmp_path: Pat
     assert sum(each.sums[reserved] for each in of_db) / HOUR == pytest.approx(1250 + 250 * 31 / 12, rel=0.001)
 
 
-async def test_a_load_in_phase_with_the_clock_costs_what_it_had_over_a_week(tmp_path: Path) -> None:
+async def test_hourly_load_is_costed_exactly(tmp_path: Path) -> None:
     """4 vCPUs for 75 s of every five minutes, and a half of one else."""
     week = Period(END - 7 * DAY, END)
     lines = ["# TYPE autoscale_agent_cpu_cores gauge"]

@@ -68,14 +68,14 @@ def wrong(query: Query) -> Iterator[str]:
         yield f"{query.place}: nothing there has a label {label}"
 
 
-def test_the_page_of_metrics_lists_what_the_programs_expose() -> None:
+def test_metrics_page_matches_exposition() -> None:
     text = (ROOT / "docs" / "metrics.md").read_text()
     documented = {(name, kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels in _ROW.findall(text)}
     found = {(each.name, each.kind, each.labels) for of_program in exposed().values() for each in of_program.values()}
     assert documented == found
 
 
-def test_every_query_reads_metrics_and_labels_that_there_are() -> None:
+def test_queries_use_existing_metrics_and_labels() -> None:
     assert [each for query in (*rule_queries(), *dashboard_queries()) for each in wrong(query)] == []
 
 
@@ -99,7 +99,7 @@ def test_every_recorded_series_that_is_used_is_recorded() -> None:
     assert used - recorded() == set()
 
 
-def test_a_metric_and_a_label_that_nothing_has_are_found() -> None:
+def test_unknown_metric_and_label_are_found() -> None:
     expression = 'sum by (house) (rate(autoscale_agent_gone_total[5m])) + autoscale_agent_denied{street="a"}'
     assert sorted(wrong(Query("test", expression))) == [
         "test: autoscale_agent_denied has no label street",
@@ -114,24 +114,24 @@ def test_the_objective_of_growths_is_a_bucket() -> None:
     assert 5.0 in BOUNDS
 
 
-def test_every_alert_has_its_page_and_every_page_its_alert() -> None:
+def test_alerts_and_runbooks_match() -> None:
     named = {alert["alert"]: alert["annotations"]["runbook_url"] for alert in alerts()}
     assert named == {name: f"docs/runbooks/{name}.md" for name in named}
     assert {path.stem for path in RUNBOOKS.glob("Autoscale*.md")} == set(named)
 
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: str(alert["alert"]))
-def test_an_alert_says_how_bad_it_is_and_what_to_do(alert: dict[str, Any]) -> None:
+def test_alert_has_severity_and_action(alert: dict[str, Any]) -> None:
     assert alert["labels"]["severity"] in {"critical", "warning"}
     assert set(alert["annotations"]) == {"summary", "description", "runbook_url"}
     page = (ROOT / alert["annotations"]["runbook_url"]).read_text()
     headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
-    assert headings == [alert["alert"], "First look", "Mend", "Escalate"]
+    assert headings == [alert["alert"], "First look", "Resolve", "Escalate"]
     row = f"| [{alert['alert']}]({alert['alert']}.md) | {alert['labels']['severity']} |"
     assert row in (RUNBOOKS / "README.md").read_text()
 
 
-def test_every_alert_is_told_to_fire_and_to_stay_silent() -> None:
+def test_every_alert_has_firing_and_silent_case() -> None:
     stories: dict[str, set[bool]] = {}
     for path in (Path(__file__).parent / "alerts").glob("*.yaml"):
         for story in plain_yaml.load(path.read_text())["tests"]:
@@ -155,7 +155,7 @@ def chosen(selector: dict[str, Any], labels: dict[str, str]) -> bool:
     return wanted and all(each["key"] in labels for each in selector.get("matchExpressions", ()))
 
 
-def test_every_program_with_metrics_is_scraped_once_by_a_port_that_it_has() -> None:
+def test_every_program_is_scraped_once() -> None:
     scraped: dict[str, list[str]] = {}
     for monitor in monitors("pod-monitors.yaml"):
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]

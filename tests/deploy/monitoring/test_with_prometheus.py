@@ -17,7 +17,7 @@ from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.addressing import DAEMON_PORT
 from protocol.kubernetes.objects import Json, text
 from protocol.messages import ObjectName
-from protocol.runtime.explaining.probe_server import Answer, listening
+from protocol.runtime.explaining.probe_server import ProbeResponse, listening
 from tests.deploy.monitoring.exposed import registries
 from tests.deploy.monitoring.monitoring_files import RULES, dashboard_queries, rule_queries
 from tests.deploy.monitoring.prometheus_server import prometheus
@@ -41,7 +41,7 @@ def promtool(*words: str, given: bytes = b"") -> str:
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
-def test_every_alert_fires_on_its_series_and_is_silent_otherwise(path: Path) -> None:
+def test_alerts_fire_on_their_series_only(path: Path) -> None:
     assert promtool("test", "rules", str(path)) == ""
 
 
@@ -62,7 +62,7 @@ async def pages() -> AsyncIterator[dict[str, str]]:
         found = {}
         for program, registry in registries().items():
             if program in ELSEWHERE:
-                route = {"/metrics": lambda _, registry=registry: Answer(generate_latest(registry))}
+                route = {"/metrics": lambda _, registry=registry: ProbeResponse(generate_latest(registry))}
                 port = await stack.enter_async_context(listening("127.0.0.1", 0, route))
                 found[program] = f"127.0.0.1:{port}"
         yield found
@@ -88,7 +88,7 @@ async def press(folder: ClusterFolder, vm: Json, cores: float) -> None:
         (await http.put("/demand", json={"cpu": cores, "mem": "64Mi"})).raise_for_status()
 
 
-async def test_every_query_of_the_dashboards_has_series_of_a_cluster_under_load(tmp_path: Path) -> None:
+async def test_dashboard_queries_have_series(tmp_path: Path) -> None:
     folder = folder_in(tmp_path, "dashboards")
     async with cluster(folder, SPEC), pages() as others:
         names = [ObjectName("default", f"vm-{number}") for number in (1, 2)]

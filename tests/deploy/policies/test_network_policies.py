@@ -54,7 +54,7 @@ def ports(workload: Document) -> set[int]:
 
 
 @pytest.mark.parametrize("workload", APART, ids=lambda each: each["metadata"]["name"])
-def test_each_program_has_one_policy_that_knows_its_ports(workload: Document) -> None:
+def test_each_program_has_one_network_policy(workload: Document) -> None:
     name = workload["metadata"]["name"]
     pod = shipped(workload["kind"], name)
     assert [each["metadata"]["name"] for each in POLICIES if covers(each, pod)] == [name]
@@ -68,7 +68,7 @@ def test_a_port_is_reached_by_its_callers(program: str, port: int) -> None:
     assert {name for name, peer in PEERS.items() if reaches(POLICIES, peer, target, port)} == CALLERS[program, port]
 
 
-def test_what_is_in_its_nodes_network_listens_on_loopback() -> None:
+def test_host_network_programs_listen_on_loopback() -> None:
     for workload in (each for each in WORKLOADS if each not in APART):
         (container,) = workload["spec"]["template"]["spec"]["containers"]
         listens = [each for each in container["args"] if each.startswith("--listen")]

@@ -77,7 +77,7 @@ def test_a_vm_starts_whatever_it_asks_for(form: RunnerForm, asked: str) -> None:
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_a_vm_starts_when_the_webhook_adds_its_agent(asked: str) -> None:
+def test_vm_with_injected_agent_is_admitted(asked: str) -> None:
     """Or leaves it out, where the VM has an account of its own."""
     pod = created(PLAIN, **ASKED[asked])
     found = judge(pod, parse_settings(SETTINGS).template())

@@ -75,7 +75,7 @@ def allows(rule: Document, tried: Attempt) -> bool:
 
 
 @pytest.mark.parametrize("tried", [each for each in ATTEMPTS if each.refused_by == RBAC], ids=str)
-def test_no_role_allows_what_rbac_is_said_to_refuse(tried: Attempt) -> None:
+def test_roles_grant_nothing_listed_as_refused(tried: Attempt) -> None:
     assert [rule for rule in rules_of(tried.who.account, tried.namespace) if allows(rule, tried)] == []
 
 
@@ -84,7 +84,7 @@ ABOUT_EVERYBODY = {"autoscaling-permit-writers", "neonvm-places"}
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy["metadata"]["name"])
-def test_a_policy_is_bound_refuses_and_is_asked_about_no_other_identity(policy: Document) -> None:
+def test_policy_is_bound_to_its_identity(policy: Document) -> None:
     name = policy["metadata"]["name"]
     (binding,) = (each for each in BINDINGS if each["spec"]["policyName"] == name)
     assert (binding["metadata"]["name"], binding["spec"]["validationActions"]) == (name, ["Deny", "Audit"])
@@ -98,7 +98,7 @@ def test_a_policy_is_bound_refuses_and_is_asked_about_no_other_identity(policy: 
 
 
 @pytest.mark.parametrize("other", [*OTHERS, "system:serviceaccount:other:autoscaling-scheduler"])
-def test_permits_are_kept_from_everybody_and_nothing_else_is(other: str) -> None:
+def test_permits_are_protected_and_only_they(other: str) -> None:
     """Objects without annotations, or with others, are not refused for want of a permit."""
 
     def said(before: Obj, after: Obj) -> str:

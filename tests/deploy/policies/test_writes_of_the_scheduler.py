@@ -61,7 +61,7 @@ async def test_its_writes_pass() -> None:
     assert [refusal(POLICIES, each) for each in writes] == [""] * len(writes)
 
 
-async def test_of_the_clusters_own_namespace_it_binds_the_pod_of_helm_test_alone() -> None:
+async def test_binds_only_helm_test_in_own_namespace() -> None:
     api = Answering()
     writer = ClusterWriter(api, "autoscaling-scheduler-1.7", Term(FakeClock()).writing)  # type: ignore[arg-type]
     for name in ("autoscaling-answers", "coredns"):
@@ -132,7 +132,7 @@ async def test_what_pods_of_vms_request_passes() -> None:
         ({**RUNNER, "metadata": {"name": "mine-1"}}, requesting({**RUNNER, "metadata": {"name": "mine-1"}}, **MORE)),
     ],
 )
-def test_of_other_pods_and_containers_and_of_limits_it_changes_nothing(before: Document, after: Document) -> None:
+def test_changes_no_other_pods_or_limits(before: Document, after: Document) -> None:
     path = "/api/v1/namespaces/default/pods/mine-1/resize"
     assert refusal(POLICIES, write_by(SCHEDULER.username, "PATCH", path, before, after)).startswith(
         "autoscaling-scheduler-pods: the scheduler resizes what the guest's container in the pod of a VM requests"

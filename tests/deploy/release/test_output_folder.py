@@ -25,20 +25,20 @@ def made(tmp_path: Path) -> Path:
     return assemble(Checkout(), [image(tmp_path / "built")], tmp_path / "out" / "release").folder
 
 
-def test_a_release_takes_the_place_of_an_earlier_one(tmp_path: Path, made: Path) -> None:
+def test_release_replaces_earlier_one(tmp_path: Path, made: Path) -> None:
     assemble(Checkout(), [image(tmp_path / "built", "autoscale-scheduler")], made)
     assert [path.name for path in (made / "images").iterdir()] == ["autoscale-scheduler-amd64.tar"]
     assert not (made / "autoscaler-agent-amd64.cdx.json").exists()
     assert [path.name for path in made.parent.iterdir()] == ["release"]
 
 
-def test_a_release_is_made_again_of_its_own_archives(made: Path) -> None:
+def test_release_is_rebuilt_from_archives(made: Path) -> None:
     before = contents(made)
     assemble(Checkout(), sorted((made / "images").iterdir()), made)
     assert contents(made) == before
 
 
-def test_an_earlier_release_stays_where_a_new_one_fails(tmp_path: Path, made: Path) -> None:
+def test_failed_release_keeps_earlier_one(tmp_path: Path, made: Path) -> None:
     before = contents(made)
     (tmp_path / "half.tar").write_bytes((tmp_path / "built" / "layer").read_bytes())
     with pytest.raises(ArchiveError, match="this is no image archive"):
@@ -67,9 +67,7 @@ def put(name: str, text: str = "mine") -> Callable[[Path], None]:
         (put("SHA256SUMS", "mine\n"), "CHANGES.md, SHA256SUMS, autoscale-"),
     ],
 )
-def test_a_release_to_which_something_was_added_is_left_as_it_is(
-    tmp_path: Path, made: Path, harm: Callable[[Path], None], named: str
-) -> None:
+def test_modified_release_is_left_alone(tmp_path: Path, made: Path, harm: Callable[[Path], None], named: str) -> None:
     harm(made)
     before = contents(made)
     with pytest.raises(BuildError) as refused:
@@ -80,9 +78,7 @@ def test_a_release_to_which_something_was_added_is_left_as_it_is(
 
 
 @pytest.mark.parametrize("name", ["thesis.tex", "images/photo.tar", ".profile", "release.json"])
-def test_a_folder_of_a_person_is_left_as_it_is_and_said_to_be_before_anything_is_built(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_foreign_folder_is_refused_before_build(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     put(name, "{}")(tmp_path / "home")
     assert main(["--check", "--output", str(tmp_path / "home")]) == 2
     assert main([str(image(tmp_path / "built")), "--output", str(tmp_path / "home")]) == 2
@@ -91,7 +87,7 @@ def test_a_folder_of_a_person_is_left_as_it_is_and_said_to_be_before_anything_is
     assert contents(tmp_path / "home") == {name: b"{}"}
 
 
-def test_a_folder_that_is_empty_or_not_there_may_be_written(tmp_path: Path, made: Path) -> None:
+def test_empty_or_missing_folder_is_writable(tmp_path: Path, made: Path) -> None:
     for folder in (tmp_path / "new" / "one", made):
         assert main(["--check", "--output", str(folder)]) == 0
     (tmp_path / "empty").mkdir()
@@ -101,7 +97,7 @@ def test_a_folder_that_is_empty_or_not_there_may_be_written(tmp_path: Path, made
 
 
 @pytest.mark.parametrize("words", [["--output", "x"], ["--check", "image.tar"]])
-def test_either_a_release_is_made_or_its_folder_looked_at(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_make_and_check_exclude_each_other(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(words)
     assert "give either archives or --check" in capsys.readouterr().err

@@ -109,9 +109,7 @@ def digest_of(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def test_every_image_is_pushed_once_and_named_by_its_digest(
-    tmp_path: Path, registry: tuple[str, type[Registry]]
-) -> None:
+def test_each_image_is_pushed_once_by_digest(tmp_path: Path, registry: tuple[str, type[Registry]]) -> None:
     address, there = registry
     for name in ("autoscaler-agent", "autoscale-scheduler"):
         image(tmp_path, name)
@@ -123,9 +121,7 @@ def test_every_image_is_pushed_once_and_named_by_its_digest(
     ]
 
 
-def test_an_image_for_two_platforms_is_one_name_whose_digest_the_release_says(
-    tmp_path: Path, registry: tuple[str, type[Registry]]
-) -> None:
+def test_multi_platform_image_has_one_digest(tmp_path: Path, registry: tuple[str, type[Registry]]) -> None:
     address, there = registry
     built = [image(tmp_path / "built", machine=machine) for machine in ("arm64", "amd64")]
     guest = image(tmp_path / "built", "postgres-vm")
@@ -141,7 +137,7 @@ def test_an_image_for_two_platforms_is_one_name_whose_digest_the_release_says(
     assert {digest_of(there.kept[f"/v2/autoscaler-agent/manifests/{each}"]) for each in platforms} == platforms.keys()
 
 
-def test_both_ways_to_push_leave_the_same_in_a_registry(
+def test_both_push_ways_are_equal(
     tmp_path: Path, registry: tuple[str, type[Registry]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = ("autoscaler-agent", "postgres-vm")
@@ -160,9 +156,7 @@ def test_both_ways_to_push_leave_the_same_in_a_registry(
     assert named.stdout.replace(":v1@", "@") == alone.stdout
 
 
-def test_a_login_is_the_registrys_alone_where_it_sends_blobs_elsewhere(
-    tmp_path: Path, registry: tuple[str, type[Registry]]
-) -> None:
+def test_login_goes_to_registry_only(tmp_path: Path, registry: tuple[str, type[Registry]]) -> None:
     address, there = registry
     image(tmp_path)
     with serving(Store) as (elsewhere, store):
@@ -177,7 +171,7 @@ def test_a_login_is_the_registrys_alone_where_it_sends_blobs_elsewhere(
     assert set(there.logins) == {"Basic bWU6c2VjcmV0"}
 
 
-def test_an_address_that_is_not_of_the_web_is_refused(tmp_path: Path, registry: tuple[str, type[Registry]]) -> None:
+def test_non_http_address_is_refused(tmp_path: Path, registry: tuple[str, type[Registry]]) -> None:
     registry[1].store = "file://"
     image(tmp_path)
     done = run(registry[0], "v1", str(tmp_path))

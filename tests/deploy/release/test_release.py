@@ -63,7 +63,7 @@ def chart_file(release: Release, name: str) -> str:
         return (chart.extractfile(f"autoscale/{name}") or io.BytesIO()).read().decode()
 
 
-def test_what_is_inside_an_image_is_read_from_its_files() -> None:
+def test_image_inventory_reads_its_files() -> None:
     assert components(FILES) == [
         Component("deb", "libc6", "2.36-9+deb12u10", "amd64"),
         Component("pypi", "proto-buf", "6.1"),
@@ -72,14 +72,14 @@ def test_what_is_inside_an_image_is_read_from_its_files() -> None:
         components({"var/lib/dpkg/status.d/x": b"Package: x\n"})
 
 
-def test_what_is_in_a_guests_disk_is_read_from_the_list_beside_it() -> None:
+def test_guest_inventory_reads_package_list() -> None:
     listed = STATUS.replace(b"libc6\n", b"libc6\nStatus: install ok installed\n", 1)
     gone = listed.replace(b"libc6", b"perl").replace(b"install ok installed", b"deinstall ok config-files")
     files = {"var/lib/dpkg/status": listed + b"\n" + gone + b"\n", "disk.qcow2": b"x"}
     assert components(files) == [Component("deb", "libc6", "2.36-9+deb12u10", "amd64")]
 
 
-def test_each_image_has_a_bill_of_materials_for_its_digest(release: Release) -> None:
+def test_each_image_has_sbom_for_digest(release: Release) -> None:
     (found,) = release.images
     listed = document(release, "autoscaler-agent-amd64.cdx.json")
     about = listed["metadata"]["component"]
@@ -93,7 +93,7 @@ def test_each_image_has_a_bill_of_materials_for_its_digest(release: Release) -> 
     assert {each for entry in listed["dependencies"] for each in (entry["ref"], *entry["dependsOn"])} == references
 
 
-def test_the_provenance_names_every_file_and_what_it_was_made_of(release: Release) -> None:
+def test_provenance_names_files_and_inputs(release: Release) -> None:
     statement = document(release, "provenance.intoto.json")
     subjects = {each["name"]: each["digest"]["sha256"] for each in statement["subject"]}
     chart = f"autoscale-{VERSION}.tgz"
@@ -121,7 +121,7 @@ def names_in_sums(folder: Path) -> set[str]:
     return {line.removesuffix(": OK") for line in done.stdout.splitlines()}
 
 
-def test_the_checksums_are_those_of_the_files_that_are_downloaded(release: Release, tmp_path: Path) -> None:
+def test_checksums_match_downloads(release: Release, tmp_path: Path) -> None:
     downloads = tmp_path / "downloads"
     downloads.mkdir()
     for each in (path for path in release.folder.iterdir() if path.is_file()):
@@ -137,7 +137,7 @@ def test_the_chart_has_the_version_and_the_digests(release: Release) -> None:
     assert 'repository: autoscale-scheduler, tag: "", digest: ""' in values, "it is not in this release"
 
 
-def test_an_image_for_two_machines_is_named_by_the_digest_of_the_index_over_both(tmp_path: Path) -> None:
+def test_multi_platform_image_is_named_by_index(tmp_path: Path) -> None:
     archives = [image(tmp_path / "built", machine=each) for each in ("amd64", "arm64")]
     release = assemble(Checkout(), archives, tmp_path / "release")
     index = oci.digest_of(oci.index({each.architecture: each.manifest for each in release.images}))
@@ -145,12 +145,12 @@ def test_an_image_for_two_machines_is_named_by_the_digest_of_the_index_over_both
     assert f'repository: autoscaler-agent, tag: "", digest: "{index}"' in chart_file(release, "values.yaml")
 
 
-def test_a_release_that_is_made_again_is_equal_to_the_byte(tmp_path: Path, release: Release) -> None:
+def test_release_is_reproducible(tmp_path: Path, release: Release) -> None:
     again = assemble(Checkout(), [image(tmp_path / "again")], tmp_path / "other", "https://example.test/autoscale")
     assert again.airgapped.read_bytes() == release.airgapped.read_bytes()
 
 
-def test_one_archive_has_everything_and_the_script_that_pushes(release: Release, tmp_path: Path) -> None:
+def test_archive_is_complete_with_push_script(release: Release, tmp_path: Path) -> None:
     with tarfile.open(release.airgapped) as archive:
         found = {each.name.partition("/")[2]: each.mode for each in archive}
     subprocess.run(["tar", "--extract", f"--file={release.airgapped}", f"--directory={tmp_path}"], check=True)
@@ -160,7 +160,7 @@ def test_one_archive_has_everything_and_the_script_that_pushes(release: Release,
     assert names_in_sums(tmp_path / release.airgapped.stem) == found.keys() - {"SHA256SUMS"}
 
 
-def test_the_chart_takes_the_images_from_where_the_release_is_pushed_to(tmp_path: Path, release: Release) -> None:
+def test_chart_uses_pushed_images(tmp_path: Path, release: Release) -> None:
     there = assemble(Checkout(), [image(tmp_path / "again")], tmp_path / "other", registry="ghcr.io/team/autoscale")
     assert document(there, "release.json")["registry"] == "ghcr.io/team/autoscale"
     places = [plain_yaml.load(chart_file(each, "values.yaml"))["image"]["registry"] for each in (release, there)]
@@ -191,11 +191,11 @@ CHANGELOG = """# Changelog
     ("version", "said"),
     [("0.2.0", "### Fixed\n\n- A [fault](x.md).\n"), ("0.1.0", "- First.\n"), ("Unreleased", "- Next.\n")],
 )
-def test_the_changes_of_a_release_are_those_of_its_version(version: str, said: str) -> None:
+def test_release_notes_match_version(version: str, said: str) -> None:
     assert changes(CHANGELOG, version) == said
 
 
-def test_a_version_that_the_changelog_does_not_have_is_not_released() -> None:
+def test_unlisted_version_is_not_released() -> None:
     with pytest.raises(ValueError, match=r"has no section \[0\.2\]"):
         changes(CHANGELOG, "0.2")
 
@@ -206,7 +206,7 @@ def test_a_release_comes_with_its_changes(release: Release) -> None:
     assert (text[:4], "\n## " in text, "\n[" in text) == ("### ", False, False)
 
 
-def test_the_chart_of_the_checkout_has_the_projects_version() -> None:
+def test_chart_has_project_version() -> None:
     chart = (Checkout().root / "deploy/kubernetes/chart/autoscale/Chart.yaml").read_text()
     assert f"\nversion: {Checkout().version}\n" in chart
     assert Checkout().version == VERSION

@@ -16,7 +16,7 @@ def workspace(tmp_path: Path) -> Workspace:
     return new_workspace(tmp_path / "checkout")
 
 
-def test_images_have_the_version_as_their_tag_and_the_name_that_the_chart_asks_for(workspace: Workspace) -> None:
+def test_image_tags_and_names_match_chart(workspace: Workspace) -> None:
     both = ("--platform", "linux/amd64", "--platform", "linux/arm64")
     done = workspace.run("scripts/release.sh", *both, "--registry", "r.test/team")
     assert (done.returncode, done.stderr) == (0, "")
@@ -25,7 +25,7 @@ def test_images_have_the_version_as_their_tag_and_the_name_that_the_chart_asks_f
     assert '"registry": "r.test/team"' in (workspace.root / "build" / "release" / "release.json").read_text()
 
 
-def test_a_folder_of_a_person_is_refused_before_anything_is_built(workspace: Workspace) -> None:
+def test_foreign_output_folder_is_refused_early(workspace: Workspace) -> None:
     (workspace.root / "home" / "thesis.tex").write_text("mine")
     done = workspace.run("scripts/release.sh", "--output", "home")
     assert (done.returncode, workspace.asked) == (2, [])

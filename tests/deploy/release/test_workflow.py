@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from deploy.images.formats.registry_login import Login, login_for
+from deploy.images.formats.registry_login import RegistryLogin, login_for
 from deploy.images.inputs.checkout import HERE
 from protocol import VERSION
 from tests import plain_yaml
@@ -71,18 +71,18 @@ def test_actions_are_named_by_commits(workflow: Path) -> None:
         assert re.fullmatch(r" # v\d+\.\d+\.\d+", comment), action
 
 
-def test_images_are_pushed_with_a_login_to_a_registry_that_takes_their_names(published: Workspace) -> None:
+def test_workflow_pushes_with_login(published: Workspace) -> None:
     assert published.asked[-1] == f"images push {REGISTRY} --tag v{VERSION} --output build/release/images"
     config = (published.root / "home" / ".docker" / "config.json").read_text()
-    assert login_for("ghcr.io", config) == Login("actor", "secret")
+    assert login_for("ghcr.io", config) == RegistryLogin("actor", "secret")
 
 
-def test_the_chart_that_is_published_takes_the_images_that_are_pushed(published: Workspace) -> None:
+def test_published_chart_uses_pushed_images(published: Workspace) -> None:
     summary = json.loads((published.root / "build" / "release" / "release.json").read_text())
     assert (summary["registry"], list(summary["images"])) == (REGISTRY, ["autoscaler-agent"])
 
 
-def test_what_is_signed_is_each_file_that_is_published_and_each_image(published: Workspace) -> None:
+def test_all_files_and_images_are_signed(published: Workspace) -> None:
     release = published.root / "build" / "release"
     words = (published.root / "published").read_text().splitlines()
     start = f"release create v{VERSION} --verify-tag --notes-file build/release/CHANGES.md".split()

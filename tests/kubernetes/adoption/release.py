@@ -16,7 +16,7 @@ from deploy.images.building.image_build import build, native_platform
 from deploy.images.building.layers import LayerMaker
 from deploy.images.catalogue import IMAGES
 from deploy.images.inputs.checkout import Checkout
-from deploy.kube.client import ApiError, ApiUnavailableError
+from deploy.kube.client import ApiUnavailableError, KubeApiError
 from deploy.local.kubernetes.machine.image_loading import load_image
 from deploy.local.kubernetes.machine.installation import built_parts
 from deploy.local.kubernetes.plan.cluster_plan import CONTAINERD_SOCKET, PROGRAMS
@@ -152,7 +152,7 @@ def _explained(cluster: RealKubernetes) -> str:
 def _account(cluster: RealKubernetes, pod: str) -> str:
     try:
         return str(cluster.explained(pod, 9101, "/explain/default/postgres14-disk-test"))
-    except (ApiError, ApiUnavailableError) as error:
+    except (KubeApiError, ApiUnavailableError) as error:
         return str(error)
 
 

@@ -10,7 +10,7 @@ from functools import partial
 import httpx2 as httpx
 import pytest
 
-from deploy.kube.client import ApiClient, ApiError
+from deploy.kube.client import ApiClient, KubeApiError
 from deploy.kube.informer import Informer
 from deploy.neonvm.objects.runner_policy import NAME
 from deploy.neonvm.service.runner_policies import PAUSE, RunnerPolicies
@@ -66,7 +66,7 @@ async def clients(plane: BareControlPlane) -> AsyncIterator[tuple[ApiClient, Api
 async def _may_list(client: ApiClient) -> bool:
     try:
         await client.list(NETWORK_POLICIES)
-    except ApiError:
+    except KubeApiError:
         return False
     return True
 

@@ -11,7 +11,7 @@ from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import MUTATING_WEBHOOKS
 from scripts.autoscale.check.gathering.trials import NO_AGENT, injection
-from scripts.autoscale.check.looks import Seen
+from scripts.autoscale.check.looks import SiteObservations
 from tests.kubernetes.failing.bare_control_plane import BareControlPlane
 from tests.kubernetes.failing.faulty_proxy import faulty_proxy
 from tests.scripts.check.good_state import good
@@ -53,7 +53,7 @@ async def test_api_server_that_reaches_no_webhook_is_noticed(plane: BareControlP
         faulty_proxy(plane) as way,
         httpx.AsyncClient(base_url=way.url, verify=plane.client_tls(), headers=headers, trust_env=False) as http,
     ):
-        facts = replace(good(), namespace="kube-system", webhooks=Seen([WEBHOOK]))
+        facts = replace(good(), namespace="kube-system", webhooks=SiteObservations([WEBHOOK]))
         found = await injection(ApiClient(http), facts)
         (await http.delete(MUTATING_WEBHOOKS.path(name="autoscaling-injector"))).raise_for_status()
-    assert found == Seen(NO_AGENT)
+    assert found == SiteObservations(NO_AGENT)

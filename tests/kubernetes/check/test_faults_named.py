@@ -15,7 +15,7 @@ import pytest
 from deploy.kube.client import client_from_kubeconfig
 from deploy.local.kubernetes.machine.image_loading import load_image
 from deploy.local.kubernetes.plan.installation_plan import kube_scheduler_image
-from deploy.local.kubernetes.programs.images import Image, write_image
+from deploy.local.kubernetes.programs.images import ProgramImage, write_image
 from protocol.runtime.clock import SystemClock
 from scripts.autoscale.check.finding import EXIT_CODES, Level
 from scripts.autoscale.check.gathering.forwarding import Kubectl
@@ -81,7 +81,9 @@ def test_a_fault_is_named_by_its_line_and_no_other(installation: Installation, f
 
 def test_a_kube_scheduler_that_is_too_new_is_named(installation: Installation, tmp_path: Path) -> None:
     archive, cluster = tmp_path / "newer.tar", installation.cluster
-    write_image(Image(kube_scheduler_image("v1.99.0"), kubectl_program().parent / "kube-scheduler"), archive, print)
+    write_image(
+        ProgramImage(kube_scheduler_image("v1.99.0"), kubectl_program().parent / "kube-scheduler"), archive, print
+    )
     asyncio.run(load_image(cluster.folder / "kubernetes" / "nodes", archive))
     installation.kubectl(
         "set", "image", "deployment/autoscaling-scheduler", f"kube-scheduler={kube_scheduler_image('v1.99.0')}"

@@ -30,7 +30,7 @@ from deploy.local.kubernetes.plan.arguments import ETCD_URL
 from deploy.local.kubernetes.plan.cluster_plan import API_PORT, CONTROL_HOST
 from deploy.local.kubernetes.programs.ensure import Programs, ensure_programs
 from deploy.local.kubernetes.programs.versions import ETCD
-from deploy.local.process import Program
+from deploy.local.process import LocalProgram
 from deploy.neonvm.network.netns import socket_in
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from tests.deploy.manifests import ROOT
@@ -182,7 +182,7 @@ class BareControlPlane:
     def _etcd_tool(self, name: str) -> tuple[str, ...]:
         return (str(self.programs.folders[ETCD.name] / name),)
 
-    def _program(self, part: str) -> Program:
+    def _program(self, part: str) -> LocalProgram:
         plane = ControlPlane(self.pki.folder, self._data, self.folder / "logs", self._enter, self.programs)
         if part == STORE:
             return plane.store()

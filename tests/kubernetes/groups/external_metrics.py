@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from deploy.local.certificates import Identity, authority, issue
+from deploy.local.certificates import CertificateSubject, authority, issue
 from deploy.local.kubernetes.plan.installation_plan import REFERENCE
 from protocol.kubernetes.objects import Json
 from tests.kubernetes.groups.scene import NAMESPACE, Object
@@ -25,7 +25,7 @@ def external_metrics(folder: Path) -> list[Object]:
     """All of it, with a certificate that the API server checks."""
     now, host = datetime.now(UTC), f"{_NAME}.{NAMESPACE}.svc"
     signer = authority(folder, now)
-    pair = issue(signer, Identity(_NAME, names=[host]), now)
+    pair = issue(signer, CertificateSubject(_NAME, names=[host]), now)
     files = {
         "tls.crt": pair.certificate_pem.decode(),
         "tls.key": pair.key_pem.decode(),

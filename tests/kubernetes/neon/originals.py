@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import yaml
 
-from deploy.local.certificates import Authority, Identity, issue
+from deploy.local.certificates import Authority, CertificateSubject, issue
 from deploy.local.kubernetes.plan.cluster_plan import API_PORT, CONTROL_HOST
 from deploy.local.kubernetes.programs.build import Builder
 from deploy.local.kubernetes.programs.toolchain import find_go
@@ -152,7 +152,7 @@ def scheduler_files(config: Mapping[str, Any] = ENFORCER) -> dict[str, bytes]:
 
 def serving_files(signer: Authority, address: str) -> dict[str, bytes]:
     """The certificate of the controller's webhook at ``address``."""
-    pair = issue(signer, Identity("webhook", addresses=(address,)), datetime.now(UTC))
+    pair = issue(signer, CertificateSubject("webhook", addresses=(address,)), datetime.now(UTC))
     folder = "run/k8s-webhook-server/serving-certs"
     return {f"{folder}/tls.crt": pair.certificate_pem, f"{folder}/tls.key": pair.key_pem}
 

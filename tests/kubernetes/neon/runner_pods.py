@@ -27,7 +27,7 @@ from deploy.neonvm.network.plain_http import Reply
 from deploy.neonvm.ports import GuestPhase, GuestState
 from deploy.neonvm.runner.gate_server import split
 from deploy.neonvm.runner.pod_runner import PodRunner, RunnerStatus
-from deploy.neonvm.runner.qmp_gate import Standing, refusal
+from deploy.neonvm.runner.qmp_gate import GateState, refusal
 from deploy.neonvm.runner.runner_api import RunnerApi
 from deploy.neonvm.simulated.simulated_load import Demand, Load
 from deploy.neonvm.simulated.simulated_model import SimulatedKernel
@@ -102,7 +102,7 @@ class RunnerPod:
         writer.close()
 
     def _answer(self, message: Obj) -> Obj:
-        why = refusal(message, Standing(most_plugged=2**40)) if self.has_gate else ""
+        why = refusal(message, GateState(most_plugged=2**40)) if self.has_gate else ""
         if why:
             self.refused.append(why)
             return {"error": {"class": "CommandNotFound", "desc": why}}

@@ -22,7 +22,7 @@ import yaml
 
 from deploy.local.kubernetes.machine.credentials import INSIDE
 from deploy.local.kubernetes.plan.kubeconfigs import Tokened, kubeconfig
-from deploy.local.process import Program
+from deploy.local.process import LocalProgram
 from deploy.neonvm.network.namespaces import NamespaceNetwork
 from deploy.neonvm.network.netns import socket_in
 from tests import plain_yaml
@@ -125,7 +125,7 @@ class Programs:
 
     def _start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         log = self.folder / f"{name}.log"
-        argv = Program(command, log, NamespaceNetwork(self.cluster.name, "tests").control_enter()).argv
+        argv = LocalProgram(command, log, NamespaceNetwork(self.cluster.name, "tests").control_enter()).argv
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         with log.open("ab") as output:
             return subprocess.Popen(argv, stdout=output, stderr=output, env=environment, start_new_session=True)

@@ -12,7 +12,7 @@ from tests.kubernetes.scheduling.stage import TOLERATED, Stage
 
 pytestmark = pytest.mark.kubernetes
 
-FULL = "not enough free cpu"
+FULL = "Insufficient cpu"
 ZONE = "topology.kubernetes.io/zone"
 HOST = "kubernetes.io/hostname"
 

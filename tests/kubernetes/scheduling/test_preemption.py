@@ -93,7 +93,7 @@ def test_a_vm_that_has_grown_is_not_evicted_for_a_pod_that_fits_by_requests(stag
     node = stage.node("n")
     agent = grown(stage, "big", Resources.parse(3, "4Gi"))
     stage.pod("urgent", "2", priorityClassName=urgent)
-    assert "not enough free cpu" in stage.until_refused("urgent")["urgent"]
+    assert "Insufficient cpu" in stage.until_refused("urgent")["urgent"]
     assert stage.pod_names() == {"big", "urgent"}
     assert agent.go_to(Resources.parse(2, "4Gi"))
     assert stage.until_placed("urgent") == {"urgent": node}

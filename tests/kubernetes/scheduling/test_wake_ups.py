@@ -58,7 +58,7 @@ def test_a_pod_that_waits_for_room_gets_it_when(stage: Stage, freeing: Freeing) 
     stage.until_placed("big")
     assert big.go_to(Resources.parse("3500m", "15Gi"))
     stage.vm_pod(waiting, "waits")
-    assert "not enough free cpu" in stage.until_refused("waits")["waits"]
+    assert "Insufficient cpu" in stage.until_refused("waits")["waits"]
     freeing(stage, big)
     assert stage.until_placed("waits", seconds=SOON) == {"waits": node}
     stage.until_books_agree()
@@ -82,7 +82,7 @@ def test_settings_that_keep_less_back_make_room(stage: Stage) -> None:
     stage.pod("big", "3500m")
     stage.until_placed("big")
     stage.pod("waits")
-    assert "not enough free cpu" in stage.until_refused("waits")["waits"]
+    assert "Insufficient cpu" in stage.until_refused("waits")["waits"]
     stage.programs.set_overrides({"nodes": [node], "cpu": {"system": "0"}})
     try:
         assert stage.until_placed("waits", seconds=SOON) == {"waits": node}
@@ -99,7 +99,7 @@ def test_a_vm_that_is_deleted_keeps_its_room_until_its_pod_has_gone(stage: Stage
     done(stage.http.delete(stage.path(VMS, "big")))
     eventually(lambda: "deletionTimestamp" in stage.get(PODS, "big")["metadata"], "its pod is to go, too", 30.0)
     assert stage.their_books() == {node: Resources.parse("3500m", "15Gi")}
-    assert "not enough free cpu" in stage.until_refused("waits")["waits"]
+    assert "Insufficient cpu" in stage.until_refused("waits")["waits"]
     stage.delete_pods("big")
     assert stage.until_placed("waits", seconds=SOON) == {"waits": node}
     stage.until_books_agree()

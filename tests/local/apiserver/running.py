@@ -11,7 +11,7 @@ from pathlib import Path
 from deploy.local.apiserver.apimachinery.environment import system_environment
 from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import ApiServer, admin_tokens, build, write_kubeconfig
-from deploy.local.apiserver.serving import Server, listen
+from deploy.local.apiserver.serving import LocalApiServer, listen
 from deploy.local.certificates import authority, server_context
 
 TOKEN = "the-admin-of-this-test"
@@ -41,8 +41,11 @@ async def running_api_server(tmp_path: Path) -> AsyncIterator[ApiServerHandle]:
     kubeconfig = data_dir / "kubeconfig"
     write_kubeconfig(kubeconfig, f"https://127.0.0.1:{secure.getsockname()[1]}", TOKEN, signer.certificate_pem)
     servers = (
-        (Server(api_server.app, api_server.stop_watches, None), plain),
-        (Server(api_server.app, api_server.stop_watches, server_context(signer, (), environment.now())), secure),
+        (LocalApiServer(api_server.app, api_server.stop_watches, None), plain),
+        (
+            LocalApiServer(api_server.app, api_server.stop_watches, server_context(signer, (), environment.now())),
+            secure,
+        ),
     )
     try:
         async with asyncio.TaskGroup() as tasks:

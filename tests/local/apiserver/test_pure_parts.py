@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.local.apiserver.apimachinery.errors import ApiError
+from deploy.local.apiserver.apimachinery.errors import StatusError
 from deploy.local.apiserver.apimachinery.jsonpath import find
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 from deploy.local.apiserver.apimachinery.names import complaint, completed
@@ -114,7 +114,7 @@ def test_unreadable_label_selectors_show_where(text: str) -> None:
     if text == "a=b,":
         assert label_matcher(text)({"metadata": {"labels": {"a": "b"}}})
         return
-    with pytest.raises(ApiError) as refusal:
+    with pytest.raises(StatusError) as refusal:
         label_matcher(text)
     assert (refusal.value.code, "unable to parse requirement" in refusal.value.message) == (400, True)
 
@@ -140,9 +140,7 @@ def without_nulls(value: Any) -> Any:
 
 
 @given(stated=OBJECTS, live=OBJECTS)
-def test_what_is_applied_is_there_and_applying_again_changes_nothing(
-    stated: dict[str, Any], live: dict[str, Any]
-) -> None:
+def test_apply_is_idempotent(stated: dict[str, Any], live: dict[str, Any]) -> None:
     application = Application("me", False, "v1", "now", builtin_list_keys)
     once = apply({**live, "metadata": {}}, stated, application)
     again = apply(once, stated, application)
@@ -160,11 +158,11 @@ def test_what_is_applied_is_there_and_applying_again_changes_nothing(
         (None, None, False),
     ],
 )
-def test_a_part_stays_as_it_was_only_with_the_types_that_it_had(value: Any, before: Any, expected: bool) -> None:
+def test_unchanged_part_keeps_its_types(value: Any, before: Any, expected: bool) -> None:
     assert is_unchanged(value, before) is expected
 
 
-def test_no_longer_stated_fields_go_and_empty_parents_with_them() -> None:
+def test_dropped_fields_and_empty_parents_go() -> None:
     application = Application("me", False, "v1", "now", builtin_list_keys)
     containers = [{"name": "x", "image": "1"}, {"name": "y", "image": "1"}]
     first = apply({}, {"spec": {"containers": containers, "deep": {"a": {"b": 1}}}}, application)
@@ -189,9 +187,9 @@ def test_a_strategic_patch_orders_and_retains() -> None:
     }
     assert strategic_patch(body, patch) == {"spec": {"volumes": [{"name": "c"}, {"name": "a"}, {"name": "b"}]}}
     assert strategic_patch(body, {"spec": {"$patch": "delete"}}) == {"spec": {}}
-    with pytest.raises(ApiError):
+    with pytest.raises(StatusError):
         strategic_patch(body, {"spec": {"volumes": [{"image": "no key"}]}})
-    with pytest.raises(ApiError):
+    with pytest.raises(StatusError):
         strategic_patch(body, {"$patch": "dance"})
 
 
@@ -200,7 +198,7 @@ CLAIMS = TokenClaims(
 )
 
 
-def test_tokens_say_what_was_signed_while_they_are_good() -> None:
+def test_valid_tokens_return_their_claims() -> None:
     token = sign(CLAIMS, b"key")
     assert verify(token, b"key", 1500.0) == CLAIMS
     for text, key, now in (
@@ -236,13 +234,13 @@ def test_protobuf_of_known_kinds_is_read() -> None:
     codes = []
     unknown = b"k8s\x00" + text_field(1, text_field(1, b"v1") + text_field(2, b"Pod"))
     for raw in (b"{}", envelope[:-1], unknown):
-        with pytest.raises(ApiError) as refusal:
+        with pytest.raises(StatusError) as refusal:
             decode_protobuf(raw)
         codes.append(refusal.value.code)
     assert codes == [400, 400, 415]
 
 
-def test_protobuf_tells_zero_from_nothing_and_leaves_empty_texts_out() -> None:
+def test_protobuf_distinguishes_zero_from_unset() -> None:
     options = bytes([1 << 3, 0]) + text_field(2, text_field(1, b"u")) + text_field(4, b"") + bytes([3 << 3, 0])
     head = text_field(1, b"v1") + text_field(2, b"DeleteOptions")
     assert decode_protobuf(b"k8s\x00" + text_field(1, head) + text_field(2, options)) == {
@@ -259,7 +257,7 @@ def test_any_protobuf_is_read_or_refused(raw: bytes) -> None:
     for kind in (b"ConfigMap", b"Secret", b"Namespace", b"ServiceAccount", b"DeleteOptions"):
         envelope = b"k8s\x00" + text_field(1, text_field(1, b"v1") + text_field(2, kind)) + text_field(2, raw)
         for each in (envelope, b"k8s\x00" + raw):
-            with suppress(ApiError):
+            with suppress(StatusError):
                 decode_protobuf(each)
 
 
@@ -281,7 +279,7 @@ def requesting(cpu: object, **more: object) -> JsonObject:
         (resized(requesting("1"), overhead={"cpu": "2"}), "3000"),
     ],
 )
-def test_a_resized_pod_is_counted_as_kube_scheduler_counts_it(pod: JsonObject, asked: str) -> None:
+def test_resized_pod_counts_like_kube_scheduler(pod: JsonObject, asked: str) -> None:
     told = f"node didn't have enough allocatable resources: cpu, requested: {asked}, allocatable: 2000" if asked else ""
     assert pod_resources.excess(pod, {"status": {"allocatable": {"cpu": "2"}}}) == told
 

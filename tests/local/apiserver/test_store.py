@@ -10,9 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
-from deploy.local.apiserver.storage.database import Database
-from deploy.local.apiserver.storage.history import Change, ChangeType, History, Key, Stored, TooOldError
-from deploy.local.apiserver.storage.store import StaleError, Store
+from deploy.local.apiserver.storage.database import ObjectDatabase
+from deploy.local.apiserver.storage.history import (
+    ChangeHistory,
+    ChangeType,
+    Key,
+    StoredChange,
+    StoredObject,
+    TooOldError,
+)
+from deploy.local.apiserver.storage.store import ObjectStore, StaleError
 
 
 def key(name: str, namespace: str = "n") -> Key:
@@ -23,15 +30,15 @@ def body(name: str, **more: object) -> JsonObject:
     return {"metadata": {"name": name, "uid": name}, **more}
 
 
-def store(limit: int = 100) -> Store:
-    return Store(Database(None), limit)
+def store(limit: int = 100) -> ObjectStore:
+    return ObjectStore(ObjectDatabase(None), limit)
 
 
-def names(found: list[Stored]) -> list[tuple[str, str]]:
+def names(found: list[StoredObject]) -> list[tuple[str, str]]:
     return [(one.key.namespace, one.key.name) for one in found]
 
 
-def test_lists_are_in_the_order_of_namespace_and_name() -> None:
+def test_lists_are_sorted_by_namespace_and_name() -> None:
     filled = store()
     for namespace, name in (("b", "1"), ("a", "2"), ("ab", "0"), ("a", "1")):
         filled.create(key(name, namespace), body(name))
@@ -40,7 +47,7 @@ def test_lists_are_in_the_order_of_namespace_and_name() -> None:
     assert list(filled.resources()) == ["things"]
 
 
-def test_only_the_newest_state_can_be_replaced_or_deleted() -> None:
+def test_stale_writes_conflict() -> None:
     filled = store()
     first = filled.create(key("a"), body("a"))
     second = filled.replace(first, body("a", spec=1))
@@ -54,7 +61,7 @@ def test_only_the_newest_state_can_be_replaced_or_deleted() -> None:
     assert filled.get(key("a")) is second
 
 
-def test_the_past_can_be_listed_as_far_as_it_is_kept() -> None:
+def test_kept_history_can_be_listed() -> None:
     filled = store(limit=3)
     first = filled.create(key("a"), body("a"))
     moment = filled.revision
@@ -85,12 +92,12 @@ def test_observers_hear_of_every_change_in_order() -> None:
     assert last.revision > second.revision
 
 
-def test_a_place_in_the_history_ends_when_it_is_dropped() -> None:
-    history = History(limit=2, floor=10)
+def test_dropped_history_ends_cursors() -> None:
+    history = ChangeHistory(limit=2, floor=10)
 
-    def change(revision: int) -> Change:
-        stored = Stored(key("a"), revision, body("a"), b"{}")
-        return Change(ChangeType.MODIFIED, stored, None, b"")
+    def change(revision: int) -> StoredChange:
+        stored = StoredObject(key("a"), revision, body("a"), b"{}")
+        return StoredChange(ChangeType.MODIFIED, stored, None, b"")
 
     place = history.place_after(10)
     for revision in (11, 12):
@@ -105,7 +112,7 @@ def test_a_place_in_the_history_ends_when_it_is_dropped() -> None:
     assert history.since(history.place_after(15)) == []
 
 
-async def test_waiting_ends_with_a_change_a_call_or_the_time() -> None:
+async def test_wait_ends_on_change_call_or_timeout() -> None:
     filled = store()
     history = filled.history("things")
     assert await history.wait(0, 0) is None
@@ -117,7 +124,7 @@ async def test_waiting_ends_with_a_change_a_call_or_the_time() -> None:
     assert await waiting == 1
 
 
-async def test_who_pins_a_field_is_woken_by_changes_with_its_value_alone() -> None:
+async def test_pinned_watchers_wake_for_their_value() -> None:
     filled = store()
     history = filled.history("things")
     waits = {
@@ -139,7 +146,7 @@ async def test_who_pins_a_field_is_woken_by_changes_with_its_value_alone() -> No
     assert await leaving == 2
 
 
-async def test_a_change_that_comes_as_the_time_ends_is_not_lost() -> None:
+async def test_change_at_timeout_is_kept() -> None:
     filled = store()
     history = filled.history("things")
     waiting = asyncio.ensure_future(history.wait(0, 0, ("metadata.name", "a")))
@@ -155,7 +162,7 @@ def test_a_restart_finds_exactly_what_was_there(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str]]
 ) -> None:
     path: Path = tmp_path_factory.mktemp("store") / "state.db"
-    filled = Store(Database(path), 10)
+    filled = ObjectStore(ObjectDatabase(path), 10)
     for number, (name, what) in enumerate(steps):
         there = filled.get(key(name))
         if what == "put" and there is None:
@@ -166,7 +173,7 @@ def test_a_restart_finds_exactly_what_was_there(
             filled.delete(there)
     before, revision = filled.objects("things"), filled.revision
     filled.close()
-    again = Store(Database(path), 10)
+    again = ObjectStore(ObjectDatabase(path), 10)
     assert again.objects("things") == before
     assert again.revision == revision
     with pytest.raises(TooOldError):

@@ -50,16 +50,14 @@ async def send(folder: ClusterFolder, line: bytes) -> bytes:
     return answer
 
 
-async def test_an_action_is_carried_out_and_what_cannot_be_done_is_said(folder: ClusterFolder) -> None:
+async def test_control_actions_work_or_explain(folder: ClusterFolder) -> None:
     await ask_cluster(folder, "stop-kubelet", "node-1")
     assert (await ask_cluster(folder, "status")).host == "node-1"
     with pytest.raises(NoAnswerError, match="no node 'node-9'"):
         await ask_cluster(folder, "stop-kubelet", "node-9")
 
 
-async def test_the_command_says_what_follows_of_a_kubelet_that_stopped_or_runs(
-    folder: ClusterFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_kubelet_command_explains_consequences(folder: ClusterFolder, capsys: pytest.CaptureFixture[str]) -> None:
     for action in KubeletAction:
         assert await order_kubelet(folder, action, "node-1") == 0
     stopped, runs = capsys.readouterr().out.splitlines()
@@ -82,13 +80,13 @@ async def test_the_command_says_what_follows_of_a_kubelet_that_stopped_or_runs(
         b"x" * 100_000,
     ],
 )
-async def test_what_is_no_request_or_shows_no_token_changes_nothing(folder: ClusterFolder, line: bytes) -> None:
+async def test_bad_or_unauthenticated_request_is_ignored(folder: ClusterFolder, line: bytes) -> None:
     answer = await send(folder, line)
     assert answer == b"" or json.loads(answer)["error"]
     assert (await ask_cluster(folder, "status")).host == ""
 
 
-async def test_a_cluster_that_does_not_run_is_said_with_what_starts_it(tmp_path: Path) -> None:
+async def test_stopped_cluster_error_says_how_to_start(tmp_path: Path) -> None:
     with pytest.raises(NoAnswerError, match="the cluster 'test' does not run; start it: autoscale local up"):
         await ask_cluster(ClusterFolder("test", tmp_path), "status")
 

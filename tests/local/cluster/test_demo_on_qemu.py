@@ -10,7 +10,7 @@ import pytest
 
 
 @pytest.mark.vm
-def test_a_real_vm_grows_under_pgbench_and_shrinks_without_a_failed_transaction(tmp_path: Path) -> None:
+def test_real_vm_follows_pgbench(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     command = [sys.executable, "-m", "scripts.autoscale.main", "demo", "--report", str(file)]
     environment = {**os.environ, "AUTOSCALE_HOME": str(tmp_path)}

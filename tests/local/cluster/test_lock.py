@@ -49,9 +49,7 @@ def child(tmp_path: Path, machine: Path) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-def test_a_lock_that_was_passed_on_is_held_until_its_new_owner_ends(
-    tmp_path: Path, child: subprocess.Popen[str]
-) -> None:
+def test_passed_lock_lasts_with_new_owner(tmp_path: Path, child: subprocess.Popen[str]) -> None:
     folder = tmp_path / "shop"
     assert (is_held(folder), owner_of(folder)) == (True, child.pid)
     with pytest.raises(AlreadyRunsError, match=r"the cluster 'shop' runs already$"):
@@ -61,7 +59,7 @@ def test_a_lock_that_was_passed_on_is_held_until_its_new_owner_ends(
     ClusterLock.take("shop", folder).release()
 
 
-def test_a_cluster_of_that_name_in_another_folder_is_kept_out_too(tmp_path: Path, machine: Path) -> None:
+def test_same_name_elsewhere_is_excluded(tmp_path: Path, machine: Path) -> None:
     """Its namespaces and control groups would have the same names."""
     held = ClusterLock.take("shop", tmp_path / "here")
     with pytest.raises(AlreadyRunsError, match=f"on this machine, in {tmp_path / 'here'}: end it there"):
@@ -81,7 +79,7 @@ def test_a_lock_whose_file_was_removed_locks_nothing(tmp_path: Path, machine: Pa
             assert folder.runs()
 
 
-def test_what_a_folder_has_is_forgotten_and_its_lock_stays(tmp_path: Path, machine: Path) -> None:
+def test_folder_is_cleared_but_lock_stays(tmp_path: Path, machine: Path) -> None:
     folder = ClusterFolder("shop", tmp_path / "shop")
     with folder.locked():
         folder.logs.mkdir()

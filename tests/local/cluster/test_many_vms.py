@@ -44,7 +44,7 @@ class _Server:
         return body
 
 
-async def test_vms_are_made_in_spite_of_a_busy_server_and_told_as_they_come() -> None:
+async def test_vms_are_created_despite_busy_server() -> None:
     server, told = _Server(silent=3), list[str]()
     clock = SleepingClock()
     await content.create_vms(server, 500, clock, told.append)  # type: ignore[arg-type]  # the one call that is made

@@ -72,7 +72,7 @@ async def reached(port: int, times: int) -> list[str]:
     return found
 
 
-async def test_connections_are_spread_over_who_is_ready_and_who_drains_gets_none() -> None:
+async def test_connections_go_to_ready_replicas() -> None:
     async with forwarding() as (client, forwards, port):
         await client.create(ENDPOINT_SLICES, "default", slice_of(port, a2=True, a3=True))
         way = await forwards.open(SERVICE)
@@ -83,7 +83,7 @@ async def test_connections_are_spread_over_who_is_ready_and_who_drains_gets_none
         assert await forwards.open(SERVICE) == way
 
 
-async def test_an_endpoint_that_does_not_answer_is_left_out() -> None:
+async def test_silent_endpoint_is_skipped() -> None:
     async with forwarding() as (client, forwards, port):
         await client.create(ENDPOINT_SLICES, "default", slice_of(port, a4=True, a3=True))
         assert await reached(await forwards.open(SERVICE), 2) == ["127.0.0.3"] * 2

@@ -10,11 +10,11 @@ from scheduler_plugin.settings.document import parse_settings
 FOLDER = PurePath("/home/me/clusters/local")
 
 
-def test_callers_of_the_extender_must_show_the_token_beside_the_settings() -> None:
+def test_extender_needs_the_settings_token() -> None:
     assert parse_settings(scheduler_settings(), FOLDER).extender_token_file == str(FOLDER / "extender-token")
 
 
-def test_settings_of_an_earlier_version_are_kept_and_guarded() -> None:
+def test_older_settings_are_kept_and_protected() -> None:
     node = "computeUnit: {vCPUs: 1, mem: 1Gi}, cpu: {watermark: 0.9}, memory: {watermark: 0.9}"
     earlier = f"# mine\nnodeDefaults: {{{node}}}\n"
     guarded = guarded_settings(earlier)

@@ -44,7 +44,7 @@ def test_impossible_nodes_are_refused(spec: ClusterSpec, problem: str) -> None:
         (ClusterSpec(guests="simulated", agents="node"), "node"),
     ],
 )
-def test_agents_are_sidecars_until_there_would_be_too_many(spec: ClusterSpec, form: str) -> None:
+def test_sidecars_up_to_a_limit(spec: ClusterSpec, form: str) -> None:
     assert spec.agent_form[0] == form
 
 
@@ -61,7 +61,7 @@ def test_a_load_is_idle_waves_or_a_recording() -> None:
         load_of("/no/such/file")
 
 
-def test_waves_rise_from_idle_to_more_than_two_cores() -> None:
+def test_waves_exceed_two_cores() -> None:
     demands = [waves(0).at(Seconds(float(at))).cpu for at in range(0, 180, 5)]
     assert (demands[0], max(demands) > 2.0, demands[-1]) == (0.02, True, 0.02)
 
@@ -75,14 +75,14 @@ def test_a_folder_keeps_what_was_asked_for(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-async def test_a_cluster_that_cannot_be_leaves_no_folder_behind(tmp_path: Path) -> None:
+async def test_impossible_cluster_leaves_no_folder(tmp_path: Path) -> None:
     folder = folder_in(tmp_path, "never")
     with pytest.raises(SpecError, match="a taint of a node"):
         await launch(folder, ClusterSpec(node_taints=["node-1=gpu"]), attached=True)
     assert not folder.root.exists()
 
 
-def test_nodes_have_the_labels_and_taints_that_are_asked_for() -> None:
+def test_nodes_get_labels_and_taints() -> None:
     spec = ClusterSpec(
         node_labels=["node-2=zone=b", "node-2=example.com/disk="],
         node_taints=["node-1=gpu=yes:NoSchedule", "node-1=old:NoExecute"],
@@ -107,7 +107,7 @@ def test_nodes_have_the_labels_and_taints_that_are_asked_for() -> None:
         (ClusterSpec(node_taints=["node-9=gpu:NoSchedule"]), "there is no node 'node-9'"),
     ],
 )
-def test_labels_and_taints_that_make_no_sense_are_refused(spec: ClusterSpec, problem: str) -> None:
+def test_bad_labels_and_taints_are_refused(spec: ClusterSpec, problem: str) -> None:
     with pytest.raises(SpecError, match=problem.replace("[", r"\[")):
         _ = spec.node_specs
 
@@ -128,6 +128,6 @@ def test_a_real_kubernetes_that_cannot_be_is_refused(spec: ClusterSpec, complain
         spec.check()
 
 
-def test_a_real_kubernetes_can_be_of_two_minor_versions() -> None:
+def test_two_kubernetes_versions_are_supported() -> None:
     ClusterSpec(kubernetes="1.36", nodes=50).check()
     ClusterSpec(kubernetes="1.35", add_ons=["vertical-pod-autoscaler"]).check()

@@ -97,7 +97,7 @@ async def requested(folder: ClusterFolder, vm: Json) -> MilliCpu:
     return MilliCpu.parse(text(runner, "resources", "requests", "cpu"))
 
 
-async def test_a_vm_follows_its_load_and_its_cluster_survives_what_is_killed(tmp_path: Path) -> None:
+async def test_cluster_survives_killed_programs(tmp_path: Path) -> None:
     folder = folder_in(tmp_path, "whole")
     let_requests_follow(folder)
     async with cluster(folder, LIGHT):
@@ -171,7 +171,7 @@ async def test_an_interrupt_at_any_step_leaves_no_namespace(step: str, tmp_path:
     assert processes_of(folder) == set()
 
 
-async def test_what_cannot_be_is_said_with_a_remedy_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_impossible_request_names_remedy(tmp_path: Path) -> None:
     folder = folder_in(tmp_path, "wrong")
     launched = await launch(folder, ClusterSpec(guests="qemu", network="loopback"), attached=True)
     with pytest.raises(StepFailedError, match="choose namespaces, hub or auto"):

@@ -37,7 +37,7 @@ async def test_machine_of_its_pod_and_size_of_today(runtime: RuntimeFixture) -> 
     assert (guest.spec.cpu_use, guest.spec.mem_use) == (MilliCpu(3000), Bytes(8 * GI))
 
 
-async def test_pod_that_does_not_say_what_to_run_fails(runtime: RuntimeFixture) -> None:
+async def test_pod_without_specification_fails(runtime: RuntimeFixture) -> None:
     await runtime.run_vm()
     labels = {"vm.neon.tech/name": "db"}
     spec: Json = {"nodeName": "n1", "containers": [{"name": "neonvm-runner", "image": "x"}]}

@@ -27,7 +27,7 @@ async def assert_says_why(runtime: RuntimeFixture, pod: str) -> None:
 
 
 @pytest.mark.parametrize("fault", [409, 422, 500, 503])
-async def test_the_reason_is_kept_where_the_api_does_not_take_it_at_once(runtime: RuntimeFixture, fault: int) -> None:
+async def test_reason_survives_refused_write(runtime: RuntimeFixture, fault: int) -> None:
     pod = await runtime.run_vm("Never")
     runtime.api.failing, runtime.api.fault = f"/pods/{pod}/status", fault
     runtime.guests.by_pod[pod].die()
@@ -37,7 +37,7 @@ async def test_the_reason_is_kept_where_the_api_does_not_take_it_at_once(runtime
 
 
 @pytest.mark.parametrize("trouble", ["lost", "unanswered"])
-async def test_the_reason_is_kept_where_the_api_does_not_answer(runtime: RuntimeFixture, trouble: str) -> None:
+async def test_reason_survives_silent_api(runtime: RuntimeFixture, trouble: str) -> None:
     pod = await runtime.run_vm("Never")
     setattr(runtime.api, trouble, f"/pods/{pod}/status")
     runtime.guests.by_pod[pod].die()
@@ -46,14 +46,14 @@ async def test_the_reason_is_kept_where_the_api_does_not_answer(runtime: Runtime
     await assert_says_why(runtime, pod)
 
 
-async def test_a_pod_of_an_earlier_runtime_is_lost_with_it(runtime: RuntimeFixture) -> None:
+async def test_pod_of_earlier_runtime_is_lost(runtime: RuntimeFixture) -> None:
     pod = await runtime.run_vm("Never")
     await runtime.restart()
     found = child((await runtime.pods())[pod], "status")
     assert (found["phase"], found["message"]) == ("Failed", "the guest was lost with the runtime that had it")
 
 
-async def test_a_guest_runs_on_while_the_api_refuses_to_hear_that_it_runs(runtime: RuntimeFixture) -> None:
+async def test_guest_runs_while_status_is_refused(runtime: RuntimeFixture) -> None:
     runtime.api.refused, runtime.api.fault = "PATCH .*/pods/[^/]+/status", 422
     await runtime.create_vm("Never")
     await runtime.pass_time(30)
@@ -64,7 +64,7 @@ async def test_a_guest_runs_on_while_the_api_refuses_to_hear_that_it_runs(runtim
     assert (text((await runtime.pods())[pod], "status", "phase"), runtime.guests.made) == ("Running", 1)
 
 
-async def test_an_error_of_the_runtime_ends_the_one_pod_that_it_is_about(runtime: RuntimeFixture) -> None:
+async def test_runtime_error_ends_one_pod(runtime: RuntimeFixture) -> None:
     runtime.guests.error_at_start = ArithmeticError("a size with a thousand digits")
     await runtime.create_vm("Never")
     await runtime.pass_time(3)
@@ -74,7 +74,7 @@ async def test_an_error_of_the_runtime_ends_the_one_pod_that_it_is_about(runtime
     assert (status["phase"], status["message"]) == ("Failed", said)
 
 
-async def test_a_stopped_kubelet_lets_guests_run_on_and_confirms_no_deletion(runtime: RuntimeFixture) -> None:
+async def test_stopped_kubelet_keeps_guests_running(runtime: RuntimeFixture) -> None:
     pod = await runtime.run_vm("Never")
     node = node_of((await runtime.pods())[pod])
     runtime.controllers.stop_kubelet(node)
@@ -90,7 +90,7 @@ async def test_a_stopped_kubelet_lets_guests_run_on_and_confirms_no_deletion(run
         runtime.controllers.stop_kubelet("n9")
 
 
-async def test_a_guest_that_cannot_go_on_ends_its_pod_before_any_time_has_passed(runtime: RuntimeFixture) -> None:
+async def test_failed_guest_ends_pod_at_once(runtime: RuntimeFixture) -> None:
     pod = await runtime.run_vm("Never")
     runtime.guests.by_pod[pod].die("its kernel panicked")
     await runtime.settle()

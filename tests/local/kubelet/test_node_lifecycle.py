@@ -67,14 +67,14 @@ async def watched_node(spec: NodeSpec) -> AsyncIterator[WatchedNode]:
     api.server.close()
 
 
-async def test_a_node_has_the_labels_and_taints_that_it_is_made_with() -> None:
+async def test_node_keeps_given_labels_and_taints() -> None:
     async with watched_node(NodeSpec("node-1", SIZE, {"zone": "b"}, (GPU,))) as node:
         assert await node.state() == ("True", ["gpu:NoSchedule"])
         labels = labels_of(await node.client.get(NODES, NAME))
         assert labels == {"kubernetes.io/hostname": "node-1", "kubernetes.io/os": "linux", "zone": "b"}
 
 
-async def test_a_node_whose_kubelet_stops_is_unreachable_after_forty_seconds_until_it_runs_again() -> None:
+async def test_stopped_kubelet_makes_node_unreachable() -> None:
     async with watched_node(NodeSpec("node-1", SIZE, taints=(GPU,))) as node:
         node.lifecycle.kubelet_stopped("node-1")
         await node.pass_time(36.0)
@@ -86,7 +86,7 @@ async def test_a_node_whose_kubelet_stops_is_unreachable_after_forty_seconds_unt
         assert await node.state() == ("True", ["gpu:NoSchedule"])
 
 
-async def test_a_kubelet_that_is_back_in_time_leaves_no_trace() -> None:
+async def test_short_kubelet_outage_leaves_no_trace() -> None:
     async with watched_node(NodeSpec("node-1", SIZE)) as node:
         node.lifecycle.kubelet_stopped("node-1")
         await node.pass_time(20.0)
@@ -95,7 +95,7 @@ async def test_a_kubelet_that_is_back_in_time_leaves_no_trace() -> None:
         assert await node.state() == ("True", [])
 
 
-async def test_a_node_that_says_it_is_not_ready_is_tainted_so() -> None:
+async def test_not_ready_node_is_tainted() -> None:
     async with watched_node(NodeSpec("node-1", SIZE)) as node:
         broken = ready_condition("False", "KubeletNotReady", "the disk is full", "2026-01-01T00:00:00Z")
         await node.change({"status": {"conditions": [broken]}}, "status")
@@ -105,7 +105,7 @@ async def test_a_node_that_says_it_is_not_ready_is_tainted_so() -> None:
         assert await node.state() == ("True", [])
 
 
-async def test_a_cordoned_node_is_tainted_and_the_taints_of_people_are_left_alone() -> None:
+async def test_cordon_taint_keeps_other_taints() -> None:
     async with watched_node(NodeSpec("node-1", SIZE)) as node:
         await node.change({"spec": {"unschedulable": True, "taints": [GPU]}})
         assert await node.state() == ("True", ["gpu:NoSchedule", CORDONED])
@@ -113,7 +113,7 @@ async def test_a_cordoned_node_is_tainted_and_the_taints_of_people_are_left_alon
         assert await node.state() == ("True", ["gpu:NoSchedule"])
 
 
-async def test_a_node_that_is_registered_again_keeps_the_taints_of_people() -> None:
+async def test_reregistered_node_keeps_taints() -> None:
     async with watched_node(NodeSpec("node-1", SIZE, taints=(GPU,))) as node:
         await node.change({"spec": {"taints": []}})
         await register_node(node.client, NodeSpec("node-1", SIZE, {"zone": "c"}, (GPU,)), node.clock)

@@ -8,7 +8,7 @@ import json
 import httpx2 as httpx
 import pytest
 
-from deploy.kube.client import ApiClient, ApiError
+from deploy.kube.client import ApiClient, KubeApiError
 from deploy.local.kubelet.reporting import keep_writing_status, write_status
 from protocol.kubernetes.objects import Json
 from tests.fake_clock import FakeClock
@@ -33,26 +33,26 @@ class FakeApi:
         return httpx.Response(self.answers.pop(0) if len(self.answers) > 1 else self.answers[0], json={})
 
 
-async def test_a_status_names_the_pod_that_it_is_about() -> None:
+async def test_status_carries_pod_uid() -> None:
     api = FakeApi(200)
     await write_status(api.client, POD, STATUS)
     assert api.written == [{"metadata": {"uid": "first"}, "status": {"phase": "Running"}}]
 
 
 @pytest.mark.parametrize(("answer", "there"), [(404, "first"), (409, "second"), (409, "")])
-async def test_a_pod_that_is_gone_needs_no_status_even_where_another_has_its_name(answer: int, there: str) -> None:
+async def test_gone_pod_gets_no_status(answer: int, there: str) -> None:
     api = FakeApi(answer, there=there)
     await write_status(api.client, POD, STATUS)
     assert len(api.written) == 1
 
 
 @pytest.mark.parametrize("answer", [409, 422, 403])
-async def test_a_refusal_for_a_pod_that_is_there_is_told(answer: int) -> None:
-    with pytest.raises(ApiError):
+async def test_refused_status_of_existing_pod_is_reported(answer: int) -> None:
+    with pytest.raises(KubeApiError):
         await write_status(FakeApi(answer).client, POD, STATUS)
 
 
-async def test_a_refused_status_is_written_again_with_growing_pauses_and_said_once(
+async def test_refused_status_backs_off_and_logs_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     api, clock = FakeApi(422, 503, 422, 200), FakeClock(jitter=0.0)

@@ -28,7 +28,7 @@ def with_condition(name: str, condition: str, status: str) -> Json:
     return {"metadata": {"name": name}, "status": {"conditions": [{"type": condition, "status": status}]}}
 
 
-def test_a_node_has_a_route_to_the_pods_of_every_other_node_and_the_control_plane_to_all() -> None:
+def test_nodes_route_to_each_others_pods() -> None:
     to_first = "route add 10.244.1.0/24 via 10.100.0.11 dev br0"
     to_second = "route add 10.244.2.0/24 via 10.100.0.12 dev br0"
     assert (PLAN.routes(FIRST), PLAN.routes(SECOND)) == ([to_second], [to_first])
@@ -36,7 +36,7 @@ def test_a_node_has_a_route_to_the_pods_of_every_other_node_and_the_control_plan
 
 
 @given(NODES, NODES)
-def test_no_two_nodes_share_an_address_or_a_subnet(one: NodePlan, other: NodePlan) -> None:
+def test_nodes_have_distinct_addresses_and_subnets(one: NodePlan, other: NodePlan) -> None:
     same = one.number == other.number
     assert (one.address == other.address) == same
     assert ip_network(one.pod_subnet).overlaps(ip_network(other.pod_subnet)) == same
@@ -48,7 +48,7 @@ def test_the_addresses_of_services_lie_in_their_range() -> None:
     assert all(ip_address(each) in ip_network(SERVICE_RANGE) for each in (API_SERVICE, DNS_SERVICE))
 
 
-def test_a_node_is_registered_with_its_labels_its_taints_and_the_subnet_of_its_pods() -> None:
+def test_node_registers_labels_taints_subnet() -> None:
     assert node_object(SECOND) == {
         "apiVersion": "v1",
         "kind": "Node",
@@ -64,11 +64,11 @@ def test_a_node_is_registered_with_its_labels_its_taints_and_the_subnet_of_its_p
     }
 
 
-def test_the_pods_of_a_node_have_a_control_group_below_the_clusters() -> None:
+def test_pods_use_cluster_cgroup() -> None:
     assert (PLAN.cgroup, PLAN.node_cgroup(SECOND)) == ("autoscale.shop", "autoscale.shop/node-2")
 
 
-def test_a_node_that_is_not_ready_or_not_there_is_missing() -> None:
+def test_unready_or_absent_node_is_missing() -> None:
     assert missing_nodes(PLAN, [with_condition("node-1", "Ready", "True")]) == ["node-2"]
     assert missing_nodes(PLAN, [with_condition("node-1", "Ready", "Unknown")]) == ["node-1", "node-2"]
 

@@ -44,7 +44,7 @@ def test_a_group_is_made_in_every_hierarchy(first: Path) -> None:
     assert made == [f"{name}/{GROUP}" for name in ("cpu,cpuacct", "cpuset", "memory")]
 
 
-def test_a_group_is_removed_with_those_below_it_and_its_parents_stay(first: Path) -> None:
+def test_cgroup_removal_keeps_parents(first: Path) -> None:
     (first / "cpuset" / "cpuset.cpus").unlink()
     make_group(GROUP, first)
     make_group("other/node-1", first)
@@ -83,12 +83,12 @@ def second(root: Path, passed_on: str) -> Path:
     return Group(root)
 
 
-def test_a_trial_finds_nothing_wrong_where_groups_get_their_controllers(tmp_path: Path, first: Path) -> None:
+def test_cgroup_trial_passes_with_controllers(tmp_path: Path, first: Path) -> None:
     (first / "cpuset" / "cpuset.cpus").unlink()
     assert trial(first) == ""
 
 
-def test_a_trial_says_that_a_root_with_processes_passes_nothing_on(tmp_path: Path) -> None:
+def test_cgroup_trial_reports_busy_root(tmp_path: Path) -> None:
     said = trial(second(tmp_path, "pids\n"), lambda _: None)
     assert said.startswith("control groups below /sys/fs/cgroup get no cpu, memory: processes are in it")
     assert said.endswith("start that with --cgroupns=host")

@@ -32,7 +32,7 @@ class Network(NamespaceNetwork):
         raise ConnectionRefusedError(host, port)
 
 
-async def test_a_pod_is_reached_through_the_control_plane_and_a_vm_from_a_place_on_its_own_network() -> None:
+async def test_pods_and_vms_are_reachable() -> None:
     network = Network("neonvm0")
     exposed = ExposedCluster(network, "node-1")
     try:
@@ -45,7 +45,7 @@ async def test_a_pod_is_reached_through_the_control_plane_and_a_vm_from_a_place_
     assert network.asked == [("expose", "10.244.1.7"), joined, joined]
 
 
-async def test_without_the_flat_network_it_says_what_to_apply() -> None:
+async def test_missing_flat_network_says_what_to_apply() -> None:
     with pytest.raises(NetworkError, match="kubectl apply -f deploy/kubernetes/neonvm-network"):
         await ExposedCluster(Network(""), "node-1").expose("10.111.3.4", 5432)
 

@@ -11,7 +11,7 @@ import pytest
 
 from deploy.local.kubernetes.plan.image_names import BUSYBOX_IMAGE, PAUSE_IMAGE
 from deploy.local.kubernetes.programs.build import Builder, Counted
-from deploy.local.kubernetes.programs.images import Image, stands_alone, write_image
+from deploy.local.kubernetes.programs.images import ProgramImage, stands_alone, write_image
 from deploy.local.kubernetes.programs.toolchain import Toolchain
 from deploy.local.kubernetes.programs.versions import ETCD, PAUSE
 from vm_image.store import Store
@@ -28,7 +28,7 @@ def program(folder: Path, name: str) -> Path:
     return path
 
 
-def written(image: Image, path: Path) -> tuple[dict[str, object], list[str]]:
+def written(image: ProgramImage, path: Path) -> tuple[dict[str, object], list[str]]:
     """How containers of the image are run, and the names in its layer."""
     write_image(image, path, lambda _: None)
     with tarfile.open(path) as archive:
@@ -46,19 +46,19 @@ def content(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 def test_an_image_runs_its_program_without_rights(tmp_path: Path) -> None:
-    config, names = written(Image(PAUSE_IMAGE, program(tmp_path, "pause")), tmp_path / "pause.tar")
+    config, names = written(ProgramImage(PAUSE_IMAGE, program(tmp_path, "pause")), tmp_path / "pause.tar")
     assert config == {"Entrypoint": ["/bin/pause"], "Env": ["PATH=/bin"], "User": "65532:65532"}
     assert names == ["bin", "bin/pause", "tmp"]
 
 
-def test_a_box_of_tools_has_a_name_for_each_and_runs_what_it_is_told(tmp_path: Path) -> None:
-    image = Image(BUSYBOX_IMAGE, program(tmp_path, "busybox"), ("cat", "sh"))
+def test_toolbox_links_every_tool(tmp_path: Path) -> None:
+    image = ProgramImage(BUSYBOX_IMAGE, program(tmp_path, "busybox"), ("cat", "sh"))
     config, names = written(image, tmp_path / "busybox.tar")
     assert config == {"Env": ["PATH=/bin"]}
     assert names == ["bin", "bin/busybox", "bin/cat", "bin/sh", "tmp"]
 
 
-def test_what_is_built_is_kept_by_its_set_and_the_version_of_go(tmp_path: Path) -> None:
+def test_builds_are_cached_by_set_and_go(tmp_path: Path) -> None:
     one, other = (
         Builder(Toolchain(Path("go"), version), Store(tmp_path / "kept")) for version in ("go1.26.8", "go1.27.0")
     )
@@ -70,7 +70,7 @@ def test_what_is_built_is_kept_by_its_set_and_the_version_of_go(tmp_path: Path) 
     assert (one.kept(PAUSE), other.kept(PAUSE)) == (tmp_path / "kept" / one.key(PAUSE), None)
 
 
-def test_a_build_tells_of_every_tenth_of_its_packages() -> None:
+def test_build_reports_every_tenth() -> None:
     said: list[str] = []
     counted = Counted("etcd", 40, said.append)
     for _ in range(9):
@@ -78,7 +78,7 @@ def test_a_build_tells_of_every_tenth_of_its_packages() -> None:
     assert said == ["etcd: 4 packages of 40 at most", "etcd: 8 packages of 40 at most"]
 
 
-def test_a_busybox_that_needs_libraries_is_no_program_for_an_image(tmp_path: Path) -> None:
+def test_dynamic_busybox_is_refused(tmp_path: Path) -> None:
     assert not stands_alone(Path(sys.executable).resolve())
     assert not stands_alone(program(tmp_path, "script"))
     assert not stands_alone(tmp_path / "missing")

@@ -9,7 +9,7 @@ import pytest
 
 from deploy.local.kubernetes.machine.installation import InstallationError, apply_manifests, rolled_out
 from deploy.local.kubernetes.plan.installation_plan import WORKLOADS
-from deploy.local.kubernetes.programs.own_images import Parts
+from deploy.local.kubernetes.programs.own_images import InstallationParts
 from protocol.kubernetes.objects import Json, whole
 from protocol.kubernetes.resources import DEPLOYMENTS, PODS
 from protocol.messages import ObjectName
@@ -35,7 +35,7 @@ async def deploy(api: InProcess, *names: str) -> None:
         await api.client().merge_patch(DEPLOYMENTS, ObjectName(SYSTEM, name), {"status": status}, "status")
 
 
-async def test_the_wait_ends_with_the_last_workload_and_says_what_is_missing() -> None:
+async def test_wait_names_missing_workloads() -> None:
     api, clock, said = InProcess(), FakeClock(), list[str]()
     first, *others = sorted(WORKLOADS)
     await deploy(api, *others)
@@ -48,7 +48,7 @@ async def test_the_wait_ends_with_the_last_workload_and_says_what_is_missing() -
     await waiting
 
 
-async def test_the_wait_ends_at_once_when_a_pod_cannot_come_up() -> None:
+async def test_hopeless_pod_ends_the_wait() -> None:
     api, clock = InProcess(), FakeClock()
     spec = {"containers": [{"name": "main", "image": "localhost:5001/x:dev"}]}
     body: Json = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec}
@@ -74,7 +74,7 @@ async def test_what_kubectl_complains_of_is_the_failure(tmp_path: Path) -> None:
     program = tmp_path / "kubectl"
     program.write_text('#!/bin/sh\ncat > "$0.typed"\necho "no such kind" >&2\nexit 1\n')
     program.chmod(0o755)
-    parts = Parts([], "v1.35.2", str(program))
+    parts = InstallationParts([], "v1.35.2", str(program))
     with pytest.raises(InstallationError, match="kubectl apply: no such kind"):
         await apply_manifests(tmp_path / "kubeconfig", parts)
     assert "registry.k8s.io/kube-scheduler:v1.35.2" in (tmp_path / "kubectl.typed").read_text()

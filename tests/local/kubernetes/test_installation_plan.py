@@ -39,7 +39,7 @@ def waiting(reason: str, message: str = "", **more: object) -> Json:
     return {"state": {"waiting": {"reason": reason, "message": message}}, **more}
 
 
-def test_the_manifests_are_those_of_people_and_all_that_they_run_is_waited_for() -> None:
+def test_installation_waits_for_all_workloads() -> None:
     assert {(ROOT / each).resolve() for each in MANIFESTS} <= {(ROOT / each).resolve() for each in FILES}
     found = [each for each in documents() if each["kind"] in {"Deployment", "DaemonSet"}]
     names = {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in found}  # type: ignore[index]
@@ -59,7 +59,7 @@ def test_kube_scheduler_has_the_version_of_the_cluster() -> None:
     assert for_version(line, "v1.35.9") == "image: registry.k8s.io/kube-scheduler:v1.35.9 # never newer"
 
 
-def test_a_cluster_is_installed_when_every_workload_runs_as_it_was_applied_last() -> None:
+def test_installed_means_all_rolled_out() -> None:
     done = [
         workload("Deployment", "neonvm-controller", {"replicas": 2}, {"observedGeneration": 2, "availableReplicas": 2}),
         workload("DaemonSet", "neonvm-devices", {}, {"observedGeneration": 2, **_on(2, 2)}),
@@ -85,9 +85,7 @@ def _on(nodes: int, available: int) -> Json:
         ("DaemonSet", {}, {"observedGeneration": 2, **_on(2, 2)}, True),
     ],
 )
-def test_a_workload_is_rolled_out_when_as_many_are_available_as_there_are_to_be(
-    kind: str, spec: Json, status: Json, is_done: bool
-) -> None:
+def test_rollout_needs_all_replicas_available(kind: str, spec: Json, status: Json, is_done: bool) -> None:
     found = not_rolled_out([workload(kind, "neonvm-network", spec, status)])
     assert ("neonvm-network" not in found) == is_done
 
@@ -120,5 +118,5 @@ def test_a_workload_is_rolled_out_when_as_many_are_available_as_there_are_to_be(
         (pod(waiting("ErrImagePull"), deletionTimestamp="2026-01-01T00:00:00Z"), ""),
     ],
 )
-def test_a_pod_is_given_up_as_soon_as_it_cannot_come_up_any_more(found: Json, story: str) -> None:
+def test_hopeless_pod_is_recognised(found: Json, story: str) -> None:
     assert hopeless([pod({"state": {}}), found]) == story

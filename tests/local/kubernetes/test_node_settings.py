@@ -24,26 +24,26 @@ from tests.local.kubernetes.sample_plan import FIRST, MACHINE, PLAN, SECOND
 MANIFESTS = Path(__file__).parents[3] / "deploy" / "local" / "kubernetes" / "manifests"
 
 
-def test_a_kubelet_offers_the_size_of_its_node_by_reserving_the_rest_of_the_machine() -> None:
+def test_kubelet_reserves_rest_of_machine() -> None:
     first, second = (yaml.safe_load(kubelet_settings(PLAN, node)) for node in (FIRST, SECOND))
     assert first["systemReserved"] == {"cpu": "0", "memory": "0"}
     assert second["systemReserved"] == {"cpu": "2500m", "memory": "6Gi"}
     assert (second["address"], second["cgroupRoot"]) == ("10.100.0.12", "/autoscale.shop/node-2")
 
 
-def test_a_node_that_offers_more_cpus_than_the_machine_has_is_shown_so_many() -> None:
+def test_node_can_be_shown_more_cpus() -> None:
     large = NodePlan("node-1", 1, Resources.parse("6500m", "8Gi"), {}, ())
     assert (node_files(PLAN, large)["cpus"], node_files(PLAN, SECOND)["cpus"]) == ("7\n", "4\n")
     assert yaml.safe_load(kubelet_settings(PLAN, large))["systemReserved"] == {"cpu": "500m", "memory": "0"}
 
 
-def test_a_node_offers_no_more_memory_than_there_is_and_more_cpus_only_where_it_can_be_shown_them() -> None:
+def test_node_offer_is_limited_by_machine() -> None:
     asked = Resources.parse("8", "16Gi")
     assert offered(asked, MACHINE, shows_cpus=True) == Resources.parse("8", "8Gi")
     assert offered(asked, MACHINE, shows_cpus=False) == MACHINE
 
 
-def test_a_kubelet_lets_only_those_in_whom_the_api_server_knows() -> None:
+def test_kubelet_admits_only_api_server_callers() -> None:
     settings = yaml.safe_load(kubelet_settings(PLAN, FIRST))
     assert settings["authentication"]["anonymous"] == {"enabled": False}
     assert settings["authentication"]["webhook"] == {"enabled": True}
@@ -51,7 +51,7 @@ def test_a_kubelet_lets_only_those_in_whom_the_api_server_knows() -> None:
     assert settings["readOnlyPort"] == 0
 
 
-def test_containerd_starts_sandboxes_from_an_image_that_is_never_removed() -> None:
+def test_sandbox_image_is_pinned() -> None:
     plugins = tomllib.loads(containerd_settings())["plugins"]
     assert plugins["io.containerd.cri.v1.images"]["pinned_images"] == {"sandbox": PAUSE_IMAGE}
     runtime = plugins["io.containerd.cri.v1.runtime"]
@@ -74,14 +74,14 @@ def test_kube_proxy_leaves_the_machines_connection_tracking_alone() -> None:
     }
 
 
-def test_the_command_lines_name_only_files_that_a_node_has() -> None:
+def test_command_lines_use_existing_files() -> None:
     written = {*node_files(PLAN, FIRST), "kubelet.kubeconfig", "kube-proxy.kubeconfig"}
     lines = [*arguments.kubelet(FIRST), *arguments.kube_proxy(), *arguments.containerd()]
     named = {line.rpartition("/run/autoscale/node/")[2] for line in lines if "/run/autoscale/node/" in line}
     assert named <= written
 
 
-def test_no_program_of_the_control_plane_listens_outside_of_the_clusters_namespace() -> None:
+def test_control_plane_listens_inside_namespace() -> None:
     lines = [
         *arguments.etcd("/data"),
         *arguments.api_server("/pki"),

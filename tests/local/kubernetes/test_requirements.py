@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from deploy.local.kubernetes.plan.requirements import INSTALLER, PACKAGES, Machine, missing
+from deploy.local.kubernetes.plan.requirements import INSTALLER, PACKAGES, MachineReport, missing
 
-ABLE = Machine(
+ABLE = MachineReport(
     root=True,
     programs=frozenset(PACKAGES),
     without_go="",
@@ -21,7 +21,7 @@ ABLE = Machine(
 )
 
 
-def test_a_machine_that_has_all_lacks_nothing_with_either_version_of_control_groups() -> None:
+def test_complete_machine_lacks_nothing() -> None:
     assert missing(ABLE) == []
     assert missing(replace(ABLE, unified_cgroups=True, controllers=("cpu", "cpuset", "memory", "pids", "io"))) == []
 
@@ -58,7 +58,7 @@ def test_what_is_missing_is_said_with_the_remedy(lack: dict[str, Any], clause: s
     assert missing(replace(ABLE, **lack)) == [clause]
 
 
-def test_many_nodes_need_more_inotify_instances_than_a_user_has_by_default() -> None:
+def test_many_nodes_need_inotify_instances() -> None:
     assert missing(replace(ABLE, inotify_instances=128), nodes=14) == []
     assert missing(replace(ABLE, inotify_instances=128), nodes=15) == [
         "15 nodes watch files in 135 places, and 128 are allowed: sysctl -w fs.inotify.max_user_instances=270"

@@ -37,7 +37,7 @@ def test_go_is_also_found_beside_this_python(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("version", "complaint"), [("go1.20.3", "is go1.20.3"), ("devel", "does not tell its version")]
 )
-def test_a_go_that_will_not_do_is_refused_with_the_remedy(
+def test_unsuitable_go_names_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, complaint: str
 ) -> None:
     go_in(tmp_path / "old", version)
@@ -46,7 +46,7 @@ def test_a_go_that_will_not_do_is_refused_with_the_remedy(
         find_go()
 
 
-def test_what_is_built_does_not_depend_on_the_users_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_ignores_user_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go_in(tmp_path / "first", "go1.99.1")
     monkeypatch.setenv("PATH", str(tmp_path / "first"))
     for name, value in (("GOOS", "plan9"), ("GOFLAGS", "-race"), ("CGO_ENABLED", "1"), ("GOPROXY", "file:///mirror")):
@@ -60,6 +60,6 @@ def test_what_is_built_does_not_depend_on_the_users_settings(tmp_path: Path, mon
     )
 
 
-def test_the_memory_of_the_machine_is_what_the_kernel_says(tmp_path: Path) -> None:
+def test_machine_memory_comes_from_kernel(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal:       24684084 kB\nMemFree:        100 kB\n")
     assert machine_size(tmp_path / "meminfo").mem == Bytes(24684084 * 1024)

@@ -37,19 +37,19 @@ def go_mod(modules: ModuleSet) -> str:
     return (MODULES / modules.name / "go.mod").read_text()
 
 
-def test_there_is_a_folder_for_each_set_and_no_other() -> None:
+def test_module_folders_match_sets() -> None:
     assert {path.name for path in MODULES.iterdir()} == set(SETS)
 
 
 @pytest.mark.parametrize("modules", SETS.values(), ids=lambda modules: modules.name)
-def test_go_keeps_what_a_set_builds_in_its_go_mod(modules: ModuleSet) -> None:
+def test_go_mod_pins_the_builds(modules: ModuleSet) -> None:
     """Tools are what ``go mod tidy`` does not take for unused."""
     tools = {line.strip().removeprefix("tool ") for line in go_mod(modules).splitlines()}
     assert [package for package in modules.packages if package != "." and package not in tools] == []
 
 
 @pytest.mark.parametrize("minor", SUPPORTED)
-def test_kubernetes_is_pinned_to_a_release_of_its_minor_version_with_all_its_modules(minor: str) -> None:
+def test_kubernetes_modules_are_pinned_together(minor: str) -> None:
     text = go_mod(kubernetes_set(minor))
     version = required_version(text, "k8s.io/kubernetes")
     assert version.startswith(f"v{minor}.")
@@ -69,11 +69,11 @@ def test_the_version_is_linked_into_the_programs() -> None:
     }
 
 
-def test_a_set_without_a_place_for_its_version_is_linked_without() -> None:
+def test_set_without_version_field_links() -> None:
     assert ModuleSet("pause", "").link_flags("") == "-s -w"
 
 
-def test_an_add_on_is_built_where_it_is_asked_for_alone() -> None:
+def test_add_on_builds_on_request() -> None:
     usual, more = module_sets("1.36"), module_sets("1.36", ["vertical-pod-autoscaler"])
     assert [each.name for each in more if each not in usual] == ["vertical-pod-autoscaler"]
     with pytest.raises(KeyError):
@@ -95,13 +95,13 @@ def test_a_module_that_is_not_required_is_named() -> None:
         required_version("module x\n", "k8s.io/kubernetes")
 
 
-def test_the_modules_of_kubernetes_own_repository_are_replaced_by_those_of_the_same_release() -> None:
+def test_staging_modules_match_release() -> None:
     written = go_mod_of_kubernetes("v1.36.3", *staging_of(UPSTREAM))
     assert required_version(written, "k8s.io/kubernetes") == "v1.36.3"
     assert "\tk8s.io/api => k8s.io/api v0.36.3\n\tk8s.io/kubelet => k8s.io/kubelet v0.36.3\n)" in written
     assert written.startswith("module autoscale/kubernetes\n\ngo 1.26.0\n")
 
 
-def test_what_is_no_go_mod_of_kubernetes_is_refused() -> None:
+def test_foreign_go_mod_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no go\.mod of Kubernetes"):
         staging_of("module other\n\ngo 1.26.0\n")

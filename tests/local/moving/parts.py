@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import httpx2 as httpx
 
 from agent.adapters.guest_database import GuestDatabase
-from agent.adapters.kubernetes_api import KubernetesApi
+from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.adapters.neonvm import NeonVm
 from agent.adapters.scheduler_client import HttpScheduler
 from agent.assignments import Assignment
@@ -21,7 +21,7 @@ from agent.core.events import Fault
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.ports import PortError
 from agent.runner import Ports, Runner
-from agent.telemetry import Field, Level
+from agent.telemetry import Field, LogLevel
 from deploy.local.kubelet.tokens import ensure_account
 from deploy.neonvm.ports import GuestPhase
 from protocol.kubernetes.objects import Json, name_of, text, uid_of
@@ -152,7 +152,7 @@ class Token:
 class Silence:
     """A log that is thrown away."""
 
-    def line(self, level: Level, message: str, fields: Mapping[str, Field]) -> None:
+    def line(self, level: LogLevel, message: str, fields: Mapping[str, Field]) -> None:
         return
 
 
@@ -192,7 +192,7 @@ class Agents:
     async def _start(self, name: ObjectName, pod: Json) -> None:
         vm = ObjectName(name.namespace, text(pod, "metadata", "labels", "vm.neon.tech/name"))
         way = DirectClient(self._api)
-        api = KubernetesApi(way, "http://api", Token("secret"), DEADLINE)
+        api = LightKubernetesApi(way, "http://api", Token("secret"), DEADLINE)
         proof = Token(await self._token(pod))
         line = DirectClient(self._scheduler.for_agents)
         ports = Ports(

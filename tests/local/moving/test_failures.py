@@ -113,7 +113,7 @@ def _name(each: object) -> str:
 
 
 @pytest.mark.parametrize(("point", "failure", "reason", "place"), TRIED, ids=_name)
-async def test_a_migration_that_fails_leaves_one_guest_true_books_a_vm_that_scales_and_an_event(
+async def test_failed_migration_leaves_everything_consistent(
     world: World, point: Doing, failure: Doing, reason: str, place: str
 ) -> None:
     await point(world)
@@ -126,7 +126,7 @@ async def test_a_migration_that_fails_leaves_one_guest_true_books_a_vm_that_scal
 
 
 @pytest.mark.parametrize("point", [World.preparing, World.sending], ids=_name)
-async def test_a_migration_that_is_cancelled_leaves_all_as_it_was(world: World, point: Doing) -> None:
+async def test_cancelled_migration_changes_nothing(world: World, point: Doing) -> None:
     await point(world)
     began = await world.said()
     await world.cancel()
@@ -135,7 +135,7 @@ async def test_a_migration_that_is_cancelled_leaves_all_as_it_was(world: World, 
     await world.assert_well(*began, "MigrationCancelled", "MigrationFailed")
 
 
-async def test_a_target_that_dies_right_after_the_switch_over_means_a_fresh_start(world: World) -> None:
+async def test_target_death_after_switch_restarts_vm_fresh(world: World) -> None:
     await world.arrived()
     await world.settle()
     world.target.die()
@@ -144,7 +144,7 @@ async def test_a_target_that_dies_right_after_the_switch_over_means_a_fresh_star
     await world.assert_well(*MOVED)
 
 
-async def test_a_target_that_dies_right_after_the_switch_over_while_nobody_can_be_told(world: World) -> None:
+async def test_target_death_after_switch_during_outage(world: World) -> None:
     await world.sending()
     world.api.go_away()
     world.guests.moving.arrive()
@@ -158,7 +158,7 @@ async def test_a_target_that_dies_right_after_the_switch_over_while_nobody_can_b
 
 
 @pytest.mark.parametrize("point", [World.preparing, World.sending], ids=_name)
-async def test_the_same_order_given_twice_moves_the_vm_once(world: World, point: Doing) -> None:
+async def test_repeated_order_moves_once(world: World, point: Doing) -> None:
     await point(world)
     await world.order_again()
     await world.settle()
@@ -217,7 +217,7 @@ def every_one_with_one_of(moments: Sequence[Doing]) -> list[tuple[Doing, Doing]]
 @pytest.mark.parametrize(
     ("disturb", "point"), every_one_with_one_of((World.preparing, World.sending, World.arrived)), ids=_name
 )
-async def test_whoever_else_is_away_or_restarted_the_guest_moves(world: World, disturb: Doing, point: Doing) -> None:
+async def test_guest_moves_despite_restarts(world: World, disturb: Doing, point: Doing) -> None:
     await point(world)
     await disturb(world)
     await world.passes(6)
@@ -244,7 +244,7 @@ async def test_a_failure_that_nobody_saw_happen_is_found(world: World, disturb: 
     await world.assert_well("Migrating", f"Migration{reason}", "MigrationFailed")
 
 
-async def test_room_that_was_taken_while_no_scheduler_kept_it_is_not_taken_twice(world: World) -> None:
+async def test_room_taken_without_scheduler_counts_once(world: World) -> None:
     """The target's pod has its node already: its claim is a fact, and the migration goes on."""
     world.is_forced = True
     await world.preparing()

@@ -42,7 +42,7 @@ async def defer(world: World, *, asks: str) -> None:
     await world.client.merge_patch(PODS, FOREIGN, {"status": status}, "status")
 
 
-async def test_a_denied_vm_has_what_it_asks_for_within_a_minute(tmp_path: Path) -> None:
+async def test_denied_vm_is_served_within_minute(tmp_path: Path) -> None:
     async with world_in(tmp_path) as world:
         await world.occupy("n1", "5")
         world.agents.demand.cores = 2.0
@@ -63,7 +63,7 @@ async def test_a_denial_of_a_moment_moves_no_vm(tmp_path: Path) -> None:
         assert (await world.migrations(), await where(world)) == ([], "n1")
 
 
-async def test_a_pod_whose_resize_is_deferred_gets_room_within_a_minute(tmp_path: Path) -> None:
+async def test_deferred_resize_gets_room_within_minute(tmp_path: Path) -> None:
     async with world_in(tmp_path, pod_requests=REQUESTS) as world:
         await defer(world, asks="true")
         await moves_within(world, MINUTE)
@@ -75,7 +75,7 @@ async def test_a_pod_whose_resize_is_deferred_gets_room_within_a_minute(tmp_path
         assert (ledger.rooms["n1"].free.cpu.as_cores, world.size) == (1.0, SMALL)
 
 
-async def test_a_pod_that_does_not_ask_for_room_moves_no_vm(tmp_path: Path) -> None:
+async def test_silent_pod_moves_no_vm(tmp_path: Path) -> None:
     async with world_in(tmp_path, pod_requests=REQUESTS) as world:
         await defer(world, asks="false")
         await world.passes(30)

@@ -15,7 +15,7 @@ async def requested(world: World) -> dict[str, Resources]:
     return {name_of(pod).name: requests_of(pod) for pod in await world.pods() if name_of(pod) != FOREIGN}
 
 
-async def test_requests_go_with_a_vm_that_moves_and_follow_it_there(tmp_path: Path) -> None:
+async def test_requests_follow_moved_vm(tmp_path: Path) -> None:
     async with world_in(tmp_path, follows=True) as world:
         assert await requested(world) == {world.source.name: SMALL}
         await world.sending()

@@ -19,7 +19,7 @@ async def where(world: World) -> str:
 
 
 @pytest.mark.parametrize("way", ["tainted", "not ready"])
-async def test_a_node_that_takes_no_vm_is_passed_over_for_an_empty_worker(tmp_path: Path, way: str) -> None:
+async def test_unsuitable_node_is_skipped(tmp_path: Path, way: str) -> None:
     async with world_in(tmp_path, THREE) as world:
         await world.close_to_vms("n2", way)
         await world.occupy("n1", "5500m")
@@ -28,9 +28,7 @@ async def test_a_node_that_takes_no_vm_is_passed_over_for_an_empty_worker(tmp_pa
         assert (await where(world), await world.outcomes()) == ("n3", [("Succeeded", "Migrated")])
 
 
-async def test_a_target_that_the_scheduler_refuses_is_given_up_and_another_one_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_refused_target_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planner does not know the rule by which the first target is refused."""
     refused: set[str] = set()
 

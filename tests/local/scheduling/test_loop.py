@@ -122,7 +122,7 @@ async def running(cluster: FakeCluster) -> AsyncIterator[RunningLoop]:
             await asyncio.wait((task,))
 
 
-async def test_the_extender_is_asked_to_filter_prioritize_and_bind_and_the_pod_hears_of_it() -> None:
+async def test_extender_filters_prioritizes_binds() -> None:
     cluster = FakeCluster(["n1", "n22"])
     cluster.pods["a"] = pending("a")
     async with running(cluster):
@@ -137,7 +137,7 @@ async def test_with_one_node_no_scores_are_asked_for() -> None:
         assert cluster.asked == ["/filter a n1", "/bind a uid-a n1"]
 
 
-async def test_the_next_filter_does_not_wait_for_the_last_bind() -> None:
+async def test_filter_does_not_wait_for_bind() -> None:
     cluster = FakeCluster(["n1"])
     cluster.hold_binds = asyncio.Event()
     cluster.pods = {"a": pending("a"), "b": pending("b")}
@@ -149,7 +149,7 @@ async def test_the_next_filter_does_not_wait_for_the_last_bind() -> None:
         assert [reason for reason, _ in cluster.said] == ["Scheduled", "Scheduled"]
 
 
-async def test_a_pod_without_room_is_tried_again_when_a_node_is_touched_and_not_before() -> None:
+async def test_node_touch_retries_waiting_pod() -> None:
     cluster = FakeCluster(["n1"])
     cluster.room = 0
     cluster.pods["a"] = pending("a")
@@ -176,7 +176,7 @@ async def test_a_refused_bind_is_retried_after_a_second() -> None:
         assert cluster.said[-1][0] == "Scheduled"
 
 
-async def test_pods_of_others_bound_pods_and_leaving_pods_are_left_alone() -> None:
+async def test_foreign_bound_leaving_pods_are_ignored() -> None:
     cluster = FakeCluster(["n1"])
     foreign = pending("foreign")
     foreign["spec"] = {"schedulerName": "default-scheduler"}
@@ -191,7 +191,7 @@ async def test_pods_of_others_bound_pods_and_leaving_pods_are_left_alone() -> No
         assert cluster.asked == []
 
 
-async def test_a_pod_that_ends_makes_room_for_one_that_waits() -> None:
+async def test_ended_pod_wakes_waiting_one() -> None:
     cluster = FakeCluster(["n1"])
     cluster.room = 0
     ended = pending("old")
@@ -205,7 +205,7 @@ async def test_a_pod_that_ends_makes_room_for_one_that_waits() -> None:
         assert cluster.asked[-1] == "/bind a uid-a n1"
 
 
-async def test_an_extender_that_is_away_is_an_error_and_not_the_end() -> None:
+async def test_absent_extender_is_retried() -> None:
     cluster = FakeCluster(["n1"])
     cluster.pods["a"] = pending("a")
     answers = iter([httpx.Response(500, text="not ready"), httpx.Response(200, text="nonsense")])
@@ -222,7 +222,7 @@ async def test_an_extender_that_is_away_is_an_error_and_not_the_end() -> None:
         assert [reason for reason, _ in cluster.said] == ["FailedScheduling", "FailedScheduling", "Scheduled"]
 
 
-async def test_a_pod_that_fits_nowhere_is_unschedulable_in_its_status() -> None:
+async def test_unfit_pod_is_unschedulable() -> None:
     cluster = FakeCluster(["n1"])
     cluster.nodes["n2"] = {**node("n2"), "spec": {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}}
     cluster.room = 0
@@ -247,7 +247,7 @@ def apart(name: str) -> Json:
     return {**made, "spec": {"schedulerName": "autoscale-scheduler", "affinity": APART}}
 
 
-async def test_a_pod_that_is_being_bound_keeps_another_away_as_if_it_were_there() -> None:
+async def test_binding_pod_counts_as_placed() -> None:
     cluster = FakeCluster(["n1"])
     cluster.nodes["n1"] = {**node("n1"), "metadata": {"name": "n1", "labels": {"host": "n1"}}}
     cluster.hold_binds = asyncio.Event()
@@ -260,7 +260,7 @@ async def test_a_pod_that_is_being_bound_keeps_another_away_as_if_it_were_there(
         await settle()
 
 
-async def test_a_pod_whose_bind_fails_keeps_no_other_away() -> None:
+async def test_failed_bind_frees_its_place() -> None:
     cluster = FakeCluster(["n1"])
     cluster.nodes["n1"] = {**node("n1"), "metadata": {"name": "n1", "labels": {"host": "n1"}}}
     cluster.refuse_binds = 1
@@ -272,7 +272,7 @@ async def test_a_pod_whose_bind_fails_keeps_no_other_away() -> None:
         assert cluster.asked[-1] == "/bind b uid-b n1"
 
 
-async def test_a_pod_that_wants_company_is_tried_again_when_its_company_is_placed() -> None:
+async def test_affinity_pod_retries_after_match() -> None:
     cluster = FakeCluster(["n1"])
     cluster.nodes["n1"] = {**node("n1"), "metadata": {"name": "n1", "labels": {"host": "n1"}}}
     together = {"podAffinity": APART["podAntiAffinity"]}
@@ -287,7 +287,7 @@ async def test_a_pod_that_wants_company_is_tried_again_when_its_company_is_place
         assert cluster.asked == ["/filter a n1", "/bind a uid-a n1"]
 
 
-async def test_a_pod_that_breaks_the_loop_is_tried_again_while_the_others_are_placed(
+async def test_crashing_pod_does_not_block_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     cluster = FakeCluster(["n1"])

@@ -77,13 +77,11 @@ DB = {"app": "db"}
         ),
     ],
 )
-def test_a_node_is_refused_for_the_pods_that_are_there(
-    wanted: Json, there: list[Json], refused: dict[str, str]
-) -> None:
+def test_node_is_refused_for_its_pods(wanted: Json, there: list[Json], refused: dict[str, str]) -> None:
     assert {name: why for name, why in verdicts(wanted, *there).items() if why} == refused
 
 
-def test_a_pod_would_rather_be_where_no_pod_is_that_it_avoids() -> None:
+def test_preferred_anti_affinity_avoids_pods() -> None:
     term = {"topologyKey": HOST, "labelSelector": {"matchLabels": DB}}
     avoids: Json = {
         "podAntiAffinity": {

@@ -68,13 +68,11 @@ NOT_SELECTED = "node(s) didn't match Pod's node affinity/selector"
         ),
     ],
 )
-def test_a_node_is_refused_for_what_kube_scheduler_refuses_it_for(
-    wanted: Json, offered: Json, answer: str | None
-) -> None:
+def test_refusals_match_kube_scheduler(wanted: Json, offered: Json, answer: str | None) -> None:
     assert refusal(wanted, offered) == answer
 
 
-def test_the_greatest_score_wins_and_unscored_nodes_count_as_nothing() -> None:
+def test_highest_score_wins() -> None:
     assert winner(["a", "b", "c"], {"a": 3, "b": 7}, 1, {}, lambda best: best[0]) == "b"
 
 
@@ -82,13 +80,13 @@ def test_equals_are_left_to_chance() -> None:
     assert winner(["a", "b", "c"], {"a": 7, "c": 7}, 2, {}, lambda best: best[-1]) == "c"
 
 
-def test_a_pod_that_fits_nowhere_is_told_why_in_numbers() -> None:
+def test_unfit_pod_gets_counted_reasons() -> None:
     refusals = {"a": "Insufficient cpu", "b": "Insufficient cpu", "c": "node(s) were unschedulable"}
     expected = "0/3 nodes are available: 2 Insufficient cpu, 1 node(s) were unschedulable."
     assert no_node_message(refusals, 3) == expected
     assert no_node_message({}, 0) == "no nodes available to schedule pods"
 
 
-def test_preferred_affinities_count_twice_as_much_as_an_extender() -> None:
+def test_preferred_affinity_outweighs_extender() -> None:
     assert winner(["a", "b"], {"a": 10, "b": 1}, 1, {"a": -100}, lambda best: best[0]) == "b"
     assert winner(["a", "b"], {"a": 10}, 1, {"a": 5, "b": 5}, lambda best: best[0]) == "a"

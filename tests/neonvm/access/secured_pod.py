@@ -15,7 +15,7 @@ from pathlib import Path
 from deploy.neonvm.access.callers import CONTROLLER
 from deploy.neonvm.access.connections import RunnerConnections, RunnerPlace, Showing, Streams
 from deploy.neonvm.access.door import Door
-from deploy.neonvm.access.http_exchange import Answer
+from deploy.neonvm.access.http_exchange import RunnerHttpResponse
 from deploy.neonvm.access.introduction import PodIdentity
 from deploy.neonvm.access.keys import RunnerKey, client_context
 from deploy.neonvm.network.sockets import listening, tcp_socket
@@ -89,7 +89,9 @@ class SecuredPod:
     async def connected(self, context: ssl.SSLContext | None, port: int = 0) -> Streams:
         return Streams(*await asyncio.open_connection("127.0.0.1", port or self.api.port, ssl=context))
 
-    async def ask(self, context: ssl.SSLContext | None, method: str, path: str, body: object = None) -> Answer | None:
+    async def ask(
+        self, context: ssl.SSLContext | None, method: str, path: str, body: object = None
+    ) -> RunnerHttpResponse | None:
         """The answer to one request on a connection of its own; None if there is none."""
         try:
             streams = await self.connected(context)

@@ -12,7 +12,7 @@ import pytest
 
 from deploy.neonvm.access.connections import ImpostorError, RunnerConnections, RunnerPlace
 from deploy.neonvm.access.door import Door
-from deploy.neonvm.access.http_exchange import Answer, exchanged
+from deploy.neonvm.access.http_exchange import RunnerHttpResponse, exchanged
 from deploy.neonvm.access.keys import RunnerKey
 from deploy.neonvm.access.runner_transport import RunnerTransport
 from deploy.neonvm.network.sockets import listening, tcp_socket
@@ -187,15 +187,15 @@ async def test_an_answer_ends_with_its_connection() -> None:
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        assert await exchanged(reader, writer, "GET", "/", b"") == Answer(404, {"a": "b"}, b"nothing here")
+        assert await exchanged(reader, writer, "GET", "/", b"") == RunnerHttpResponse(404, {"a": "b"}, b"nothing here")
         writer.close()
 
 
 async def test_a_packed_answer_is_not_unpacked(pod: SecuredPod, monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs in a pod is its author's choice: bytes that would be gigabytes are a fault."""
 
-    async def packed(*_: object) -> Answer:
-        return Answer(200, {"content-encoding": "gzip"}, b"\x1f\x8b")
+    async def packed(*_: object) -> RunnerHttpResponse:
+        return RunnerHttpResponse(200, {"content-encoding": "gzip"}, b"\x1f\x8b")
 
     known = connections(Reviews())
     (await known.api(pod.place)).close()

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from deploy.kube.client import ApiClient, ApiError
+from deploy.kube.client import ApiClient, KubeApiError
 from deploy.kube.events import EventRecorder
 from deploy.kube.informer import Informer
 from deploy.local.apiserver.apimachinery.environment import system_environment
@@ -180,7 +180,7 @@ async def test_a_stale_look_never_names_a_second_pod(site: Site) -> None:
     await site.turn(1)
     await site._vms.refresh()
     await site._controller.reconcile(DB)
-    with pytest.raises(ApiError) as stale:
+    with pytest.raises(KubeApiError) as stale:
         await site._controller.reconcile(DB)
     assert stale.value.kind is RefusalKind.CONFLICT
     assert text(await site.vm(), "status", "podName") == "db-a"
@@ -239,7 +239,7 @@ async def test_refused_pod_annotation_blocks_nothing_else(site: Site) -> None:
     await site.turn(2)
     site.fence.refuses = True
     await site.client.merge_patch(VIRTUAL_MACHINES, DB, {"spec": {"guest": {"cpus": {"use": 3}}}})
-    with pytest.raises(ApiError, match="no"):
+    with pytest.raises(KubeApiError, match="no"):
         await site.turn(1)
     assert text(await site.vm(), "status", "phase") == "Scaling"
     await site.client.delete(VIRTUAL_MACHINES, DB)
@@ -294,12 +294,12 @@ async def test_deleted_vm_removes_pod_and_releases_all(site: Site) -> None:
     assert await site.pods() == []
     await site._pods.refresh()
     await site._controller.reconcile(DB)
-    with pytest.raises(ApiError) as gone:
+    with pytest.raises(KubeApiError) as gone:
         await site.vm()
     assert (gone.value.kind, site.host.released) == (RefusalKind.NOT_FOUND, ["default/db"])
 
 
 async def test_api_rejects_use_outside_bounds(site: Site) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(KubeApiError) as refused:
         await site.client.merge_patch(VIRTUAL_MACHINES, DB, {"spec": {"guest": {"memorySlots": {"use": 99}}}})
     assert refused.value.kind is RefusalKind.INVALID

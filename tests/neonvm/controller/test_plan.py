@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from deploy.neonvm.controller.plan import Facts, Plan, UnderWay, plan
+from deploy.neonvm.controller.plan import UnderWay, VmObservation, VmPlan, plan
 from deploy.neonvm.ports import CPU, MEMORY, GuestPhase, GuestState
 from protocol.kubernetes.objects import Json, child, items
 from protocol.messages import ObjectName
@@ -18,25 +18,25 @@ REVISION: Json = {"value": 7, "flags": 1}
 LEAVING: Json = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 
 
-def conditions(made: Plan) -> list[tuple[object, object, object]]:
+def conditions(made: VmPlan) -> list[tuple[object, object, object]]:
     return [(each["status"], each["reason"], each["message"]) for each in items(made.status, "conditions")]
 
 
-def bare(made: Plan) -> Json:
+def bare(made: VmPlan) -> Json:
     return {key: value for key, value in made.status.items() if key != "conditions"}
 
 
 def test_finalizer_precedes_the_pod() -> None:
-    assert plan(facts(virtual_machine(finalizers=[]))) == Plan({}, add_finalizer=True)
+    assert plan(facts(virtual_machine(finalizers=[]))) == VmPlan({}, add_finalizer=True)
 
 
 def test_pod_name_is_recorded_before_creation() -> None:
-    expected = Plan({"phase": "Pending", "podName": "db-new", "extraNetIP": "10.1.0.1", **NO_GUEST})
+    expected = VmPlan({"phase": "Pending", "podName": "db-new", "extraNetIP": "10.1.0.1", **NO_GUEST})
     assert plan(facts(virtual_machine())) == expected
 
 
 def test_pod_uses_recorded_name() -> None:
-    assert plan(facts(virtual_machine(NAMED))) == Plan({}, create_pod=True)
+    assert plan(facts(virtual_machine(NAMED))) == VmPlan({}, create_pod=True)
 
 
 def test_unscheduled_pod_leaves_vm_pending() -> None:
@@ -188,8 +188,8 @@ def test_ended_pod_follows_restart_policy(policy: str, phase: str, again: bool) 
     assert bare(made) == {"phase": phase, **NO_GUEST}
     assert (conditions(made), made.delete_pod) == ([("False", "GuestEnded", "QEMU died")], again)
     after = plan(facts(virtual_machine({"phase": phase, "podName": "db-x", "restartCount": 2}, policy)))
-    fresh = Plan({"phase": "Pending", "podName": "db-new", "extraNetIP": "10.1.0.1", "restartCount": 3, **NO_GUEST})
-    assert after == (fresh if again else Plan({}))
+    fresh = VmPlan({"phase": "Pending", "podName": "db-new", "extraNetIP": "10.1.0.1", "restartCount": 3, **NO_GUEST})
+    assert after == (fresh if again else VmPlan({}))
 
 
 @pytest.mark.parametrize(("policy", "again"), [("Always", True), ("OnFailure", True), ("Never", False)])
@@ -203,7 +203,7 @@ def test_vm_of_moved_away_guest_has_failed(policy: str, again: bool) -> None:
 
 def test_a_restart_waits_for_its_pause() -> None:
     vm = virtual_machine({"phase": "Failed", "podName": "db-x"})
-    assert plan(facts(vm, due=False)) == Plan({}, wait_for_restart=True)
+    assert plan(facts(vm, due=False)) == VmPlan({}, wait_for_restart=True)
 
 
 def test_vanished_pod_counts_as_failed() -> None:
@@ -213,30 +213,30 @@ def test_vanished_pod_counts_as_failed() -> None:
 
 
 def test_a_pod_that_is_leaving_is_waited_for() -> None:
-    assert plan(facts(virtual_machine(NAMED), runner(leaving=True), has("2", "2Gi"))) == Plan({})
+    assert plan(facts(virtual_machine(NAMED), runner(leaving=True), has("2", "2Gi"))) == VmPlan({})
 
 
 def test_unusable_spec_is_reported_only() -> None:
     found = replace(facts(virtual_machine(NAMED), runner()), machine=None, fault="spec.guest.cpus: expected …")
     made = plan(found)
     assert conditions(made) == [("False", "InvalidSpec", "spec.guest.cpus: expected …")]
-    assert made == Plan(made.status)
+    assert made == VmPlan(made.status)
 
 
 @pytest.mark.parametrize(
     ("pod", "expected"),
     [
-        (runner(), Plan({}, delete_pod=True)),
-        (runner(leaving=True), Plan({})),
-        (None, Plan({}, remove_finalizer=True)),
+        (runner(), VmPlan({}, delete_pod=True)),
+        (runner(leaving=True), VmPlan({})),
+        (None, VmPlan({}, remove_finalizer=True)),
     ],
 )
-def test_a_deleted_vm_goes_after_its_pod(pod: Json | None, expected: Plan) -> None:
+def test_a_deleted_vm_goes_after_its_pod(pod: Json | None, expected: VmPlan) -> None:
     assert plan(facts(virtual_machine(NAMED, **LEAVING), pod)) == expected
 
 
 def test_foreign_finalizer_is_left_alone() -> None:
-    assert plan(facts(virtual_machine(NAMED, finalizers=["other"], **LEAVING))) == Plan({})
+    assert plan(facts(virtual_machine(NAMED, finalizers=["other"], **LEAVING))) == VmPlan({})
 
 
 def test_a_condition_keeps_its_time_while_it_stays() -> None:
@@ -260,7 +260,7 @@ THERE: Json = {**WHERE, "node": "n2", "podIP": "10.0.0.10"}
 
 def moving(
     pod: Json | None, state: GuestPhase | None, under_way: UnderWay, /, name: str = "db-x", **metadata: object
-) -> Facts:
+) -> VmObservation:
     vm = virtual_machine({"phase": "Running", "podName": name}, **metadata)
     guest = has("2", "2Gi", state) if state is not None else None
     return replace(facts(vm, pod, guest), under_way=under_way, others=(TARGET,))
@@ -276,7 +276,7 @@ def test_migrating_vm_is_frozen_and_reported(under_way: UnderWay, phase: str) ->
     made = plan(moving(runner(), GuestPhase.RUNNING, under_way))
     assert bare(made) == {"phase": phase, **WHERE}
     assert conditions(made) == [("True", "GuestRuns", "the guest is being moved")]
-    assert replace(made, status={}) == Plan({}, hold=True)
+    assert replace(made, status={}) == VmPlan({}, hold=True)
 
 
 def test_vm_scales_while_target_is_unscheduled() -> None:
@@ -292,14 +292,14 @@ def test_vm_scales_while_target_is_unscheduled() -> None:
     [(None, None), (runner("Failed"), None), (runner(), GuestPhase.STOPPED), (runner(leaving=True), None)],
 )
 def test_ended_source_is_ambiguous_during_move(pod: Json | None, state: GuestPhase | None) -> None:
-    assert plan(moving(pod, state, TRANSFERS)) == Plan({"phase": "Migrating"}, hold=True)
+    assert plan(moving(pod, state, TRANSFERS)) == VmPlan({"phase": "Migrating"}, hold=True)
 
 
 def test_arrived_guest_outlives_source() -> None:
     for pod, state in ((runner(), GuestPhase.STOPPED), (None, None)):
         made = plan(moving(pod, state, ARRIVED))
         assert bare(made) == {"phase": "Running", "podName": "db-y", **THERE}
-        assert (conditions(made), replace(made, status={})) == ([("True", "GuestRuns", "")], Plan({}))
+        assert (conditions(made), replace(made, status={})) == ([("True", "GuestRuns", "")], VmPlan({}))
 
 
 def test_unusable_spec_does_not_block_arrival() -> None:
@@ -328,10 +328,10 @@ def test_deletes_only_own_unneeded_pods() -> None:
 
 @pytest.mark.parametrize(("other", "makes"), [(TARGET, False), ({**TARGET, "status": {"phase": "Failed"}}, True)])
 def test_no_new_pod_while_disk_is_in_use(other: Json, makes: bool) -> None:
-    assert plan(replace(facts(virtual_machine(NAMED)), others=(other,))) == Plan({}, create_pod=makes)
+    assert plan(replace(facts(virtual_machine(NAMED)), others=(other,))) == VmPlan({}, create_pod=makes)
 
 
 def test_deletion_waits_for_all_pods() -> None:
     gone = facts(virtual_machine(NAMED, **LEAVING))
-    assert plan(replace(gone, others=(TARGET,))) == Plan({})
-    assert plan(replace(gone, others=(owned("db-old"),))) == Plan({}, strays=(ObjectName("default", "db-old"),))
+    assert plan(replace(gone, others=(TARGET,))) == VmPlan({})
+    assert plan(replace(gone, others=(owned("db-old"),))) == VmPlan({}, strays=(ObjectName("default", "db-old"),))

@@ -15,8 +15,8 @@ import pytest
 
 from deploy.neonvm.devices.__main__ import parser
 from deploy.neonvm.devices.plugin import DevicePlugin, present
-from deploy.neonvm.devices.registration import LOOK, UNWATCHED, Offer, Registration
-from deploy.neonvm.devices.telemetry import Telemetry
+from deploy.neonvm.devices.registration import LOOK, UNWATCHED, DeviceOffer, Registration
+from deploy.neonvm.devices.telemetry import DeviceTelemetry
 from protocol.units import Seconds
 from tests.deploy.manifests import container
 from tests.fake_clock import FakeClock
@@ -55,7 +55,7 @@ class Node:
 
     clock: PatientClock
     registration: Registration
-    telemetry: Telemetry
+    telemetry: DeviceTelemetry
     devices: list[str]
 
     async def until(self, holds: Callable[[], bool]) -> None:
@@ -70,9 +70,9 @@ class Node:
 
 @asynccontextmanager
 async def node(folder: Path, *devices: str) -> AsyncIterator[Node]:
-    clock, telemetry, there = PatientClock(), Telemetry(), list(devices)
+    clock, telemetry, there = PatientClock(), DeviceTelemetry(), list(devices)
     plugin = DevicePlugin(COUNT, lambda: there, telemetry)
-    registration = Registration(Offer(RESOURCE, folder), plugin, clock, telemetry)
+    registration = Registration(DeviceOffer(RESOURCE, folder), plugin, clock, telemetry)
     telemetry.watch_registered(lambda: registration.is_registered)
     work = asyncio.create_task(registration.run())
     try:

@@ -7,8 +7,8 @@
 
 from __future__ import annotations
 
-from deploy.neonvm.controller.plan import Facts, Plan, UnderWay, plan
-from deploy.neonvm.migration.migration_facts import MigrationFacts, MigrationPlan, Sending, TransferState
+from deploy.neonvm.controller.plan import UnderWay, VmObservation, VmPlan, plan
+from deploy.neonvm.migration.migration_facts import MigrationPlan, MoveFacts, Sending, TransferState
 from deploy.neonvm.migration.migration_plan import plan_migration
 from deploy.neonvm.objects.owners import is_owned_by, migration_of, owner_reference
 from deploy.neonvm.objects.phases import has_remains, is_under_way
@@ -174,11 +174,11 @@ class MigrationModel(FakeApi):
         except RefusedError:
             return
 
-    def _vm_facts(self, vm: Json) -> Facts:
+    def _vm_facts(self, vm: Json) -> VmObservation:
         pods = self.seen["pods"]
         found = pods.get(text(vm, "status", "podName"))
         pod = found if found is not None and (is_owned_by(found, vm) or migration_of(found)) else None
-        return Facts(
+        return VmObservation(
             vm=vm,
             machine=machine_of(vm),
             fault="",
@@ -205,12 +205,12 @@ class MigrationModel(FakeApi):
     def _guest(self, pod: Json | None) -> GuestState | None:
         return SIZE if pod is not None and self.guests.get(name_of(pod).name) is PodRole.RUNNING else None
 
-    def _migration_facts(self, found: Json, vm: Json | None, known: list[Json]) -> MigrationFacts:
+    def _migration_facts(self, found: Json, vm: Json | None, known: list[Json]) -> MoveFacts:
         pods = self.seen["pods"]
         source = pods.get(text(found, "status", "sourcePodName") or text(vm or {}, "status", "podName"))
         target = pods.get(text(found, "status", "targetPodName"))
         others = [each for each in known if uid_of(each) != uid_of(found)]
-        return MigrationFacts(
+        return MoveFacts(
             migration=found,
             fault="",
             vm=vm,
@@ -229,7 +229,7 @@ class MigrationModel(FakeApi):
     def _role(self, pod: Json | None) -> PodRole:
         return self.guests.get(name_of(pod).name, PodRole.EMPTY) if pod is not None else PodRole.EMPTY
 
-    def _carry_out(self, todo: Plan, facts: Facts) -> None:
+    def _carry_out(self, todo: VmPlan, facts: VmObservation) -> None:
         vm = facts.vm
         if todo.add_finalizer:
             self._patch(self.vms, vm, metadata={"finalizers": [FINALIZER]})
@@ -248,7 +248,7 @@ class MigrationModel(FakeApi):
         if todo.remove_finalizer:
             self._patch(self.vms, vm, metadata={"finalizers": []})
 
-    def _move(self, todo: MigrationPlan, facts: MigrationFacts) -> None:
+    def _move(self, todo: MigrationPlan, facts: MoveFacts) -> None:
         found, uid = facts.migration, uid_of(facts.migration)
         if todo.add_finalizer:
             owners = [owner_reference(VIRTUAL_MACHINES, facts.vm, controller=False)] if facts.vm else []

@@ -20,7 +20,7 @@ from deploy.neonvm.addressing import flat_mac
 from deploy.neonvm.network import commands, netns
 from deploy.neonvm.overlay import node_network, taps
 from deploy.neonvm.overlay.node_network import WATCHED, NodeNetwork, NodeNetworkDependencies
-from deploy.neonvm.overlay.node_plan import NodePlace
+from deploy.neonvm.overlay.node_plan import OverlayNode
 from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.resources import IP_ADDRESSES, NAMESPACES, NODES, PODS, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
@@ -238,7 +238,7 @@ async def flat_world(
             status = {"addresses": [{"type": "InternalIP", "address": address}]}
             world.store(NODES, {"metadata": {"name": node}, "status": status})
             deps = NodeNetworkDependencies(client, world.caches, clock, holder, isolated, underlay)
-            world.networks[node] = NodeNetwork(NodePlace(node, address, 1500), deps)
+            world.networks[node] = NodeNetwork(OverlayNode(node, address, 1500), deps)
         for space in ("shop", "bank"):
             await client.create(NAMESPACES, "", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}})
         await world.renew()

@@ -15,8 +15,8 @@ from deploy.kube.informer import Informer
 from deploy.neonvm.overlay import node_network
 from deploy.neonvm.overlay.fence import COUNTERS
 from deploy.neonvm.overlay.node_network import WATCHED, NodeNetwork, NodeNetworkDependencies
-from deploy.neonvm.overlay.node_plan import NodePlace, tap_name
-from deploy.neonvm.overlay.telemetry import Telemetry
+from deploy.neonvm.overlay.node_plan import OverlayNode, tap_name
+from deploy.neonvm.overlay.telemetry import OverlayTelemetry
 from deploy.neonvm.ports import NetworkError
 from deploy.neonvm.remote.address_choice import claim
 from protocol.kubernetes.objects import Json, name_of, uid_of
@@ -80,7 +80,7 @@ class Node:
     caches: dict[object, Informer]
     clock: FakeClock
     places: dict[str, ObjectName]
-    telemetry: Telemetry
+    telemetry: OverlayTelemetry
 
     async def pod(self, name: str, node: str = "a") -> str:
         """A pod of the VM, and its uid."""
@@ -122,9 +122,9 @@ def node(commands: Commands) -> Node:
     async def holder(place: str) -> ObjectName | None:
         return places.get(place)
 
-    telemetry = Telemetry(lambda: True)
+    telemetry = OverlayTelemetry(lambda: True)
     deps = NodeNetworkDependencies(client, caches, clock, holder, dropped=telemetry.dropped)  # type: ignore[arg-type]
-    network = NodeNetwork(NodePlace("a", "10.0.0.1", 1500), deps)
+    network = NodeNetwork(OverlayNode("a", "10.0.0.1", 1500), deps)
     caches[VIRTUAL_MACHINES]._store(name_of(VM), VM)
     caches[IP_ADDRESSES]._store(ObjectName("", ADDRESS), claim(VM, ADDRESS))
     for each in caches.values():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from deploy.neonvm.addressing import RETURNED_MAC, flat_mac
 from deploy.neonvm.overlay.endpoints import Endpoint
 from deploy.neonvm.overlay.node_plan import (
-    NodePlace,
+    OverlayNode,
     forwarding,
     made_of,
     named,
@@ -19,7 +19,7 @@ from deploy.neonvm.overlay.node_plan import (
 )
 from protocol.kubernetes.objects import Json
 
-HERE = NodePlace("n1", "10.0.0.1", 1500)
+HERE = OverlayNode("n1", "10.0.0.1", 1500)
 EVERYBODY = "00:00:00:00:00:00"
 
 

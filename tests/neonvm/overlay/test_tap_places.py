@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from deploy.neonvm.devices.plugin import Plugin
 from deploy.neonvm.devices.wire import MESSAGES as DEVICE_MESSAGES
-from deploy.neonvm.devices.wire import MalformedRequestError, places_in
+from deploy.neonvm.devices.wire import MalformedPluginMessageError, places_in
 from deploy.neonvm.overlay.pod_resources import LIST, MESSAGES, MalformedAnswerError, holders
 from deploy.neonvm.overlay.tap_places import PlaceHolders, grants
 from deploy.neonvm.overlay.taps import TapSockets
@@ -84,7 +84,7 @@ async def test_device_belongs_to_kubelets_pod(
 def test_garbage_of_a_kubelet_is_refused_or_empty(answer: bytes) -> None:
     with suppress(MalformedAnswerError):
         assert all(isinstance(each, ObjectName) for each in holders(answer, RESOURCE, "place-3"))
-    with suppress(MalformedRequestError):
+    with suppress(MalformedPluginMessageError):
         assert all(isinstance(each, list) for each in places_in(answer))
 
 

@@ -10,10 +10,10 @@ import pytest
 from deploy.neonvm.network.serving import Serve, Serving
 from deploy.neonvm.network.sockets import connected, listening, tcp_socket
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.qemu.daemon import Answer, ask
+from deploy.neonvm.qemu.daemon import DaemonResponse, ask
 
 
-async def conversation(serve: Serve, seconds: float = 5.0) -> Answer:
+async def conversation(serve: Serve, seconds: float = 5.0) -> DaemonResponse:
     serving = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), serve)
 
     async def dial() -> socket.socket:
@@ -35,7 +35,7 @@ async def test_request_has_length_answer_ends_with_connection() -> None:
         await writer.drain()
         writer.write(b"250\n")
 
-    assert await conversation(serve) == Answer(200, "250")
+    assert await conversation(serve) == DaemonResponse(200, "250")
     assert heard == ["PUT /cpu HTTP/1.1\r\nHost: guest\r\nContent-Length: 3\r\nConnection: close\r\n\r\n250"]
 
 

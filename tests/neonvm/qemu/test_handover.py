@@ -10,11 +10,11 @@ import pytest
 
 from deploy.neonvm.qemu import handover
 from deploy.neonvm.qemu.handover import (
+    HandoverStep,
+    MoveView,
     Resumption,
     SourceSays,
-    Step,
     TargetSays,
-    View,
     next_step,
     resumption,
     source_says,
@@ -39,10 +39,10 @@ def written_table() -> dict[str, dict[TargetSays, str]]:
 def test_transition_table_matches_code() -> None:
     table = written_table()
     for source, target in product(SourceSays, TargetSays):
-        assert next_step(View(source, target)).value == table[source.name][target]
-        called_off = next_step(View(source, target, is_called_off=True)).value
-        released = next_step(View(source, target, is_released=True)).value
-        hopeless = next_step(View(source, target, is_released=True, is_called_off=True, is_hopeless=True)).value
+        assert next_step(MoveView(source, target)).value == table[source.name][target]
+        called_off = next_step(MoveView(source, target, is_called_off=True)).value
+        released = next_step(MoveView(source, target, is_released=True)).value
+        hopeless = next_step(MoveView(source, target, is_released=True, is_called_off=True, is_hopeless=True)).value
         assert released == table["any, released"][target].partition(",")[0]
         assert hopeless == ("give up" if released == "wait" else released)
         is_lost = source is SourceSays.GONE and target is not TargetSays.RUNS
@@ -76,31 +76,31 @@ class Course:
             if self.target is TargetSays.READY:
                 yield replace(self, source=SourceSays.SENT, source_runs=False)
 
-    def views(self) -> Iterator[tuple[View, Course]]:
+    def views(self) -> Iterator[tuple[MoveView, Course]]:
         """All that can be seen of it, the source first and the target a moment later, and the truth by then."""
         for later in self.events():
             for source in {self.source, SourceSays.SILENT}:
                 for target in {later.target, TargetSays.SILENT}:
                     for called_off, hopeless in product((False, True), repeat=2):
-                        yield View(source, target, self.released, called_off, hopeless and self.released), later
+                        yield MoveView(source, target, self.released, called_off, hopeless and self.released), later
 
-    def after(self, step: Step) -> Iterator[Course]:
+    def after(self, step: HandoverStep) -> Iterator[Course]:
         """What a step can lead to."""
         match step:
-            case Step.WAIT:
+            case HandoverStep.WAIT:
                 yield from self.events()
-            case Step.RELEASE:
+            case HandoverStep.RELEASE:
                 assert self.target in {TargetSays.READY, TargetSays.GONE}
                 yield replace(self, released=True)
                 if self.target is TargetSays.READY:
                     yield replace(self, released=True, target=TargetSays.RUNS, target_ran=True)
                     yield replace(self, released=True, target=TargetSays.GONE, target_ran=True)
-            case Step.FINISH:
+            case HandoverStep.FINISH:
                 yield replace(self, source=SourceSays.GONE, source_runs=False, over=True)
-            case Step.TAKE_BACK:
+            case HandoverStep.TAKE_BACK:
                 lives = self.source is not SourceSays.GONE
                 yield replace(self, target=TargetSays.GONE, source_runs=lives, over=True)
-            case Step.GIVE_UP:
+            case HandoverStep.GIVE_UP:
                 yield replace(
                     self, source=SourceSays.GONE, source_runs=False, target=TargetSays.GONE, released=True, over=True
                 )

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.runner.gate_server import split
-from deploy.neonvm.runner.qmp_gate import Standing, refusal
+from deploy.neonvm.runner.qmp_gate import GateState, refusal
 
 Arguments = Mapping[str, object]
 
 
-async def _nothing_is_known() -> Standing:
-    return Standing(most_plugged=2**40)
+async def _nothing_is_known() -> GateState:
+    return GateState(most_plugged=2**40)
 
 
 @dataclass
@@ -28,7 +28,7 @@ class FakeQemu:
     address: str
     peers: Callable[[str], FakeQemu | None]
     ran: Callable[[], None]
-    standing: Callable[[], Awaitable[Standing]] = _nothing_is_known
+    standing: Callable[[], Awaitable[GateState]] = _nothing_is_known
     run_state: str = "running"
     migration: str = "none"
     size: int = 1024**3

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx2 as httpx
 
-from deploy.kube.client import ApiClient, ApiError
+from deploy.kube.client import ApiClient, KubeApiError
 from deploy.neonvm.access.callers import ANYONE, CONTROLLER
 from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.objects.pod_form import RunnerForm
@@ -28,7 +28,7 @@ from deploy.neonvm.runner.pod_runner import Ending, PodRunner
 from deploy.neonvm.runner.runner_api import RunnerApi
 from deploy.neonvm.runner.runner_arguments import parse_arguments
 from deploy.neonvm.runner.tls_identity import TlsIdentity
-from deploy.neonvm.service.app import Service, ServiceDependencies
+from deploy.neonvm.service.app import ControllerService, ServiceDependencies
 from deploy.neonvm.service.fenced_transport import FencedTransport
 from deploy.neonvm.service.runner_authority import AUTHORITIES, OF_AGENTS, OWN, RunnerAuthority
 from protocol.kubernetes.objects import Json, child, is_leaving, is_over, items, name_of, text, texts, uid_of
@@ -97,13 +97,17 @@ class ObedientQemuGuest(QemuGuest):
     cpu = 0
 
     async def _ask(self, method: str, path: str, body: str = "", seconds: float = 5.0):  # type: ignore[no-untyped-def]
-        from deploy.neonvm.qemu.daemon import Answer  # noqa: PLC0415
+        from deploy.neonvm.qemu.daemon import DaemonResponse  # noqa: PLC0415
 
         if (await self.machine.call("query-status")) != {"status": "running"}:
             raise GuestError(f"the guest did not answer {method} {path} within {seconds:g} s")
         if body:
             self.cpu = int(body)
-        return Answer(200, str(self.cpu or self._spec.cpu_use.value)) if path != "/shutdown" else Answer(404, "")
+        return (
+            DaemonResponse(200, str(self.cpu or self._spec.cpu_use.value))
+            if path != "/shutdown"
+            else DaemonResponse(404, "")
+        )
 
 
 @dataclass(frozen=True)
@@ -226,7 +230,7 @@ class World:
             home=self.home,
         )
         self.ways.append(way)
-        self.services.append(asyncio.create_task(Service(deps).run()))
+        self.services.append(asyncio.create_task(ControllerService(deps).run()))
         return way
 
     async def kill(self, number: int = -1) -> None:
@@ -284,7 +288,7 @@ class World:
     async def _ignore_gone(self, doing: object) -> None:
         try:
             await doing  # type: ignore[misc]
-        except ApiError:
+        except KubeApiError:
             return
 
     async def _begin(self, name: str, pod: Json) -> None:

@@ -16,22 +16,22 @@ from deploy.neonvm.network.serving import Serving
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.runner.gate_server import GateServer, split
-from deploy.neonvm.runner.qmp_gate import Standing, refusal
+from deploy.neonvm.runner.qmp_gate import GateState, refusal
 from tests.fake_clock import settle
 
 MI = 1024**2
 SIZE = {"path": "vm0", "property": "requested-size", "value": 1024 * MI}
-AT_REST = Standing(most_plugged=2048 * MI)
-SENDS = Standing(is_open=True, has_certificate=True)
-WAITS = Standing(receives=True, has_certificate=True)
-STANDINGS = st.builds(Standing, *[st.booleans()] * 5, st.sampled_from([0, 2048 * MI]))
+AT_REST = GateState(most_plugged=2048 * MI)
+SENDS = GateState(is_open=True, has_certificate=True)
+WAITS = GateState(receives=True, has_certificate=True)
+STANDINGS = st.builds(GateState, *[st.booleans()] * 5, st.sampled_from([0, 2048 * MI]))
 
 
 def command(name: str, **arguments: object) -> dict[str, object]:
     return {"execute": name, "arguments": {key.replace("_", "-"): value for key, value in arguments.items()}}
 
 
-PASSED: list[tuple[Standing, dict[str, object]]] = [
+PASSED: list[tuple[GateState, dict[str, object]]] = [
     (AT_REST, {"execute": "qmp_capabilities"}),
     (AT_REST, command("qmp_capabilities", enable=[])),
     (AT_REST, command("qmp_capabilities", enable=["oob"])),
@@ -48,13 +48,13 @@ PASSED: list[tuple[Standing, dict[str, object]]] = [
     (WAITS, command("migrate-incoming", uri="tcp:0.0.0.0:20187")),
     (WAITS, {"execute": "cont"}),
     (WAITS, {"execute": "quit"}),
-    (Standing(is_given=True), {"execute": "quit"}),
-    (Standing(has_sent=True), {"execute": "quit"}),
+    (GateState(is_given=True), {"execute": "quit"}),
+    (GateState(has_sent=True), {"execute": "quit"}),
 ]
 
 
 @pytest.mark.parametrize(("now", "message"), PASSED)
-def test_what_a_controller_needs_is_passed_on(now: Standing, message: dict[str, object]) -> None:
+def test_what_a_controller_needs_is_passed_on(now: GateState, message: dict[str, object]) -> None:
     assert refusal(message, now) == ""
 
 
@@ -107,7 +107,7 @@ def test_what_a_controller_needs_is_passed_on(now: Standing, message: dict[str, 
     ],
 )
 @pytest.mark.parametrize("now", [AT_REST, SENDS, WAITS])
-def test_everything_else_is_refused(message: object, now: Standing) -> None:
+def test_everything_else_is_refused(message: object, now: GateState) -> None:
     assert refusal(message, now) != ""
 
 
@@ -115,19 +115,19 @@ def test_everything_else_is_refused(message: object, now: Standing) -> None:
     ("name", "now"),
     [
         ("migrate", AT_REST),
-        ("migrate", Standing(has_certificate=True)),
-        ("migrate", Standing(is_open=True)),
+        ("migrate", GateState(has_certificate=True)),
+        ("migrate", GateState(is_open=True)),
         ("migrate", WAITS),
-        ("migrate-incoming", Standing(has_certificate=True)),
-        ("migrate-incoming", Standing(receives=True)),
+        ("migrate-incoming", GateState(has_certificate=True)),
+        ("migrate-incoming", GateState(receives=True)),
         ("migrate-incoming", SENDS),
         ("quit", AT_REST),
         ("quit", SENDS),
         ("cont", SENDS),
-        ("cont", Standing(is_given=True)),
+        ("cont", GateState(is_given=True)),
     ],
 )
-def test_a_move_goes_by_its_steps(name: str, now: Standing) -> None:
+def test_a_move_goes_by_its_steps(name: str, now: GateState) -> None:
     """No guest is sent outside of a move or without TLS, none that runs is ended, none goes on elsewhere and here."""
     message = command(name, uri="tcp:10.1.2.3:20187") if name.startswith("migrate") else command(name)
     assert refusal(message, now) not in {"", f"{name} is not offered by this pod with these arguments"}
@@ -148,7 +148,7 @@ COMMANDS = st.builds(
 
 
 @given(JSON | COMMANDS, STANDINGS)
-def test_nothing_off_the_list_reaches_qemu(message: object, now: Standing) -> None:
+def test_nothing_off_the_list_reaches_qemu(message: object, now: GateState) -> None:
     """Whatever is sent, at whatever time: what is passed on is on the list, and harmless at that time."""
     if refusal(message, now):
         return
@@ -179,13 +179,13 @@ def test_values_are_found_however_they_are_cut(values: list[dict[str, int]], cut
 class Pod:
     """What the gate asks; ``is_lost``: its QEMU does not answer."""
 
-    now: Standing = AT_REST
+    now: GateState = AT_REST
     is_lost: bool = False
 
-    def known_standing(self) -> Standing:
+    def known_standing(self) -> GateState:
         return self.now
 
-    async def standing(self) -> Standing:
+    async def standing(self) -> GateState:
         if self.is_lost:
             raise GuestError("QEMU does not answer")
         return self.now

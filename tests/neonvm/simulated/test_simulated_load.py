@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.neonvm.simulated.simulated_load import Demand, Load, LoadError, Step, parse_recording
+from deploy.neonvm.simulated.simulated_load import Demand, Load, LoadError, LoadStep, parse_recording
 from protocol.units import Bytes, Seconds
 
 
-def step(at: float, cpu: float) -> Step:
-    return Step(Seconds(at), Demand(cpu, Bytes(100)))
+def step(at: float, cpu: float) -> LoadStep:
+    return LoadStep(Seconds(at), Demand(cpu, Bytes(100)))
 
 
 def test_a_constant_load_never_changes() -> None:
@@ -45,7 +45,7 @@ def test_the_next_change_is_always_later(age: float, period: float) -> None:
 
 
 @pytest.mark.parametrize("steps", [(), (step(1, 1), step(1, 2)), (step(2, 1), step(1, 2))])
-def test_steps_out_of_order_are_no_load(steps: tuple[Step, ...]) -> None:
+def test_steps_out_of_order_are_no_load(steps: tuple[LoadStep, ...]) -> None:
     with pytest.raises(LoadError, match="at least one step"):
         Load(steps)
 
@@ -58,8 +58,8 @@ def test_period_must_cover_all_steps() -> None:
 def test_recording_repeats_after_last_step() -> None:
     text = "seconds,cpu,mem,comment\n0,0.5,256Mi,idle\n60,3,1Gi,busy\n"
     steps = (
-        Step(Seconds(0), Demand(0.5, Bytes(256 * 1024**2))),
-        Step(Seconds(60), Demand(3, Bytes(1024**3))),
+        LoadStep(Seconds(0), Demand(0.5, Bytes(256 * 1024**2))),
+        LoadStep(Seconds(60), Demand(3, Bytes(1024**3))),
     )
     assert parse_recording(text, repeat=False) == Load(list(steps))
     assert parse_recording(text, repeat=True) == Load(list(steps), Seconds(120))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.neonvm.simulated.simulated_load import Demand, Load, Step
+from deploy.neonvm.simulated.simulated_load import Demand, Load, LoadStep
 from deploy.neonvm.simulated.simulated_model import SimulatedKernel
 from protocol.units import Bytes, MilliCpu, Resources, Seconds
 
@@ -73,7 +73,7 @@ def test_offline_cpu_counters_pause() -> None:
 
 
 def test_used_memory_returns_when_freed() -> None:
-    load = Load((Step(Seconds(0), Demand(0, Bytes(2 * GIB))), Step(Seconds(10), Demand(0, Bytes(GIB)))))
+    load = Load((LoadStep(Seconds(0), Demand(0, Bytes(2 * GIB))), LoadStep(Seconds(10), Demand(0, Bytes(GIB)))))
     guest = SimulatedKernel.booted(load, size(1000, 3), CPUS).resized(size(1000, 1.5))
     assert guest.size.mem == Bytes(2 * GIB)
     assert guest.advanced(Seconds(9)).size.mem == Bytes(2 * GIB)
@@ -89,7 +89,7 @@ def test_imposed_demand_replaces_load() -> None:
 
 sizes = st.integers(250, CPUS * 1000)
 loads = st.lists(st.floats(0, 8), min_size=1, max_size=5).map(
-    lambda demands: Load([Step(Seconds(7.0 * n), Demand(cpu, Bytes(GIB))) for n, cpu in enumerate(demands)], None)
+    lambda demands: Load([LoadStep(Seconds(7.0 * n), Demand(cpu, Bytes(GIB))) for n, cpu in enumerate(demands)], None)
 )
 
 

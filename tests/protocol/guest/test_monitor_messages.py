@@ -71,9 +71,7 @@ def test_every_message_of_a_monitor_is_read(text: str, message: FromMonitor) -> 
         (NotUnderstood(6, "what?"), "InvalidMessage", {"error": "what?"}),
     ],
 )
-def test_every_message_of_an_agent_has_its_content_its_type_and_its_number(
-    message: ToMonitor, kind: str, content: object
-) -> None:
+def test_agent_messages_have_type_and_id(message: ToMonitor, kind: str, content: object) -> None:
     assert json.loads(write_to_monitor(message, 6)) == {"content": content, "type": kind, "id": 6}
 
 
@@ -92,12 +90,12 @@ def test_every_message_of_an_agent_has_its_content_its_type_and_its_number(
         (b'{"type":"\xff","id":1}', "document: "),
     ],
 )
-def test_what_is_no_message_is_refused_by_the_path_of_the_field(text: str | bytes, complaint: str) -> None:
+def test_malformed_message_names_field(text: str | bytes, complaint: str) -> None:
     with pytest.raises(MalformedMonitorMessageError, match="^" + complaint.replace("[", r"\[")):
         read_from_monitor(text)
 
 
-def test_the_agent_offers_the_extension_and_takes_what_an_old_monitor_picks() -> None:
+def test_agent_negotiates_down_to_old_monitor() -> None:
     assert json.loads(write_greeting()) == {"min": 1, "max": 2}
     assert [read_greeting(f'{{"version":{version}}}') for version in (1, 2)] == [1, 2]
 
@@ -111,7 +109,7 @@ def test_the_agent_offers_the_extension_and_takes_what_an_old_monitor_picks() ->
         ('{"version":"1"}', "version: expected int, got str"),
     ],
 )
-def test_a_greeting_that_cannot_be_agreed_on_is_refused(text: str, complaint: str) -> None:
+def test_incompatible_greeting_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(MalformedMonitorMessageError) as caught:
         read_greeting(text)
     assert str(caught.value) == complaint

@@ -46,7 +46,7 @@ def test_a_page_without_faults() -> None:
     assert read_page(b'{"items":null}') == Page("", "", [], [])
 
 
-def test_an_object_that_cannot_be_decoded_is_named_and_the_others_are_read() -> None:
+def test_undecodable_object_is_named_others_read() -> None:
     assert read_page(page(whole("a"), deep("b"), b"7", b'{"metadata":7}', whole("c"))) == Page(
         "9",
         "",
@@ -68,7 +68,7 @@ def test_what_is_left_of_an_identity_is_told() -> None:
     ]
 
 
-def test_bytes_that_are_no_text_spoil_only_their_object() -> None:
+def test_invalid_utf8_spoils_one_object() -> None:
     found = read_page(page(whole("a"), b'{"metadata":{"name":"b","uid":"\xff"}}'))
     assert (len(found.objects), [each.name.name for each in found.unreadable]) == (1, ["b"])
 
@@ -99,13 +99,13 @@ def test_an_event_has_its_object_and_version() -> None:
     assert read_event(b'{"type":"BOOKMARK","object":null}').version == ""
 
 
-def test_an_event_whose_object_cannot_be_decoded_says_which() -> None:
+def test_undecodable_event_names_object() -> None:
     event = read_event(b'{"type":"ADDED","object":' + deep("a") + b"}")
     assert event == WatchEvent("ADDED", {}, Unreadable(ObjectName("ns", "a"), "u-a", "7", NESTED))
     assert (event.name, event.version) == (ObjectName("ns", "a"), "7")
 
 
-def test_an_event_with_something_unreadable_beside_it_is_read() -> None:
+def test_unreadable_neighbour_does_not_spoil_event() -> None:
     assert read_event(b'{"other":' + DEEP + b',"type":"ADDED","object":{"a":1}}') == WatchEvent("ADDED", {"a": 1})
 
 
@@ -131,7 +131,7 @@ def test_lines_are_whole_however_they_arrive(lines: list[bytes], data: st.DataOb
     assert found == [line for line in lines if line]
 
 
-def test_a_line_without_an_end_is_not_collected_for_ever() -> None:
+def test_endless_line_is_cut_off() -> None:
     splitter = LineSplitter(longest=10)
     assert splitter.feed(b"12345\n12345") == [b"12345"]
     with pytest.raises(UnreadableAnswerError, match="a line of the watch has more than 10 bytes"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from protocol.kubernetes.protobuf import message_classes
 
 
-def test_maps_lists_and_messages_are_written_and_read_again() -> None:
+def test_protobuf_round_trip() -> None:
     tables = {
         "Inner": (("text", 1, "string"),),
         "Outer": (("named", 1, "map Inner"), ("many", 2, "many string"), ("one", 3, "Inner")),

@@ -50,7 +50,7 @@ def test_a_proxys_answer_is_shown_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("header", "seconds"), [("", None), ("2", 2.0), ("9999999", None), ("4000", None), ("soon", None), ("٣", None)]
 )
-def test_a_wait_that_is_asked_for_is_believed_within_reason(header: str, seconds: float | None) -> None:
+def test_retry_after_is_bounded(header: str, seconds: float | None) -> None:
     assert read_refusal(429, b"", header).retry_after == seconds
 
 
@@ -66,7 +66,7 @@ def test_any_answer_is_a_refusal(status: int, body: bytes, header: str) -> None:
     assert read_refusal(status, body, header).status == status
 
 
-def test_every_event_moves_the_cursor_and_an_error_does_not() -> None:
+def test_events_move_cursor_errors_do_not() -> None:
     cursor = Cursor()
     cursor.listed("5")
     for kind, version in (("ADDED", "6"), ("BOOKMARK", "8"), ("MODIFIED", ""), ("ERROR", "9")):
@@ -82,13 +82,13 @@ def test_only_what_is_gone_is_listed_again(status: int, version: str | None) -> 
 
 
 @given(st.floats(0, 1))
-def test_a_quiet_watch_is_ended_by_the_server_before_the_client_takes_it_for_dead(jitter: float) -> None:
+def test_server_ends_quiet_watch_first(jitter: float) -> None:
     times = WatchTimes.spread(jitter)
     assert 240 <= times.asked <= 480
     assert times.asked < times.silence
 
 
-def test_a_watch_without_a_version_begins_with_what_there_is() -> None:
+def test_watch_without_version_starts_with_objects() -> None:
     times = WatchTimes(60, Seconds(90.0))
     common = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": "60"}
     assert watch_query("", times) == common

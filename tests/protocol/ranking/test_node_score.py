@@ -61,7 +61,7 @@ def use(reserved: int, mem: int | None = None, *, watermark: int = 900, total: i
         (use(0, total=0, watermark=0), 0),
     ],
 )
-def test_a_score_peaks_where_the_curve_says_and_never_above_the_watermark(node: Node, score: int) -> None:
+def test_score_peaks_on_curve_below_watermark(node: Node, score: int) -> None:
     assert node.score() == score
 
 
@@ -71,20 +71,18 @@ def test_a_curve_that_peaks_at_zero_spreads() -> None:
 
 
 @given(st.integers(0, 1100), st.integers(0, 1100), st.integers(0, 1000), st.integers(1, 2000))
-def test_a_score_is_a_percentage_and_zero_where_the_node_would_overflow(
-    cpu: int, mem: int, watermark: int, total: int
-) -> None:
+def test_score_is_percentage_or_zero(cpu: int, mem: int, watermark: int, total: int) -> None:
     score = use(cpu, mem, watermark=min(watermark, total), total=total).score()
     assert 0 <= score <= 100
     assert score == 0 or (cpu <= total and mem <= total)
 
 
 @pytest.mark.parametrize(("score", "expected"), [(0, 0), (1, 1), (4, 1), (14, 1), (15, 2), (75, 8), (100, 10)])
-def test_kube_scheduler_takes_zero_to_ten_and_only_zero_is_zero(score: int, expected: int) -> None:
+def test_scores_map_to_zero_to_ten(score: int, expected: int) -> None:
     assert extender_score(score) == expected
 
 
-def test_among_equal_extender_scores_only_the_best_and_cheapest_keep_it() -> None:
+def test_ties_prefer_best_and_cheapest() -> None:
     nodes = {
         "cheap": use(790, price=1.0),
         "cheap too": use(790, price=1.0),
@@ -114,14 +112,14 @@ def test_unfitness_separates_nodes_of_one_price() -> None:
     assert extender_scores([unfit, fit]) == {fit: 10, unfit: 9}
 
 
-def test_a_vm_moves_to_the_best_node_and_price_breaks_ties() -> None:
+def test_target_is_best_node_then_cheapest() -> None:
     nodes = {"empty": use(100), "dear": use(790, price=2.0), "cheap": use(790, price=1.0)}
     standings = {name: node.standing for name, node in nodes.items()}
     assert choose_target(standings, Random(1).randint) == "cheap"
     assert choose_target({}, Random(1).randint) is None
 
 
-def test_equal_targets_are_chosen_evenly_by_the_injected_chance() -> None:
+def test_equal_targets_are_drawn_evenly() -> None:
     nodes, draw = {name: use(500).standing for name in "abc"}, Random(3).randint
     chosen = Counter(choose_target(nodes, draw) for _ in range(300))
     assert set(chosen) == set("abc")

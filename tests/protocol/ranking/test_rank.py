@@ -33,12 +33,12 @@ def option(group: str, cpu: str, count: int, pods: list[Needs], gpus: int = 0) -
     return Option(group, count, node, node_price((group,), node, CONFIG), tuple(pods))
 
 
-def test_a_pod_costs_what_a_perfect_machine_for_it_would() -> None:
+def test_pod_price_is_perfect_machine_price() -> None:
     assert perfect_price(needs("2", 4, 1, 100), CONFIG) == pytest.approx(2 * 0.033174 + 4 * 0.004446 + 0.7 + 0.02)
     assert damper_price(CONFIG) == pytest.approx(0.5 * 0.033174 + 500 / 1024 * 0.004446)
 
 
-def test_a_node_costs_what_the_table_says_of_its_group_or_type_and_else_the_sum_of_its_parts() -> None:
+def test_node_price_prefers_table_over_parts() -> None:
     node = needs("2", 8)
     assert [node_price(names, node, CONFIG) for names in (("g", "n1-standard-2"), ("n1-standard-8", "g"), ("g",))] == [
         0.095,
@@ -47,7 +47,7 @@ def test_a_node_costs_what_the_table_says_of_its_group_or_type_and_else_the_sum_
     ]
 
 
-def test_a_small_pod_in_a_hundred_nodes_gets_the_preferred_node_and_never_an_idle_gpu() -> None:
+def test_small_pod_avoids_idle_gpu() -> None:
     pods = [needs("100m")]
     options = [
         option("n1-standard-2", "2", 1, pods),
@@ -59,18 +59,18 @@ def test_a_small_pod_in_a_hundred_nodes_gets_the_preferred_node_and_never_an_idl
     assert [one.unfitness for one in ranked] == [1, 4, 1000]
 
 
-def test_fifty_pods_that_need_a_node_each_get_the_small_nodes() -> None:
+def test_one_pod_per_node_uses_small_nodes() -> None:
     pods = [needs("1500m")] * 50
     options = [option("n1-standard-8", "8", 50, pods), option("n1-standard-2", "2", 50, pods)]
     assert rank_options(options, 60, CONFIG)[0].option.group == "n1-standard-2"
 
 
-def test_a_gpu_that_a_pod_asked_for_is_no_waste() -> None:
+def test_requested_gpu_is_no_waste() -> None:
     ranked = rank_options([option("n1-standard-2-gpu", "2", 1, [needs("1", gpus=1)], gpus=1)], 3, CONFIG)
     assert ranked[0].unfitness == 1
 
 
-def test_options_without_price_size_or_nodes_are_left_out() -> None:
+def test_unusable_options_are_dropped() -> None:
     pods = (needs("1"),)
     options = [
         Option("no price", 1, needs("1"), None, pods),
@@ -82,7 +82,7 @@ def test_options_without_price_size_or_nodes_are_left_out() -> None:
     assert [one.option.group for one in rank_options(options, 1, CONFIG)] == ["good"]
 
 
-def test_a_group_that_must_be_made_first_ranks_twice_as_high() -> None:
+def test_new_group_doubles_the_rank() -> None:
     pods = (needs("1"),)
     old, new = Option("old", 1, needs("1"), 1.0, pods), Option("new", 1, needs("1"), 1.0, pods, exists=False)
     ranked = rank_options([new, old], 1, CONFIG)
@@ -90,7 +90,7 @@ def test_a_group_that_must_be_made_first_ranks_twice_as_high() -> None:
     assert ranked[1].rank == 2 * ranked[0].rank
 
 
-def test_equal_options_are_all_best_and_no_option_is_none() -> None:
+def test_equal_options_are_all_best() -> None:
     one, two = (Option(name, 1, needs("1"), 1.0, (needs("1"),)) for name in ("a", "b"))
     worse = Option("c", 2, needs("1"), 1.0, (needs("1"),))
     assert best_options(rank_options([worse, one, two], 1, CONFIG)) == [one, two]
@@ -110,9 +110,7 @@ def test_the_preferred_size_grows_with_the_cluster(nodes: int, vcpus: float) -> 
 
 
 @given(st.floats(0.1, 512), st.floats(0.1, 512), st.integers(-5, 10_000), st.integers(1, 100))
-def test_suppression_lies_between_one_and_unfitness_and_falls_with_the_count(
-    preferred: float, node: float, count: int, more: int
-) -> None:
+def test_suppression_falls_with_count(preferred: float, node: float, count: int, more: int) -> None:
     unfit = unfitness(preferred, node)
     fewer, most = suppress(unfit, count, 15.0), suppress(unfit, count + more, 15.0)
     assert 1 <= most <= fewer <= unfit * (1 + 1e-12)

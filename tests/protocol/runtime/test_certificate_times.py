@@ -33,13 +33,13 @@ def until(end: datetime) -> Validity:
     return Validity(BEGIN.timestamp(), end.timestamp())
 
 
-def test_the_ends_of_a_chain_are_read_in_its_order_whatever_stands_around_it() -> None:
+def test_chain_expiry_is_read_in_order() -> None:
     chain = b"some words\n" + certificate(FAR) + b"\n" + certificate(NEAR, extended=False)
     assert validities(chain) == [until(FAR), until(NEAR)]
     assert validities(b"nothing") == []
 
 
-def test_the_oldest_form_of_a_certificate_has_no_version() -> None:
+def test_v1_certificate_has_no_version() -> None:
     der = x509.load_pem_x509_certificate(certificate(NEAR)).public_bytes(serialization.Encoding.DER)
     at = der.index(bytes.fromhex("a003020102"))
     assert validities(pem(der[:at] + der[at + 5 :])) == [until(NEAR)]

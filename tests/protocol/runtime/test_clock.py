@@ -9,7 +9,7 @@ from protocol.runtime.clock import SystemClock
 from protocol.units import Instant, Seconds
 
 
-async def test_it_tells_the_time_of_the_event_loop_and_of_the_calendar() -> None:
+async def test_clock_has_loop_and_wall_time() -> None:
     clock = SystemClock()
     assert abs(clock.now() - asyncio.get_running_loop().time()) < 1.0
     assert abs(clock.wall() - time.time()) < 1.0

@@ -90,7 +90,7 @@ def test_relative_kubeconfig_finds_its_files(tmp_path: Path, monkeypatch: pytest
     assert from_kubeconfig(Path("conf/kubeconfig"), FakeClock()).token() == "from-file"
 
 
-def test_a_client_certificate_given_as_data_needs_no_token(tmp_path: Path) -> None:
+def test_client_certificate_data_needs_no_token(tmp_path: Path) -> None:
     certificate, key = pair("client")
     user = {"client-certificate-data": b64(certificate), "client-key-data": b64(key)}
     assert found(tmp_path, {}, user).token() is None
@@ -150,7 +150,7 @@ def test_what_cannot_be_used_is_named(
 
 
 @pytest.mark.parametrize("name", ["", "api.internal"])
-def test_an_authority_that_is_just_being_written_never_means_every_authority(tmp_path: Path, name: str) -> None:
+def test_partial_ca_file_never_trusts_all(tmp_path: Path, name: str) -> None:
     path = tmp_path / "ca.crt"
     path.write_bytes(pair("ca")[0])
     it = found(tmp_path, {"certificate-authority": "ca.crt"} | ({"tls-server-name": name} if name else {}))
@@ -189,7 +189,7 @@ def plugin(tmp_path: Path, *answers: dict[str, object]) -> dict[str, object]:
     return {"apiVersion": "client.authentication.k8s.io/v1", "command": str(program), "args": ["login"], "env": state}
 
 
-def test_a_plug_in_is_run_for_a_person_and_again_shortly_before_its_token_expires(tmp_path: Path) -> None:
+def test_exec_plugin_reruns_before_expiry(tmp_path: Path) -> None:
     clock = FakeClock(start=0.0)
     until = timestamp(BEGAN + 600)
     config = written(
@@ -212,7 +212,7 @@ def test_a_plug_in_may_give_a_certificate(tmp_path: Path) -> None:
     assert it.token() is None
 
 
-def test_a_plug_in_that_fails_or_is_missing_says_so_with_its_hint(tmp_path: Path) -> None:
+def test_failed_plugin_shows_install_hint(tmp_path: Path) -> None:
     with pytest.raises(CredentialsError, match="plugin' failed: "):
         person(written(tmp_path, {}, {"exec": plugin(tmp_path)}))
     missing = {"apiVersion": "v1", "command": "/absent", "installHint": "install it"}
@@ -221,7 +221,7 @@ def test_a_plug_in_that_fails_or_is_missing_says_so_with_its_hint(tmp_path: Path
 
 
 @pytest.mark.parametrize("printed", [b"", b"[]", b'{"status":{}}', b'{"status":{"clientKeyData":"k"}}'])
-def test_an_answer_of_a_plug_in_that_proves_nothing_is_refused(printed: bytes) -> None:
+def test_empty_exec_credential_is_refused(printed: bytes) -> None:
     with pytest.raises(ExecCredentialError, match="the credential plug-in's answer"):
         read_exec_credential(printed)
 
@@ -248,11 +248,11 @@ def test_a_token_goes_before_a_plug_in() -> None:
     ],
     ids=["a context", "a cluster", "what they hold", "a user, and garbage"],
 )
-def test_nothing_and_garbage_in_other_entries_do_not_matter(beside: str) -> None:
+def test_other_entries_may_be_garbage(beside: str) -> None:
     assert parse_kubeconfig(f"{{current-context: x, {beside}}}").server == "https://a"
 
 
-def test_what_is_wrong_in_a_chosen_entry_says_which() -> None:
+def test_bad_chosen_entry_is_named() -> None:
     chosen = "current-context: x, contexts: [{name: x, context: {cluster: c}}]"
     with pytest.raises(KubeconfigError, match=r"^cluster c: .*server"):
         parse_kubeconfig(f"{{{chosen}, clusters: [{{name: c, cluster: null}}]}}")
@@ -283,7 +283,7 @@ async def api_of(folder: Path, host: str) -> AsyncIterator[tuple[int, list[str]]
         yield server.sockets[0].getsockname()[1], asked
 
 
-async def test_both_clients_ask_for_and_expect_the_name_of_the_kubeconfig(tmp_path: Path) -> None:
+async def test_clients_use_tls_server_name(tmp_path: Path) -> None:
     authority = b64(pair("api", "api.internal")[0])
     async with api_of(tmp_path, "api.internal") as (port, asked):
         cluster = {"server": f"https://127.0.0.1:{port}", "certificate-authority-data": authority}
@@ -302,7 +302,7 @@ async def test_both_clients_ask_for_and_expect_the_name_of_the_kubeconfig(tmp_pa
                 await client.raw_get("/")
 
 
-def test_a_name_without_an_authority_is_checked_against_the_ones_of_this_machine(tmp_path: Path) -> None:
+def test_server_name_without_ca_uses_system_trust(tmp_path: Path) -> None:
     it = found(tmp_path, {"tls-server-name": "api.internal"})
     assert isinstance(it.tls, ssl.SSLContext)
     assert (it.tls.verify_mode, it.tls.check_hostname) == (ssl.CERT_REQUIRED, True)
@@ -331,12 +331,12 @@ def test_in_a_pod_the_service_account_speaks(tmp_path: Path) -> None:
     assert from_pod({"KUBERNETES_SERVICE_HOST": "fd00::1"}, FakeClock(), tmp_path).server == "https://[fd00::1]:443"
 
 
-def test_outside_of_a_cluster_a_kubeconfig_is_asked_for() -> None:
+def test_outside_cluster_needs_kubeconfig() -> None:
     with pytest.raises(CredentialsError, match="name a kubeconfig"):
         from_pod({}, FakeClock())
 
 
-def test_a_token_file_is_read_again_after_a_minute_and_survives_its_absence(tmp_path: Path) -> None:
+def test_token_file_is_reread_every_minute(tmp_path: Path) -> None:
     path, clock = tmp_path / "token", FakeClock(start=0.0)
     token = FileToken(path, clock)
     with pytest.raises(CredentialsError, match="token: No such file or directory"):

@@ -56,7 +56,7 @@ async def test_a_content_that_changes_is_taken_in_once(tmp_path: Path) -> None:
         assert told.told == [101, 202]
 
 
-async def test_a_content_that_is_refused_is_told_once_and_changes_nothing(tmp_path: Path) -> None:
+async def test_refused_content_is_logged_once(tmp_path: Path) -> None:
     path = tmp_path / "settings"
     async with followed(path) as (told, clock):
         await looks(clock)
@@ -74,7 +74,7 @@ async def test_a_content_that_is_refused_is_told_once_and_changes_nothing(tmp_pa
         ]
 
 
-async def test_a_file_that_was_away_and_comes_back_as_it_was_is_in_force_again(tmp_path: Path) -> None:
+async def test_returned_file_is_in_force_again(tmp_path: Path) -> None:
     path = tmp_path / "settings"
     path.write_text("1")
     async with followed(path) as (told, clock):
@@ -85,7 +85,7 @@ async def test_a_file_that_was_away_and_comes_back_as_it_was_is_in_force_again(t
         assert told.told == [101, "settings: No such file or directory", 102]
 
 
-async def test_a_config_map_that_swaps_its_link_and_an_editor_that_renames_are_followed(tmp_path: Path) -> None:
+async def test_symlink_swap_and_rename_are_followed(tmp_path: Path) -> None:
     for name, content in (("one", "1"), ("two", "2")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "settings").write_text(content)
@@ -102,7 +102,7 @@ async def test_a_config_map_that_swaps_its_link_and_an_editor_that_renames_are_f
         assert told.told == [101, 202, 303]
 
 
-def test_a_program_that_cannot_go_on_without_it_gets_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_required_file_error_propagates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "settings"
     with pytest.raises(FileRefusedError, match="settings: No such file or directory"):
         FollowedFile(path, int).load()

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from protocol.runtime.http_connection import BrokenConnectionError, Connection, LongAnswerError
+from protocol.runtime.http_connection import BrokenConnectionError, HttpConnection, LongAnswerError
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LONGEST = 1000
@@ -20,7 +20,7 @@ RESET = b"reset"
 
 
 @asynccontextmanager
-async def server(*pieces: bytes) -> AsyncIterator[Connection]:
+async def server(*pieces: bytes) -> AsyncIterator[HttpConnection]:
     """A connection to a server that answers one request with these pieces, and then ends the connection."""
 
     ended = asyncio.Event()
@@ -44,7 +44,7 @@ async def server(*pieces: bytes) -> AsyncIterator[Connection]:
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
         host, port = listening.sockets[0].getsockname()
-        _, connection = await asyncio.get_running_loop().create_connection(Connection, host, port)
+        _, connection = await asyncio.get_running_loop().create_connection(HttpConnection, host, port)
         try:
             yield connection
         finally:
@@ -53,13 +53,13 @@ async def server(*pieces: bytes) -> AsyncIterator[Connection]:
             await asyncio.sleep(0)
 
 
-async def whole(connection: Connection, seconds: float = 2.0) -> tuple[int, bytes]:
+async def whole(connection: HttpConnection, seconds: float = 2.0) -> tuple[int, bytes]:
     deadline = asyncio.get_running_loop().time() + seconds
     answer, body = await connection.whole(REQUEST, deadline, LONGEST)
     return answer.status, body
 
 
-async def pieces_of(connection: Connection) -> bytes:
+async def pieces_of(connection: HttpConnection) -> bytes:
     await connection.ask(REQUEST, asyncio.get_running_loop().time() + 2)
     found = b""
     while (piece := await connection.piece(2)) is not None:

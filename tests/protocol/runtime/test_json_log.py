@@ -33,7 +33,7 @@ def lines(stream: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_a_line_has_the_common_fields_and_what_it_is_about(stream: io.StringIO) -> None:
+def test_log_line_has_common_fields(stream: io.StringIO) -> None:
     LOGGER.warning("two\nlines of %d", 7, extra={"vm": "default/db", "node": None, "tries": 3})
     (line,) = lines(stream)
     assert str(line.pop("ts")).endswith("Z")
@@ -65,7 +65,7 @@ def test_a_field_cannot_replace_a_common_one(stream: io.StringIO) -> None:
     assert (line["level"], line["level_"], line["logger_"], line["ts_"]) == ("info", "x", "y", 1)
 
 
-def test_whatever_it_is_given_to_say_is_valid_json(stream: io.StringIO) -> None:
+def test_any_log_line_is_valid_json(stream: io.StringIO) -> None:
     nested: list[object] = []
     nested.append(nested)
     LOGGER.info("odd", extra={"kind": ValueError("x"), "big": 2**70, "lone": "\ud800"})
@@ -75,7 +75,7 @@ def test_whatever_it_is_given_to_say_is_valid_json(stream: io.StringIO) -> None:
     assert said[0]["big"] == str(2**70)
 
 
-def test_arguments_that_do_not_fit_the_text_do_not_lose_the_line() -> None:
+def test_bad_format_arguments_keep_the_line() -> None:
     record = logging.makeLogRecord({"msg": "%d of %d", "args": (1,)})
     assert json.loads(JsonFormatter().format(record))["msg"] == "%d of %d (1,)"
 
@@ -85,7 +85,7 @@ class Silent:
         raise RuntimeError("not a word")
 
 
-def test_what_cannot_describe_itself_does_not_lose_the_line(stream: io.StringIO) -> None:
+def test_failing_repr_keeps_the_line(stream: io.StringIO) -> None:
     LOGGER.info("odd", extra={"vm": "db", "one": Silent(), "many": [1, Silent()], "big": 2**70})
     record = logging.makeLogRecord({"msg": Silent(), "args": (Silent(),)})
     shown = "<a Silent that cannot be shown: RuntimeError>"
@@ -119,7 +119,7 @@ def test_http_client_logs_no_requests(stream: io.StringIO) -> None:
     assert stream.getvalue() == ""
 
 
-def test_tokens_and_keys_are_left_out_of_every_line_whoever_says_them(stream: io.StringIO) -> None:
+def test_secrets_are_redacted_everywhere(stream: io.StringIO) -> None:
     token, key = token_text("t"), pair("server")[1].decode()
     LOGGER.info("asked with %s", token, extra={"headers": {"Authorization": "Bearer opaque-token/1=", "n": 1}})
     try:

@@ -17,7 +17,7 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.close()
 
 
-async def test_a_connection_is_probed_while_nothing_is_said_over_it() -> None:
+async def test_idle_connection_is_probed() -> None:
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
     client = httpx.AsyncClient(transport=probed_transport(TRUSTS_NONE, httpx.Limits()))

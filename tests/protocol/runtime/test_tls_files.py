@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from protocol.runtime.tls_files import (
     FollowedTls,
-    Parts,
     TlsFilesError,
+    TlsParts,
     client_tls,
     following,
     server_tls,
@@ -99,16 +99,12 @@ async def rotation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_new_connections_have_the_new_certificates_and_old_ones_go_on(
-    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
-) -> None:
+def test_new_connections_use_new_certificates(tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(rotation(tmp_path))
 
 
-async def test_a_key_of_another_certificate_changes_nothing_and_is_told_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_mismatched_key_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     certificate, key = files(tmp_path, "server")
     server = server_tls("server", certificate, key)
     client = client_tls("client", trusted(tmp_path, "server"))
@@ -128,7 +124,7 @@ async def test_a_key_of_another_certificate_changes_nothing_and_is_told_once(
     assert "PRIVATE" not in caplog.text
 
 
-async def test_a_client_that_is_not_trusted_any_more_is_not_let_in_again(tmp_path: Path) -> None:
+async def test_untrusted_client_is_not_readmitted(tmp_path: Path) -> None:
     shown(tmp_path, "server")
     authority = trusted(tmp_path, "one", "two")
     server = server_tls("server", tmp_path / "tls.crt", tmp_path / "tls.key", authority)
@@ -136,7 +132,7 @@ async def test_a_client_that_is_not_trusted_any_more_is_not_let_in_again(tmp_pat
     clients = {}
     for name in ("one", "two"):
         certificate, key = files(tmp_path, name)
-        parts = Parts(certificate, key, tmp_path / "server.crt")
+        parts = TlsParts(certificate, key, tmp_path / "server.crt")
         clients[name] = FollowedTls(name, parts, client_of)
     async with serving(server) as port:
         assert [await echoed(port, each) for each in clients.values()] == [True, True]
@@ -144,7 +140,7 @@ async def test_a_client_that_is_not_trusted_any_more_is_not_let_in_again(tmp_pat
         assert [await echoed(port, each) for each in clients.values()] == [False, True]
 
 
-def client_of(parts: Parts) -> ssl.SSLContext:
+def client_of(parts: TlsParts) -> ssl.SSLContext:
     """The same for every connection, so that it would resume its session where it could."""
     assert parts.certificate is not None
     context = ssl.create_default_context(cafile=str(parts.authority))
@@ -152,7 +148,7 @@ def client_of(parts: Parts) -> ssl.SSLContext:
     return context
 
 
-async def test_an_authority_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
+async def test_missing_authority_is_awaited(tmp_path: Path) -> None:
     shown(tmp_path, "server")
     client = client_tls("client", tmp_path / "ca.crt")
     context = following(client, ssl.PROTOCOL_TLS_CLIENT)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from protocol.runtime.credentials import from_kubeconfig
-from protocol.runtime.tls_files import Parts, client_context
+from protocol.runtime.tls_files import TlsParts, client_context
 from protocol.runtime.trust import trusting
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.certificates import files, pair, signed_by
@@ -49,7 +49,7 @@ def test_certificate_without_key_identifiers_is_trusted(tmp_path: Path) -> None:
     authority, _ = files(tmp_path, "ca")
     shake_hands(trusting(pair("ca")[0].decode()), tmp_path, "api", "ca")
     shake_hands(trusting(file=authority), tmp_path, "api", "ca")
-    shake_hands(client_context(Parts(authority=authority)), tmp_path, "api", "ca")
+    shake_hands(client_context(TlsParts(authority=authority)), tmp_path, "api", "ca")
 
 
 @pytest.mark.usefixtures("strict_python")

@@ -49,7 +49,7 @@ async def test_a_name_added_twice_is_reconciled_once(queue: WorkQueue) -> None:
     taker.task.cancel()
 
 
-async def test_a_name_in_work_comes_back_only_when_the_work_is_done(queue: WorkQueue) -> None:
+async def test_name_in_work_waits_until_done(queue: WorkQueue) -> None:
     queue.add(A)
     taker = await taking(queue)
     queue.add(A)
@@ -61,7 +61,7 @@ async def test_a_name_in_work_comes_back_only_when_the_work_is_done(queue: WorkQ
     taker.task.cancel()
 
 
-async def test_a_failed_name_is_repeated_after_longer_and_longer_pauses(queue: WorkQueue, clock: FakeClock) -> None:
+async def test_failed_name_backs_off(queue: WorkQueue, clock: FakeClock) -> None:
     queue.add(A)
     taker = await taking(queue)
     queue.failed(A)
@@ -101,7 +101,7 @@ async def test_of_two_later_moments_the_earlier_counts(queue: WorkQueue, clock: 
     taker.task.cancel()
 
 
-async def test_one_object_that_breaks_the_controller_is_named_and_repeated_while_the_others_go_on(
+async def test_failing_object_does_not_block_others(
     queue: WorkQueue, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[ObjectName] = []
@@ -138,9 +138,7 @@ async def test_an_expected_error_is_repeated_without_a_word(
     serving.cancel()
 
 
-async def test_names_come_in_the_order_in_which_they_are_due_whatever_was_added_again(
-    queue: WorkQueue, clock: FakeClock
-) -> None:
+async def test_names_come_in_due_order(queue: WorkQueue, clock: FakeClock) -> None:
     queue.add(A, Seconds(3.0))
     queue.add(B, Seconds(2.0))
     queue.add(A, Seconds(1.0))

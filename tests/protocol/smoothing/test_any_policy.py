@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.smoothing.policy import PolicyError, parse_policy
+from protocol.smoothing.policy import SmoothingPolicyError, parse_policy
 from protocol.smoothing.spec import SPECS
 from protocol.smoothing.stage import LARGEST, Sample
 from protocol.units import Bytes, Instant, MilliCpu
@@ -45,12 +45,12 @@ def test_every_stage_is_among_those_made_up() -> None:
 
 
 @given(stages, st.sampled_from(["cpu", "memory"]), looks)
-def test_a_policy_that_can_be_read_answers_every_need_with_a_size(
+def test_valid_policy_answers_every_need(
     document: list[dict[str, object]], resource: str, seen: list[tuple[float, float, float | None]]
 ) -> None:
     try:
         policy = parse_policy({"resource": resource, "stages": document})
-    except PolicyError:
+    except SmoothingPolicyError:
         return
     pipeline, now = policy.start(), 0.0
     for pause, need, current in seen:
@@ -70,7 +70,7 @@ def test_a_policy_that_can_be_read_answers_every_need_with_a_size(
         [{"histogram": {"smallest": "1e30", "margin": 1000}}] * 32,
     ],
 )
-def test_what_stages_come_to_together_is_cut_to_the_largest_size(document: list[dict[str, object]]) -> None:
+def test_combined_stages_are_capped(document: list[dict[str, object]]) -> None:
     pipeline = parse_policy(document).start()
     targets = [pipeline.target(Instant(float(at)), Sample(2.0**40, 1.0)) for at in range(3)]
     assert targets[-1] == LARGEST

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.smoothing.curves import INPUT_SLACK, Model, Segments
+from protocol.smoothing.curves import INPUT_SLACK, CurveModel, Segments
 from protocol.smoothing.hysteresis import Hysteresis
 from protocol.smoothing.policy import parse_policy
 from protocol.smoothing.quantize import MAX_RUNGS, NOISE, OutputSegments, Quantize
@@ -20,12 +20,12 @@ levels = st.floats(0, 1e6, allow_nan=False)
 
 
 @pytest.mark.parametrize(("value", "expected"), [(0, 100), (10, 105), (1000, 300)])
-def test_the_model_is_a_line_with_an_upper_end(value: float, expected: float) -> None:
-    assert Model(100, 1, per=2, limit=300).at(value) == expected
+def test_model_is_capped_line(value: float, expected: float) -> None:
+    assert CurveModel(100, 1, per=2, limit=300).at(value) == expected
 
 
-def test_eighteen_cores_round_up_to_twenty_which_is_300m() -> None:
-    assert Model(100, 10).at(Segments([(0, 1), (16, 4)]).at(18)) == 300
+def test_eighteen_cores_give_300m() -> None:
+    assert CurveModel(100, 10).at(Segments([(0, 1), (16, 4)]).at(18)) == 300
 
 
 def test_a_finer_segment_never_makes_the_result_fall() -> None:
@@ -34,9 +34,7 @@ def test_a_finer_segment_never_makes_the_result_fall() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(1, 30)), min_size=1, max_size=5), levels, levels)
-def test_segments_never_fall_and_round_up_but_for_the_slack(
-    steps: list[tuple[int, int]], left: float, right: float
-) -> None:
+def test_segments_rise_and_round_up(steps: list[tuple[int, int]], left: float, right: float) -> None:
     segments, low, high = Segments(steps), min(left, right), max(left, right)
     assert segments.at(low) <= segments.at(high)
     assert segments.at(low) >= low - INPUT_SLACK * 30 - 1e-9
@@ -94,9 +92,7 @@ GI = 2**30
         ([(0, 1), (16, 4)], 15.9999, 16),
     ],
 )
-def test_outputs_are_rounded_up_without_the_slack_of_inputs(
-    steps: list[tuple[float, float]], value: float, expected: float
-) -> None:
+def test_outputs_round_up_without_slack(steps: list[tuple[float, float]], value: float, expected: float) -> None:
     written = [{"at": at, "every": every} for at, every in steps]
     pipelines = [parse_policy([{"quantize": {"segments": written}}]).start()]
     if len(steps) == 1:
@@ -107,14 +103,12 @@ def test_outputs_are_rounded_up_without_the_slack_of_inputs(
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(1, 30)), min_size=1, max_size=5), levels, levels)
-def test_segments_of_an_output_never_round_down_and_never_fall(
-    steps: list[tuple[int, int]], left: float, right: float
-) -> None:
+def test_output_segments_never_fall(steps: list[tuple[int, int]], left: float, right: float) -> None:
     segments, low, high = OutputSegments(steps), min(left, right), max(left, right)
     assert low * (1 - 2 * NOISE) <= segments.at(low) <= segments.at(high)
 
 
-def test_a_ladder_that_grows_slowly_for_ever_ends_in_equal_steps() -> None:
+def test_slow_ladder_ends_in_equal_steps() -> None:
     ladder = Quantize(1, 1, 1.0001)
     assert ladder.at(1e6) >= 1e6
     assert len(ladder._rungs) == MAX_RUNGS
@@ -124,10 +118,8 @@ def test_a_ladder_that_grows_slowly_for_ever_ends_in_equal_steps() -> None:
     ("cores", "current", "expected"),
     [(100, 1000, 1000), (90, 1000, 1000), (95, 1000, 1000), (80, 1000, 1000), (75, 1000, 750), (101, 1000, 1010)],
 )
-def test_the_seeds_hysteresis_shrinks_only_from_above_the_shifted_target(
-    cores: float, current: float, expected: float
-) -> None:
-    model = Model(0, 10)
+def test_hysteresis_shrinks_above_shifted_target(cores: float, current: float, expected: float) -> None:
+    model = CurveModel(0, 10)
     stage = Hysteresis.by_inputs(model.at, 20)
     assert stage.step(NOW, model.at(cores), Sample(cores, current)) == expected
     assert stage.explain() == "shrinks only from above the value for 20 more of input"
@@ -137,9 +129,7 @@ def test_the_seeds_hysteresis_shrinks_only_from_above_the_shifted_target(
     ("value", "current", "expected"),
     [(4.0, 4.5, 4.5), (4.0, 4.6, 4.0), (1.0, 1.3, 1.3), (1.0, 1.6, 1.0), (5.0, 4.0, 5.0), (3.0, None, 3.0)],
 )
-def test_hysteresis_of_outputs_needs_both_a_difference_and_a_ratio(
-    value: float, current: float | None, expected: float
-) -> None:
+def test_output_hysteresis_needs_difference_and_ratio(value: float, current: float | None, expected: float) -> None:
     stage = Hysteresis.by_outputs(0.5, 0.1)
     assert stage.step(NOW, value, Sample(value, current)) == expected
     assert stage.explain() == "shrinks only where that saves more than 0.5 and at least 10% of what there is"
@@ -162,8 +152,8 @@ def test_hysteresis_without_patience_has_nothing_to_keep() -> None:
 
 def test_curves_say_what_they_do() -> None:
     assert [
-        Model(1, 2, 3, 4).explain(),
-        Model(0, 1, 1, inf).explain(),
+        CurveModel(1, 2, 3, 4).explain(),
+        CurveModel(0, 1, 1, inf).explain(),
         Segments([(0, 1), (16, 4)]).explain(),
         Quantize(1, 2).explain(),
         Quantize(1, 1, 2.0).explain(),

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.smoothing.default import DEFAULT_MEMORY
-from protocol.smoothing.policy import Decision, PolicyError, parse_policy
-from protocol.smoothing.spec import SPECS, Spec
+from protocol.smoothing.policy import SmoothingDecision, SmoothingPolicyError, parse_policy
+from protocol.smoothing.spec import SPECS, StageSpec
 from protocol.smoothing.stage import Sample, StageExplanation
 from protocol.units import Instant
 
@@ -32,7 +32,7 @@ stages:
 """
 
 
-def test_every_stage_can_be_written_and_stands_where_it_was_written() -> None:
+def test_stages_keep_their_order() -> None:
     policy = parse_policy(yaml.safe_load(EVERYTHING))
     assert [name for name, _ in policy.stages] == [
         *("segments", "model", "hysteresis", "sustain", "histogram", "surge", "hold", "percentile"),
@@ -41,7 +41,7 @@ def test_every_stage_can_be_written_and_stands_where_it_was_written() -> None:
     assert {name for name, _ in policy.stages} == SPECS.keys()
 
 
-def test_the_seeds_kube_dns_policy_gives_300m_at_18_cores_and_keeps_it_at_10() -> None:
+def test_kube_dns_policy_example() -> None:
     policy = parse_policy(yaml.safe_load(EVERYTHING)["stages"][:3])
     pipeline = policy.start()
     assert pipeline.target(Instant(0.0), Sample(18, None)) == pytest.approx(0.3)
@@ -125,8 +125,8 @@ def test_the_seeds_kube_dns_policy_gives_300m_at_18_cores_and_keeps_it_at_10() -
         ),
     ],
 )
-def test_a_bad_policy_is_refused_with_the_path_of_the_bad_value(document: object, resource: str, message: str) -> None:
-    with pytest.raises(PolicyError) as caught:
+def test_bad_policy_names_path(document: object, resource: str, message: str) -> None:
+    with pytest.raises(SmoothingPolicyError) as caught:
         parse_policy(document, "memory" if resource == "memory" else "cpu")
     assert str(caught.value) == message
 
@@ -147,21 +147,21 @@ def test_a_stage_without_fields_has_sensible_ones(stage: str, meant: dict[str, o
     assert parse_policy([{stage: None}]) == parse_policy([{stage: {}}]) == parse_policy([{stage: meant}])
 
 
-def test_the_path_begins_where_the_policy_stands_in_a_larger_document() -> None:
-    with pytest.raises(PolicyError) as caught:
+def test_path_is_relative_to_policy() -> None:
+    with pytest.raises(SmoothingPolicyError) as caught:
         parse_policy({"stages": [{"hold": {"window": 0}}]}, path="scaling.cpu")
     assert caught.value.path == "scaling.cpu.stages[0].hold.window"
 
 
 def test_a_spec_that_builds_nothing_says_so() -> None:
     with pytest.raises(TypeError, match="Spec builds nothing"):
-        Spec().build([])
+        StageSpec().build([])
 
 
 def test_an_update_tells_what_every_stage_did() -> None:
     pipeline = parse_policy([{"hold": {"window": 60}}, {"quantize": {"base": "250m"}}]).start()
     assert pipeline.explain() == ()
-    assert pipeline.update(Instant(0.0), Sample(1.1, 2.0)) == Decision(
+    assert pipeline.update(Instant(0.0), Sample(1.1, 2.0)) == SmoothingDecision(
         2.0,
         (
             StageExplanation("hold", 1.1, 2.0, "no whole window seen yet (60 s)"),
@@ -183,7 +183,7 @@ def test_memory_is_never_less_than_what_is_needed(steps: Sequence[tuple[float, f
 
 
 @given(needs)
-def test_the_default_for_memory_shrinks_only_when_five_minutes_needed_less(
+def test_memory_default_shrinks_after_five_minutes(
     steps: Sequence[tuple[float, float]],
 ) -> None:
     pipeline, now, current, seen = DEFAULT_MEMORY.start(), 0.0, 8.0, list[tuple[float, float]]()

@@ -23,13 +23,13 @@ def play(stage: Stage, steps: list[tuple[float, float, float | None]]) -> list[f
     return [stage.step(Instant(at), value, Sample(value, current)) for at, value, current in steps]
 
 
-def test_hold_passes_growth_at_once_and_shrinks_to_the_most_of_a_whole_window() -> None:
+def test_hold_shrinks_to_window_maximum() -> None:
     hold = Hold(Seconds(60.0))
     steps: list[tuple[float, float, float | None]] = [(0, 2, 1), (30, 5, 2), (40, 1, 5), (95, 1, 5), (105, 1, 5)]
     assert play(hold, steps) == [2, 5, 5, 5, 1]
 
 
-def test_hold_never_grows_for_what_was_needed_earlier_and_not_granted() -> None:
+def test_hold_never_grows_for_past_need() -> None:
     stage = Hold(Seconds(60.0))
     assert stage.step(Instant(0.0), 4.0, Sample(4.0, 1.0)) == 4.0
     assert stage.step(Instant(5.0), 0.5, Sample(0.5, 1.0)) == 1.0, "denied, and no longer needed"
@@ -37,7 +37,7 @@ def test_hold_never_grows_for_what_was_needed_earlier_and_not_granted() -> None:
     assert stage.step(Instant(15.0), 0.5, Sample(0.5, None)) == 4.0, "without anything there, all of the window"
 
 
-def test_hold_shrinks_nothing_before_a_whole_window_has_been_seen() -> None:
+def test_hold_needs_whole_window() -> None:
     hold = Hold(Seconds(60.0))
     assert play(hold, [(0, 1, 8), (60, 1, 8)]) == [8, 8]
     assert hold.explain() == "no whole window seen yet (60 s)"
@@ -45,7 +45,7 @@ def test_hold_shrinks_nothing_before_a_whole_window_has_been_seen() -> None:
     assert hold.explain() == "the most of a whole window (60 s)"
 
 
-def test_hold_waits_between_shrinks_and_counts_from_when_current_fell() -> None:
+def test_hold_waits_between_shrinks() -> None:
     hold = Hold(Seconds(10.0), pause=Seconds(100.0))
     assert play(hold, [(0, 1, 8), (20, 1, 8), (21, 0.5, 4), (40, 0.5, 4)]) == [8, 1, 4, 4]
     assert hold.explain() == "shrank too recently (10 s)"
@@ -69,7 +69,7 @@ def seconds(values: list[float], current: float | None) -> list[tuple[float, flo
     return [(float(at), value, current) for at, value in enumerate(values)]
 
 
-def test_eight_of_twenty_above_current_move_to_the_target_and_seven_do_not() -> None:
+def test_percentile_threshold_example() -> None:
     eight, seven = Percentile(Seconds(300.0)), Percentile(Seconds(300.0))
     assert play(eight, seconds([100.0] * 12 + [200.0] * 8, 150))[-1] == 200
     assert play(seven, seconds([100.0] * 13 + [200.0] * 7, 150))[-1] == 150
@@ -77,20 +77,20 @@ def test_eight_of_twenty_above_current_move_to_the_target_and_seven_do_not() -> 
     assert seven.explain() == "between 100 and 200 over 300 s"
 
 
-def test_too_few_samples_hold_and_nothing_to_hold_adopts() -> None:
+def test_few_samples_hold_current() -> None:
     stage = Percentile(Seconds(300.0), Thresholds())
     assert play(stage, [(0, 5, 1), (1, 6, None)]) == [1, 6]
     assert stage.explain() == "2 samples are too few over 300 s"
     assert play(stage, [(2, 7, None)]) == [7]
 
 
-def test_samples_leave_the_percentile_window_with_time_not_with_number() -> None:
+def test_percentile_window_is_by_time() -> None:
     stage = Percentile(Seconds(10.0))
     play(stage, seconds([9.0] * 10, None))
     assert play(stage, [(20, 1, None), (21, 1, None), (22, 1, None)]) == [1, 1, 1]
 
 
-def test_a_percentile_window_is_bounded_and_keeps_the_greatest_of_a_burst() -> None:
+def test_percentile_window_keeps_burst_peak() -> None:
     stage = Percentile(Seconds(10.0), Thresholds(target=1.0, low=1.0, high=1.0))
     outcomes = play(stage, [(index / 1000, float(index == 5), None) for index in range(12_000)])
     assert len(stage._ascending) <= 2 * MAX_SAMPLES + 2
@@ -98,7 +98,7 @@ def test_a_percentile_window_is_bounded_and_keeps_the_greatest_of_a_burst() -> N
 
 
 @given(st.lists(st.floats(0.02, 1e6), min_size=1, max_size=40), st.floats(0.01, 1))
-def test_a_histograms_percentile_is_at_most_a_bucket_above_the_true_one(values: list[float], fraction: float) -> None:
+def test_percentile_error_is_one_bucket(values: list[float], fraction: float) -> None:
     histogram = DecayingHistogram(Seconds(1e9), 0.01)
     for value in values:
         histogram.add(value, 1.0)
@@ -110,7 +110,7 @@ def test_an_empty_histogram_knows_nothing() -> None:
     assert DecayingHistogram(Seconds(60.0), 0.01).percentile(0.9) == 0.0
 
 
-def test_weights_halve_every_half_life_for_as_long_as_it_runs() -> None:
+def test_weights_halve_forever() -> None:
     histogram = DecayingHistogram(Seconds(10.0), 0.01)
     histogram.add(1.0, 8.0)
     histogram.age(20.0)
@@ -123,7 +123,7 @@ def test_weights_halve_every_half_life_for_as_long_as_it_runs() -> None:
         assert histogram.percentile(0.999) == 0.01, "everything else is forgotten"
 
 
-def test_histogram_as_floor_lifts_a_value_and_as_target_replaces_it() -> None:
+def test_histogram_floor_and_target_modes() -> None:
     floor = HistogramStage(Seconds(3600.0), 0.5, 1.0, 0.01, "floor")
     target = HistogramStage(Seconds(3600.0), 0.5, 1.0, 0.01, "target")
     steps = [(0.0, 2.0, None), (10.0, 0.5, None), (11.0, 8.0, None)]
@@ -133,13 +133,13 @@ def test_histogram_as_floor_lifts_a_value_and_as_target_replaces_it() -> None:
     assert floor.explain().startswith("P50 of the recent past times 1 is 2.0")
 
 
-def test_a_value_is_not_believed_to_have_stood_through_a_long_silence() -> None:
+def test_long_silence_ends_a_value() -> None:
     stage = HistogramStage(Seconds(1e9), 0.5, 1.0, 0.01, "target")
     play(stage, [(0, 8, None), (86_400, 1, None), (86_470, 1, None)])
     assert play(stage, [(86_540, 1, None)])[0] == pytest.approx(1.0, rel=0.05)
 
 
-def test_sustain_counts_a_rise_by_how_long_it_stood() -> None:
+def test_sustain_counts_duration() -> None:
     stage = Sustain(Seconds(3.0))
     assert play(stage, [(0, 1, None), (3, 4, None), (6, 4, None)]) == pytest.approx(
         [1, 4 - 3 * exp(-1), 4 - 3 * exp(-2)]
@@ -147,7 +147,7 @@ def test_sustain_counts_a_rise_by_how_long_it_stood() -> None:
     assert stage.explain() == "weighed by how long it stood, over 3 s"
 
 
-def test_surge_answers_an_uncovered_need_with_more_for_a_while() -> None:
+def test_surge_adds_headroom_for_a_while() -> None:
     stage = Surge(1.5, Seconds(20.0))
     assert play(stage, [(0, 1, 2), (5, 4, 2), (10, 4, 6)]) == [1, 6, 6]
     assert stage.explain() == "1.5 times a need that was not covered, for 20 s"

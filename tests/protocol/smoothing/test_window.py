@@ -19,7 +19,7 @@ def naive_max(samples: list[tuple[float, float]], now: float, span: float) -> fl
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 9)), min_size=1, max_size=60))
-def test_equals_the_maximum_of_all_values_in_force_within_the_window(steps: list[tuple[int, int]]) -> None:
+def test_equals_maximum_in_window(steps: list[tuple[int, int]]) -> None:
     window, now, seen = WindowMax(Seconds(100.0)), 0.0, list[tuple[float, float]]()
     for pause, value in steps:
         now += pause
@@ -28,18 +28,18 @@ def test_equals_the_maximum_of_all_values_in_force_within_the_window(steps: list
         assert window.max() == naive_max(seen, now, 100.0)
 
 
-def test_before_the_first_value_there_is_no_maximum_and_no_proof() -> None:
+def test_empty_window_has_no_maximum() -> None:
     window = WindowMax(Seconds(10.0))
     assert (window.max(), window.is_full(Instant(1e9))) == (None, False)
 
 
-def test_is_full_only_when_more_than_the_span_has_been_seen() -> None:
+def test_window_is_full_after_its_span() -> None:
     window = WindowMax(Seconds(600.0))
     window.add(1.0, Instant(5.0))
     assert [window.is_full(Instant(at)) for at in (5.0, 605.0, 605.1)] == [False, False, True]
 
 
-def test_a_value_counts_until_the_next_one_however_long_ago_it_came() -> None:
+def test_value_counts_until_the_next() -> None:
     window = WindowMax(Seconds(10.0))
     window.add(7.0, Instant(0.0))
     window.add(1.0, Instant(500.0))
@@ -48,7 +48,7 @@ def test_a_value_counts_until_the_next_one_however_long_ago_it_came() -> None:
     assert window.max() == 1.0
 
 
-def test_memory_is_bounded_and_a_burst_of_samples_never_hides_a_peak() -> None:
+def test_bounded_memory_keeps_peaks() -> None:
     window, count = WindowMax(Seconds(10.0)), 20 * RESOLUTION
     for step in range(count):
         window.add(float(count - step), Instant(step * 20.0 / count))

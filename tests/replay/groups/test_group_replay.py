@@ -11,10 +11,10 @@ import pytest
 
 from scripts.autoscale.replay.groups.group_model import (
     REPLICAS,
+    GroupObservation,
     GroupPlayed,
-    Look,
-    Shape,
-    Wanted,
+    OrderedReplicas,
+    ReplicaShape,
     group_timeline,
     oracle,
     play_group,
@@ -30,10 +30,10 @@ def line(*demand: float, step: float = 60.0, warm_up: int = 0) -> Timeline:
     return Timeline("test", step, np.array(demand, dtype=np.float64), warm_up, 10.0)
 
 
-def wants(*wanted: Wanted) -> Callable[[Shape], Callable[[Look], Wanted]]:
+def wants(*wanted: OrderedReplicas) -> Callable[[ReplicaShape], Callable[[GroupObservation], OrderedReplicas]]:
     """A policy that wants one thing after another."""
 
-    def begin(_: Shape) -> Callable[[Look], Wanted]:
+    def begin(_: ReplicaShape) -> Callable[[GroupObservation], OrderedReplicas]:
         left = iter(wanted)
         return lambda _: next(left)
 
@@ -41,33 +41,35 @@ def wants(*wanted: Wanted) -> Callable[[Shape], Callable[[Look], Wanted]]:
 
 
 def test_a_new_replica_costs_at_once_and_serves_when_it_has_started() -> None:
-    usual = Shape.of(4).usual
-    found = play_group(line(4, 4, 4, 4), wants(*[Wanted(6, usual)] * 4))
+    usual = ReplicaShape.of(4).usual
+    found = play_group(line(4, 4, 4, 4), wants(*[OrderedReplicas(6, usual)] * 4))
     assert found.replicas.tolist() == [4, 6, 6, 6]
     assert found.serving.tolist() == [4, 4, 6, 6]
 
 
 def test_a_replica_that_is_no_longer_wanted_goes_at_once_and_one_that_starts_goes_first() -> None:
-    usual = Shape.of(4).usual
-    wanted = [Wanted(count, usual) for count in (8, 6, 3, 3)]
+    usual = ReplicaShape.of(4).usual
+    wanted = [OrderedReplicas(count, usual) for count in (8, 6, 3, 3)]
     found = play_group(line(4, 4, 4, 4), wants(*wanted))
     assert found.replicas.tolist() == [4, 8, 6, 3]
     assert found.serving.tolist() == [4, 4, 6, 3]
 
 
 def test_whatever_is_wanted_stays_within_the_bounds_and_in_whole_units() -> None:
-    found = play_group(line(4, 4, 4), wants(Wanted(99, 99_999), Wanted(0, 1), Wanted(2, 101)))
+    found = play_group(
+        line(4, 4, 4), wants(OrderedReplicas(99, 99_999), OrderedReplicas(0, 1), OrderedReplicas(2, 101))
+    )
     assert found.replicas.tolist() == [4, 20, 2]
     assert found.size.tolist() == [0.5, 3.5, 0.15]
 
 
 def test_need_is_seen_also_where_it_is_more_than_is_requested() -> None:
-    looks: list[Look] = []
+    looks: list[GroupObservation] = []
 
-    def begin(shape: Shape) -> Callable[[Look], Wanted]:
-        def look_at(look: Look) -> Wanted:
+    def begin(shape: ReplicaShape) -> Callable[[GroupObservation], OrderedReplicas]:
+        def look_at(look: GroupObservation) -> OrderedReplicas:
             looks.append(look)
-            return Wanted(look.replicas, look.size)
+            return OrderedReplicas(look.replicas, look.size)
 
         _ = shape
         return look_at

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_plugin.auth.identity import Identity, identity_in
+from scheduler_plugin.auth.identity import CallerIdentity, identity_in
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.web.apps import agents_app
 from tests.fake_clock import FakeClock, settle
@@ -66,9 +66,7 @@ SUCCESSOR = token_of(vm_pod("db", "n1", uid="an-older-pod"))
         ({**token_of(POD), "user": {"username": "system:serviceaccount:default:agent"}}, 403),
     ],
 )
-async def test_who_is_not_the_agent_of_the_pod_changes_nothing(
-    cluster: FakeCluster, status: Obj | None, expected: int
-) -> None:
+async def test_foreign_agent_changes_nothing(cluster: FakeCluster, status: Obj | None, expected: int) -> None:
     if status is not None:
         cluster.tokens["token"] = status
     async with running(cluster, FakeClock()) as scheduler:
@@ -76,13 +74,13 @@ async def test_who_is_not_the_agent_of_the_pod_changes_nothing(
 
 
 @pytest.mark.parametrize("status", [token_of(POD), node_agent("n1")])
-async def test_the_sidecar_and_the_agent_of_the_node_are_heard(cluster: FakeCluster, status: Obj) -> None:
+async def test_sidecar_and_node_agent_are_heard(cluster: FakeCluster, status: Obj) -> None:
     cluster.tokens["token"] = status
     async with running(cluster, FakeClock()) as scheduler:
         assert (await scheduler.ask(POD, 2, 8, token="token")).status_code == 200
 
 
-async def test_a_nodes_agent_is_heard_no_longer_than_its_pod_is_there(cluster: FakeCluster) -> None:
+async def test_node_agent_needs_its_pod(cluster: FakeCluster) -> None:
     """Its token is still called valid: by the API server for ten seconds, by us for a minute."""
     cluster.tokens["token"] = node_agent("n1")
     async with running(cluster, FakeClock()) as scheduler:
@@ -120,12 +118,12 @@ async def test_verdicts_are_kept_for_a_minute_and_refusals_for_seconds(cluster: 
         assert len(cluster.made("POST", "/tokenreviews")) == 4
 
 
-def test_a_token_bound_to_no_pod_names_only_its_account() -> None:
+def test_unbound_token_names_only_account() -> None:
     review: Any = {"status": {**token_of(POD), "user": {"username": "system:serviceaccount:a:b", "extra": None}}}
-    assert identity_in(review, "autoscale-scheduler") == Identity("a:b", "a")
+    assert identity_in(review, "autoscale-scheduler") == CallerIdentity("a:b", "a")
 
 
-async def test_the_extender_can_demand_a_token_of_its_own(cluster: FakeCluster, tmp_path: Any) -> None:
+async def test_extender_can_require_token(cluster: FakeCluster, tmp_path: Any) -> None:
     secret = tmp_path / "token"
     settings = parse_settings(SETTINGS + f"extender: {{tokenFile: {secret}}}\n")
     async with running(cluster, FakeClock(), settings) as scheduler:

@@ -55,13 +55,13 @@ async def status(scheduler: Running) -> int:
     return response.status_code
 
 
-async def test_an_agent_is_heard_for_a_vm_of_its_node() -> None:
+async def test_node_agent_speaks_for_its_vms() -> None:
     async with running(cluster(agent_pod()), FakeClock(), ADMITTING) as scheduler:
         assert await status(scheduler) == 200
         assert scheduler.reserved("n1") == "3 cpu, 9Gi", "what was granted, and the requests of the agent's own pod"
 
 
-async def test_an_agent_is_known_by_each_of_its_addresses() -> None:
+async def test_agent_has_several_addresses() -> None:
     """A cluster of two families gives each pod one of each, and an agent may come from either."""
     found = cluster(agent_pod(status={"podIP": "fd00::5", "podIPs": [{"ip": "fd00::5"}, {"ip": HERE}]}))
     async with running(found, FakeClock(), ADMITTING) as scheduler:
@@ -99,12 +99,12 @@ async def test_all_others_change_nothing(why: str) -> None:
         assert await status(scheduler) == expected
 
 
-async def test_an_agent_that_shows_a_token_is_judged_by_the_token() -> None:
+async def test_token_outranks_address() -> None:
     async with running(cluster(agent_pod()), FakeClock(), ADMITTING) as scheduler:
         assert (await scheduler.ask(POD, 2, 8, token="bad")).status_code == 401
 
 
-async def test_an_agent_is_heard_while_its_pod_has_the_address() -> None:
+async def test_agent_is_known_by_pod_address() -> None:
     found = cluster(agent_pod())
     async with running(found, FakeClock(), ADMITTING) as scheduler:
         assert await status(scheduler) == 200
@@ -127,7 +127,7 @@ async def test_an_agent_is_heard_while_its_pod_has_the_address() -> None:
         ("{namespaces: [kube-system], labels: {}}", "agents.withoutTokens.labels: expected at least one"),
     ],
 )
-def test_a_policy_that_names_no_one_or_all_is_refused(given: str, problem: str) -> None:
+def test_policy_without_valid_target_is_refused(given: str, problem: str) -> None:
     with pytest.raises(SettingsError) as caught:
         parse_settings(SETTINGS.replace("agents: {", f"agents: {{withoutTokens: {given}, "))
     assert problem in caught.value.problems

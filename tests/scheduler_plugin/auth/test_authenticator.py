@@ -13,13 +13,13 @@ from protocol.kubernetes.objects import JsonObject
 from protocol.units import Seconds
 from scheduler_plugin.auth import authenticator
 from scheduler_plugin.auth.authenticator import CONCURRENCY, QUEUE, OverloadedError, TokenAuthenticator
-from scheduler_plugin.auth.identity import Identity
+from scheduler_plugin.auth.identity import CallerIdentity
 from scheduler_plugin.cluster.api import ApiUnknownError
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.objects import label_of, plain_pod, token_of, token_text
 
 AUDIENCE = "autoscale-scheduler"
-AGENT = Identity("default:agent", "default", "p", "pod-p")
+AGENT = CallerIdentity("default:agent", "default", "p", "pod-p")
 GOOD = {"status": token_of(plain_pod("p"))}
 
 
@@ -66,21 +66,21 @@ def server() -> ApiServer:
     return ApiServer(FakeClock())
 
 
-def shows(found: TokenAuthenticator, label: str) -> Awaitable[Identity | None]:
+def shows(found: TokenAuthenticator, label: str) -> Awaitable[CallerIdentity | None]:
     return found.identify(f"Bearer {token_text(label)}", AUDIENCE)
 
 
-async def outcomes(found: TokenAuthenticator, *labels: str) -> list[Identity | BaseException | None]:
+async def outcomes(found: TokenAuthenticator, *labels: str) -> list[CallerIdentity | BaseException | None]:
     return await asyncio.gather(*(shows(found, label) for label in labels), return_exceptions=True)
 
 
-async def test_two_hundred_requests_with_one_token_are_one_question(server: ApiServer) -> None:
+async def test_equal_tokens_share_one_review(server: ApiServer) -> None:
     async with asking(server) as found:
         assert await outcomes(found, *["good"] * 200) == [AGENT] * 200
     assert server.asked == ["good"]
 
 
-async def test_thousands_of_junk_tokens_are_a_few_questions_and_the_rest_is_turned_away_at_once(
+async def test_junk_tokens_cost_few_reviews(
     server: ApiServer,
 ) -> None:
     server.takes = 0.02
@@ -95,9 +95,7 @@ async def test_thousands_of_junk_tokens_are_a_few_questions_and_the_rest_is_turn
     assert server.busiest == CONCURRENCY
 
 
-async def test_no_flood_of_bad_tokens_pushes_out_a_good_verdict(
-    server: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_bad_token_flood_keeps_good_verdicts(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authenticator, "REMEMBERED", 100)
     async with asking(server) as found:
         await shows(found, "good")
@@ -122,14 +120,14 @@ async def test_no_flood_of_bad_tokens_pushes_out_a_good_verdict(
         f"Bearer {token_text('bound to nothing', **{'kubernetes.io': {}})}",
     ],
 )
-async def test_what_cannot_be_the_token_of_an_agent_costs_no_question(server: ApiServer, header: str | None) -> None:
+async def test_implausible_token_costs_no_review(server: ApiServer, header: str | None) -> None:
     async with asking(server) as found:
         assert found.is_refused(header, AUDIENCE)
         assert await found.identify(header, AUDIENCE) is None
     assert server.asked == []
 
 
-async def test_what_is_known_of_a_token_costs_no_question(server: ApiServer) -> None:
+async def test_known_token_costs_no_review(server: ApiServer) -> None:
     """Before a request is read only what is known counts: a new token may be good."""
     async with asking(server) as found:
         assert not found.is_refused(f"Bearer {token_text('bad')}", AUDIENCE)
@@ -148,7 +146,7 @@ async def test_only_so_many_verdicts_are_kept(server: ApiServer, monkeypatch: py
     assert server.asked == ["a", "b", "c", "a"]
 
 
-async def test_a_bad_token_that_is_shown_again_and_again_is_asked_about_every_few_seconds(server: ApiServer) -> None:
+async def test_bad_token_is_reviewed_every_few_seconds(server: ApiServer) -> None:
     async with asking(server) as found:
         for _ in range(20):
             assert await shows(found, "bad") is None
@@ -156,7 +154,7 @@ async def test_a_bad_token_that_is_shown_again_and_again_is_asked_about_every_fe
     assert server.asked == ["bad"] * 4
 
 
-async def test_while_the_api_is_away_all_who_wait_hear_of_it_and_the_next_asks_anew(server: ApiServer) -> None:
+async def test_api_outage_fails_all_waiters(server: ApiServer) -> None:
     server.is_away = True
     async with asking(server) as found:
         assert [type(one) for one in await outcomes(found, "good", "good")] == [ApiUnknownError] * 2
@@ -165,7 +163,7 @@ async def test_while_the_api_is_away_all_who_wait_hear_of_it_and_the_next_asks_a
     assert server.asked == ["good", "good"]
 
 
-async def test_what_waited_too_long_for_its_turn_is_told_to_come_again(server: ApiServer) -> None:
+async def test_long_queued_request_is_redirected(server: ApiServer) -> None:
     server.takes = 2.5
     async with asking(server) as found:
         labels = [f"good{i}" for i in range(CONCURRENCY + 1)]
@@ -176,7 +174,7 @@ async def test_what_waited_too_long_for_its_turn_is_told_to_come_again(server: A
     assert server.asked == labels[:-1]
 
 
-async def test_a_request_that_goes_away_takes_nothing_from_the_others(server: ApiServer) -> None:
+async def test_cancelled_request_affects_no_other(server: ApiServer) -> None:
     server.takes = 1.0
     async with asking(server) as found:
         first, second = (asyncio.ensure_future(shows(found, "good")) for _ in range(2))

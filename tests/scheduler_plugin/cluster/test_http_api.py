@@ -143,7 +143,7 @@ async def test_a_page_is_taken_apart_object_by_object() -> None:
     assert [str(each.name) for each in page.unreadable] == ["/a"]
 
 
-async def test_a_page_that_is_too_large_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_oversized_page_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_api, "LONGEST_PAGE", 10)
     with pytest.raises(PageTooLargeError, match="more than 10 bytes"):
         await page_of(b"123456", b"789012", AssertionError("must not be read"))

@@ -39,7 +39,7 @@ def facts(**changed: Any) -> MigrationFacts:
     return replace(fresh, **changed)
 
 
-def test_an_order_becomes_an_object_that_says_who_made_it_and_where_to_go() -> None:
+def test_order_records_maker_and_target() -> None:
     assert migration_body(ORDER) == {
         "apiVersion": "vm.neon.tech/v1",
         "kind": "VirtualMachineMigration",
@@ -62,12 +62,12 @@ def test_a_fresh_one_is_pending() -> None:
     assert read_migration(migration()) == ClusterMigration(facts(), reason="n1 is full")
 
 
-def test_one_of_a_person_has_no_target_and_is_not_ours() -> None:
+def test_manual_migration_has_no_target() -> None:
     found = read_migration(migration(labels=None, annotations=None, deletionTimestamp="2026-01-01T00:00:05Z"))
     assert found == ClusterMigration(facts(target=None, is_ours=False, is_leaving=True))
 
 
-def test_a_running_one_names_its_pods_and_says_how_fast_memory_changes() -> None:
+def test_running_migration_names_pods_and_dirty_rate() -> None:
     status = {
         "phase": "Running",
         "sourcePodName": "db-1",
@@ -102,7 +102,7 @@ def test_numbers_that_cannot_be_count_as_not_said() -> None:
     assert (facts.total, facts.downtime, facts.facts.dirty_rate) == (None, None, None)
 
 
-def test_one_that_failed_says_when_and_why_by_the_condition_that_changed_last() -> None:
+def test_failed_migration_uses_last_condition() -> None:
     conditions = [
         {"type": "Available", "status": "False", "reason": "Failed", "message": "timed out after 300 s"}
         | {"lastTransitionTime": "2026-01-01T00:05:00Z"},
@@ -114,7 +114,7 @@ def test_one_that_failed_says_when_and_why_by_the_condition_that_changed_last() 
     )
 
 
-def test_one_that_does_not_say_when_it_ended_counts_from_its_creation() -> None:
+def test_undated_end_counts_from_creation() -> None:
     status = {"phase": "Succeeded", "info": {"totalTimeMs": 2000, "downtimeMs": 31, "ram": {"total": 1}}}
     found = read_migration(migration(status))
     ended = facts(phase=MigrationPhase.SUCCEEDED, ended_at=CREATED)
@@ -135,6 +135,6 @@ def test_one_that_does_not_say_when_it_ended_counts_from_its_creation() -> None:
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_its_path(obj: dict[str, Any], said: str) -> None:
+def test_unreadable_document_names_path(obj: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
         read_migration(obj)

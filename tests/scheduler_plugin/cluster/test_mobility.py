@@ -44,7 +44,7 @@ def test_a_vm_says_whether_it_may_be_moved(
         ({}, {"extraNetIP": "10.0.0.7"}, None),
     ],
 )
-def test_a_vm_without_an_address_of_its_own_stays(spec: Json, status: Json, expected: str | None) -> None:
+def test_vm_without_own_address_stays(spec: Json, status: Json, expected: str | None) -> None:
     obj = vm("db")
     del obj["spec"]["extraNetwork"]
     obj["spec"] |= spec
@@ -52,7 +52,7 @@ def test_a_vm_without_an_address_of_its_own_stays(spec: Json, status: Json, expe
     assert vm_facts(read_vm(obj)).stays_because == expected
 
 
-def test_a_vm_whose_guest_boots_stays_until_it_runs() -> None:
+def test_booting_vm_is_not_moved() -> None:
     obj = vm("db")
     obj["metadata"]["labels"] = ENABLED
     obj["status"]["conditions"] = [{"type": "Available", "status": "False", "reason": "Booting"}]
@@ -61,13 +61,13 @@ def test_a_vm_whose_guest_boots_stays_until_it_runs() -> None:
     assert vm_facts(read_vm(obj)).stays_because is None
 
 
-def test_a_vms_demands_on_its_node_are_read_from_its_spec() -> None:
+def test_vm_node_constraints_are_read() -> None:
     obj = vm("db")
     obj["spec"]["nodeSelector"] = {"disk": "nvme"}
     assert vm_facts(read_vm(obj)).constraints == PodConstraints(node_selector=(Requirement("disk", "In", ("nvme",)),))
 
 
-def test_demands_that_cannot_be_read_keep_no_vm_from_being_scaled() -> None:
+def test_unreadable_constraints_do_not_stop_scaling() -> None:
     obj = vm("db")
     obj["spec"]["affinity"] = "near"
     facts = vm_facts(read_vm(obj))
@@ -75,7 +75,7 @@ def test_demands_that_cannot_be_read_keep_no_vm_from_being_scaled() -> None:
     assert facts.constraints.unreadable
 
 
-def test_a_pod_tells_why_kube_scheduler_finds_no_node_for_it() -> None:
+def test_pod_carries_unschedulable_message() -> None:
     pod = plain_pod("p", "1", "1Gi")
     pod["metadata"]["ownerReferences"] = [owner_of("db-1", "m-1", "VirtualMachineMigration")]
     waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
@@ -86,7 +86,7 @@ def test_a_pod_tells_why_kube_scheduler_finds_no_node_for_it() -> None:
     assert told == ["0/3 nodes", "kube-scheduler finds no node for it", "", ""]
 
 
-def test_a_node_and_a_pod_are_read_with_what_constraints_see_of_them() -> None:
+def test_constraint_fields_are_read() -> None:
     worker = {
         "metadata": {"name": "n", "labels": {"zone": "a"}},
         "spec": {"taints": [{"key": "gpu", "effect": "NoSchedule"}]},

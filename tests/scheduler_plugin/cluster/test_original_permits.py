@@ -34,12 +34,12 @@ def granted(text: str, **labels: str) -> Obj:
         (vm("db", 2, 4), ZERO),
     ],
 )
-def test_it_counts_as_no_more_than_the_vm_may_have_and_is_not_called_use(found: Obj, counted: Resources) -> None:
+def test_unreadable_vm_counts_within_maximum(found: Obj, counted: Resources) -> None:
     facts = vm_facts(parse_virtual_machine(found))
     assert (facts.granted, facts.use) == (counted, Resources.parse(2, "4Gi"))
 
 
-async def test_nothing_is_given_away_of_it_until_it_is_taken_from_the_vm_and_nothing_is_written() -> None:
+async def test_room_is_freed_after_take_back() -> None:
     cluster = FakeCluster()
     cluster.put(NODES, node("n1", "10"))
     cluster.put(VMS, granted('{"vCPUs":8,"mem":"16Gi"}'))

@@ -61,7 +61,7 @@ def test_a_pod_asks_for_what_kube_scheduler_counts(
     assert asked(*containers, inits=inits) == asks
 
 
-def test_pods_that_ask_for_nothing_else_share_one_value() -> None:
+def test_empty_requests_share_one_value() -> None:
     assert read_pod(plain_pod("a", "1", "1Gi")).traits is PLAIN_POD
 
 

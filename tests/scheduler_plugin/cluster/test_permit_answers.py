@@ -109,14 +109,14 @@ def with_a_problem(obj: Obj) -> None:
 
 
 @pytest.mark.parametrize("change", [uncounted, with_a_problem], ids=lambda each: each.__name__)
-def test_a_vm_of_which_something_is_not_known_is_read(change: Callable[[Obj], None]) -> None:
+def test_partly_known_vm_is_read(change: Callable[[Obj], None]) -> None:
     obj = known()
     change(obj)
     assert with_permit(read_vm(obj), PERMIT, answered(obj)) is None
 
 
 @given(st.lists(st.sampled_from(CHANGES[:-1]), max_size=3, unique=True), st.booleans())
-def test_the_short_way_never_says_other_than_the_long_one(changes: list[Callable[[Obj], None]], has: bool) -> None:
+def test_fast_decoder_matches_slow_one(changes: list[Callable[[Obj], None]], has: bool) -> None:
     obj = known(annotations={ANNOTATION_PERMIT: encode_permit(PERMIT)} if has else None)
     answer = answered(obj)
     for change in changes:

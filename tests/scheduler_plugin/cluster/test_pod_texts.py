@@ -37,14 +37,14 @@ def placed_pod() -> Obj:
 
 
 @pytest.mark.parametrize("make", [full_pod, placed_pod, lambda: plain_pod("p"), lambda: vm_pod("v", "n1")])
-def test_a_pod_of_a_watch_is_the_pod_that_is_read_of_the_object(make: Any) -> None:
+def test_typed_pod_matches_generic_one(make: Any) -> None:
     pod = make()
     pod["metadata"]["resourceVersion"] = "7"
     facts = read_pod(pod)
     assert watched_pod(line(pod)) == Watched(facts.name, facts.uid, "7", facts)
 
 
-def test_whatever_is_wrong_with_a_pod_of_a_watch_it_is_the_same_pod_or_left_to_others() -> None:
+def test_bad_pod_decodes_same_or_falls_back() -> None:
     good, same = placed_pod(), 0
     for path in paths(good):
         for value in WRONG:

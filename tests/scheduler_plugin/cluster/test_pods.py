@@ -53,11 +53,11 @@ SHRINKS = {"name": "a", "allocatedResources": amounts("6", "24Gi"), "resources":
         ({"name": "other", **{key: SHRINKS[key] for key in ("allocatedResources", "resources")}}, "1 cpu, 1Gi"),
     ],
 )
-def test_a_container_counts_the_most_of_desired_allocated_and_actual(held: Obj, expected: str) -> None:
+def test_container_counts_max_of_three_sizes(held: Obj, expected: str) -> None:
     assert counted({"containers": [ASKED]}, {"containerStatuses": [held]}) == expected
 
 
-def test_a_resize_that_is_infeasible_counts_what_the_container_has() -> None:
+def test_infeasible_resize_counts_actual_size() -> None:
     grows = {"containers": [container("a", "64", "512Gi")]}
     held = {"name": "a", "allocatedResources": amounts("2", "2Gi"), "resources": {"requests": amounts("1", "3Gi")}}
     for reason, expected in (("Infeasible", "2 cpu, 3Gi"), ("Deferred", "64 cpu, 512Gi")):
@@ -65,7 +65,7 @@ def test_a_resize_that_is_infeasible_counts_what_the_container_has() -> None:
         assert counted(grows, {"conditions": [condition], "containerStatuses": [held]}) == expected
 
 
-def test_what_the_kubelet_called_infeasible_before_does_not_hide_the_present_wish() -> None:
+def test_old_infeasible_does_not_hide_request() -> None:
     pod = plain_pod("p")
     pod["metadata"]["generation"] = 3
     pod["spec"]["containers"] = [container("a", "4", "4Gi")]
@@ -106,7 +106,7 @@ def test_what_the_kubelet_has_deferred_is_told_apart(reason: str, labels: Obj, e
     assert (read_pod(pod).deferred, read_pod(pod).asks_room) == (ZERO, False), "not for the pod of a VM"
 
 
-def test_sidecars_are_resized_and_other_init_containers_are_not() -> None:
+def test_only_sidecar_init_containers_resize() -> None:
     spec = {
         "containers": [ASKED],
         "initContainers": [container("side", "1", "1Gi", restartPolicy="Always"), container("init", "1", "1Gi")],
@@ -115,7 +115,7 @@ def test_sidecars_are_resized_and_other_init_containers_are_not() -> None:
     assert counted(spec, {"initContainerStatuses": held}) == "7 cpu, 25Gi"
 
 
-def test_a_request_on_the_pod_itself_is_resized_in_place_too() -> None:
+def test_pod_level_requests_are_resized() -> None:
     spec = {"containers": [ASKED], "resources": {"requests": {"cpu": "2"}}, "overhead": amounts("100m", "0")}
     assert counted(spec) == "2100m cpu, 1Gi"
     held: Obj = {"allocatedResources": {"cpu": "3"}, "resources": {"requests": {"cpu": "4"}}}
@@ -151,7 +151,7 @@ def asks(cpu: str, memory: str, allocated: Resources | None = None, problem: str
     return RunnerRequests(Resources.parse(cpu, memory), allocated, problem, "7")
 
 
-def test_what_the_guests_container_requests_is_known_beside_what_its_kubelet_has_set_aside() -> None:
+def test_requests_and_allocation_are_known() -> None:
     assert runner_of({}) == asks("100m", "128Mi")
     assert runner_of({}, limits={"neonvm/kvm": "1"}) == asks("0", "0")
     assert runner_of({}, spec={"containers": [restarted("NotRequired")]}) == asks("1", "1Gi")
@@ -165,21 +165,19 @@ def test_what_the_guests_container_requests_is_known_beside_what_its_kubelet_has
 @pytest.mark.parametrize(
     ("observed", "problem"), [({}, "Deferred: no cpu"), ({"observedGeneration": 3}, "Deferred: no cpu")]
 )
-def test_what_the_kubelet_says_against_the_present_requests_is_known(observed: Obj, problem: str) -> None:
+def test_kubelet_objection_is_known(observed: Obj, problem: str) -> None:
     other = {"type": "Ready", "status": "True"}
     pending = {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": "no cpu", **observed}
     assert runner_of({"conditions": [other, pending]}) == asks("100m", "128Mi", problem=problem)
 
 
-def test_what_the_kubelet_said_of_earlier_requests_is_over() -> None:
+def test_old_kubelet_verdict_expires() -> None:
     pending = {"type": "PodResizePending", "status": "True", "reason": "Infeasible", "observedGeneration": 2}
     assert runner_of({"conditions": [pending]}) == asks("100m", "128Mi")
 
 
 @pytest.mark.parametrize(("observed", "is_seen"), [(None, True), (3, True), (2, False)])
-def test_whether_the_kubelet_has_looked_at_the_present_requests_is_known(
-    observed: int | None, *, is_seen: bool
-) -> None:
+def test_observed_generation_is_known(observed: int | None, *, is_seen: bool) -> None:
     """Kubelets before 1.34 do not say."""
     found = runner_of({"observedGeneration": observed} if observed else {})
     assert found == replace(asks("100m", "128Mi"), is_seen=is_seen)
@@ -200,7 +198,7 @@ def managed(manager: str, *names: str, subresource: str = "resize", container: s
         ([managed("autoscale-scheduler", "cpu", container="sidecar"), {"manager": "kubelet"}], (0, 0)),
     ],
 )
-def test_what_of_the_requests_a_scheduler_of_ours_wrote_last_is_known(entries: list[Obj], by_us: Any) -> None:
+def test_own_requests_are_known(entries: list[Obj], by_us: Any) -> None:
     pod = vm_pod("db", "n1")
     pod["metadata"]["managedFields"] = entries
     pod["status"] = {"qosClass": "Burstable"}
@@ -221,11 +219,11 @@ def test_what_of_the_requests_a_scheduler_of_ours_wrote_last_is_known(entries: l
         read_pod(plain_pod("p") | {"status": {"qosClass": "Burstable"}}).runner,
     ],
 )
-def test_requests_that_cannot_or_must_not_be_changed_do_not_follow(found: object) -> None:
+def test_unchangeable_requests_stay(found: object) -> None:
     assert found is None
 
 
-def test_cpu_limit_that_a_scheduler_of_ours_wrote_is_known() -> None:
+def test_own_cpu_limit_is_known() -> None:
     """A limit of anybody else's is the operator's, and its pod is left as it is."""
     pod = vm_pod("db", "n1")
     pod["metadata"]["managedFields"] = [managed("autoscale-scheduler", "cpu")]
@@ -291,7 +289,7 @@ def test_a_pod_is_its_owners(pod: Obj, expected: tuple[object, ...]) -> None:
     ],
     ids=["a runner's", "a container of another name", "a target with such a container", "a pod that names no VM"],
 )
-def test_a_pod_that_names_a_vm_may_run_it_in_a_container_for_it_alone(pod: Obj, expected: bool) -> None:
+def test_vm_runs_in_its_container_only(pod: Obj, expected: bool) -> None:
     assert read_pod(pod).has_runner is expected
 
 
@@ -302,7 +300,7 @@ def around(**spec: Any) -> str:
     return str(read_pod(owned(VM) | {"spec": spec}).around)
 
 
-def test_what_lies_around_the_guest_is_all_but_its_container() -> None:
+def test_overhead_is_all_but_guest_container() -> None:
     side = container("agent", "10m", "48Mi")
     runner = container("neonvm-runner", "500m", "512Mi")
     assert around(containers=[runner, side], overhead=amounts("250m", "300Mi")) == "260m cpu, 348Mi"
@@ -313,7 +311,7 @@ def test_what_lies_around_the_guest_is_all_but_its_container() -> None:
     assert around(containers=[]) == "0 cpu, 0"
 
 
-def test_nothing_lies_around_the_guest_of_a_pod_that_runs_none() -> None:
+def test_pod_without_guest_has_no_overhead() -> None:
     pod = plain_pod("p")
     pod["spec"]["overhead"] = amounts("1", "1Gi")
     assert str(read_pod(pod).around) == "0 cpu, 0"
@@ -322,7 +320,7 @@ def test_nothing_lies_around_the_guest_of_a_pod_that_runs_none() -> None:
 # What cannot be read ------------------------------------------------------------------------------------------------
 
 
-def test_a_pod_that_cannot_be_read_is_known_as_far_as_it_can() -> None:
+def test_unreadable_pod_is_partly_known() -> None:
     pod = vm_pod("db", "n1")
     pod["spec"]["containers"] = "garbage"
     with pytest.raises(ValueError, match=r"spec\.containers: expected array, got str"):
@@ -341,7 +339,7 @@ def test_a_pod_that_cannot_be_read_is_known_as_far_as_it_can() -> None:
     assert found.requests == Resources.parse(0, 0)
 
 
-def test_a_finished_pod_that_cannot_be_read_is_finished() -> None:
+def test_unreadable_finished_pod_is_finished() -> None:
     assert pod_at_most({"metadata": {"uid": "u"}, "status": {"phase": "Failed"}}, "because").finished
 
 
@@ -351,7 +349,7 @@ def test_anything_is_a_pod_at_most(obj: Json) -> None:
 
 
 @pytest.mark.parametrize("nested", [{"metadata": {"name": "p", "labels": {"a": 1}}, "spec": {}}])
-def test_what_breaks_a_rule_is_one_kind_of_error(nested: Json) -> None:
+def test_rule_violations_share_error_type(nested: Json) -> None:
     with pytest.raises(ValueError, match=r"metadata\.labels"):
         read_pod(nested)
     with pytest.raises(ValueError, match="document"):

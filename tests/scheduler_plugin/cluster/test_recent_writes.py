@@ -15,7 +15,7 @@ def test_a_write_may_land_until_it_settles() -> None:
     assert not writes.may_land("a", Instant(5.0))
 
 
-def test_what_nothing_was_heard_of_is_forgotten_with_a_later_write() -> None:
+def test_stale_entries_are_forgotten() -> None:
     writes: RecentWrites[int] = RecentWrites(Seconds(10.0))
     for number in range(100):
         writes.sent(number, Instant(float(number)))

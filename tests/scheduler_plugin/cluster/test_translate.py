@@ -63,7 +63,7 @@ def test_requests_are_counted_like_kube_scheduler(spec: dict[str, Any], expected
     assert requests_of(**spec) == expected
 
 
-def test_a_pod_of_a_vm_names_it_and_a_finished_one_is_finished() -> None:
+def test_vm_pod_names_its_vm() -> None:
     pod = vm_pod("db", "n1")
     pod["status"]["phase"] = "Failed"
     expected = PodFacts(
@@ -97,7 +97,7 @@ def test_a_pending_pod_has_neither_node_nor_vm() -> None:
         ({"metadata": {"name": "p"}, "spec": {"overhead": {"cpu": "x"}}}, "spec.overhead.cpu: "),
     ],
 )
-def test_what_is_no_pod_is_refused_with_its_path(obj: dict[str, Any], path: str) -> None:
+def test_non_pod_is_refused_with_path(obj: dict[str, Any], path: str) -> None:
     with pytest.raises(ValueError, match=f"^{path.replace('[', chr(92) + '[')}"):
         read_pod(obj)
     with pytest.raises(ValueError, match=f"^{path.replace('[', chr(92) + '[')}"):
@@ -160,13 +160,13 @@ def test_a_vm_becomes_facts() -> None:
         ({"podResources": {"requests": {"cpu": "much"}}}, None),
     ],
 )
-def test_what_pods_of_a_vm_are_made_with_is_known(resources: dict[str, Any], first: Resources | None) -> None:
+def test_creation_requests_are_known(resources: dict[str, Any], first: Resources | None) -> None:
     obj = vm("db", 1, 4)
     obj["spec"] |= resources
     assert vm_facts(read_vm(obj)).first_requests == first
 
 
-def test_a_vm_without_pod_and_with_a_version_that_is_no_number() -> None:
+def test_podless_vm_with_opaque_version() -> None:
     obj = vm("db")
     obj["metadata"]["resourceVersion"] = "opaque"
     del obj["status"]
@@ -174,7 +174,7 @@ def test_a_vm_without_pod_and_with_a_version_that_is_no_number() -> None:
     assert (facts.version, facts.pod) == (0, None)
 
 
-def test_a_pod_that_a_migration_made_says_so_until_the_vm_owns_it() -> None:
+def test_target_pod_names_its_migration() -> None:
     pod = vm_pod("db", "n2")
     owner = {"apiVersion": "vm.neon.tech/v1", "name": "db-7f3a", "uid": "m-1", "controller": True}
     pod["metadata"]["ownerReferences"] = [owner | {"kind": "VirtualMachineMigration"}]

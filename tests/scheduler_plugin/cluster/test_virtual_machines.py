@@ -44,7 +44,7 @@ def at_most(obj: Obj) -> VmFacts:
         ({"cpus": {"min": "-1"}, "memorySlots": {}}, Resources.parse(3, "5Gi"), False),
     ],
 )
-def test_an_unreadable_vm_is_the_largest_size_that_it_names(guest: Obj, use: Resources, is_bounded: bool) -> None:
+def test_unreadable_vm_counts_at_largest_size(guest: Obj, use: Resources, is_bounded: bool) -> None:
     facts = at_most(broken(**guest))
     told = (facts.use, facts.is_bounded, facts.unreadable, facts.stays_because)
     assert told == (use, is_bounded, "because", "not readable")
@@ -55,20 +55,20 @@ def test_an_unreadable_vm_is_the_largest_size_that_it_names(guest: Obj, use: Res
     ("annotated", "permit"),
     [('{"vCPUs":"7","mem":"9Gi"}', Resources.parse(7, "9Gi")), ("garbage", Resources.parse(4, "16Gi"))],
 )
-def test_the_permit_of_a_vm_that_cannot_be_read_still_counts(annotated: str, permit: Resources) -> None:
+def test_permit_of_unreadable_vm_counts(annotated: str, permit: Resources) -> None:
     obj = broken(cpus={"min": 4, "max": 2, "use": 1})
     obj["metadata"]["annotations"] = {"autoscaling.neon.tech/permit": annotated}
     assert at_most(obj).permit == permit
 
 
-def test_a_permit_that_cannot_be_read_counts_as_all_that_the_spec_allows() -> None:
+def test_unreadable_permit_counts_as_maximum() -> None:
     obj = vm("db", 2, 4)
     obj["metadata"]["annotations"] = {"autoscaling.neon.tech/permit": '{"vCPUs":"1e1000000000000000000","mem":1}'}
     facts = vm_facts(parse_virtual_machine(obj))
     assert (facts.use, facts.permit) == (Resources.parse(2, "4Gi"), Resources.parse(8, "16Gi"))
 
 
-def test_a_status_that_cannot_be_read_counts_as_all_that_the_spec_allows() -> None:
+def test_unreadable_status_counts_as_maximum() -> None:
     obj = vm("db", 2, 4)
     obj["status"] |= {"cpus": [], "memorySize": "1Gi"}
     assert vm_facts(parse_virtual_machine(obj)).actual == Resources.parse(8, "16Gi")

@@ -31,7 +31,7 @@ class WillingApi(FakeCluster):
         return {}
 
 
-async def test_cpu_limit_is_written_with_requests_if_the_order_names_one() -> None:
+async def test_cpu_limit_follows_requests() -> None:
     api = WillingApi()
     writer = ClusterWriter(api, "scheduler-1", Term(FakeClock()).writing)
     await writer.resize_pod(ResizePod("uid", NAME, SIZE, "7"))
@@ -41,7 +41,7 @@ async def test_cpu_limit_is_written_with_requests_if_the_order_names_one() -> No
     assert [each.get("limits") for each in resources] == [None, {"cpu": "1500m"}]
 
 
-async def test_the_api_server_gives_every_write_up_when_the_scheduler_does() -> None:
+async def test_server_timeout_matches_scheduler() -> None:
     api = WillingApi()
     writer = ClusterWriter(api, "scheduler-1", Term(FakeClock()).writing)
     await writer.store_permit(read_vm(vm("db")), PersistPermit(NAME, SIZE, 1, before_answer=True))

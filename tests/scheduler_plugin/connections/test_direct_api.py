@@ -124,7 +124,7 @@ async def test_a_refusal_says_when_to_come_again() -> None:
     assert caught.value.refusal.retry_after == Seconds(7.0)
 
 
-async def test_a_call_whose_time_ends_while_it_is_written_down_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_past_deadline_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The token may come from a file, which takes as long as it takes."""
     time = [1.0]
 
@@ -150,7 +150,7 @@ async def test_nothing_that_listens_is_unknown() -> None:
                 pass
 
 
-async def test_a_call_that_takes_too_long_is_unknown_and_its_connection_is_not_used_again() -> None:
+async def test_slow_call_is_unknown_and_drops_connection() -> None:
     async with api([]) as (found, served):
         with pytest.raises(ApiUnknownError, match="TimeoutError"):
             await found.call(ApiCall("GET", "/", Seconds(0.02)))
@@ -158,7 +158,7 @@ async def test_a_call_that_takes_too_long_is_unknown_and_its_connection_is_not_u
     assert served.connections == 2
 
 
-async def test_one_connection_carries_one_call_after_the_other_refusals_included() -> None:
+async def test_connection_is_reused_after_refusals() -> None:
     async with api([DONE], answer("409 Conflict"), [DONE[:30], DONE[30:]]) as (found, served):
         await found.call(CALL)
         with pytest.raises(ApiRefusedError):
@@ -167,13 +167,13 @@ async def test_one_connection_carries_one_call_after_the_other_refusals_included
     assert served.connections == 1
 
 
-async def test_calls_at_once_wait_for_one_of_the_allowed_connections() -> None:
+async def test_calls_wait_for_pool_connections() -> None:
     async with api(most=2) as (found, served):
         await asyncio.gather(*(found.call(CALL) for _ in range(5)))
     assert (len(served.asked), served.connections) == (5, 2)
 
 
-async def test_a_call_that_gets_no_connection_in_time_is_unknown_and_takes_none_from_others() -> None:
+async def test_call_without_connection_times_out_alone() -> None:
     async with api([], most=1) as (found, _):
         slow = asyncio.create_task(found.call(replace(CALL, timeout=Seconds(0.2))))
         await asyncio.sleep(0)
@@ -184,7 +184,7 @@ async def test_a_call_that_gets_no_connection_in_time_is_unknown_and_takes_none_
         assert await found.call(CALL) == {"kind": "Node"}
 
 
-async def test_a_call_that_is_given_up_gives_its_connection_back() -> None:
+async def test_abandoned_call_returns_its_connection() -> None:
     async with api([], most=1) as (found, served):
         given_up = asyncio.create_task(found.call(CALL))
         while not served.asked:  # noqa: ASYNC110 - the server is a real one
@@ -194,7 +194,7 @@ async def test_a_call_that_is_given_up_gives_its_connection_back() -> None:
     assert served.connections == 2
 
 
-async def test_an_answer_longer_than_what_may_wait_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_answer_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_connection, "MOST_UNREAD", 1000)
     body = b'{"kind":"%s"}' % (b"x" * 10_000)
     async with api([*chunks(*(body[at : at + 700] for at in range(0, len(body), 700))), b"0\r\n\r\n"]) as (found, _):
@@ -217,7 +217,7 @@ async def test_a_connection_that_cannot_go_on_is_left(last: list[bytes]) -> None
     assert served.connections == 2
 
 
-async def test_a_connection_that_was_idle_for_long_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_idle_connection_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "IDLE", Seconds(-1.0))
     async with api() as (found, served):
         await found.call(CALL)
@@ -246,7 +246,7 @@ async def test_lines_are_whole_however_the_bytes_were_cut() -> None:
 @pytest.mark.parametrize(
     ("said", "message"), [(chunks(b"one\n", END), "the server ended"), (chunks(b"one\n"), "TimeoutError")]
 )
-async def test_a_stream_that_breaks_or_falls_silent_is_unknown(said: list[bytes], message: str) -> None:
+async def test_broken_or_silent_stream_is_unknown(said: list[bytes], message: str) -> None:
     with pytest.raises(ApiUnknownError, match=message):
         await lines(said, 0.05)
 
@@ -265,14 +265,14 @@ async def test_a_page_is_taken_apart_object_by_object() -> None:
     assert [str(each.name) for each in page.unreadable] == ["/a"]
 
 
-async def test_a_page_that_is_too_large_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_oversized_page_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_api, "LONGEST_PAGE", 10)
     async with api(chunks(b"123456", b"789012")) as (found, _):
         with pytest.raises(PageTooLargeError, match="more than 10 bytes"):
             await found.page(CALL)
 
 
-async def test_a_server_that_is_faster_than_we_read_is_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fast_server_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_connection, "MOST_UNREAD", 1000)
     held: list[str] = []
     watch(monkeypatch, held.append)
@@ -303,13 +303,13 @@ async def never_answering() -> AsyncIterator[ConnectionPool]:
             yield pooled
 
 
-async def test_a_connection_is_probed_while_nothing_is_said_over_it() -> None:
+async def test_idle_connection_is_probed() -> None:
     async with never_answering() as pooled, pooled.connection() as opened:
         found = [(level, option, opened.socket.getsockopt(level, option)) for level, option, _ in KEEPALIVE]
     assert found == list(KEEPALIVE)
 
 
-async def test_a_connection_that_cannot_be_made_in_time_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connect_timeout_is_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "CONNECT", 0.0)
     async with never_answering() as pooled:
         with pytest.raises(ApiUnknownError, match="TimeoutError"):

@@ -50,17 +50,17 @@ HINDRANCES = {
     "the node is not ready and under disk pressure": why_not(
         node=node_traits({}, [], [{"type": "Ready", "status": "False"}, {"type": "DiskPressure", "status": "True"}])
     ),
-    "it does not tolerate taint gpu=yes:NoExecute": why_not(
+    "node(s) had untolerated taint gpu=yes:NoExecute": why_not(
         node=NodeTraits(taints=(Taint("gpu", "yes", "NoExecute"),))
     ),
-    "it does not tolerate taint gpu:NoSchedule": why_not(node=NodeTraits(taints=(Taint("gpu", "", "NoSchedule"),))),
-    "its node selector or node affinity excludes the node": why_not(PodConstraints(node_terms=(IN_A,)), ZONE_B),
-    "a volume of it cannot be reached from there": why_not(node=ZONE_B, volumes=((IN_A,),)),
-    "no pod that its pod affinity asks for is there": why_not(PodConstraints(affinity=(PodTerm("zone", APP),))),
-    "its pod anti-affinity forbids a pod that is there": why_not(
+    "node(s) had untolerated taint gpu:NoSchedule": why_not(node=NodeTraits(taints=(Taint("gpu", "", "NoSchedule"),))),
+    "node(s) didn't match Pod's node affinity/selector": why_not(PodConstraints(node_terms=(IN_A,)), ZONE_B),
+    "node(s) had volume node affinity conflict": why_not(node=ZONE_B, volumes=((IN_A,),)),
+    "node(s) didn't match pod affinity rules": why_not(PodConstraints(affinity=(PodTerm("zone", APP),))),
+    "node(s) didn't match pod anti-affinity rules": why_not(
         PodConstraints(anti_affinity=(PodTerm("zone", APP),)), ZONE_A, PodTraits({"app": "db"})
     ),
-    "the pod anti-affinity of a pod that is there forbids it": why_not(
+    "node(s) didn't satisfy existing pods anti-affinity rules": why_not(
         UNCONSTRAINED, ZONE_A, REPELS, traits=PodTraits({"app": "db"})
     ),
     "it has no label rack, over which the VM is spread": why_not(PodConstraints(spreads=(Spread("rack", 1, APP),))),
@@ -88,20 +88,20 @@ def test_every_hindrance_is_said_in_words() -> None:
     assert {words: words for words in HINDRANCES} == HINDRANCES
 
 
-def test_a_node_that_is_not_known_is_not_ruled_out() -> None:
+def test_unknown_node_is_not_excluded() -> None:
     judgement = Judge(ClusterView({})).judge(Candidate("default", PodConstraints(node_terms=())))
     assert (judgement.hindrance("n"), judgement.preference("n")) == (None, (0, 0))
 
 
-def test_pods_on_nodes_that_are_not_known_count_nowhere() -> None:
+def test_pods_on_unknown_nodes_do_not_count() -> None:
     view = ClusterView({"n": ZONE_A}, [PlacedPod("gone", "default", REPELS)])
     candidate = Candidate("default", traits=PodTraits({"app": "db"}))
     assert Judge(view).judge(candidate).hindrance("n") is None
 
 
-def test_an_operator_that_is_not_known_holds_for_no_label_and_covers_every_taint_of_its_key() -> None:
+def test_unknown_operators_are_conservative() -> None:
     odd = PodConstraints(node_selector=(Requirement("zone", "Near", ("a",)),))
-    assert why_not(odd) == "its node selector or node affinity excludes the node"
+    assert why_not(odd) == "node(s) didn't match Pod's node affinity/selector"
     tainted = NodeTraits(taints=(Taint("size", "3", "NoSchedule"),))
     assert why_not(PodConstraints(tolerations=(Toleration("size", "Gt", "2"),)), tainted) is None
 
@@ -123,7 +123,7 @@ def test_labels_are_compared_as_integers(operator: str, values: tuple[str, ...],
 
 
 @pytest.mark.parametrize("term", ["affinity", "anti_affinity"])
-def test_where_namespaces_are_not_known_nothing_is_ruled_out(term: str) -> None:
+def test_unknown_namespaces_exclude_nothing(term: str) -> None:
     elsewhere = PodTerm("zone", APP, namespace_selector=(Requirement("team", "In", ("a",)),))
     constraints = PodConstraints(**{term: (elsewhere,)})  # type: ignore[arg-type] # the name of a field
     view = ClusterView({"n": ZONE_A}, [PlacedPod("n", "other", PodTraits({"app": "db"}))])
@@ -138,7 +138,7 @@ def test_what_is_placed_is_seen_by_the_next() -> None:
     judge.place(first, "n")
     second = judge.judge(first)
     assert [second.hindrance(name) for name in ("n", "m")] == [
-        "its pod anti-affinity forbids a pod that is there",
+        "node(s) didn't match pod anti-affinity rules",
         None,
     ]
 
@@ -183,7 +183,7 @@ def _term(app: str) -> dict[str, object]:
     return {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": app}}}
 
 
-def test_a_spread_over_nodes_that_are_excluded_counts_only_the_others() -> None:
+def test_spread_ignores_excluded_nodes() -> None:
     nodes = {"a": ZONE_A, "b": NodeTraits({"zone": "b"}, (Taint("gpu", "", "NoSchedule"),))}
     pods = [PlacedPod("a", "default", PodTraits({"app": "db"}))]
     for honors, expected in ((False, "its topology spread over zone would be uneven"), (True, None)):
@@ -201,17 +201,17 @@ def test_objects_without_constraints_share_one_value() -> None:
 
 
 @pytest.mark.parametrize("spec", [{"affinity": 7}, {"tolerations": [3]}, {"nodeSelector": {"a": {}}}])
-def test_what_cannot_be_read_constrains_nothing_and_says_so(spec: dict[str, object]) -> None:
+def test_unreadable_constraint_is_reported(spec: dict[str, object]) -> None:
     found = pod_constraints(spec)
     assert found.unreadable
     assert found == PodConstraints(unreadable=found.unreadable)
 
 
-def test_a_pod_that_cannot_be_read_still_has_its_labels() -> None:
+def test_unreadable_pod_keeps_labels() -> None:
     assert pod_traits({"app": "db"}, {"volumes": 3}, is_leaving=True) == PodTraits({"app": "db"}, is_leaving=True)
 
 
-def test_a_pod_is_read_with_its_volumes_ports_and_additional_tolerations() -> None:
+def test_pod_volumes_ports_tolerations_are_read() -> None:
     spec = {
         "containers": [{"ports": [{"hostPort": 80}, {"hostPort": 81, "protocol": "UDP", "hostIP": "10.0.0.1"}]}],
         "volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "data"}}, {"name": "b", "emptyDir": {}}],
@@ -226,12 +226,12 @@ def test_a_pod_is_read_with_its_volumes_ports_and_additional_tolerations() -> No
     )
 
 
-def test_entries_of_a_node_that_cannot_be_read_are_left_out() -> None:
+def test_unreadable_node_entries_are_dropped() -> None:
     found = node_traits({"zone": "a"}, [{"key": "gpu", "effect": "NoSchedule"}, 7], "nonsense")
     assert found == NodeTraits({"zone": "a"}, (Taint("gpu", "", "NoSchedule"),))
 
 
-def test_the_node_affinity_of_a_volume_is_read_as_alternatives() -> None:
+def test_volume_affinity_terms_are_alternatives() -> None:
     terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]
     assert volume_terms({"required": {"nodeSelectorTerms": terms}}) == (IN_A,)
     assert (volume_terms(None), volume_terms({"required": 3})) == ((), ())

@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.samples import NODE_COLUMNS, Decision, Millis, MoveRecord, NodeFacts, Size, VmFacts
+from scheduler_plugin.history.core.samples import (
+    NODE_COLUMNS,
+    DecisionRecord,
+    Millis,
+    MoveRecord,
+    NodeRecord,
+    Size,
+    VmRecord,
+)
 from scheduler_plugin.history.core.spans import Span, held
 from scheduler_plugin.history.ports import Extent, HistoryError, NodeUsage, Period, Usage
 
@@ -21,7 +29,7 @@ STEPS = 40
 class MadeUpHistory:
     """``decided`` are offsets in ms before the end of what is asked, with sentences; ``asked`` counts questions."""
 
-    facts: Sequence[VmFacts]
+    facts: Sequence[VmRecord]
     decided: Sequence[tuple[Millis, str, bool]] = ()
     moved: Sequence[MoveRecord] = ()
     is_broken: bool = False
@@ -39,12 +47,12 @@ class MadeUpHistory:
     async def node_series(self, node: str, period: Period, step: Millis) -> Sequence[Span]:
         return []
 
-    async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[Decision]:
+    async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[DecisionRecord]:
         self._ask("decisions")
         name = vm or ObjectName("default", "db")
-        return [Decision(period.until - ago, name, "agent", (said,), denied=no) for ago, said, no in self.decided][
-            :most
-        ]
+        return [
+            DecisionRecord(period.until - ago, name, "agent", (said,), denied=no) for ago, said, no in self.decided
+        ][:most]
 
     async def moves(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[MoveRecord]:
         self._ask("moves")
@@ -57,7 +65,7 @@ class MadeUpHistory:
     async def node_usage(self, period: Period) -> Sequence[NodeUsage]:
         has = tuple(range(1000, 1000 + len(NODE_COLUMNS)))
         nodes = sorted({each.node for each in self.facts})
-        return [NodeUsage(NodeFacts(node, "m5"), held(period.since, period.until, has)) for node in nodes]
+        return [NodeUsage(NodeRecord(node, "m5"), held(period.since, period.until, has)) for node in nodes]
 
     async def high_needs(self, period: Period, share: float) -> Mapping[ObjectName, Size]:
         return {each.vm: Size(1500, 3 * GIB) for each in self.facts}

@@ -19,7 +19,7 @@ async def told(run: Page, path: str) -> Any:
     return (await run.http.get(f"/api/vms/default/db{path}")).json()
 
 
-async def test_migrations_whose_objects_are_gone_come_from_the_history() -> None:
+async def test_gone_migrations_come_from_history() -> None:
     async with page() as run:
         await run.sign_in(run.links[-1])
         now, db = round(run.clock.wall() * SECOND), ObjectName("default", "db")
@@ -41,7 +41,7 @@ async def test_a_history_that_cannot_be_read_has_nothing(is_broken: bool, moves:
         assert len((await told(run, "/past?seconds=900"))["moves"]) == moves
 
 
-async def test_on_one_machine_a_vms_warnings_are_told_with_its_story() -> None:
+async def test_local_page_shows_vm_warnings() -> None:
     async with page() as run:
         await run.sign_in(run.links[-1])
         put_vm(run.cluster, "db")
@@ -59,7 +59,7 @@ async def test_on_one_machine_a_vms_warnings_are_told_with_its_story() -> None:
         assert ([each for each in found["story"] if "Warning" in each], found["warnings"]) == ([], False)
 
 
-async def test_on_a_cluster_no_events_are_read_for_people_who_may_list_vms() -> None:
+async def test_cluster_page_reads_no_events() -> None:
     async with page(on_a_cluster=True) as run:
         run.cluster.people = {"admin": {"*"}}
         put_vm(run.cluster, "db")

@@ -9,7 +9,7 @@ from typing import Any
 from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.core.own_costs import NOT_KEPT
 from scheduler_plugin.dashboard.cost_reports import KEPT, MOST_BILLS
-from scheduler_plugin.history.core.samples import DAY, VmFacts
+from scheduler_plugin.history.core.samples import DAY, VmRecord
 from scheduler_plugin.history.ports import Period, Usage
 from tests.fake_clock import settle
 from tests.scheduler_plugin.dashboard.made_up_history import MOST, MadeUpHistory
@@ -18,7 +18,7 @@ from tests.scheduler_plugin.dashboard.page_cluster import Page, page, put_vm
 
 def a_history() -> MadeUpHistory:
     places = (("shop", "a", "n1"), ("bank", "b", "n1"))
-    return MadeUpHistory([VmFacts(ObjectName(space, name), node, "", None, MOST) for space, name, node in places])
+    return MadeUpHistory([VmRecord(ObjectName(space, name), node, "", None, MOST) for space, name, node in places])
 
 
 async def asked(run: Page, query: str) -> Any:
@@ -26,7 +26,7 @@ async def asked(run: Page, query: str) -> Any:
     return answer.json() if answer.status_code == 200 else answer.status_code
 
 
-async def test_each_reader_sees_the_costs_of_its_namespaces_and_none_without_a_session() -> None:
+async def test_costs_are_limited_to_namespaces() -> None:
     async with page(on_a_cluster=True) as run:
         run.dashboard.accounts.reports.history = a_history()
         run.cluster.people = {"clerk": {"shop"}, "admin": {"*"}}
@@ -40,7 +40,7 @@ async def test_each_reader_sees_the_costs_of_its_namespaces_and_none_without_a_s
         assert seen == {"clerk": ["shop/a"], "admin": ["bank/b", "shop/a"]}
 
 
-async def test_the_history_is_asked_once_for_all_readers_and_again_after_a_while() -> None:
+async def test_history_query_is_cached() -> None:
     history = a_history()
     async with page() as run:
         run.dashboard.accounts.reports.history = history
@@ -53,7 +53,7 @@ async def test_the_history_is_asked_once_for_all_readers_and_again_after_a_while
         assert history.asked == ["usage", "usage"]
 
 
-async def test_only_few_periods_and_kinds_are_computed_and_few_bills_are_kept() -> None:
+async def test_bill_cache_is_bounded() -> None:
     async with page() as run:
         reports = run.dashboard.accounts.reports
         reports.history = a_history()
@@ -64,7 +64,7 @@ async def test_only_few_periods_and_kinds_are_computed_and_few_bills_are_kept() 
         assert len(reports._bills) == MOST_BILLS
 
 
-async def test_without_a_history_that_can_be_read_nothing_is_known() -> None:
+async def test_unreadable_history_knows_nothing() -> None:
     async with page() as run:
         await run.sign_in(run.links[-1])
         assert await asked(run, "") == NOT_KEPT
@@ -83,7 +83,7 @@ class SlowAboutWeeks(MadeUpHistory):
         return await super().usage(period)
 
 
-async def test_a_reader_waits_for_no_answer_about_another_period() -> None:
+async def test_periods_are_computed_independently() -> None:
     history = SlowAboutWeeks(a_history().facts)
     history.let = asyncio.Event()
     async with page() as run:
@@ -97,10 +97,10 @@ async def test_a_reader_waits_for_no_answer_about_another_period() -> None:
         assert (await week)["kept"]
 
 
-async def test_costs_are_seen_by_the_labels_that_the_history_keeps_and_by_no_other() -> None:
+async def test_costs_group_by_kept_labels() -> None:
     teams = (("a", "red"), ("b", "blue"), ("c", "red"))
     history = MadeUpHistory(
-        [VmFacts(ObjectName("shop", name), "n1", "", None, MOST, (("team", team),)) for name, team in teams]
+        [VmRecord(ObjectName("shop", name), "n1", "", None, MOST, (("team", team),)) for name, team in teams]
     )
     async with page() as run:
         reports = run.dashboard.accounts.reports

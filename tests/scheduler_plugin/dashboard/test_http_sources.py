@@ -33,7 +33,7 @@ def a_vm(address: str) -> Json:
 @pytest.mark.parametrize(
     ("address", "host"), [("10.0.0.7", "10.0.0.7"), ("fd00::7", "[fd00::7]"), ("FD00:0::7", "[fd00::7]")]
 )
-async def test_the_agent_of_a_vm_is_asked_at_its_address(address: str, host: str) -> None:
+async def test_agent_is_asked_at_its_address(address: str, host: str) -> None:
     around = Around({"vm": "shop/db", "because": "idle"})
     answer = await around.sources().of_vm(a_vm(address))
     assert (answer, around.asked) == ({"vm": "shop/db", "because": "idle"}, [f"http://{host}:9101/explain"])
@@ -43,13 +43,13 @@ async def test_the_agent_of_a_vm_is_asked_at_its_address(address: str, host: str
     "address",
     ["", "scheduler:10297/nodes?", "scheduler", "10.0.0.7:10297/nodes?x=", "a@10.0.0.7", "fe80::1%]:1/x#", "7"],
 )
-async def test_what_is_no_address_in_a_status_is_not_asked(address: str) -> None:
+async def test_bogus_status_address_is_not_asked(address: str) -> None:
     around = Around({"vm": "shop/db", "nodes": ["a secret"]})
     assert (await around.sources().of_vm(a_vm(address)), around.asked) == (None, [])
 
 
 @pytest.mark.parametrize("answer", [{"nodes": []}, {"vm": ""}, {"vm": "bank/db"}, [], "shop/db"])
-async def test_an_answer_that_does_not_name_the_vm_is_not_taken(answer: object) -> None:
+async def test_answer_for_other_vm_is_dropped(answer: object) -> None:
     assert await Around(answer).sources().of_vm(a_vm("10.0.0.7")) is None
 
 
@@ -63,12 +63,12 @@ async def test_an_answer_that_is_no_json_is_none(answer: bytes) -> None:
     assert await around.sources().of_scheduler("/nodes") is None
 
 
-async def test_an_agents_answer_that_is_too_long_is_not_taken() -> None:
+async def test_oversized_agent_answer_is_dropped() -> None:
     long = b'{"vm": "shop/db", "because": "' + b"x" * LONGEST_OF_AGENT + b'"}'
     assert await Around(long).sources().of_vm(a_vm("10.0.0.7")) is None
 
 
-async def test_groups_are_not_asked_where_they_do_not_run() -> None:
+async def test_absent_groups_program_is_not_asked() -> None:
     around = Around({})
     assert (await around.sources().of_groups("/explain/a/b/c"), around.asked) == (None, [])
     assert (await around.sources().of_scheduler("/nodes"), around.asked) == ({}, ["http://scheduler:10297/nodes"])

@@ -8,7 +8,7 @@ import pytest
 
 from protocol.runtime import url_hosts
 from scheduler_plugin.dashboard.options import parsed
-from scheduler_plugin.history.core.retention import Bounds
+from scheduler_plugin.history.core.retention import RetentionBounds
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_what_makes_no_sense_is_refused(given: list[str], said: str, capsys: pyt
 def test_what_makes_sense_is_taken_as_it_is() -> None:
     options = parsed(["--groups", "", "--prometheus", "https://p.example/of/us", "--key", "k", "--certificate", "c"])
     assert (options.groups, options.prometheus, options.key.name) == ("", "https://p.example/of/us", "k")
-    assert Bounds.of_volume(parsed(["--history-volume", "600Mi"]).history_volume).most_bytes == 200 * 1024**2
+    assert RetentionBounds.of_volume(parsed(["--history-volume", "600Mi"]).history_volume).most_bytes == 200 * 1024**2
     assert parsed(["--label", "team", "--label", "tier"]).labels == ["team", "tier"]
     assert parsed([]).scheduler == "http://autoscaling-scheduler:10297"
 

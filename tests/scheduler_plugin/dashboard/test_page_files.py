@@ -15,7 +15,7 @@ _WRITES_MARKUP = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.w
 _ELSEWHERE = re.compile(r"https?://(?!www\.w3\.org/2000/svg)|//[a-z]+\.[a-z]+/")
 
 
-async def test_every_answer_forbids_what_is_not_the_pages_own() -> None:
+async def test_every_answer_has_strict_csp() -> None:
     async with page() as run:
         for path in ("/", "/static/app.js", "/static/none.js", "/api/events", "/nowhere"):
             answer = await run.http.get(path)
@@ -24,7 +24,7 @@ async def test_every_answer_forbids_what_is_not_the_pages_own() -> None:
         assert "unsafe" not in HEADERS["Content-Security-Policy"]
 
 
-async def test_a_file_is_sent_once_and_no_path_leads_out() -> None:
+async def test_static_files_are_cached_and_confined() -> None:
     async with page() as run:
         first = await run.http.get("/static/app.js")
         again = await run.http.get("/static/app.js", headers={"If-None-Match": first.headers["etag"]})
@@ -38,7 +38,7 @@ async def test_a_file_is_sent_once_and_no_path_leads_out() -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "[::1", "localhost@evil"])
-async def test_on_one_machine_a_foreign_name_is_not_answered(host: str) -> None:
+async def test_foreign_host_header_is_refused(host: str) -> None:
     async with page() as run:
         assert (await run.http.get("/", headers={"Host": host})).status_code == 421
 
@@ -49,7 +49,7 @@ async def test_on_one_machine_its_own_names_are_answered(host: str) -> None:
         assert (await run.http.get("/", headers={"Host": host})).status_code == 200
 
 
-def test_the_page_is_small_and_loads_nothing_from_elsewhere() -> None:
+def test_page_is_small_and_self_contained() -> None:
     files = page_files()
     assert sum(len(each.body) for each in files.values()) < MOST_BYTES
     own = {name: each.body.decode() for name, each in files.items() if not name.startswith("vendor/")}

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator
 
 from scheduler_plugin.dashboard.core.frames import HEARTBEAT
 from scheduler_plugin.dashboard.core.sessions import Sessions
-from scheduler_plugin.dashboard.core.sight import ALL, Sight
+from scheduler_plugin.dashboard.core.sight import ALL, VisibilityFilter
 from scheduler_plugin.dashboard.readers import BEAT, MOST, MOST_OF_ONE, TICK
 from tests.fake_clock import settle
 from tests.scheduler_plugin.dashboard.core.test_frames import parsed
 from tests.scheduler_plugin.dashboard.page_cluster import Page, a_node, a_pod, amounts, nodes_answer, page, put_vm
 
 
-async def all_of_it() -> Sight | None:
+async def all_of_it() -> VisibilityFilter | None:
     return ALL
 
 
@@ -27,7 +27,7 @@ async def ticked(run: Page) -> None:
     await settle()
 
 
-async def test_a_permit_reaches_an_open_page_within_a_tick() -> None:
+async def test_permit_reaches_page_within_tick() -> None:
     async with page() as run:
         put_vm(run.cluster, "db")
         await settle()
@@ -43,7 +43,7 @@ async def test_a_permit_reaches_an_open_page_within_a_tick() -> None:
         assert (event, news["rows"]["vm"][0][columns.index("use")]) == ("diff", [4000, 4096])
 
 
-async def test_what_the_scheduler_denies_comes_with_the_next_look() -> None:
+async def test_denials_come_with_next_sample() -> None:
     async with page() as run:
         put_vm(run.cluster, "db")
         run.told.scheduler["/nodes"] = nodes_answer(a_node("n1", a_pod("default/db", denied=amounts("2", "0"))))
@@ -69,7 +69,7 @@ async def test_a_slow_reader_gets_the_newest_once() -> None:
         assert [len(rows) for rows in news["rows"].values()] == [1]
 
 
-async def test_a_reader_that_comes_back_gets_what_it_missed() -> None:
+async def test_returning_reader_gets_missed_changes() -> None:
     async with page() as run:
         put_vm(run.cluster, "a")
         await settle()
@@ -82,7 +82,7 @@ async def test_a_reader_that_comes_back_gets_what_it_missed() -> None:
         assert (event, [row[0] for row in news["rows"]["vm"]]) == ("diff", ["default/b"])
 
 
-async def test_a_tab_that_was_hidden_goes_on_from_the_event_that_it_names() -> None:
+async def test_hidden_tab_resumes_from_event_id() -> None:
     async with page() as run:
         await run.sign_in(run.links[-1])
         put_vm(run.cluster, "a")
@@ -108,13 +108,13 @@ async def test_a_tab_that_was_hidden_goes_on_from_the_event_that_it_names() -> N
         ]
 
 
-async def test_a_reader_that_may_see_more_begins_anew_and_one_without_a_session_ends() -> None:
+async def test_changed_rights_restart_the_stream() -> None:
     async with page() as run:
         put_vm(run.cluster, "a", "shop")
         await settle()
-        sights: list[Sight | None] = [Sight(frozenset({"bank"})), ALL, None]
+        sights: list[VisibilityFilter | None] = [VisibilityFilter(frozenset({"bank"})), ALL, None]
 
-        async def sees() -> Sight | None:
+        async def sees() -> VisibilityFilter | None:
             return sights.pop(0)
 
         frames = run.dashboard.readers.frames(sees, "")
@@ -140,7 +140,7 @@ async def test_silence_is_broken_by_a_heartbeat() -> None:
         assert await waiting == HEARTBEAT
 
 
-async def test_there_are_only_so_many_readers_and_few_of_one_person() -> None:
+async def test_readers_are_bounded_per_person() -> None:
     async with page() as run:
         await run.sign_in(run.links[-1])
         readers = run.dashboard.readers
@@ -156,11 +156,11 @@ async def test_there_are_only_so_many_readers_and_few_of_one_person() -> None:
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
 
 
-async def test_a_quiet_namespace_of_a_busy_cluster_has_heartbeats() -> None:
+async def test_quiet_namespace_gets_heartbeats() -> None:
     async with page() as run:
 
-        async def of_the_shop() -> Sight | None:
-            return Sight(frozenset({"shop"}))
+        async def of_the_shop() -> VisibilityFilter | None:
+            return VisibilityFilter(frozenset({"shop"}))
 
         frames = run.dashboard.readers.frames(of_the_shop, "")
         await next_of(frames)

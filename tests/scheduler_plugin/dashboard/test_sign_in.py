@@ -10,7 +10,7 @@ import pytest
 from scheduler_plugin.dashboard.accounts import OF_THE_VM_ALONE
 from scheduler_plugin.dashboard.core.sessions import CHECKED_FOR, LASTS
 from scheduler_plugin.dashboard.doorman import COOKIE, SIGNING
-from scheduler_plugin.dashboard.reviews import Judge, Visitor
+from scheduler_plugin.dashboard.reviews import AccessReviewer, Visitor
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scheduler_plugin.web.models import VmModel
 from tests.fake_clock import settle
@@ -19,7 +19,7 @@ from tests.scheduler_plugin.dashboard.page_cluster import page, put_vm
 SECRETS = ("/api/events", "/api/vms/default/db", "/api/groups/default/Hvpa/shop", "/api/settings")
 
 
-async def test_a_link_lets_one_browser_in_and_the_next_link_is_offered() -> None:
+async def test_link_signs_in_one_browser() -> None:
     async with page() as run:
         first = await run.sign_in(run.links[0])
         assert (first.status_code, first.json()["title"], len(run.links)) == (200, "here", 2)
@@ -32,7 +32,7 @@ async def test_a_link_lets_one_browser_in_and_the_next_link_is_offered() -> None
 
 
 @pytest.mark.parametrize("path", SECRETS)
-async def test_without_a_session_and_with_a_forged_one_nothing_is_seen(path: str) -> None:
+async def test_forged_session_sees_nothing(path: str) -> None:
     async with page() as run:
         put_vm(run.cluster, "db")
         await settle()
@@ -41,7 +41,7 @@ async def test_without_a_session_and_with_a_forged_one_nothing_is_seen(path: str
             assert (answer.status_code, answer.json()) == (401, {"error": "sign in first"})
 
 
-async def test_a_session_ends_when_its_time_is_over_and_by_signing_out() -> None:
+async def test_session_ends_by_time_or_sign_out() -> None:
     async with page() as run:
         await run.sign_in(run.links[-1])
         assert (await run.http.get("/api/session")).json()["signedIn"]
@@ -80,7 +80,7 @@ async def test_a_bad_sign_in_is_refused(headers: dict[str, str], body: bytes, st
         assert (answer.status_code, "set-cookie" in answer.headers) == (status, False)
 
 
-async def test_on_a_cluster_a_token_shows_the_namespaces_that_its_bearer_may_list() -> None:
+async def test_token_shows_listable_namespaces() -> None:
     async with page(on_a_cluster=True, host="page.example") as run:
         put_vm(run.cluster, "a", "shop")
         put_vm(run.cluster, "b", "bank")
@@ -97,7 +97,7 @@ async def test_on_a_cluster_a_token_shows_the_namespaces_that_its_bearer_may_lis
         assert "bank/b moves away" in (await run.http.get("/api/vms/shop/a")).text
 
 
-async def test_of_many_namespaces_each_is_asked_about_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_namespaces_are_reviewed_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two at a time: who may list the last ones comes in, sees the others soon, and none that is withdrawn."""
     monkeypatch.setattr("scheduler_plugin.dashboard.reviews.AT_A_TIME", 2)
     names = [f"n-{at}" for at in range(6)]
@@ -130,7 +130,7 @@ async def test_a_token_that_is_withdrawn_ends_its_session() -> None:
         assert not (await run.http.get("/api/session")).json()["signedIn"]
 
 
-async def test_who_signs_out_while_the_api_server_is_asked_again_sees_nothing_more() -> None:
+async def test_sign_out_during_review_ends_stream() -> None:
     async with page(on_a_cluster=True) as run:
         run.cluster.people = {"admin": {"*"}}
         await run.sign_in("admin")
@@ -141,7 +141,7 @@ async def test_who_signs_out_while_the_api_server_is_asked_again_sees_nothing_mo
         assert (await doorman.renewed(session), judge.asked) == (None, 1)
 
 
-async def test_a_session_is_judged_once_for_all_its_pages() -> None:
+async def test_session_review_is_shared_by_pages() -> None:
     async with page(on_a_cluster=True) as run:
         run.cluster.people = {"admin": {"*"}}
         await run.sign_in("admin")
@@ -161,7 +161,7 @@ async def test_a_session_is_judged_once_for_all_its_pages() -> None:
 class Leaving:
     """Something happens while the API server is asked."""
 
-    def __init__(self, judge: Judge | None, happens: Callable[[], None]) -> None:
+    def __init__(self, judge: AccessReviewer | None, happens: Callable[[], None]) -> None:
         self.asked = 0
         self._judge, self._happens = judge, happens
 
@@ -172,7 +172,7 @@ class Leaving:
         return await self._judge.visitor(token, namespaces, before)
 
 
-async def test_while_the_api_server_is_away_no_token_lets_in_and_sessions_end() -> None:
+async def test_api_outage_ends_sessions() -> None:
     async with page(on_a_cluster=True) as run:
         run.cluster.people = {"admin": {"*"}}
         await run.sign_in("admin")
@@ -182,7 +182,7 @@ async def test_while_the_api_server_is_away_no_token_lets_in_and_sessions_end() 
         assert not (await run.http.get("/api/session")).json()["signedIn"]
 
 
-async def test_a_vms_past_is_empty_where_there_is_no_history(tmp_path: Path) -> None:
+async def test_vm_history_is_empty_without_store(tmp_path: Path) -> None:
     async with page() as run:
         await run.sign_in(run.links[-1])
         path = "/api/vms/default/db/past?seconds=900"
@@ -192,7 +192,7 @@ async def test_a_vms_past_is_empty_where_there_is_no_history(tmp_path: Path) -> 
         assert (await run.http.get(f"{path}0000000")).status_code == 422
 
 
-async def test_a_name_of_dots_is_asked_for_as_it_is() -> None:
+async def test_dot_name_is_escaped() -> None:
     async with page(on_a_cluster=True) as run:
         put_vm(run.cluster, "db", "shop")
         run.cluster.people = {"clerk": {"shop"}}
@@ -204,13 +204,13 @@ async def test_a_name_of_dots_is_asked_for_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(("said", "is_secure"), [("https", True), ("http", False), ("", False)])
-async def test_behind_a_proxy_with_tls_the_cookie_is_for_https_alone(said: str, is_secure: bool) -> None:
+async def test_tls_proxy_makes_cookie_secure(said: str, is_secure: bool) -> None:
     async with page() as run:
         run.http.headers["X-Forwarded-Proto"] = said
         assert ("secure" in (await run.sign_in(run.links[0])).headers["set-cookie"].lower()) is is_secure
 
 
-async def test_a_flood_of_sign_ins_does_not_hold_up_the_sessions_that_there_are() -> None:
+async def test_sign_in_flood_spares_sessions() -> None:
     async with page(on_a_cluster=True) as run:
         run.cluster.people = {"admin": {"*"}}
         await run.sign_in("admin")
@@ -229,7 +229,7 @@ async def test_a_flood_of_sign_ins_does_not_hold_up_the_sessions_that_there_are(
 class SlowForStrangers:
     """An API server that takes for ever over tokens that it does not know."""
 
-    def __init__(self, judge: Judge | None) -> None:
+    def __init__(self, judge: AccessReviewer | None) -> None:
         self.waiting = 0
         self._judge = judge
 
@@ -241,6 +241,6 @@ class SlowForStrangers:
         return await self._judge.visitor(token, namespaces, before)
 
 
-def test_every_part_of_the_schedulers_account_is_known_to_speak_of_others_or_not() -> None:
+def test_explanation_fields_are_classified() -> None:
     of_others = {"leader", "migrationsIdle", "stuck", "makingRoom"}
     assert {each.encode_name for each in msgspec.structs.fields(VmModel)} == OF_THE_VM_ALONE | of_others

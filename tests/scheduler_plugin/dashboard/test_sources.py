@@ -15,7 +15,7 @@ from scheduler_plugin.cluster.api import ApiCall, ApiUnknownError
 from scheduler_plugin.dashboard.sources import cluster_looks
 from scheduler_plugin.dashboard.sources.cluster_looks import ClusterLooks, kept
 from scheduler_plugin.dashboard.sources.http_sources import HttpSources
-from scheduler_plugin.dashboard.sources.node_agents import KEPT, SELECTOR, NodeAgents
+from scheduler_plugin.dashboard.sources.node_agents import KEPT, SELECTOR, NodeAgentAddresses
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.dashboard.page_cluster import PageCluster, Told, put_vm
@@ -49,7 +49,7 @@ def _answered(found: Json) -> httpx.Response:
     return httpx.Response(200, stream=httpx.ByteStream(msgspec.json.encode(found)))
 
 
-async def asked(answers: dict[str, Json], agents: NodeAgents | None) -> tuple[Json | None, list[str]]:
+async def asked(answers: dict[str, Json], agents: NodeAgentAddresses | None) -> tuple[Json | None, list[str]]:
     """What is heard of the VM, and who was asked."""
     heard: list[str] = []
 
@@ -75,23 +75,21 @@ OF_POD = "http://10.1.0.7:9101/explain"
     ],
     ids=["the node's agent", "the pod's agent", "another VM's account"],
 )
-async def test_the_agent_of_its_node_explains_a_vm_before_its_pod_does(
-    answers: dict[str, Json], expected: Json | None, heard: list[str]
-) -> None:
+async def test_node_agent_explains_first(answers: dict[str, Json], expected: Json | None, heard: list[str]) -> None:
     pods = Pods(an_agents_pod("n1", "10.0.0.5"), an_agents_pod("n2", "10.0.0.6"))
-    assert await asked(answers, NodeAgents(pods, "ours", FakeClock())) == (expected, heard)
+    assert await asked(answers, NodeAgentAddresses(pods, "ours", FakeClock())) == (expected, heard)
     assert [(call.path, call.query) for call in pods.calls] == [
         ("/api/v1/namespaces/ours/pods", {"labelSelector": SELECTOR})
     ]
 
 
-async def test_without_agents_of_nodes_the_vms_pod_is_asked() -> None:
+async def test_pod_is_asked_without_node_agents() -> None:
     assert await asked({OF_POD: {"vm": "shop/db"}}, None) == ({"vm": "shop/db"}, [OF_POD])
 
 
-async def test_agents_are_listed_now_and_then_and_a_failure_keeps_what_was_known() -> None:
+async def test_failed_agent_list_keeps_last() -> None:
     pods, clock = Pods(an_agents_pod("n1", "10.0.0.5"), an_agents_pod("n2", "10.0.0.6", "Failed")), FakeClock()
-    agents = NodeAgents(pods, "ours", clock)
+    agents = NodeAgentAddresses(pods, "ours", clock)
     assert [await agents.address(node) for node in ("n1", "n2", "n3")] == ["10.0.0.5", "", ""]
     assert len(pods.calls) == 1
     pods.found = [an_agents_pod("n1", "10.0.0.9")]
@@ -102,7 +100,7 @@ async def test_agents_are_listed_now_and_then_and_a_failure_keeps_what_was_known
     assert await agents.address("n1") == "10.0.0.9"
 
 
-async def test_a_look_from_within_the_cluster_has_vms_prices_and_what_the_scheduler_and_agents_say() -> None:
+async def test_in_cluster_sample_is_complete() -> None:
     cluster, told = PageCluster(), Told(agent={"because": "idle"})
     told.scheduler["/nodes"] = {"nodes": []}
     put_vm(cluster, "db")

@@ -24,7 +24,7 @@ async def standing(run: Page) -> Row | None:
     return run.dashboard.fleet.journal.get(STANDING, "scheduler")
 
 
-async def test_a_fleet_that_has_not_been_listed_is_no_empty_fleet() -> None:
+async def test_unlisted_fleet_is_not_empty() -> None:
     async with page(is_away=True) as run:
         run.told.scheduler["/nodes"] = nodes_answer()
         await run.clock.advance(AGAIN)
@@ -34,7 +34,7 @@ async def test_a_fleet_that_has_not_been_listed_is_no_empty_fleet() -> None:
         assert await standing(run) == WELL
 
 
-async def test_it_is_told_at_once_when_all_vms_are_listed() -> None:
+async def test_listing_completion_is_reported_at_once() -> None:
     async with page(is_away=True) as run:
         fleet = run.dashboard.fleet
         run.told.scheduler["/nodes"] = nodes_answer()
@@ -45,7 +45,7 @@ async def test_it_is_told_at_once_when_all_vms_are_listed() -> None:
         assert told == [replace(WELL, silent=round(run.clock.wall()))]
 
 
-async def test_since_when_the_api_server_says_nothing_is_told_while_the_scheduler_answers() -> None:
+async def test_silent_api_server_is_dated() -> None:
     async with page() as run:
         run.told.scheduler["/nodes"] = nodes_answer()
         await run.clock.advance(AGAIN)
@@ -62,7 +62,7 @@ async def test_since_when_the_api_server_says_nothing_is_told_while_the_schedule
         assert await standing(run) == WELL
 
 
-async def test_a_kind_that_the_cluster_lacks_makes_nothing_old() -> None:
+async def test_missing_kind_is_not_stale() -> None:
     async with page(is_away=True) as run:
         run.told.scheduler["/nodes"] = nodes_answer()
         run.cluster.faults.append(Fault(to("GET", MIGRATIONS), refuse=404, times=1000))

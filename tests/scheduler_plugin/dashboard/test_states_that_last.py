@@ -35,7 +35,7 @@ def told_by_scheduler(run: Page, *, silent: bool) -> None:
     run.told.scheduler["/nodes"] = nodes_answer(a_node("n1", a_pod("default/db", agentSilent=silent)))
 
 
-async def test_a_vm_that_is_pending_for_long_stands_out_though_nothing_of_it_changes() -> None:
+async def test_long_pending_vm_stands_out() -> None:
     async with page() as run:
         await in_phase(run, "Pending")
         await run.clock.advance(LONG - 1.0)
@@ -60,7 +60,7 @@ async def test_a_vm_that_starts_again_begins_anew() -> None:
         assert not await is_waiting(run)
 
 
-async def test_an_agent_that_is_silent_for_long_is_trouble_until_it_is_heard() -> None:
+async def test_silent_agent_is_reported() -> None:
     async with page() as run:
         put_vm(run.cluster, "db")
         states = []
@@ -73,7 +73,7 @@ async def test_an_agent_that_is_silent_for_long_is_trouble_until_it_is_heard() -
         assert states == [calm, calm, ("trouble", SILENT), calm, calm]
 
 
-async def test_no_agent_is_called_silent_by_a_scheduler_that_does_not_answer() -> None:
+async def test_silent_scheduler_blames_no_agent() -> None:
     async with page() as run:
         put_vm(run.cluster, "db")
         await settle()
@@ -84,7 +84,7 @@ async def test_no_agent_is_called_silent_by_a_scheduler_that_does_not_answer() -
         assert (await seen(run)).state == CALM
 
 
-async def test_what_an_agent_says_is_wrong_is_heard_by_whichever_part_asks_it() -> None:
+async def test_agent_failures_reach_every_part() -> None:
     async with page() as run:
         put_vm(run.cluster, "db")
         await settle()
@@ -100,7 +100,7 @@ async def test_what_an_agent_says_is_wrong_is_heard_by_whichever_part_asks_it() 
         assert states == [("trouble", said), (CALM, ""), (CALM, "")]
 
 
-async def test_a_question_about_a_vm_tells_the_page_of_its_agents_trouble_and_its_end_ends_that() -> None:
+async def test_question_updates_agent_failure() -> None:
     async with page() as run:
         await run.sign_in(run.links[-1])
         put_vm(run.cluster, "db")

@@ -18,7 +18,7 @@ from scheduler_plugin.expander.__main__ import main
 from scheduler_plugin.expander.app import run, serving
 from scheduler_plugin.expander.messages import METHOD
 from scheduler_plugin.expander.settings import ExpanderSettings, SettingsFollower, parse_settings
-from scheduler_plugin.expander.telemetry import Telemetry
+from scheduler_plugin.expander.telemetry import PriceExpanderTelemetry
 from tests.fake_clock import FakeClock
 from tests.plain_http import plain_client
 from tests.scheduler_plugin.expander.certificates import make
@@ -47,7 +47,7 @@ def _read(file: Path) -> bytes:
     return file.read_bytes()
 
 
-async def test_a_question_is_answered_by_price_and_fit_and_counted(settings: Path) -> None:
+async def test_question_ranks_by_price_and_fit(settings: Path) -> None:
     async with serving(settings, FakeClock(), {}) as at:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{at.port}") as channel:
             call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD)
@@ -117,9 +117,9 @@ class _Story(FakeClock):
             self.file.write_text(content)
 
 
-async def test_each_new_content_is_taken_in_or_refused_once(settings: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_new_content_is_applied_or_refused_once(settings: Path, caplog: pytest.LogCaptureFixture) -> None:
     taken: list[ExpanderSettings] = []
-    telemetry, file = Telemetry(), FollowedFile(settings, parse_settings)
+    telemetry, file = PriceExpanderTelemetry(), FollowedFile(settings, parse_settings)
     file.load()
     story = _Story(settings, [LOOPBACK, "clusterNodes: 9", "clusterNodes: x", "clusterNodes: x", None, "{}"])
     with pytest.raises(asyncio.CancelledError):
@@ -135,7 +135,7 @@ async def test_each_new_content_is_taken_in_or_refused_once(settings: Path, capl
     ]
 
 
-async def test_new_prices_change_the_answers_of_a_running_expander(settings: Path) -> None:
+async def test_reloaded_prices_change_answers(settings: Path) -> None:
     dear_dwarf = LOOPBACK[:-2] + ", ranking: {nodePrices: {m-2: 99, m-32: 1}}, failures: {grace: 9}}\n"
     clock = _Ticking()
     async with serving(settings, clock, {}) as at, grpc.aio.insecure_channel(f"127.0.0.1:{at.port}") as channel:
@@ -169,7 +169,7 @@ def test_settings_that_cannot_be_used_stop_the_start(tmp_path: Path, capsys: pyt
     assert "autoscale-expander: cannot start: " in capsys.readouterr().err
 
 
-def test_help_says_how_to_point_the_autoscaler_at_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_autoscaler_flags(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0

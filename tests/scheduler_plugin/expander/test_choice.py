@@ -45,7 +45,7 @@ def test_the_lowest_rank_wins_and_ties_are_kept(judgements: dict[str, float | st
     assert chosen(offered("a", "b", "c"), judgements, Failures(FailureRules())) == expected
 
 
-def test_a_failed_group_comes_after_sound_ones_even_without_a_rank() -> None:
+def test_failed_group_ranks_last() -> None:
     failures = Failures(FailureRules())
     cheap: dict[str, float | str] = {"a": 1.0, "b": 2.0, "c": "no price"}
     assert chosen(offered("a", "b", "c"), cheap, failures, 0)[0] == "a"
@@ -56,7 +56,7 @@ def test_a_failed_group_comes_after_sound_ones_even_without_a_rank() -> None:
     )
 
 
-def test_where_every_group_has_failed_the_best_of_them_is_tried_again() -> None:
+def test_all_failed_retries_the_best() -> None:
     failures = Failures(FailureRules())
     chosen(offered("a"), {"a": 1.0}, failures, 0)
     verdict = choose(offered("a"), judged({"a": 1.0}), failures, Instant(60))
@@ -66,7 +66,7 @@ def test_where_every_group_has_failed_the_best_of_them_is_tried_again() -> None:
     assert chosen(offered("b"), {"b": "no price"}, failures, 61)[1] == "none of 1 can be judged (b: no price)"
 
 
-def test_the_member_of_a_tie_that_fails_is_found_out() -> None:
+def test_failing_tie_member_is_identified() -> None:
     failures = Failures(FailureRules())
     equal: dict[str, float | str] = {"zone-1": 1.0, "zone-2": 1.0, "big": 5.0}
     groups = ("zone-1", "zone-2", "big")
@@ -83,7 +83,7 @@ ranks = st.dictionaries(st.sampled_from("abcdef"), st.floats(0.1, 10) | st.just(
 
 
 @given(st.lists(st.tuples(groups, ranks, st.floats(0, 900)), max_size=12))
-def test_if_something_is_offered_something_of_it_is_passed_on(
+def test_some_option_is_always_passed_on(
     questions: list[tuple[list[str], dict[str, float | str], float]],
 ) -> None:
     failures, now = Failures(FailureRules()), 0.0

@@ -15,7 +15,7 @@ from tests.fake_clock import FakeClock
 PAGE = {"kind": "NodeList", "metadata": {"remainingItemCount": 41}, "items": [{"metadata": {"name": "n1"}}]}
 
 
-async def test_nodes_are_counted_again_and_again_and_a_failure_keeps_the_count(
+async def test_failed_node_count_keeps_last(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     answers = [httpx.Response(200, content=json.dumps(PAGE)), httpx.Response(500), httpx.Response(200, content=b"[]")]
@@ -45,7 +45,7 @@ async def test_nodes_are_counted_again_and_again_and_a_failure_keeps_the_count(
     assert [vars(each)["nodes"] for each in caplog.records] == [42, 42]
 
 
-async def test_a_number_from_the_settings_wins_and_outside_a_cluster_nothing_is_counted() -> None:
+async def test_configured_node_count_wins() -> None:
     size = ClusterSize(7, None)
     await size.follow(FakeClock())
     assert size.nodes() == 7

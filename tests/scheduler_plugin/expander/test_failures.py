@@ -12,7 +12,7 @@ def at(seconds: float) -> Instant:
     return Instant(seconds)
 
 
-def test_a_group_whose_pods_ask_again_comes_last_for_a_while() -> None:
+def test_group_with_returning_pods_ranks_last() -> None:
     failures = Failures(RULES)
     failures.answered(["a"], ["p1", "p2"], at(0))
     assert failures.asked(["p1", "p2", "other"], at(60)) == [
@@ -29,7 +29,7 @@ def test_a_choice_is_judged_once() -> None:
     assert failures.asked(["p1"], at(20)) == []
 
 
-def test_half_of_the_pods_are_enough_and_fewer_are_not() -> None:
+def test_half_of_pods_must_be_ready() -> None:
     failures = Failures(RULES)
     failures.answered(["a"], ["p1", "p2", "p3", "p4"], at(0))
     assert failures.asked(["p1"], at(10)) == []
@@ -43,7 +43,7 @@ def test_a_question_repeated_at_once_is_no_failure() -> None:
     assert failures.asked(["p1"], at(5))
 
 
-def test_each_failure_in_a_row_counts_double_up_to_a_limit() -> None:
+def test_failures_double_up_to_limit() -> None:
     failures, spans = Failures(RULES), []
     for attempt in range(4):
         now = 5000.0 * attempt
@@ -70,7 +70,7 @@ def test_an_answer_for_nobody_teaches_nothing() -> None:
     assert failures.asked([], at(10)) == []
 
 
-def test_a_failed_tie_makes_suspects_that_are_tried_one_at_a_time() -> None:
+def test_failed_tie_tries_suspects_singly() -> None:
     failures = Failures(RULES)
     assert failures.one_of(["a", "b", "c"], at(0)) == ["a", "b", "c"]
     failures.answered(["a", "b", "c"], ["p1"], at(0))

@@ -26,22 +26,22 @@ def ranked(nodes: int | None, config: RankingConfig, **shapes: NodeShape) -> lis
     return sorted(ranks, key=ranks.__getitem__)
 
 
-def test_the_size_of_the_cluster_decides_which_node_suits_it() -> None:
+def test_cluster_size_decides_preferred_node() -> None:
     config = RankingConfig(node_prices=PRICES)
     assert ranked(4, config, a=SMALL, b=LARGE) == ["a", "b"]
     assert ranked(70, config, a=SMALL, b=LARGE) == ["b", "a"]
 
 
-def test_while_the_size_is_not_known_only_the_price_decides() -> None:
+def test_unknown_size_ranks_by_price() -> None:
     assert ranked(None, RankingConfig(node_prices=PRICES), b=LARGE, a=SMALL) == ["a", "b"]
 
 
-def test_a_price_of_the_group_comes_before_that_of_its_machine() -> None:
+def test_group_price_precedes_machine_price() -> None:
     config = RankingConfig(node_prices={**PRICES, "spot": 0.01})
     assert ranked(4, config, a=SMALL, spot=SMALL) == ["spot", "a"]
 
 
-def test_local_storage_has_its_price_in_pods_and_in_nodes_without_one() -> None:
+def test_local_storage_is_priced() -> None:
     """The second group is not in the price table, so that its price is that of its parts."""
     config = RankingConfig(node_prices={"small": 0.1})
     scratch = PodNeeds("s", Needs(Resources.parse("1500m", "1Gi"), storage_gb=500.0))

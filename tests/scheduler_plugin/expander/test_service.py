@@ -13,14 +13,14 @@ import grpc
 import pytest
 
 from protocol.ranking.config import RankingConfig
-from protocol.runtime.tls_files import Parts, TlsFilesError
+from protocol.runtime.tls_files import TlsFilesError, TlsParts
 from scheduler_plugin.expander.choice import Judgement, Rank
 from scheduler_plugin.expander.failures import FailureRules, Failures
 from scheduler_plugin.expander.judge import judge
 from scheduler_plugin.expander.messages import METHOD
 from scheduler_plugin.expander.scaleup import ScaleUp
 from scheduler_plugin.expander.service import CHANNEL_OPTIONS, Expander, Judge
-from scheduler_plugin.expander.telemetry import Telemetry
+from scheduler_plugin.expander.telemetry import PriceExpanderTelemetry
 from scheduler_plugin.expander.tls import credentials, followed
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.expander.certificates import make
@@ -50,11 +50,11 @@ def failing(scale_up: ScaleUp) -> Mapping[str, Judgement]:
 async def serving(
     judge: Judge,
     credentials: grpc.ServerCredentials | None = None,
-    telemetry: Telemetry | None = None,
+    telemetry: PriceExpanderTelemetry | None = None,
     clock: FakeClock | None = None,
 ) -> AsyncIterator[int]:
     """An expander at work on a free port of loopback."""
-    expander = Expander(judge, Failures(FailureRules()), telemetry or Telemetry(), clock or FakeClock())
+    expander = Expander(judge, Failures(FailureRules()), telemetry or PriceExpanderTelemetry(), clock or FakeClock())
     server = grpc.aio.server(options=CHANNEL_OPTIONS)
     server.add_generic_rpc_handlers((expander.handler(),))
     if credentials is None:
@@ -78,15 +78,15 @@ def _channel(port: int) -> grpc.aio.Channel:
 
 
 @pytest.mark.parametrize("legacy", [True, False])
-async def test_the_best_option_of_either_generation_is_passed_on(legacy: bool) -> None:
+async def test_best_option_is_passed_on(legacy: bool) -> None:
     async with serving(by_name) as port, _channel(port) as channel:
         answer = await best_options(channel, asked("cab", legacy=legacy))
     assert groups_of(answer) == ["a"]
     assert fields_of(fields_of(answer, 1)[0], 3) == [b"rank 97 is the lowest of 3"]
 
 
-async def test_a_failure_of_ours_passes_everything_on_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    telemetry = Telemetry()
+async def test_internal_error_passes_all_options(caplog: pytest.LogCaptureFixture) -> None:
+    telemetry = PriceExpanderTelemetry()
     async with serving(failing, telemetry=telemetry) as port, _channel(port) as channel:
         answer = await best_options(channel, asked("cab"))
     assert groups_of(answer) == ["c", "a", "b"]
@@ -97,8 +97,8 @@ async def test_a_failure_of_ours_passes_everything_on_and_is_told(caplog: pytest
     assert b'autoscale_expander_answers_total{outcome="all"} 1.0' in telemetry.page()
 
 
-async def test_a_question_that_cannot_be_read_is_refused_as_the_callers_mistake() -> None:
-    telemetry = Telemetry()
+async def test_malformed_question_is_client_error() -> None:
+    telemetry = PriceExpanderTelemetry()
     async with serving(by_name, telemetry=telemetry) as port, _channel(port) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await best_options(channel, b"\xff")
@@ -107,7 +107,7 @@ async def test_a_question_that_cannot_be_read_is_refused_as_the_callers_mistake(
 
 
 async def test_unreadable_groups_and_failed_choices_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    telemetry, clock = Telemetry(), FakeClock()
+    telemetry, clock = PriceExpanderTelemetry(), FakeClock()
     caplog.set_level(logging.INFO)
     async with serving(by_name, None, telemetry, clock) as port, _channel(port) as channel:
         await best_options(channel, asked("ab") + question([], {"c": b"\xff"}))
@@ -125,7 +125,7 @@ def large_question(groups: int) -> bytes:
     return question([option(name, 1, PODS) for name in names], nodes)
 
 
-async def test_a_large_question_is_received_and_takes_time_in_proportion_to_its_size() -> None:
+async def test_large_question_takes_linear_time() -> None:
     ranking = RankingConfig(node_prices={f"m-{number}": 1.0 + number for number in range(40)})
     least = {}
     async with serving(partial(judge, ranking, lambda: 100)) as port, _channel(port) as channel:
@@ -145,7 +145,7 @@ async def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path, caplo
     current, current_key = tmp_path / "tls.crt", tmp_path / "tls.key"
     current.write_bytes(old.read_bytes())
     current_key.write_bytes(old_key.read_bytes())
-    found = followed(Parts(current, current_key))
+    found = followed(TlsParts(current, current_key))
     async with serving(by_name, credentials(found)) as port:
         assert groups_of(await _call(port, old)) == ["a"]
         new, new_key = make(tmp_path, "new")
@@ -160,21 +160,21 @@ async def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path, caplo
     assert "new certificates are in force" in caplog.text
 
 
-async def test_with_a_client_ca_only_its_clients_may_call(tmp_path: Path) -> None:
+async def test_client_ca_admits_only_its_clients(tmp_path: Path) -> None:
     server, client = make(tmp_path, "server"), make(tmp_path, "client")
-    found = followed(Parts(*server, authority=client[0]))
+    found = followed(TlsParts(*server, authority=client[0]))
     async with serving(by_name, credentials(found)) as port:
         with pytest.raises(grpc.aio.AioRpcError):
             await _call(port, server[0])
         assert groups_of(await _call(port, server[0], client)) == ["a"]
 
 
-def test_files_that_are_no_certificate_are_refused_at_the_start(tmp_path: Path) -> None:
+def test_bad_certificate_files_are_refused(tmp_path: Path) -> None:
     certificate, _ = make(tmp_path, "one")
     _, other_key = make(tmp_path, "two")
     for key in (other_key, tmp_path / "missing"):
         with pytest.raises(TlsFilesError, match=r"one\.crt"):
-            credentials(followed(Parts(certificate, key)))
+            credentials(followed(TlsParts(certificate, key)))
 
 
 def _credentials(trusted: Path, client: tuple[Path, Path] | None) -> grpc.ChannelCredentials:

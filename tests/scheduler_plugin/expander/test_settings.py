@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.runtime.tls_files import Parts
+from protocol.runtime.tls_files import TlsParts
 from protocol.units import Seconds
 from scheduler_plugin.expander.failures import FailureRules
 from scheduler_plugin.expander.settings import (
@@ -38,8 +38,8 @@ def test_everything_may_be_said() -> None:
     assert (settings.listen, settings.metrics_listen, settings.cluster_nodes) == ("0.0.0.0:9000", "[::1]:9001", 7)
     assert settings.failures.rules() == FailureRules(Seconds(1), Seconds(2), Seconds(3), Seconds(4))
     assert settings.tls is not None
-    assert settings.tls.files() == Parts(Path("/tls/tls.crt"), Path("/tls/tls.key"), Path("/tls/ca.crt"))
-    assert TlsSettings("c", "k").files() == Parts(Path("c"), Path("k"), None)
+    assert settings.tls.files() == TlsParts(Path("/tls/tls.crt"), Path("/tls/tls.key"), Path("/tls/ca.crt"))
+    assert TlsSettings("c", "k").files() == TlsParts(Path("c"), Path("k"), None)
 
 
 def test_the_documented_settings_are_valid() -> None:

@@ -46,7 +46,7 @@ def test_both_generations_say_the_same(legacy: bool) -> None:
     )
 
 
-def test_a_release_between_the_generations_sends_both_and_the_newer_counts() -> None:
+def test_newer_message_generation_wins() -> None:
     old, new = pod("old", SMALL), pod("new", SMALL)
     body = question(
         [field(1, "a") + field(2, 1) + field(4, old) + field(5, new)], {"a": machine("new", "8", "8Gi")}
@@ -77,7 +77,7 @@ def test_a_pod_needs_what_kube_scheduler_counts(body: bytes, needs: tuple[str, s
     assert found.needs == Needs(Resources.parse(cpu, mem), gpus)
 
 
-def test_local_storage_is_read_of_pods_and_nodes_in_gigabytes() -> None:
+def test_local_storage_is_read_in_gigabytes() -> None:
     storage = {"ephemeral-storage": "30G"}
     body = pod("p", container(storage="50G"), container(storage="25G"), initial=[container(storage="80G")])
     asked = decode_scale_up(
@@ -87,7 +87,7 @@ def test_local_storage_is_read_of_pods_and_nodes_in_gigabytes() -> None:
     assert asked.shapes == {"a": NodeShape((), Needs(ZERO, 0, 30.0))}
 
 
-def test_a_node_may_say_its_machine_in_an_older_label_or_not_at_all() -> None:
+def test_instance_type_label_is_optional() -> None:
     old = node("n", {"beta.kubernetes.io/instance-type": "m-1"}, {}, {"cpu": "1", "memory": "1Gi"})
     shapes = decode_scale_up(question([], {"old": old, "bare": node("n", {}, {"cpu": "2"}, {"cpu": "1"})})).shapes
     assert shapes == {
@@ -96,7 +96,7 @@ def test_a_node_may_say_its_machine_in_an_older_label_or_not_at_all() -> None:
     }
 
 
-def test_what_cannot_be_read_is_a_problem_of_its_group_alone() -> None:
+def test_unreadable_group_affects_itself() -> None:
     bad_pod, good_pod = pod("p1", container(cpu="lots")), pod("p2", SMALL)
     scale_up = decode_scale_up(
         question(

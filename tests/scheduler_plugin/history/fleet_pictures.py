@@ -8,7 +8,7 @@ from typing import Any
 
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.looks import Look
+from scheduler_plugin.history.core.looks import ClusterSample
 from scheduler_plugin.history.core.samples import SECOND, Millis
 
 BEGAN: Millis = 1_767_225_600_000
@@ -44,10 +44,12 @@ def node(*pods: Json, name: str = "n1", reserved: str = "2") -> Json:
     return {"name": name, **sizes, "reserved": {"cpu": reserved, "mem": "4Gi"}, "pods": list(pods)}
 
 
-def look(seconds: float, *vms: Json, nodes: list[Json] | None = None, migrations: tuple[Json, ...] = ()) -> Look:
+def look(
+    seconds: float, *vms: Json, nodes: list[Json] | None = None, migrations: tuple[Json, ...] = ()
+) -> ClusterSample:
     """A look so many seconds after the beginning."""
     answer: Json | None = None if nodes is None else {"nodes": nodes}
-    return Look(BEGAN + round(seconds * SECOND), vms, answer, {"n1": ("m5.large",)}, migrations)
+    return ClusterSample(BEGAN + round(seconds * SECOND), vms, answer, {"n1": ("m5.large",)}, migrations)
 
 
 def account(because: str = "idle", busy: float = 0.5, used: str = "1Gi", goal: str = "1", **more: Any) -> Json:

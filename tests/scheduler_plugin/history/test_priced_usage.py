@@ -12,7 +12,7 @@ from protocol.messages import ObjectName
 from protocol.ranking.config import Prices, RankingConfig
 from scheduler_plugin.history import priced_usage as module
 from scheduler_plugin.history.core.batches import Batch
-from scheduler_plugin.history.core.samples import HOUR, MINUTE, NodeFacts, VmFacts
+from scheduler_plugin.history.core.samples import HOUR, MINUTE, NodeRecord, VmRecord
 from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.costs.bills import Bill, bill
 from scheduler_plugin.history.costs.grouping import key_of
@@ -32,11 +32,11 @@ def recorded(path: Path, machines: list[tuple[int, int, str]], groups: tuple[str
     batch = Batch()
     end = max(until for _, until, _ in machines)
     row = (*[1000, GIB] * 4, 500, GIB)
-    facts = VmFacts(ObjectName("default", "db"), "n1")
+    facts = VmRecord(ObjectName("default", "db"), "n1")
     batch.vms += [(facts, held(at * MINUTE, (at + 5) * MINUTE, row)) for at in range(0, end * 60, 5)]
     for since, until, machine in machines:
         total = (SIZES.get(machine, 4000), 64 * GIB, *[0] * 6)
-        node = NodeFacts("n1", machine, groups if machine else ())
+        node = NodeRecord("n1", machine, groups if machine else ())
         batch.nodes += [(node, held(at * MINUTE, (at + 5) * MINUTE, total)) for at in range(since * 60, until * 60, 5)]
     store = SqliteStore(path, time.time)
     store.write(batch)
@@ -74,7 +74,7 @@ async def test_reused_node_name_costs_as_machine_of_the_time(
     assert found.total.unknown == 0
 
 
-async def test_one_group_has_the_price_of_each_of_its_machines(tmp_path: Path) -> None:
+async def test_group_price_varies_by_machine(tmp_path: Path) -> None:
     """A node of the group costs 4 an hour, so that a vCPU of the small one costs 2 and of the large one a half."""
     history = recorded(tmp_path / "h.sqlite", [(0, 2, "small"), (2, 4, "large")], ("pool",))
     assert (await billed(history, 4)).total.reserved.money == 2 * 2 + 2 * Fraction(1, 2)

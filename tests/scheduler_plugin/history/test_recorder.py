@@ -13,8 +13,8 @@ import pytest
 from protocol.kubernetes.objects import Json, JsonObject
 from protocol.units import Seconds
 from scheduler_plugin.history.core.batches import Batch
-from scheduler_plugin.history.core.looks import Look
-from scheduler_plugin.history.core.samples import DAY, HOUR, SECOND, VM_COLUMNS, VmFacts
+from scheduler_plugin.history.core.looks import ClusterSample
+from scheduler_plugin.history.core.samples import DAY, HOUR, SECOND, VM_COLUMNS, VmRecord
 from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.ports import Period
 from scheduler_plugin.history.recorder import UPKEEP, LookError, Recorder
@@ -30,11 +30,11 @@ EVER = Period(0, BEGAN + DAY)
 class PlayedSource:
     """Shows the looks that a test has for it, one after the other, and then the last one anew."""
 
-    def __init__(self, *looks: Look | Exception) -> None:
+    def __init__(self, *looks: ClusterSample | Exception) -> None:
         self.looks = list(looks)
         self.answer: Json | None = account()
 
-    async def look(self) -> Look:
+    async def look(self) -> ClusterSample:
         found = self.looks.pop(0)
         if isinstance(found, Exception):
             raise found
@@ -44,7 +44,7 @@ class PlayedSource:
         return self.answer
 
 
-def seen(seconds: float) -> Look:
+def seen(seconds: float) -> ClusterSample:
     return look(seconds, vm(), nodes=[node(pod())])
 
 
@@ -111,7 +111,7 @@ async def test_a_file_that_is_removed_is_begun_anew(
     assert [each.message for each in caplog.records].count("the history's file was removed: a new one begins") == 1
 
 
-async def test_while_nothing_is_seen_no_file_is_made_anew(tmp_path: Path) -> None:
+async def test_idle_history_creates_no_file(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     recorder = Recorder(folder / "history.sqlite", PlayedSource(seen(0), LookError("gone")), FakeClock())
     await recorder.record()
@@ -122,7 +122,7 @@ async def test_while_nothing_is_seen_no_file_is_made_anew(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-async def test_a_look_whose_clock_is_behind_costs_its_moment_alone(tmp_path: Path, is_restarted: bool) -> None:
+async def test_sample_with_late_clock_is_skipped(tmp_path: Path, is_restarted: bool) -> None:
     path, clock, behind = tmp_path / "history.sqlite", FakeClock(), -27 * HOUR / SECOND
     looks = [*map(seen, range(0, 370, 10)), seen(behind), *map(seen, range(380, 410, 10))]
     source, troubles = PlayedSource(*looks), set()
@@ -141,7 +141,7 @@ async def test_a_look_whose_clock_is_behind_costs_its_moment_alone(tmp_path: Pat
     assert usage.span.seen == (400 - lost) * SECOND
 
 
-async def test_when_the_clock_stays_set_back_the_future_is_forgotten(tmp_path: Path) -> None:
+async def test_lasting_clock_change_drops_future(tmp_path: Path) -> None:
     path, clock = tmp_path / "history.sqlite", FakeClock()
     source = PlayedSource(*map(seen, (0, 10, 5000, 5010, 5080, 100, 110, 700, 710, 780)))
     recorder = Recorder(path, source, clock)
@@ -155,7 +155,7 @@ async def test_when_the_clock_stays_set_back_the_future_is_forgotten(tmp_path: P
     assert (usage.span.since, usage.span.until, usage.span.seen) == (BEGAN, BEGAN + 710 * SECOND, 20 * SECOND)
 
 
-async def test_a_clock_that_is_ahead_for_a_while_removes_nothing(tmp_path: Path) -> None:
+async def test_clock_briefly_ahead_removes_nothing(tmp_path: Path) -> None:
     path, clock = tmp_path / "history.sqlite", FakeClock()
     ahead = 400 * DAY / SECOND
     recorder = Recorder(path, PlayedSource(*map(seen, (0, 10, 80, ahead, ahead + 10, 90, 100))), clock)
@@ -169,7 +169,7 @@ async def test_a_clock_that_is_ahead_for_a_while_removes_nothing(tmp_path: Path)
     assert usage.span.since == BEGAN
 
 
-async def test_what_is_too_old_goes_though_a_full_disk_takes_nothing_new(tmp_path: Path) -> None:
+async def test_retention_works_on_full_disk(tmp_path: Path) -> None:
     path, clock = tmp_path / "history.sqlite", FakeClock()
     sizes = ["12"[at % 2] for at in range(7)]
     looks = [look(30 * at, *(vm(f"vm-{n}", size, version=str(at)) for n in range(50))) for at, size in enumerate(sizes)]
@@ -178,7 +178,7 @@ async def test_what_is_too_old_goes_though_a_full_disk_takes_nothing_new(tmp_pat
     store = recorder._store
     assert store is not None
     store._connection.execute("PRAGMA max_page_count = 100")
-    old = [(VmFacts(DB, "n1"), held(at, at + 1, (1000,) * len(VM_COLUMNS))) for at in range(10)]
+    old = [(VmRecord(DB, "n1"), held(at, at + 1, (1000,) * len(VM_COLUMNS))) for at in range(10)]
     with suppress(StoreError):
         while True:
             store.write(Batch(vms=old))

@@ -12,7 +12,7 @@ from pathlib import Path
 from protocol.kubernetes.objects import JsonObject, child, items, text, texts
 from protocol.kubernetes.resources import CONFIG_MAPS, MUTATING_WEBHOOKS, SECRETS, VERSION_PATH
 from scheduler_plugin.cluster.api import ApiCall
-from scheduler_plugin.injector.app import Program, assemble
+from scheduler_plugin.injector.app import InjectorProgram, assemble
 from scheduler_plugin.injector.certificates.stored import certificate_in, content
 from scheduler_plugin.injector.settings import parse_settings
 from tests.fake_clock import FakeClock
@@ -72,7 +72,7 @@ class Cluster:
         self.api.connections.append(made)
         return made
 
-    async def start(self, identity: str, way: Way | None = None) -> Program:
+    async def start(self, identity: str, way: Way | None = None) -> InjectorProgram:
         folder = self.folder / identity
         folder.mkdir(exist_ok=True)
         program = assemble(way or self.way(), self.clock, parse_settings(self.text), identity, folder)

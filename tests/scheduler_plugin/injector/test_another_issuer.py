@@ -74,9 +74,7 @@ async def trusted(cluster: Cluster) -> list[str]:
 
 
 @pytest.mark.parametrize("order", [NAMES, NAMES[::-1]], ids=["the injector's first", "the injector's last"])
-async def test_while_certificates_go_over_to_a_new_key_both_authorities_are_trusted(
-    tmp_path: Path, order: tuple[str, ...]
-) -> None:
+async def test_rotation_trusts_both_authorities(tmp_path: Path, order: tuple[str, ...]) -> None:
     async with installed(tmp_path, *NAMES, settings=FILES) as cluster:
         manager = await CertManager.on(cluster)
         await cluster.start("first")
@@ -97,7 +95,7 @@ async def test_while_certificates_go_over_to_a_new_key_both_authorities_are_trus
         assert await manager.refused() == []
 
 
-async def test_the_charts_own_authority_is_announced_before_it_has_signed_anything(tmp_path: Path) -> None:
+async def test_chart_authority_is_published_first(tmp_path: Path) -> None:
     async with installed(tmp_path, *NAMES, settings=FILES) as cluster:
         manager = await CertManager.on(cluster)
         await cluster.start("first")
@@ -108,7 +106,7 @@ async def test_the_charts_own_authority_is_announced_before_it_has_signed_anythi
         assert await trusted(cluster) == [old.serial, new.serial]
 
 
-async def test_a_new_leader_trusts_what_the_last_one_did_and_for_no_longer(tmp_path: Path) -> None:
+async def test_new_leader_adopts_permits_briefly(tmp_path: Path) -> None:
     async with installed(tmp_path, *NAMES, settings=FILES) as cluster:
         manager = await CertManager.on(cluster)
         way = cluster.way()
@@ -126,7 +124,7 @@ async def test_a_new_leader_trusts_what_the_last_one_did_and_for_no_longer(tmp_p
         assert await trusted(cluster) == [new.serial]
 
 
-async def test_an_authority_that_has_ended_is_handed_to_none(tmp_path: Path) -> None:
+async def test_expired_authority_is_not_published(tmp_path: Path) -> None:
     async with installed(tmp_path, *NAMES, settings=FILES) as cluster:
         manager = await CertManager.on(cluster)
         program = await cluster.start("first")

@@ -45,7 +45,7 @@ async def test_an_empty_installation_gets_certificates_within_seconds(tmp_path: 
         assert (tmp_path / "first" / "own.pem").stat().st_mode & 0o777 == 0o600
 
 
-async def test_what_is_not_installed_gets_none_and_holds_nothing_up(tmp_path: Path) -> None:
+async def test_missing_component_gets_no_certificate(tmp_path: Path) -> None:
     async with installed(tmp_path, "scheduler", "injector") as cluster:
         await cluster.start("first")
         await cluster.clock.advance(3)
@@ -62,7 +62,7 @@ async def test_nothing_is_written_while_nothing_is_due(tmp_path: Path) -> None:
         assert cluster.api.writes() == before
 
 
-async def test_certificates_and_authorities_follow_one_another_without_a_gap(tmp_path: Path) -> None:
+async def test_rotation_has_no_gap(tmp_path: Path) -> None:
     """A quarter of an hour, in which each is renewed several times: whatever is shown, all bundles trust."""
     async with installed(tmp_path, *ALL, settings=SHORT) as cluster:
         await cluster.start("first")
@@ -89,7 +89,7 @@ async def test_certificates_and_authorities_follow_one_another_without_a_gap(tmp
         assert all(len(seen[name]) >= 5 for name in ALL)
 
 
-async def test_a_certificate_that_was_damaged_or_is_for_other_names_is_made_anew(tmp_path: Path) -> None:
+async def test_damaged_or_misnamed_certificate_is_reissued(tmp_path: Path) -> None:
     async with installed(tmp_path, *ALL) as cluster:
         await cluster.start("first")
         await cluster.clock.advance(3)
@@ -112,7 +112,7 @@ async def test_a_certificate_that_was_damaged_or_is_for_other_names_is_made_anew
         assert await cluster.serial("scheduler") != before
 
 
-async def test_a_lost_authority_is_replaced_with_all_that_it_signed(tmp_path: Path) -> None:
+async def test_lost_authority_replaces_its_certificates(tmp_path: Path) -> None:
     async with installed(tmp_path, *ALL) as cluster:
         await cluster.start("first")
         await cluster.clock.advance(3)
@@ -127,7 +127,7 @@ async def test_a_lost_authority_is_replaced_with_all_that_it_signed(tmp_path: Pa
         assert not set(after.values()) & set(before.values())
 
 
-async def test_of_two_replicas_one_makes_them_and_both_serve_with_them(tmp_path: Path) -> None:
+async def test_one_replica_issues_both_serve(tmp_path: Path) -> None:
     async with installed(tmp_path, *ALL, settings=SHORT) as cluster:
         way = cluster.way()
         first, second = await cluster.start("first", way), await cluster.start("second")
@@ -141,7 +141,7 @@ async def test_of_two_replicas_one_makes_them_and_both_serve_with_them(tmp_path:
         assert (tmp_path / "second" / "own.pem").read_bytes() != files[0]
 
 
-async def test_a_leader_that_was_stopped_and_wakes_late_changes_nothing(tmp_path: Path) -> None:
+async def test_late_waking_leader_changes_nothing(tmp_path: Path) -> None:
     async with installed(tmp_path, *ALL, settings=SHORT) as cluster:
         way = cluster.way()
         await cluster.start("first", way)
@@ -173,7 +173,7 @@ async def test_killed_at_any_write_its_successor_finishes(tmp_path: Path) -> Non
                 assert any(found.is_signed_by(each) for each in authorities)
 
 
-async def test_one_secret_that_cannot_be_written_holds_no_other_up(tmp_path: Path) -> None:
+async def test_failed_secret_blocks_no_other(tmp_path: Path) -> None:
     async with installed(tmp_path, *ALL) as cluster:
         way = cluster.way()
         way.refuse = {"certificates-scheduler": 403, "namespaces/default/configmaps": 403}
@@ -186,7 +186,7 @@ async def test_one_secret_that_cannot_be_written_holds_no_other_up(tmp_path: Pat
         assert 'autoscale_injector_turns_total{outcome="failed"}' in page
 
 
-async def test_where_another_makes_them_only_the_authorities_are_handed_on(tmp_path: Path) -> None:
+async def test_external_issuer_publishes_authorities_only(tmp_path: Path) -> None:
     async with installed(tmp_path, *ALL, settings=SETTINGS + "certificates: {provider: files}\n") as cluster:
         folder = tmp_path / "first"
         folder.mkdir()
@@ -204,9 +204,7 @@ async def test_where_another_makes_them_only_the_authorities_are_handed_on(tmp_p
         assert len(written) == 3
 
 
-async def test_an_old_kubernetes_gets_no_sidecars_and_that_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_old_kubernetes_gets_no_sidecars(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with installed(tmp_path, *ALL) as cluster:
         way = cluster.way()
         way.version = "28"

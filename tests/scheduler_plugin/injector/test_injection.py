@@ -19,7 +19,7 @@ from scheduler_plugin.injector.admission.injection import (
     OPTED_OUT,
     Injection,
     Left,
-    Refused,
+    RefusedPod,
     judge,
 )
 from scheduler_plugin.injector.admission.sidecars import why_not
@@ -73,7 +73,7 @@ def test_injected_agents_run_as_settings_say() -> None:
 
 
 @pytest.mark.parametrize("pod", [original(), ours()], ids=["NeonVM's", "ours"])
-def test_a_runner_pod_gets_the_agent_once_as_a_native_sidecar_at_the_end(pod: Any) -> None:
+def test_runner_pod_gets_one_native_sidecar(pod: Any) -> None:
     made = injected(pod)
     assert models.V1Pod.model_validate(made).spec
     assert [each["name"] for each in made["spec"]["initContainers"]] == ["init", "autoscaler-agent"]
@@ -94,7 +94,7 @@ def test_a_runner_pod_gets_the_agent_once_as_a_native_sidecar_at_the_end(pod: An
     ],
     ids=["NeonVM's", "NeonVM's that names the metrics", "ours", "ours that does not name them"],
 )
-def test_the_agent_understands_its_settings_and_finds_guest_scheduler_and_identity(pod: Any, at: str) -> None:
+def test_injected_agent_settings_are_valid(pod: Any, at: str) -> None:
     container = agent_in(injected(pod))
     fields = {"metadata.name": "db-x2k", "metadata.namespace": "default"}
     environment = {
@@ -119,7 +119,7 @@ def test_the_agent_passes_pod_security_restricted() -> None:
     assert (security["capabilities"], security["seccompProfile"]) == ({"drop": ["ALL"]}, {"type": "RuntimeDefault"})
 
 
-def test_why_the_agent_failed_stands_in_the_status_of_its_pod() -> None:
+def test_agent_failure_is_in_pod_status() -> None:
     assert agent_in(injected(original()))["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
@@ -140,7 +140,7 @@ def test_the_agent_has_the_account_of_agents(account: str) -> None:
     assert injected(pod)["spec"]["serviceAccountName"] == "vm-agent"
 
 
-def test_a_pod_with_neither_init_containers_nor_volumes_gets_both() -> None:
+def test_bare_pod_gets_sidecar_and_volumes() -> None:
     pod = original()
     for name in ("initContainers", "volumes", "serviceAccountName"):
         del pod["spec"][name]
@@ -162,14 +162,14 @@ def mentioning(name: str, part: str, kind: str) -> Any:
 @pytest.mark.parametrize("name", ["autoscaling-agent-identity", "autoscaling-agent-api-access"])
 @pytest.mark.parametrize("part", ["volumeMounts", "volumeDevices"])
 @pytest.mark.parametrize("kind", ["volumes", "containers", "initContainers", "ephemeralContainers"])
-def test_a_pod_that_mentions_the_agents_volumes_is_refused(name: str, part: str, kind: str) -> None:
+def test_pod_naming_agent_volumes_is_refused(name: str, part: str, kind: str) -> None:
     """Its other containers would read the agent's tokens, which are added under these names."""
     refused = judge(mentioning(name, part, kind), TEMPLATE)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedPod)
     assert name in refused.why
 
 
-def test_a_pod_with_its_agent_is_not_refused_when_asked_again() -> None:
+def test_injected_pod_passes_second_review() -> None:
     """The API server asks again when another webhook has changed the pod."""
     assert judge(injected(original()), TEMPLATE) == HAS_AGENT
 

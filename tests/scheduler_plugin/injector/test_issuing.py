@@ -68,7 +68,7 @@ def test_both_ends_prove_who_they_are(tmp_path: Path) -> None:
         handshake(server, wrong, "127.0.0.1")
 
 
-def test_a_certificate_ends_with_its_authority_and_says_for_what_it_is() -> None:
+def test_certificate_ends_with_authority_and_has_purpose() -> None:
     authority = new_authority(DAY, NOW)
     assert authority.life == Life(NOW, NOW + DAY)
     late = issue(authority, SERVER, DAY, NOW + 1000)
@@ -78,7 +78,7 @@ def test_a_certificate_ends_with_its_authority_and_says_for_what_it_is() -> None
     assert issue(authority, CLIENT, DAY, NOW).serves(CLIENT)
 
 
-def test_a_secret_gives_back_what_was_put_into_it_the_newest_first() -> None:
+def test_secret_round_trip_newest_first() -> None:
     made = [new_authority(DAY, NOW + at) for at in (0, 7)]
     secret = {"data": {**encoded(authorities_as(made)), "junk.crt": "!", "x.crt": "eA==", "other": ""}}
     found = authorities_in(content(secret))
@@ -88,7 +88,7 @@ def test_a_secret_gives_back_what_was_put_into_it_the_newest_first() -> None:
 @pytest.mark.parametrize(
     "kept", [Pair(b"", b""), Pair(pair("a")[0], b"x"), Pair(pair("a")[0], pair("b")[1]), Pair(b"x", pair("a")[1])]
 )
-def test_what_does_not_belong_together_is_not_used_and_the_key_not_told(kept: Pair) -> None:
+def test_mismatched_pair_is_unused_key_hidden(kept: Pair) -> None:
     with pytest.raises(UnusablePairError) as refused:
         read_pair(kept)
     assert "PRIVATE" not in f"{refused.value} {kept!r}"

@@ -33,7 +33,7 @@ async def prepare(client: httpx.AsyncClient) -> None:
         assert made.is_success, made.text
 
 
-async def test_it_answers_over_tls_with_a_certificate_of_its_own(tmp_path: Path) -> None:
+async def test_serves_tls_with_own_certificate(tmp_path: Path) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text(SETTINGS)
     webhook, metrics = (f"127.0.0.1:{port}" for port in free_ports(2))

@@ -17,18 +17,18 @@ AUTHORITY = 3 * YEAR
 @pytest.mark.parametrize(
     ("over", "wanted"), [(0.0, False), (0.33, False), (0.34, True), (0.9, True), (1.0, True)], ids=str
 )
-def test_the_next_authority_is_announced_after_the_first_third(over: float, wanted: bool) -> None:
+def test_next_authority_comes_after_first_third(over: float, wanted: bool) -> None:
     assert needs_authority([Life(0.0, AUTHORITY)], over * AUTHORITY) is wanted
 
 
-def test_without_a_valid_authority_one_is_made_and_signs_at_once() -> None:
+def test_missing_authority_is_created_and_signs() -> None:
     assert needs_authority([], 0.0)
     now = 10 * AUTHORITY
     assert needs_authority([Life(0.0, AUTHORITY)], now)
     assert signer([Life(0.0, AUTHORITY), Life(now, now + AUTHORITY)], now) == 1
 
 
-def test_an_authority_signs_in_the_second_third_of_its_life() -> None:
+def test_authority_signs_in_second_third() -> None:
     first, second = Life(0.0, 9.0), Life(3.0, 12.0)
     assert [signer([second, first], now) for now in (3.0, 5.9, 6.0, 8.9, 9.0)] == [1, 1, 0, 0, 0]
 
@@ -53,9 +53,7 @@ def test_a_certificate_is_renewed_after_two_thirds() -> None:
     lag=st.integers(0, 3),
     outages=st.lists(st.tuples(st.integers(0, 400), st.integers(1, 10)), max_size=3),
 )
-def test_whoever_is_a_little_behind_trusts_whatever_is_shown(
-    step: float, lag: int, outages: list[tuple[int, int]]
-) -> None:
+def test_lagging_clients_trust_shown_certificates(step: float, lag: int, outages: list[tuple[int, int]]) -> None:
     """Servers and clients see what is stored up to ``lag`` steps late; the keeper is away now and then, and comes back
     before anything ends. A client that never reads again works for a third of an authority's life.
     """

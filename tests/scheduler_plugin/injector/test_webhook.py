@@ -60,7 +60,7 @@ class Asked:
         return found
 
 
-async def test_the_pod_of_a_vm_is_patched_and_others_are_not() -> None:
+async def test_only_vm_pods_are_patched() -> None:
     asked = Asked()
     found = await asked.ask(review(original()))
     assert found["patchType"] == "JSONPatch"
@@ -75,7 +75,7 @@ async def test_the_pod_of_a_vm_is_patched_and_others_are_not() -> None:
     assert asked.outcomes == ["injected", "no_vm", "not_a_new_pod", "not_a_new_pod", "injected"]
 
 
-async def test_a_namespace_without_the_service_account_is_told_and_its_vm_starts() -> None:
+async def test_missing_service_account_is_reported() -> None:
     asked = Asked()
     found = await asked.ask(review(original(), namespace="other"))
     assert "patch" not in found
@@ -90,7 +90,7 @@ async def test_a_namespace_without_the_service_account_is_told_and_its_vm_starts
     assert asked.outcomes == ["no_account"] * 3
 
 
-async def test_a_pod_that_mentions_the_agents_volumes_is_refused() -> None:
+async def test_pod_naming_agent_volumes_is_refused() -> None:
     asked, pod = Asked(), original()
     pod["spec"]["initContainers"][0]["volumeMounts"] = [{"name": "autoscaling-agent-api-access", "mountPath": "/x"}]
     found = await asked.ask(review(pod), allowed=False)
@@ -102,7 +102,7 @@ async def test_a_pod_that_mentions_the_agents_volumes_is_refused() -> None:
     assert ("patch" in found, asked.outcomes) == (False, ["refused"])
 
 
-async def test_a_vm_with_an_account_of_its_own_starts_without_an_agent() -> None:
+async def test_own_account_vm_starts_without_sidecar() -> None:
     asked, pod = Asked(), original()
     pod["spec"]["serviceAccountName"] = "postgres"
     found = await asked.ask(review(pod))
@@ -112,7 +112,7 @@ async def test_a_vm_with_an_account_of_its_own_starts_without_an_agent() -> None
     assert ("patch" in found, asked.outcomes) == (False, ["own_account"])
 
 
-async def test_a_fault_of_ours_leaves_the_pod_alone_and_is_counted() -> None:
+async def test_internal_error_leaves_pod_alone() -> None:
     asked = Asked()
     asked.api.failure = KeyError("a mistake of ours")
     found = await asked.ask(review(original()))
@@ -173,7 +173,7 @@ async def test_a_pod_that_is_none_is_let_through(pod: Any) -> None:
         (SETTINGS + "namespace: A_B", "namespace: expected str matching regex"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused_by_the_path_of_the_field(text: str, problem: str) -> None:
+def test_bad_settings_name_the_field(text: str, problem: str) -> None:
     with pytest.raises(SettingsError) as refused:
         parse_settings(text)
     assert str(refused.value).startswith(problem)

@@ -7,15 +7,15 @@ from fractions import Fraction
 from protocol.messages import AgentRequest, ObjectName
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources
 from scheduler_plugin.ledger import (
-    Decision,
     Effect,
     Ledger,
-    Level,
     MigrationFacts,
     MigrationPhase,
     NodeFacts,
     NodePolicy,
+    PermitDecision,
     PodFacts,
+    ResourcePolicy,
     VmFacts,
     violations,
 )
@@ -32,7 +32,9 @@ def amount(cpu: float, mem: float | None = None) -> Resources:
 
 def policy(watermark: str = "0.7", system: float = 1) -> NodePolicy:
     kept = amount(system)
-    return NodePolicy(UNIT, Level(Fraction(watermark), kept.cpu), Level(Fraction(watermark), kept.mem))
+    return NodePolicy(
+        UNIT, ResourcePolicy(Fraction(watermark), kept.cpu), ResourcePolicy(Fraction(watermark), kept.mem)
+    )
 
 
 def node(name: str = "n1", total: float = 10, *, is_open: bool = True) -> NodeFacts:
@@ -120,14 +122,14 @@ class Fleet:
         number: int | None = None,
         last_permit: Resources | None = None,
         now: Instant = LATER,
-    ) -> Decision:
+    ) -> PermitDecision:
         """An agent's request, decided and not yet persisted."""
         request = AgentRequest(name(f"{of}-pod"), wanted, last_permit, sequence=number)
         decision = self.ledger.decide(f"uid-{of}", request, now)
         self.did(decision.effects)
         return decision
 
-    def store(self, decision: Decision) -> tuple[Effect, ...]:
+    def store(self, decision: PermitDecision) -> tuple[Effect, ...]:
         """The API takes the decision's write, if there is one, and returns the object."""
         order = decision.persist
         if order is None:

@@ -8,7 +8,16 @@ from msgspec import structs
 
 from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, MilliCpu, Resources, Seconds
-from scheduler_plugin.ledger import Decision, Effect, Ledger, NodeFacts, PodFacts, ResizePod, RunnerRequests, VmFacts
+from scheduler_plugin.ledger import (
+    Effect,
+    Ledger,
+    NodeFacts,
+    PermitDecision,
+    PodFacts,
+    ResizePod,
+    RunnerRequests,
+    VmFacts,
+)
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, node, vm, vm_pod
 
 MANY = amount(100)
@@ -134,7 +143,7 @@ class Requested:
         self.kubelet_answers()
         self.look()
 
-    def decide(self, wanted: Resources) -> Decision:
+    def decide(self, wanted: Resources) -> PermitDecision:
         decision = self.ledger.decide("uid-a", self.request(wanted), self.now)
         self.fleet.did(decision.effects)
         return decision
@@ -145,7 +154,7 @@ class Requested:
         self.store(decision)
         return decision.permit
 
-    def store(self, decision: Decision) -> None:
+    def store(self, decision: PermitDecision) -> None:
         order = decision.persist
         if order is not None:
             self.vm = structs.replace(self.vm, version=self.vm.version + 1, permit=order.permit)

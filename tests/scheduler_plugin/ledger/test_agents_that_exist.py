@@ -28,7 +28,7 @@ def taken_back(to: float, revision: int) -> PersistPermit:
     return PersistPermit(name("a"), amount(to), revision, before_answer=False, uid="a-first", takes_back=True)
 
 
-def test_an_agent_that_is_never_heard_of_after_a_restart_holds_nothing() -> None:
+def test_unheard_agent_holds_nothing() -> None:
     fleet = Fleet(node(), vm("a", amount(8)), vm_pod("a", "n1"))
     fleet.resize("a", amount(1), now=Instant(AFTER - 1))
     assert fleet.on("n1") == amount(8), "its first message may still be on its way"
@@ -38,13 +38,13 @@ def test_an_agent_that_is_never_heard_of_after_a_restart_holds_nothing() -> None
     assert fleet.on("n1") == amount(1)
 
 
-def test_the_objects_next_news_end_such_a_promise_too() -> None:
+def test_next_object_news_ends_promise() -> None:
     fleet = Fleet(node(), vm("a", amount(8)), vm_pod("a", "n1"))
     fleet.resize("a", amount(1), now=AFTER)
     assert fleet.on("n1") == amount(1)
 
 
-def test_an_agent_that_was_heard_of_keeps_what_it_was_told() -> None:
+def test_heard_agent_keeps_its_permit() -> None:
     fleet = Fleet(node(), vm("a", amount(8)), vm_pod("a", "n1"))
     fleet.grant("a", amount(8), number=1, now=NOW)
     fleet.resize("a", amount(1), now=LATER)
@@ -52,7 +52,7 @@ def test_an_agent_that_was_heard_of_keeps_what_it_was_told() -> None:
     assert fleet.on("n1") == amount(8)
 
 
-def test_a_persisted_permit_stays_promised_while_its_agent_is_silent() -> None:
+def test_stored_permit_survives_silence() -> None:
     fleet = Fleet(node(), vm("a", amount(1), permit=amount(8)), vm_pod("a", "n1"))
     fleet.did(fleet.ledger.pass_time(LATER))
     assert fleet.on("n1") == amount(8)
@@ -87,7 +87,7 @@ def test_short_opt_out_takes_nothing_back() -> None:
         assert fleet.on("n1") == amount(8)
 
 
-def test_opt_out_frees_room_once_the_permit_is_taken_back() -> None:
+def test_opt_out_frees_after_take_back() -> None:
     """The agent may not have heard of it; opted in again, it would find its old permit on the object."""
     fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"))
     fleet.grant("a", amount(8), number=1)
@@ -102,7 +102,7 @@ def test_opt_out_frees_room_once_the_permit_is_taken_back() -> None:
     assert decision.persist.before_answer
 
 
-def test_take_back_is_wanted_while_the_vm_has_no_agent() -> None:
+def test_agentless_vm_wants_take_back() -> None:
     fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"))
     fleet.grant("a", amount(8), number=1)
     order = off(fleet)
@@ -113,7 +113,7 @@ def test_take_back_is_wanted_while_the_vm_has_no_agent() -> None:
     assert fleet.ledger.wants(replace(order, vm=name("gone")))
 
 
-def test_opt_out_while_the_scheduler_was_down_is_taken_back_at_its_start() -> None:
+def test_opt_out_during_downtime_is_taken_back() -> None:
     ledger = Ledger()
     effects = ledger.resync([node()], [vm_pod("a", "n1")], [opted_out("a", 1, permit=8)], NOW)
     assert (effects, ledger.nodes["n1"].reserved) == ((), amount(8))
@@ -125,7 +125,7 @@ def test_opt_out_while_the_scheduler_was_down_is_taken_back_at_its_start() -> No
     assert ledger.nodes["n1"].reserved == amount(1)
 
 
-def test_an_agent_of_a_vm_that_opted_out_gets_what_the_vm_has_and_is_no_pressure() -> None:
+def test_opted_out_agent_gets_present_size() -> None:
     fleet = Fleet(node(), opted_out("a", 2), vm_pod("a", "n1"))
     decision = fleet.ask("a", amount(5), number=1, last_permit=amount(9))
     assert (decision.permit, decision.persist, fleet.on("n1")) == (amount(2), None, amount(2))
@@ -145,7 +145,7 @@ def full_fleet() -> Fleet:
     return fleet
 
 
-def test_what_an_agent_was_denied_that_has_fallen_silent_is_no_wish_any_more() -> None:
+def test_silent_agents_denial_ends() -> None:
     fleet = full_fleet()
     fleet.did(fleet.ledger.pass_time(Instant(LATER + SILENT - 1)))
     assert denied(fleet) == (amount(3), 0.0)
@@ -153,20 +153,20 @@ def test_what_an_agent_was_denied_that_has_fallen_silent_is_no_wish_any_more() -
     assert denied(fleet) == (ZERO, None)
 
 
-def test_an_agent_that_goes_on_asking_goes_on_being_denied() -> None:
+def test_repeated_request_stays_denied() -> None:
     fleet = full_fleet()
     fleet.grant("a", amount(7), number=2, now=Instant(LATER + SILENT - 1))
     fleet.did(fleet.ledger.pass_time(Instant(LATER + SILENT)))
     assert denied(fleet) == (amount(4), 0.0)
 
 
-def test_with_autoscaling_switched_off_what_the_agent_was_denied_ends_at_once() -> None:
+def test_opt_out_ends_denial() -> None:
     fleet = full_fleet()
     fleet.did(fleet.ledger.see_vm(opted_out("a", 2, version=7), LATER))
     assert denied(fleet) == (ZERO, None)
 
 
-def test_a_write_that_shows_autoscaling_switched_off_ends_what_was_denied_too() -> None:
+def test_opt_out_in_write_ends_denial() -> None:
     fleet = Fleet(node(total=5), vm("a", amount(2)), vm_pod("a", "n1"), plain_pod("b", amount(1), "n1"))
     decision = fleet.ask("a", amount(6), number=1)
     assert decision.persist is not None
@@ -174,14 +174,14 @@ def test_a_write_that_shows_autoscaling_switched_off_ends_what_was_denied_too() 
     assert denied(fleet) == (ZERO, None)
 
 
-def test_a_pending_vm_that_is_edited_smaller_fits_and_is_woken() -> None:
+def test_smaller_pending_vm_is_woken() -> None:
     fleet = Fleet(node(total=4), pending("a", 8))
     assert fleet.ledger.filter(vm_pod("a"), ["n1"]).fits == []
     assert fleet.did(fleet.ledger.see_vm(pending("a", 2, version=2), LATER)) == (RoomFreed("n1"),)
     assert fleet.ledger.filter(vm_pod("a"), ["n1"]).fits == ["n1"]
 
 
-def test_a_permit_whose_agent_is_gone_is_taken_back_from_the_object() -> None:
+def test_orphaned_permit_is_taken_back() -> None:
     fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"))
     fleet.grant("a", amount(8), number=1)
     (order,) = fleet.did(fleet.ledger.lose_pod("uid-a"))
@@ -192,7 +192,7 @@ def test_a_permit_whose_agent_is_gone_is_taken_back_from_the_object() -> None:
     assert fleet.ledger.claim_of(vm_pod("a", uid="next")) == amount(1)
 
 
-def test_a_permit_that_could_not_be_taken_back_is_taken_back_again() -> None:
+def test_failed_take_back_is_retried() -> None:
     fleet = Fleet(node(total=4), pending("a", 2, permit=8))
     assert fleet.ledger.filter(vm_pod("a"), ["n1"]).fits == []
     fleet.did(fleet.ledger.permit_unsure(1, name("a")))
@@ -204,7 +204,7 @@ def test_a_permit_that_could_not_be_taken_back_is_taken_back_again() -> None:
     assert fleet.did(stored) == (RoomFreed("n1"),)
 
 
-def test_a_restart_takes_back_what_a_pod_that_is_gone_left_behind() -> None:
+def test_restart_takes_back_gone_pods_permit() -> None:
     ledger = Ledger()
     assert ledger.resync([node(total=4)], [], [pending("a", 2, permit=8)], NOW) == (taken_back(2, 1),)
     ledger.permit_stored(1, pending("a", 2, permit=2, version=2))
@@ -230,14 +230,14 @@ def test_a_store_that_went_back_is_followed() -> None:
     assert [each.phase for each in fleet.ledger.migrations.values()] == [MigrationPhase.PENDING]
 
 
-def test_a_migration_that_was_only_ordered_has_no_version_to_forget() -> None:
+def test_unseen_migration_has_no_version() -> None:
     fleet = Fleet(node("n1"), node("n2"), vm("a", amount(1), pod=name("a-pod")), vm_pod("a", "n1"))
     fleet.ledger.reserve_move(Move(name("a"), "uid-a", "n1", "n2", "full"), name("a-1"), LATER)
     fleet.ledger.forget_versions()
     assert list(fleet.ledger.migrations) == [name("a-1")]
 
 
-def test_facts_of_a_vm_that_was_never_opened_change_nothing() -> None:
+def test_facts_of_unopened_vm_are_ignored() -> None:
     account = PermitAccount()
     account.observe(vm("a", amount(1)))
     assert (account.facts, account.reserved) == (None, ZERO)

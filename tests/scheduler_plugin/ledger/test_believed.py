@@ -57,7 +57,7 @@ def test_an_edit_beyond_the_room_blocks_no_neighbour(changes: dict[str, object])
         assert not fleet.ledger.nodes["n1"].unmet.any
 
 
-def test_growth_that_an_edit_asks_for_is_denied_and_missed_by_nobody() -> None:
+def test_edited_growth_is_denied() -> None:
     """Its agent must ask for what the object says that its VM has."""
     fleet = neighbours()
     edit(fleet, use=HUGE, most=HUGE)
@@ -66,14 +66,14 @@ def test_growth_that_an_edit_asks_for_is_denied_and_missed_by_nobody() -> None:
     assert fleet.ledger.claims["uid-a"].reserved == amount(2)
 
 
-def test_it_may_grow_again_once_the_edit_is_taken_back() -> None:
+def test_reverted_edit_allows_growth() -> None:
     fleet = neighbours()
     edit(fleet, use=HUGE, most=HUGE)
     edit(fleet, use=amount(2), most=amount(4))
     assert fleet.grant("a", amount(6), number=2) == amount(4)
 
 
-def test_what_did_not_fit_counts_once_there_is_room() -> None:
+def test_deferred_need_counts_with_room() -> None:
     """Its object need not change again: the agent's next request finds the room."""
     fleet = neighbours()
     fleet.did(fleet.ledger.see_pod(plain_pod("c", amount(4), "n1")))
@@ -92,7 +92,7 @@ def test_an_edit_within_the_room_counts_at_once() -> None:
     assert fleet.grant("b", amount(3), number=2) == amount(2)
 
 
-def test_a_guest_of_unknown_size_may_have_what_its_object_asks_for() -> None:
+def test_unknown_guest_counts_requested_size() -> None:
     fleet = neighbours()
     edit(fleet, actual=None, use=amount(8))
     assert fleet.on("n1") == amount(10)
@@ -101,7 +101,7 @@ def test_a_guest_of_unknown_size_may_have_what_its_object_asks_for() -> None:
     assert fleet.on("n1") == amount(10)
 
 
-def test_a_vm_without_a_guest_takes_no_room_that_is_not_there() -> None:
+def test_guestless_vm_takes_no_missing_room() -> None:
     """Such as one that never boots."""
     fleet = neighbours()
     edit(fleet, actual=None, phase="Pending", use=amount(8))
@@ -115,7 +115,7 @@ def test_resources_are_judged_apart() -> None:
     assert fleet.grant("a", amount(1000, 6), number=2) == amount(2, 6)
 
 
-def test_what_the_guest_has_counts_whoever_asked_for_it() -> None:
+def test_guest_size_counts_whoever_ordered() -> None:
     fleet = neighbours()
     edit(fleet, use=amount(8), actual=amount(8))
     assert fleet.on("n1") == amount(10)
@@ -124,14 +124,14 @@ def test_what_the_guest_has_counts_whoever_asked_for_it() -> None:
 
 
 @pytest.mark.parametrize(("most", "counted"), [(amount(4), amount(4)), (amount(1), amount(2)), (HUGE, amount(9))])
-def test_a_permit_on_the_object_counts_up_to_maximum_and_node(most: Resources, counted: Resources) -> None:
+def test_stored_permit_is_capped(most: Resources, counted: Resources) -> None:
     """Without the policy that keeps it for the scheduler, anybody may write it who may edit the VM."""
     fleet = neighbours()
     edit(fleet, permit=HUGE, most=most)
     assert fleet.ledger.claims["uid-a"].reserved == counted
 
 
-def test_a_permit_counts_no_more_where_the_vm_has_no_place() -> None:
+def test_permit_without_place_does_not_count() -> None:
     fleet = Fleet(node())
     fleet.did(fleet.ledger.see_vm(known(permit=HUGE, most=amount(4), actual=None), NOW))
     assert fleet.ledger.claim_of(vm_pod("a")).within(amount(4))
@@ -142,21 +142,21 @@ def test_a_permit_counts_no_more_where_the_vm_has_no_place() -> None:
     assert fleet.ledger.claims["uid-a"].reserved == amount(5)
 
 
-def test_a_vm_without_a_place_asks_for_all_that_it_says() -> None:
+def test_unplaced_vm_asks_for_all() -> None:
     fleet = Fleet(node())
     fleet.did(fleet.ledger.see_vm(known(use=HUGE, most=HUGE, actual=None), NOW))
     assert fleet.ledger.claim_of(vm_pod("a")) == HUGE
 
 
 @pytest.mark.parametrize("pod", [name("a-pod"), None])
-def test_a_rebuild_counts_no_more_than_the_node_has(pod: object) -> None:
+def test_rebuild_is_capped_by_node(pod: object) -> None:
     """An edit at the moment of a restart."""
     mine = known(use=HUGE, most=HUGE, permit=HUGE, pod=pod)
     fleet = Fleet(node(), mine, vm("b", amount(2)), vm_pod("a", "n1"), vm_pod("b", "n1"))
     assert fleet.ledger.claims["uid-a"].reserved == amount(9)
 
 
-def test_a_rebuild_counts_a_permit_that_was_granted_before_its_node_shrank() -> None:
+def test_rebuild_counts_permit_before_shrink() -> None:
     """Its agent may still hold it."""
     fleet = Fleet(node("n1", total=4), node("n2"), known(permit=amount(7)), vm_pod("a", "n1"))
     assert fleet.ledger.claims["uid-a"].reserved == amount(7)
@@ -165,14 +165,14 @@ def test_a_rebuild_counts_a_permit_that_was_granted_before_its_node_shrank() -> 
 @pytest.mark.parametrize(
     ("capacity", "counted"), [(amount(0), amount(3)), (amount(8), amount(7)), (amount(6), amount(6))]
 )
-def test_a_rebuild_counts_a_permit_of_before_all_nodes_shrank(capacity: Resources, counted: Resources) -> None:
+def test_rebuild_counts_permit_before_all_shrank(capacity: Resources, counted: Resources) -> None:
     """More is kept for the system of each, which their capacity does not follow."""
     shrunk = replace(node("n1", total=4), capacity=capacity)
     fleet = Fleet(shrunk, known(permit=amount(7), use=amount(7)), vm_pod("a", "n1"))
     assert fleet.ledger.claims["uid-a"].reserved == counted
 
 
-def test_a_permit_that_is_seen_after_its_node_shrank_counts() -> None:
+def test_permit_counts_after_node_shrank() -> None:
     """Another scheduler may have answered it."""
     fleet = neighbours()
     fleet.did(fleet.ledger.see_node(replace(node(total=4), capacity=amount(10))))
@@ -187,7 +187,7 @@ def test_a_rebuild_counts_what_the_guest_has() -> None:
     assert fleet.grant("b", amount(5), number=1) == amount(5)
 
 
-def test_a_pod_that_another_scheduler_placed_counts_no_more_than_its_node() -> None:
+def test_foreign_pod_counts_within_node() -> None:
     fleet = Fleet(node(), vm("b", amount(2)), vm_pod("b", "n1"))
     fleet.did(fleet.ledger.see_vm(known(use=HUGE, most=HUGE), LATER))
     fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1")))
@@ -196,21 +196,21 @@ def test_a_pod_that_another_scheduler_placed_counts_no_more_than_its_node() -> N
     assert fleet.ledger.claims["uid-a2"].reserved == amount(2)
 
 
-def test_what_lies_around_the_guest_is_not_its_own() -> None:
+def test_overhead_is_not_guest_size() -> None:
     around = replace(vm_pod("a", "n1"), requests=amount(1), around=amount(1))
     fleet = Fleet(node(), known(), around)
     edit(fleet, permit=HUGE, most=HUGE)
     assert fleet.on("n1") == amount(9)
 
 
-def test_news_of_another_vm_of_the_name_are_not_judged_by_the_former_ones_room() -> None:
+def test_successor_vm_is_judged_by_own_room() -> None:
     fleet = neighbours()
     fleet.did(fleet.ledger.see_vm(known(uid="a-second", version=9, use=HUGE, most=HUGE, actual=None), LATER))
     assert fleet.ledger.claims["uid-a"].reserved == amount(2)
     assert fleet.ledger.claim_of(vm_pod("a", uid="new")) == HUGE
 
 
-def test_two_pods_of_a_vm_on_one_node_share_its_room() -> None:
+def test_two_pods_share_node_room() -> None:
     """As while it moves onto its own node: what it grows by is reserved twice there."""
     fleet = neighbours()
     fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1", "uid-a2")))
@@ -220,7 +220,7 @@ def test_two_pods_of_a_vm_on_one_node_share_its_room() -> None:
     assert fleet.ledger.claims["uid-a"].reserved == amount(3)
 
 
-def test_what_was_granted_before_its_node_shrank_still_counts() -> None:
+def test_grant_before_shrink_counts() -> None:
     fleet = neighbours()
     fleet.grant("a", amount(7), number=2)
     fleet.did(fleet.ledger.see_node(node(total=4)))
@@ -228,7 +228,7 @@ def test_what_was_granted_before_its_node_shrank_still_counts() -> None:
     assert fleet.ledger.claims["uid-a"].reserved == amount(7)
 
 
-def test_a_pod_that_the_vm_does_not_name_counts_no_more_than_its_node() -> None:
+def test_unnamed_pod_counts_within_node() -> None:
     """It may boot a new machine with what the spec says; whoever may create pods may name the VM as their owner."""
     fleet = neighbours()
     edit(fleet, after_restart=amount(4))
@@ -258,7 +258,7 @@ def test_a_deleted_vm_is_not_judged_again() -> None:
     assert name("a") not in fleet.ledger.vms
 
 
-def test_what_a_replaced_vm_asked_for_does_not_count_either() -> None:
+def test_replaced_vms_request_does_not_count() -> None:
     """Another VM has its name by now, and its agent still asks."""
     fleet = neighbours()
     edit(fleet, use=HUGE, most=HUGE)
@@ -267,7 +267,7 @@ def test_what_a_replaced_vm_asked_for_does_not_count_either() -> None:
     assert fleet.ledger.claims["uid-a"].reserved == amount(2)
 
 
-def test_a_successor_whose_pod_was_seen_before_it_counts_no_more_than_its_node() -> None:
+def test_successor_pod_counts_within_node() -> None:
     fleet = neighbours()
     pod = replace(vm_pod("a", "n1", "uid-a2"), name=name("a-other"), vm_uid="a-second")
     fleet.did(fleet.ledger.see_pod(pod))
@@ -277,7 +277,7 @@ def test_a_successor_whose_pod_was_seen_before_it_counts_no_more_than_its_node()
 
 
 @pytest.mark.parametrize("most", [HUGE, amount(4)])
-def test_nor_does_a_permit_of_a_vm_that_another_scheduler_placed(most: Resources) -> None:
+def test_foreign_vm_permit_does_not_count(most: Resources) -> None:
     fleet = Fleet(node(), vm("b", amount(2)), vm_pod("b", "n1"))
     fleet.did(fleet.ledger.see_vm(known(permit=HUGE, most=most, actual=None), LATER))
     fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1")))

@@ -43,7 +43,7 @@ def test_equal_nodes_are_shared_out_by_the_pods() -> None:
     assert sent(fleet, "pod-1", most=2) == sent(fleet, "pod-1", most=2)
 
 
-def test_pods_that_are_on_their_way_fill_a_node_in_thought() -> None:
+def test_assumed_pods_fill_node() -> None:
     fleet = Fleet(node("n1"), node("n2"))
     bound(fleet, "first", 5, "n1")  # 6.3 of 9 is its watermark
     assert [sent(fleet, of) for of in "abc"] == [["n1"], ["n1"], ["n2"]]
@@ -51,12 +51,12 @@ def test_pods_that_are_on_their_way_fill_a_node_in_thought() -> None:
     assert fleet.on("n1") == amount(5), "nothing was reserved"
 
 
-def test_no_pod_is_refused_because_of_one_on_its_way() -> None:
+def test_assumed_pod_refuses_no_other() -> None:
     fleet = Fleet(node("n1", total=2))
     assert [sent(fleet, of) for of in "ab"] == [["n1"], ["n1"]]
 
 
-def test_a_bind_ends_what_was_thought_of_the_pod_however_it_ends() -> None:
+def test_bind_ends_the_assumption() -> None:
     fleet = Fleet(node("n1"), node("n2"))
     bound(fleet, "first", 5, "n1")
     assert [sent(fleet, of) for of in "abc"] == [["n1"], ["n1"], ["n2"]]
@@ -64,7 +64,7 @@ def test_a_bind_ends_what_was_thought_of_the_pod_however_it_ends() -> None:
     assert sent(fleet, "d") == ["n1"]
 
 
-def test_a_node_with_a_soft_taint_is_the_last_resort() -> None:
+def test_soft_tainted_node_is_last() -> None:
     fleet = Fleet(replace(node("n1"), traits=SOFT), node("n2"), replace(node("n3"), traits=SOFT))
     bound(fleet, "a", 4, "n1")
     assert sent(fleet, "b", most=3) == ["n2"]
@@ -78,7 +78,7 @@ def test_only_nodes_that_were_asked_for_are_named() -> None:
     assert fleet.ledger.best(plain_pod("b", amount(1)), ["n2", "n9"], 3) == ["n2"]
 
 
-def test_where_a_pod_holds_a_reservation_or_fits_nowhere_filter_tells() -> None:
+def test_filter_reports_reservation_or_refusal() -> None:
     fleet = Fleet(node("n1", total=3), node("n2"))
     bound(fleet, "a", 2, "n1")
     assert sent(fleet, "a", 2) == []
@@ -112,7 +112,7 @@ def test_only_the_last_assumptions_are_kept(size: int) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["n1", "n2", ""])), max_size=20))
-def test_what_is_taken_is_the_sum_of_those_that_are_assumed(steps: list[tuple[str, str]]) -> None:
+def test_taken_is_sum_of_assumed(steps: list[tuple[str, str]]) -> None:
     assumed, model = AssumedPods(), {}
     for uid, on in steps:
         if on:

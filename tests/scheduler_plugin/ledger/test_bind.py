@@ -35,10 +35,10 @@ def test_three_pods_race_for_room_for_one() -> None:
     answers = [fleet.ledger.reserve(pod, "n1") for pod in pods]
     refusal = "pod needs 1 cpu, 1Gi; node n1 has 0 cpu, 0 free of 1 cpu, 1Gi"
     assert answers == [RESERVED, Reservation(NO_FREE_CPU, refusal), Reservation(NO_FREE_CPU, refusal)]
-    assert fleet.ledger.filter(pods[1], ["n1"]).refused == {"n1": "not enough free cpu"}
+    assert fleet.ledger.filter(pods[1], ["n1"]).refused == {"n1": "Insufficient cpu"}
 
 
-def test_a_pod_that_is_seen_bound_is_reserved_once() -> None:
+def test_bound_pod_is_reserved_once() -> None:
     fleet, pod = tentative()
     fleet.did(fleet.ledger.bind_done(pod.uid, "n1"))
     assert fleet.ledger.claims[pod.uid].state is ClaimState.CONFIRMED
@@ -48,7 +48,7 @@ def test_a_pod_that_is_seen_bound_is_reserved_once() -> None:
     assert fleet.ledger.claims[pod.uid].state is ClaimState.BOUND
 
 
-def test_binding_again_to_the_same_node_reserves_nothing_more() -> None:
+def test_repeated_bind_reserves_once() -> None:
     fleet, pod = tentative()
     assert fleet.ledger.reserve(pod, "n1") == RESERVED
     fleet.did(fleet.ledger.bind_done(pod.uid, "n1"))
@@ -56,7 +56,7 @@ def test_binding_again_to_the_same_node_reserves_nothing_more() -> None:
     assert fleet.on("n1") == amount(2)
 
 
-def test_binding_to_another_node_is_refused_while_the_first_may_hold() -> None:
+def test_second_node_bind_is_refused() -> None:
     fleet, pod = tentative()
     answer = fleet.ledger.reserve(pod, "n2")
     where = "the pod holds a reservation on node n1"
@@ -66,7 +66,7 @@ def test_binding_to_another_node_is_refused_while_the_first_may_hold() -> None:
     assert (fleet.on("n1"), fleet.on("n2")) == (amount(2), ZERO)
 
 
-def test_a_certain_refusal_releases_and_another_node_may_be_tried() -> None:
+def test_certain_refusal_frees_for_another_node() -> None:
     fleet, pod = tentative()
     for _ in range(2):
         fleet.did(fleet.ledger.bind_refused(pod.uid, "n1"))
@@ -74,7 +74,7 @@ def test_a_certain_refusal_releases_and_another_node_may_be_tried() -> None:
     assert fleet.ledger.reserve(pod, "n2") == RESERVED
 
 
-def test_only_the_last_refusal_of_all_calls_in_flight_releases() -> None:
+def test_last_refusal_releases() -> None:
     fleet, pod = tentative()
     fleet.ledger.reserve(pod, "n1")
     fleet.did(fleet.ledger.bind_refused(pod.uid, "n1"))
@@ -83,7 +83,7 @@ def test_only_the_last_refusal_of_all_calls_in_flight_releases() -> None:
     assert fleet.on("n1") == ZERO
 
 
-def test_a_late_refusal_does_not_release_what_is_bound() -> None:
+def test_late_refusal_keeps_bound_pod() -> None:
     fleet, pod = tentative()
     fleet.did(fleet.ledger.see_pod(plain_pod("a", amount(2), "n1")))
     fleet.did(fleet.ledger.bind_refused(pod.uid, "n1"))
@@ -98,14 +98,14 @@ def test_a_refusal_for_another_node_releases_nothing() -> None:
     assert fleet.ledger.claims[pod.uid].state is ClaimState.TENTATIVE
 
 
-def test_released_and_then_seen_bound_anyway_is_reserved_once() -> None:
+def test_released_then_bound_is_reserved_once() -> None:
     fleet, pod = tentative()
     fleet.did(fleet.ledger.bind_refused(pod.uid, "n1"))
     fleet.did(fleet.ledger.see_pod(plain_pod("a", amount(2), "n1")))
     assert fleet.on("n1") == amount(2)
 
 
-def test_a_pod_seen_on_another_node_takes_its_reservation_along() -> None:
+def test_reservation_follows_observed_node() -> None:
     fleet = Fleet(node("n1"), node("n2"), vm("a", amount(2)))
     fleet.did(fleet.ledger.see_migration(migration("a"), NOW))
     assert fleet.ledger.reserve(vm_pod("a"), "n1") == RESERVED
@@ -114,7 +114,7 @@ def test_a_pod_seen_on_another_node_takes_its_reservation_along() -> None:
     assert fleet.ledger.nodes["n2"].migrating == amount(2)
 
 
-def test_an_unknown_outcome_keeps_the_reservation_until_the_pod_is_read() -> None:
+def test_unknown_outcome_keeps_reservation() -> None:
     fleet, pod = tentative()
     assert fleet.ledger.bind_unknown(pod.uid, "n1") == (ReadPod(pod.uid, pod.name),)
     fleet.did(fleet.ledger.see_pod(pod))
@@ -124,14 +124,14 @@ def test_an_unknown_outcome_keeps_the_reservation_until_the_pod_is_read() -> Non
     assert fleet.on("n1") == ZERO
 
 
-def test_a_read_that_finds_the_pod_bound_settles_where() -> None:
+def test_read_settles_bound_node() -> None:
     fleet, pod = tentative()
     fleet.ledger.bind_unknown(pod.uid, "n1")
     fleet.did(fleet.ledger.pod_read(pod.uid, plain_pod("a", amount(2), "n2")))
     assert (fleet.on("n1"), fleet.on("n2")) == (ZERO, amount(2))
 
 
-def test_a_read_does_not_release_while_another_call_is_in_flight() -> None:
+def test_read_waits_for_calls_in_flight() -> None:
     fleet, pod = tentative()
     fleet.ledger.bind_unknown(pod.uid, "n1")
     assert fleet.ledger.reserve(pod, "n1") == RESERVED
@@ -152,7 +152,7 @@ def test_a_read_of_a_tentative_pod_changes_nothing() -> None:
     assert fleet.on("n1") == amount(2)
 
 
-def test_deletion_before_bind_releases_and_a_late_event_does_not_bring_the_pod_back() -> None:
+def test_deletion_before_bind_is_final() -> None:
     fleet, pod = tentative()
     for _ in range(2):
         fleet.did(fleet.ledger.lose_pod(pod.uid))
@@ -173,7 +173,7 @@ def test_a_finished_pod_is_released_once() -> None:
     assert fleet.on("n1") == amount(3)
 
 
-def test_pods_of_other_schedulers_count_also_beyond_the_total() -> None:
+def test_foreign_pods_count_beyond_total() -> None:
     fleet = Fleet(node(total=4))
     fleet.did(fleet.ledger.see_pod(plain_pod("foreign", amount(5), "n1")))
     assert (fleet.on("n1"), fleet.ledger.rooms["n1"].free) == (amount(5), ZERO)
@@ -187,7 +187,7 @@ def test_a_pending_pod_of_another_scheduler_counts_nothing() -> None:
     assert fleet.on("n1") == ZERO
 
 
-def test_a_pod_that_takes_the_name_of_another_is_found_by_it() -> None:
+def test_pod_with_reused_name_is_found() -> None:
     fleet = Fleet(node(), vm("a", amount(1)))
     fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1", "old")))
     fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1", "new")))
@@ -198,14 +198,14 @@ def test_a_pod_that_takes_the_name_of_another_is_found_by_it() -> None:
     assert fleet.ledger.uid_of(name("a-pod")) is None
 
 
-def test_a_vm_pod_claims_what_its_vm_has_or_was_permitted() -> None:
+def test_vm_pod_claims_size_or_permit() -> None:
     fleet = Fleet(node(), vm("a", amount(1, 3), permit=amount(2)))
     assert fleet.ledger.claim_of(vm_pod("a")) == amount(2, 3)
     assert fleet.ledger.reserve(vm_pod("a"), "n1") == RESERVED
     assert fleet.on("n1") == amount(2, 3)
 
 
-def test_a_vm_pod_whose_vm_is_not_known_has_to_wait() -> None:
+def test_vm_pod_waits_for_its_vm() -> None:
     fleet = Fleet(node())
     with pytest.raises(NotReadyError, match="VirtualMachine db/a of pod db/a-pod is not known yet"):
         fleet.ledger.reserve(vm_pod("a"), "n1")
@@ -220,7 +220,7 @@ def test_an_unknown_node_is_refused() -> None:
     assert "n9" not in fleet.ledger.nodes
 
 
-def test_a_pod_that_loses_or_gains_its_label_is_counted_anew() -> None:
+def test_label_change_recounts_pod() -> None:
     fleet = Fleet(node(), vm("a", amount(3)), vm_pod("a", "n1"))
     relabelled = PodFacts("uid-a", name("a-pod"), amount(0.5), None, "n1")
     fleet.did(fleet.ledger.see_pod(relabelled))
@@ -245,7 +245,7 @@ def test_nothing_is_placed_before_the_cluster_was_read() -> None:
     assert ledger.scores(plain_pod("a", amount(1)), ["n1", "n9"]) == [9, 0]
 
 
-def test_whose_pods_are_placed_here_may_change_for_pods_that_are_known() -> None:
+def test_scheduler_name_change_recounts_pods() -> None:
     fleet = Fleet(node(), plain_pod("a", amount(1), "n1"))
     pod = fleet.ledger.claims["uid-a"].pod
     assert fleet.ledger.places(pod)

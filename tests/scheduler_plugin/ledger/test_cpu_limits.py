@@ -30,7 +30,7 @@ def test_pod_is_limited_to_what_is_reserved() -> None:
     assert (at.ledger.requests_astray(), at.due()) == ([], None)
 
 
-def test_limit_is_raised_before_the_permit_in_the_same_write() -> None:
+def test_limit_and_permit_share_write() -> None:
     at = limited()
     at.written(at.due())
     raised = at.raising(amount(4))

@@ -16,7 +16,7 @@ def grown(*, number: int | None) -> Fleet:
     return fleet
 
 
-def test_a_decrease_frees_room_once_the_vm_and_the_api_say_so() -> None:
+def test_decrease_frees_room_once_stored() -> None:
     fleet = grown(number=7)
     told = fleet.ask("a", amount(1), number=8)
     assert (told.permit, fleet.reserved("a")) == (amount(1), amount(4))
@@ -26,7 +26,7 @@ def test_a_decrease_frees_room_once_the_vm_and_the_api_say_so() -> None:
     assert fleet.reserved("a") == amount(1)
 
 
-def test_a_late_decrease_takes_nothing_from_a_later_increase() -> None:
+def test_late_decrease_spares_later_increase() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
     fleet.grant("a", amount(2), number=5)
     assert fleet.grant("a", amount(4), number=7) == amount(4)
@@ -36,7 +36,7 @@ def test_a_late_decrease_takes_nothing_from_a_later_increase() -> None:
     assert fleet.reserved("a") == amount(4)
 
 
-def test_a_doubled_decrease_is_answered_alike_and_frees_nothing_twice() -> None:
+def test_repeated_decrease_frees_once() -> None:
     fleet = grown(number=7)
     fleet.store(fleet.ask("a", amount(1), number=8))
     fleet.resize("a", amount(1))
@@ -45,7 +45,7 @@ def test_a_doubled_decrease_is_answered_alike_and_frees_nothing_twice() -> None:
     assert fleet.on("n1") == amount(1)
 
 
-def test_without_numbers_a_decrease_counts_once_every_older_message_has_died() -> None:
+def test_unnumbered_decrease_waits() -> None:
     fleet = grown(number=None)
     fleet.resize("a", amount(1))
     fleet.grant("a", amount(1), now=Instant(LATER + SETTLE - 1))
@@ -54,7 +54,7 @@ def test_without_numbers_a_decrease_counts_once_every_older_message_has_died() -
     assert fleet.reserved("a") == amount(1)
 
 
-def test_what_a_stale_decrease_leaves_reserved_stays_persisted_too() -> None:
+def test_stale_decrease_keeps_stored_permit() -> None:
     fleet = grown(number=None)
     told = fleet.ask("a", amount(1))
     assert (told.permit, told.persist) == (amount(1), None)
@@ -62,7 +62,7 @@ def test_what_a_stale_decrease_leaves_reserved_stays_persisted_too() -> None:
     assert rebuilt.reserved("a") == amount(4)
 
 
-def test_after_a_restart_nothing_falls_before_every_old_message_has_died() -> None:
+def test_restart_waits_before_decreases() -> None:
     fleet = Fleet(node(), vm("a", amount(1), permit=amount(4)), vm_pod("a", "n1"))
     for number in (1, 2, 3):
         fleet.grant("a", amount(1), number=number, now=Instant(NOW + number))
@@ -71,7 +71,7 @@ def test_after_a_restart_nothing_falls_before_every_old_message_has_died() -> No
     assert fleet.reserved("a") == amount(1)
 
 
-def test_an_agent_whose_clock_went_back_is_believed_after_a_while() -> None:
+def test_agent_with_earlier_clock_is_believed_later() -> None:
     fleet = grown(number=700)
     fleet.resize("a", amount(1))
     for tick, reserved in ((1, 4), (15, 4), (29, 4), (30, 1)):
@@ -79,7 +79,7 @@ def test_an_agent_whose_clock_went_back_is_believed_after_a_while() -> None:
         assert fleet.reserved("a") == amount(reserved), tick
 
 
-def test_an_old_message_of_a_dead_agent_takes_nothing_from_one_whose_clock_went_back() -> None:
+def test_dead_agents_message_is_harmless() -> None:
     fleet = grown(number=700)
     fleet.grant("a", amount(4), number=10, now=Instant(LATER + SETTLE))
     fleet.grant("a", amount(1), number=701, now=Instant(LATER + SETTLE + 1))
@@ -117,7 +117,7 @@ def test_restarted_agent_is_believed_after_a_while() -> None:
         assert fleet.reserved("a") == amount(reserved), tick
 
 
-def test_the_reservation_is_never_below_what_the_vm_has_or_asks_for() -> None:
+def test_reservation_covers_size_and_request() -> None:
     fleet = grown(number=7)
     before = fleet.vms[vm("a", amount(1)).name]
     fleet.did(fleet.ledger.see_vm(vm("a", amount(6), actual=amount(5), version=before.version + 1), LATER))
@@ -153,7 +153,7 @@ def test_promises_keep_the_most_of_each_resource() -> None:
     assert promises.held == amount(1)
 
 
-def test_the_first_number_after_messages_without_numbers_proves_nothing_yet() -> None:
+def test_first_sequence_proves_nothing() -> None:
     fleet = grown(number=None)
     fleet.resize("a", amount(1))
     fleet.grant("a", amount(1), number=1)

@@ -18,7 +18,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_the_sums_of_a_node_are_those_of_its_pods(steps: list[tuple[str, str, int, bool]]) -> None:
+def test_node_sums_match_pods(steps: list[tuple[str, str, int, bool]]) -> None:
     fleet = Fleet(node("n1"), node("n2"), vm("v", amount(2)), vm_pod("v", "n1"))
     for of, on, waits, asks in steps:
         if on == "gone":
@@ -51,9 +51,7 @@ def test_the_sums_of_a_node_are_those_of_its_pods(steps: list[tuple[str, str, in
         "nothing without a wish",
     ],
 )
-def test_a_wish_presses_as_far_as_moving_vms_could_grant_it(
-    waits: int, asks: bool, requests: int, excess: Resources
-) -> None:
+def test_need_presses_as_far_as_moves_help(waits: int, asks: bool, requests: int, excess: Resources) -> None:
     """The node has 10 to reserve and a watermark of 7: a VM of 4, and a pod of 2."""
     pod = replace(plain_pod("p", amount(2 + waits), "n1"), deferred=amount(waits), asks_room=asks)
     runs = replace(vm_pod("v", "n1"), requests=amount(requests))
@@ -62,7 +60,7 @@ def test_a_wish_presses_as_far_as_moving_vms_could_grant_it(
     assert (book.pressure.excess, book.wished) == (excess, excess)
 
 
-def test_a_wish_that_cannot_be_granted_does_not_hide_one_that_can() -> None:
+def test_impossible_need_hides_no_possible_one() -> None:
     fleet = Fleet(node(total=11), vm("v", amount(4)), replace(vm_pod("v", "n1"), requests=amount(4)))
     for of, waits in (("large", 9), ("small", 5)):
         pod = plain_pod(of, amount(1 + waits), "n1")

@@ -6,16 +6,24 @@ import pytest
 
 from protocol.messages import AgentRequest, Metrics
 from protocol.units import ZERO, Instant
-from scheduler_plugin.ledger import ClaimState, Explanation, Journey, MigrationPhase, Move, Pressure, UnknownPodError
+from scheduler_plugin.ledger import (
+    ClaimExplanation,
+    ClaimState,
+    Journey,
+    MigrationPhase,
+    Move,
+    Pressure,
+    UnknownPodError,
+)
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 
 
-def test_a_denied_vm_is_told_who_denied_it_and_since_when() -> None:
+def test_denial_names_node_and_time() -> None:
     fleet = Fleet(node(), vm("a", amount(2), actual=amount(1)), vm_pod("a", "n1"), plain_pod("others", amount(6), "n1"))
     request = AgentRequest(name("a-pod"), amount(4, 2), metrics=Metrics(3.5), sequence=1)
     fleet.ledger.decide("uid-a", request, LATER)
     fleet.ask("a", amount(4, 2), number=2, now=Instant(LATER + 10))
-    assert fleet.ledger.explain("uid-a", Instant(LATER + 12)) == Explanation(
+    assert fleet.ledger.explain("uid-a", Instant(LATER + 12)) == ClaimExplanation(
         pod=name("a-pod"),
         vm=name("a"),
         node="n1",
@@ -56,7 +64,7 @@ def test_a_satisfied_vm_is_denied_nothing() -> None:
     assert (told.is_permit_stored, told.denied, told.denied_for, told.denied_by) == (True, ZERO, None, None)
 
 
-def test_a_vm_that_is_to_migrate_is_told_so() -> None:
+def test_migrating_vm_is_told_in_answer() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
     fleet.did(fleet.ledger.see_migration(migration("a"), LATER))
     fleet.grant("a", amount(3), number=1)
@@ -79,7 +87,7 @@ def test_a_vm_that_is_to_migrate_is_told_so() -> None:
     )
 
 
-def test_a_vm_that_was_just_ordered_to_move_is_told_why_and_where_to() -> None:
+def test_ordered_move_names_reason_and_target() -> None:
     fleet = Fleet(node(), node("n2"), vm("a", amount(2), pod=name("a-pod")), vm_pod("a", "n1"))
     fleet.ledger.reserve_move(Move(name("a"), "uid-a", "n1", "n2", "node n1 is cordoned"), name("a-1"), LATER)
     (told,) = fleet.ledger.explain("uid-a", LATER).journeys

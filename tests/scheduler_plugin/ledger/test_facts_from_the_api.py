@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from protocol.units import ZERO, Bytes, MilliCpu, QuantityError, Resources
-from scheduler_plugin.ledger import ClaimState, Level, ReadPod, RoomFreed, overcommitted
+from scheduler_plugin.ledger import ClaimState, ReadPod, ResourcePolicy, RoomFreed, overcommitted
 from scheduler_plugin.ledger import state as state_module
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, policy, vm, vm_pod
 
 
-def test_a_rebuild_reserves_the_most_of_use_actual_and_persisted_permit() -> None:
+def test_rebuild_reserves_largest_known_size() -> None:
     fleet = Fleet(
         node(total=21),
         vm("a", amount(1, 4), actual=amount(2), permit=amount(1, 6)),
@@ -28,18 +28,18 @@ def test_a_rebuild_reserves_the_most_of_use_actual_and_persisted_permit() -> Non
     }
 
 
-def test_a_node_keeps_the_system_reserve_and_its_watermark() -> None:
+def test_node_keeps_reserve_and_watermark() -> None:
     room = Fleet(node(total=8)).ledger.rooms["n1"]
     assert (room.total, room.watermark) == (amount(7), Resources(MilliCpu(4900), Bytes(5261334937)))
 
 
-def test_a_node_smaller_than_its_system_reserve_offers_nothing() -> None:
+def test_tiny_node_offers_nothing() -> None:
     room = Fleet(node(total=0.5)).ledger.rooms["n1"]
     assert (room.total, room.free, room.watermark) == (ZERO, ZERO, ZERO)
 
 
 @pytest.mark.parametrize("watermark", ["0", "1.01", "-1"])
-def test_a_watermark_is_above_0_and_at_most_1(watermark: str) -> None:
+def test_watermark_range(watermark: str) -> None:
     with pytest.raises(QuantityError, match="a watermark is above 0 and at most 1, got"):
         policy(watermark)
     assert policy("1").watermark_of(amount(8)) == amount(7)
@@ -47,11 +47,11 @@ def test_a_watermark_is_above_0_and_at_most_1(watermark: str) -> None:
 
 def test_a_level_is_a_whole_number_rounded_down() -> None:
     level = policy("0.7").cpu
-    assert isinstance(level, Level)
+    assert isinstance(level, ResourcePolicy)
     assert level.watermark_of(amount(8.001).cpu).value == 4900
 
 
-def test_a_node_that_shrinks_below_its_claims_grants_nothing_and_says_so() -> None:
+def test_overcommitted_node_grants_nothing() -> None:
     fleet = Fleet(node(), vm("a", amount(6)), vm_pod("a", "n1"))
     fleet.did(fleet.ledger.see_node(node(total=4)))
     assert overcommitted(fleet.ledger) == {"n1": amount(3)}
@@ -60,7 +60,7 @@ def test_a_node_that_shrinks_below_its_claims_grants_nothing_and_says_so() -> No
     assert fleet.grant("a", amount(8), number=2) == amount(8)
 
 
-def test_a_deleted_node_leaks_nothing_and_comes_back_with_its_pods() -> None:
+def test_deleted_node_returns_with_pods() -> None:
     fleet = Fleet(node("n1"), node("n2"), plain_pod("a", amount(2), "n1"))
     for gone in ("n1", "n2", "n9"):
         fleet.did(fleet.ledger.lose_node(gone))
@@ -72,19 +72,19 @@ def test_a_deleted_node_leaks_nothing_and_comes_back_with_its_pods() -> None:
     assert dict(fleet.ledger.nodes) == {}
 
 
-def test_a_vm_on_a_deleted_node_keeps_what_it_has_and_gets_no_more() -> None:
+def test_vm_on_deleted_node_is_frozen() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
     fleet.did(fleet.ledger.lose_node("n1"))
     assert fleet.grant("a", amount(3), number=1) == amount(2)
 
 
-def test_a_complete_list_releases_whatever_it_does_not_name() -> None:
+def test_complete_list_releases_missing_pods() -> None:
     fleet = Fleet(node("n1"), node("n2"), vm("a", amount(2)), vm_pod("a", "n1"), plain_pod("b", amount(1), "n2"))
     fleet.did(fleet.ledger.resync([node("n2")], [], [], LATER))
     assert (dict(fleet.ledger.claims), list(fleet.ledger.nodes)) == ({}, ["n2"])
 
 
-def test_a_complete_list_that_is_older_than_a_bind_does_not_undo_it() -> None:
+def test_older_list_keeps_newer_bind() -> None:
     fleet = Fleet(node())
     for pod in (plain_pod("a", amount(1)), plain_pod("b", amount(1))):
         fleet.ledger.reserve(pod, "n1")
@@ -95,7 +95,7 @@ def test_a_complete_list_that_is_older_than_a_bind_does_not_undo_it() -> None:
     assert fleet.ledger.claims["uid-b"].state is ClaimState.CONFIRMED
 
 
-def test_a_deleted_vm_is_forgotten_with_its_last_pod() -> None:
+def test_deleted_vm_goes_with_last_pod() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
     fleet.did(fleet.ledger.lose_vm(name("a")))
     assert fleet.on("n1") == amount(2)
@@ -112,7 +112,7 @@ def test_a_vm_without_pods_is_forgotten_at_once() -> None:
     assert fleet.ledger.claim_of(vm_pod("a")) == amount(1)
 
 
-def test_a_vm_that_was_thought_deleted_is_back_with_everything() -> None:
+def test_returned_vm_keeps_everything() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
     fleet.grant("a", amount(4), number=1)
     fleet.did(fleet.ledger.lose_vm(name("a")))
@@ -121,7 +121,7 @@ def test_a_vm_that_was_thought_deleted_is_back_with_everything() -> None:
     assert fleet.ledger.claim_of(vm_pod("a")) == amount(4)
 
 
-def test_a_new_vm_of_the_same_name_does_not_shrink_the_old_ones_pod() -> None:
+def test_new_vm_keeps_old_pods_claim() -> None:
     fleet = Fleet(node(total=21), vm("a", amount(6)), vm_pod("a", "n1"))
     fleet.did(fleet.ledger.see_vm(vm("a", amount(1), uid="second"), LATER))
     fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1", "new")))
@@ -130,7 +130,7 @@ def test_a_new_vm_of_the_same_name_does_not_shrink_the_old_ones_pod() -> None:
     assert fleet.on("n1") == amount(1)
 
 
-def test_a_pod_seen_before_its_vm_counts_its_requests_until_the_vm_is_known() -> None:
+def test_pod_before_vm_counts_requests() -> None:
     fleet = Fleet(node(), vm_pod("a", "n1"))
     assert fleet.on("n1") == vm_pod("a").requests
     fleet.did(fleet.ledger.see_vm(vm("a", amount(2)), NOW))
@@ -138,14 +138,14 @@ def test_a_pod_seen_before_its_vm_counts_its_requests_until_the_vm_is_known() ->
     fleet.did(fleet.ledger.lose_pod("uid-a"))
 
 
-def test_an_account_that_only_a_pod_made_goes_with_the_pod() -> None:
+def test_pod_only_account_goes_with_pod() -> None:
     fleet = Fleet(node(), vm_pod("a", "n1"))
     fleet.did(fleet.ledger.lose_pod("uid-a"))
     assert fleet.ledger.permit_unsure(1, name("a")) == ()
     assert fleet.on("n1") == ZERO
 
 
-def test_a_vm_whose_pod_is_gone_starts_again_from_what_the_api_holds() -> None:
+def test_vm_without_pod_restarts_from_api() -> None:
     fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"))
     fleet.ask("a", amount(5), number=9)
     fleet.did(fleet.ledger.lose_pod("uid-a"))
@@ -178,12 +178,12 @@ def crowded() -> Fleet:
     return fleet
 
 
-def test_a_release_wakes_a_pod_that_would_fit_now() -> None:
+def test_release_wakes_fitting_pod() -> None:
     fleet = crowded()
     assert fleet.did(fleet.ledger.lose_pod("uid-b")) == (RoomFreed("n1"),)
 
 
-def test_a_decrease_wakes_a_pod_once_its_room_is_free() -> None:
+def test_freed_decrease_wakes_pod() -> None:
     fleet = crowded()
     fleet.ask("a", amount(0.5), number=2)
     told = fleet.ask("a", amount(0.5), number=3)
@@ -206,7 +206,7 @@ def test_room_of_the_wrong_kind_wakes_nobody() -> None:
     assert fleet.did(fleet.ledger.lose_pod("uid-b")) == ()
 
 
-def test_growth_and_opening_of_a_node_wake_and_taking_room_does_not() -> None:
+def test_node_growth_and_uncordon_wake_pods() -> None:
     fleet = crowded()
     assert fleet.did(fleet.ledger.see_node(node("n1", 8, is_open=False))) == ()
     assert fleet.did(fleet.ledger.see_node(node("n1", 8))) == (RoomFreed("n1"),)
@@ -214,7 +214,7 @@ def test_growth_and_opening_of_a_node_wake_and_taking_room_does_not() -> None:
     assert fleet.did(fleet.ledger.see_pod(plain_pod("c", amount(0), "n1"))) == ()
 
 
-def test_a_pod_that_found_its_place_or_is_gone_waits_no_more() -> None:
+def test_placed_or_gone_pod_stops_waiting() -> None:
     fleet = crowded()
     fleet.ledger.filter(plain_pod("x", amount(4)), ["n2"])
     fleet.did(fleet.ledger.see_node(node("n3", 9)))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from protocol.messages import AgentRequest
 from protocol.units import Instant
-from scheduler_plugin.ledger import Decision
+from scheduler_plugin.ledger import PermitDecision
 from scheduler_plugin.placement import FITS
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name
 from tests.scheduler_plugin.ledger.moving import FAILED, RUNNING, on_both, reserved_move, target_pod
@@ -14,7 +14,7 @@ from tests.scheduler_plugin.ledger.moving import FAILED, RUNNING, on_both, reser
 
 def asked(fleet: Fleet, cpus: float, number: int) -> tuple[bool, float]:
     """Whether the agent of the source is told to hold still, and what it is permitted."""
-    decision: Decision = fleet.ask("a", amount(cpus), number=number)
+    decision: PermitDecision = fleet.ask("a", amount(cpus), number=number)
     fleet.store(decision)
     return decision.migrate, decision.permit.cpu.as_cores
 
@@ -27,12 +27,12 @@ def placed() -> Fleet:
     return fleet
 
 
-def test_until_the_target_has_a_node_the_vm_grows_on_both_books() -> None:
+def test_unplaced_target_lets_vm_grow() -> None:
     fleet = reserved_move()
     assert (asked(fleet, 4, 1), on_both(fleet)) == ((False, 4), (4, 4))
 
 
-def test_once_the_target_has_a_node_no_agent_gets_more_than_the_vm_has() -> None:
+def test_placed_target_freezes_permits() -> None:
     fleet = placed()
     assert [asked(fleet, cpus, number) for number, cpus in enumerate((4, 8, 3, 1), start=2)] == [
         (True, 2),
@@ -50,13 +50,13 @@ def test_a_late_message_gets_no_more_either() -> None:
     assert (decision.migrate, decision.permit) == (True, amount(2))
 
 
-def test_a_target_that_loses_its_node_lets_the_vm_grow_again() -> None:
+def test_target_without_node_frees_growth() -> None:
     fleet = placed()
     fleet.did(fleet.ledger.bind_refused("uid-t", "n2"))
     assert asked(fleet, 4, 2) == (False, 4)
 
 
-def test_a_migration_that_runs_holds_the_vm_although_its_target_pod_was_never_seen() -> None:
+def test_running_migration_freezes_vm_without_target() -> None:
     fleet = reserved_move()
     fleet.did(fleet.ledger.see_migration(migration("a", RUNNING), LATER))
     assert asked(fleet, 4, 1) == (True, 2)
@@ -64,7 +64,7 @@ def test_a_migration_that_runs_holds_the_vm_although_its_target_pod_was_never_se
     assert asked(fleet, 4, 2) == (False, 4)
 
 
-def test_what_an_agent_held_stays_reserved_until_it_asks_for_less() -> None:
+def test_held_size_stays_reserved() -> None:
     """The answer that takes a permit back may be lost, or come behind a patch that uses it."""
     fleet, reserved = placed(), list[tuple[float, float]]()
     for number, cpus in enumerate((4, 8, 3, 1), start=2):

@@ -90,13 +90,13 @@ def test_every_broken_rule_is_found(breaks: Callable[[Ledger], None], words: str
     assert words in violations(ledger)
 
 
-def test_a_claim_that_does_not_follow_its_vm_is_found() -> None:
+def test_stale_claim_is_violation() -> None:
     ledger = some_ledger()
     ledger.claims["uid-a"].reserved = amount(4)
     assert "pod uid-a: reserves 4 cpu, 4Gi, by what is known it must be 3 cpu, 3Gi" in violations(ledger)
 
 
-def test_a_claim_on_a_node_that_does_not_count_it_is_found() -> None:
+def test_uncounted_claim_is_violation() -> None:
     ledger = some_ledger()
     ledger.claims["uid-b"].node = "n9"
     assert "pod uid-b: claims node n9, which does not count it" in violations(ledger)
@@ -169,7 +169,7 @@ def test_the_truth_is_compared_where_it_is_known(truth: VmTruth, words: list[str
     assert violations(some_ledger(), {"uid-a": truth}) == words
 
 
-def test_a_pod_whose_vm_is_gone_may_use_more_than_it_reserves_because_nothing_is_free_beside_it() -> None:
+def test_pod_of_gone_vm_blocks_node() -> None:
     """A scheduler that starts after the VM was deleted knows of its last pod only that it may have anything."""
     orphan = replace(plain_pod("a", amount(1), "n1"), vm=name("a"), vm_uid="a-1")
     fleet = Fleet(node(), orphan)
@@ -184,13 +184,13 @@ def test_a_guest_without_a_claim_is_found() -> None:
     ]
 
 
-def test_what_facts_forced_is_reported_and_is_no_violation() -> None:
+def test_forced_overcommit_is_no_violation() -> None:
     fleet = Fleet(node(), plain_pod("b", amount(11), "n1"))
     assert violations(fleet.ledger) == []
     assert overcommitted(fleet.ledger) == {"n1": amount(2)}
 
 
-def test_a_look_at_some_nodes_finds_what_is_broken_there_and_of_the_pods_in_question() -> None:
+def test_partial_check_finds_local_violations() -> None:
     ledger = some_ledger()
     truth = VmTruth(amount(3), amount(4))
     assert violations_on(ledger, ["n1"], {"uid-a": VmTruth(amount(3), amount(3))}) == []

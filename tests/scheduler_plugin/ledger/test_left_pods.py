@@ -71,7 +71,7 @@ def test_it_stays_so_when_the_migration_is_cleared_away() -> None:
     assert (asked(fleet, 16), on_both(fleet)) == (16, (2, 16))
 
 
-def test_pod_that_is_being_deleted_tells_it_without_a_migration() -> None:
+def test_deleting_pod_is_reported() -> None:
     """A restarted scheduler finds the VM in its target, and the source with a deletion timestamp."""
     fleet = Fleet(node(), node("n2", 20), vm("a", amount(2), pod=HOME.name), LEAVING, HOME)
     assert (asked(fleet, 16), on_both(fleet)) == (16, (2, 16))
@@ -83,7 +83,7 @@ def test_pod_without_a_sign_bounds_growth_as_any() -> None:
     assert (asked(fleet, 16), on_both(fleet)) == (9, (9, 9))
 
 
-def test_vm_that_ends_elsewhere_is_not_back_in_the_old_pod() -> None:
+def test_vm_ended_elsewhere_is_not_back() -> None:
     """It grows once more before its new pod is seen to be gone."""
     fleet = moved()
     fleet.did(fleet.ledger.see_pod(plain_pod("other", amount(7), "n1")))
@@ -110,7 +110,7 @@ def test_restart_fits_the_old_pod_beside_its_neighbours() -> None:
     assert fleet.ledger.nodes["n1"].over == amount(0)
 
 
-def test_restart_fits_an_old_pod_whose_migration_is_deleted() -> None:
+def test_restart_fits_pod_of_deleted_migration() -> None:
     """If its node has room for all that the VM has, it may be a pod that is to come."""
     fleet = restarted(HOME, pod=HOME, permit=16, moves=())
     assert on_both(fleet) == (9, 16)
@@ -124,7 +124,7 @@ def test_restart_counts_a_target_in_full() -> None:
     assert (fleet.ledger.claims["uid-t"].reserved, fleet.ledger.claims["uid-t"].left) == (amount(3), None)
 
 
-def test_restart_takes_back_what_only_the_old_pod_had() -> None:
+def test_restart_takes_back_old_pods_permit() -> None:
     """The guest has ended in its new pod, too; the next one starts with what the VM asks for."""
     fleet = restarted(pod=None, permit=16)
     assert on_both(fleet) == (9, 0)
@@ -133,7 +133,7 @@ def test_restart_takes_back_what_only_the_old_pod_had() -> None:
     assert fleet.ledger.vms[name("a")].reserved == amount(2)
 
 
-def test_old_pod_of_a_vm_that_starts_again_bounds_nothing() -> None:
+def test_old_pod_of_restarted_vm_bounds_nothing() -> None:
     fleet = restarted(pod=None, permit=2)
     new = vm_pod("a", "n2", "uid-new")
     fleet.did(fleet.ledger.see_pod(replace(new, name=name("a-new"))))
@@ -148,7 +148,7 @@ def test_room_is_free_once_the_pod_is_gone() -> None:
 
 
 @pytest.mark.parametrize("requests", [0.1, 3])
-def test_it_keeps_what_it_had_and_no_less_than_it_requests(requests: float) -> None:
+def test_keeps_size_at_least_requests(requests: float) -> None:
     fleet = moved()
     fleet.did(fleet.ledger.see_pod(replace(SOURCE, requests=amount(requests))))
     assert on_both(fleet) == (max(2, requests), 2)
@@ -156,7 +156,7 @@ def test_it_keeps_what_it_had_and_no_less_than_it_requests(requests: float) -> N
     assert floors["what the VM had when it left this pod"] == amount(2)
 
 
-def test_vm_that_is_back_in_its_old_pod_is_bounded_by_it() -> None:
+def test_returned_vm_is_bounded_by_pod() -> None:
     """The store was restored to a time before the move."""
     fleet = moved()
     asked(fleet, 16)
@@ -164,14 +164,14 @@ def test_vm_that_is_back_in_its_old_pod_is_bounded_by_it() -> None:
     assert fleet.ledger.claims[SOURCE.uid].left is None
 
 
-def test_vm_that_moves_back_has_room_of_its_own_there() -> None:
+def test_returning_vm_has_own_room() -> None:
     fleet = moved()
     back = replace(migration("a", PENDING, to="n1", number=2), source_pod=HOME.name)
     fleet.did(fleet.ledger.see_migration(back, LATER))
     assert on_both(fleet) == (4, 2)
 
 
-def test_permit_is_taken_back_although_the_old_pod_is_there() -> None:
+def test_take_back_ignores_old_pod() -> None:
     """The VM's own pod is gone, and its agent with it."""
     fleet = moved()
     asked(fleet, 16)
@@ -179,7 +179,7 @@ def test_permit_is_taken_back_although_the_old_pod_is_there() -> None:
     assert [order.permit for order in orders if isinstance(order, PersistPermit)] == [amount(2)]
 
 
-def test_pod_that_is_no_runner_any_more_counts_by_its_requests() -> None:
+def test_former_runner_counts_requests() -> None:
     backup = PodFacts("uid-b", name("backup"), amount(1), name("a"), "n1", vm_uid="a-first", has_runner=False)
     fleet = Fleet(node(), node("n2"), vm("a", amount(6), pod=HOME.name), replace(HOME, vm_uid="a-first"), backup)
     fleet.did(fleet.ledger.see_migration(replace(DONE, source_pod=backup.name), LATER))
@@ -188,7 +188,7 @@ def test_pod_that_is_no_runner_any_more_counts_by_its_requests() -> None:
     assert on_both(fleet) == (1, 6)
 
 
-def test_neighbours_room_is_not_taken_by_a_growing_vm() -> None:
+def test_growth_spares_neighbours_room() -> None:
     fleet = moved()
     fleet.did(fleet.ledger.see_pod(plain_pod("other", amount(7), "n1")))
     assert asked(fleet, 16) == 16

@@ -54,9 +54,7 @@ def interleavings(streams: Streams) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("doubled", [False, True])
 @pytest.mark.parametrize("is_ours", [False, True])
 @pytest.mark.parametrize("order", interleavings(SUCCESS), ids="-".join)
-def test_a_success_leaves_one_reservation_whatever_is_heard_first(
-    order: tuple[str, ...], is_ours: bool, doubled: bool
-) -> None:
+def test_success_leaves_one_reservation(order: tuple[str, ...], is_ours: bool, doubled: bool) -> None:
     fleet = reserved_move() if is_ours else two_nodes()
     streams = {which: list(events) for which, events in SUCCESS.items()}
     for which in order:
@@ -74,7 +72,7 @@ def test_a_success_leaves_one_reservation_whatever_is_heard_first(
 
 
 @pytest.mark.parametrize("order", interleavings(FAILURE), ids="-".join)
-def test_a_failure_leaves_the_source_alone_whatever_is_heard_first(order: tuple[str, ...]) -> None:
+def test_failure_keeps_source_in_any_order(order: tuple[str, ...]) -> None:
     fleet = reserved_move()
     streams = {which: list(events) for which, events in FAILURE.items()}
     for which in order:
@@ -98,7 +96,7 @@ def test_a_failure_leaves_the_source_alone_whatever_is_heard_first(order: tuple[
         ((vm_pod("a", "n1"),), migration("a", PENDING, is_ours=False), (2, 0), 2),
     ],
 )
-def test_a_restart_in_any_phase_finds_the_same_books(
+def test_restart_in_any_phase_matches(
     pods: tuple[PodFacts, ...], facts: MigrationFacts, reserved: tuple[float, float], leaving: float
 ) -> None:
     fleet = Fleet(node(), node("n2"))
@@ -108,7 +106,7 @@ def test_a_restart_in_any_phase_finds_the_same_books(
         assert (on_both(fleet), fleet.ledger.nodes["n1"].migrating) == (reserved, amount(leaving))
 
 
-def test_a_source_that_was_handed_over_stays_leaving_until_its_pod_goes() -> None:
+def test_handed_over_source_stays_leaving() -> None:
     fleet = reserved_move()
     events: tuple[Event, ...] = (target_pod("n2"), STARTED, "vm", target_pod("n2", owner=None), DONE)
     for event in events:
@@ -117,7 +115,7 @@ def test_a_source_that_was_handed_over_stays_leaving_until_its_pod_goes() -> Non
     assert fleet.ledger.claims["uid-t"].is_migrating is False
 
 
-def test_a_source_that_dies_leaves_the_booking_until_the_migration_has_failed() -> None:
+def test_dead_source_keeps_booking_until_failure() -> None:
     fleet = reserved_move()
     fleet.did(fleet.ledger.lose_pod("uid-a"))
     assert on_both(fleet) == (0, 2)
@@ -125,7 +123,7 @@ def test_a_source_that_dies_leaves_the_booking_until_the_migration_has_failed() 
     assert on_both(fleet) == (0, 0)
 
 
-def test_a_cancelled_migration_keeps_its_order_until_it_is_undone_and_its_booking_no_longer() -> None:
+def test_cancelled_migration_drops_booking_first() -> None:
     fleet = reserved_move()
     hear(fleet, migration("a", PENDING, to="n2", is_leaving=True))
     assert (on_both(fleet), fleet.ledger.nodes["n1"].migrating) == ((2, 0), amount(2))
@@ -133,7 +131,7 @@ def test_a_cancelled_migration_keeps_its_order_until_it_is_undone_and_its_bookin
     assert fleet.ledger.nodes["n1"].migrating == ZERO
 
 
-def test_older_facts_than_those_known_and_late_news_of_the_dead_change_nothing() -> None:
+def test_stale_news_changes_nothing() -> None:
     fleet = reserved_move()
     hear(fleet, replace(DONE, version=5))
     hear(fleet, STARTED)
@@ -150,13 +148,13 @@ def test_another_migration_of_the_same_name_begins_anew() -> None:
     assert (fleet.ledger.migrations[ONE].phase, on_both(fleet)) == (PENDING, (2, 2))
 
 
-def test_a_migration_that_says_nothing_of_its_source_means_the_pod_that_runs_the_vm() -> None:
+def test_sourceless_migration_means_running_pod() -> None:
     fleet = two_nodes()
     hear(fleet, migration("a", PENDING, is_ours=False))
     assert (fleet.ledger.claims["uid-a"].is_migrating, fleet.ledger.migrations[ONE].source) == (True, "n1")
 
 
-def test_two_migrations_of_one_vm_book_once_on_one_node() -> None:
+def test_two_migrations_book_once() -> None:
     fleet = reserved_move()
     second = migration("a", PENDING, to="n2", number=2)
     hear(fleet, second)
@@ -165,13 +163,13 @@ def test_two_migrations_of_one_vm_book_once_on_one_node() -> None:
     assert (on_both(fleet), "reservation of db/a-2" in fleet.ledger.claims) == ((2, 2), True)
 
 
-def test_a_person_who_names_a_node_gets_the_room_reserved() -> None:
+def test_manual_target_reserves_room() -> None:
     fleet = two_nodes()
     hear(fleet, migration("a", PENDING, to="n2", is_ours=False))
     assert on_both(fleet) == (2, 2)
 
 
-def test_room_that_has_become_free_is_reserved_with_the_next_permit_of_the_vm_that_waits_for_it() -> None:
+def test_freed_room_goes_to_waiting_vm() -> None:
     """Whether that permit changes what is reserved for it, or not."""
     for wanted in (amount(2), amount(3)):
         fleet = two_nodes()
@@ -183,7 +181,7 @@ def test_room_that_has_become_free_is_reserved_with_the_next_permit_of_the_vm_th
         assert fleet.on("n2") == wanted
 
 
-def test_a_migration_seen_before_its_vm_books_once_the_vm_is_known() -> None:
+def test_migration_before_vm_books_later() -> None:
     fleet = Fleet(node(), node("n2"))
     hear(fleet, migration("a", PENDING, to="n2"))
     assert on_both(fleet) == (0, 0)

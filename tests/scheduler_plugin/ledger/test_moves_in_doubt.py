@@ -35,7 +35,7 @@ from tests.scheduler_plugin.ledger.moving import (
 )
 
 
-def test_a_reserved_node_that_is_deleted_keeps_nothing_and_says_so() -> None:
+def test_deleted_target_drops_booking() -> None:
     fleet = reserved_move()
     fleet.did(fleet.ledger.lose_node("n2"))
     assert ("n2" in fleet.ledger.nodes, fleet.ledger.migrations[ONE].problem) == (False, "node n2 is gone")
@@ -43,23 +43,23 @@ def test_a_reserved_node_that_is_deleted_keeps_nothing_and_says_so() -> None:
     assert (on_both(fleet), fleet.ledger.migrations[ONE].problem) == ((2, 2), None)
 
 
-def test_a_reserved_node_that_is_cordoned_keeps_nothing_and_says_so() -> None:
+def test_cordoned_target_drops_booking() -> None:
     fleet = reserved_move()
     fleet.did(fleet.ledger.see_node(node("n2", is_open=False)))
-    assert (on_both(fleet), fleet.ledger.migrations[ONE].problem) == ((2, 0), "node n2: the node takes no new pods")
+    assert (on_both(fleet), fleet.ledger.migrations[ONE].problem) == ((2, 0), "node n2: node is unschedulable")
     assert fleet.ledger.reserve(target_pod(), "n2").verdict is CORDONED
 
 
-def test_a_target_that_filled_up_while_it_was_away_is_not_pushed_over() -> None:
+def test_full_target_is_not_overcommitted() -> None:
     fleet = reserved_move()
     fleet.did(fleet.ledger.lose_node("n2"))
     fleet.did(fleet.ledger.see_pod(plain_pod("b", amount(8), "n2")))
     fleet.did(fleet.ledger.see_node(node("n2")))
-    assert (on_both(fleet), fleet.ledger.migrations[ONE].problem) == ((2, 8), "node n2: not enough free cpu")
+    assert (on_both(fleet), fleet.ledger.migrations[ONE].problem) == ((2, 8), "node n2: Insufficient cpu")
     assert fleet.ledger.reserve(target_pod(), "n2").verdict is NO_FREE_CPU
 
 
-def test_a_booking_that_ends_wakes_who_waits_for_its_room() -> None:
+def test_ended_booking_wakes_waiters() -> None:
     fleet = two_nodes(total=3)
     fleet.did(fleet.ledger.reserve_move(MOVE, ONE, LATER).effects)
     assert not fleet.ledger.filter(plain_pod("b", amount(2)), ["n2"]).fits
@@ -74,7 +74,7 @@ def test_a_booking_takes_nobodys_name() -> None:
     assert fleet.ledger.uid_of(ONE) == "uid-x"
 
 
-def test_a_vm_replaced_by_one_of_the_same_name_keeps_what_is_reserved_until_the_migration_ends() -> None:
+def test_replaced_vm_keeps_reservation_until_end() -> None:
     fleet = reserved_move()
     fleet.did(fleet.ledger.see_vm(vm("a", amount(1), uid="second"), LATER))
     assert on_both(fleet) == (2, 2)
@@ -94,7 +94,7 @@ def test_only_so_many_of_the_dead_are_remembered(monkeypatch: pytest.MonkeyPatch
     assert list(fleet.ledger.migrations) == [ONE]
 
 
-def test_a_pod_that_is_first_named_in_the_answer_to_a_write_gets_its_order() -> None:
+def test_answer_naming_pod_triggers_order() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
     hear(fleet, migration("a", PENDING, is_ours=False))
     decision = fleet.ask("a", amount(2), number=1)

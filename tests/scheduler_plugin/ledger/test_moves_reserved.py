@@ -40,7 +40,7 @@ from tests.scheduler_plugin.ledger.moving import (
 )
 
 
-def test_a_move_books_the_room_and_orders_the_source_before_anything_is_created() -> None:
+def test_move_books_before_creation() -> None:
     fleet = two_nodes()
     reservation = fleet.ledger.reserve_move(MOVE, ONE, LATER)
     fleet.did(reservation.effects)
@@ -64,7 +64,7 @@ def test_a_move_books_the_room_and_orders_the_source_before_anything_is_created(
         (replace(MOVE, target="closed"), CORDONED),
     ],
 )
-def test_a_move_that_is_not_possible_is_refused_and_changes_nothing(move: Move, verdict: object) -> None:
+def test_impossible_move_changes_nothing(move: Move, verdict: object) -> None:
     fleet = two_nodes()
     fleet.did(fleet.ledger.see_node(node("closed", is_open=False)))
     fleet.did(fleet.ledger.see_pod(plain_pod("plain", amount(1), "n1")))
@@ -77,10 +77,10 @@ def test_a_full_target_is_refused_with_numbers() -> None:
     fleet = two_nodes(total=2)
     answer = fleet.ledger.reserve_move(MOVE, ONE, LATER)
     detail = "pod needs 2 cpu, 2Gi; node n2 has 1 cpu, 1Gi free of 1 cpu, 1Gi"
-    assert answer == MoveReservation(NeverFits("the node has less cpu than the pod needs"), detail)
+    assert answer == MoveReservation(NeverFits("Insufficient cpu: more than the node has"), detail)
 
 
-def test_a_vm_that_is_on_its_way_a_name_that_is_taken_and_a_second_pod_are_refused() -> None:
+def test_impossible_orders_are_refused() -> None:
     fleet = reserved_move()
     assert fleet.ledger.reserve_move(MOVE, name("a-2"), LATER).verdict is ON_THE_WAY
     fleet.did(fleet.ledger.see_migration(migration("a", FAILED), LATER))
@@ -94,11 +94,11 @@ def test_nothing_is_reserved_before_the_cluster_was_read() -> None:
         Ledger().reserve_move(MOVE, ONE, LATER)
 
 
-def test_what_is_reserved_is_not_given_to_anybody_else() -> None:
+def test_reserved_room_is_exclusive() -> None:
     fleet = two_nodes(total=4)
     fleet.did(fleet.ledger.reserve_move(MOVE, ONE, LATER).effects)
     other = plain_pod("b", amount(2))
-    assert fleet.ledger.filter(other, ["n2"]).refused == {"n2": "not enough free cpu"}
+    assert fleet.ledger.filter(other, ["n2"]).refused == {"n2": "Insufficient cpu"}
     assert fleet.ledger.reserve(other, "n2").verdict is NO_FREE_CPU
 
 
@@ -122,7 +122,7 @@ def with_four_nodes() -> Fleet:
     return fleet
 
 
-def test_of_several_migrations_of_a_vm_only_the_oldest_reserves_room() -> None:
+def test_oldest_migration_reserves_room() -> None:
     fleet = with_four_nodes()
     assert booked(fleet) == {"n2": 2, "n3": 0, "n4": 0}
     fleet.did(fleet.ledger.see_migration(by_hand(2, version=2, phase=FAILED), LATER))
@@ -131,7 +131,7 @@ def test_of_several_migrations_of_a_vm_only_the_oldest_reserves_room() -> None:
     assert booked(fleet) == {"n2": 0, "n3": 0, "n4": 2}
 
 
-def test_one_that_its_controller_has_begun_takes_the_turn_of_the_oldest() -> None:
+def test_begun_migration_precedes_oldest() -> None:
     fleet = with_four_nodes()
     fleet.did(fleet.ledger.see_migration(by_hand(4, version=2, target_pod=name("a-target")), LATER))
     assert booked(fleet) == {"n2": 0, "n3": 0, "n4": 2}
@@ -151,7 +151,7 @@ def test_a_refused_creation_ends_booking_and_order() -> None:
     assert fleet.ask("a", amount(3), number=1).migrate is False
 
 
-def test_a_creation_of_unknown_outcome_keeps_everything_until_it_is_read() -> None:
+def test_unknown_creation_keeps_everything() -> None:
     fleet = reserved_move()
     assert fleet.did(fleet.ledger.migration_unsure(ONE)) == (ReadMigration(ONE),)
     assert on_both(fleet) == (2, 2)
@@ -161,7 +161,7 @@ def test_a_creation_of_unknown_outcome_keeps_everything_until_it_is_read() -> No
     assert on_both(fleet) == (2, 2)
 
 
-def test_news_of_a_migration_that_nobody_ordered_says_nothing() -> None:
+def test_unordered_migration_news_is_ignored() -> None:
     fleet = two_nodes()
     assert fleet.ledger.migration_created(ONE) == fleet.ledger.migration_unsure(ONE) == ()
     fleet.did(fleet.ledger.migration_refused(ONE))
@@ -169,7 +169,7 @@ def test_news_of_a_migration_that_nobody_ordered_says_nothing() -> None:
     assert dict(fleet.ledger.migrations) == {}
 
 
-def test_a_list_without_it_ends_what_was_seen_and_asks_after_what_was_only_created() -> None:
+def test_list_ends_seen_questions_created() -> None:
     fleet = reserved_move()
     facts = [node(), node("n2")], [vm_pod("a", "n1")], list(fleet.vms.values())
     assert fleet.did(fleet.ledger.resync(*facts, LATER)) == ()

@@ -39,7 +39,7 @@ def asks(
     return decision.permit
 
 
-def test_second_agent_is_refused_while_the_first_is_heard() -> None:
+def test_second_agent_is_refused() -> None:
     fleet = fleet_of_two()
     assert asks(fleet, SIDECAR, 8, 1) == amount(8)
     with pytest.raises(
@@ -52,7 +52,7 @@ def test_second_agent_is_refused_while_the_first_is_heard() -> None:
     assert fleet.reserved("a") == amount(7), "its own sequence still counts"
 
 
-def test_silent_agents_permit_stays_held_while_its_pod_exists() -> None:
+def test_silent_agents_permit_stays_held() -> None:
     """It may only be cut off from the scheduler."""
     fleet = fleet_of_two()
     asks(fleet, NODE_AGENT, 8, 1)
@@ -164,7 +164,7 @@ def test_holder_is_believed_after_a_restart() -> None:
     assert rebuilt.reserved("a") == amount(2)
 
 
-def test_agent_that_was_displaced_still_holds_after_a_restart() -> None:
+def test_displaced_agent_holds_after_restart() -> None:
     fleet = fleet_of_two()
     asks(fleet, SIDECAR, 8, 1)
     rebuilt = restarted(fleet, NODE_AGENT, SIDECAR)
@@ -180,7 +180,7 @@ def test_holder_whose_pod_is_gone_is_succeeded_at_once() -> None:
     assert asks(rebuilt, SIDECAR, 8, 1, last=amount(2), now=AFTER) == amount(8)
 
 
-def test_first_of_two_agents_after_a_restart_frees_nothing_of_the_other() -> None:
+def test_first_agent_after_restart_keeps_others_hold() -> None:
     """The permit was written by a release that does not name its holders."""
     fleet = fleet_of_two()
     asks(fleet, SIDECAR, 8, 1)
@@ -192,7 +192,7 @@ def test_first_of_two_agents_after_a_restart_frees_nothing_of_the_other() -> Non
     assert rebuilt.reserved("a") == amount(8)
 
 
-def test_agent_that_missed_an_opt_out_holds_what_the_vm_had() -> None:
+def test_agent_missing_opt_out_holds_size() -> None:
     fleet = fleet_of_two()
     asks(fleet, SIDECAR, 8, 1)
     for has_agent, permit, version in ((False, 8, 8), (False, 2, 9), (True, 2, 10)):
@@ -206,7 +206,7 @@ def test_agent_that_missed_an_opt_out_holds_what_the_vm_had() -> None:
     assert fleet.ledger.vms[name("a")].held == amount(2)
 
 
-def test_agent_that_was_refused_takes_over_with_what_it_holds() -> None:
+def test_refused_agent_takes_over_its_hold() -> None:
     fleet = fleet_of_two()
     asks(fleet, NODE_AGENT, 8, 1)
     asks(fleet, SIDECAR, 2, 1, last=amount(2), now=AFTER)

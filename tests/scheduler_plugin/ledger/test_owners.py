@@ -27,26 +27,24 @@ def owned(of: str, on: str | None = None, *, by: str = "first", uid: str | None 
         (amount(5, 1), amount(1, 0.5), amount(5, 2.5)),
     ],
 )
-def test_a_claim_is_the_larger_of_guest_and_requests_with_all_that_lies_around_the_guest(
-    requests: Resources, around: Resources, expected: Resources
-) -> None:
+def test_claim_is_larger_of_guest_and_requests(requests: Resources, around: Resources, expected: Resources) -> None:
     fleet = Fleet(node(), vm("a", amount(2)), owned("a", "n1", requests=requests, around=around))
     assert fleet.reserved("a") == expected
 
 
-def test_a_vm_grows_as_far_as_what_lies_around_it_leaves_room() -> None:
+def test_growth_leaves_room_for_overhead() -> None:
     fleet = Fleet(node(total=9), vm("a", amount(2)), owned("a", "n1", around=amount(1)))
     assert fleet.grant("a", amount(20), number=1) == amount(7)
     assert (fleet.reserved("a"), fleet.on("n1")) == (amount(8), amount(8))
 
 
-def test_a_vm_grows_into_what_its_pod_has_requested_anyway() -> None:
+def test_vm_grows_into_pod_requests() -> None:
     neighbour = plain_pod("b", amount(1), "n1")
     fleet = Fleet(node(total=7), vm("a", amount(2)), owned("a", "n1", requests=amount(5)), neighbour)
     assert fleet.grant("a", amount(20), number=1) == amount(5)
 
 
-def test_room_is_reserved_on_the_target_for_what_lies_around_the_guest_too() -> None:
+def test_target_booking_includes_overhead() -> None:
     fleet = Fleet(node("n1"), node("n2"), vm("a", amount(2)), owned("a", "n1", around=amount(1)))
     fleet.did(fleet.ledger.see_migration(migration("a", to="n2"), LATER))
     assert (fleet.on("n1"), fleet.on("n2")) == (amount(3), amount(3))
@@ -56,13 +54,13 @@ def test_room_is_reserved_on_the_target_for_what_lies_around_the_guest_too() -> 
     assert fleet.ledger.filter(target, ["n2"]).fits == [], "more than was reserved, and no room for the rest"
 
 
-def test_a_second_pod_with_a_runner_counts_as_the_larger_of_its_vm_and_its_requests() -> None:
+def test_second_runner_counts_larger_size() -> None:
     fleet = Fleet(node("n1", 40), vm("a", amount(1), pod=name("a-pod")), owned("a", "n1"))
     fleet.did(fleet.ledger.see_pod(owned("a", "n1", uid="web", name=name("web"), requests=amount(25, 20))))
     assert fleet.on("n1") == amount(26, 21)
 
 
-def test_the_successor_of_a_vm_has_an_account_of_its_own() -> None:
+def test_successor_vm_has_own_account() -> None:
     fleet = Fleet(node(total=21), vm("a", amount(6)), owned("a", "n1"))
     fleet.grant("a", amount(8), number=1)
     fleet.did(fleet.ledger.see_pod(owned("a", "n1", by="second", uid="new")))
@@ -82,20 +80,20 @@ def test_a_predecessor_without_pods_is_forgotten() -> None:
         fleet.ledger.claim_of(owned("a"))
 
 
-def test_an_order_to_leave_ends_with_the_vm_that_it_was_for() -> None:
+def test_order_ends_with_its_vm() -> None:
     fleet = Fleet(node("n1"), node("n2"), vm("a", amount(2)), owned("a", "n1"))
     fleet.did(fleet.ledger.see_migration(migration("a", to="n2"), LATER))
     fleet.did(fleet.ledger.see_vm(vm("a", amount(1), uid="second", version=9), LATER))
     assert not fleet.ledger.claims["uid-a"].is_migrating
 
 
-def test_a_pod_is_not_placed_for_a_vm_that_runs_in_another_pod() -> None:
+def test_second_vm_pod_is_not_placed() -> None:
     fleet = Fleet(node(), vm("a", amount(2), pod=name("other")))
     with pytest.raises(NotReadyError, match="VirtualMachine db/a runs in pod db/other, not in db/a-pod"):
         fleet.ledger.filter(owned("a"), ["n1"])
 
 
-def test_a_pod_that_turns_out_to_be_another_vms_counts_as_that_ones() -> None:
+def test_reassigned_pod_counts_for_new_vm() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), owned("a", "n1"))
     fleet.did(fleet.ledger.see_pod(owned("a", "n1", by="stranger")))
     assert fleet.on("n1") == vm_pod("a").requests
@@ -106,7 +104,7 @@ def test_a_pod_that_turns_out_to_be_another_vms_counts_as_that_ones() -> None:
     [{"migration_uid": "another"}, {"vm": name("b")}],
     ids=["another migration of that name", "a migration of another VM"],
 )
-def test_a_target_that_is_not_its_migrations_counts_as_any_pod(target: dict[str, object]) -> None:
+def test_foreign_target_counts_as_pod(target: dict[str, object]) -> None:
     fleet = Fleet(node("n1"), node("n2"), vm("a", amount(2)), vm("b", amount(4)), vm_pod("a", "n1"))
     fleet.did(fleet.ledger.see_migration(migration("a", to="n2"), LATER))
     pod = replace(vm_pod("a", uid="t"), name=name("t"), requests=amount(5), migration=name("a-1"), **target)  # type: ignore[arg-type]
@@ -125,7 +123,7 @@ def early_target() -> tuple[Fleet, PodFacts]:
     return fleet, pod
 
 
-def test_a_target_that_is_seen_before_its_migration_counts_as_its_vm_once_the_migration_is_seen() -> None:
+def test_target_before_migration_counts_later() -> None:
     fleet, _ = early_target()
     fleet.did(fleet.ledger.see_migration(replace(migration("a", to="n2", version=8), uid="another"), LATER))
     assert fleet.ledger.claims["t"].vm is None
@@ -133,7 +131,7 @@ def test_a_target_that_is_seen_before_its_migration_counts_as_its_vm_once_the_mi
     assert (fleet.ledger.claims["t"].reserved, fleet.on("n2")) == (amount(2), amount(2))
 
 
-def test_a_pod_that_a_vm_comes_to_own_counts_as_that_vm_from_then_on() -> None:
+def test_adopted_pod_counts_as_vm() -> None:
     fleet, pod = early_target()
     fleet.did(fleet.ledger.lose_migration(name("a-1")))
     fleet.did(fleet.ledger.see_pod(replace(pod, migration=None, migration_uid="", vm_uid="a-first")))
@@ -150,7 +148,7 @@ def unreadable(most: Resources, *, version: int = 5, is_bounded: bool = True, ui
     )
 
 
-def test_a_vm_that_cannot_be_read_counts_as_the_most_that_it_may_be() -> None:
+def test_unreadable_vm_counts_at_maximum() -> None:
     fleet = Fleet(node(), unreadable(amount(6)), owned("a", "n1"))
     assert fleet.on("n1") == amount(6)
     assert fleet.ledger.filter(plain_pod("b", amount(4)), ["n1"]).fits == []
@@ -160,7 +158,7 @@ def test_a_vm_that_cannot_be_read_counts_as_the_most_that_it_may_be() -> None:
     assert told.floors["the most that an unreadable VM may be"] == amount(6)
 
 
-def test_a_vm_that_becomes_unreadable_keeps_at_least_what_it_may_have() -> None:
+def test_unreadable_vm_keeps_its_permit() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), owned("a", "n1"))
     fleet.grant("a", amount(7), number=1)
     fleet.did(fleet.ledger.see_vm(structs.replace(unreadable(amount(1), version=0), has_agent=False, uid=""), LATER))
@@ -169,33 +167,33 @@ def test_a_vm_that_becomes_unreadable_keeps_at_least_what_it_may_have() -> None:
     assert fleet.on("n1") == amount(7), "promises to its agent still hold"
 
 
-def test_an_unreadable_vm_without_a_name_for_itself_is_known_by_its_name() -> None:
+def test_unreadable_vm_without_uid_uses_name() -> None:
     fleet = Fleet(node(), structs.replace(unreadable(amount(3)), uid=""), vm_pod("a", "n1"))
     assert fleet.on("n1") == amount(3)
 
 
-def test_nothing_is_free_beside_a_vm_without_a_bound() -> None:
+def test_unbounded_vm_blocks_node() -> None:
     fleet = Fleet(node("n1"), node("n2"), unreadable(amount(1), is_bounded=False), owned("a", "n1"))
     assert (fleet.on("n1"), fleet.ledger.rooms["n1"].free) == (amount(1), ZERO)
     fleet.did(fleet.ledger.see_vm(vm("a", amount(1), version=9), LATER))
     assert fleet.ledger.rooms["n1"].free == amount(8)
 
 
-def test_nothing_is_free_beside_a_pod_whose_vm_is_not_known() -> None:
+def test_pod_of_unknown_vm_blocks_node() -> None:
     fleet = Fleet(node(), owned("a", "n1"))
     assert fleet.ledger.rooms["n1"].free == ZERO
     fleet.did(fleet.ledger.lose_pod("uid-a"))
     assert fleet.ledger.rooms["n1"].free == amount(9)
 
 
-def test_nothing_is_free_beside_a_pod_that_cannot_be_read() -> None:
+def test_unreadable_pod_blocks_node() -> None:
     fleet = Fleet(node(), replace(plain_pod("a", ZERO, "n1"), unreadable="spec: garbage"))
     assert fleet.ledger.rooms["n1"].free == ZERO
     fleet.did(fleet.ledger.see_pod(plain_pod("a", amount(2), "n1")))
     assert fleet.ledger.rooms["n1"].free == amount(7)
 
 
-def test_the_pod_of_an_unreadable_vm_is_placed_nowhere() -> None:
+def test_unreadable_vm_is_not_placed() -> None:
     fleet = Fleet(node(), unreadable(amount(1)))
     with pytest.raises(NotReadyError, match="of pod db/a-pod cannot be read: spec: garbage"):
         fleet.ledger.reserve(owned("a"), "n1")

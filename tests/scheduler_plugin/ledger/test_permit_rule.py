@@ -68,7 +68,7 @@ def test_cpu_and_memory_are_decided_independently() -> None:
     assert fleet.ledger.claims["uid-a"].unmet == amount(0, 4)
 
 
-def test_an_increase_of_one_and_a_decrease_of_the_other_resource() -> None:
+def test_mixed_increase_and_decrease() -> None:
     fleet = fleet_with(free=3, has=4)
     fleet.grant("a", amount(4), number=1)
     fleet.resize("a", amount(4, 2))
@@ -76,18 +76,18 @@ def test_an_increase_of_one_and_a_decrease_of_the_other_resource() -> None:
     assert fleet.reserved("a") == amount(7, 2)
 
 
-def test_nobody_gets_more_than_the_bound_of_its_vm() -> None:
+def test_permit_never_exceeds_bound() -> None:
     fleet = fleet_with(free=10, has=2, most=amount(5))
     assert fleet.grant("a", amount(8)) == amount(5)
     assert fleet.ledger.claims["uid-a"].unmet == ZERO
 
 
-def test_a_vm_that_has_more_than_a_lowered_bound_keeps_it() -> None:
+def test_lowered_bound_keeps_present_size() -> None:
     fleet = fleet_with(free=10, has=4, most=amount(3))
     assert fleet.grant("a", amount(4)) == amount(4)
 
 
-def test_the_answer_carries_the_nodes_compute_unit_of_now() -> None:
+def test_answer_carries_current_compute_unit() -> None:
     fleet = fleet_with(free=1, has=1)
     assert fleet.ask("a", amount(1)).compute_unit == UNIT
     changed = ComputeUnit.parse(1, "4Gi")
@@ -106,7 +106,7 @@ def test_the_last_metrics_are_kept() -> None:
 # lastPermit ---------------------------------------------------------------------------------------------------------
 
 
-def test_last_permit_is_an_absolute_floor_where_no_permit_was_ever_persisted() -> None:
+def test_last_permit_is_floor_without_stored_one() -> None:
     fleet = fleet_with(free=0, has=3)
     decision = fleet.ask("a", amount(6), last_permit=amount(4))
     assert decision.permit == amount(4)
@@ -137,7 +137,7 @@ def test_a_persisted_permit_knows_better_than_the_agent() -> None:
     assert overcommitted(fleet.ledger) == {}
 
 
-def test_a_vm_that_this_scheduler_has_placed_has_no_earlier_permit() -> None:
+def test_freshly_placed_vm_has_no_permit() -> None:
     fleet = Fleet(node(total=4))
     fleet.did(fleet.ledger.see_vm(vm("a", amount(3)), NOW))
     fleet.ledger.reserve(vm_pod("a"), "n1")
@@ -147,7 +147,7 @@ def test_a_vm_that_this_scheduler_has_placed_has_no_earlier_permit() -> None:
 # Who may ask --------------------------------------------------------------------------------------------------------
 
 
-def test_who_is_not_on_the_books_is_told_so() -> None:
+def test_unknown_pod_is_reported() -> None:
     fleet = Fleet(node(), plain_pod("plain", amount(1), "n1"))
     with pytest.raises(UnknownPodError, match="no pod with UID uid-a holds a claim"):
         fleet.ask("a", amount(1))
@@ -155,7 +155,7 @@ def test_who_is_not_on_the_books_is_told_so() -> None:
         fleet.ask("plain", amount(1))
 
 
-def test_a_pod_whose_vm_or_node_is_not_known_yet_has_to_wait() -> None:
+def test_unknown_vm_or_node_waits() -> None:
     fleet = Fleet(vm_pod("a", "n1"))
     with pytest.raises(NotReadyError, match="VirtualMachine db/a of pod db/a-pod is not known yet"):
         fleet.ask("a", amount(1))
@@ -165,20 +165,20 @@ def test_a_pod_whose_vm_or_node_is_not_known_yet_has_to_wait() -> None:
     assert fleet.on("n1") == amount(1)
 
 
-def test_only_the_pod_in_which_the_vm_runs_may_speak_for_it() -> None:
+def test_only_running_pod_speaks_for_vm() -> None:
     fleet = Fleet(node(), vm("a", amount(1), pod=name("a-other")), vm_pod("a", "n1"))
     with pytest.raises(NotReadyError, match="VirtualMachine db/a runs in pod db/a-other, not in db/a-pod"):
         fleet.ask("a", amount(2))
 
 
-def test_a_vm_with_two_pods_grows_only_where_both_nodes_have_room() -> None:
+def test_two_pod_vm_needs_both_nodes() -> None:
     target = vm_pod("a", "n2", "target")
     fleet = Fleet(node("n1", 10), node("n2", 5), vm("a", amount(2)), vm_pod("a", "n1"), target)
     assert fleet.grant("a", amount(8)) == amount(4)
     assert (fleet.on("n1"), fleet.on("n2")) == (amount(4), amount(4))
 
 
-def test_a_vm_with_two_pods_on_one_node_grows_by_half_of_what_is_free() -> None:
+def test_two_pods_on_node_share_free_room() -> None:
     fleet = Fleet(node("n1", 10), vm("a", amount(2)), vm_pod("a", "n1"), vm_pod("a", "n1", "second"))
     assert fleet.grant("a", amount(8)) == amount(4.5)
     assert fleet.on("n1") == amount(9)

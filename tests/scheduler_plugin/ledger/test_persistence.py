@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from protocol.units import Instant
-from scheduler_plugin.ledger import Decision, Ledger, PersistPermit
+from scheduler_plugin.ledger import Ledger, PermitDecision, PersistPermit
 from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, UNIT, Fleet, amount, name, node, vm, vm_pod
 
@@ -35,11 +35,11 @@ def test_the_same_request_again_touches_nothing() -> None:
     fleet.grant("a", amount(4), number=1)
     before = fleet.ledger.rooms["n1"]
     again = fleet.ask("a", amount(4), number=2)
-    assert again == Decision(amount(4), UNIT, migrate=False, persist=None, effects=())
+    assert again == PermitDecision(amount(4), UNIT, migrate=False, persist=None, effects=())
     assert fleet.ledger.rooms["n1"] is before
 
 
-def test_a_first_answer_without_a_stored_permit_is_written_before() -> None:
+def test_first_permit_is_stored_first() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
     assert fleet.ask("a", amount(2), number=1).persist == PersistPermit(
         name("a"), amount(2), 1, before_answer=True, uid="a-first", holders=("uid-a", "uid-a")
@@ -53,13 +53,13 @@ def test_a_decrease_is_written_after_its_answer() -> None:
     assert decision.persist == order(3, 2, before_answer=False)
 
 
-def test_a_replay_gives_the_same_permit_and_the_same_write() -> None:
+def test_replayed_request_is_idempotent() -> None:
     fleet = fleet_of_one()
     first = fleet.ask("a", amount(4), number=1)
     assert [fleet.ask("a", amount(4), number=number) for number in (1, 2)] == [first, first]
 
 
-def test_a_write_with_an_unknown_outcome_is_ordered_again() -> None:
+def test_unknown_write_is_reordered() -> None:
     fleet = fleet_of_one()
     first = fleet.ask("a", amount(4), number=1)
     assert first.persist is not None
@@ -71,7 +71,7 @@ def test_a_write_with_an_unknown_outcome_is_ordered_again() -> None:
     assert fleet.ask("a", amount(4), number=3).persist is None
 
 
-def test_an_unknown_decrease_may_be_what_the_api_holds() -> None:
+def test_unknown_decrease_may_be_stored() -> None:
     fleet = fleet_of_one()
     fleet.grant("a", amount(4), number=1)
     down = fleet.ask("a", amount(1), number=2)
@@ -92,7 +92,7 @@ def test_only_the_newest_write_says_what_is_stored() -> None:
     assert fleet.reserved("a") == amount(4)
 
 
-def test_a_confirmation_that_is_older_than_what_was_seen_does_not_hide_it() -> None:
+def test_older_confirmation_hides_nothing() -> None:
     fleet = fleet_of_one()
     decision = fleet.ask("a", amount(4), number=1)
     assert decision.persist is not None
@@ -101,7 +101,7 @@ def test_a_confirmation_that_is_older_than_what_was_seen_does_not_hide_it() -> N
     assert fleet.reserved("a") == amount(5)
 
 
-def test_a_confirmation_that_comes_after_the_vm_was_deleted_does_not_bring_it_back() -> None:
+def test_late_confirmation_revives_no_vm() -> None:
     fleet = fleet_of_one()
     decision = fleet.ask("a", amount(4), number=1)
     fleet.did(fleet.ledger.lose_vm(name("a")))
@@ -111,20 +111,20 @@ def test_a_confirmation_that_comes_after_the_vm_was_deleted_does_not_bring_it_ba
     assert list(fleet.ledger.vms) == []
 
 
-def test_a_confirmation_for_another_vm_of_the_name_says_nothing() -> None:
+def test_confirmation_for_other_uid_is_ignored() -> None:
     fleet = fleet_of_one()
     fleet.ask("a", amount(4), number=1)
     fleet.did(fleet.ledger.permit_stored(1, vm("a", amount(1), uid="second", version=9)))
     assert fleet.reserved("a") == amount(4)
 
 
-def test_outcomes_for_a_vm_that_is_forgotten_say_nothing() -> None:
+def test_outcomes_for_forgotten_vm_are_ignored() -> None:
     fleet = Fleet(node())
     assert fleet.ledger.permit_stored(1, vm("a", amount(1))) == ()
     assert fleet.ledger.permit_unsure(1, name("a")) == ()
 
 
-def test_a_permit_that_somebody_else_removed_is_written_again() -> None:
+def test_removed_permit_is_rewritten() -> None:
     fleet = fleet_of_one()
     fleet.grant("a", amount(4), number=1)
     fleet.did(fleet.ledger.see_vm(vm("a", amount(4), version=9), LATER))
@@ -133,7 +133,7 @@ def test_a_permit_that_somebody_else_removed_is_written_again() -> None:
     )
 
 
-def test_a_decrease_gives_no_room_away_that_a_restart_would_reserve_again() -> None:
+def test_unstored_decrease_frees_nothing() -> None:
     fleet = Fleet(
         node(total=11), vm("a", amount(4), permit=amount(4)), vm("b", amount(6)), vm_pod("a", "n1"), vm_pod("b", "n1")
     )
@@ -157,7 +157,7 @@ def test_a_restart_between_write_and_answer_loses_nothing() -> None:
     assert rebuilt.grant("a", amount(4), number=2) == amount(4)
 
 
-def test_after_a_restart_more_than_the_vm_uses_is_written_again_before_it_is_answered() -> None:
+def test_restart_rewrites_permit_above_use() -> None:
     """A decrease that the scheduler before has sent may land yet; onto the version of a new write it cannot."""
     fleet = fleet_of_one()
     fleet.store(fleet.ask("a", amount(4), number=1))
@@ -171,7 +171,7 @@ def test_after_a_restart_more_than_the_vm_uses_is_written_again_before_it_is_ans
     assert rebuilt.ask("a", amount(4), number=3).persist is None
 
 
-def test_after_a_restart_what_the_vm_uses_is_answered_without_a_write() -> None:
+def test_restart_answers_use_without_write() -> None:
     fleet = fleet_of_one()
     fleet.store(fleet.ask("a", amount(4), number=1))
     fleet.resize("a", amount(4))
@@ -179,7 +179,7 @@ def test_after_a_restart_what_the_vm_uses_is_answered_without_a_write() -> None:
     assert rebuilt.ask("a", amount(4), number=2).persist is None
 
 
-def test_a_decrease_of_the_process_before_that_lands_late_takes_nothing_away() -> None:
+def test_late_old_decrease_takes_nothing() -> None:
     fleet = fleet_of_one()
     fleet.store(fleet.ask("a", amount(4), number=1))
     fleet.resize("a", amount(4))

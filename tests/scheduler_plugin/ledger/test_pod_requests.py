@@ -20,7 +20,7 @@ MANY = SETTLE / TOGETHER + 2
 
 
 @given(WRITES)
-def test_what_may_land_is_counted_and_what_cannot_any_more_is_forgotten(
+def test_possible_writes_count_until_impossible(
     writes: list[tuple[Resources, float, bool]],
 ) -> None:
     requests, now = PodRequests(), Instant(100.0)
@@ -52,7 +52,7 @@ def between(requests: PodRequests, sizes: list[Resources]) -> None:
     assert Resources.most(sizes).within(requests.most)
 
 
-def test_a_thousand_writes_without_an_answer_are_kept_in_a_handful() -> None:
+def test_unanswered_writes_are_bounded() -> None:
     requests = PodRequests()
     for each in range(1000):
         requests.send(amount(1 + each % 7), POD, Instant(100.0 + each / 100))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from protocol.units import ZERO
-from scheduler_plugin.ledger.preemption import Candidate, helped
+from scheduler_plugin.ledger.preemption import PreemptionCandidate, helped
 from tests.scheduler_plugin.ledger.fleet import Fleet, amount, node, plain_pod, vm, vm_pod
 
 
@@ -16,7 +16,7 @@ def busy() -> Fleet:
 
 
 def found(fleet: Fleet, needs: float, **victims: set[str]) -> list[str]:
-    candidates = [Candidate(on, uids) for on, uids in victims.items()]
+    candidates = [PreemptionCandidate(on, uids) for on, uids in victims.items()]
     return helped(fleet.ledger.rooms, fleet.ledger.claims, amount(needs), candidates)
 
 
@@ -25,11 +25,11 @@ def test_a_victim_frees_what_it_reserves() -> None:
     assert found(busy(), 4, n1={"uid-b"}, n2={"uid-c"}) == ["n2"]
 
 
-def test_a_victim_that_is_elsewhere_or_unknown_frees_nothing() -> None:
+def test_unknown_victim_frees_nothing() -> None:
     assert found(busy(), 4, n1={"uid-c", "uid-x"}, n9={"uid-a"}) == []
 
 
-def test_nothing_is_won_beside_a_pod_without_a_bound() -> None:
+def test_unbounded_pod_frees_nothing() -> None:
     fleet = busy()
     fleet.did(fleet.ledger.see_pod(replace(plain_pod("d", ZERO, "n1"), unreadable="spec: garbage")))
     assert found(fleet, 4, n1={"uid-a"}) == []

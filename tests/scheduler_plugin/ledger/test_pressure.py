@@ -44,7 +44,7 @@ def test_pressure_is_named_by_where_it_comes_from() -> None:
     assert fleet.ledger.nodes["n1"].pressure.excess == amount(6, 2)
 
 
-def test_unmet_wishes_that_would_fit_by_now_are_no_pressure() -> None:
+def test_fitting_needs_are_no_pressure() -> None:
     fleet = Fleet(node(total=11), vm("a", amount(2)), vm_pod("a", "n1"), plain_pod("b", amount(8), "n1"))
     fleet.grant("a", amount(5), number=1)
     assert fleet.ledger.nodes["n1"].pressure.too_much
@@ -53,13 +53,13 @@ def test_unmet_wishes_that_would_fit_by_now_are_no_pressure() -> None:
     assert not fleet.ledger.nodes["n1"].pressure.too_much
 
 
-def test_a_watermark_at_the_total_still_feels_capacity_pressure() -> None:
+def test_watermark_at_total_has_pressure() -> None:
     full = room(amount(4), amount(4), amount(4))
     assert Pressure.of(full, amount(1), ZERO).too_much
     assert not Pressure.of(full, ZERO, ZERO).too_much
 
 
-def test_what_is_migrating_away_counts_as_relieved_and_is_told_so_in_every_answer() -> None:
+def test_leaving_vm_counts_as_relieved() -> None:
     fleet = Fleet(node(total=11), vm("a", amount(3)), vm("b", amount(6)), vm_pod("a", "n1"), vm_pod("b", "n1"))
     assert fleet.ledger.nodes["n1"].pressure.excess == amount(2)
     fleet.did(fleet.ledger.see_migration(migration("a"), LATER))
@@ -74,7 +74,7 @@ def test_what_is_migrating_away_counts_as_relieved_and_is_told_so_in_every_answe
     assert fleet.ask("a", amount(4), number=3).migrate is False
 
 
-def test_a_migrating_pod_that_goes_takes_everything_with_it() -> None:
+def test_gone_migrating_pod_frees_all() -> None:
     fleet = Fleet(node(total=5), vm("a", amount(3)), vm_pod("a", "n1"))
     fleet.grant("a", amount(9), number=1)
     fleet.did(fleet.ledger.see_migration(migration("a"), LATER))

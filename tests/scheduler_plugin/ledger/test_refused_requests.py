@@ -13,7 +13,7 @@ from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, node, plai
 from tests.scheduler_plugin.ledger.requested import Requested, order, problem_of
 
 
-def test_an_agent_that_asks_for_memory_in_vain_keeps_no_cpu_up() -> None:
+def test_denied_memory_keeps_no_cpu() -> None:
     at = Requested()
     at.written(at.raising(amount(4, 1)))
     for _ in range(10):
@@ -25,7 +25,7 @@ def test_an_agent_that_asks_for_memory_in_vain_keeps_no_cpu_up() -> None:
     assert (at.asked, at.fleet.reserved("a")) == (amount(1), amount(1))
 
 
-def test_a_refused_resize_frees_its_room_and_is_tried_again_later() -> None:
+def test_refused_resize_frees_and_retries() -> None:
     at = Requested()
     at.refused_all(amount(4), "403: exceeded quota: compute")
     assert (at.fleet.reserved("a"), at.raising(amount(4)), at.grant(amount(4))) == (amount(1), None, amount(1))
@@ -41,7 +41,7 @@ def test_a_refused_resize_frees_its_room_and_is_tried_again_later() -> None:
     assert (at.grant(amount(4)), problem_of(at)) == (amount(4), "")
 
 
-def test_taking_back_what_a_kubelet_never_grants_reserves_nothing_again() -> None:
+def test_withdrawn_resize_reserves_nothing() -> None:
     """Another pod may have been placed there meanwhile: the node would be granted above its total."""
     at = Requested()
     raised = at.raising(amount(4))
@@ -54,7 +54,7 @@ def test_taking_back_what_a_kubelet_never_grants_reserves_nothing_again() -> Non
     assert (at.fleet.reserved("a"), at.ledger.nodes["n1"].over) == (amount(1), ZERO)
 
 
-def test_of_two_writes_in_doubt_a_refusal_ends_one() -> None:
+def test_refusal_ends_one_doubtful_write() -> None:
     at = Requested()
     assert at.raising(amount(4)) == order(4, 1)
     second = at.raising(amount(3))
@@ -82,7 +82,7 @@ def gets_of(at: Requested, wanted: Resources, most: Resources, times: int = 8) -
     return found
 
 
-def test_where_less_than_an_agent_asks_for_would_be_admitted_it_gets_that() -> None:
+def test_partial_admission_is_granted() -> None:
     at = Requested()
     tried = gets_of(at, amount(8), amount(5, 9))
     assert tried == [
@@ -93,7 +93,7 @@ def test_where_less_than_an_agent_asks_for_would_be_admitted_it_gets_that() -> N
 
 
 @pytest.mark.parametrize("most", [amount(9, 2), amount(1, 9), amount(2), amount(1), amount(7, 3)])
-def test_what_is_admitted_of_cpu_and_memory_is_found_in_a_dozen_writes(most: Resources) -> None:
+def test_admitted_size_is_found_quickly(most: Resources) -> None:
     at = Requested()
     tried = gets_of(at, amount(8), most)
     assert at.grant(amount(8)) == amount(8).at_most(most)
@@ -110,7 +110,7 @@ def test_a_conflict_may_be_tried_at_once() -> None:
     assert at.raising(amount(4)) == order(4, 7)
 
 
-def test_a_pod_that_can_never_be_resized_is_permitted_as_if_requests_did_not_follow() -> None:
+def test_unresizable_pod_ignores_requests() -> None:
     at = Requested()
     raised = at.raising(amount(4))
     assert raised is not None
@@ -123,7 +123,7 @@ def test_a_pod_that_can_never_be_resized_is_permitted_as_if_requests_did_not_fol
     )
 
 
-def test_what_the_kubelet_defers_is_not_permitted_and_is_withdrawn() -> None:
+def test_deferred_resize_is_withdrawn() -> None:
     at = Requested(room=Resources.parse(2, "1Gi"))
     wanted, less = Resources.parse(4, "1Gi"), Resources.parse(2, "1Gi")
     at.written(at.raising(wanted))
@@ -142,9 +142,7 @@ def test_what_the_kubelet_defers_is_not_permitted_and_is_withdrawn() -> None:
 
 
 @pytest.mark.parametrize(("room", "gets"), [((9, 1), (4, 1)), ((1, 9), (1, 4)), ((9, 2), (4, 1))])
-def test_what_a_kubelet_refuses_of_one_keeps_back_nothing_of_the_other(
-    room: tuple[float, float], gets: tuple[float, float]
-) -> None:
+def test_refusal_is_per_resource(room: tuple[float, float], gets: tuple[float, float]) -> None:
     """The refusal names what the node lacks; the agent asks again and gets the other at once."""
     at = Requested(room=amount(*room))
     at.written(at.raising(amount(4)))
@@ -159,7 +157,7 @@ def test_what_a_kubelet_refuses_of_one_keeps_back_nothing_of_the_other(
 
 
 @pytest.mark.parametrize(("can", "gets"), [("cpu", (4, 1)), ("mem", (1, 4)), ("neither", (1, 1))])
-def test_where_a_refusal_does_not_say_why_each_is_tried_by_itself(can: str, gets: tuple[float, float]) -> None:
+def test_unclear_refusal_tries_each_resource(can: str, gets: tuple[float, float]) -> None:
     at, tried = Requested(), []
     while (raised := at.raising(amount(4))) is not None:
         tried.append(raised.size)
@@ -171,7 +169,7 @@ def test_where_a_refusal_does_not_say_why_each_is_tried_by_itself(can: str, gets
     assert at.grant(amount(4)) == amount(*gets)
 
 
-def test_what_is_kept_back_is_tried_after_longer_and_longer_pauses_though_the_other_is_given() -> None:
+def test_refused_resource_backs_off_alone() -> None:
     at, tried = Requested(room=amount(9, 1)), []
     for second in range(40):
         at.pass_time(1)
@@ -186,7 +184,7 @@ def test_what_is_kept_back_is_tried_after_longer_and_longer_pauses_though_the_ot
     assert at.grant(amount(7, 4)) == amount(6.875, 1)
 
 
-def test_a_deferred_resize_that_a_reservation_needs_is_kept() -> None:
+def test_needed_deferred_resize_is_kept() -> None:
     at = Requested(asked=amount(0.1, 1), allocated=amount(0.1, 1), room=amount(0.5, 9))
     at.written(at.due())
     assert (at.asked, at.due()) == (amount(1), None)
@@ -195,9 +193,7 @@ def test_a_deferred_resize_that_a_reservation_needs_is_kept() -> None:
 
 
 @pytest.mark.parametrize(("reserved", "other"), [(amount(4, 1), amount(1, 4)), (amount(1, 4), amount(4, 1))])
-def test_what_a_kubelet_refuses_though_a_reservation_needs_it_keeps_back_nothing_of_the_other(
-    reserved: Resources, other: Resources
-) -> None:
+def test_needed_refusal_is_per_resource(reserved: Resources, other: Resources) -> None:
     """Such as the memory of a VM that had grown before requests followed, on a node with swap."""
     at = Requested(room=other, vm=vm("a", reserved, actual=reserved, permit=reserved))
     at.written(at.due())
@@ -214,13 +210,13 @@ def test_what_a_kubelet_refuses_though_a_reservation_needs_it_keeps_back_nothing
     assert (at.asked, at.allocated) == (amount(1), amount(1))
 
 
-def test_a_wish_of_another_container_that_a_kubelet_refuses_keeps_no_request_up() -> None:
+def test_foreign_container_refusal_keeps_nothing() -> None:
     at = Requested(asked=amount(4), allocated=amount(4), problem="Infeasible: sidecar")
     at.pass_time(10)
     assert at.due() == order(1, 1, "Infeasible")
 
 
-def test_what_may_not_be_lowered_is_tried_after_longer_and_longer_pauses() -> None:
+def test_refused_decrease_backs_off() -> None:
     at, tried = Requested(), []
     at.written(at.raising(amount(4)))
     for second in range(200):
@@ -243,9 +239,7 @@ def test_what_may_not_be_lowered_is_tried_after_longer_and_longer_pauses() -> No
         (amount(3, 1), [amount(1), amount(2, 1), amount(4, 1)]),
     ],
 )
-def test_what_may_not_be_as_low_as_the_vm_goes_down_to_what_its_pod_was_made_with(
-    least: Resources, tried: list[Resources]
-) -> None:
+def test_refused_decrease_falls_to_original(least: Resources, tried: list[Resources]) -> None:
     """A LimitRange that says how little a container may request."""
     at, found = Requested(asked=amount(4), allocated=amount(4)), []
     at.vm = structs.replace(at.vm, first_requests=amount(2))
@@ -262,7 +256,7 @@ def test_what_may_not_be_as_low_as_the_vm_goes_down_to_what_its_pod_was_made_wit
     assert found == tried
 
 
-def test_what_may_not_be_lowered_keeps_back_no_growth() -> None:
+def test_refused_decrease_allows_growth() -> None:
     at = Requested()
     at.written(at.raising(amount(1, 4)))
     for _ in range(60):
@@ -273,7 +267,7 @@ def test_what_may_not_be_lowered_keeps_back_no_growth() -> None:
     assert (at.asked, at.grant(amount(4, 1))) == (amount(4), amount(4, 1))
 
 
-def test_a_refusal_that_any_size_would_meet_is_one_for_all() -> None:
+def test_size_independent_refusal_is_shared() -> None:
     at = Requested()
     raised = at.raising(amount(4))
     assert raised is not None
@@ -283,7 +277,7 @@ def test_a_refusal_that_any_size_would_meet_is_one_for_all() -> None:
     assert at.raising(amount(4)) == raised
 
 
-def test_what_was_refused_long_ago_is_no_problem_once_nothing_is_missing() -> None:
+def test_old_refusal_is_no_problem() -> None:
     at, said = Requested(), "the pod's requests were not raised: 403: exceeded quota: compute"
     at.refused_all(amount(4), "403: exceeded quota: compute")
     assert (at.grant(amount(4)), problem_of(at)) == (amount(1), said)
@@ -292,7 +286,7 @@ def test_what_was_refused_long_ago_is_no_problem_once_nothing_is_missing() -> No
     assert problem_of(at) == ""
 
 
-def test_a_pod_that_could_not_be_resized_is_tried_again_after_minutes() -> None:
+def test_failed_resize_retries_after_minutes() -> None:
     at = Requested()
     raised = at.raising(amount(4))
     assert raised is not None
@@ -305,7 +299,7 @@ def test_a_pod_that_could_not_be_resized_is_tried_again_after_minutes() -> None:
     assert at.grant(amount(5)) == amount(5)
 
 
-def test_what_may_not_be_raised_to_the_reservation_keeps_the_other_not_up() -> None:
+def test_refused_increase_frees_other_resource() -> None:
     at = Requested(asked=amount(0.1, 4), allocated=amount(0.1, 4))
     at.pass_time(10)
     while (due := at.due()) is not None and due.size != amount(0.1, 1):
@@ -314,7 +308,7 @@ def test_what_may_not_be_raised_to_the_reservation_keeps_the_other_not_up() -> N
     assert (at.due(), problem_of(at)) == (None, "the pod's requests were not raised: 403: exceeded quota: cpu")
 
 
-def test_room_that_a_refusal_frees_wakes_who_waits_for_it() -> None:
+def test_refusal_wakes_waiters() -> None:
     at = Requested()
     raised = at.raising(amount(9))
     assert raised is not None
@@ -323,7 +317,7 @@ def test_room_that_a_refusal_frees_wakes_who_waits_for_it() -> None:
     assert at.ledger.requests_refused(raised, "403: exceeded quota", at.now) == (RoomFreed("n1"),)
 
 
-def test_what_cannot_be_resized_before_it_is_on_its_node_may_be_later() -> None:
+def test_unbound_pod_resizes_later() -> None:
     fleet = Fleet(node(), vm("a", amount(3)))
     ledger = fleet.ledger
     ledger.follow_requests(True)

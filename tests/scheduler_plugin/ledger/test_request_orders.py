@@ -43,14 +43,14 @@ def test_what_the_requests_lack_is_no_pressure() -> None:
     assert at.ledger.nodes["n1"].unmet == amount(2)
 
 
-def test_room_that_is_held_for_a_resize_is_not_given_to_another() -> None:
+def test_resize_room_is_exclusive() -> None:
     at = Requested()
     assert at.raising(amount(9)) == order(9, 1)
     assert at.ledger.rooms["n1"].free == ZERO
     assert at.ledger.explain("uid-a", at.now).floors["a resize of the pod that is on its way"] == amount(9)
 
 
-def test_requests_are_raised_only_as_far_as_the_node_has_room() -> None:
+def test_requests_rise_within_node_room() -> None:
     at = Requested(beside=(plain_pod("other", amount(6), "n1"),))
     assert at.raising(amount(5)) == order(3, 1)
 
@@ -62,7 +62,7 @@ def test_what_is_covered_by_requests_costs_no_write() -> None:
     assert (at.raising(amount(3)), at.grant(amount(3))) == (None, amount(3))
 
 
-def test_a_container_whose_kubelet_says_nothing_has_what_it_asks_for() -> None:
+def test_silent_kubelet_counts_requests() -> None:
     at = Requested(allocated=None)
     raised = at.raising(amount(2))
     assert raised is not None
@@ -71,7 +71,7 @@ def test_a_container_whose_kubelet_says_nothing_has_what_it_asks_for() -> None:
     assert at.grant(amount(2)) == amount(2)
 
 
-def test_requests_come_down_after_the_guest_and_the_reservation() -> None:
+def test_requests_fall_last() -> None:
     at = Requested()
     at.written(at.raising(amount(4)))
     assert at.grant(amount(4)) == amount(4)
@@ -88,7 +88,7 @@ def test_requests_come_down_after_the_guest_and_the_reservation() -> None:
     assert (at.fleet.reserved("a"), at.due()) == (amount(2), None)
 
 
-def test_a_permit_does_not_rely_on_requests_that_are_being_lowered() -> None:
+def test_permit_ignores_falling_requests() -> None:
     at = Requested()
     at.written(at.raising(amount(4)))
     at.pass_time(60)
@@ -98,7 +98,7 @@ def test_a_permit_does_not_rely_on_requests_that_are_being_lowered() -> None:
     assert at.raising(amount(3)) == replace(lowered, size=amount(4))
 
 
-def test_a_growth_that_crosses_a_shrink_waits_until_the_kubelet_has_looked_again() -> None:
+def test_growth_after_shrink_waits_for_kubelet() -> None:
     """It may have let go of what it still says that it has set aside, and given it to another pod."""
     at = Requested(asked=amount(4), allocated=amount(4))
     at.pass_time(10)
@@ -121,7 +121,7 @@ def test_a_growth_that_crosses_a_shrink_waits_until_the_kubelet_has_looked_again
     assert (at.ledger.is_awaited("uid-a"), at.grant(amount(4)), problem_of(at)) == (False, amount(4), "")
 
 
-def test_requests_that_were_raised_in_vain_stay_a_moment_for_an_agent_that_asks_again() -> None:
+def test_unused_requests_linger_briefly() -> None:
     at = Requested()
     at.written(at.raising(amount(4)))
     assert at.due() is None
@@ -130,7 +130,7 @@ def test_requests_that_were_raised_in_vain_stay_a_moment_for_an_agent_that_asks_
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_write_without_an_answer_counts_both_ways_until_another_version_is_seen(is_known: bool) -> None:
+def test_unanswered_write_counts_both_ways(is_known: bool) -> None:
     at = Requested()
     raised = at.raising(amount(4))
     assert raised is not None
@@ -163,7 +163,7 @@ def test_requests_below_the_reservation_are_raised_to_it() -> None:
     assert (at.ledger.is_unheld("uid-a"), at.due()) == (False, None)
 
 
-def test_no_pod_is_asked_to_have_more_than_its_node() -> None:
+def test_requests_never_exceed_node() -> None:
     at = Requested(vm=vm("a", amount(12), actual=amount(12)))
     raised = at.due()
     assert raised == order(10, 1)
@@ -172,7 +172,7 @@ def test_no_pod_is_asked_to_have_more_than_its_node() -> None:
     assert problem_of(at) == "the pod requests less than its VM needs: its node has no more"
 
 
-def test_where_a_node_has_nothing_to_give_requests_stay() -> None:
+def test_full_node_keeps_requests() -> None:
     """A pod that requests nothing would have another class of service."""
     at = Requested(vm=vm("a", amount(12), actual=amount(12)))
     at.fleet.did(at.ledger.see_node(node(total=0)))
@@ -185,7 +185,7 @@ def test_a_node_that_is_gone_sets_no_limit() -> None:
     assert at.due() == order(12, 1)
 
 
-def test_requests_go_down_with_a_node_that_shrinks_and_up_with_it_again() -> None:
+def test_requests_follow_node_size() -> None:
     at = Requested(asked=amount(4), allocated=amount(4), vm=vm("a", amount(4), actual=amount(4), permit=amount(4)))
     at.fleet.did(at.ledger.see_node(node(total=3)))
     at.written(at.due())
@@ -196,7 +196,7 @@ def test_requests_go_down_with_a_node_that_shrinks_and_up_with_it_again() -> Non
     assert at.grant(amount(5)) == amount(5)
 
 
-def test_a_restarted_scheduler_does_not_rely_on_requests_that_a_write_may_yet_lower() -> None:
+def test_restart_distrusts_lowerable_requests() -> None:
     at = Requested()
     at.written(at.raising(amount(4)))
     at.start()
@@ -205,7 +205,7 @@ def test_a_restarted_scheduler_does_not_rely_on_requests_that_a_write_may_yet_lo
     assert at.grant(amount(3)) == amount(3)
 
 
-def test_a_restarted_scheduler_hears_the_kubelets_answer_to_what_was_asked_before_it() -> None:
+def test_restart_hears_kubelet_verdict() -> None:
     at = Requested(asked=amount(4), allocated=amount(1))
     at.pass_time(10)
     assert (at.raising(amount(4)), at.ledger.is_awaited("uid-a")) == (None, True)
@@ -214,14 +214,14 @@ def test_a_restarted_scheduler_hears_the_kubelets_answer_to_what_was_asked_befor
     assert (at.ledger.is_awaited("uid-a"), at.grant(amount(4))) == (False, amount(4))
 
 
-def test_requests_of_a_vm_that_moves_are_not_changed() -> None:
+def test_moving_vm_keeps_requests() -> None:
     at = Requested(asked=amount(4), allocated=amount(4))
     at.pass_time(10)
     at.fleet.did(at.ledger.see_migration(migration("a"), LATER))
     assert (at.due(), at.raising(amount(5)), at.ledger.requests_astray()) == (None, None, ["uid-a"])
 
 
-def test_where_requests_do_not_follow_nothing_is_written_and_permits_are_as_ever() -> None:
+def test_fixed_requests_write_nothing() -> None:
     at = Requested()
     at.ledger.follow_requests(False)
     assert not at.ledger.follows_requests
@@ -230,7 +230,7 @@ def test_where_requests_do_not_follow_nothing_is_written_and_permits_are_as_ever
     assert at.ledger.explain("uid-a", at.now).requests is None
 
 
-def test_pods_that_do_not_follow_a_vm_are_left_alone() -> None:
+def test_pods_without_vm_are_left_alone() -> None:
     fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"), plain_pod("b", amount(1), "n1"))
     ledger = fleet.ledger
     ledger.follow_requests(True)
@@ -248,12 +248,12 @@ def test_pods_that_do_not_follow_a_vm_are_left_alone() -> None:
     assert ledger.requests_refused(ResizePod("gone", name("x"), amount(1), ""), "why", LATER) == ()
 
 
-def test_an_agent_in_a_pod_that_the_vm_has_left_raises_nothing() -> None:
+def test_agent_in_left_pod_raises_nothing() -> None:
     at = Requested(vm=vm("a", amount(1), pod=name("another-pod")))
     assert at.raising(amount(4)) is None
 
 
-def test_a_vm_whose_object_is_not_known_raises_nothing() -> None:
+def test_unknown_vm_raises_no_requests() -> None:
     pod = Requested().pod
     fleet = Fleet(node(), pod)
     fleet.ledger.follow_requests(True)
@@ -267,7 +267,7 @@ def waiting(asked: float = 0.1) -> tuple[Fleet, RunnerRequests]:
     return fleet, RunnerRequests(amount(asked), version="5")
 
 
-def test_a_pod_that_waits_requests_what_its_vm_needs() -> None:
+def test_waiting_pod_requests_need() -> None:
     fleet, runner = waiting()
     pod = replace(vm_pod("a"), runner=runner)
     assert fleet.ledger.requests_of_waiting(pod) == (order(3, 5),)
@@ -298,7 +298,7 @@ def test_requests_are_raised_before_a_bind_is_sent() -> None:
     assert (claim.state, claim.reserved, ledger.is_unheld("uid-a")) == (ClaimState.TENTATIVE, amount(3), False)
 
 
-def test_before_a_pod_is_seen_on_its_node_nothing_above_the_reservation_is_permitted() -> None:
+def test_unseen_pod_limits_permit_to_reservation() -> None:
     fleet = Fleet(node(), vm("a", amount(1)))
     fleet.ledger.follow_requests(True)
     pod = replace(vm_pod("a"), requests=amount(4), runner=RunnerRequests(amount(4), version="5"))
@@ -308,7 +308,7 @@ def test_before_a_pod_is_seen_on_its_node_nothing_above_the_reservation_is_permi
     assert fleet.grant("a", amount(3), number=2) == amount(3)
 
 
-def test_what_was_asked_in_vain_long_ago_is_forgotten_though_it_is_asked_again() -> None:
+def test_old_refusal_expires() -> None:
     at = Requested()
     assert at.raising(amount(9)) == order(9, 1)
     for _ in range(4):

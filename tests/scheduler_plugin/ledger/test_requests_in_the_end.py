@@ -33,14 +33,14 @@ def ends(world: Refusing, rules: Rules) -> tuple[Resources, Resources, Resources
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_where_nothing_is_refused_any_more_requests_are_what_the_vm_needs(seed: int) -> None:
+def test_requests_recover_after_refusals(seed: int) -> None:
     world = stormy(seed)
     assert ends(world, Rules()) == (world.wish,) * 3
     assert world.at.ledger.explain("uid-a", world.at.now).requests_problem == ""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_memory_that_cannot_be_resized_keeps_no_cpu_up_or_down(seed: int) -> None:
+def test_unresizable_memory_does_not_hold_cpu(seed: int) -> None:
     world = stormy(seed)
     held, asked, allocated = ends(world, Rules(swap=True))
     assert allocated is not None
@@ -48,7 +48,7 @@ def test_memory_that_cannot_be_resized_keeps_no_cpu_up_or_down(seed: int) -> Non
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_requests_come_down_to_what_a_limit_range_allows_or_the_pod_was_made_with(seed: int) -> None:
+def test_requests_fall_to_allowed_minimum(seed: int) -> None:
     world = stormy(seed)
     world.wish = world.wish.at_least(world.at.asked.at_most(FIRST))
     held, asked, allocated = ends(world, Rules(least=FIRST.at_most(world.at.asked)))
@@ -57,7 +57,7 @@ def test_requests_come_down_to_what_a_limit_range_allows_or_the_pod_was_made_wit
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_vm_gets_what_a_quota_or_its_kubelet_has_of_each(seed: int) -> None:
+def test_vm_gets_available_part_per_resource(seed: int) -> None:
     world = stormy(seed)
     ends(world, Rules())
     most, world.wish = world.some(least=4).at_least(world.wish), world.some()

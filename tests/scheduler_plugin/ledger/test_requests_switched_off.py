@@ -23,7 +23,7 @@ def switched_off(first: Resources | None) -> Requested:
     return at
 
 
-def test_switched_off_again_requests_go_back_to_what_the_pod_was_made_with() -> None:
+def test_disabling_restores_original_requests() -> None:
     at = switched_off(amount(0.5, 1))
     assert at.ledger.requests_astray() == ["uid-a"]
     lowered = at.due()
@@ -32,7 +32,7 @@ def test_switched_off_again_requests_go_back_to_what_the_pod_was_made_with() -> 
     assert (at.due(), at.ledger.requests_astray(), at.fleet.reserved("a")) == (None, [], amount(4))
 
 
-def test_switched_on_while_requests_go_back_nothing_relies_on_what_they_were() -> None:
+def test_re_enabling_distrusts_falling_requests() -> None:
     at = Requested(asked=amount(4), allocated=amount(4), by_us=amount(4))
     at.vm = replace(at.vm, first_requests=amount(0.5))
     at.start()
@@ -44,7 +44,7 @@ def test_switched_on_while_requests_go_back_nothing_relies_on_what_they_were() -
 
 
 @pytest.mark.parametrize("first", [None, ZERO, amount(4), amount(9)])
-def test_switched_off_requests_stay_where_the_pod_was_made_with_them_or_that_is_not_known(
+def test_disabling_keeps_unknown_requests(
     first: Resources | None,
 ) -> None:
     """A pod that was made with none would have another class of service, so the VM says something else by now."""
@@ -72,7 +72,7 @@ def test_switched_off_a_refusal_is_tried_again_later() -> None:
     assert at.due() == lowered
 
 
-def test_where_the_api_server_cannot_resize_what_was_raised_stays() -> None:
+def test_unresizable_api_keeps_requests() -> None:
     at = switched_off(amount(0.5, 1))
     at.ledger.follow_requests(True, can=False)
     assert (at.ledger.follows_requests, at.ledger.requests_astray(), at.due()) == (False, [], None)

@@ -31,7 +31,7 @@ RAISED: Json = {
 
 
 @pytest.mark.parametrize("use", [1, 8], ids=["by its agent", "by hand"])
-def test_no_more_is_reserved_than_the_machine_can_take(use: int) -> None:
+def test_reservation_is_capped_by_machine(use: int) -> None:
     """A maximum that was raised while the guest runs; then its agent, or a person, asks for all of it."""
     guest = {"cpus": {"min": 1, "max": 8, "use": use}, "memorySlots": {"min": 1, "max": 8, "use": use}}
     facts = vm_facts(read_vm({**RAISED, "spec": {"guest": guest}}))

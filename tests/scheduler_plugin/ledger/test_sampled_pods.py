@@ -23,7 +23,7 @@ def refused(fleet: Fleet, asked: list[str]) -> tuple[object, ...]:
     return fleet.ledger.look_further(POD, asked)
 
 
-def test_a_pod_that_was_refused_on_a_sample_is_sent_round_where_others_have_room() -> None:
+def test_sampled_refusal_retries_pod() -> None:
     fleet = sampled("free")
     assert refused(fleet, FULL) == (RoomFreed("free"),)
     assert fleet.ledger.is_sent_round(POD.uid)
@@ -31,7 +31,7 @@ def test_a_pod_that_was_refused_on_a_sample_is_sent_round_where_others_have_room
     assert not fleet.ledger.is_sent_round(POD.uid)
 
 
-def test_it_is_sent_round_until_all_nodes_had_their_turn_twice_and_then_waits() -> None:
+def test_pod_retries_until_all_nodes_sampled_twice() -> None:
     fleet = sampled("free")
     assert [bool(refused(fleet, FULL)) for _ in range(6)] == [True] * 4 + [False] * 2
     assert not fleet.ledger.is_sent_round(POD.uid)
@@ -39,20 +39,20 @@ def test_it_is_sent_round_until_all_nodes_had_their_turn_twice_and_then_waits() 
 
 
 @pytest.mark.parametrize("asked", [FULL[:60], FULL])
-def test_where_no_node_has_room_or_kube_scheduler_has_seen_all_the_pod_waits(asked: list[str]) -> None:
+def test_pod_waits_if_no_node_fits(asked: list[str]) -> None:
     fleet = sampled(*(["free"] if asked != FULL else []))
     assert refused(fleet, asked) == ()
     assert not fleet.ledger.is_sent_round(POD.uid)
 
 
-def test_a_pod_that_was_refused_on_a_sample_is_woken_by_room_anywhere() -> None:
+def test_sampled_refusal_wakes_on_any_room() -> None:
     fleet = sampled("other")
     fleet.did(fleet.ledger.see_pod(plain_pod("taker", amount(5), "other")))
     assert refused(fleet, FULL) == ()
     assert fleet.did(fleet.ledger.lose_pod("uid-taker")) == (RoomFreed("other"),)
 
 
-def test_a_pod_that_is_gone_or_has_its_room_is_not_sent_round() -> None:
+def test_gone_or_served_pod_is_not_retried() -> None:
     fleet = sampled("free")
     fleet.ledger.reserve(POD, "free")
     assert fleet.ledger.look_further(POD, FULL) == ()
@@ -60,13 +60,13 @@ def test_a_pod_that_is_gone_or_has_its_room_is_not_sent_round() -> None:
     assert fleet.ledger.look_further(POD, FULL) == ()
 
 
-def test_what_kube_scheduler_ends_with_tells_a_sample_from_all() -> None:
+def test_rotation_reveals_sampling() -> None:
     pods = SampledPods()
     assert [pods.is_sample(asked, 2_000) for asked in (359, 360, 400, 1_999, 2_000)] == [False, True, True, True, False]
     assert not pods.is_sample(50, 50)
 
 
-def test_a_sample_is_as_small_as_kube_scheduler_is_told_to_make_it_or_makes_it_by_itself() -> None:
+def test_sample_size_matches_kube_scheduler() -> None:
     pods = SampledPods()
     pods.percent = 10
     assert [pods.is_sample(asked, 2_000) for asked in (170, 200)] == [False, True]
@@ -74,7 +74,7 @@ def test_a_sample_is_as_small_as_kube_scheduler_is_told_to_make_it_or_makes_it_b
     assert [pods.is_sample(asked, 2_000) for asked in (600, 680)] == [False, True]
 
 
-def test_the_ledger_is_told_what_kube_scheduler_is_told() -> None:
+def test_ledger_hears_kube_scheduler_answers() -> None:
     many = [f"free-{number:03}" for number in range(1_100)]
     fleet = sampled(*many)
     assert refused(fleet, FULL) == ()

@@ -18,7 +18,7 @@ def counted(fleet: Fleet, at: float) -> dict[str, int]:
     return dict(zip(("heard", "silent"), fleet.ledger.scaled_vms(Instant(at)), strict=True))
 
 
-def test_a_vm_is_silent_until_its_agent_asks_and_again_a_minute_after_it_asked_last() -> None:
+def test_vm_is_silent_after_a_minute() -> None:
     fleet = Fleet(node(), RUNS, vm_pod("a", "n1"))
     assert counted(fleet, LATER) == {"heard": 0, "silent": 1}
     fleet.grant("a", amount(2), now=LATER)
@@ -42,17 +42,17 @@ def test_each_vm_counts_once() -> None:
     ],
     ids=["not autoscaled", "has no guest yet", "has no guest any more"],
 )
-def test_a_vm_that_needs_no_agent_does_not_count(other: VmFacts) -> None:
+def test_vm_without_agent_does_not_count(other: VmFacts) -> None:
     assert counted(Fleet(node(), other, vm_pod("a", "n1")), NOW) == {"heard": 0, "silent": 0}
 
 
-def test_a_vm_in_the_pod_of_another_scheduler_or_in_none_does_not_count() -> None:
+def test_foreign_or_podless_vm_does_not_count() -> None:
     elsewhere = replace(vm_pod("a", "n1"), scheduler="theirs")
     assert counted(Fleet(node(), RUNS, elsewhere), NOW) == {"heard": 0, "silent": 0}
     assert counted(Fleet(node(), RUNS), NOW) == {"heard": 0, "silent": 0}
 
 
-def test_the_name_of_our_scheduler_is_that_of_the_settings() -> None:
+def test_scheduler_name_comes_from_settings() -> None:
     fleet = Fleet(node(), RUNS, replace(vm_pod("a", "n1"), scheduler="ours"))
     fleet.ledger.serve("ours", 100)
     assert counted(fleet, NOW) == {"heard": 0, "silent": 1}

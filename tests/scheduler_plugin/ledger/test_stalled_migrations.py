@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.units import ZERO, Instant, Seconds
-from scheduler_plugin.ledger import Explanation
+from scheduler_plugin.ledger import ClaimExplanation
 from scheduler_plugin.ledger.moves import BEGINS_WITHIN
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, vm, vm_pod
 from tests.scheduler_plugin.ledger.moving import (
@@ -29,7 +29,7 @@ def ordered(fleet: Fleet, *, to: str | None = None, is_ours: bool = False, is_le
     return fleet
 
 
-def explained(fleet: Fleet) -> Explanation:
+def explained(fleet: Fleet) -> ClaimExplanation:
     return fleet.ledger.explain("uid-a", OVERDUE)
 
 
@@ -43,7 +43,7 @@ def test_vm_counts_as_gone_only_for_a_while(to: str | None) -> None:
     assert not explained(fleet).is_migrating
 
 
-def test_room_on_the_target_is_given_back_and_caps_nothing() -> None:
+def test_freed_target_room_caps_nothing() -> None:
     """The target has 3 of 9 left beside the reservation: the VM could not grow beyond 5."""
     fleet = ordered(two_nodes(total=6), to="n2")
     assert (on_both(fleet), fleet.ask("a", amount(8)).permit) == ((2, 2), amount(5))
@@ -76,14 +76,14 @@ def test_one_that_runs_is_never_overdue() -> None:
     assert fleet.ledger.migrations[name("a-1")].phase is RUNNING
 
 
-def test_one_that_is_cancelled_and_does_not_go_counts_no_more() -> None:
+def test_lingering_cancelled_migration_does_not_count() -> None:
     """Its controller is dead, and so is what would take its finalizer away."""
     fleet = ordered(two_nodes(), is_leaving=True)
     fleet.did(fleet.ledger.pass_time(OVERDUE))
     assert fleet.ledger.nodes["n1"].migrating == ZERO
 
 
-def test_neighbour_that_waits_for_its_room_is_under_pressure_again() -> None:
+def test_waiting_neighbour_presses_again() -> None:
     fleet = two_nodes()
     fleet.did(fleet.ledger.see_vm(vm("b", amount(1)), LATER))
     fleet.did(fleet.ledger.see_pod(vm_pod("b", "n1")))

@@ -29,7 +29,7 @@ def edited(fleet: Fleet, of: str, permit: Resources | None, *, now: Instant = LA
     return fleet.did(fleet.ledger.see_vm(fleet.vms[old.name], now))
 
 
-def test_late_write_of_a_predecessor_is_reserved_and_not_granted() -> None:
+def test_predecessors_late_write_is_reserved_only() -> None:
     fleet = two_vms()
     assert fleet.grant("b", amount(8), number=2) == amount(8)
     assert edited(fleet, "a", amount(8)) == ()
@@ -46,7 +46,7 @@ def test_one_resource_may_be_scarce_alone() -> None:
     assert fleet.ask("a", amount(8, 8), number=2, last_permit=amount(2)).permit == amount(2, 8)
 
 
-def test_edited_permit_is_granted_as_far_as_there_is_room() -> None:
+def test_edited_permit_is_granted_within_room() -> None:
     fleet = two_vms()
     fleet.grant("b", amount(5), number=2)
     edited(fleet, "a", amount(8))
@@ -65,7 +65,7 @@ def test_successor_keeps_late_writes_and_holders_apart() -> None:
     assert fleet.on("n1") == amount(10)
 
 
-def test_agent_keeps_what_it_names_on_an_overcommitted_node() -> None:
+def test_overcommitted_node_keeps_named_size() -> None:
     fleet = two_vms()
     fleet.grant("b", amount(8), number=2)
     fleet.did(fleet.ledger.see_pod(plain_pod("foreign", amount(4), "n1")))
@@ -156,7 +156,7 @@ def test_smaller_wish_after_a_refusal_needs_no_write() -> None:
     assert (again.permit, again.persist) == (amount(2), None)
 
 
-def test_refusal_after_an_unknown_write_keeps_what_may_land() -> None:
+def test_refusal_keeps_possible_late_write() -> None:
     fleet = two_vms()
     for number, wish, is_refused in ((2, 8, False), (3, 9, True), (4, 7, True)):
         decision = fleet.ask("a", amount(wish), number=number, last_permit=amount(2))

@@ -39,7 +39,7 @@ from tests.scheduler_plugin.ledger.moving import (
 )
 
 
-def test_a_target_pod_fits_the_reserved_node_only_and_takes_the_reservation_over() -> None:
+def test_target_pod_takes_reserved_node() -> None:
     fleet = two_nodes(total=3)
     fleet.did(fleet.ledger.see_node(node("n3")))
     fleet.did(fleet.ledger.reserve_move(MOVE, ONE, LATER).effects)
@@ -54,7 +54,7 @@ def test_a_target_pod_fits_the_reserved_node_only_and_takes_the_reservation_over
     assert fleet.ledger.filter(target_pod(), ["n1", "n2"]).fits == ["n2"]
 
 
-def test_a_target_pod_whose_bind_is_refused_leaves_the_booking_as_it_was() -> None:
+def test_refused_target_bind_keeps_booking() -> None:
     fleet = two_nodes(total=3)
     fleet.did(fleet.ledger.reserve_move(MOVE, ONE, LATER).effects)
     fleet.ledger.reserve(target_pod(), "n2")
@@ -62,7 +62,7 @@ def test_a_target_pod_whose_bind_is_refused_leaves_the_booking_as_it_was() -> No
     assert (on_both(fleet), INCOMING in fleet.ledger.claims) == ((2, 2), True)
 
 
-def test_a_target_pod_that_goes_leaves_the_booking_for_the_next_one() -> None:
+def test_gone_target_pod_keeps_booking() -> None:
     fleet = reserved_move()
     fleet.did(fleet.ledger.see_pod(target_pod("n2")))
     assert (on_both(fleet), INCOMING in fleet.ledger.claims) == ((2, 2), False)
@@ -70,7 +70,7 @@ def test_a_target_pod_that_goes_leaves_the_booking_for_the_next_one() -> None:
     assert (on_both(fleet), INCOMING in fleet.ledger.claims) == ((2, 2), True)
 
 
-def test_a_target_pod_that_somebody_bound_elsewhere_takes_the_reservation_along() -> None:
+def test_foreign_bound_target_moves_booking() -> None:
     fleet = reserved_move()
     fleet.did(fleet.ledger.see_node(node("n3")))
     fleet.did(fleet.ledger.see_pod(target_pod("n3")))
@@ -78,7 +78,7 @@ def test_a_target_pod_that_somebody_bound_elsewhere_takes_the_reservation_along(
     assert fleet.ledger.migrations[ONE].goal == "n3"
 
 
-def test_without_a_booking_a_target_pod_goes_anywhere_but_where_its_vm_is() -> None:
+def test_unbooked_target_avoids_source() -> None:
     fleet = two_nodes()
     fleet.did(fleet.ledger.see_migration(migration("a", is_ours=False), LATER))
     found = fleet.ledger.filter(target_pod(), ["n1", "n2", "n9"])
@@ -88,7 +88,7 @@ def test_without_a_booking_a_target_pod_goes_anywhere_but_where_its_vm_is() -> N
     assert on_both(fleet) == (2, 2)
 
 
-def test_a_target_pod_waits_until_its_migration_and_its_vm_are_known() -> None:
+def test_target_pod_waits_for_migration_and_vm() -> None:
     fleet = Fleet(node(), node("n2"))
     with pytest.raises(NotReadyError, match="VirtualMachine db/a of pod db/a-target is not known yet"):
         fleet.ledger.filter(target_pod(), ["n2"])
@@ -102,7 +102,7 @@ def test_a_target_pod_waits_until_its_migration_and_its_vm_are_known() -> None:
 @pytest.mark.parametrize(
     "facts", [migration("a", SUCCEEDED, to="n2"), migration("a", FAILED), migration("a", PENDING, is_leaving=True)]
 )
-def test_a_target_pod_of_a_migration_that_is_over_fits_nowhere(facts: MigrationFacts) -> None:
+def test_target_of_ended_migration_fits_nowhere(facts: MigrationFacts) -> None:
     fleet = two_nodes()
     fleet.did(fleet.ledger.see_migration(facts, LATER))
     assert fleet.ledger.reserve(target_pod(), "n2").verdict is OVER
@@ -110,7 +110,7 @@ def test_a_target_pod_of_a_migration_that_is_over_fits_nowhere(facts: MigrationF
     assert fleet.ledger.waiting == 1
 
 
-def test_nobody_takes_a_booking_by_naming_the_migration_of_another_vm() -> None:
+def test_foreign_migration_name_takes_no_booking() -> None:
     fleet = reserved_move()
     fleet.did(fleet.ledger.see_vm(vm("b", amount(8)), LATER))
     thief = PodFacts("uid-b", name("b-pod"), amount(0.1), name("b"), migration=ONE)
@@ -120,7 +120,7 @@ def test_nobody_takes_a_booking_by_naming_the_migration_of_another_vm() -> None:
     assert on_both(fleet) == (2, 2)
 
 
-def test_a_target_pod_requests_what_its_vm_holds_before_it_is_bound() -> None:
+def test_target_pod_requests_before_bind() -> None:
     fleet = reserved_move()
     ledger = fleet.ledger
     ledger.follow_requests(True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.messages import AgentRequest
 from protocol.units import Instant, Resources
-from scheduler_plugin.ledger import Decision
+from scheduler_plugin.ledger import PermitDecision
 from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, vm
 from tests.scheduler_plugin.ledger.moving import DONE, STARTED, hear, reserved_move, target_pod
@@ -24,7 +24,7 @@ def moved_after(number: int) -> Fleet:
     return fleet
 
 
-def asks(fleet: Fleet, wanted: Resources, number: int, now: Instant) -> Decision:
+def asks(fleet: Fleet, wanted: Resources, number: int, now: Instant) -> PermitDecision:
     """The agent in the target's pod; its permit is written down."""
     decision = fleet.ledger.decide("uid-t", AgentRequest(name("a-target"), wanted, None, sequence=number), now)
     fleet.did(decision.effects)
@@ -32,20 +32,20 @@ def asks(fleet: Fleet, wanted: Resources, number: int, now: Instant) -> Decision
     return decision
 
 
-def test_a_target_whose_agent_counts_from_below_the_sources_grows_at_once() -> None:
+def test_target_agent_with_lower_sequence_grows() -> None:
     fleet = moved_after(1000)
     assert asks(fleet, amount(3), 7, SOON).permit == amount(3)
     assert asks(fleet, amount(4), 8, SOON).permit == amount(4)
 
 
-def test_of_its_own_messages_a_double_and_a_late_one_still_change_nothing() -> None:
+def test_own_duplicate_and_late_messages_are_ignored() -> None:
     fleet = moved_after(1000)
     asks(fleet, amount(3), 7, SOON)
     assert asks(fleet, amount(4), 7, SOON).permit == amount(3)
     assert asks(fleet, amount(4), 6, SOON).permit == amount(3)
 
 
-def test_that_it_needs_less_is_believed_only_when_nobody_can_hold_more() -> None:
+def test_decrease_waits_until_nobody_holds_more() -> None:
     fleet = moved_after(1000)
     asks(fleet, amount(3), 7, SOON)
     asks(fleet, amount(2), 8, SOON)

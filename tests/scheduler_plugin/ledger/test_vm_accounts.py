@@ -36,7 +36,7 @@ def status(pod: str | None, *, version: int) -> VmFacts:
     return structs.replace(RUNS, pod=None if pod is None else name(pod), version=version)
 
 
-def test_a_pod_beside_the_one_that_the_vm_runs_in_claims_what_it_requests() -> None:
+def test_extra_pod_claims_its_requests() -> None:
     fleet = fleet_of(RUNS, runner(), backup())
     assert (fleet.on("n1"), fleet.on("n2")) == (amount(6), amount(1))
     told = fleet.ledger.explain("uid-backup", LATER)
@@ -45,13 +45,13 @@ def test_a_pod_beside_the_one_that_the_vm_runs_in_claims_what_it_requests() -> N
         fleet.ledger.decide("uid-backup", AgentRequest(name("backup"), amount(8), None), LATER)
 
 
-def test_a_pod_beside_it_neither_bounds_the_vm_nor_keeps_it_in_place() -> None:
+def test_extra_pod_does_not_bind_vm() -> None:
     fleet = fleet_of(RUNS, runner(), replace(backup(), requests=amount(38)))
     assert fleet.grant("a", amount(20), number=1) == amount(20)
     assert fleet.ledger.reserve_move(Move(name("a"), "uid-a", "n1", "n3", ""), name("a-1"), LATER).verdict is FITS
 
 
-def test_a_pod_beside_it_is_placed_like_any_pod() -> None:
+def test_extra_pod_is_placed_normally() -> None:
     fleet = fleet_of(RUNS, runner())
     assert fleet.ledger.claim_of(backup(None)) == amount(1)
     assert fleet.ledger.reserve(backup(None), "n1").verdict is FITS
@@ -59,7 +59,7 @@ def test_a_pod_beside_it_is_placed_like_any_pod() -> None:
     assert fleet.on("n1") == amount(7)
 
 
-def test_a_pod_counts_as_the_whole_vm_until_the_vm_and_its_pod_are_known() -> None:
+def test_unknown_vm_pod_counts_as_vm() -> None:
     fleet = fleet_of(backup())
     assert fleet.ledger.rooms["n2"].free == ZERO, "nothing is known of its VM"
     fleet.did(fleet.ledger.see_vm(status(None, version=1), LATER))
@@ -68,7 +68,7 @@ def test_a_pod_counts_as_the_whole_vm_until_the_vm_and_its_pod_are_known() -> No
     assert fleet.on("n2") == amount(1)
 
 
-def test_the_answer_to_a_permits_write_may_be_the_first_that_names_the_pod() -> None:
+def test_write_answer_may_name_pod_first() -> None:
     fleet = fleet_of(status(None, version=1), runner(), backup())
     order = fleet.ask("a", amount(8), number=1).persist
     assert (fleet.on("n2"), order is None) == (amount(8), False)
@@ -77,7 +77,7 @@ def test_the_answer_to_a_permits_write_may_be_the_first_that_names_the_pod() -> 
     assert (fleet.on("n1"), fleet.on("n2")) == (amount(8), amount(1))
 
 
-def test_a_pod_that_the_status_comes_to_name_runs_the_vm_whatever_its_containers_are_called() -> None:
+def test_status_names_the_vm_pod() -> None:
     fleet = fleet_of(RUNS, backup())
     fleet.did(fleet.ledger.see_vm(status("backup", version=2), LATER))
     assert fleet.on("n2") == amount(6)
@@ -86,7 +86,7 @@ def test_a_pod_that_the_status_comes_to_name_runs_the_vm_whatever_its_containers
 
 
 @pytest.mark.parametrize("end", ["source_pod", "target_pod"])
-def test_a_pod_that_a_migration_names_counts_as_the_whole_vm_while_it_does(end: str) -> None:
+def test_migration_pod_counts_as_vm(end: str) -> None:
     fleet = fleet_of(RUNS, runner(), backup())
     fleet.did(fleet.ledger.see_migration(migration("a", MigrationPhase.SUCCEEDED, **{end: "backup"}), LATER))  # type: ignore[arg-type]
     assert fleet.on("n2") == amount(6)
@@ -97,28 +97,28 @@ def test_a_pod_that_a_migration_names_counts_as_the_whole_vm_while_it_does(end: 
 # A pod with a runner counts whole: only news that is late may stand between it and its VM -----------------------------
 
 
-def test_a_new_pod_of_a_vm_may_be_seen_before_the_status_that_names_it() -> None:
+def test_pod_may_precede_vm_status() -> None:
     fleet = fleet_of(status("a-before", version=1), runner())
     assert fleet.on("n1") == amount(6)
 
 
-def test_the_source_of_a_success_keeps_its_room_after_its_migration_was_deleted() -> None:
+def test_source_keeps_room_after_deleted_migration() -> None:
     fleet = fleet_of(status("a-target", version=1), runner(), runner("n2", pod="a-target", uid="uid-t"))
     assert (fleet.on("n1"), fleet.on("n2")) == (amount(6), amount(6))
 
 
-def test_a_target_that_its_vm_owns_may_be_seen_before_migration_and_status() -> None:
+def test_owned_target_may_come_first() -> None:
     fleet = fleet_of(RUNS, runner(), runner("n2", pod="a-target", uid="uid-t"))
     assert (fleet.on("n1"), fleet.on("n2")) == (amount(6), amount(6))
 
 
-def test_a_pod_with_a_runner_is_not_placed_for_a_vm_that_runs_in_another_one() -> None:
+def test_second_runner_is_not_placed() -> None:
     fleet = fleet_of(RUNS)
     with pytest.raises(NotReadyError, match="VirtualMachine db/a runs in pod db/a-pod, not in db/second"):
         fleet.ledger.filter(runner(None, pod="second", uid="second"), ["n1"])
 
 
-def test_after_a_restart_a_migration_takes_no_pod_away_of_a_vm_that_had_the_name_before() -> None:
+def test_restart_keeps_pod_of_former_vm() -> None:
     fleet = fleet_of(structs.replace(RUNS, uid="a-second", pod=name("new"), version=9), runner())
     fleet.did(fleet.ledger.see_migration(migration("a", to="n2", source_pod="a-pod"), LATER))
     assert not fleet.ledger.claims["uid-a"].is_migrating
@@ -127,7 +127,7 @@ def test_after_a_restart_a_migration_takes_no_pod_away_of_a_vm_that_had_the_name
 # Ends -----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_pod_beside_a_vm_that_is_deleted_keeps_what_it_claimed_and_then_all_is_forgotten() -> None:
+def test_pod_beside_deleted_vm_keeps_claim() -> None:
     fleet = fleet_of(RUNS, runner(), backup())
     fleet.did(fleet.ledger.lose_vm(name("a")))
     fleet.did(fleet.ledger.lose_pod("uid-a"))
@@ -137,7 +137,7 @@ def test_a_pod_beside_a_vm_that_is_deleted_keeps_what_it_claimed_and_then_all_is
     assert len(fleet.ledger.vms) == 0
 
 
-def test_of_two_pods_beside_a_vm_each_is_judged_by_itself() -> None:
+def test_extra_pods_are_judged_separately() -> None:
     fleet = fleet_of(status(None, version=1), backup(), replace(backup("n3"), uid="uid-other", name=name("other")))
     fleet.did(fleet.ledger.lose_pod("uid-backup"))
     assert fleet.on("n3") == amount(6)
@@ -145,7 +145,7 @@ def test_of_two_pods_beside_a_vm_each_is_judged_by_itself() -> None:
     assert fleet.on("n3") == amount(1)
 
 
-def test_what_an_agent_was_promised_ends_where_its_pod_turns_out_to_run_no_vm() -> None:
+def test_promise_ends_without_vm() -> None:
     fleet = Fleet(node("n1", 40), node("n2", 40), status(None, version=1), replace(backup(), uid="uid-a"), now=NOW)
     fleet.grant("a", amount(9), number=1)
     assert fleet.on("n2") == amount(9)

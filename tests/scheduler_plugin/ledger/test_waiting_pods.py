@@ -21,14 +21,14 @@ def refused(fleet: Fleet, of: str, needs: float, *names: str) -> None:
     assert fleet.ledger.filter(plain_pod(of, amount(needs)), list(names)).fits == []
 
 
-def test_room_on_a_node_that_the_pod_may_not_use_wakes_nothing() -> None:
+def test_unusable_room_wakes_nothing() -> None:
     fleet = busy("n1", "gpu")
     refused(fleet, "picky", 3, "gpu")
     assert fleet.did(fleet.ledger.lose_pod("uid-on-n1")) == ()
     assert fleet.did(fleet.ledger.lose_pod("uid-on-gpu")) == (RoomFreed("gpu"),)
 
 
-def test_a_pod_is_woken_once_and_again_only_when_it_was_refused_again() -> None:
+def test_pod_is_woken_once_per_refusal() -> None:
     fleet = busy("n1")
     refused(fleet, "w", 3, "n1")
     assert fleet.did(fleet.ledger.see_pod(plain_pod("on-n1", amount(5), "n1"))) == (RoomFreed("n1"),)
@@ -39,7 +39,7 @@ def test_a_pod_is_woken_once_and_again_only_when_it_was_refused_again() -> None:
     assert fleet.did(fleet.ledger.lose_pod("uid-on-n1")) == (RoomFreed("n1"),)
 
 
-def test_pods_that_wait_on_the_same_node_are_woken_by_one_touch() -> None:
+def test_one_touch_wakes_all_waiters() -> None:
     fleet = busy("n1", "n2")
     refused(fleet, "v", 3, "n1", "n2")
     refused(fleet, "w", 4, "n1", "n2")
@@ -48,7 +48,7 @@ def test_pods_that_wait_on_the_same_node_are_woken_by_one_touch() -> None:
     assert fleet.ledger.waiting == 1
 
 
-def test_a_pod_that_fits_somewhere_by_now_waits_no_more() -> None:
+def test_fitting_pod_stops_waiting() -> None:
     fleet = busy("n1", "n2")
     refused(fleet, "w", 3, "n1")
     fleet.did(fleet.ledger.lose_pod("uid-on-n2"))
@@ -56,7 +56,7 @@ def test_a_pod_that_fits_somewhere_by_now_waits_no_more() -> None:
     assert fleet.ledger.waiting == 0
 
 
-def test_a_vm_that_needs_less_by_now_wakes_its_pod_where_it_fits() -> None:
+def test_smaller_need_wakes_pod() -> None:
     fleet = Fleet(node("n1", 4), node("n2", 6))
     fleet.did(fleet.ledger.see_vm(vm("a", amount(8)), LATER))
     assert fleet.ledger.filter(vm_pod("a"), ["n1", "n2"]).fits == []
@@ -64,7 +64,7 @@ def test_a_vm_that_needs_less_by_now_wakes_its_pod_where_it_fits() -> None:
     assert fleet.did(fleet.ledger.see_vm(vm("a", amount(4), version=3), LATER)) == (RoomFreed("n2"),)
 
 
-def test_a_vm_that_needs_more_by_now_is_not_woken_for_what_it_needed_before() -> None:
+def test_larger_need_is_not_woken() -> None:
     fleet = busy("n1")
     fleet.did(fleet.ledger.see_vm(vm("a", amount(2)), LATER))
     assert fleet.ledger.filter(vm_pod("a"), ["n1"]).fits == []
@@ -72,7 +72,7 @@ def test_a_vm_that_needs_more_by_now_is_not_woken_for_what_it_needed_before() ->
     assert fleet.did(fleet.ledger.see_pod(plain_pod("on-n1", amount(4), "n1"))) == ()
 
 
-def test_the_target_of_a_migration_waits_only_where_room_can_help() -> None:
+def test_target_waits_only_for_room() -> None:
     fleet = busy("n1", "n2")
     fleet.did(fleet.ledger.see_vm(vm("a", amount(2)), LATER))
     fleet.did(fleet.ledger.see_migration(migration("a", to="n2"), LATER))
@@ -81,7 +81,7 @@ def test_the_target_of_a_migration_waits_only_where_room_can_help() -> None:
     assert fleet.did(fleet.ledger.lose_pod("uid-on-n1")) == ()
 
 
-def test_pods_that_a_complete_list_does_not_name_wait_no_more() -> None:
+def test_unlisted_pods_stop_waiting() -> None:
     fleet = busy("n1")
     for number in range(3):
         refused(fleet, f"w{number}", 3, "n1")
@@ -90,7 +90,7 @@ def test_pods_that_a_complete_list_does_not_name_wait_no_more() -> None:
     assert fleet.ledger.waiting == 1
 
 
-def test_a_pod_that_is_younger_than_the_list_waits_on_once_it_is_seen() -> None:
+def test_younger_pod_keeps_waiting() -> None:
     fleet = busy("n1")
     refused(fleet, "w", 3, "n1")
     fleet.did(fleet.ledger.resync([node("n1")], [plain_pod("on-n1", amount(8), "n1")], [], LATER))
@@ -99,7 +99,7 @@ def test_a_pod_that_is_younger_than_the_list_waits_on_once_it_is_seen() -> None:
     assert fleet.did(fleet.ledger.lose_pod("uid-on-n1")) == (RoomFreed("n1"),)
 
 
-def test_of_pods_that_no_watch_has_shown_only_the_last_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unseen_waiting_pods_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting_pods, "MOST_UNSEEN", 2)
     fleet = busy("n1")
     fleet.did(fleet.ledger.see_pod(plain_pod("seen", amount(3))))
@@ -125,7 +125,7 @@ def test_nothing_waits_at_first() -> None:
     assert Fleet(node()).ledger.rooms["n1"].reserved == ZERO
 
 
-def test_target_that_needs_less_than_was_reserved_calls_who_waits() -> None:
+def test_smaller_target_wakes_waiters() -> None:
     """The source pod had a sidecar that the target has not: the bind frees its part of the reservation."""
     source = replace(vm_pod("a", "n1"), requests=amount(1.1), around=amount(1))
     fleet = Fleet(node(), node("n2"), vm("a", amount(2), pod=source.name), source)
@@ -156,7 +156,7 @@ def test_pod_whose_vm_is_not_known_yet_is_called() -> None:
     assert Ledger().resync([], [pod], [], LATER) == ()
 
 
-def test_pod_called_in_vain_is_called_for_another_node() -> None:
+def test_failed_wake_up_tries_another_node() -> None:
     fleet = Fleet(node("n1"), node("n2"), plain_pod("on-n1", amount(8), "n1"), plain_pod("on-n2", amount(8), "n2"))
     fleet.did(fleet.ledger.see_pod(plain_pod("w", amount(3))))
     refused(fleet, "w", 3, "n1", "n2")
@@ -176,7 +176,7 @@ def test_pod_called_in_vain_is_called_for_another_node() -> None:
     assert fleet.ledger.waiting == 1
 
 
-def test_called_pod_that_a_list_does_not_name_is_forgotten() -> None:
+def test_unlisted_called_pod_is_forgotten() -> None:
     fleet = busy("n1")
     fleet.did(fleet.ledger.see_pod(plain_pod("w", amount(3))))
     refused(fleet, "w", 3, "n1")
@@ -186,7 +186,7 @@ def test_called_pod_that_a_list_does_not_name_is_forgotten() -> None:
     assert fleet.ledger.waiting == 0
 
 
-def test_call_in_vain_is_repeated_though_the_vm_changed_meanwhile() -> None:
+def test_failed_wake_up_repeats_after_change() -> None:
     """Its VM is looked at in the very step in which the pod is called again."""
     fleet = Fleet(node(), vm("a", amount(2)))
     pod, rooms, waiting = vm_pod("a"), dict(fleet.ledger.rooms), WaitingPods()

@@ -24,7 +24,7 @@ def with_another(namespace: str) -> FakeCluster:
     return cluster
 
 
-async def test_a_refused_order_is_undone_and_given_again_after_the_vm_has_rested_longer_and_longer() -> None:
+async def test_refused_order_backs_off() -> None:
     async with moving_cluster(more="migration: {settleSeconds: 0}") as s:
         s.cluster.faults.append(Fault(CREATION, refuse=403, times=2))
         await s.passes(2)
@@ -39,7 +39,7 @@ async def test_a_refused_order_is_undone_and_given_again_after_the_vm_has_rested
         assert 'autoscale_scheduler_migration_orders_total{outcome="refused"} 2.0' in await s.metrics()
 
 
-async def test_a_vm_whose_migration_is_refused_makes_way_for_another_one_of_its_node() -> None:
+async def test_refused_vm_yields_to_another() -> None:
     async with moving_cluster(with_another("tenant"), "migration: {settleSeconds: 0}") as s:
         s.cluster.faults.append(Fault(to("POST", "/tenant/virtualmachinemigrations"), refuse=403, times=99))
         await s.passes(4)
@@ -47,7 +47,7 @@ async def test_a_vm_whose_migration_is_refused_makes_way_for_another_one_of_its_
 
 
 @pytest.mark.parametrize("status", [401, 429])
-async def test_a_refusal_that_is_not_about_the_vm_lets_all_wait_and_none_rest(status: int) -> None:
+async def test_general_refusal_delays_all(status: int) -> None:
     async with moving_cluster(more="migration: {settleSeconds: 0}") as s:
         s.cluster.faults.append(Fault(CREATION, refuse=status, times=3))
         await s.passes(2)
@@ -59,7 +59,7 @@ async def test_a_refusal_that_is_not_about_the_vm_lets_all_wait_and_none_rest(st
         assert (s.created(), (s.migrations, s.reserved), s.events) == (4, ORDERED, [STARTED])
 
 
-async def test_a_vm_whose_orders_get_lost_again_and_again_makes_way_for_another_one() -> None:
+async def test_lost_orders_yield_to_another() -> None:
     async with moving_cluster(with_another("tenant"), "migration: {settleSeconds: 0}") as s:
         s.cluster.faults.append(Fault(to("POST", "/tenant/virtualmachinemigrations"), times=99))
         await s.passes(30)
@@ -67,7 +67,7 @@ async def test_a_vm_whose_orders_get_lost_again_and_again_makes_way_for_another_
         assert (asked, s.migrations) == (["tenant", "tenant", "default"], [("db", "n2", "")])
 
 
-async def test_an_order_without_answer_that_was_carried_out_is_found_under_its_name() -> None:
+async def test_unanswered_order_is_found_by_name() -> None:
     async with moving_cluster() as s:
         s.cluster.faults.append(Fault(CREATION, is_applied=True))
         await s.passes(50)
@@ -75,7 +75,7 @@ async def test_an_order_without_answer_that_was_carried_out_is_found_under_its_n
         assert 'autoscale_scheduler_migration_orders_total{outcome="unknown"} 1.0' in await s.metrics()
 
 
-async def test_an_order_that_got_lost_keeps_its_room_until_it_cannot_land_any_more() -> None:
+async def test_lost_order_keeps_room_until_settled() -> None:
     async with moving_cluster() as s:
         s.cluster.faults.append(Fault(CREATION))
         await s.passes(11)
@@ -91,7 +91,7 @@ async def test_an_order_that_got_lost_keeps_its_room_until_it_cannot_land_any_mo
         assert (s.created(), (s.migrations, s.reserved)) == (2, ORDERED), "the node is full still: ordered anew"
 
 
-async def test_an_order_that_lands_late_is_the_one_that_counts() -> None:
+async def test_late_order_is_adopted() -> None:
     async with moving_cluster() as s:
         s.cluster.faults.append(Fault(CREATION))
         await s.passes(SETTLED + 4)
@@ -100,7 +100,7 @@ async def test_an_order_that_lands_late_is_the_one_that_counts() -> None:
         assert ((s.migrations, s.reserved), s.events) == (ORDERED, [STARTED])
 
 
-async def test_an_order_that_was_called_off_and_never_made_is_forgotten_and_a_later_one_is_judged_by_itself() -> None:
+async def test_cancelled_unmade_order_is_forgotten() -> None:
     async with moving_cluster() as s:
         s.cluster.faults.append(Fault(CREATION))
         await s.passes(11)
@@ -119,7 +119,7 @@ async def test_an_order_that_was_called_off_and_never_made_is_forgotten_and_a_la
         assert 'autoscale_scheduler_migrations_total{outcome="failed"} 1.0' in await s.metrics()
 
 
-async def test_a_scheduler_that_dies_before_it_hears_the_answer_leaves_one_order() -> None:
+async def test_crash_before_answer_leaves_one_order() -> None:
     async with moving_cluster() as s:
         s.cluster.faults.append(Fault(CREATION, is_applied=True))
         s.cluster.faults.append(Fault(to("GET", "/virtualmachinemigrations/")))
@@ -129,7 +129,7 @@ async def test_a_scheduler_that_dies_before_it_hears_the_answer_leaves_one_order
         assert (s.created(), (s.migrations, s.reserved), s.events) == (1, ORDERED, [STARTED])
 
 
-async def test_a_scheduler_that_dies_before_its_order_arrives_leaves_nothing() -> None:
+async def test_crash_before_order_leaves_nothing() -> None:
     async with moving_cluster() as s:
         s.cluster.faults.append(Fault(CREATION))
         await s.passes(11)
@@ -139,7 +139,7 @@ async def test_a_scheduler_that_dies_before_its_order_arrives_leaves_nothing() -
         assert (s.created(), s.migrations, s.reserved) == (1, [], ("2", "0"))
 
 
-async def test_while_the_api_is_away_one_order_is_tried_and_no_other() -> None:
+async def test_api_outage_tries_one_order() -> None:
     async with moving_cluster() as s:
         await s.passes(9)
         s.cluster.go_away()
@@ -152,7 +152,7 @@ async def test_while_the_api_is_away_one_order_is_tried_and_no_other() -> None:
         assert (s.created(), (s.migrations, s.reserved), s.events) == (2, ORDERED, [STARTED])
 
 
-async def test_an_order_whose_name_is_taken_is_read_and_not_repeated() -> None:
+async def test_order_with_taken_name_is_read() -> None:
     async with moving_cluster() as s:
         taken = asyncio.Event()
         s.cluster.faults.append(Fault(CREATION, refuse=409, hold=taken))
@@ -163,7 +163,7 @@ async def test_an_order_whose_name_is_taken_is_read_and_not_repeated() -> None:
         assert (len(s.migrations), s.reserved, s.events) == (1, ("9500m", "2"), [STARTED])
 
 
-async def test_an_order_for_a_target_that_is_gone_by_then_is_not_sent() -> None:
+async def test_order_to_gone_target_is_dropped() -> None:
     async with moving_cluster() as s:
         held_up = s.scheduler.parts.context.queues.creations
         await s.passes(9.9)
@@ -175,7 +175,7 @@ async def test_an_order_for_a_target_that_is_gone_by_then_is_not_sent() -> None:
         )
 
 
-async def test_an_order_that_waits_its_turn_is_given_up_when_its_target_goes() -> None:
+async def test_queued_order_ends_with_target() -> None:
     cluster = full_cluster()
     cluster.put(VMS, vm("other", 2, 8))
     cluster.put(PODS, vm_pod("other", "n1"))

@@ -54,7 +54,7 @@ def told(context: SchedulerContext) -> tuple[float | None, str | None, int]:
     return failed, context.migration_status.idle, len(context.ledger.migrations)
 
 
-async def test_a_look_that_fails_is_counted_and_told_and_the_next_ones_move_what_is_to_move() -> None:
+async def test_failed_planning_is_counted_and_retried() -> None:
     cluster, clock = full_cluster(), FakeClock()
     async with at_work(cluster, clock, FailsAtFirst(2)) as context:
         await clock.advance(5)

@@ -49,16 +49,14 @@ async def full(s: MovingCluster) -> None:
 
 CHANGES: dict[Disturbance, tuple[str, str]] = {
     deleted: ("gone", "node n2 is gone"),
-    cordoned: ("0", "node n2: the node takes no new pods"),
-    full: ("9", "node n2: not enough free cpu"),
+    cordoned: ("0", "node n2: node is unschedulable"),
+    full: ("9", "node n2: Insufficient cpu"),
 }
 
 
 @pytest.mark.parametrize("count", [1, 2, 3], ids=[phase.__name__ for phase in BEFORE_PLACED])
 @pytest.mark.parametrize("change", CHANGES, ids=[change.__name__ for change in CHANGES])
-async def test_a_target_that_is_lost_before_its_pod_is_placed_calls_the_move_off(
-    change: Disturbance, count: int
-) -> None:
+async def test_lost_unplaced_target_cancels_move(change: Disturbance, count: int) -> None:
     async with moving_cluster() as s:
         await reached(s, *BEFORE_PLACED[:count])
         await change(s)
@@ -73,7 +71,7 @@ async def test_a_target_that_is_lost_before_its_pod_is_placed_calls_the_move_off
         assert s.created() == 1
 
 
-async def test_room_that_is_booked_is_given_to_nobody_else() -> None:
+async def test_booked_room_is_exclusive() -> None:
     async with moving_cluster() as s:
         await s.started()
         pod = s.cluster.put(PODS, copy.deepcopy(POD) | {"metadata": {"name": "p", "namespace": "default", "uid": "p"}})
@@ -82,7 +80,7 @@ async def test_room_that_is_booked_is_given_to_nobody_else() -> None:
         assert await s.placed() == "n2"
 
 
-async def test_a_target_that_dies_after_its_pod_was_placed_is_the_controllers_to_undo() -> None:
+async def test_dead_placed_target_is_controllers() -> None:
     async with moving_cluster() as s:
         await s.started()
         await s.placed()
@@ -96,7 +94,7 @@ async def test_a_target_that_dies_after_its_pod_was_placed_is_the_controllers_to
 
 
 @pytest.mark.parametrize("count", range(1, 6), ids=[phase.__name__ for phase in UNTIL_HANDED_OVER])
-async def test_a_vm_that_is_deleted_takes_its_migration_and_all_its_room_along(count: int) -> None:
+async def test_deleted_vm_frees_migration_and_room(count: int) -> None:
     async with moving_cluster() as s:
         await reached(s, *UNTIL_HANDED_OVER[:count])
         pods = [POD["metadata"]["name"]] + ([s.controller.target["metadata"]["name"]] if count > 2 else [])
@@ -111,7 +109,7 @@ async def test_a_vm_that_is_deleted_takes_its_migration_and_all_its_room_along(c
         assert list(s.scheduler.parts.context.ledger.migrations) == []
 
 
-async def test_a_source_that_dies_leaves_its_vm_to_a_fresh_pod() -> None:
+async def test_dead_source_restarts_in_new_pod() -> None:
     async with moving_cluster() as s:
         await s.started()
         await s.placed()
@@ -131,7 +129,7 @@ async def test_a_source_that_dies_leaves_its_vm_to_a_fresh_pod() -> None:
         assert await s.told(s.cluster.get(PODS, "default", "db-fresh"), 4) == (200, False, 4)
 
 
-async def test_one_that_never_ends_is_called_off_at_last() -> None:
+async def test_endless_migration_is_cancelled() -> None:
     async with moving_cluster() as s:
         await s.started()
         await s.placed()
@@ -143,7 +141,7 @@ async def test_one_that_never_ends_is_called_off_at_last() -> None:
         assert (s.migrations, s.reserved, s.events) == ([], FULL, [STARTED, ("db", "MigrationFailed", why)])
 
 
-async def test_an_event_that_cannot_be_written_now_is_written_when_the_api_is_back() -> None:
+async def test_event_is_written_after_outage() -> None:
     async with moving_cluster() as s:
         await s.started()
         await s.placed()
@@ -199,7 +197,7 @@ async def test_deletion_is_not_repeated_once_wanted_again() -> None:
         assert (s.migrations, len(s.cluster.made("DELETE", "/virtualmachinemigrations/"))) == (both, 2)
 
 
-async def test_one_whose_object_is_gone_has_succeeded_where_its_vm_runs_at_the_target() -> None:
+async def test_gone_migration_succeeded_if_vm_moved() -> None:
     async with moving_cluster() as s:
         await s.started()
         await s.placed()
@@ -217,7 +215,7 @@ async def test_one_whose_object_is_gone_has_succeeded_where_its_vm_runs_at_the_t
         assert (s.reserved, s.events) == (("7500m", "2"), [STARTED, moved])
 
 
-async def test_one_that_is_made_anew_under_its_name_is_another_one() -> None:
+async def test_recreated_object_is_distinct() -> None:
     async with moving_cluster() as s:
         s.order_by_hand("m-1")
         await s.passes(1)

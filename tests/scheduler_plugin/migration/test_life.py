@@ -22,7 +22,7 @@ from tests.scheduler_plugin.objects import node, vm, vm_pod
 from tests.scheduler_plugin.running import SETTINGS
 
 
-async def test_a_full_node_sheds_its_vm_and_the_books_follow_it_step_by_step() -> None:
+async def test_full_node_sheds_vm_step_by_step() -> None:
     async with moving_cluster() as s:
         assert (s.migrations, s.reserved, await s.told(POD)) == ([], FULL, (200, False, 2))
         await s.passes(SETTLED)
@@ -48,7 +48,7 @@ async def test_a_full_node_sheds_its_vm_and_the_books_follow_it_step_by_step() -
         assert (s.events, s.created()) == ([STARTED, SUCCEEDED], 1)
 
 
-async def test_the_object_of_one_that_succeeded_is_kept_for_an_hour_and_then_cleared_away() -> None:
+async def test_succeeded_migration_is_kept_one_hour() -> None:
     async with moving_cluster() as s:
         await s.moved()
         s.clock.jump(REMEMBERED - 10)
@@ -61,7 +61,7 @@ async def test_the_object_of_one_that_succeeded_is_kept_for_an_hour_and_then_cle
         assert s.events == [STARTED, SUCCEEDED]
 
 
-async def test_a_vm_that_has_moved_rests_although_its_new_node_fills_up() -> None:
+async def test_moved_vm_rests_on_full_node() -> None:
     async with moving_cluster() as s:
         await s.moved()
         s.fill("n2", "7500m")
@@ -72,7 +72,7 @@ async def test_a_vm_that_has_moved_rests_although_its_new_node_fills_up() -> Non
         )
 
 
-async def test_one_that_failed_leaves_its_vm_where_it_is_and_is_tried_again_later() -> None:
+async def test_failed_migration_is_retried_later() -> None:
     async with moving_cluster() as s:
         await s.started()
         await s.placed()
@@ -88,7 +88,7 @@ async def test_one_that_failed_leaves_its_vm_where_it_is_and_is_tried_again_late
         assert (s.migrations, s.reserved) == ([("db", "n2", "Failed"), ("db", "n2", "")], ("10", "2500m"))
 
 
-async def test_deleting_the_object_cancels_and_is_taken_as_a_no_for_a_while() -> None:
+async def test_deleted_migration_cancels_and_rests() -> None:
     async with moving_cluster() as s:
         await s.started()
         await s.placed()
@@ -113,7 +113,7 @@ async def test_pressure_that_goes_by_itself_moves_nobody() -> None:
         assert (s.created(), s.reserved) == (0, ("2", "0"))
 
 
-async def test_what_has_not_begun_is_called_off_when_it_is_not_needed_any_more() -> None:
+async def test_needless_unbegun_move_is_cancelled() -> None:
     async with moving_cluster() as s:
         await s.passes(SETTLED)
         s.controller.accept()
@@ -126,7 +126,7 @@ async def test_what_has_not_begun_is_called_off_when_it_is_not_needed_any_more()
         assert s.events == [STARTED, ("db", "MigrationFailed", why)]
 
 
-async def test_a_cordoned_node_is_emptied_even_where_it_has_room() -> None:
+async def test_cordoned_node_is_drained_despite_room() -> None:
     cluster = full_cluster()
     cluster.remove(PODS, "default", "foreign")
     async with moving_cluster(cluster) as s:
@@ -136,7 +136,7 @@ async def test_a_cordoned_node_is_emptied_even_where_it_has_room() -> None:
         assert s.events == [("db", "MigrationStarted", "moves from n1 to n2: node n1 is cordoned")]
 
 
-async def test_a_vm_that_says_no_is_not_moved_and_the_node_is_shown_to_be_stuck() -> None:
+async def test_opted_out_vm_blocks_node() -> None:
     cluster = full_cluster()
     obj = vm("db", 2, 8)
     obj["metadata"]["labels"]["autoscaling.neon.tech/auto-migration-enabled"] = "false"
@@ -152,7 +152,7 @@ async def test_a_vm_that_says_no_is_not_moved_and_the_node_is_shown_to_be_stuck(
         assert "autoscale_scheduler_migration_stuck_nodes 1.0" in await s.metrics()
 
 
-async def test_switched_off_by_the_settings_nobody_moves_until_they_change() -> None:
+async def test_disabled_migrations_stop_moves() -> None:
     async with moving_cluster(more="migration: {enabled: false}") as s:
         await s.passes(60)
         idle = "migration.enabled is false in the settings"
@@ -166,7 +166,7 @@ async def test_switched_off_by_the_settings_nobody_moves_until_they_change() -> 
         assert (s.migrations, spec["completionTimeout"], spec["maxBandwidth"]) == ([("db", "n2", "")], 60, "64Mi")
 
 
-async def test_a_cluster_without_migrations_is_served_without_them_until_it_has_them() -> None:
+async def test_migrations_are_optional_until_present() -> None:
     cluster = full_cluster()
     cluster.faults.append(Fault(to("GET", MIGRATIONS), refuse=404))
     async with moving_cluster(cluster) as s:
@@ -180,7 +180,7 @@ async def test_a_cluster_without_migrations_is_served_without_them_until_it_has_
         assert 'autoscale_scheduler_watch_missing{kind="virtualmachinemigrations"} 0.0' in await s.metrics()
 
 
-async def test_a_persons_migration_is_followed_like_ours_but_goes_where_there_is_room() -> None:
+async def test_manual_migration_uses_any_room() -> None:
     cluster = full_cluster()
     cluster.remove(PODS, "default", "foreign")
     async with moving_cluster(cluster) as s:

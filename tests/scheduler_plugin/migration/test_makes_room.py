@@ -43,7 +43,7 @@ def told(s: MovingCluster) -> list[tuple[str, str, str]]:
     return [(one["involvedObject"]["kind"], one["involvedObject"]["name"], one["message"]) for one in events]
 
 
-async def test_a_denied_vm_that_must_stay_reads_who_moves_away_for_it() -> None:
+async def test_explain_names_who_makes_room() -> None:
     cluster = cluster_with_two_vms()
     stays = copy.deepcopy(cluster.get(VMS, "default", "big"))
     stays["metadata"]["labels"][AUTO_MIGRATION] = "false"
@@ -71,7 +71,7 @@ async def test_a_denied_vm_that_must_stay_reads_who_moves_away_for_it() -> None:
         assert await s.told(BIG, 8, 12) == (200, False, 8)
 
 
-async def test_a_denial_that_three_neighbours_must_make_room_for_is_over_within_a_minute() -> None:
+async def test_three_moves_end_denial_within_minute() -> None:
     cluster = FakeCluster()
     for name in ("n1", "n2"):
         cluster.put(NODES, node(name, "8"))
@@ -93,7 +93,7 @@ async def test_a_denial_that_three_neighbours_must_make_room_for_is_over_within_
         assert sorted(s.migrations) == [(each, "n2", "Succeeded") for each in ("a", "b", "c")]
 
 
-async def test_no_neighbour_moves_for_a_vm_that_has_no_agent_any_more() -> None:
+async def test_agentless_vm_moves_no_neighbour() -> None:
     cluster = cluster_with_two_vms()
     async with moving_cluster(cluster, "migration: {settleSeconds: 600}") as s:
         await s.told(POD, 2, 2)
@@ -106,7 +106,7 @@ async def test_no_neighbour_moves_for_a_vm_that_has_no_agent_any_more() -> None:
         assert "autoscale_scheduler_unrelieved_denial_seconds 0.0" in await s.metrics()
 
 
-async def test_what_an_agent_wanted_before_it_died_is_no_denial_for_ever() -> None:
+async def test_dead_agents_denial_expires() -> None:
     cluster = cluster_with_two_vms()
     cluster.put(NODES, node("n2", unschedulable=True))
     async with moving_cluster(cluster, "migration: {settleSeconds: 600}") as s:
@@ -119,7 +119,7 @@ async def test_what_an_agent_wanted_before_it_died_is_no_denial_for_ever() -> No
         assert (await s.view("explain/default/big"))["pods"][0]["denied"] == {"cpu": "0", "mem": "0"}
 
 
-async def test_a_pod_that_asks_for_room_reads_who_moves_away_for_it() -> None:
+async def test_pod_reads_who_makes_room() -> None:
     cluster = cluster_with_two_vms()
     cluster.put(PODS, pod_that_waits("true"))
     async with moving_cluster(cluster, "migration: {settleSeconds: 600}") as s:
@@ -137,7 +137,7 @@ async def test_a_pod_that_asks_for_room_reads_who_moves_away_for_it() -> None:
         assert s.created() == 1
 
 
-async def test_a_pod_that_does_not_ask_moves_no_vm() -> None:
+async def test_silent_pod_moves_no_vm() -> None:
     cluster = cluster_with_two_vms()
     cluster.put(PODS, pod_that_waits("no"))
     async with moving_cluster(cluster) as s:

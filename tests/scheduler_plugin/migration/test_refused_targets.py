@@ -19,7 +19,7 @@ def refuse(s: MovingCluster) -> None:
     s.cluster.put(PODS, pod)
 
 
-async def test_a_refused_target_is_called_off_within_seconds_told_and_not_tried_again() -> None:
+async def test_refused_target_is_cancelled_and_avoided() -> None:
     cluster = full_cluster()
     cluster.put(NODES, node("n3"))
     async with moving_cluster(cluster) as s:
@@ -39,7 +39,7 @@ async def test_a_refused_target_is_called_off_within_seconds_told_and_not_tried_
         assert [target for _, target, _ in s.migrations] == [({"n2", "n3"} - {first}).pop()]
 
 
-async def test_the_vm_may_grow_while_its_target_is_refused() -> None:
+async def test_vm_grows_while_target_is_refused() -> None:
     async with moving_cluster() as s:
         await s.started()
         refuse(s)
@@ -48,7 +48,7 @@ async def test_the_vm_may_grow_while_its_target_is_refused() -> None:
         assert await s.told(POD, 4) == (200, False, 4)
 
 
-async def test_a_vm_that_needs_a_device_is_sent_where_one_is_left_at_the_first_attempt() -> None:
+async def test_device_vm_goes_to_free_device() -> None:
     device, cluster = "autoscaling.neon.tech/guest-devices", full_cluster()
     asking = copy.deepcopy(POD)
     asking["spec"]["containers"][0]["resources"]["requests"][device] = "1"

@@ -140,14 +140,14 @@ async def test_a_disturbance_in_any_phase_changes_nothing(disturb: Disturbance, 
 
 
 @pytest.mark.parametrize("phase", BY_CONTROLLER, ids=[phase.__name__ for phase in BY_CONTROLLER])
-async def test_what_happens_while_the_api_is_away_is_caught_up_with(
+async def test_outage_changes_are_caught_up(
     phase: Callable[[MovingCluster], Awaitable[None]],
 ) -> None:
     assert await story(None, PHASES.index(phase), meanwhile=True) == await story(None, -1)
 
 
 @pytest.mark.parametrize("after", range(6), ids=[phase.__name__ for phase in PHASES[:6]])
-async def test_a_scheduler_that_comes_back_late_finds_what_goes_on_and_orders_nothing_else(after: int) -> None:
+async def test_late_scheduler_adopts_running_moves(after: int) -> None:
     async with moving_cluster() as s:
         for phase in PHASES[: after + 1]:
             await phase(s)
@@ -160,7 +160,7 @@ async def test_a_scheduler_that_comes_back_late_finds_what_goes_on_and_orders_no
         assert (s.reserved, s.created()) == before
 
 
-async def test_one_that_ended_while_nobody_was_there_is_told_of_and_its_vm_rests() -> None:
+async def test_missed_migration_end_is_reported() -> None:
     async with moving_cluster() as s:
         await s.started()
         await s.placed()
@@ -175,7 +175,7 @@ async def test_one_that_ended_while_nobody_was_there_is_told_of_and_its_vm_rests
         assert (s.events, s.reserved, s.created()) == ([STARTED, SUCCEEDED], ("7500m", "9500m"), 1)
 
 
-async def test_one_that_is_over_within_a_second_is_told_whole() -> None:
+async def test_quick_migration_is_reported_whole() -> None:
     async with moving_cluster() as s:
         await s.passes(11)
         s.controller.accept()
@@ -190,7 +190,7 @@ async def test_one_that_is_over_within_a_second_is_told_whole() -> None:
 
 
 @pytest.mark.parametrize(("ago", "events"), [(590, [STARTED, FAILED]), (610, [])])
-async def test_what_ended_long_ago_is_no_news_to_a_fresh_scheduler(ago: float, events: list[object]) -> None:
+async def test_old_ends_are_no_news(ago: float, events: list[object]) -> None:
     async with moving_cluster() as s:
         await s.started()
         s.controller.fail("no luck")

@@ -48,7 +48,7 @@ async def test_refusal_of_its_target_pod_is_told() -> None:
 
 
 @pytest.mark.parametrize("is_accepted", [False, True])
-async def test_neighbour_that_waits_for_its_room_is_helped_otherwise(is_accepted: bool) -> None:
+async def test_waiting_neighbour_is_helped_otherwise(is_accepted: bool) -> None:
     """The VM that a person has ordered away stays: another one moves for the neighbour."""
     cluster = full_cluster()
     cluster.put(PODS, plain_pod("foreign", "4", "1Gi", "n1"))

@@ -91,7 +91,7 @@ class MovingStorm(Storm):
 
 
 @pytest.mark.parametrize(("seed", "follows"), played(SEEDS, FOLLOWED))
-async def test_nothing_over_commits_while_vms_move_in_a_storm(seed: int, follows: bool) -> None:
+async def test_moves_never_over_commit(seed: int, follows: bool) -> None:
     storm = MovingStorm(seed, follows=follows)
     await storm.start()
     for _ in range(examples(SEEDS[seed], STEPS)):

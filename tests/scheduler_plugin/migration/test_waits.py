@@ -8,7 +8,7 @@ from tests.scheduler_plugin.fake_cluster import NODES, PODS
 from tests.scheduler_plugin.migration.moving_cluster import MovingCluster, full_cluster, moving_cluster
 from tests.scheduler_plugin.objects import node, plain_pod
 
-WHY = "0/3 nodes are available: 3 not enough free cpu."
+WHY = "0/3 nodes are available: 3 Insufficient cpu."
 
 
 def order_and_refuse(s: MovingCluster) -> None:

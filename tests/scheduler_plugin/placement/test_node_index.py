@@ -38,7 +38,7 @@ def scores(rooms: dict[str, Room], claim: Resources, ranking: RankingConfig | No
         (amount(8, 7), 5),
     ],
 )
-def test_a_node_is_best_when_filled_to_its_watermark(reserved: Resources, expected: int) -> None:
+def test_node_scores_best_at_watermark(reserved: Resources, expected: int) -> None:
     assert scores({"n": room(reserved)}, amount(1)) == {"n": expected}
 
 
@@ -110,7 +110,7 @@ ROOMS = st.none() | st.builds(
 
 
 @given(changes=st.lists(st.tuples(NODES, ROOMS, st.tuples(PARTS, PARTS))))
-def test_a_kept_survey_says_what_a_fresh_look_says(
+def test_cached_index_matches_fresh_one(
     changes: list[tuple[str, Room | None, tuple[int, int]]],
 ) -> None:
     rooms: dict[str, Room] = {}

@@ -52,12 +52,12 @@ def test_verdict(where: Room | None, claim: Resources, expected: Verdict) -> Non
     assert verdict(where, claim) is expected
 
 
-def test_filter_keeps_the_order_and_tells_what_may_change_from_what_never_will() -> None:
+def test_filter_separates_unresolvable_nodes() -> None:
     rooms = {"full": room(amount(9)), "small": room(amount(0), total=1), "b": room(amount(0)), "a": room(amount(1))}
     assert filter_nodes(rooms, ["b", "full", "unknown", "small", "a"], amount(4)) == Filtered(
         fits=["b", "a"],
-        refused={"full": "not enough free cpu", "unknown": "the scheduler does not know the node yet"},
-        never={"small": "the node has less cpu than the pod needs"},
+        refused={"full": "Insufficient cpu", "unknown": "the scheduler does not know the node yet"},
+        never={"small": "Insufficient cpu: more than the node has"},
     )
 
 
@@ -81,7 +81,7 @@ def chosen(rooms: dict[str, Room], claim: Resources) -> set[str | None]:
     return {best_target(rooms, claim, RANKING, draw, nodes=len(rooms)) for _ in range(50)}
 
 
-def test_a_vm_moves_to_the_node_that_it_fills_best_below_its_watermark() -> None:
+def test_vm_moves_to_best_filled_node() -> None:
     rooms = {
         "empty": room(amount(0)),
         "best": room(amount(6)),
@@ -92,7 +92,7 @@ def test_a_vm_moves_to_the_node_that_it_fills_best_below_its_watermark() -> None
     assert chosen(rooms, amount(1)) == {"best"}
 
 
-def test_between_equal_targets_the_price_decides_then_the_fit_then_chance() -> None:
+def test_target_ties_break_by_price_fit_chance() -> None:
     dear, cheap = replace(room(amount(5)), price=2.0), replace(room(amount(5)), price=1.0)
     small = replace(room(amount(2), total=5, watermark=4), price=1.0)
     assert chosen({"dear": dear, "cheap": cheap}, amount(1)) == {"cheap"}
@@ -104,5 +104,5 @@ def test_a_vm_that_fits_nowhere_stays() -> None:
     assert chosen({"n1": room(amount(8)), "n2": room(amount(10))}, amount(1)) == {None}
 
 
-def test_a_node_without_any_room_is_as_unfit_as_can_be_told() -> None:
+def test_node_without_room_is_most_unfit() -> None:
     assert unfitness_of(MilliCpu(0), 1.0) == 1000

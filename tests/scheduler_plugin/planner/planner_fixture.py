@@ -12,10 +12,10 @@ from msgspec import structs
 from protocol.messages import AgentRequest, Metrics
 from protocol.ranking.config import RankingConfig
 from protocol.units import Bytes, Instant, Resources
-from scheduler_plugin.constraints import Surroundings
+from scheduler_plugin.constraints import ConstraintContext
 from scheduler_plugin.ledger import MigrationFacts, Move, PodFacts, VmFacts
 from scheduler_plugin.placement import FITS
-from scheduler_plugin.planner import MigrationPolicy, Now, Plan, Planner, Selection, completed, least_cost
+from scheduler_plugin.planner import MigrationPolicy, MovePlan, Now, Planner, Selection, completed, least_cost
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, vm, vm_pod
 from tests.scheduler_plugin.ledger.fleet import node as node_with_system
 
@@ -40,7 +40,7 @@ class PlannerFixture:
         self.planner = Planner(select)
         self.now = LATER
         self.numbers = 0
-        self.surroundings = Surroundings()
+        self.surroundings = ConstraintContext()
 
     def add(
         self,
@@ -79,14 +79,14 @@ class PlannerFixture:
         """A migration is seen."""
         self.fleet.did(self.ledger.see_migration(facts, self.now))
 
-    def plan(self, after: float = 0.0) -> Plan:
+    def plan(self, after: float = 0.0) -> MovePlan:
         """The plan, so many seconds later."""
         self.now = Instant(self.now + after)
         now = Now(self.now, WALL + self.now - LATER)
         look = self.planner.plan(self.ledger, self.policy, RANKING, now, min, surroundings=self.surroundings)
         return completed(look)
 
-    def settled(self) -> Plan:
+    def settled(self) -> MovePlan:
         """What is planned once what is so now has lasted."""
         self.plan()
         return self.plan(after=self.policy.settle)

@@ -68,7 +68,7 @@ def chosen(victims: list[Victim], excess: Resources, *, homeless: tuple[str, ...
         "none where none may go",
     ],
 )
-def test_the_vms_go_whose_move_costs_least_for_what_it_frees(victims: list[Victim], goes: list[str]) -> None:
+def test_cheapest_moves_per_gain_go(victims: list[Victim], goes: list[str]) -> None:
     assert chosen(victims, amount(2)) == goes
 
 
@@ -77,7 +77,7 @@ def test_a_vm_without_a_place_is_passed_over() -> None:
     assert chosen(victims, amount(2), homeless=("first",)) == ["second"]
 
 
-def test_a_vm_that_has_moved_however_often_has_a_cost() -> None:
+def test_often_moved_vm_has_cost() -> None:
     """People may leave thousands of ended migrations behind."""
     assert chosen([victim("often", 4, moved=5000), victim("never", 4)], amount(4)) == ["never"]
     assert chosen([victim("often", 4, moved=5000)], amount(4)) == ["often"]
@@ -90,7 +90,7 @@ def test_only_what_is_short_counts_as_freed() -> None:
     assert chosen([by_cpu, by_memory], amount(4, 0)) == ["much cpu"]
 
 
-def test_from_a_node_that_is_emptied_all_go_the_cheapest_first() -> None:
+def test_drain_moves_cheapest_first() -> None:
     victims = [victim("heavy", 1, gib=5), victim("silent", 1, load=inf), victim("light", 9, gib=1)]
     assert [each.vm.name for each in least_cost(victims, None, lambda _: True)] == ["light", "heavy", "silent"]
 
@@ -117,7 +117,7 @@ def test_enough_go_and_none_in_vain(kinds: list[tuple[Resources, float, float]],
 
 
 @given(KINDS, SIZES, st.randoms(use_true_random=False))
-def test_the_choice_does_not_depend_on_the_order_in_which_vms_are_found(
+def test_choice_is_order_independent(
     kinds: list[tuple[Resources, float, float]], excess: Resources, random: object
 ) -> None:
     victims = victims_of(kinds)
@@ -127,9 +127,7 @@ def test_the_choice_does_not_depend_on_the_order_in_which_vms_are_found(
 
 
 @given(KINDS, SIZES)
-def test_no_vm_that_is_enough_alone_would_cost_less_for_what_it_frees(
-    kinds: list[tuple[Resources, float, float]], excess: Resources
-) -> None:
+def test_chosen_victim_is_cheapest(kinds: list[tuple[Resources, float, float]], excess: Resources) -> None:
     victims, need = victims_of(kinds), Freedom.of(excess, WATERMARK, EMPTY)
     going = list(least_cost(victims, need, lambda _: True))
     for each in victims:
@@ -146,7 +144,7 @@ def share_of_all(going: list[Victim], need: Freedom) -> float:
 
 
 @given(KINDS, SIZES, st.integers(0, 6), st.floats(0, 8), st.integers(0, 8 * GIB))
-def test_a_vm_that_reports_more_does_not_begin_to_go(
+def test_higher_report_does_not_start_move(
     kinds: list[tuple[Resources, float, float]], excess: Resources, at: int, load: float, mem: int
 ) -> None:
     """Lower metrics mean more likely to go (S4.8)."""
@@ -162,15 +160,15 @@ def test_a_vm_that_reports_more_does_not_begin_to_go(
 @pytest.mark.parametrize(
     ("slack", "welcome"), [(40, 6), (8, 5), (4, 3), (2, 2), (0, 2)], ids=["empty", "less", "tight", "no more", "full"]
 )
-def test_no_more_room_is_welcome_than_leaves_as_much_to_the_target(slack: float, welcome: float) -> None:
+def test_welcome_room_is_limited_by_target(slack: float, welcome: float) -> None:
     assert Freedom.of(amount(2), WATERMARK, amount(slack)) == Freedom(amount(2), amount(welcome))
 
 
-def test_what_those_who_wait_would_take_is_welcome_too() -> None:
+def test_waiting_pods_raise_welcome_room() -> None:
     assert Freedom.of(amount(2), WATERMARK, EMPTY, wished=amount(3)).welcome == amount(7)
 
 
-def test_a_move_says_what_it_frees_and_costs_and_whether_it_is_not_the_first_within_the_hour() -> None:
+def test_move_reports_gain_cost_and_repetition() -> None:
     moves = "its move frees 4 vCPU and 4 GiB and copies 1 GiB"
     assert costs(victim("a", 4, load=inf)) == f"{moves}; its load is not known"
     assert costs(victim("a", 4, load=0.26)) == f"{moves}; its load is 0.3"

@@ -9,7 +9,7 @@ import pytest
 from protocol.units import Bytes, Instant, Resources
 from scheduler_plugin.ledger import MigrationPhase, Move, MoveCause
 from scheduler_plugin.ledger.moves import BEGINS_WITHIN
-from scheduler_plugin.planner import MigrationPolicy, Plan, Stuck, Victim, in_order
+from scheduler_plugin.planner import MigrationPolicy, MovePlan, Stuck, Victim, in_order
 from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod, vm_pod
 from tests.scheduler_plugin.ledger.fleet import node as node_with_system
 from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node, pressed
@@ -20,14 +20,14 @@ PENDING, SUCCEEDED, FAILED = MigrationPhase.PENDING, MigrationPhase.SUCCEEDED, M
 def test_a_fleet_below_its_watermarks_is_left_alone() -> None:
     fixture = PlannerFixture(node("n1"), node("n2"))
     fixture.add("a", "n1", 7)
-    assert fixture.settled() == Plan()
+    assert fixture.settled() == MovePlan()
 
 
-def test_the_least_loaded_vm_of_a_full_node_moves_to_the_best_node() -> None:
+def test_least_loaded_vm_moves_to_best_node() -> None:
     pressure, cost = "node n1 is 1 vCPU and 1 GiB above its watermark", "frees 2 vCPU and 2 GiB and copies 2 GiB"
     why = f"{pressure}; its move {cost}; its load is 0.5"
     move = Move(name("b"), "uid-b", "n1", "n2", why, MoveCause.WATERMARK)
-    assert pressed().settled() == Plan(moves=(move,))
+    assert pressed().settled() == MovePlan(moves=(move,))
 
 
 def test_what_is_ordered_counts_as_gone() -> None:
@@ -35,7 +35,7 @@ def test_what_is_ordered_counts_as_gone() -> None:
     (move,) = fixture.settled().moves
     assert fixture.plan().moves == (move,)
     fixture.carry_out(move)
-    assert fixture.plan(after=60) == Plan()
+    assert fixture.plan(after=60) == MovePlan()
 
 
 # Damping -------------------------------------------------------------------------------------------------------------
@@ -43,47 +43,47 @@ def test_what_is_ordered_counts_as_gone() -> None:
 
 def test_a_short_spike_moves_nobody() -> None:
     fixture = pressed()
-    assert fixture.plan() == Plan()
-    assert fixture.plan(after=9.9) == Plan()
+    assert fixture.plan() == MovePlan()
+    assert fixture.plan(after=9.9) == MovePlan()
     fixture.fleet.did(fixture.ledger.see_pod(plain_pod("extra", amount(0.5), "n1")))
     assert len(fixture.plan(after=0.1).moves) == 1
     fixture.fleet.resize("c", amount(1))
     fixture.tell("c", amount(1))
     fixture.fleet.did(fixture.ledger.lose_pod("uid-extra"))
-    assert fixture.plan(after=1) == Plan()
+    assert fixture.plan(after=1) == MovePlan()
     fixture.fleet.resize("c", amount(3))
-    assert fixture.plan(after=1) == Plan()
-    assert fixture.plan(after=9) == Plan()
+    assert fixture.plan(after=1) == MovePlan()
+    assert fixture.plan(after=9) == MovePlan()
     assert len(fixture.plan(after=1).moves) == 1
 
 
-def test_a_node_that_denies_is_relieved_sooner_but_not_before_the_vm_has_asked_again() -> None:
+def test_denying_node_waits_for_second_request() -> None:
     fixture = PlannerFixture(node("n1"), node("n2"))
     fixture.add("a", "n1", 3, load=1.0)
     fixture.add("b", "n1", 4, load=2.0)
     fixture.tell("b", amount(8))
     fixture.fleet.resize("b", amount(7))
-    assert fixture.plan() == Plan()
-    assert fixture.plan(after=2.9) == Plan()
+    assert fixture.plan() == MovePlan()
+    assert fixture.plan(after=2.9) == MovePlan()
     (move,) = fixture.plan(after=0.1).moves
     said = "node n1 lacks 4 vCPU and 4 GiB and denies what VMs ask for"
     assert (move.vm, move.cause, move.reason.split(";")[0]) == (name("a"), MoveCause.DENIED_VM, said)
 
 
-def test_somebody_who_is_denied_no_more_leaves_the_longer_wait() -> None:
+def test_satisfied_vm_leaves_wait_time() -> None:
     fixture = PlannerFixture(node("n1"), node("n2"))
     fixture.add("a", "n1", 3, load=1.0)
     fixture.add("b", "n1", 4, load=2.0)
     fixture.tell("b", amount(8))
     fixture.plan()
     fixture.tell("b", amount(7))
-    assert fixture.plan(after=3) == Plan()
+    assert fixture.plan(after=3) == MovePlan()
     assert len(fixture.plan(after=7).moves) == 1
 
 
-def test_a_node_that_was_replaced_by_one_of_its_name_is_looked_at_anew() -> None:
+def test_replaced_node_is_replanned() -> None:
     fixture = pressed()
-    assert fixture.plan() == Plan()
+    assert fixture.plan() == MovePlan()
     for of in "abc":
         fixture.fleet.did(fixture.ledger.lose_pod(f"uid-{of}"))
     fixture.fleet.did(fixture.ledger.lose_node("n1"))
@@ -106,7 +106,7 @@ def test_as_many_move_as_are_needed() -> None:
     assert fixture.moves() == {"v0": "n2", "v1": "n2"}
 
 
-def test_a_small_vm_stays_where_a_larger_one_has_to_go_anyway() -> None:
+def test_small_vm_stays_if_larger_moves() -> None:
     fixture = PlannerFixture(node("n1"), node("n2"), policy=MigrationPolicy(per_cluster=9, out_per_node=9))
     fixture.add("idle", "n1", 1, load=0.0)
     fixture.add("large", "n1", 4, load=0.5)
@@ -132,7 +132,7 @@ def test_memory_alone_is_reason_enough() -> None:
     assert fixture.moves() == {"b": "n2"}
 
 
-def test_a_vm_goes_where_it_also_gets_what_it_was_denied() -> None:
+def test_target_has_room_for_denied_size() -> None:
     fixture = PlannerFixture(node("n1"), node("tight", 8), node("wide", 20))
     fixture.add("others", "tight", 2)
     fixture.add("a", "n1", 2, load=0.0)
@@ -156,7 +156,7 @@ def test_a_vm_goes_where_it_also_gets_what_it_was_denied() -> None:
         ({"load": 1.0, "mem_used": 1}, {"load": 1.0}, "first"),
     ],
 )
-def test_the_least_loaded_goes_first_then_the_one_with_the_least_to_copy(
+def test_least_loaded_then_smallest_copy_first(
     first: dict[str, float | None], second: dict[str, float | None], moves: str
 ) -> None:
     fixture = PlannerFixture(node("n1"), node("n2"))
@@ -165,7 +165,7 @@ def test_the_least_loaded_goes_first_then_the_one_with_the_least_to_copy(
     assert list(fixture.moves()) == [moves]
 
 
-def test_of_equal_loads_one_that_is_large_enough_goes_before_several_small_ones() -> None:
+def test_one_large_vm_precedes_several_small() -> None:
     fixture = PlannerFixture(node("n1"), node("n2"), policy=MigrationPolicy(per_cluster=9, out_per_node=9))
     for of, size in (("tiny", 1), ("small", 1), ("fits", 2), ("large", 4)):
         fixture.add(of, "n1", size, load=0.1, mem_used=size)
@@ -173,7 +173,7 @@ def test_of_equal_loads_one_that_is_large_enough_goes_before_several_small_ones(
     assert fixture.moves() == {"fits": "n2"}
 
 
-def test_what_the_guest_was_seen_to_change_has_to_be_copied_as_well() -> None:
+def test_dirty_rate_raises_copy_cost() -> None:
     fixture = PlannerFixture(node("n1"), node("n2"))
     for of, mem in (("writes", 1.0), ("reads", 1.5)):
         fixture.add(of, "n1", 4, load=0.0, mem_used=mem)
@@ -205,22 +205,20 @@ def test_another_order_may_be_given() -> None:
         ({"pod": name("other")}, {}, "not running in one pod"),
     ],
 )
-def test_a_vm_that_may_not_move_stays_and_the_node_says_why(
-    facts: dict[str, object], pod: dict[str, object], why: str
-) -> None:
+def test_immovable_vm_is_explained_on_node(facts: dict[str, object], pod: dict[str, object], why: str) -> None:
     fixture = PlannerFixture(node("n1"), node("n2"))
     fixture.add("a", "n1", 8, facts=facts, pod=pod)
-    assert fixture.settled() == Plan(stuck=(Stuck("n1", f"no VM may move: 1 {why}"),))
+    assert fixture.settled() == MovePlan(stuck=(Stuck("n1", f"no VM may move: 1 {why}"),))
 
 
-def test_a_vm_that_is_being_resized_waits_for_another_to_go() -> None:
+def test_resizing_vm_is_not_moved() -> None:
     fixture = PlannerFixture(node("n1"), node("n2"))
     fixture.add("a", "n1", 4, load=0.0, facts={"phase": "Scaling"})
     fixture.add("b", "n1", 4, load=1.0)
     assert fixture.moves() == {"b": "n2"}
 
 
-def test_a_vm_with_two_pods_one_being_deleted_one_unknown_and_one_not_yet_bound_stay() -> None:
+def test_unsettled_vms_stay() -> None:
     fixture = PlannerFixture(node("n1"), node("n2"), policy=MigrationPolicy(per_cluster=9, out_per_node=9))
     for of in ("double", "deleted"):
         fixture.add(of, "n1", 4)
@@ -232,12 +230,12 @@ def test_a_vm_with_two_pods_one_being_deleted_one_unknown_and_one_not_yet_bound_
     assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 not known, 2 not running in one pod"),)
 
 
-def test_a_vm_that_a_person_moves_is_not_moved_as_well() -> None:
+def test_manually_moved_vm_is_left_alone() -> None:
     fixture = PlannerFixture(node("n1"), node("n2"), policy=MigrationPolicy(per_cluster=9, out_per_node=9))
     fixture.add("a", "n1", 5)
     fixture.fleet.did(fixture.ledger.see_pod(plain_pod("b", amount(5), "n1")))
     fixture.migration(migration("a", PENDING, is_ours=False))
-    assert fixture.settled() == Plan()
+    assert fixture.settled() == MovePlan()
     fixture.fleet.did(fixture.ledger.see_pod(plain_pod("c", amount(6), "n1")))
     assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 migrating already"),)
     fixture.fleet.did(fixture.ledger.pass_time(Instant(fixture.now + BEGINS_WITHIN)))
@@ -254,15 +252,15 @@ def test_a_node_full_of_other_pods_says_so() -> None:
 
 
 @pytest.mark.parametrize("target", [node("n2", 4), node("n2", is_open=False)], ids=["above its watermark", "cordoned"])
-def test_nobody_is_told_to_move_without_a_place_to_go_to(target: object) -> None:
+def test_no_move_without_target(target: object) -> None:
     fixture = PlannerFixture(node("n1"), target)
     fixture.add("a", "n1", 4)
     fixture.add("b", "n1", 4)
     why = "no node has room below its watermark for any of 2 VMs that may move"
-    assert fixture.settled() == Plan(stuck=(Stuck("n1", why),))
+    assert fixture.settled() == MovePlan(stuck=(Stuck("n1", why),))
 
 
-def test_who_fits_nowhere_is_passed_over_for_who_does() -> None:
+def test_unplaceable_vm_yields_to_next() -> None:
     fixture = PlannerFixture(node("n1"), node("n2", 4))
     fixture.add("large", "n1", 5, load=0.0)
     fixture.add("small", "n1", 2, load=1.0)

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, Move, MoveCause
 from scheduler_plugin.ledger.moves import BEGINS_WITHIN
-from scheduler_plugin.planner import MigrationPolicy, Plan, Stuck
+from scheduler_plugin.planner import MigrationPolicy, MovePlan, Stuck
 from scheduler_plugin.planner import planner as planner_module
 from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod
 from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node, pressed
@@ -56,7 +56,7 @@ def test_what_is_under_way_counts_against_the_limits() -> None:
     fixture.carry_out(first)
     assert fixture.plan().moves == (second,)
     fixture.carry_out(second)
-    assert fixture.plan() == Plan()
+    assert fixture.plan() == MovePlan()
 
 
 def order_of_another(of: str, **more: object) -> MigrationFacts:
@@ -64,25 +64,25 @@ def order_of_another(of: str, **more: object) -> MigrationFacts:
     return replace(migration(of, MigrationPhase.PENDING, is_ours=False), **more)  # type: ignore[arg-type] # fields
 
 
-def test_a_migration_of_a_vm_that_no_pod_runs_takes_nothing_of_what_may_move_at_once() -> None:
+def test_migration_without_pod_uses_no_slot() -> None:
     fixture = crowd(1, MigrationPolicy(per_cluster=1))
     fixture.migration(order_of_another("unknown"))
     assert len(fixture.settled().moves) == 1
 
 
-def test_one_of_others_that_fills_the_cluster_is_named_until_it_has_not_begun_for_too_long() -> None:
+def test_foreign_migration_blocks_until_stalled() -> None:
     fixture = crowd(1, MigrationPolicy(per_cluster=1))
     fixture.add("theirs", "t0", 1)
     fixture.migration(order_of_another("theirs"))
     waits = Stuck("n0", "as many migrations are under way as may be (1), and not ours are db/theirs-1")
-    assert fixture.settled() == Plan(stuck=(waits,))
-    assert fixture.plan(after=BEGINS_WITHIN) == Plan(stuck=(waits,))
+    assert fixture.settled() == MovePlan(stuck=(waits,))
+    assert fixture.plan(after=BEGINS_WITHIN) == MovePlan(stuck=(waits,))
     fixture.fleet.did(fixture.ledger.pass_time(fixture.now))
     late = fixture.plan()
     assert (len(late.moves), late.stuck) == (1, ())
 
 
-def test_one_of_others_that_has_begun_counts_however_long_it_takes() -> None:
+def test_running_foreign_migration_always_counts() -> None:
     fixture = crowd(1, MigrationPolicy(per_cluster=1))
     fixture.add("theirs", "t0", 1)
     fixture.migration(order_of_another("theirs", phase=MigrationPhase.RUNNING))
@@ -97,10 +97,10 @@ def test_of_many_of_others_three_are_named() -> None:
         fixture.migration(order_of_another(f"theirs{number}"))
     named = "db/theirs0-1, db/theirs1-1, db/theirs2-1 and 2 more"
     waits = Stuck("n0", f"as many migrations are under way as may be (1), and not ours are {named}")
-    assert fixture.settled() == Plan(stuck=(waits,))
+    assert fixture.settled() == MovePlan(stuck=(waits,))
 
 
-def test_who_denies_comes_before_who_is_full_and_that_before_who_is_emptied() -> None:
+def test_denying_then_full_then_draining() -> None:
     fixture = PlannerFixture(node("drain", is_open=False), node("full"), node("denies"), node("t", 100))
     fixture.policy = MigrationPolicy(per_cluster=1, in_per_node=9)
     for of in ("drain", "full", "denies"):
@@ -116,7 +116,7 @@ def test_who_denies_comes_before_who_is_full_and_that_before_who_is_emptied() ->
     assert order == ["denies", "full", "drain"]
 
 
-def test_a_cordoned_node_is_emptied_one_by_one_without_any_pressure() -> None:
+def test_cordoned_node_drains_one_by_one() -> None:
     fixture = PlannerFixture(node("n1", is_open=False), node("n2"))
     fixture.add("a", "n1", 1, load=1.0)
     fixture.add("b", "n1", 1, load=0.0)
@@ -128,14 +128,14 @@ def test_a_cordoned_node_is_emptied_one_by_one_without_any_pressure() -> None:
     assert [move.vm for move in fixture.plan(after=1).moves] == [name("a")]
 
 
-def test_an_empty_cordoned_node_needs_nothing_and_one_that_cannot_be_emptied_says_so() -> None:
+def test_undrainable_node_is_explained() -> None:
     fixture = PlannerFixture(node("n1", is_open=False), node("n2"))
-    assert fixture.settled() == Plan()
+    assert fixture.settled() == MovePlan()
     fixture.add("a", "n1", 1, facts={"stays_because": "not autoscaled"})
     assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 not autoscaled"),)
 
 
-def test_in_a_cluster_that_is_full_to_the_brim_nodes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_cluster_rotates_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner_module, "AT_ONCE", 2)
     fixture = PlannerFixture(*(node(f"n{number}") for number in range(5)))
     for number in range(5):
@@ -158,13 +158,13 @@ def test_in_a_cluster_that_is_full_to_the_brim_nodes_take_turns(monkeypatch: pyt
 def test_draining_may_be_switched_off() -> None:
     fixture = PlannerFixture(node("n1", is_open=False), node("n2"), policy=MigrationPolicy(drain_cordoned=False))
     fixture.add("a", "n1", 1)
-    assert fixture.settled() == Plan()
+    assert fixture.settled() == MovePlan()
     fixture.add("b", "n1", 7)
     assert len(fixture.settled().moves) == 1
 
 
 def test_nobody_moves_while_migration_is_switched_off() -> None:
     fixture = pressed(policy=MigrationPolicy(enabled=False))
-    assert fixture.settled() == Plan()
+    assert fixture.settled() == MovePlan()
     fixture.policy = MigrationPolicy()
     assert len(fixture.plan().moves) == 1

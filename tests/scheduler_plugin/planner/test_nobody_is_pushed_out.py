@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.units import Resources
-from scheduler_plugin.planner import Plan
+from scheduler_plugin.planner import MovePlan
 from tests.scheduler_plugin.ledger.fleet import amount
 from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node
 
@@ -29,7 +29,7 @@ def shared(**facts: object) -> PlannerFixture:
     return fixture
 
 
-def moved(plan: Plan) -> set[str]:
+def moved(plan: MovePlan) -> set[str]:
     return {each.vm.name for each in plan.moves}
 
 
@@ -69,7 +69,7 @@ def test_it_moves_itself_to_a_larger_node() -> None:
     assert {move.vm.name: move.target for move in fixture.settled().moves} == {"a": "n2"}
 
 
-def test_a_vm_that_its_node_can_hold_is_made_room_for() -> None:
+def test_room_is_made_on_sufficient_node() -> None:
     fixture = shared(most=amount(9))
     fixture.tell("a", amount(9))
     assert moved(fixture.settled())

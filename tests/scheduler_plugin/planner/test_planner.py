@@ -9,7 +9,7 @@ import pytest
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, PodFacts
-from scheduler_plugin.planner import Cancel, MigrationPolicy, Plan, Rest
+from scheduler_plugin.planner import Cancel, MigrationPolicy, MovePlan, Rest
 from tests.scheduler_plugin.ledger.fleet import LATER, amount, migration, name
 from tests.scheduler_plugin.ledger.fleet import node as node_with_system
 from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node
@@ -58,9 +58,7 @@ def moves_first_after(fixture: PlannerFixture) -> float:
         ((replace(over(1, SUCCEEDED, 0), ended_at=None, created_at=WALL - 50),), 250),
     ],
 )
-def test_a_vm_rests_after_a_move_and_longer_after_each_failure(
-    earlier: tuple[MigrationFacts, ...], seconds: float
-) -> None:
+def test_vm_rests_longer_after_failures(earlier: tuple[MigrationFacts, ...], seconds: float) -> None:
     assert moves_first_after(pressed(*earlier)) == seconds
 
 
@@ -72,11 +70,11 @@ def test_a_vm_rests_after_a_move_and_longer_after_each_failure(
         ((over(1, FAILED, 5), over(2, SUCCEEDED, 0)), 10),
     ],
 )
-def test_a_node_that_is_emptied_waits_for_failures_only(earlier: tuple[MigrationFacts, ...], seconds: float) -> None:
+def test_drained_node_waits_only_after_failures(earlier: tuple[MigrationFacts, ...], seconds: float) -> None:
     assert moves_first_after(pressed(*earlier, drains=True)) == seconds
 
 
-def test_a_vm_whose_migration_somebody_deleted_is_left_alone_for_a_while() -> None:
+def test_vm_with_deleted_migration_rests() -> None:
     fixture = pressed()
     (move,) = fixture.settled().moves
     fixture.carry_out(move)
@@ -86,7 +84,7 @@ def test_a_vm_whose_migration_somebody_deleted_is_left_alone_for_a_while() -> No
     assert moves_first_after(fixture) == 310
 
 
-def test_a_vm_whose_migration_is_being_deleted_is_left_alone_however_that_ends() -> None:
+def test_vm_with_deleting_migration_rests() -> None:
     fixture = pressed()
     (move,) = fixture.settled().moves
     fixture.carry_out(move)
@@ -98,7 +96,7 @@ def test_a_vm_whose_migration_is_being_deleted_is_left_alone_however_that_ends()
     assert moves_first_after(fixture) == 310
 
 
-def test_an_order_that_was_never_made_says_nothing_about_its_vm() -> None:
+def test_unmade_order_does_not_blame_vm() -> None:
     fixture = pressed()
     (move,) = fixture.settled().moves
     fixture.carry_out(move)
@@ -108,7 +106,7 @@ def test_an_order_that_was_never_made_says_nothing_about_its_vm() -> None:
 
 
 @pytest.mark.parametrize("looks", [0, 1])
-def test_a_migration_that_lost_its_target_says_nothing_about_its_vm(looks: int) -> None:
+def test_lost_target_does_not_blame_vm(looks: int) -> None:
     fixture = pressed()
     (move,) = fixture.settled().moves
     fixture.carry_out(move)
@@ -149,11 +147,11 @@ def ordered(*, out: int = 1, sizes: tuple[float, ...] = (8,)) -> PlannerFixture:
     return fixture
 
 
-def cancelled(plan: Plan) -> dict[str, str]:
+def cancelled(plan: MovePlan) -> dict[str, str]:
     return {cancel.migration.name: cancel.why for cancel in plan.cancels}
 
 
-def test_what_has_not_begun_and_is_not_needed_any_more_is_cancelled_once_that_has_lasted() -> None:
+def test_needless_move_is_cancelled_after_while() -> None:
     fixture = ordered(sizes=(4, 4))
     assert fixture.plan(after=60).cancels == ()
     fixture.fleet.resize("v1", amount(1))
@@ -161,9 +159,9 @@ def test_what_has_not_begun_and_is_not_needed_any_more_is_cancelled_once_that_ha
     assert fixture.plan().cancels == ()
     assert fixture.plan(after=9.9).cancels == ()
     plan = fixture.plan(after=0.1)
-    assert plan == Plan(cancels=(Cancel(name("v0-1"), "node n1 does not need it any more"),))
+    assert plan == MovePlan(cancels=(Cancel(name("v0-1"), "node n1 does not need it any more"),))
     fixture.fleet.did(fixture.ledger.migration_refused(name("v0-1")))
-    assert fixture.plan(after=60) == Plan()
+    assert fixture.plan(after=60) == MovePlan()
     assert fixture.ledger.nodes["n1"].migrating == amount(0)
 
 
@@ -176,7 +174,7 @@ def test_what_is_needed_again_in_between_goes_on() -> None:
     assert fixture.plan(after=9).cancels == ()
 
 
-def test_of_several_the_newest_is_cancelled_and_no_more_than_can_be_spared() -> None:
+def test_newest_needless_moves_are_cancelled() -> None:
     fixture = ordered(out=2, sizes=(2, 2, 6))
     assert list(fixture.ledger.migrations) == [name("v0-1"), name("v1-1")]
     fixture.fleet.resize("v2", amount(4))
@@ -194,7 +192,7 @@ def test_of_several_the_newest_is_cancelled_and_no_more_than_can_be_spared() -> 
     ],
     ids=["begun", "being cancelled", "a person's"],
 )
-def test_what_has_begun_or_is_not_ours_is_never_needless(facts: MigrationFacts) -> None:
+def test_begun_or_foreign_moves_are_kept(facts: MigrationFacts) -> None:
     fixture = ordered(sizes=(4, 4))
     fixture.migration(replace(facts, source_pod=name("v0-pod")))
     fixture.fleet.resize("v1", amount(1))
@@ -203,7 +201,7 @@ def test_what_has_begun_or_is_not_ours_is_never_needless(facts: MigrationFacts) 
     assert fixture.plan(after=60).cancels == ()
 
 
-def test_what_has_a_target_pod_in_place_has_begun() -> None:
+def test_placed_target_means_begun() -> None:
     fixture = ordered(sizes=(4, 4))
     target = PodFacts("uid-t", name("v0-target"), amount(0.1), name("v0"), "n2", migration=name("v0-1"))
     fixture.fleet.did(fixture.ledger.see_pod(target))
@@ -213,7 +211,7 @@ def test_what_has_a_target_pod_in_place_has_begun() -> None:
     assert fixture.plan(after=60).cancels == ()
 
 
-def test_a_node_that_opens_again_needs_nobody_to_leave() -> None:
+def test_uncordoned_node_stops_draining() -> None:
     fixture = PlannerFixture(node("n1", is_open=False), node("n2"))
     fixture.add("a", "n1", 1)
     (move,) = fixture.settled().moves
@@ -224,14 +222,14 @@ def test_a_node_that_opens_again_needs_nobody_to_leave() -> None:
     assert cancelled(fixture.plan(after=10)) == {"a-1": "node n1 does not need it any more"}
 
 
-def test_a_source_that_is_gone_is_left_to_the_runtime() -> None:
+def test_gone_source_is_left_to_controller() -> None:
     fixture = ordered(sizes=(4, 4))
     fixture.fleet.did(fixture.ledger.lose_pod("uid-v0"))
     fixture.plan()
     assert fixture.plan(after=60).cancels == ()
 
 
-def test_what_cannot_go_where_it_should_is_cancelled_at_once() -> None:
+def test_impossible_target_cancels_move() -> None:
     fixture = ordered()
     fixture.fleet.did(fixture.ledger.lose_node("n2"))
     assert cancelled(fixture.plan()) == {"v0-1": "it cannot go where it should: node n2 is gone"}
@@ -262,17 +260,15 @@ def test_what_does_not_end_is_cancelled() -> None:
         ((migration("a", RUNNING, to="n2"),), []),
     ],
 )
-def test_ended_migrations_of_ours_are_forgotten_when_they_say_nothing_any_more(
-    earlier: tuple[MigrationFacts, ...], forgotten: list[str]
-) -> None:
+def test_irrelevant_ended_migrations_are_forgotten(earlier: tuple[MigrationFacts, ...], forgotten: list[str]) -> None:
     fixture = PlannerFixture(node("n1"), node("n2"))
     fixture.add("a", "n1", 1)
     for facts in earlier:
         fixture.migration(facts)
-    assert fixture.plan() == Plan(forget=tuple(ObjectName("db", each) for each in forgotten))
+    assert fixture.plan() == MovePlan(forget=tuple(ObjectName("db", each) for each in forgotten))
 
 
-def test_failures_of_a_vm_that_is_gone_are_forgotten_as_well() -> None:
+def test_failures_of_gone_vm_are_forgotten() -> None:
     fixture = PlannerFixture(node("n1"))
     fixture.migration(over(1, FAILED, 7200))
     assert fixture.plan().forget == (name("a-1"),)

@@ -27,7 +27,7 @@ def victim(number: int, size: Resources) -> Victim:
 
 
 @given(st.lists(SIZES, max_size=8), SIZES)
-def test_the_chosen_relieve_the_node_and_none_of_them_could_stay(sizes: list[Resources], excess: Resources) -> None:
+def test_chosen_set_is_sufficient_and_minimal(sizes: list[Resources], excess: Resources) -> None:
     victims = [victim(number, size) for number, size in enumerate(sizes)]
     chosen = enough(victims, excess, lambda _: True)
     relieved = Resources.sum(each.size for each in chosen)
@@ -59,7 +59,7 @@ POLICIES = st.builds(
 
 @settings(max_examples=examples(30, 60))
 @given(FLEETS, POLICIES)
-def test_every_plan_can_be_carried_out_and_presses_nobody(
+def test_plans_are_feasible_without_new_pressure(
     fleet: list[tuple[int, bool, list[tuple[int, int]]]], policy: MigrationPolicy
 ) -> None:
     fixture = PlannerFixture(

@@ -18,7 +18,7 @@ def said(refused: RefusedOrders, second: float) -> tuple[str | None, str | None,
     return (*(refused.why_not(vm, now) for vm in (DB, OTHER, FAR)), refused.all_wait(now))  # type: ignore[return-value]
 
 
-def test_a_refusal_rests_its_vm_and_holds_its_namespace_back_for_a_moment() -> None:
+def test_refused_order_rests_vm_and_namespace() -> None:
     refused = RefusedOrders()
     refused.refused(DB, Instant(0.0), REST, 0.0)
     assert said(refused, 0.5) == (OF_VM, OF_NAMESPACE, None, False)
@@ -26,7 +26,7 @@ def test_a_refusal_rests_its_vm_and_holds_its_namespace_back_for_a_moment() -> N
     assert said(refused, 60.0) == (None, None, None, False)
 
 
-def test_refusals_in_a_row_make_both_wait_twice_as_long() -> None:
+def test_repeated_refusals_double_waits() -> None:
     refused = RefusedOrders()
     refused.refused(DB, Instant(0.0), REST, 0.0)
     refused.refused(DB, Instant(60.0), REST, 0.0)
@@ -43,7 +43,7 @@ def test_two_namespaces_that_refuse_in_a_row_let_all_wait() -> None:
     assert said(refused, 11.0) == (OF_VM, None, OF_VM, False)
 
 
-def test_a_migration_that_is_made_in_between_proves_that_the_api_makes_some() -> None:
+def test_successful_order_resets_namespace_backoff() -> None:
     refused = RefusedOrders()
     refused.refused(DB, Instant(0.0), REST, 0.0)
     refused.made(ObjectName("c", "any"))
@@ -58,7 +58,7 @@ def test_what_is_made_is_made_again_at_once() -> None:
     assert said(refused, 0.0) == (None, None, None, False)
 
 
-def test_an_order_that_gets_lost_once_may_be_repeated_and_a_second_one_rests_its_vm() -> None:
+def test_second_lost_order_rests_vm() -> None:
     refused = RefusedOrders()
     refused.lost(DB, Instant(0.0), REST)
     assert said(refused, 0.0) == (None, None, None, False)

@@ -29,12 +29,12 @@ def test_refusals_are_found_by_vm() -> None:
     assert by_node(refused, "c") == {}
 
 
-def test_what_has_been_left_in_peace_is_forgotten_for_its_vm_too() -> None:
+def test_quiet_refusal_is_forgotten() -> None:
     refused = noted(("a", "n1"), ("b", "n1"))
     refused.forget_old(Instant(REST.backoff + REST.backoff_most), REST)
     assert (len(refused), by_node(refused, "a"), by_node(refused, "b")) == (1, {}, {"n1": ("full 1", 1)})
 
 
-def test_of_too_many_the_oldest_is_forgotten_for_its_vm_too() -> None:
+def test_oldest_refusal_is_forgotten() -> None:
     refused = noted(("a", "n1"), ("a", "n2"), ("b", "n1"), most=2)
     assert (len(refused), by_node(refused, "a")) == (2, {"n2": ("full 1", 1)})

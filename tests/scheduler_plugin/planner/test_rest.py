@@ -37,13 +37,11 @@ def failed(at: float) -> Migration:
         ([0.0, DAY, 2 * DAY, 2 * DAY + 60], 120.0),
     ],
 )
-def test_a_vm_rests_twice_as_long_after_each_failure_unless_the_last_one_is_long_ago(
-    ends: list[float], rests: float
-) -> None:
+def test_rest_doubles_per_recent_failure(ends: list[float], rests: float) -> None:
     assert REST.until([failed(at) for at in ends], at(ends[-1]), drains=False) == ends[-1] + rests
 
 
-def test_only_moves_within_the_hour_that_ended_well_count_against_another_one() -> None:
+def test_recent_successful_moves_count() -> None:
     moved = [
         replace(failed(at), facts=migration("a", MigrationPhase.SUCCEEDED, ended_at=at)) for at in (0.0, 1.0, 900.0)
     ]

@@ -8,7 +8,7 @@ import pytest
 
 from protocol.units import Resources
 from scheduler_plugin.ledger import MigrationPhase, MoveCause, PodFacts, violations
-from scheduler_plugin.planner import MigrationPolicy, Plan, room_being_made, waiting_for_room
+from scheduler_plugin.planner import MigrationPolicy, MovePlan, room_being_made, waiting_for_room
 from tests.scheduler_plugin.ledger.fleet import LATER, amount, migration, plain_pod, vm_pod
 from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node
 
@@ -32,10 +32,10 @@ def check(fixture: PlannerFixture) -> None:
     assert not violations(fixture.ledger)
 
 
-def test_a_pod_that_asks_for_room_gets_it_within_seconds() -> None:
+def test_pod_asking_for_room_gets_it() -> None:
     fixture = world(waiting(2, 6))
-    assert fixture.plan() == Plan()
-    assert fixture.plan(after=2.9) == Plan()
+    assert fixture.plan() == MovePlan()
+    assert fixture.plan(after=2.9) == MovePlan()
     (move,) = fixture.plan(after=0.1).moves
     said = "node n1 lacks 4 vCPU and 4 GiB and defers the resize of a pod"
     assert (move.vm.name, move.target, move.cause) == ("large", "n2", MoveCause.DEFERRED_POD)
@@ -43,7 +43,7 @@ def test_a_pod_that_asks_for_room_gets_it_within_seconds() -> None:
     check(fixture)
 
 
-def test_those_who_wait_are_told_who_makes_room_for_them() -> None:
+def test_waiters_learn_who_makes_room() -> None:
     fixture = world(waiting(2, 6))
     (move,) = fixture.settled().moves
     fixture.carry_out(move)
@@ -54,7 +54,7 @@ def test_those_who_wait_are_told_who_makes_room_for_them() -> None:
     assert waiting_for_room(fixture.ledger, "unknown") == []
 
 
-def test_a_vm_that_leaves_another_node_makes_no_room_here() -> None:
+def test_move_elsewhere_frees_nothing_here() -> None:
     fixture = world(waiting(2, 6))
     fixture.add("elsewhere", "n2", 1)
     fixture.migration(migration("elsewhere"))
@@ -69,17 +69,17 @@ def test_what_is_on_its_way_out_is_enough() -> None:
     for move in moves:
         fixture.carry_out(move)
     assert [move.vm.name for move in moves] == ["large", "small"]
-    assert fixture.plan(after=60) == Plan()
+    assert fixture.plan(after=60) == MovePlan()
     assert fixture.planner.unrelieved_since is None
 
 
-def test_a_wish_that_is_withdrawn_in_time_moves_no_vm() -> None:
+def test_withdrawn_need_moves_no_vm() -> None:
     fixture = world(waiting(2, 6))
     fixture.plan()
     fixture.fleet.did(fixture.ledger.see_pod(plain_pod("web", amount(2), "n1")))
-    assert fixture.plan(after=60) == Plan()
+    assert fixture.plan(after=60) == MovePlan()
     fixture.fleet.did(fixture.ledger.see_pod(waiting(2, 6)))
-    assert fixture.plan(after=1) == Plan()
+    assert fixture.plan(after=1) == MovePlan()
     check(fixture)
 
 
@@ -94,11 +94,11 @@ def test_a_wish_that_is_withdrawn_in_time_moves_no_vm() -> None:
 )
 def test_no_vm_moves_for_a_pod(pod: PodFacts, requests: Resources | None) -> None:
     fixture = world(pod, requests=requests)
-    assert fixture.settled() == Plan()
+    assert fixture.settled() == MovePlan()
     check(fixture)
 
 
-def test_a_wish_that_no_label_asks_room_for_does_not_hide_the_watermark() -> None:
+def test_unlabelled_need_keeps_watermark_visible() -> None:
     """n1 has 8 of 10 without the wish, one above its watermark."""
     fixture = world(waiting(3, 6, asks=False))
     (move,) = fixture.settled().moves
@@ -106,7 +106,7 @@ def test_a_wish_that_no_label_asks_room_for_does_not_hide_the_watermark() -> Non
     assert move.reason.startswith("node n1 is 1 vCPU and 1 GiB above its watermark;")
 
 
-def test_a_node_is_looked_at_anew_when_only_the_requests_of_its_vms_change() -> None:
+def test_request_change_replans_node() -> None:
     fixture = world(waiting(2, 6), requests=amount(1))
     assert len(fixture.settled().moves) == 1
     for requests, moves in ((amount(0), 0), (amount(1), 1)):
@@ -121,16 +121,16 @@ def test_a_pod_that_leaves_waits_no_more() -> None:
     fixture = world(waiting(2, 6))
     fixture.fleet.did(fixture.ledger.lose_pod("uid-web"))
     check(fixture)
-    assert fixture.settled() == Plan()
+    assert fixture.settled() == MovePlan()
 
 
-def test_room_that_is_made_for_a_pod_is_not_taken_by_a_vm() -> None:
+def test_room_for_pod_is_kept() -> None:
     fixture = world(waiting(2, 6))
     fixture.tell("small", amount(3))
     assert fixture.ledger.claims["uid-small"].reserved == amount(2), "the pod's wish is reserved"
 
 
-def test_an_order_for_a_wish_that_was_withdrawn_is_called_off() -> None:
+def test_withdrawn_need_cancels_order() -> None:
     fixture = world(waiting(2, 6))
     (move,) = fixture.settled().moves
     fixture.carry_out(move)
@@ -140,7 +140,7 @@ def test_an_order_for_a_wish_that_was_withdrawn_is_called_off() -> None:
     assert cancel.why == "node n1 does not need it any more"
 
 
-def test_the_denied_vm_itself_moves_where_that_costs_least() -> None:
+def test_denied_vm_moves_if_cheapest() -> None:
     fixture = PlannerFixture(node("n1"), node("n2", 20))
     fixture.add("denied", "n1", 2, load=0.5, mem_used=0.5)
     fixture.add("neighbour", "n1", 7, load=3.0, mem_used=6)

@@ -27,7 +27,7 @@ from scheduler_plugin.planner import MigrationPolicy, Now, RefusedTargets, Rest,
 from scheduler_plugin.planner.cost import costs, least_cost
 from scheduler_plugin.planner.drain import DrainPlan, LeftAlone
 from scheduler_plugin.planner.places import Places
-from scheduler_plugin.planner.plan import Need, seen_of
+from scheduler_plugin.planner.plan import RoomNeed, seen_of
 from scheduler_plugin.planner.targets import Choice, Targets, Traffic
 from tests.examples import examples
 from tests.scheduler_plugin.ledger.fleet import LATER, name
@@ -67,7 +67,7 @@ class PlainTargets(Targets):
 class EagerDrainPlan(DrainPlan):
     """Asks first which VMs have a place at all."""
 
-    def relieve(self, need: Need, traffic: Traffic, targets: Targets, left_alone: LeftAlone) -> Stuck | None:
+    def relieve(self, need: RoomNeed, traffic: Traffic, targets: Targets, left_alone: LeftAlone) -> Stuck | None:
         node, allowed = need.book.name, traffic.may_leave(need.book.name, self._policy)
         if not allowed:
             return None
@@ -103,10 +103,10 @@ def planned(
     return drain.moves, [drain.relieve(need, traffic, chosen, lambda _: None) for need in needs(ledger)]
 
 
-def needs(ledger: Ledger) -> list[Need]:
+def needs(ledger: Ledger) -> list[RoomNeed]:
     books = [ledger.nodes[each] for each in sorted(ledger.strained)]
     return [
-        Need(
+        RoomNeed(
             book,
             seen_of(book),
             book.pressure.excess if book.room.is_open else None,
@@ -119,7 +119,7 @@ def needs(ledger: Ledger) -> list[Need]:
 
 @settings(max_examples=examples(20, 150), deadline=None)
 @given(FLEETS, POLICIES, st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5), st.integers(0, 4)), max_size=4))
-def test_the_plan_is_the_one_of_asking_every_vm_about_every_node(
+def test_fast_plan_matches_exhaustive_one(
     fleet: list[tuple[int, bool, NodeTraits, list[tuple[int, int, tuple[dict[str, Any], PodTraits]]]]],
     policy: MigrationPolicy,
     refusals: list[tuple[int, int, int]],
@@ -136,7 +136,7 @@ def test_the_plan_is_the_one_of_asking_every_vm_about_every_node(
     assert planned(fixture, refused, DrainPlan, Targets) == expected
 
 
-def test_a_size_that_was_refused_where_there_was_room_may_have_none_later() -> None:
+def test_refused_size_may_lack_room_later() -> None:
     """n0 asks first, when only the tainted n3 has room for 6; n1 moves into n3; then n2 asks about 6 again."""
     gpu: dict[str, object] = {"constraints": PodConstraints((Toleration(operator="Exists"),))}
     fixture = PlannerFixture(*(node(f"n{at}", 8) for at in range(3)), replace(node("n3", 10), traits=TRAITS[2]))  # type: ignore[type-var]

@@ -11,19 +11,19 @@ from msgspec import structs
 
 from protocol.messages import ObjectName
 from scheduler_plugin.constraints import (
+    ConstraintContext,
     NodeTerm,
     NodeTraits,
     PodConstraints,
     PodTerm,
     PodTraits,
     Requirement,
-    Surroundings,
     Taint,
     Toleration,
     Weighted,
 )
 from scheduler_plugin.ledger import MigrationPhase
-from scheduler_plugin.planner import Cancel, MigrationPolicy, Plan, Rest, Stuck
+from scheduler_plugin.planner import Cancel, MigrationPolicy, MovePlan, Rest, Stuck
 from tests.scheduler_plugin.ledger.fleet import migration, name
 from tests.scheduler_plugin.ledger.moving import target_pod
 from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node
@@ -56,37 +56,37 @@ def moved(fixture: PlannerFixture, facts: dict[str, Any] | None = None, **traits
 STAYS = "no node has room below its watermark for any of 1 VMs that may move; a: "
 
 
-def test_a_tainted_control_plane_is_passed_over_for_an_empty_worker() -> None:
+def test_tainted_control_plane_is_skipped() -> None:
     assert moved(fleet_of(n2=CONTROL_PLANE, n3=ZONE_B)) == {"a": "n3"}
 
 
-def test_where_no_node_takes_the_vm_it_is_said_why() -> None:
+def test_unplaceable_vm_is_explained() -> None:
     fixture = fleet_of(n2=CONTROL_PLANE, n3=NodeTraits(faults=("not ready",)))
-    taint = "it does not tolerate taint node-role.kubernetes.io/control-plane:NoSchedule (1 nodes)"
+    taint = "node(s) had untolerated taint node-role.kubernetes.io/control-plane:NoSchedule (1 nodes)"
     assert moved(fixture) == f"{STAYS}{taint}; a: the node is not ready (1 nodes)"
 
 
 @pytest.mark.parametrize("by", ["vm", "pod"])
-def test_a_toleration_of_the_vm_or_of_its_pod_opens_the_node(by: str) -> None:
+def test_vm_or_pod_toleration_opens_node(by: str) -> None:
     tolerations = (Toleration(operator="Exists"),)
     facts = {"constraints": PodConstraints(tolerations)} if by == "vm" else None
     traits = {"tolerations": tolerations} if by == "pod" else {}
     assert moved(fleet_of(n2=CONTROL_PLANE), facts, **traits) == {"a": "n2"}
 
 
-def test_a_vm_goes_where_its_volumes_can_be_reached() -> None:
+def test_vm_follows_its_volumes() -> None:
     fixture = fleet_of(n2=ZONE_A, n3=ZONE_B)
-    fixture.surroundings = Surroundings(
+    fixture.surroundings = ConstraintContext(
         claims={ObjectName("db", "data"): "pv-1", ObjectName("db", "other"): "pv-2"},
         volumes={ObjectName("", "pv-1"): (IN_B,)},
     )
     assert moved(fixture, volumes=("data", "other", "unknown")) == {"a": "n3"}
 
 
-def test_namespaces_that_are_known_are_judged_by_their_labels() -> None:
+def test_namespaces_match_by_labels() -> None:
     far = PodTerm("zone", APP, namespace_selector=(Requirement("team", "In", ("a",)),))
     fixture = fleet_of(n2=ZONE_A, n3=ZONE_B)
-    fixture.surroundings = Surroundings({ObjectName("", "db"): {"team": "a"}})
+    fixture.surroundings = ConstraintContext({ObjectName("", "db"): {"team": "a"}})
     fixture.add("b", "n2", 1, pod={"traits": PodTraits({"app": "db"})})
     assert moved(fixture, {"constraints": PodConstraints(anti_affinity=(far,))}) == {"a": "n3"}
 
@@ -101,7 +101,7 @@ def test_a_preference_orders_the_nodes_that_have_room() -> None:
     assert moved(roomy, wants_b) == {"a": "n3"}, "though it is the fuller one"
 
 
-def test_vms_that_must_not_meet_are_sent_to_different_nodes_in_one_round() -> None:
+def test_anti_affinity_holds_within_round() -> None:
     apart: dict[str, object] = {"constraints": PodConstraints(anti_affinity=(PodTerm("zone", APP),))}
     fixture = fleet_of(MANY, n2=ZONE_A, n3=ZONE_B)
     for of in ("a", "b"):
@@ -110,7 +110,7 @@ def test_vms_that_must_not_meet_are_sent_to_different_nodes_in_one_round() -> No
     assert sorted(fixture.moves().values()) == ["n2", "n3"]
 
 
-def test_room_that_is_kept_for_a_vm_on_its_way_counts_as_the_vm() -> None:
+def test_incoming_vm_room_counts() -> None:
     fixture = fleet_of(MANY, n2=ZONE_A, n3=ZONE_B)
     apart: dict[str, object] = {"constraints": PodConstraints(anti_affinity=(PodTerm("zone", APP),))}
     for of in ("a", "b"):
@@ -145,7 +145,7 @@ def ours(fixture: PlannerFixture) -> ObjectName:
     return each
 
 
-def test_a_target_that_kube_scheduler_refuses_is_given_up_and_another_one_used() -> None:
+def test_refused_target_is_replaced() -> None:
     fixture = fleet_of(n2=ZONE_A, n3=ZONE_B)
     fixture.add("a", "n1", 8)
     first = refused_move(fixture)
@@ -162,7 +162,7 @@ def test_a_target_that_kube_scheduler_refuses_is_given_up_and_another_one_used()
     assert {first, *fixture.moves().values()} == {"n2", "n3"}
 
 
-def test_a_target_pod_that_nobody_places_is_given_up_after_the_timeout() -> None:
+def test_unplaced_target_times_out() -> None:
     fixture = fleet_of(n2=ZONE_A)
     fixture.add("a", "n1", 8)
     refused_move(fixture, why="")
@@ -176,13 +176,13 @@ def test_time_counts_only_while_pods_are_seen() -> None:
     fixture.add("a", "n1", 8)
     refused_move(fixture)
     fixture.plan()
-    fixture.surroundings = Surroundings(is_current=False)
+    fixture.surroundings = ConstraintContext(is_current=False)
     assert fixture.plan(after=60).cancels == ()
-    fixture.surroundings = Surroundings()
+    fixture.surroundings = ConstraintContext()
     assert (fixture.plan().cancels, len(fixture.plan(after=2).cancels)) == ((), 1)
 
 
-def test_a_word_that_is_taken_back_and_a_target_that_is_placed_or_gone_are_not_given_up() -> None:
+def test_placed_or_gone_target_is_kept() -> None:
     fixture = fleet_of(n2=ZONE_A)
     fixture.add("a", "n1", 8)
     refused_move(fixture)
@@ -205,12 +205,12 @@ def failed_again(fixture: PlannerFixture) -> None:
     fixture.fleet.did(fixture.ledger.lose_migration(cancel.migration))
 
 
-def test_a_pair_is_left_alone_for_longer_each_time_and_forgotten_in_the_end() -> None:
+def test_refused_pair_backs_off_and_expires() -> None:
     fixture = fleet_of(MigrationPolicy(rest=Rest(backoff=60.0, backoff_most=100.0)), n2=ZONE_A)  # type: ignore[arg-type] # Seconds
     fixture.add("a", "n1", 8)
     failed_again(fixture)
     stuck = f"{STAYS}was refused there lately: 0/2 nodes are available (1 nodes)"
-    assert fixture.settled() == Plan(stuck=(Stuck("n1", stuck),))
+    assert fixture.settled() == MovePlan(stuck=(Stuck("n1", stuck),))
     assert (fixture.plan(after=48).moves, len(fixture.plan(after=2).moves)) == ((), 1)
     failed_again(fixture)
     assert [each.failures for each in fixture.planner.refused.of(name("a")).values()] == [2]
@@ -219,7 +219,7 @@ def test_a_pair_is_left_alone_for_longer_each_time_and_forgotten_in_the_end() ->
     assert len(fixture.planner.refused) == 0
 
 
-def test_what_became_of_a_persons_migration_says_nothing_of_the_pair() -> None:
+def test_manual_migration_teaches_nothing() -> None:
     fixture = fleet_of(n2=ZONE_A)
     fixture.add("a", "n1", 8)
     fixture.migration(replace(migration("a", MigrationPhase.PENDING, is_ours=False), target="n2"))
@@ -230,7 +230,7 @@ def test_what_became_of_a_persons_migration_says_nothing_of_the_pair() -> None:
 
 
 @pytest.mark.parametrize("changed", ["node", "vm"])
-def test_a_pair_counts_as_new_once_the_node_or_the_vm_has_changed(changed: str) -> None:
+def test_changed_node_or_vm_resets_refusal(changed: str) -> None:
     fixture = fleet_of(n2=ZONE_A)
     fixture.add("a", "n1", 8)
     failed_again(fixture)
@@ -247,7 +247,7 @@ def test_a_pair_counts_as_new_once_the_node_or_the_vm_has_changed(changed: str) 
     assert fixture.moves() == {"a": "n2"}
 
 
-def test_a_migration_that_failed_without_a_place_is_learned_from_as_well() -> None:
+def test_unplaced_failure_is_learned() -> None:
     fixture = fleet_of(n2=ZONE_A)
     fixture.add("a", "n1", 8)
     (move,) = fixture.settled().moves
@@ -272,8 +272,6 @@ def test_a_migration_that_failed_without_a_place_is_learned_from_as_well() -> No
         (True, True, {"a": "n2"}),
     ],
 )
-def test_the_settings_decide_whether_vms_opt_in_or_out(
-    opt_in: bool, wish: bool | None, expected: dict[str, str] | str
-) -> None:
+def test_settings_choose_opt_in_or_out(opt_in: bool, wish: bool | None, expected: dict[str, str] | str) -> None:
     fixture = fleet_of(MigrationPolicy(opt_in=opt_in), n2=ZONE_A)
     assert moved(fixture, {"auto_migration": wish}) == expected

@@ -17,7 +17,7 @@ def test_the_examples_hold() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(0, 2**42))
-def test_what_there_is_is_never_told_as_nothing_or_as_less_than_half_of_it(cpu: int, mem: int) -> None:
+def test_rounded_amounts_stay_meaningful(cpu: int, mem: int) -> None:
     said = some(Resources(MilliCpu(cpu), Bytes(mem))).split(" and ")
     assert len(said) == max(1, (cpu > 0) + (mem > 0))
     for each in said:

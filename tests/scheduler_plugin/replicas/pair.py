@@ -15,7 +15,7 @@ from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.app import SchedulerPorts
 from scheduler_plugin.cluster.token_reviews import TokenReviews
-from scheduler_plugin.leader_endpoints import LeaderEndpoints, Place
+from scheduler_plugin.leader_endpoints import LeaderEndpoints, ReplicaAddress
 from scheduler_plugin.lease import Leadership, LeaseTerms
 from scheduler_plugin.replica import Replica
 from scheduler_plugin.settings.document import SchedulerSettings
@@ -93,7 +93,7 @@ class Replicas:
         name, way = f"replica-{self.made}", way or Way(self.cluster, self.clock)
         clock = StoppableClock(self.clock, way.goes)
         ports = SchedulerPorts(way, TokenReviews(way), clock, Telemetry(clock.now), name)
-        place = Place(f"10.0.0.{self.made}", ObjectName(SLICE.namespace, name), f"node-{self.made}")
+        place = ReplicaAddress(f"10.0.0.{self.made}", ObjectName(SLICE.namespace, name), f"node-{self.made}")
         endpoints = LeaderEndpoints(way, clock, [SLICE], place)
         replica = Replica(ports, Leadership(way, clock, TERMS, name), endpoints, self.settings)
         apps: dict[str, Callable[[], Any]] = {

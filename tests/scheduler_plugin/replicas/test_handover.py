@@ -84,9 +84,7 @@ async def ended_while(run: Replicas, step: Callable[[ApiCall], bool], *, is_done
 
 
 @pytest.mark.parametrize("is_done", [False, True])
-async def test_a_permit_on_its_way_is_stored_and_answered_before_the_lease_is_given_back(
-    pair: Replicas, is_done: bool
-) -> None:
+async def test_permit_in_flight_precedes_lease_release(pair: Replicas, is_done: bool) -> None:
     leader, standby = pair.running
     asking = grows(pair, leader)
     assert await ended_while(pair, PERMIT, is_done=is_done) == ("replica-1", "replica-2")
@@ -97,9 +95,7 @@ async def test_a_permit_on_its_way_is_stored_and_answered_before_the_lease_is_gi
 
 
 @pytest.mark.parametrize("is_done", [False, True])
-async def test_a_binding_on_its_way_is_made_and_answered_before_the_lease_is_given_back(
-    pair: Replicas, is_done: bool
-) -> None:
+async def test_binding_in_flight_precedes_lease_release(pair: Replicas, is_done: bool) -> None:
     leader, standby = pair.running
     binding = binds(pair, leader)
     assert await ended_while(pair, BINDING, is_done=is_done) == ("replica-1", "replica-2")
@@ -107,7 +103,7 @@ async def test_a_binding_on_its_way_is_made_and_answered_before_the_lease_is_giv
     assert str(standby.replica.context.ledger.nodes["n1"].reserved) == "3 cpu, 5Gi"
 
 
-async def test_an_agent_whose_token_is_still_reviewed_is_sent_to_the_next_leader(pair: Replicas) -> None:
+async def test_token_review_ends_with_term(pair: Replicas) -> None:
     leader, standby = pair.running
     asking = grows(pair, leader)
     assert (await ended_while(pair, REVIEW, is_done=False))[0] == "replica-2", "a review is no write: it is not awaited"
@@ -116,7 +112,7 @@ async def test_an_agent_whose_token_is_still_reviewed_is_sent_to_the_next_leader
     assert (await grows(pair, standby)).json()["permit"]["vCPUs"] == 3
 
 
-async def test_an_agent_that_waits_for_its_kubelet_is_sent_to_the_next_leader() -> None:
+async def test_kubelet_wait_ends_with_term() -> None:
     clock, cluster = FakeClock(), FakeCluster()
     cluster.put(NODES, node("n1"))
     cluster.put(VMS, with_permit(vm("db"), "1", "4Gi"))
@@ -142,7 +138,7 @@ def kubelet_says(cpu: float, slots: int) -> Obj:
     return sized(cpu, slots, allocated=(cpu, slots))
 
 
-async def test_at_every_moment_requests_are_answered_as_stored_or_sent_elsewhere_and_nothing_is_written_after() -> None:
+async def test_shutdown_answers_stored_or_redirects() -> None:
     outcomes = set[int]()
     for rounds in MOMENTS:
         clock, cluster = FakeClock(), granted()

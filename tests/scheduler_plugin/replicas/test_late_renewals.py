@@ -31,7 +31,7 @@ class Gated(Way):
         return await super().page(call)
 
 
-async def test_a_replica_acts_though_its_lists_ended_while_its_renewal_was_late() -> None:
+async def test_replica_acts_after_late_renewal() -> None:
     clock = FakeClock(start=-TERMS.duration)
     async with replicas(granted(), clock, count=0) as run:
         way = Gated(Way(run.cluster, clock))

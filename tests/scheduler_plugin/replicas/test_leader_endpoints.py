@@ -14,7 +14,7 @@ from protocol.kubernetes.refusals import classify
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError
-from scheduler_plugin.leader_endpoints import LeaderEndpoints, Place
+from scheduler_plugin.leader_endpoints import LeaderEndpoints, ReplicaAddress
 from scheduler_plugin.term import Term
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import SERVICES, SLICES
@@ -50,13 +50,11 @@ class Refuses(Connection):
 
 
 @pytest.mark.parametrize("status", [403, 404, 422])
-async def test_a_slice_that_is_missing_forbidden_or_of_another_family_is_tried_no_more_often_than_one_that_is_well(
-    status: int, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_failing_slice_is_not_retried_faster(status: int, caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock(start=0.0)
     api = Refuses(clock, {"agents": status, "extender": 409})
     slices = [ObjectName("kube-system", name) for name in NAMES]
-    place = Place("10.0.0.1", ObjectName("kube-system", "pod"))
+    place = ReplicaAddress("10.0.0.1", ObjectName("kube-system", "pod"))
     keeping = asyncio.create_task(LeaderEndpoints(api, clock, slices, place).keep(Term(clock)))
     await clock.advance(Seconds(10.0))
     keeping.cancel()

@@ -59,7 +59,7 @@ async def looks(*watches: Exception | list[bytes]) -> tuple[int, list[ApiCall]]:
     return len(told), api.asked
 
 
-async def test_only_a_lease_without_a_holder_is_looked_at() -> None:
+async def test_only_free_lease_triggers_look() -> None:
     held = FREE.replace(b'""', b'"replica-1"')
     bookmark = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}'
     count, asked = await looks([held, bookmark, FREE, held])
@@ -68,13 +68,13 @@ async def test_only_a_lease_without_a_holder_is_looked_at() -> None:
     assert asked[0].query["fieldSelector"] == "metadata.name=autoscaling-scheduler"
 
 
-async def test_where_it_may_not_listen_it_says_so_once_and_tries_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_denied_listen_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "autoscale.lease"):
         count, asked = await looks(refused(403, "may not watch"), refused(403, "may not watch"), [FREE])
     assert (count, len(asked), len(caplog.records)) == (1, 3, 1)
 
 
 @pytest.mark.parametrize("line", [b"no JSON", b'{"type":"ERROR","object":{"code":410}}'])
-async def test_what_is_no_change_of_the_lease_ends_the_watch_and_another_begins(line: bytes) -> None:
+async def test_bad_lease_event_restarts_watch(line: bytes) -> None:
     count, asked = await looks([line], [FREE])
     assert (count, len(asked)) == (1, 2)

@@ -84,12 +84,12 @@ async def of_leader(process: Process) -> dict[str, float]:
     return {name: value for name, value in (await gauges(process)).items() if name.split()[0] not in OF_EACH_REPLICA}
 
 
-async def test_a_standby_shows_nothing_that_only_the_leader_knows(pair: Replicas) -> None:
+async def test_standby_exposes_no_leader_metrics(pair: Replicas) -> None:
     leader, standby = pair.running
     assert (await of_leader(leader), await of_leader(standby)) == (STUCK, {})
 
 
-async def test_a_deposed_leader_shows_no_more_of_what_it_knew_and_the_next_one_does(pair: Replicas) -> None:
+async def test_deposed_leader_metrics_stop(pair: Replicas) -> None:
     old, new = pair.running
     old.way.is_cut = True
     await pair.clock.advance(30)
@@ -99,7 +99,7 @@ async def test_a_deposed_leader_shows_no_more_of_what_it_knew_and_the_next_one_d
     assert (await of_leader(old), await of_leader(new)) == ({}, STUCK)
 
 
-async def test_a_new_term_begins_without_what_was_seen_in_an_earlier_one(pair: Replicas) -> None:
+async def test_new_term_starts_clean(pair: Replicas) -> None:
     old, new = pair.running
     old.way.is_cut = True
     await pair.clock.advance(30)

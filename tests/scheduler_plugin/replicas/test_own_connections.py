@@ -27,7 +27,7 @@ def is_about_leading(call: ApiCall) -> bool:
     return "/leases" in call.path or "/endpointslices" in call.path
 
 
-async def test_the_lease_and_the_slices_are_written_over_connections_of_their_own() -> None:
+async def test_lease_writes_use_own_connections() -> None:
     clock, cluster = FakeClock(), granted()
     cluster.put(SLICES, {"metadata": {"namespace": SLICE.namespace, "name": SLICE.name, "uid": "slice"}})
     usual, own = Way(cluster, clock), Way(cluster, clock)

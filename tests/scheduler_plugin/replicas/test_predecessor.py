@@ -24,7 +24,7 @@ def scheduler(name: str, *arguments: str, namespace: str = LEASE.namespace) -> O
     return pod
 
 
-async def test_two_replicas_stand_by_until_the_scheduler_before_them_is_gone_and_lead_then() -> None:
+async def test_replicas_wait_for_leaseless_predecessor() -> None:
     clock, cluster = FakeClock(), granted()
     cluster.put(PODS, scheduler("old", "--config=a"))
     async with replicas(cluster, clock) as run:
@@ -43,7 +43,7 @@ async def test_two_replicas_stand_by_until_the_scheduler_before_them_is_gone_and
         assert answer.json()["permit"]["vCPUs"] == 3
 
 
-async def test_schedulers_with_a_lease_and_those_of_other_namespaces_are_not_waited_for() -> None:
+async def test_leased_and_foreign_schedulers_are_ignored() -> None:
     clock, cluster = FakeClock(), granted()
     cluster.put(PODS, scheduler("new", f"--lease={SLICE}"))
     cluster.put(PODS, scheduler("foreign", namespace="default"))
@@ -52,7 +52,7 @@ async def test_schedulers_with_a_lease_and_those_of_other_namespaces_are_not_wai
         assert run.leader is run.running[0]
 
 
-async def test_what_cannot_be_looked_at_is_looked_at_again() -> None:
+async def test_failed_look_is_retried() -> None:
     clock, cluster = FakeClock(), granted()
     cluster.faults.append(Fault(LISTS, times=4, refuse=500))
     async with replicas(cluster, clock) as run:
@@ -72,7 +72,5 @@ async def test_what_cannot_be_looked_at_is_looked_at_again() -> None:
         ([{"args": ["--config=a"]}], "Failed", False),
     ],
 )
-def test_a_scheduler_acts_alone_where_no_argument_names_a_lease(
-    containers: list[Any], phase: str, is_alone: bool
-) -> None:
+def test_scheduler_without_lease_acts_alone(containers: list[Any], phase: str, is_alone: bool) -> None:
     assert acts_alone({"spec": {"containers": containers}, "status": {"phase": phase}}) is is_alone

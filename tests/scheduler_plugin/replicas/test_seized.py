@@ -126,7 +126,7 @@ CASES: Final = list(product(range(len(WRITES)), HARMS, FATES))
 
 
 @pytest.mark.parametrize(("at", "how", "fate"), CASES if THOROUGH else CASES[::4])
-async def test_seized_at_any_write_it_loses_and_doubles_nothing(at: int, how: str, fate: str) -> None:
+async def test_seizure_at_any_write_is_safe(at: int, how: str, fate: str) -> None:
     clock, cluster = FakeClock(), FakeCluster()
     cluster.put(NODES, node("n1"))
     async with replicas(cluster, clock) as run:

@@ -139,7 +139,7 @@ class StormOfSuccessions(Storm):
 
 
 @pytest.mark.parametrize(("seed", "follows"), played(SEEDS, FOLLOWED))
-async def test_no_permit_is_lost_or_granted_twice_in_a_storm_of_successions(seed: int, follows: bool) -> None:
+async def test_successions_lose_or_duplicate_no_permit(seed: int, follows: bool) -> None:
     storm = StormOfSuccessions(seed, follows=follows)
     await storm.begin()
     for _ in range(examples(60, 400)):

@@ -21,7 +21,7 @@ def _give_back() -> Iterator[None]:
     gc.set_threshold(*usual)
 
 
-async def test_the_heap_is_set_aside_once_the_cluster_has_been_read() -> None:
+async def test_heap_is_frozen_after_initial_list() -> None:
     clock, is_ready = FakeClock(), False
     before = gc.get_freeze_count()
     task = asyncio.create_task(set_aside(clock, lambda: is_ready))
@@ -35,7 +35,7 @@ async def test_the_heap_is_set_aside_once_the_cluster_has_been_read() -> None:
     assert (gc.get_threshold(), gc.isenabled()) == (THRESHOLDS, True)
 
 
-async def test_garbage_is_collected_where_the_cluster_is_long_away_or_the_end_comes_first() -> None:
+async def test_startup_gc_always_resumes() -> None:
     clock = FakeClock()
     task = asyncio.create_task(set_aside(clock, lambda: False))
     await settle()

@@ -9,7 +9,7 @@ import pytest
 
 from protocol.ranking.config import RankingConfig, ScoreCurve
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Seconds
-from scheduler_plugin.ledger import Level, NodePolicy
+from scheduler_plugin.ledger import NodePolicy, ResourcePolicy
 from scheduler_plugin.planner import MigrationPolicy, Rest
 from scheduler_plugin.settings.document import SettingsError, parse_settings
 
@@ -25,8 +25,8 @@ nodeDefaults:
 """
 POLICY = NodePolicy(
     ComputeUnit(MilliCpu(250), Bytes(GIB)),
-    Level(Fraction(9, 10), MilliCpu(500)),
-    Level(Fraction(7, 10), Bytes(GIB)),
+    ResourcePolicy(Fraction(9, 10), MilliCpu(500)),
+    ResourcePolicy(Fraction(7, 10), Bytes(GIB)),
 )
 
 
@@ -46,35 +46,35 @@ def test_an_override_replaces_only_what_it_says() -> None:
     overrides = "nodeOverrides: [{nodes: [big], cpu: {watermark: 0.5}, computeUnit: {mem: 2Gi}}]"
     settings = parse_settings(BASE + overrides)
     unit = ComputeUnit(MilliCpu(250), Bytes(2 * GIB))
-    assert settings.policy_of("big") == NodePolicy(unit, Level(Fraction(1, 2), MilliCpu(500)), POLICY.mem)
+    assert settings.policy_of("big") == NodePolicy(unit, ResourcePolicy(Fraction(1, 2), MilliCpu(500)), POLICY.mem)
     assert settings.policy_of("small") == POLICY
 
 
-def test_the_later_of_two_overrides_wins_field_by_field() -> None:
+def test_later_override_wins_per_field() -> None:
     overrides = (
         "nodeOverrides:\n- {nodes: [a], cpu: {watermark: 0.5, system: 1}}\n- {nodes: [a], cpu: {watermark: 0.6}}"
     )
-    assert parse_settings(BASE + overrides).policy_of("a").cpu == Level(Fraction(3, 5), MilliCpu(1000))
+    assert parse_settings(BASE + overrides).policy_of("a").cpu == ResourcePolicy(Fraction(3, 5), MilliCpu(1000))
 
 
 @pytest.mark.parametrize(
     ("said", "most"), [("", 1), ("extender: {candidates: 5}", 5), ("extender: {candidates: all}", None)]
 )
-def test_filter_names_the_best_node_unless_it_is_told_to_name_more(said: str, most: int | None) -> None:
+def test_filter_returns_best_node(said: str, most: int | None) -> None:
     assert parse_settings(BASE + said).candidates == most
 
 
 @pytest.mark.parametrize("said", ["0", "1001", "true", "some", "2.5", "null"])
-def test_a_number_of_candidates_is_a_number_or_all(said: str) -> None:
+def test_candidates_setting_is_number_or_all(said: str) -> None:
     (problem,) = problems(BASE + f"extender: {{candidates: {said}}}")
     assert problem.startswith('extender.candidates: expected 1 to 1000, or "all", got ')
 
 
-def test_sections_without_content_are_as_good_as_left_out() -> None:
+def test_empty_sections_are_ignored() -> None:
     assert parse_settings(BASE + "nodeOverrides:\nagents:\n") == parse_settings(BASE)
 
 
-def test_the_deployed_manifest_and_its_config_map_are_read_as_they_are() -> None:
+def test_shipped_manifest_settings_load() -> None:
     settings = parse_settings(DEPLOYED.read_text())
     assert settings.policy_of("n").compute_unit == ComputeUnit(MilliCpu(500), Bytes(GIB // 8))
     assert settings.node_agents == frozenset({"kube-system:autoscaling-agent"})
@@ -142,12 +142,12 @@ def test_what_is_no_yaml_is_refused() -> None:
 
 
 @pytest.mark.parametrize("watermark", [".nan", ".inf", "0", "true", "-0.1", "1.01"])
-def test_a_watermark_is_above_zero_and_at_most_one(watermark: str) -> None:
+def test_watermark_bounds(watermark: str) -> None:
     text = BASE.replace("0.9", watermark)
     assert problems(text)[0].startswith("nodeDefaults.cpu.watermark: expected a fraction above 0 and at most 1, got ")
 
 
-def test_migrations_have_defaults_and_every_field_can_be_set() -> None:
+def test_migration_settings_and_defaults() -> None:
     plain = parse_settings(BASE)
     assert (plain.migration, plain.migration_bandwidth) == (MigrationPolicy(), Bytes(GIB))
     assert parse_settings(BASE + "migration:").migration == MigrationPolicy()
@@ -205,7 +205,7 @@ migration:
         ),
     ],
 )
-def test_bad_settings_of_migrations_are_refused_with_their_path(migration: str, problem: str) -> None:
+def test_bad_migration_settings_name_path(migration: str, problem: str) -> None:
     assert problems(f"{BASE}migration: {migration}") == [problem]
 
 

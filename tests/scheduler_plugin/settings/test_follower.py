@@ -37,7 +37,7 @@ class Report:
         await self.news.wait()
 
 
-async def test_changes_are_in_force_at_once_and_refusals_change_nothing(tmp_path: Path) -> None:
+async def test_settings_changes_apply_at_once(tmp_path: Path) -> None:
     path, report, clock = tmp_path / "config.yaml", Report(), FakeClock()
     path.write_text(GOOD)
     file = FollowedFile(path, parse_settings)

@@ -46,7 +46,5 @@ def unit(cpu: str, mem: str) -> ComputeUnit:
         (Bounds(SHIPPED.max, SHIPPED.max), unit("3", "3Gi"), None),
     ],
 )
-def test_a_unit_fits_where_the_bounds_are_whole_numbers_of_it(
-    bounds: Bounds, compute_unit: ComputeUnit, said: str | None
-) -> None:
+def test_unit_fits_whole_multiples(bounds: Bounds, compute_unit: ComputeUnit, said: str | None) -> None:
     assert misfit(bounds, SLOT, compute_unit) == said

@@ -30,7 +30,7 @@ def cluster() -> FakeCluster:
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
-async def test_every_route_is_on_the_page_and_every_schema_that_is_named_is_there(listener: str) -> None:
+async def test_documented_routes_and_schemas_exist(listener: str) -> None:
     async with running(cluster(), FakeClock()) as scheduler:
         page = (await scheduler.client.get(f"http://{listener}/openapi.json")).json()
     assert {path: next(iter(methods)) for path, methods in page["paths"].items()} == LISTENERS[listener]
@@ -40,7 +40,7 @@ async def test_every_route_is_on_the_page_and_every_schema_that_is_named_is_ther
     assert "http" not in json.dumps(page)
 
 
-async def test_there_is_no_page_that_loads_scripts_from_elsewhere() -> None:
+async def test_no_external_scripts() -> None:
     async with running(cluster(), FakeClock()) as scheduler:
         for listener in LISTENERS:
             for path in ("docs", "redoc"):
@@ -65,7 +65,7 @@ def fits(value: Any, schema: Any, schemas: Any) -> bool:
 
 
 @pytest.mark.parametrize(("path", "said"), [("/nodes", "nodes"), ("/explain/{namespace}/{vm}", "explain/default/db")])
-async def test_an_answer_has_the_fields_that_the_page_promises(path: str, said: str) -> None:
+async def test_answers_match_documented_schema(path: str, said: str) -> None:
     async with running(cluster(), FakeClock()) as scheduler:
         page = (await scheduler.client.get("http://probes/openapi.json")).json()
         answer = (await scheduler.probe(said)).json()
@@ -74,6 +74,6 @@ async def test_an_answer_has_the_fields_that_the_page_promises(path: str, said: 
     assert not fits({**answer, "more": 1}, schema, page["components"]["schemas"])
 
 
-async def test_a_name_longer_than_any_of_kubernetes_is_the_clients_fault() -> None:
+async def test_overlong_name_is_client_error() -> None:
     async with running(cluster(), FakeClock()) as scheduler:
         assert (await scheduler.probe("explain/default/" + "x" * 254)).status_code == 422

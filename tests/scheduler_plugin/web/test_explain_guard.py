@@ -69,7 +69,7 @@ async def test_pods_without_a_token_are_told_nothing(scheduler: Running) -> None
             assert (await http.get(path)).status_code == 200
 
 
-async def test_reader_sees_the_namespaces_whose_vms_he_may_list(scheduler: Running) -> None:
+async def test_reader_sees_listable_namespaces(scheduler: Running) -> None:
     async with client(scheduler, token=CLERK) as http:
         told = {path: (await http.get(path)).status_code for path in EXPLANATIONS[:4]}
     assert told == {"/nodes": 403, "/settings": 403, "/explain/default/db": 200, "/explain/other/db": 403}

@@ -15,8 +15,8 @@ from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.running import Running, running, usual_settings
 
 BIG = plain_pod("big", "8", "8Gi")
-SHORT = "not enough free cpu"
-LESS = "the node has less cpu than the pod needs"
+SHORT = "Insufficient cpu"
+LESS = "Insufficient cpu: more than the node has"
 
 
 @pytest.fixture
@@ -43,12 +43,12 @@ async def test_filter_tells_apart_what_preemption_may_help(cluster: FakeCluster)
             "Nodes": None,
             "NodeNames": ["free"],
             "FailedNodes": {"full": SHORT, "unknown": "the scheduler does not know the node yet"},
-            "FailedAndUnresolvableNodes": {"tiny": LESS, "closed": "the node takes no new pods"},
+            "FailedAndUnresolvableNodes": {"tiny": LESS, "closed": "node is unschedulable"},
             "Error": "",
         }
 
 
-async def test_what_a_pod_needs_is_what_the_watch_has_shown_of_this_version_or_else_what_the_call_says(
+async def test_pod_needs_prefer_watched_version(
     cluster: FakeCluster,
 ) -> None:
     async with running(cluster, FakeClock()) as scheduler:
@@ -63,7 +63,7 @@ async def test_what_a_pod_needs_is_what_the_watch_has_shown_of_this_version_or_e
         assert await scheduler.filter(said, "full", "free") == ["free"]
 
 
-async def test_a_call_with_whole_nodes_is_a_simulation_without_traces(cluster: FakeCluster) -> None:
+async def test_call_with_nodes_is_stateless_simulation(cluster: FakeCluster) -> None:
     async with running(cluster, FakeClock()) as scheduler:
         template = node("template", "16") | {"extra": {"kept": [1]}}
         items = [node("full"), template, node("small", "1")]
@@ -93,7 +93,7 @@ async def test_prioritize_answers_integers_for_each_asked_node(cluster: FakeClus
         assert scores[2]["Score"] == 0 < scores[0]["Score"]
 
 
-async def test_a_pod_whose_vm_is_not_known_yet_is_an_error_not_a_refusal(cluster: FakeCluster) -> None:
+async def test_unknown_vm_is_error_not_refusal(cluster: FakeCluster) -> None:
     async with running(cluster, FakeClock()) as scheduler:
         args = {"Pod": vm_pod("ghost"), "NodeNames": ["free"]}
         unknown = "VirtualMachine default/ghost of pod default/ghost-pod is not known yet"
@@ -135,7 +135,7 @@ async def test_malformed_calls_say_what_is_wrong(cluster: FakeCluster) -> None:
         assert (await asked(scheduler, "bind", b"{}"))[1]["Error"].startswith("PodName: ")
 
 
-async def test_nothing_is_said_before_the_cluster_has_been_read(cluster: FakeCluster) -> None:
+async def test_no_answer_before_initial_list(cluster: FakeCluster) -> None:
     cluster.go_away()
     async with running(cluster, FakeClock()) as scheduler:
         unread = (503, {"error": "the scheduler has not read the cluster yet"})
@@ -175,9 +175,7 @@ SPREAD = {"maxSkew": 1, "topologyKey": "zone", "labelSelector": {}}
         ({"topologySpreadConstraints": "none of ours"}, ["free", "full"]),
     ],
 )
-async def test_a_pod_without_preferences_is_sent_to_the_best_node_alone(
-    cluster: FakeCluster, spec: Obj, nodes: list[str]
-) -> None:
+async def test_pod_without_preferences_gets_best_node(cluster: FakeCluster, spec: Obj, nodes: list[str]) -> None:
     settings = replace(usual_settings(), candidates=1)
     async with running(cluster, FakeClock(), settings) as scheduler:
         args = {"Pod": preferring(**spec), "Nodes": None, "NodeNames": ["free", "full", "tiny"]}
@@ -186,7 +184,7 @@ async def test_a_pod_without_preferences_is_sent_to_the_best_node_alone(
         assert len(result["NodeNames"]) == (1 if nodes == ["full"] else 3)
 
 
-async def test_a_pod_that_was_refused_on_a_sample_is_asked_about_again_and_evicts_nothing_meanwhile() -> None:
+async def test_sampled_refusal_retries_without_eviction() -> None:
     cluster, full = FakeCluster(), [f"full-{number}" for number in range(100)]
     for name in full:
         cluster.put(NODES, node(name, "2"))

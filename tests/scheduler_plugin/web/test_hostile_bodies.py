@@ -126,7 +126,7 @@ async def test_no_field_of_any_type_makes_the_extender_fail(cluster: FakeCluster
 
 
 @pytest.mark.parametrize("verb", VERBS)
-async def test_the_largest_bodies_are_answered_without_holding_the_loop(cluster: FakeCluster, verb: str) -> None:
+async def test_large_bodies_do_not_block_loop(cluster: FakeCluster, verb: str) -> None:
     """Linear in the length: 4 MiB of the worst take a fraction of a second even where many tests run at once."""
     bodies = [b'{"a":' * 800_000, b'{"Pod":"' + b"\\u0000" * 600_000 + b'"}', b"[" * 4_000_000]
     async with running(cluster, FakeClock()) as scheduler:

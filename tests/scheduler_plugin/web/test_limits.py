@@ -124,7 +124,7 @@ async def served(limits: Limits = SHORT) -> AsyncIterator[Served]:
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: ", HEAD, HEAD + b"x" * 999])
-async def test_a_request_that_does_not_become_whole_in_time_is_ended(said: bytes) -> None:
+async def test_incomplete_request_times_out(said: bytes) -> None:
     async with served() as listener:
         client = await listener.client(said)
         assert await client.status() == "408 Request Timeout"
@@ -132,7 +132,7 @@ async def test_a_request_that_does_not_become_whole_in_time_is_ended(said: bytes
         assert listener.bodies == []
 
 
-async def test_a_request_that_comes_byte_by_byte_gains_no_time() -> None:
+async def test_trickled_request_gains_no_time() -> None:
     async with served() as listener:
         client = await listener.client()
         answer = asyncio.create_task(client.status())
@@ -144,7 +144,7 @@ async def test_a_request_that_comes_byte_by_byte_gains_no_time() -> None:
         assert await answer == "408 Request Timeout"
 
 
-async def test_a_request_in_pieces_that_arrives_in_time_is_served_and_so_is_the_next() -> None:
+async def test_timely_slow_request_is_served() -> None:
     async with served(Limits(request=Seconds(0.2))) as listener:
         client = await listener.client(HEAD)
         client.say(b"x" * 500)
@@ -195,7 +195,7 @@ async def turns(wire: Wire, taken: int) -> bool:
     return wire.is_aborted
 
 
-async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off_and_a_slow_one_is_not() -> None:
+async def test_stalled_reader_is_cut_off_slow_is_not() -> None:
     for taken, is_cut_off in ((0, True), (1, False)):
         wire = Wire()
         protocol = written_to(wire)
@@ -203,7 +203,7 @@ async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off_and_a_slow_o
         protocol.connection_lost(None)
 
 
-async def test_a_client_that_has_caught_up_is_left_in_peace() -> None:
+async def test_caught_up_client_gets_no_frames() -> None:
     wire = Wire()
     protocol = written_to(wire)
     protocol.resume_writing()
@@ -249,7 +249,7 @@ def idling(timers: Timers, wire: Wire, state: ServerState) -> BoundedProtocol:
     return protocol
 
 
-def test_a_connection_whose_request_was_answered_before_it_was_whole_is_idle_once_it_is() -> None:
+def test_early_answered_connection_becomes_idle() -> None:
     timers, wire = Timers(), Wire()
     protocol = idling(timers, wire, ServerState())
     protocol.on_response_complete()
@@ -264,7 +264,7 @@ def test_a_connection_whose_request_was_answered_before_it_was_whole_is_idle_onc
     assert wire.closings == 1
 
 
-def test_a_connection_ends_once_it_has_been_idle_and_one_timer_watches_over_all_its_requests() -> None:
+def test_one_idle_timer_per_connection() -> None:
     timers, wire = Timers(), Wire()
     state = ServerState()
     protocol = idling(timers, wire, state)
@@ -298,7 +298,7 @@ async def test_newest_connection_displaces_oldest_of_its_peer() -> None:
             assert await client.status() == "200 OK"
 
 
-async def test_strangers_of_many_addresses_do_not_hold_a_listener() -> None:
+async def test_many_strangers_do_not_block_listener() -> None:
     """Nine addresses fill the listener and stay; agents still get in, and one that has shown who it is stays."""
     async with served(Limits(connections=9, per_peer=9, request=Seconds(5.0))) as listener:
         agent = await listener.client(PROOF)
@@ -352,7 +352,7 @@ async def test_authenticated_connection_survives_a_refusal() -> None:
         assert await client.ended()
 
 
-async def test_stranger_may_be_idle_for_a_short_time_only() -> None:
+async def test_stranger_idle_time_is_short() -> None:
     short = Limits(request=Seconds(5.0), idle=Seconds(60.0), idle_unauthenticated=Seconds(0.05))
     async with served(short) as listener:
         stranger, agent = await listener.client(GET), await listener.client(PROOF)
@@ -368,7 +368,7 @@ async def test_a_head_that_is_too_long_is_refused() -> None:
         assert await client.status() == "400 Bad Request"
 
 
-async def test_a_body_that_is_too_long_is_refused_before_it_is_read() -> None:
+async def test_oversized_body_is_refused_by_length() -> None:
     async with served() as listener:
         client = await listener.client(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n")
         assert await client.status() == f"413 {HTTPStatus(413).phrase}"

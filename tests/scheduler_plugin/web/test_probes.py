@@ -62,7 +62,7 @@ async def test_nodes_are_shown_with_their_pods() -> None:
         }
 
 
-async def test_a_pod_says_whether_the_agent_of_its_vm_is_heard() -> None:
+async def test_pod_reports_agent_contact() -> None:
     clock = FakeClock()
     async with running(small_cluster(), clock) as scheduler:
 
@@ -76,7 +76,7 @@ async def test_a_pod_says_whether_the_agent_of_its_vm_is_heard() -> None:
         assert (heard, await is_silent()) == ([False], [True])
 
 
-async def test_a_vm_is_explained_and_an_unknown_one_is_not_found() -> None:
+async def test_explain_known_vm_or_404() -> None:
     cluster = small_cluster()
     cluster.put(PODS, plain_pod("other", "6", "1Gi", "n1"))
     clock = FakeClock()
@@ -99,7 +99,7 @@ async def test_a_vm_is_explained_and_an_unknown_one_is_not_found() -> None:
         assert (missing.status_code, missing.json()) == (404, {"error": "no pod runs default/none"})
 
 
-async def test_metrics_follow_the_ledger_and_forget_nodes_that_are_gone() -> None:
+async def test_metrics_forget_gone_nodes() -> None:
     cluster, clock = small_cluster(), FakeClock()
     async with running(cluster, clock) as scheduler:
         cluster.faults.append(Fault(to("PATCH", "/virtualmachines/")))
@@ -130,7 +130,7 @@ async def test_metrics_follow_the_ledger_and_forget_nodes_that_are_gone() -> Non
         assert 'node="n1"' not in (await scheduler.probe("metrics")).text
 
 
-async def test_the_process_is_healthy_even_while_it_is_not_ready() -> None:
+async def test_unready_process_is_healthy() -> None:
     cluster = small_cluster()
     cluster.go_away()
     async with running(cluster, FakeClock()) as scheduler:
@@ -138,7 +138,7 @@ async def test_the_process_is_healthy_even_while_it_is_not_ready() -> None:
         assert statuses == [200, 503, 200, 200]
 
 
-async def test_the_settings_in_force_are_told_in_words_of_quantities() -> None:
+async def test_effective_settings_use_quantities() -> None:
     async with running(small_cluster(), FakeClock()) as scheduler:
         found = (await scheduler.probe("settings")).json()
         assert found["scheduler_name"] == "autoscale-scheduler"

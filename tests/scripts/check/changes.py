@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from protocol.kubernetes.timestamps import micro_timestamp
-from scripts.autoscale.check.facts import Facts, Right, Served, Server
+from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, Right, Served
 from scripts.autoscale.check.finding import Level
-from scripts.autoscale.check.looks import Seen, Unseen
+from scripts.autoscale.check.looks import SiteObservations, Unseen
 from tests.scripts.check.good_state import (
     HOOK,
     NAMESPACE,
@@ -35,7 +35,7 @@ class Fault:
 
     check: str
     said: str
-    change: Callable[[Facts], Facts]
+    change: Callable[[CheckFacts], CheckFacts]
     level: Level = Level.FAILURE
     before: bool = False
     name: str = field(default="")
@@ -44,50 +44,54 @@ class Fault:
         return self.name or f"{self.check}: {self.said}"
 
 
-def both(first: Callable[[Facts], Facts], second: Callable[[Facts], Facts]) -> Callable[[Facts], Facts]:
+def both(
+    first: Callable[[CheckFacts], CheckFacts], second: Callable[[CheckFacts], CheckFacts]
+) -> Callable[[CheckFacts], CheckFacts]:
     return lambda facts: second(first(facts))
 
 
-def changed(**looks: Any) -> Callable[[Facts], Facts]:
+def changed(**looks: Any) -> Callable[[CheckFacts], CheckFacts]:
     return lambda facts: replace(facts, **looks)
 
 
-def put(facts: Facts, **looks: Any) -> Facts:
+def put(facts: CheckFacts, **looks: Any) -> CheckFacts:
     """The facts with other looks in some places."""
     return replace(facts, **looks)
 
 
-def in_list(kind: str, name: str, change: Callable[[Obj], object]) -> Callable[[Facts], Facts]:
+def in_list(kind: str, name: str, change: Callable[[Obj], object]) -> Callable[[CheckFacts], CheckFacts]:
     """Changes one object of a list."""
 
-    def change_list(facts: Facts) -> Facts:
+    def change_list(facts: CheckFacts) -> CheckFacts:
         change(named(getattr(facts, kind).value, name))
         return facts
 
     return change_list
 
 
-def without(kind: str, *names: str) -> Callable[[Facts], Facts]:
-    def change_list(facts: Facts) -> Facts:
+def without(kind: str, *names: str) -> Callable[[CheckFacts], CheckFacts]:
+    def change_list(facts: CheckFacts) -> CheckFacts:
         kept = [each for each in getattr(facts, kind).value if each["metadata"]["name"] not in names]
-        return put(facts, **{kind: Seen(kept)})
+        return put(facts, **{kind: SiteObservations(kept)})
 
     return change_list
 
 
-def added(kind: str, *objects: Obj) -> Callable[[Facts], Facts]:
-    return lambda facts: put(facts, **{kind: Seen([*getattr(facts, kind).value, *objects])})
+def added(kind: str, *objects: Obj) -> Callable[[CheckFacts], CheckFacts]:
+    return lambda facts: put(facts, **{kind: SiteObservations([*getattr(facts, kind).value, *objects])})
 
 
-def server(version: str = "v1.36.2", ahead: float = 0.1) -> Callable[[Facts], Facts]:
-    return lambda facts: replace(facts, now=facts.now + ahead, server=Seen(Server(version, ahead, 0.6)))
+def server(version: str = "v1.36.2", ahead: float = 0.1) -> Callable[[CheckFacts], CheckFacts]:
+    return lambda facts: replace(
+        facts, now=facts.now + ahead, server=SiteObservations(ApiServerFacts(version, ahead, 0.6))
+    )
 
 
-def settings(name: str, key: str, text: str) -> Callable[[Facts], Facts]:
+def settings(name: str, key: str, text: str) -> Callable[[CheckFacts], CheckFacts]:
     return in_list("config_maps", name, lambda each: each["data"].update({key: text}))
 
 
-def settings_of(deployment: str, config_map: str) -> Callable[[Facts], Facts]:
+def settings_of(deployment: str, config_map: str) -> Callable[[CheckFacts], CheckFacts]:
     """Has the Deployment mount a ConfigMap of the operator's own."""
 
     def change(each: Obj) -> None:
@@ -97,7 +101,7 @@ def settings_of(deployment: str, config_map: str) -> Callable[[Facts], Facts]:
     return in_list("deployments", deployment, change)
 
 
-def edited(name: str, key: str, old: str, new: str) -> Callable[[Facts], Facts]:
+def edited(name: str, key: str, old: str, new: str) -> Callable[[CheckFacts], CheckFacts]:
     def edit(each: Obj) -> None:
         assert old in each["data"][key]
         each["data"][key] = each["data"][key].replace(old, new)
@@ -105,7 +109,7 @@ def edited(name: str, key: str, old: str, new: str) -> Callable[[Facts], Facts]:
     return in_list("config_maps", name, edit)
 
 
-def kube_scheduler(tag: str) -> Callable[[Facts], Facts]:
+def kube_scheduler(tag: str) -> Callable[[CheckFacts], CheckFacts]:
     def change(pod: Obj) -> None:
         (found,) = (each for each in pod["spec"]["containers"] if each["name"] == "kube-scheduler")
         found["image"] = f"registry.k8s.io/kube-scheduler:{tag}"
@@ -113,21 +117,21 @@ def kube_scheduler(tag: str) -> Callable[[Facts], Facts]:
     return in_list("pods", "autoscaling-scheduler-0", change)
 
 
-def state(pod: str, **status: object) -> Callable[[Facts], Facts]:
+def state(pod: str, **status: object) -> Callable[[CheckFacts], CheckFacts]:
     return in_list("pods", pod, lambda each: each["status"]["containerStatuses"][0].update(status))
 
 
-def agents_image(tag: str) -> Callable[[Facts], Facts]:
+def agents_image(tag: str) -> Callable[[CheckFacts], CheckFacts]:
     def change(pod: Obj) -> None:
         pod["spec"]["containers"][0]["image"] = f"r/autoscaler-agent:{tag}"
 
     return in_list("pods", "autoscaling-agent-0", change)
 
 
-def evicted(program: str) -> Callable[[Facts], Facts]:
+def evicted(program: str) -> Callable[[CheckFacts], CheckFacts]:
     """A pod of an old release, evicted while its images were pulled, is left over beside those that replaced it."""
 
-    def change(facts: Facts) -> Facts:
+    def change(facts: CheckFacts) -> CheckFacts:
         old = {**named(facts.pods.value, f"{program}-0")}
         old["metadata"] = {**old["metadata"], "name": f"{program}-9"}
         images = [{**each, "image": f"r/{each['name']}:0.0.9"} for each in old["spec"]["containers"]]
@@ -150,53 +154,53 @@ def workload(kind: str, namespace: str, name: str) -> Obj:
     return {"kind": kind, "metadata": {"namespace": namespace, "name": name}, "spec": {"replicas": 1}}
 
 
-def refused(program: str, said: str) -> Callable[[Facts], Facts]:
-    return lambda facts: replace(facts, admission={**facts.admission, program: Seen(said)})
+def refused(program: str, said: str) -> Callable[[CheckFacts], CheckFacts]:
+    return lambda facts: replace(facts, admission={**facts.admission, program: SiteObservations(said)})
 
 
-def own(right: Right) -> Callable[[Facts], Facts]:
-    return lambda facts: replace(facts, own_rights=Seen({**facts.own_rights.value, right: False}))
+def own(right: Right) -> Callable[[CheckFacts], CheckFacts]:
+    return lambda facts: replace(facts, own_rights=SiteObservations({**facts.own_rights.value, right: False}))
 
 
-def of_account(account: str, right: Right) -> Callable[[Facts], Facts]:
-    def change_list(facts: Facts) -> Facts:
+def of_account(account: str, right: Right) -> Callable[[CheckFacts], CheckFacts]:
+    def change_list(facts: CheckFacts) -> CheckFacts:
         known = facts.account_rights.value
         assert right in known[account]
-        return replace(facts, account_rights=Seen({**known, account: {**known[account], right: False}}))
+        return replace(facts, account_rights=SiteObservations({**known, account: {**known[account], right: False}}))
 
     return change_list
 
 
-def metrics(**pods: Seen) -> Callable[[Facts], Facts]:  # type: ignore[type-arg]  # of samples
+def metrics(**pods: SiteObservations) -> Callable[[CheckFacts], CheckFacts]:  # type: ignore[type-arg]  # of samples
     """Pods are spelt with underscores for hyphens."""
     return lambda facts: replace(facts, metrics={name.replace("_", "-"): look for name, look in pods.items()})
 
 
-def certificates(*secrets: Obj) -> Callable[[Facts], Facts]:
-    return lambda facts: replace(facts, secrets=Seen(list(secrets)))
+def certificates(*secrets: Obj) -> Callable[[CheckFacts], CheckFacts]:
+    return lambda facts: replace(facts, secrets=SiteObservations(list(secrets)))
 
 
-def leafs(days: tuple[float, float], signer: Authority | None = None) -> Callable[[Facts], Facts]:
-    def change_list(facts: Facts) -> Facts:
+def leafs(days: tuple[float, float], signer: Authority | None = None) -> Callable[[CheckFacts], CheckFacts]:
+    def change_list(facts: CheckFacts) -> CheckFacts:
         ca, made = encoded(authority().certificate), (signer or authority()).leaf(days)
         found = certificates(secret("autoscaling-certificates-scheduler", tls_crt=encoded(made), ca_crt=ca))(facts)
-        return replace(found, served={"autoscaling-scheduler:10299": Seen(Served(pem(made)))})
+        return replace(found, served={"autoscaling-scheduler:10299": SiteObservations(Served(pem(made)))})
 
     return change_list
 
 
-def shown(certificate: bytes, why: str = "") -> Callable[[Facts], Facts]:
+def shown(certificate: bytes, why: str = "") -> Callable[[CheckFacts], CheckFacts]:
     served = Served(certificate, {HOOK: why} if why else {})
-    return lambda facts: replace(facts, served={"autoscaling-injector:10293": Seen(served)})
+    return lambda facts: replace(facts, served={"autoscaling-injector:10293": SiteObservations(served)})
 
 
-def bundle(text: str) -> Callable[[Facts], Facts]:
+def bundle(text: str) -> Callable[[CheckFacts], CheckFacts]:
     return in_list(
         "webhooks", "autoscaling-injector", lambda each: each["webhooks"][0]["clientConfig"].update(caBundle=text)
     )
 
 
-def of_vm(**status: object) -> Callable[[Facts], Facts]:
+def of_vm(**status: object) -> Callable[[CheckFacts], CheckFacts]:
     return in_list("vms", "db", lambda each: each["status"].update(status))
 
 
@@ -213,7 +217,7 @@ def waiting(*conditions: Obj, age: float = 100.0) -> Obj:
     return {"metadata": meta, "status": {"conditions": list(conditions)}}
 
 
-def no_answer(facts: Facts) -> Facts:
+def no_answer(facts: CheckFacts) -> CheckFacts:
     return replace(facts, server=Unseen("it cannot be reached (connection refused)"))
 
 
@@ -247,33 +251,33 @@ OPEN: Obj = {
 }
 
 
-def nothing(facts: Facts) -> Facts:
+def nothing(facts: CheckFacts) -> CheckFacts:
     """What a cluster has in which nothing was installed yet."""
-    none = Seen(list[Obj]())
+    none = SiteObservations(list[Obj]())
     kinds = ("deployments", "daemon_sets", "pods", "config_maps", "secrets", "leases", "webhooks", "vms", "vm_pods")
     bare = put(facts, **dict.fromkeys(kinds, none), admission={}, metrics={}, served={}, answers={})
-    return replace(bare, account_rights=Seen({}), agents=Seen({}))
+    return replace(bare, account_rights=SiteObservations({}), agents=SiteObservations({}))
 
 
-def yet_to_come(facts: Facts) -> Facts:
+def yet_to_come(facts: CheckFacts) -> CheckFacts:
     """What a cluster has before the chart has made the namespace: pods were tried in another."""
     bare = without("namespaces", NAMESPACE)(nothing(facts))
     elsewhere: Obj = {"metadata": {"name": "default"}}
-    return replace(bare, namespaces=Seen([elsewhere]), admission=facts.admission, tried_in="default")
+    return replace(bare, namespaces=SiteObservations([elsewhere]), admission=facts.admission, tried_in="default")
 
 
-def errors(facts: Facts) -> Facts:
+def errors(facts: CheckFacts) -> CheckFacts:
     (look,) = facts.metrics.values()
     found = [replace(each, value=91.0) if each.labels.get("outcome") == "error" else each for each in look.value]
-    return replace(facts, metrics={"autoscaling-scheduler-0": Seen(found)})
+    return replace(facts, metrics={"autoscaling-scheduler-0": SiteObservations(found)})
 
 
-def led_by(holder: str, ago: float = 1.0, ahead: float = 0.0) -> Callable[[Facts], Facts]:
+def led_by(holder: str, ago: float = 1.0, ahead: float = 0.0) -> Callable[[CheckFacts], CheckFacts]:
     now = lease("neonvm-controller", holder, ago=ago, ahead=ahead)
     return both(without("leases", "neonvm-controller"), added("leases", now))
 
 
-def held_idly(seconds: float) -> Callable[[Facts], Facts]:
+def held_idly(seconds: float) -> Callable[[CheckFacts], CheckFacts]:
     """The scheduler has held its Lease for so long, renews it, and does not lead."""
     now = lease("autoscaling-scheduler", "autoscaling-scheduler-0-1a2b3c4d")
     now["spec"]["acquireTime"] = micro_timestamp(NOW - seconds)
@@ -281,35 +285,35 @@ def held_idly(seconds: float) -> Callable[[Facts], Facts]:
     return both(change, metrics(autoscaling_scheduler_0=page(leads=False)))
 
 
-def two_lead(facts: Facts) -> Facts:
+def two_lead(facts: CheckFacts) -> CheckFacts:
     other = {**named(facts.pods.value, "autoscaling-scheduler-0")}
     other["metadata"] = {**other["metadata"], "name": "autoscaling-scheduler-9"}
     return replace(added("pods", other)(facts), metrics={**facts.metrics, "autoscaling-scheduler-9": page()})
 
 
-def not_served(change: Callable[[Facts], Facts]) -> Callable[[Facts], Facts]:
+def not_served(change: Callable[[CheckFacts], CheckFacts]) -> Callable[[CheckFacts], CheckFacts]:
     """The change without what is shown, which would be told as well."""
-    return both(change, changed(served={}, webhooks=Seen([])))
+    return both(change, changed(served={}, webhooks=SiteObservations([])))
 
 
-def node_lease(ahead: float) -> Callable[[Facts], Facts]:
-    return changed(node_leases=Seen([lease("node-1", "node-1", ahead=ahead)]))
+def node_lease(ahead: float) -> Callable[[CheckFacts], CheckFacts]:
+    return changed(node_leases=SiteObservations([lease("node-1", "node-1", ahead=ahead)]))
 
 
-def heard(account: Obj | None) -> Callable[[Facts], Facts]:
-    return changed(agents=Seen({"default/db": account}))
+def heard(account: Obj | None) -> Callable[[CheckFacts], CheckFacts]:
+    return changed(agents=SiteObservations({"default/db": account}))
 
 
-def permit(text: str) -> Callable[[Facts], Facts]:
+def permit(text: str) -> Callable[[CheckFacts], CheckFacts]:
     permits = {"autoscaling.neon.tech/permit": text}
     return in_list("vms", "db", lambda vm: vm["metadata"]["annotations"].update(permits))
 
 
-def placed(**condition: str) -> Callable[[Facts], Facts]:
+def placed(**condition: str) -> Callable[[CheckFacts], CheckFacts]:
     return added("waiting_pods", waiting({"type": "PodScheduled", "status": "False", **condition}))
 
 
-def leaves_two_unready(facts: Facts) -> Facts:
+def leaves_two_unready(facts: CheckFacts) -> CheckFacts:
     return both(in_list("nodes", "node-1", not_ready), in_list("nodes", "node-2", not_ready))(facts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scripts.autoscale.check.facts import Right, Webhook
 from scripts.autoscale.check.finding import Level
 from scripts.autoscale.check.gathering.trials import NO_AGENT
-from scripts.autoscale.check.looks import Seen, Unseen
+from scripts.autoscale.check.looks import SiteObservations, Unseen
 from tests.scripts.check.changes import (
     EMULATED,
     LIMITED,
@@ -387,7 +387,7 @@ FAULTS = (
     Fault(
         "webhooks-reached",
         "the API server makes a VM's pod without an agent: it cannot reach the webhook, port 10293",
-        changed(injection=Seen(NO_AGENT)),
+        changed(injection=SiteObservations(NO_AGENT)),
     ),
     Fault("leases-one-leader", "autoscaling-scheduler-0 and autoscaling-scheduler-9 of", two_lead),
     Fault("certificates-current", "expired 2 days ago", not_served(leafs((-30.0, -2.0)))),
@@ -434,7 +434,7 @@ FAULTS = (
         "does not vouch for what autoscaling-injector:10293 shows: self-signed",
         shown(pem(leaf()), why="self-signed"),
     ),
-    Fault("webhooks-answer", "does not answer: 500", changed(answers={HOOK: Seen(Webhook(HOOK, "500"))})),
+    Fault("webhooks-answer", "does not answer: 500", changed(answers={HOOK: SiteObservations(Webhook(HOOK, "500"))})),
     Fault("clock-here", "this machine's clock is 600 s ahead of", server(ahead=600.0)),
     Fault("clock-here", "20 s behind", server(ahead=-20.0), WARNING),
     Fault("clock-nodes", "the clock of node node-1 is 90 s ahead of", node_lease(90.0)),
@@ -447,7 +447,7 @@ FAULTS = (
     ),
     Fault("nodes-ready", "node node-2 is not ready: no network", in_list("nodes", "node-2", not_ready), WARNING),
     Fault("nodes-ready", "node node-1 is not ready", leaves_two_unready),
-    Fault("nodes-ready", "has no node", changed(nodes=Seen([])), before=True),
+    Fault("nodes-ready", "has no node", changed(nodes=SiteObservations([])), before=True),
     Fault(
         "nodes-devices",
         "node node-2 offers no autoscaling.neon.tech/guest-devices",
@@ -500,7 +500,11 @@ FAULTS = (
     Fault(
         "vms-readable",
         "Pod default/x: spec: too deep",
-        changed(ledger=Seen({"unreadable": [{"kind": "Pod", "object": "default/x", "reason": "spec: too deep"}]})),
+        changed(
+            ledger=SiteObservations(
+                {"unreadable": [{"kind": "Pod", "object": "default/x", "reason": "spec: too deep"}]}
+            )
+        ),
         WARNING,
     ),
     Fault("vms-placed", "pod default/p has no node: 0/2 nodes", placed(message="0/2 nodes"), WARNING),
@@ -513,7 +517,7 @@ FAULTS = (
     Fault(
         "migrations-end",
         "should leave node node-1 and cannot: no room",
-        changed(ledger=Seen({"nodes": [{"name": "node-1", "stuck": "no room"}]})),
+        changed(ledger=SiteObservations({"nodes": [{"name": "node-1", "stuck": "no room"}]})),
         WARNING,
     ),
 )

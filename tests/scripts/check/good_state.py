@@ -16,11 +16,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from protocol.kubernetes.timestamps import micro_timestamp, timestamp
-from scripts.autoscale.check.facts import Facts, Sample, Served, Server, Webhook
+from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, MetricSample, Served, Webhook
 from scripts.autoscale.check.gathering.manifests import shipped
 from scripts.autoscale.check.installed_programs import PROGRAMS
 from scripts.autoscale.check.judges.access import command_rights, install_rights, needed_rights
-from scripts.autoscale.check.looks import Seen
+from scripts.autoscale.check.looks import SiteObservations
 from tests import plain_yaml
 from tests.deploy.manifests import ROOT
 
@@ -242,15 +242,17 @@ def webhook() -> Obj:
     return {"metadata": {"name": "autoscaling-injector"}, "webhooks": [{"name": HOOK, "clientConfig": client}]}
 
 
-def page(*, leads: bool = True, **more: float) -> Seen[Sequence[Sample]]:
+def page(*, leads: bool = True, **more: float) -> SiteObservations[Sequence[MetricSample]]:
     """The metrics of a scheduler; ``more`` are further values by the end of their names."""
     calls = [
-        Sample("autoscale_scheduler_extender_calls_total", {"verb": verb, "outcome": outcome}, count)
+        MetricSample("autoscale_scheduler_extender_calls_total", {"verb": verb, "outcome": outcome}, count)
         for verb, outcome, count in (("filter", "done", 40.0), ("filter", "error", 1.0), ("bind", "done", 12.0))
     ]
     found = {"ready": 1.0, "leading": float(leads), "settings_refused": 0.0, "rival_permit_writes_total": 0.0}
     found |= {"pod_requests_followed": 0.0, **more}
-    return Seen([*calls, *(Sample(f"autoscale_scheduler_{name}", {}, value) for name, value in found.items())])
+    return SiteObservations(
+        [*calls, *(MetricSample(f"autoscale_scheduler_{name}", {}, value) for name, value in found.items())]
+    )
 
 
 def leases() -> list[Obj]:
@@ -296,43 +298,43 @@ def runner_secrets(days: tuple[float, float] = (-1.0, 89.0), signer: Authority |
     ]
 
 
-def good() -> Facts:
+def good() -> CheckFacts:
     """Everything in order; made anew, so that a test may change what it is given."""
     every = workloads()
     own = [*install_rights(NAMESPACE, makes_namespace=False), *command_rights(NAMESPACE)]
-    return Facts(
+    return CheckFacts(
         NAMESPACE,
         NOW,
-        Seen(Server("v1.36.2", 0.1, 0.6)),
+        SiteObservations(ApiServerFacts("v1.36.2", 0.1, 0.6)),
         RELEASE,
-        namespaces=Seen([{"metadata": {"name": NAMESPACE}}]),
-        api_services=Seen([{"metadata": {"name": "kubernetes"}, "spec": {"clusterIP": "10.96.0.1"}}]),
-        nodes=Seen([node(name) for name in NODES]),
-        node_leases=Seen([lease(name, name, ago=4.0) for name in NODES]),
-        deployments=Seen([each for each in every if each["kind"] == "Deployment"]),
-        daemon_sets=Seen([each for each in every if each["kind"] == "DaemonSet"]),
-        pods=Seen(pods()),
-        config_maps=Seen(config_maps()),
-        secrets=Seen(secrets()),
-        leases=Seen(leases()),
-        slices=Seen(slices()),
-        definitions=Seen(definitions()),
-        webhooks=Seen([webhook()]),
-        vms=Seen([vm()]),
-        migrations=Seen([]),
-        vm_pods=Seen([]),
-        network_policies=Seen([]),
-        waiting_pods=Seen([]),
-        own_rights=Seen(dict.fromkeys(own, True)),
-        account_rights=Seen(accounts()),
-        admission={each["metadata"]["name"]: Seen("") for each in every},
+        namespaces=SiteObservations([{"metadata": {"name": NAMESPACE}}]),
+        api_services=SiteObservations([{"metadata": {"name": "kubernetes"}, "spec": {"clusterIP": "10.96.0.1"}}]),
+        nodes=SiteObservations([node(name) for name in NODES]),
+        node_leases=SiteObservations([lease(name, name, ago=4.0) for name in NODES]),
+        deployments=SiteObservations([each for each in every if each["kind"] == "Deployment"]),
+        daemon_sets=SiteObservations([each for each in every if each["kind"] == "DaemonSet"]),
+        pods=SiteObservations(pods()),
+        config_maps=SiteObservations(config_maps()),
+        secrets=SiteObservations(secrets()),
+        leases=SiteObservations(leases()),
+        slices=SiteObservations(slices()),
+        definitions=SiteObservations(definitions()),
+        webhooks=SiteObservations([webhook()]),
+        vms=SiteObservations([vm()]),
+        migrations=SiteObservations([]),
+        vm_pods=SiteObservations([]),
+        network_policies=SiteObservations([]),
+        waiting_pods=SiteObservations([]),
+        own_rights=SiteObservations(dict.fromkeys(own, True)),
+        account_rights=SiteObservations(accounts()),
+        admission={each["metadata"]["name"]: SiteObservations("") for each in every},
         tried_in=NAMESPACE,
-        injection=Seen(""),
+        injection=SiteObservations(""),
         metrics={"autoscaling-scheduler-0": page()},
-        ledger=Seen({"ready": True, "nodes": [], "unreadable": []}),
-        agents=Seen({"default/db": {"scheduler_answered_seconds": 3.0}}),
-        served={"autoscaling-scheduler:10299": Seen(Served(pem(leaf())))},
-        answers={HOOK: Seen(Webhook(HOOK))},
+        ledger=SiteObservations({"ready": True, "nodes": [], "unreadable": []}),
+        agents=SiteObservations({"default/db": {"scheduler_answered_seconds": 3.0}}),
+        served={"autoscaling-scheduler:10299": SiteObservations(Served(pem(leaf())))},
+        answers={HOOK: SiteObservations(Webhook(HOOK))},
     )
 
 

@@ -10,11 +10,11 @@ import pytest
 from cryptography import x509
 
 from protocol.kubernetes.objects import name_of, text
-from scripts.autoscale.check.facts import Facts, Objects, Served, Server
+from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, Objects, Served
 from scripts.autoscale.check.finding import Finding, Level
 from scripts.autoscale.check.gathering.manifests import shipped
 from scripts.autoscale.check.judges.access import install_rights
-from scripts.autoscale.check.looks import Seen, Unseen
+from scripts.autoscale.check.looks import SiteObservations, Unseen
 from scripts.autoscale.check.table import CHECKS, judged
 from tests.scripts.check.changes import (
     SIDECAR,
@@ -50,7 +50,7 @@ from tests.scripts.check.good_state import (
 )
 
 
-def wrong(facts: Facts, *, before: bool = False) -> dict[str, Finding]:
+def wrong(facts: CheckFacts, *, before: bool = False) -> dict[str, Finding]:
     return {each.check: each for each in judged(facts, before=before) if each.level >= Level.WARNING}
 
 
@@ -96,7 +96,9 @@ def test_what_a_quota_of_the_other_namespace_refuses_says_nothing_of_one_that_is
 
 
 @pytest.mark.parametrize("change", [yet_to_come, changed()], ids=["yet to come", "there"])
-def test_where_a_priority_class_needs_a_quota_the_chart_is_told_to_make_one(change: Callable[[Facts], Facts]) -> None:
+def test_where_a_priority_class_needs_a_quota_the_chart_is_told_to_make_one(
+    change: Callable[[CheckFacts], CheckFacts],
+) -> None:
     lacks = refused("autoscaling-agent", "insufficient quota to match these scopes: [{PriorityClass In [x]}]")
     found = wrong(both(change, lacks)(good()), before=True)
     assert [(name, "--set priorityQuota=true" in each.remedy) for name, each in found.items()] == [
@@ -107,7 +109,7 @@ def test_where_a_priority_class_needs_a_quota_the_chart_is_told_to_make_one(chan
 def test_pod_security_that_the_other_namespace_chose_for_itself_says_nothing_of_one_that_is_yet_to_come() -> None:
     own = {"metadata": {"name": "default", "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     refuses = refused("neonvm-devices", 'violates PodSecurity "restricted:latest"')
-    facts = both(both(yet_to_come, refuses), changed(namespaces=Seen([own])))(good())
+    facts = both(both(yet_to_come, refuses), changed(namespaces=SiteObservations([own])))(good())
     found = {each.check: (each.level, each.said) for each in judged(facts, before=True)}
     assert found["namespace-pod-security"] == (
         Level.SKIPPED,
@@ -207,7 +209,7 @@ def test_what_cert_manager_makes_for_the_expander_is_ours() -> None:
         secret("autoscaling-expander-ca", tls_crt=ca, ca_crt=ca),
         secret("autoscaling-expander-tls", tls_crt=encoded(own), ca_crt=ca),
     )
-    shows = changed(served={"autoscaling-expander:10296": Seen(Served(pem(own)))})
+    shows = changed(served={"autoscaling-expander:10296": SiteObservations(Served(pem(own)))})
     assert wrong(both(filled, shows)(good())) == {}
     assert list(wrong(shows(good()))) == ["certificates-served"]
 
@@ -222,7 +224,7 @@ def test_nothing_is_asked_after_a_line_without_which_nothing_can_be() -> None:
 
 def test_what_could_not_be_looked_at_is_skipped_with_its_reason() -> None:
     assert good().now == NOW
-    found = list(judged(Facts(NAMESPACE, NOW, Seen(Server("v1.36.2")), "0.2.0"), before=False))
+    found = list(judged(CheckFacts(NAMESPACE, NOW, SiteObservations(ApiServerFacts("v1.36.2")), "0.2.0"), before=False))
     assert {each.level for each in found[3:]} == {Level.SKIPPED}
     refused_look = Unseen("you may not list secrets in autoscale-system")
     skipped = {each.check: each.said for each in judged(replace(good(), secrets=refused_look), before=False)}
@@ -240,7 +242,7 @@ def test_unguarded_ports_of_vms_are_named() -> None:
         return next(each.said for each in judged(changed_facts, before=False) if each.check == "vms-closed")
 
     def policy(namespace: str, **spec: Any) -> Objects:
-        return Seen([{"metadata": {"name": "any", "namespace": namespace}, "spec": spec}])
+        return SiteObservations([{"metadata": {"name": "any", "namespace": namespace}, "spec": spec}])
 
     runners = {"matchExpressions": [{"key": "vm.neon.tech/name", "operator": "Exists"}]}
     alone = "1 pods ask for a certificate"

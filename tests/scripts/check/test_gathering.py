@@ -19,11 +19,11 @@ from scripts.autoscale.check.facts import Right
 from scripts.autoscale.check.finding import Finding, Level
 from scripts.autoscale.check.gathering import accounts, trials
 from scripts.autoscale.check.gathering.accounts import samples
-from scripts.autoscale.check.gathering.forwarding import Kubectl, NoForwardError
+from scripts.autoscale.check.gathering.forwarding import ForwardingError, Kubectl
 from scripts.autoscale.check.gathering.gather import Gathering, namespace_of, wanted_by_accounts
 from scripts.autoscale.check.gathering.manifests import shipped
 from scripts.autoscale.check.gathering.ports import tls_ports
-from scripts.autoscale.check.looks import Look, Seen, Unseen
+from scripts.autoscale.check.looks import Look, SiteObservations, Unseen
 from scripts.autoscale.check.table import judged
 from tests.fake_clock import FakeClock, SleepingClock
 from tests.scripts.check.changes import SIDECAR
@@ -152,13 +152,16 @@ async def test_our_calendar_is_compared_with_the_date_of_an_answer() -> None:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (status(403, "Forbidden", 'pods "x" is forbidden: violates PodSecurity'), Seen("violates PodSecurity")),
+        (
+            status(403, "Forbidden", 'pods "x" is forbidden: violates PodSecurity'),
+            SiteObservations("violates PodSecurity"),
+        ),
         (status(403, "Forbidden", 'pods is forbidden: User "u" cannot create resource "pods"'), None),
         (status(404, "NotFound"), None),
         (status(400, "BadRequest", 'webhook "w" does not support dry run'), None),
-        (status(422, "Invalid", "spec: no"), Seen("spec: no")),
+        (status(422, "Invalid", "spec: no"), SiteObservations("spec: no")),
         (httpx.Response(503, text="busy"), None),
-        (httpx.Response(201, json={}), Seen("")),
+        (httpx.Response(201, json={}), SiteObservations("")),
     ],
 )
 async def test_a_pod_is_tried_as_a_dry_run(answer: httpx.Response, expected: Look[str] | None) -> None:
@@ -183,7 +186,9 @@ def test_before_an_installation_a_pod_is_tried_without_its_account() -> None:
 
 def test_the_installation_is_found_where_there_is_one() -> None:
     def at(*namespaces: str) -> Look[list[Obj]]:
-        return Seen([{"metadata": {"namespace": each, "name": "autoscaling-scheduler"}} for each in namespaces])
+        return SiteObservations(
+            [{"metadata": {"namespace": each, "name": "autoscaling-scheduler"}} for each in namespaces]
+        )
 
     found = [namespace_of(look) for look in (at("a"), at("a", "b"), at(), Unseen("no"))]
     assert found == ["a", "", "", ""]
@@ -213,13 +218,15 @@ async def test_pods_are_tried_where_they_will_be_and_in_another_namespace_until_
 
     facts = await replace(gathering(version_alone(answer)), namespace=given).facts(before=before)
     assert ((facts.namespace, facts.tried_in), tried) == (expected, {expected[1]} if before else set())
-    asks = isinstance(facts.own_rights, Seen) and Right("create", "", "namespaces") in facts.own_rights.value
+    asks = (
+        isinstance(facts.own_rights, SiteObservations) and Right("create", "", "namespaces") in facts.own_rights.value
+    )
     assert asks is (before and expected[0] != expected[1])
 
 
 def test_the_accounts_of_pods_that_are_there_are_asked_about() -> None:
     sidecar = {**SIDECAR, "spec": {**SIDECAR["spec"], "serviceAccountName": "vm-agent"}}
-    found = wanted_by_accounts(replace(good(), vm_pods=Seen([sidecar])))
+    found = wanted_by_accounts(replace(good(), vm_pods=SiteObservations([sidecar])))
     patch = Right("patch", "vm.neon.tech", "virtualmachines")
     assert found["default:vm-agent"] == {
         *(replace(patch, verb=verb, namespace="default") for verb in ("get", "watch", "patch")),
@@ -264,7 +271,7 @@ def test_a_program_is_asked_about_what_its_arguments_have_it_do(program: str, ar
         (first, *_) = (each["spec"]["containers"][0] for each in here if program in each["metadata"]["name"])
         kept = [each for each in first["args"] if not each.startswith(argument)]
         first["args"] = [*kept, *arguments]
-        return wanted_by_accounts(replace(good(), pods=Seen(here)))
+        return wanted_by_accounts(replace(good(), pods=SiteObservations(here)))
 
     account, every, fewer = f"{NAMESPACE}:{program}", wanted(f"{argument}=any"), wanted()
     assert right in every[account]
@@ -282,7 +289,7 @@ def test_controller_without_policies_needs_no_rights_to_them() -> None:
             each["spec"]["containers"][0] for each in here if "neonvm-controller" in each["metadata"]["name"]
         )
         first["args"] = [*first["args"], *arguments]
-        found = wanted_by_accounts(replace(good(), pods=Seen(here)))
+        found = wanted_by_accounts(replace(good(), pods=SiteObservations(here)))
         return {each.resource for each in found[f"{NAMESPACE}:neonvm-controller"]}
 
     assert kinds() - kinds("--no-network-policies") == {
@@ -302,7 +309,7 @@ def test_foreign_lines_of_a_metrics_page_are_passed_over() -> None:
 
 async def test_a_missing_kubectl_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(NoForwardError, match="kubectl cannot be run: No such file or directory"):
+    with pytest.raises(ForwardingError, match="kubectl cannot be run: No such file or directory"):
         async with Kubectl().forward("ns", "pod/x", [1]):
             """Nothing is opened."""
 
@@ -312,8 +319,8 @@ async def test_a_missing_kubectl_is_a_reason(monkeypatch: pytest.MonkeyPatch) ->
     [
         ('Error from server (Forbidden): services "autoscaling-injector" is forbidden: User "u" cannot get', Unseen),
         ('error: error upgrading connection: pods "x" is forbidden: User "u" cannot create pods/portforward', Unseen),
-        ("error: timed out waiting for the condition", Seen),
-        ("", Seen),
+        ("error: timed out waiting for the condition", SiteObservations),
+        ("", SiteObservations),
     ],
 )
 async def test_a_webhook_that_may_not_be_asked_is_skipped_and_one_that_cannot_is_told(

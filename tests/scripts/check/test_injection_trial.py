@@ -8,7 +8,7 @@ import httpx2 as httpx
 import pytest
 
 from scripts.autoscale.check.gathering import trials
-from scripts.autoscale.check.looks import Look, Seen, Unseen
+from scripts.autoscale.check.looks import Look, SiteObservations, Unseen
 from tests.scripts.check.good_state import NAMESPACE, Obj, good
 from tests.scripts.check.test_gathering import client, status
 
@@ -16,8 +16,11 @@ from tests.scripts.check.test_gathering import client, status
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (httpx.Response(201, json={"spec": {"initContainers": [{"name": "autoscaler-agent"}]}}), Seen("")),
-        (httpx.Response(201, json={"spec": {"containers": [{"name": "neonvm-runner"}]}}), Seen(trials.NO_AGENT)),
+        (httpx.Response(201, json={"spec": {"initContainers": [{"name": "autoscaler-agent"}]}}), SiteObservations("")),
+        (
+            httpx.Response(201, json={"spec": {"containers": [{"name": "neonvm-runner"}]}}),
+            SiteObservations(trials.NO_AGENT),
+        ),
         (
             status(500, "InternalError", 'failed calling webhook "pods.autoscaling.neon.tech": no route to host'),
             None,
@@ -38,7 +41,7 @@ async def test_vm_pod_shows_whether_webhook_is_reached(answer: httpx.Response, e
         return httpx.Response(200, json={"metadata": {}, "items": accounts})
 
     closed: Obj = {"metadata": {"name": "out", "labels": {"autoscaling.neon.tech/inject-agent": "false"}}}
-    found = await trials.injection(client(answered), replace(good(), namespaces=Seen([closed])))
+    found = await trials.injection(client(answered), replace(good(), namespaces=SiteObservations([closed])))
     assert found == expected or (expected is None and isinstance(found, Unseen))
     assert tried == ["/api/v1/namespaces/shop/pods"]
 
@@ -48,7 +51,7 @@ async def test_webhook_is_not_tried_without_need() -> None:
         assert request.method == "GET"
         return httpx.Response(200, json={"metadata": {}, "items": []})
 
-    no_hooks = replace(good(), webhooks=Seen([]))
+    no_hooks = replace(good(), webhooks=SiteObservations([]))
     looks = [await trials.injection(client(answered), facts) for facts in (good(), no_hooks)]
     said = ["no namespace of VMs has the service account vm-agent", "no webhook of ours is installed"]
     assert [each.why for each in looks if isinstance(each, Unseen)] == said

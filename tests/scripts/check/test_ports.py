@@ -12,7 +12,7 @@ import pytest
 
 from scripts.autoscale.check.facts import Served, Webhook
 from scripts.autoscale.check.gathering.tls_looks import reviewed, shown
-from scripts.autoscale.check.looks import Seen, Unseen
+from scripts.autoscale.check.looks import SiteObservations, Unseen
 from tests.scheduler_plugin.certificates import files
 
 ANSWER = '{"response": {"uid": "autoscale-check", "allowed": true}}'
@@ -57,7 +57,7 @@ async def test_a_port_shows_its_certificate_and_who_vouches_for_it(
         found = await shown(
             number, {"right": (own, "127.0.0.1"), "wrong": (other, "127.0.0.1"), "none": (b"", "127.0.0.1")}
         )
-    assert isinstance(found, Seen)
+    assert isinstance(found, SiteObservations)
     assert isinstance(found.value, Served)
     assert ssl.PEM_cert_to_DER_cert(found.value.certificate.decode()) == ssl.PEM_cert_to_DER_cert(own.decode())
     assert found.value.distrusted.keys() == {"wrong", "none"}

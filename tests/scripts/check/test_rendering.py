@@ -8,21 +8,26 @@ import json
 import pytest
 from rich.console import Console
 
-from scripts.autoscale.check.command import Output, show
-from scripts.autoscale.check.finding import EXIT_CODES, Finding, Level, Section, worst
+from scripts.autoscale.check.command import CheckOutput, show
+from scripts.autoscale.check.finding import EXIT_CODES, CheckSection, Finding, Level, worst
 
 FINDINGS = [
     Finding(
-        "api-answers", Section.API, "the API server answers", Level.OK, "Kubernetes v1.36.2", page="docs/check.md#a"
+        "api-answers",
+        CheckSection.API,
+        "the API server answers",
+        Level.OK,
+        "Kubernetes v1.36.2",
+        page="docs/check.md#a",
     ),
-    Finding("rights", Section.RIGHTS, "you may", Level.SKIPPED, "you may not look", page="docs/check.md#b"),
+    Finding("rights", CheckSection.RIGHTS, "you may", Level.SKIPPED, "you may not look", page="docs/check.md#b"),
     Finding(
-        *("nodes-ready", Section.NODES, "nodes are ready", Level.WARNING, "node n1 is not ready"),
+        *("nodes-ready", CheckSection.NODES, "nodes are ready", Level.WARNING, "node n1 is not ready"),
         problems=tuple(f"node n{number} is not ready" for number in range(1, 8)),
         remedy="kubectl describe node n1",
         page="docs/check.md#nodes-ready",
     ),
-    Finding("x", Section.NODES, "[red]x", Level.FAILURE, "bad", ("bad",), "mend it", "docs/check.md#x"),
+    Finding("x", CheckSection.NODES, "[red]x", Level.FAILURE, "bad", ("bad",), "mend it", "docs/check.md#x"),
 ]
 
 TEXT = """\
@@ -60,7 +65,7 @@ SHORT = """\
 """
 
 
-def printed(output: Output, *, is_terminal: bool = False) -> str:
+def printed(output: CheckOutput, *, is_terminal: bool = False) -> str:
     screen = io.StringIO()
     console = Console(file=screen, width=40, force_terminal=is_terminal, color_system="auto")
     show(console, FINDINGS, output)
@@ -68,15 +73,15 @@ def printed(output: Output, *, is_terminal: bool = False) -> str:
 
 
 def test_people_read_what_is_wrong_and_what_to_do() -> None:
-    assert printed(Output.TEXT) == TEXT
+    assert printed(CheckOutput.TEXT) == TEXT
 
 
 def test_what_is_wrong_alone_stands_in_the_order_in_which_to_mend_it() -> None:
-    assert printed(Output.SHORT) == SHORT
+    assert printed(CheckOutput.SHORT) == SHORT
 
 
 def test_programs_read_everything() -> None:
-    found = json.loads(printed(Output.JSON))
+    found = json.loads(printed(CheckOutput.JSON))
     assert (found["outcome"], found["exitCode"], len(found["checks"])) == ("failure", 2, 4)
     assert found["checks"][3] == {
         "check": "x",
@@ -94,8 +99,8 @@ def test_programs_read_everything() -> None:
 def test_colours_are_on_terminals_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert "\x1b[" in printed(Output.TEXT, is_terminal=True)
-    assert "\x1b[" not in printed(Output.TEXT)
+    assert "\x1b[" in printed(CheckOutput.TEXT, is_terminal=True)
+    assert "\x1b[" not in printed(CheckOutput.TEXT)
 
 
 def test_the_worst_line_decides_the_exit_code() -> None:

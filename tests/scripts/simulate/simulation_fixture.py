@@ -13,9 +13,9 @@ import numpy as np
 from protocol.units import Bytes, Instant, Resources, Seconds
 from protocol.virtual_machine import Bounds
 from scheduler_plugin.ledger import VmTruth, overcommitted, violations
-from scheduler_plugin.planner import Plan
-from scripts.autoscale.simulate.fleet import Fleet, SimulationSettings
-from scripts.autoscale.simulate.migration_model import MigrationModel
+from scheduler_plugin.planner import MovePlan
+from scripts.autoscale.simulate.fleet import SimulatedFleet, SimulationSettings
+from scripts.autoscale.simulate.migration_model import SimulatedMigrations
 from scripts.autoscale.simulate.recording_grid import RecordingGrid
 from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
 from scripts.autoscale.simulate.simulated_vm import SimulatedVm, agent_policy
@@ -26,13 +26,13 @@ MOST = UNIT * 64
 GIB = 1024**3
 
 
-def a_fleet(vms: int, bandwidth: str = "256Mi") -> Fleet:
+def a_fleet(vms: int, bandwidth: str = "256Mi") -> SimulatedFleet:
     """Two nodes for so many VMs, each of which may take a whole one, and plays nothing."""
     one, none = np.ones(1), np.zeros(vms, dtype=np.int64)
     grid = RecordingGrid(one, one, np.zeros(1, dtype=np.bool_), none[:1], none[:1] + 1, one)
     table = VmTable(grid, none, none + 1, none, none + 16, np.ones(vms), np.full(vms, 1.0 * GIB))
     half, speed = Fraction(1, 2), Bytes.parse(bandwidth)
-    return Fleet(
+    return SimulatedFleet(
         SimulationSettings(nodes=2, vms=vms, hours=1.0, step=STEP, watermark=half, bandwidth=speed), table, MOST
     )
 
@@ -49,7 +49,7 @@ class SimulationFixture:
         self.cluster = SimulatedCluster(self.fleet)
         sizes = [(units, "node-0") for units in first] + [(units, "node-1") for units in second]
         self.vms = [self._begin(index, UNIT * units, node) for index, (units, node) in enumerate(sizes)]
-        self.moves = MigrationModel(self.cluster, self.fleet.settings, order)
+        self.moves = SimulatedMigrations(self.cluster, self.fleet.settings, order)
         self.cores, self.mem = [1.0] * len(self.vms), [1.0 * GIB] * len(self.vms)
 
     def _begin(self, index: int, size: Resources, node: str) -> SimulatedVm:
@@ -66,7 +66,7 @@ class SimulationFixture:
         vm.observe(self.cores[vm.index], self.mem[vm.index], self.now)
         vm.act(self.cluster, self.now, 0.0)
 
-    def step(self, seconds: float = STEP) -> Plan:
+    def step(self, seconds: float = STEP) -> MovePlan:
         """Time passes: who has arrived, and what the planner does then. Nothing is over-committed ever."""
         self.now = Instant(self.now + seconds)
         for vm in self.moves.arrive(self.now):

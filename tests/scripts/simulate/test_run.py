@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from protocol.units import Instant, Seconds
-from scheduler_plugin.planner import Plan
+from scheduler_plugin.planner import MovePlan
 from scripts.autoscale.simulate.figures import Figures
-from scripts.autoscale.simulate.fleet import Fleet, SimulationSettings, SimulationSettingsError, make_fleet
-from scripts.autoscale.simulate.migration_model import LEAST_COST, NO_MIGRATION, ORDERS, Loads, MigrationModel
+from scripts.autoscale.simulate.fleet import SimulatedFleet, SimulationSettings, SimulationSettingsError, make_fleet
+from scripts.autoscale.simulate.migration_model import LEAST_COST, NO_MIGRATION, ORDERS, Loads, SimulatedMigrations
 from scripts.autoscale.simulate.run import Run
 from scripts.autoscale.simulate.simulated_vm import SimulatedVm
 
@@ -73,13 +73,13 @@ def test_before_anything_is_counted_the_figures_are_nought() -> None:
 def test_the_planner_runs_every_second_of_a_step_unless_it_moves_nothing(
     order: str, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rounds, reconcile = [], MigrationModel.reconcile
+    rounds, reconcile = [], SimulatedMigrations.reconcile
 
-    def noted(self: MigrationModel, now: Instant, loads: Loads) -> tuple[list[SimulatedVm], Plan]:
+    def noted(self: SimulatedMigrations, now: Instant, loads: Loads) -> tuple[list[SimulatedVm], MovePlan]:
         rounds.append(now)
         return reconcile(self, now, loads)
 
-    monkeypatch.setattr(MigrationModel, "reconcile", noted)
+    monkeypatch.setattr(SimulatedMigrations, "reconcile", noted)
     assert next(Run(make_fleet(SMALL), order).play()) == 1
     assert rounds == [float(second) for second in range(times)]
 
@@ -108,4 +108,4 @@ def _disturbance(found: Figures) -> float:
 def test_vms_that_find_no_room_at_the_start_are_said() -> None:
     fleet = make_fleet(SMALL)
     with pytest.raises(SimulationSettingsError, match="--fill: the VMs do not find room at the start"):
-        Run(Fleet(replace(fleet.settings, nodes=1), fleet.table, fleet.total), NO_MIGRATION)
+        Run(SimulatedFleet(replace(fleet.settings, nodes=1), fleet.table, fleet.total), NO_MIGRATION)

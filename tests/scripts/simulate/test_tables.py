@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from scripts.autoscale.simulate.figures import CURVES, Figures
-from scripts.autoscale.simulate.tables import POINTS, ROWS, Outcome, as_json, describe, print_tables, thinned
+from scripts.autoscale.simulate.tables import POINTS, ROWS, SimulationOutcome, as_json, describe, print_tables, thinned
 from tests.scripts.simulate.simulation_fixture import a_fleet
 
 FLEET = a_fleet(4)
@@ -24,11 +24,13 @@ def figures(order: str, steps: int) -> Figures:
     return msgspec.convert({"order": order} | (NUMBERED if steps else NONE) | {"hours": steps / 240}, Figures)
 
 
-def outcome(order: str, *problems: str, steps: int = 240) -> Outcome:
-    return Outcome(figures(order, steps), {name: np.arange(steps, dtype=np.float64) for name in CURVES}, problems)
+def outcome(order: str, *problems: str, steps: int = 240) -> SimulationOutcome:
+    return SimulationOutcome(
+        figures(order, steps), {name: np.arange(steps, dtype=np.float64) for name in CURVES}, problems
+    )
 
 
-def printed(*outcomes: Outcome) -> str:
+def printed(*outcomes: SimulationOutcome) -> str:
     out = io.StringIO()
     print_tables(Console(file=out, width=120), FLEET, outcomes)
     return out.getvalue()
@@ -89,7 +91,7 @@ def test_a_curve_is_thinned_to_means_of_equal_stretches(
     assert (at.tolist(), found.tolist()) == (middles, means)
 
 
-def draw(outcomes: list[Outcome], path: Path) -> None:
+def draw(outcomes: list[SimulationOutcome], path: Path) -> None:
     from scripts.autoscale.simulate import plot  # noqa: PLC0415 - matplotlib takes a second to import
 
     plot.draw(FLEET, outcomes, path)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from protocol.kubernetes.objects import Json
-from scripts.autoscale.top.columns import Row
-from scripts.autoscale.top.fleet import Seen
+from scripts.autoscale.top.columns import TableRow
+from scripts.autoscale.top.fleet import FleetSnapshot
 from scripts.autoscale.top.rows import node_line, vm_row
 from tests.scheduler_plugin import objects
 
@@ -64,7 +64,7 @@ FEW = (
 )
 
 
-def many(count: int) -> tuple[Row, ...]:
+def many(count: int) -> tuple[TableRow, ...]:
     return tuple(
         vm_row(vm(f"default/db-{each}", f"node-{each % 50}"), agent(each / 1000), {}, None) for each in range(count)
     )
@@ -75,13 +75,13 @@ class Scene:
 
     title = "a test"
 
-    def __init__(self, vms: Sequence[Row] = FEW) -> None:
-        self.seen = Seen(tuple(vms), (node_line(node("node-1")), node_line(node("node-2", "1Gi"))))
+    def __init__(self, vms: Sequence[TableRow] = FEW) -> None:
+        self.seen = FleetSnapshot(tuple(vms), (node_line(node("node-1")), node_line(node("node-2", "1Gi"))))
         self.moved: list[str] = []
         self.told = ["default/new has 2 vCPU."]
         self.asked: list[Sequence[str]] = []
 
-    async def look(self, on_screen: Sequence[str]) -> Seen:
+    async def look(self, on_screen: Sequence[str]) -> FleetSnapshot:
         self.asked.append(on_screen)
         return self.seen
 

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 
 from scripts.autoscale.terminal.text_screen import TextScreen
 from scripts.autoscale.top.app import TopApp
-from scripts.autoscale.top.columns import Row
+from scripts.autoscale.top.columns import TableRow
 from scripts.autoscale.top.row_list import RowList
 from tests.scripts.top.fleet_fixture import FEW, Scene, many
 
@@ -41,7 +41,7 @@ class Person:
 
 
 @asynccontextmanager
-async def looking(vms: Sequence[Row] = FEW, width: int = 120) -> AsyncIterator[Person]:
+async def looking(vms: Sequence[TableRow] = FEW, width: int = 120) -> AsyncIterator[Person]:
     scene = Scene(vms)
     app = TopApp(scene, every=3600.0)
     async with app.run_test(size=(width, 24)) as pilot:

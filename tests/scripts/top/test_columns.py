@@ -11,8 +11,8 @@ from scheduler_plugin.dashboard.core.states import NODE_STATES, VM_STATES
 from scripts.autoscale.top.columns import (
     NODE_COLUMNS,
     VM_COLUMNS,
-    Kind,
-    Row,
+    ColumnType,
+    TableRow,
     fitted,
     header,
     line,
@@ -45,12 +45,12 @@ def test_no_name_and_no_number_is_cut(width: int) -> None:
     for row in FEW:
         shown = line(row, placed)
         assert len(shown) <= width
-        assert all(row.cells[each.index] in shown for each in placed if each.column.kind != Kind.SENTENCE)
+        assert all(row.cells[each.index] in shown for each in placed if each.column.kind != ColumnType.SENTENCE)
 
 
 ROWS = st.lists(
     st.builds(
-        lambda cells: Row(cells[0], tuple(cells)),
+        lambda cells: TableRow(cells[0], tuple(cells)),
         st.lists(st.text("abc-1 ", min_size=1, max_size=90), min_size=len(VM_COLUMNS), max_size=len(VM_COLUMNS)),
     ),
     max_size=4,
@@ -58,7 +58,9 @@ ROWS = st.lists(
 
 
 @given(ROWS, st.integers(1, 300), st.sampled_from(["", *(each.key for each in VM_COLUMNS)]))
-def test_a_table_is_wider_than_the_terminal_only_for_what_always_stays(rows: list[Row], width: int, by: str) -> None:
+def test_a_table_is_wider_than_the_terminal_only_for_what_always_stays(
+    rows: list[TableRow], width: int, by: str
+) -> None:
     placed = fitted(VM_COLUMNS, rows, width, by)
     assert {0} == {each.column.importance for each in placed} or taken(placed) <= width
     assert all(
@@ -88,7 +90,7 @@ def test_what_a_terminal_would_obey_is_not_printed() -> None:
 def test_a_vm_is_shown_with_what_is_known_of_it() -> None:
     known = ("2", "1.90", "2Gi", "1024Mi", "3", "3072Mi", "2500m", "3Gi")
     found = vm_row(vm("db"), agent(more={"because": "why"}), {}, None)
-    assert found == Row(
+    assert found == TableRow(
         "default/db", ("default/db", "Running", "node-1", *known, "why"), "default", "node-1", "Running"
     )
     silent = vm_row(vm("db", "", "", "", ""), {}, {"permit": {"cpu": "1", "mem": "1Gi"}}, None)

@@ -12,8 +12,8 @@ import pytest
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json, name_of, text
 from scheduler_plugin.dashboard.core.lasting import LONG
-from scripts.autoscale.top.columns import Row
-from scripts.autoscale.top.fleet import Fleet
+from scripts.autoscale.top.columns import TableRow
+from scripts.autoscale.top.fleet import FleetReader
 from tests.fake_clock import FakeClock
 from tests.scripts.top.fleet_fixture import MOVE, agent, node, vm
 
@@ -73,7 +73,7 @@ def _with_pod(given: Json) -> Json:
     return {**given, "status": {**status, "podName": f"pod-{text(given, 'metadata', 'name')}"}}
 
 
-def by_name(rows: tuple[Row, ...]) -> dict[str, Row]:
+def by_name(rows: tuple[TableRow, ...]) -> dict[str, TableRow]:
     return {each.name: each for each in rows}
 
 
@@ -86,7 +86,7 @@ async def place() -> AsyncIterator[Place]:
 
 async def test_one_look_asks_every_agent(place: Place) -> None:
     place.migrations = [{**MOVE, "spec": {"vmName": "db"}}]
-    seen = await Fleet(place, FakeClock()).everything()
+    seen = await FleetReader(place, FakeClock()).everything()
     assert sorted(place.asked) == ["pod-db", "pod-orders", "pod-other"]
     found = by_name(seen.vms)
     assert {name: row.state for name, row in found.items()} == {
@@ -100,12 +100,12 @@ async def test_one_look_asks_every_agent(place: Place) -> None:
 
 async def test_a_namespace_is_looked_at_alone_also_where_migrations_are_unknown(place: Place) -> None:
     place.knows_migrations = False
-    seen = await Fleet(place, FakeClock(), "shop").everything()
+    seen = await FleetReader(place, FakeClock(), "shop").everything()
     assert sorted(by_name(seen.vms)) == ["shop/db", "shop/orders"]
 
 
 async def test_what_is_away_is_said_and_what_was_seen_stays_until_it_is_back(place: Place) -> None:
-    fleet = Fleet(place, FakeClock())
+    fleet = FleetReader(place, FakeClock())
     before = await fleet.everything()
     place.is_away, nodes, place.nodes = True, place.nodes, None
     lost = await fleet.look([])
@@ -118,7 +118,7 @@ async def test_what_is_away_is_said_and_what_was_seen_stays_until_it_is_back(pla
 
 async def test_of_a_large_fleet_those_on_the_screen_are_asked_and_the_others_in_turn() -> None:
     place = Place(*(f"shop/db-{each}" for each in range(100)))
-    fleet = Fleet(place, FakeClock())
+    fleet = FleetReader(place, FakeClock())
     await fleet.everything()
     place.asked.clear()
     for _ in range(4):
@@ -129,7 +129,7 @@ async def test_of_a_large_fleet_those_on_the_screen_are_asked_and_the_others_in_
 
 async def test_a_vm_that_is_pending_for_long_stands_out_and_one_that_comes_back_begins_anew(place: Place) -> None:
     clock = FakeClock()
-    fleet, running = Fleet(place, clock), place.vms
+    fleet, running = FleetReader(place, clock), place.vms
     place.vms = [{**each, "status": {"phase": "Pending"}} if "orders" in str(each) else each for each in running]
     states = []
     for passed, found in ((0.0, place.vms), (LONG, place.vms), (0.0, []), (0.0, place.vms)):
@@ -140,7 +140,7 @@ async def test_a_vm_that_is_pending_for_long_stands_out_and_one_that_comes_back_
 
 
 async def test_a_row_is_made_anew_only_where_its_vm_has_changed(place: Place) -> None:
-    fleet = Fleet(place, FakeClock())
+    fleet = FleetReader(place, FakeClock())
     before = by_name((await fleet.everything()).vms)
     place.vms = [
         {**each, "status": {**_status(each), "cpus": "4"}} if "orders" in str(each) else each for each in place.vms
@@ -158,7 +158,7 @@ async def test_what_the_scheduler_says_of_one_vm_changes_the_row_of_that_vm_alon
             for name, vm in pods.items()
         ]
 
-    fleet = Fleet(place, FakeClock())
+    fleet = FleetReader(place, FakeClock())
     place.nodes = said()
     before = await fleet.everything()
     place.nodes = said("shop/orders")
@@ -178,19 +178,19 @@ def _status(given: Json) -> Json:
 @pytest.mark.parametrize("odd", ["", "-1", "\x00", "1e99", "much", None, {}])
 async def test_an_amount_that_cannot_be_read_ends_nothing(place: Place, odd: object) -> None:
     place.nodes = [{**node("node-1"), "reserved": {"cpu": odd, "mem": odd}, "watermark": {"cpu": odd}}]
-    seen = await Fleet(place, FakeClock()).everything()
+    seen = await FleetReader(place, FakeClock()).everything()
     assert [each.name for each in seen.nodes] == ["node-1"]
 
 
 async def test_a_question_does_what_no_text_of_a_cluster_orders(place: Place) -> None:
     place.vms[0] = {**place.vms[0], "status": {**_status(place.vms[0]), "node": "n\x1b[2J"}}
-    fleet = Fleet(place, FakeClock())
+    fleet = FleetReader(place, FakeClock())
     await fleet.everything()
     assert "\x1b" not in fleet.question("shop/db")
 
 
 async def test_a_migration_is_ordered_as_the_command_orders_it(place: Place) -> None:
-    fleet = Fleet(place, FakeClock())
+    fleet = FleetReader(place, FakeClock())
     await fleet.everything()
     asked = (
         "Migrate shop/db from node-1 to another node that has room? It has no overlay address: its connections break."

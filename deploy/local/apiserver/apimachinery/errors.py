@@ -1,6 +1,6 @@
 """What the API server refuses, as Kubernetes says it: a ``Status`` with code, reason, message and details.
 
-Every refusal is an ``ApiError``; the edge turns it into an answer, and nothing else does.
+Every refusal is an ``StatusError``; the edge turns it into an answer, and nothing else does.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NO_SUBJECT: Final = Subject()
 
 
 @dataclass(eq=False)
-class ApiError(Exception):
+class StatusError(Exception):
     """A request was refused. ``code`` is the HTTP status, ``reason`` the word that clients test for."""
 
     code: int
@@ -90,93 +90,95 @@ class ApiError(Exception):
         return {key: value for key, value in status.items() if key != "details" or value}
 
 
-def not_found(subject: Subject) -> ApiError:
+def not_found(subject: Subject) -> StatusError:
     """404: no such object."""
-    return ApiError(404, "NotFound", f'{subject.qualified} "{subject.name}" not found', subject)
+    return StatusError(404, "NotFound", f'{subject.qualified} "{subject.name}" not found', subject)
 
 
-def no_such_path() -> ApiError:
+def no_such_path() -> StatusError:
     """404: the path names no resource that is served."""
-    return ApiError(404, "NotFound", "the server could not find the requested resource")
+    return StatusError(404, "NotFound", "the server could not find the requested resource")
 
 
-def already_exists(subject: Subject) -> ApiError:
+def already_exists(subject: Subject) -> StatusError:
     """409: the name is taken."""
-    return ApiError(409, "AlreadyExists", f'{subject.qualified} "{subject.name}" already exists', subject)
+    return StatusError(409, "AlreadyExists", f'{subject.qualified} "{subject.name}" already exists', subject)
 
 
-def conflict(subject: Subject, why: str) -> ApiError:
+def conflict(subject: Subject, why: str) -> StatusError:
     """409: the object is not as the client thought."""
     message = f'Operation cannot be fulfilled on {subject.qualified} "{subject.name}": {why}'
-    return ApiError(409, "Conflict", message, subject)
+    return StatusError(409, "Conflict", message, subject)
 
 
-def modified(subject: Subject) -> ApiError:
+def modified(subject: Subject) -> StatusError:
     """409: the client's resourceVersion is not the newest."""
     return conflict(
         subject, "the object has been modified; please apply your changes to the latest version and try again"
     )
 
 
-def invalid(subject: Subject, causes: Sequence[Cause]) -> ApiError:
+def invalid(subject: Subject, causes: Sequence[Cause]) -> StatusError:
     """422: the object breaks its rules; each cause names the field."""
     texts = [str(cause) for cause in causes]
     listing = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     kind = f"{subject.kind}.{subject.group}" if subject.group else subject.kind
-    return ApiError(422, "Invalid", f'{kind} "{subject.name}" is invalid: {listing}', subject, tuple(causes))
+    return StatusError(422, "Invalid", f'{kind} "{subject.name}" is invalid: {listing}', subject, tuple(causes))
 
 
-def bad_request(message: str) -> ApiError:
+def bad_request(message: str) -> StatusError:
     """400: the request cannot be understood."""
-    return ApiError(400, "BadRequest", message)
+    return StatusError(400, "BadRequest", message)
 
 
-def unauthorized() -> ApiError:
+def unauthorized() -> StatusError:
     """401: the request shows no credential that is known here."""
-    return ApiError(401, "Unauthorized", "Unauthorized", headers={"WWW-Authenticate": 'Bearer realm="local cluster"'})
+    return StatusError(
+        401, "Unauthorized", "Unauthorized", headers={"WWW-Authenticate": 'Bearer realm="local cluster"'}
+    )
 
 
-def forbidden(subject: Subject, why: str) -> ApiError:
+def forbidden(subject: Subject, why: str) -> StatusError:
     """403: understood, and not allowed."""
-    return ApiError(403, "Forbidden", f'{subject.qualified} "{subject.name}" is forbidden: {why}', subject)
+    return StatusError(403, "Forbidden", f'{subject.qualified} "{subject.name}" is forbidden: {why}', subject)
 
 
-def expired(message: str) -> ApiError:
+def expired(message: str) -> StatusError:
     """410: the resourceVersion or continue token is older than the history that is kept."""
-    return ApiError(410, "Expired", message)
+    return StatusError(410, "Expired", message)
 
 
-def too_old(requested: int, oldest: int) -> ApiError:
+def too_old(requested: int, oldest: int) -> StatusError:
     """410 of a watch: changes after ``requested`` are no longer known."""
     return expired(f"too old resource version: {requested} ({oldest})")
 
 
-def from_the_future(requested: int, current: int) -> ApiError:
+def from_the_future(requested: int, current: int) -> StatusError:
     """504: the resourceVersion has not been reached yet; retry after a second."""
     message = f"Timeout: Too large resource version: {requested}, current: {current}"
     cause = Cause("", "Too large resource version", "ResourceVersionTooLarge")
-    return ApiError(504, "Timeout", message, causes=(cause,), retry_after=1)
+    return StatusError(504, "Timeout", message, causes=(cause,), retry_after=1)
 
 
-def method_not_allowed() -> ApiError:
+def method_not_allowed() -> StatusError:
     """405: the resource does not know the verb."""
-    return ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+    return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
-def unsupported_media_type(given: str, accepted: Sequence[str]) -> ApiError:
+def unsupported_media_type(given: str, accepted: Sequence[str]) -> StatusError:
     """415: the body is of a kind that is not read here."""
     message = (
         f"the body of the request was in an unknown format - accepted media types include: {', '.join(accepted)}"
         f" (got {given!r})"
     )
-    return ApiError(415, "UnsupportedMediaType", message)
+    return StatusError(415, "UnsupportedMediaType", message)
 
 
-def not_acceptable(accepted: Sequence[str]) -> ApiError:
+def not_acceptable(accepted: Sequence[str]) -> StatusError:
     """406: no form that the client accepts can be written here."""
-    return ApiError(406, "NotAcceptable", f"only the following media types are accepted: {', '.join(accepted)}")
+    return StatusError(406, "NotAcceptable", f"only the following media types are accepted: {', '.join(accepted)}")
 
 
-def too_many_requests(subject: Subject, why: str, retry_after: int) -> ApiError:
+def too_many_requests(subject: Subject, why: str, retry_after: int) -> StatusError:
     """429: not now; ``retry_after`` in seconds."""
-    return ApiError(429, "TooManyRequests", why, subject, retry_after=retry_after)
+    return StatusError(429, "TooManyRequests", why, subject, retry_after=retry_after)

@@ -45,7 +45,7 @@ def decode(raw: bytes) -> Any:
 
 
 def is_too_deep(value: Any) -> bool:
-    """Whether ``value`` is nested more than ``DEEPEST`` levels deep."""
+    """Return True if ``value`` is nested more than ``DEEPEST`` levels deep."""
     level = [value]
     for _ in range(DEEPEST + 1):
         inner: list[Any] = []
@@ -69,7 +69,7 @@ def decode_object(raw: bytes) -> JsonObject:
 
 
 def field(value: Any, path: Sequence[str]) -> Any:
-    """What lies at ``path``, or None where any part of the way is missing."""
+    """The value at ``path``, or None if any part of the path is missing."""
     for step in path:
         if not isinstance(value, dict):
             return None
@@ -95,7 +95,7 @@ def with_field(value: JsonObject, path: Sequence[str], new: Any) -> JsonObject:
 
 
 def without_field(value: JsonObject, path: Sequence[str]) -> JsonObject:
-    """A copy of ``value`` without the field at ``path``; ``value`` itself where there is none."""
+    """A copy of ``value`` without the field at ``path``; ``value`` itself if there is none."""
     head, rest = path[0], path[1:]
     if head not in value:
         return value

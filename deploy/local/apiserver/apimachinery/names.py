@@ -51,7 +51,7 @@ _LABEL_NAMED: Final = frozenset({"namespaces", "services"})
 
 
 def complaint(resource_key: str, name: str) -> str | None:
-    """What is wrong with ``name`` for an object of that resource (``plural.group``); None where nothing is."""
+    """The error in ``name`` for an object of that resource (``plural.group``); None if it is valid."""
     if resource_key.endswith(_PATH_SEGMENT_GROUP):
         return _PATH_RULE if name in {".", ".."} or "/" in name or "%" in name else None
     if resource_key in _LABEL_NAMED:

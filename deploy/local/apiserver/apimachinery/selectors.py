@@ -34,7 +34,7 @@ Pin = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Requirement:
+class SelectorRequirement:
     """One part of a label selector: the label's value (or its absence) must be among ``values``, or must not."""
 
     key: str
@@ -42,15 +42,15 @@ class Requirement:
     wanted: bool
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Whether ``labels`` satisfy this part."""
+        """Return True if ``labels`` satisfy this part."""
         if self.values is None:
             return (self.key in labels) is self.wanted
         return (labels.get(self.key) in self.values) is self.wanted
 
 
-def parse_labels(text: str) -> tuple[Requirement, ...]:
+def parse_labels(text: str) -> tuple[SelectorRequirement, ...]:
     """The parts of a label selector. Raises a 400 that shows where reading stopped."""
-    parts: list[Requirement] = []
+    parts: list[SelectorRequirement] = []
     position = 0
     while position < len(text):
         match, requirement = _next_requirement(text, position)
@@ -63,16 +63,16 @@ def parse_labels(text: str) -> tuple[Requirement, ...]:
     return tuple(parts)
 
 
-def _next_requirement(text: str, position: int) -> tuple[re.Match[str], Requirement]:
+def _next_requirement(text: str, position: int) -> tuple[re.Match[str], SelectorRequirement]:
     if match := _SET.match(text, position):
         values = frozenset(value.strip() for value in match["values"].split(","))
         if not all(_ONE_VALUE.fullmatch(value) for value in values):
             raise _unreadable(text, match.start("values"))
-        return match, Requirement(match["key"], values, wanted=match["op"] == "in")
+        return match, SelectorRequirement(match["key"], values, wanted=match["op"] == "in")
     if match := _EQUAL.match(text, position):
-        return match, Requirement(match["key"], frozenset((match["value"],)), wanted=match["op"] != "!=")
+        return match, SelectorRequirement(match["key"], frozenset((match["value"],)), wanted=match["op"] != "!=")
     if match := _EXISTS.match(text, position):
-        return match, Requirement(match["key"], None, wanted=not match["op"])
+        return match, SelectorRequirement(match["key"], None, wanted=not match["op"])
     raise _unreadable(text, position)
 
 
@@ -116,7 +116,7 @@ def _field_parts(text: str) -> list[tuple[str, str, bool]]:
 
 
 def pinned(fields: str) -> Pin | None:
-    """The part of a field selector by which its objects are found soonest; None where it pins no field. Raises a 400.
+    """The part of a field selector by which its objects are found soonest; None if it pins no field. Raises a 400.
 
     >>> pinned("spec.nodeName=n1,metadata.name=db"), pinned("status.phase!=Running"), pinned("")
     (('metadata.name', 'db'), None, None)
@@ -140,12 +140,13 @@ def object_selector(selector: Any) -> Matcher:
     if not isinstance(selector, dict):
         return lambda _: False
     parts = [
-        Requirement(key, frozenset((value,)), wanted=True) for key, value in (selector.get("matchLabels") or {}).items()
+        SelectorRequirement(key, frozenset((value,)), wanted=True)
+        for key, value in (selector.get("matchLabels") or {}).items()
     ]
     for one in selector.get("matchExpressions") or ():
         by_value = one.get("operator") in {"In", "NotIn"}
         values = frozenset(one.get("values") or ()) if by_value else None
-        parts.append(Requirement(one.get("key", ""), values, wanted=one.get("operator") in {"In", "Exists"}))
+        parts.append(SelectorRequirement(one.get("key", ""), values, wanted=one.get("operator") in {"In", "Exists"}))
 
     def matches(body: JsonObject) -> bool:
         labels = field(body, ("metadata", "labels")) or {}

@@ -16,8 +16,8 @@ from typing import Final
 from deploy.local.apiserver.apimachinery.environment import Environment
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 from deploy.local.apiserver.authn.tokens import ISSUER, InvalidTokenError, Reference, TokenClaims, verify
-from deploy.local.apiserver.storage.history import Key, Stored
-from deploy.local.apiserver.storage.store import Store
+from deploy.local.apiserver.storage.history import Key, StoredObject
+from deploy.local.apiserver.storage.store import ObjectStore
 
 AUTHENTICATED: Final = "system:authenticated"
 _EXTRA: Final = "authentication.kubernetes.io"
@@ -51,7 +51,7 @@ class Authenticator:
     """Finds out who holds a token."""
 
     def __init__(
-        self, store: Store, environment: Environment, signing_key: bytes, static: Mapping[str, Identity]
+        self, store: ObjectStore, environment: Environment, signing_key: bytes, static: Mapping[str, Identity]
     ) -> None:
         self._store = store
         self._environment = environment
@@ -59,7 +59,7 @@ class Authenticator:
         self.signing_key = signing_key
 
     def caller(self, authorization: str) -> Identity | None:
-        """Who sent an ``Authorization`` header to the API; None where it is not known."""
+        """Sender of an ``Authorization`` header; None if unknown."""
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not token:
             return None
@@ -70,7 +70,7 @@ class Authenticator:
         return identity
 
     def identify(self, token: str, audiences: Sequence[str]) -> Identity:
-        """Who holds ``token``, where it is good for one of ``audiences``. Raises ``InvalidTokenError``."""
+        """Holder of ``token``, if it is valid for one of ``audiences``. Raises ``InvalidTokenError``."""
         known = self._static.get(token)
         if known is not None:
             return Identity(known.username, known.uid, known.groups, known.extra, tuple(audiences))
@@ -84,7 +84,7 @@ class Authenticator:
         return _identity(claims, shared)
 
     def _check_alive(self, resource: str, namespace: str, reference: Reference, what: str) -> None:
-        found: Stored | None = self._store.get(Key(resource, namespace, reference.name))
+        found: StoredObject | None = self._store.get(Key(resource, namespace, reference.name))
         if found is None or found.body["metadata"]["uid"] != reference.uid:
             raise InvalidTokenError(f"{what} {namespace}/{reference.name} of the token is no more")
 

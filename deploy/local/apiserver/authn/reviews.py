@@ -12,13 +12,13 @@ from deploy.local.apiserver.apimachinery.errors import bad_request
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
 from deploy.local.apiserver.authn.identity import Authenticator, Identity
 from deploy.local.apiserver.authn.tokens import ISSUER, InvalidTokenError
-from deploy.local.apiserver.resources.resource import Resource
+from deploy.local.apiserver.resources.resource import ServedResource
 
-Review = Callable[[Authenticator, Identity, Resource, JsonObject], JsonObject]
+Review = Callable[[Authenticator, Identity, ServedResource, JsonObject], JsonObject]
 """(authenticator, who asks, resource, question) -> the ``status`` that answers it."""
 
 
-def _token_review(authenticator: Authenticator, _: Identity, __: Resource, given: JsonObject) -> JsonObject:
+def _token_review(authenticator: Authenticator, _: Identity, __: ServedResource, given: JsonObject) -> JsonObject:
     token = field(given, ("spec", "token"))
     if not token or not isinstance(token, str):
         raise bad_request("token is required for TokenReview in authentication")
@@ -30,15 +30,15 @@ def _token_review(authenticator: Authenticator, _: Identity, __: Resource, given
     return {"authenticated": True, "user": identity.user_info(), "audiences": list(identity.audiences)}
 
 
-def _self_subject(_: Authenticator, caller: Identity, __: Resource, ___: JsonObject) -> JsonObject:
+def _self_subject(_: Authenticator, caller: Identity, __: ServedResource, ___: JsonObject) -> JsonObject:
     return {"userInfo": caller.user_info()}
 
 
-def _access(_: Authenticator, __: Identity, ___: Resource, ____: JsonObject) -> JsonObject:
+def _access(_: Authenticator, __: Identity, ___: ServedResource, ____: JsonObject) -> JsonObject:
     return {"allowed": True, "reason": "the local cluster allows everything to every authenticated user"}
 
 
-def _rules(_: Authenticator, __: Identity, ___: Resource, ____: JsonObject) -> JsonObject:
+def _rules(_: Authenticator, __: Identity, ___: ServedResource, ____: JsonObject) -> JsonObject:
     return {
         "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
         "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],

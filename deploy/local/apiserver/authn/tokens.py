@@ -35,7 +35,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class TokenClaims:
-    """What a token says. ``issued`` and ``expires`` in seconds since 1970."""
+    """Claims of a token. ``issued`` and ``expires`` in seconds since 1970."""
 
     namespace: str
     account: Reference
@@ -78,7 +78,7 @@ def sign(claims: TokenClaims, key: bytes) -> str:
 
 
 def verify(token: str, key: bytes, now: float) -> TokenClaims:
-    """What a token of ours says. Raises ``InvalidTokenError``."""
+    """Claims of a token of ours. Raises ``InvalidTokenError``."""
     signed, _, signature = token.rpartition(".")
     try:
         genuine = hmac.compare_digest(_unpack(signature), _signature(signed, key))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
-from deploy.local.apiserver.storage.history import Change, ChangeType, Key, Stored
+from deploy.local.apiserver.storage.history import ChangeType, Key, StoredChange, StoredObject
 
 
 def owner_references(body: JsonObject) -> list[JsonObject]:
@@ -14,26 +14,26 @@ def owner_references(body: JsonObject) -> list[JsonObject]:
 
 
 class Dependents:
-    """Which objects there are, by uid, and which of them name an owner, by the owner's uid."""
+    """Objects by uid, and those that name an owner by the owner's uid."""
 
     def __init__(self) -> None:
         self._places: dict[str, Key] = {}
         self._owned: dict[str, set[Key]] = {}
 
-    def add(self, stored: Stored) -> None:
+    def add(self, stored: StoredObject) -> None:
         """Takes in an object that is there."""
         self._places[stored.body["metadata"]["uid"]] = stored.key
         for owner in owner_references(stored.body):
             self._owned.setdefault(owner.get("uid", ""), set()).add(stored.key)
 
-    def follow(self, change: Change) -> None:
+    def follow(self, change: StoredChange) -> None:
         """Takes in a change."""
         if change.before is not None:
             self._remove(change.before)
         if change.type is not ChangeType.DELETED:
             self.add(change.now)
 
-    def _remove(self, stored: Stored) -> None:
+    def _remove(self, stored: StoredObject) -> None:
         self._places.pop(stored.body["metadata"]["uid"], None)
         for owner in owner_references(stored.body):
             owned = self._owned.get(owner.get("uid", ""), set())
@@ -42,7 +42,7 @@ class Dependents:
                 self._owned.pop(owner.get("uid", ""), None)
 
     def place(self, uid: str) -> Key | None:
-        """Where the object with that uid is, if it is there."""
+        """Key of the object with that uid, if it exists."""
         return self._places.get(uid)
 
     def of(self, uid: str) -> Iterable[Key]:

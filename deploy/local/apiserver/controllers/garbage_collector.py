@@ -18,14 +18,14 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from deploy.local.apiserver.apimachinery.errors import ApiError
+from deploy.local.apiserver.apimachinery.errors import StatusError
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
 from deploy.local.apiserver.controllers.dependents import Dependents, owner_references
 from deploy.local.apiserver.registry import metadata
-from deploy.local.apiserver.registry.api import FOREGROUND, ORPHAN, Api, DeleteOptions, Target, WriteOptions
+from deploy.local.apiserver.registry.api import FOREGROUND, ORPHAN, Api, DeleteOptions, RequestTarget, WriteOptions
 from deploy.local.apiserver.registry.strategies import NAMESPACE_FINALIZER
 from deploy.local.apiserver.resources.definitions import CLEANUP_FINALIZER, CRD_KEY
-from deploy.local.apiserver.storage.history import Change, ChangeType, Key, Stored
+from deploy.local.apiserver.storage.history import ChangeType, Key, StoredChange, StoredObject
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class GarbageCollector:
         self._work[key] = None
         self._more.set()
 
-    def _follow(self, change: Change) -> None:
+    def _follow(self, change: StoredChange) -> None:
         self._index.follow(change)
         if change.type is not ChangeType.DELETED:
             self._look_at(change.now.key)
@@ -66,7 +66,7 @@ class GarbageCollector:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to look at."""
+        """True if there is nothing to look at."""
         return not self._work
 
     def step(self) -> None:
@@ -82,7 +82,7 @@ class GarbageCollector:
             except Exception as error:  # noqa: BLE001 - one object must not end the collector of all others
                 told = {"resource": key.resource, "namespace": key.namespace, "object": key.name, "reason": str(error)}
                 _log.warning(
-                    "cannot collect what an object leaves", extra=told, exc_info=not isinstance(error, ApiError)
+                    "cannot collect what an object leaves", extra=told, exc_info=not isinstance(error, StatusError)
                 )
             if self._api.store.get(key) is not stored:
                 self._look_at(key)
@@ -97,22 +97,22 @@ class GarbageCollector:
                 self.step()
                 await asyncio.sleep(0)
 
-    def _target(self, stored: Stored) -> Target | None:
+    def _target(self, stored: StoredObject) -> RequestTarget | None:
         resource = self._api.catalog.by_key(stored.key.resource)
-        return Target(resource, stored.key.namespace, stored.key.name) if resource else None
+        return RequestTarget(resource, stored.key.namespace, stored.key.name) if resource else None
 
-    def _delete(self, stored: Stored, propagation: str) -> None:
+    def _delete(self, stored: StoredObject, propagation: str) -> None:
         target = self._target(stored)
         if target:
             options = DeleteOptions(propagation=propagation, uid=stored.body["metadata"]["uid"])
             self._api.delete(target, options)
 
-    def _change(self, stored: Stored, make: Callable[[JsonObject], JsonObject]) -> None:
+    def _change(self, stored: StoredObject, make: Callable[[JsonObject], JsonObject]) -> None:
         target = self._target(stored)
         if target:
             self._api.change(target, make, WriteOptions())
 
-    def _orphaned(self, stored: Stored) -> None:
+    def _orphaned(self, stored: StoredObject) -> None:
         """An object with an owner that is gone, or going with its dependents first."""
         references = owner_references(stored.body)
         solid = [owner for owner in references if self._is_solid(owner)]
@@ -131,7 +131,7 @@ class GarbageCollector:
         found = self._api.store.get(place)
         return found is not None and not _waits_for_dependents(found.body)
 
-    def _ending(self, stored: Stored) -> None:
+    def _ending(self, stored: StoredObject) -> None:
         """An object that is to go after, or without, its dependents."""
         if not metadata.is_ending(stored.body):
             return
@@ -148,7 +148,7 @@ class GarbageCollector:
             if not any(_blocks(dependent.body, uid) for dependent in dependents):
                 self._change(stored, lambda body: _without_finalizer(body, FOREGROUND))
 
-    def _namespace(self, stored: Stored) -> None:
+    def _namespace(self, stored: StoredObject) -> None:
         """A namespace has an account; one that ends takes everything in it along."""
         if stored.key.resource != _NAMESPACES:
             return
@@ -163,16 +163,16 @@ class GarbageCollector:
         if not any(True for _ in self._contents(name)):
             self._change(stored, _without_namespace_finalizer)
 
-    def _contents(self, namespace: str) -> Iterable[Stored]:
+    def _contents(self, namespace: str) -> Iterable[StoredObject]:
         for resource in self._api.store.resources():
             yield from self._api.store.objects(resource, namespace)
 
     def _give_account(self, namespace: str) -> None:
         resource = self._api.catalog.by_key(_ACCOUNTS)
         if resource and not self._api.store.get(Key(_ACCOUNTS, namespace, "default")):
-            self._api.create(Target(resource, namespace), {"metadata": {"name": "default"}}, WriteOptions())
+            self._api.create(RequestTarget(resource, namespace), {"metadata": {"name": "default"}}, WriteOptions())
 
-    def _definition(self, stored: Stored) -> None:
+    def _definition(self, stored: StoredObject) -> None:
         """A definition that ends takes its objects along."""
         if stored.key.resource != CRD_KEY or CLEANUP_FINALIZER not in metadata.finalizers(stored.body):
             return

@@ -8,7 +8,7 @@ from typing import Final
 from deploy.local.apiserver.apimachinery.errors import no_such_path
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 from deploy.local.apiserver.resources.catalog import Catalog
-from deploy.local.apiserver.resources.resource import Resource
+from deploy.local.apiserver.resources.resource import ServedResource
 
 AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
@@ -76,7 +76,7 @@ def resource_list(catalog: Catalog, name: str, version: str) -> JsonObject:
     }
 
 
-def _entries(resource: Resource) -> Iterator[JsonObject]:
+def _entries(resource: ServedResource) -> Iterator[JsonObject]:
     yield {
         "name": resource.plural,
         "singularName": resource.singular_name,
@@ -98,12 +98,12 @@ def _entries(resource: Resource) -> Iterator[JsonObject]:
         }
 
 
-def _other_names(resource: Resource) -> JsonObject:
+def _other_names(resource: ServedResource) -> JsonObject:
     names = {"shortNames": list(resource.short_names), "categories": list(resource.categories)}
     return {key: found for key, found in names.items() if found}
 
 
-def _subresource(resource: Resource, name: str) -> tuple[str, str, str, tuple[str, ...]]:
+def _subresource(resource: ServedResource, name: str) -> tuple[str, str, str, tuple[str, ...]]:
     if name in _OWN_KIND:
         return resource.group, resource.version, resource.kind, _OWN_KIND[name]
     return _SUBRESOURCE_KINDS[name]
@@ -129,7 +129,7 @@ def aggregated(catalog: Catalog, core: bool) -> JsonObject:
     }
 
 
-def _described(resource: Resource) -> JsonObject:
+def _described(resource: ServedResource) -> JsonObject:
     scope = "Namespaced" if resource.namespaced else "Cluster"
     entry: JsonObject = {
         "resource": resource.plural,
@@ -144,7 +144,7 @@ def _described(resource: Resource) -> JsonObject:
     return entry
 
 
-def _described_subresource(resource: Resource, name: str) -> JsonObject:
+def _described_subresource(resource: ServedResource, name: str) -> JsonObject:
     group_name, version, kind, verbs = _subresource(resource, name)
     return {
         "subresource": name,

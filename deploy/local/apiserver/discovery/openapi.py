@@ -17,7 +17,7 @@ from deploy.local.apiserver.apimachinery.errors import no_such_path
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, encode
 from deploy.local.apiserver.apimachinery.media_types import APPLY_PATCH, JSON_PATCH, MERGE_PATCH
 from deploy.local.apiserver.resources.catalog import Catalog
-from deploy.local.apiserver.resources.resource import Resource
+from deploy.local.apiserver.resources.resource import ServedResource
 
 V2_PROTOBUF: Final = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 V2_PROTOBUF_ANSWER: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
@@ -58,7 +58,7 @@ _METHODS: Final = {
 _ACTIONS: Final = {"create": "post", "update": "put", "patch": "patch"}
 
 
-def _place(resource: Resource) -> str:
+def _place(resource: ServedResource) -> str:
     return f"apis/{resource.group}/{resource.version}" if resource.group else f"api/{resource.version}"
 
 
@@ -83,7 +83,7 @@ def document(catalog: Catalog, place: str) -> JsonObject:
     return _document(resources)
 
 
-def _document(resources: Iterable[Resource]) -> JsonObject:
+def _document(resources: Iterable[ServedResource]) -> JsonObject:
     schemas: JsonObject = {_META: _META_SCHEMA}
     paths: JsonObject = {}
     for resource in resources:
@@ -94,17 +94,17 @@ def _document(resources: Iterable[Resource]) -> JsonObject:
     return {"openapi": "3.0.0", "info": info, "paths": paths, "components": {"schemas": schemas}}
 
 
-def _schema_name(resource: Resource) -> str:
+def _schema_name(resource: ServedResource) -> str:
     reversed_group = ".".join(reversed(resource.group.split("."))) if resource.custom else "io.k8s.api"
     middle = "" if resource.custom else f"{resource.group.partition('.')[0] or 'core'}."
     return f"{reversed_group}.{middle}{resource.version}.{resource.kind}"
 
 
-def _kind_of(resource: Resource) -> JsonObject:
+def _kind_of(resource: ServedResource) -> JsonObject:
     return {"group": resource.group, "version": resource.version, "kind": resource.kind}
 
 
-def _schema(resource: Resource) -> JsonObject:
+def _schema(resource: ServedResource) -> JsonObject:
     given: JsonObject = resource.schema.document if resource.schema else {"type": "object"}
     head: dict[str, Any] = {
         "apiVersion": {"type": "string", "description": "the version of the schema that the object follows"},
@@ -122,7 +122,7 @@ def _schema(resource: Resource) -> JsonObject:
     return schema
 
 
-def _operations(resource: Resource) -> Iterator[tuple[str, str, JsonObject]]:
+def _operations(resource: ServedResource) -> Iterator[tuple[str, str, JsonObject]]:
     scope = "/namespaces/{namespace}" if resource.namespaced else ""
     collection = f"/{_place(resource)}{scope}/{resource.plural}"
     for verb in resource.verbs:
@@ -131,7 +131,7 @@ def _operations(resource: Resource) -> Iterator[tuple[str, str, JsonObject]]:
             yield (f"{collection}/{{name}}" if single else collection), method, _operation(resource, verb)
 
 
-def _operation(resource: Resource, verb: str) -> JsonObject:
+def _operation(resource: ServedResource, verb: str) -> JsonObject:
     reference = {"$ref": f"#/components/schemas/{_schema_name(resource)}"}
     operation: JsonObject = {
         "operationId": f"{verb}{resource.kind}",

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from deploy.local.apiserver.apimachinery.errors import ApiError, Cause
+from deploy.local.apiserver.apimachinery.errors import Cause, StatusError
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, deep_copy
 from deploy.local.apiserver.patch.fieldsets import (
     ITSELF,
@@ -38,7 +38,7 @@ _SERVERS_METADATA: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """Who applies, and how. ``now`` is RFC 3339; ``subresource`` is ``""`` for the object itself."""
+    """The author of an apply, and its options. ``now`` is RFC 3339; ``subresource`` is ``""`` for the object itself."""
 
     manager: str
     force: bool
@@ -49,7 +49,7 @@ class Application:
 
 
 def apply(live: JsonObject, stated: JsonObject, application: Application) -> JsonObject:
-    """``live`` (``{}`` where there is none yet) with what a manager states. Raises a 409 that names each conflict."""
+    """``live`` (``{}`` if there is none yet) with what a manager states. Raises a 409 that names each conflict."""
     wanted = _owned_part(stated)
     now_owned = set(leaves(wanted, application.keys)) if wanted else set()
     entries = list((live.get("metadata") or {}).get("managedFields") or ())
@@ -107,13 +107,13 @@ def _conflicts(live: JsonObject, wanted: JsonObject, shared: Iterable[Path]) -> 
     return sorted(path for path in shared if differs(path))
 
 
-def _refused(conflicts: Iterable[tuple[str, Path]]) -> ApiError:
+def _refused(conflicts: Iterable[tuple[str, Path]]) -> StatusError:
     causes = tuple(
         Cause(dotted(path), f'conflict with "{manager}"', "FieldManagerConflict") for manager, path in conflicts
     )
     noun = "conflict" if len(causes) == 1 else "conflicts"
     listing = ", ".join(f"{cause.message}: {cause.field}" for cause in causes)
-    return ApiError(409, "Conflict", f"Apply failed with {len(causes)} {noun}: {listing}", causes=causes)
+    return StatusError(409, "Conflict", f"Apply failed with {len(causes)} {noun}: {listing}", causes=causes)
 
 
 def _merged(live: Any, stated: Any, keys: ListKeys, path: Path) -> Any:

@@ -53,7 +53,7 @@ def item_step(item: Any, by: tuple[str, ...]) -> str:
 
 
 def find(value: Any, path: Path) -> Any:
-    """What ``path`` leads to; raises ``LookupError`` where it leads nowhere."""
+    """The value at ``path``; raises ``LookupError`` if there is none."""
     for step in path:
         if step == ITSELF:
             return value
@@ -71,7 +71,7 @@ def _descend(value: Any, step: str) -> Any:
 
 
 def place_of(items: list[Any], step: str) -> int:
-    """The place of the item to which ``step`` leads; raises ``LookupError`` where there is none."""
+    """The place of the item to which ``step`` leads; raises ``LookupError`` if there is none."""
     wanted = decode(step[2:].encode())
     for place, item in enumerate(items):
         if step.startswith("v:") and item == wanted:

@@ -44,7 +44,9 @@ _BY_PARENT: Final = {
 
 
 def merge_key(parent: str, name: str) -> str | None:
-    """The key by which items of the list ``name`` inside ``parent`` are told apart; ``SET``, or None for "replace"."""
+    """The key by which items of the list ``name`` inside ``parent`` are distinguished; ``SET``, or None for
+    "replace".
+    """
     return _BY_PARENT.get((parent, name), _BY_NAME.get(name))
 
 

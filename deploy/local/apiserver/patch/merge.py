@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import jsonpatch
 
-from deploy.local.apiserver.apimachinery.errors import ApiError, bad_request
+from deploy.local.apiserver.apimachinery.errors import StatusError, bad_request
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, deep_copy
 
 
@@ -39,7 +39,7 @@ def json_patch(body: JsonObject, operations: Any) -> JsonObject:
         raise bad_request(f"invalid JSON patch: {error}") from None
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, TypeError) as error:
         message = f"the server rejected our request due to an error in our request: {error}"
-        raise ApiError(422, "Invalid", message) from None
+        raise StatusError(422, "Invalid", message) from None
     if not isinstance(patched, dict):
         raise bad_request("the JSON patch leaves no object")
     return patched

@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - Every verb is one synchronous step over the store, so a decision and its recording cannot be separated.
-- Objects are stored in the storage version; ``Target.resource`` says in which version the client speaks.
+- Objects are stored in the storage version; ``RequestTarget.resource`` says in which version the client speaks.
 - Order of a write: identity, metadata, pruning, defaults, validation, then the store. A dry run stops before the
   store. A write that changes nothing is not stored and makes no event.
 """
@@ -16,8 +16,8 @@ from typing import Final
 
 from deploy.local.apiserver.apimachinery.environment import Environment
 from deploy.local.apiserver.apimachinery.errors import (
-    ApiError,
     Cause,
+    StatusError,
     already_exists,
     bad_request,
     forbidden,
@@ -32,10 +32,10 @@ from deploy.local.apiserver.registry.object_versions import in_storage_version, 
 from deploy.local.apiserver.registry.strategies import Strategy, strategy_of
 from deploy.local.apiserver.resources.catalog import Catalog
 from deploy.local.apiserver.resources.definitions import CRD_KEY, resources_of
-from deploy.local.apiserver.resources.resource import Resource
+from deploy.local.apiserver.resources.resource import ServedResource
 from deploy.local.apiserver.schema.shapes import builtin_shape, check_metadata, check_shape
-from deploy.local.apiserver.storage.history import Change, ChangeType, Key, Stored
-from deploy.local.apiserver.storage.store import Store
+from deploy.local.apiserver.storage.history import ChangeType, Key, StoredChange, StoredObject
+from deploy.local.apiserver.storage.store import ObjectStore
 
 FOREGROUND: Final = "foregroundDeletion"
 ORPHAN: Final = "orphan"
@@ -43,27 +43,27 @@ _POLICY_FINALIZERS: Final = {"Foreground": FOREGROUND, "Orphan": ORPHAN}
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """What a request is about. ``name`` is ``""`` for a collection, ``namespace`` for all or none."""
+class RequestTarget:
+    """Target of a request. ``name`` is ``""`` for a collection, ``namespace`` for all or none."""
 
-    resource: Resource
+    resource: ServedResource
     namespace: str = ""
     name: str = ""
     subresource: str = ""
 
     @property
     def key(self) -> Key:
-        """Where the object is stored."""
+        """Storage key of the object."""
         return Key(self.resource.key, self.namespace, self.name)
 
-    def named(self, name: str) -> Target:
+    def named(self, name: str) -> RequestTarget:
         """The same place with another name."""
         return replace(self, name=name)
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How a write is meant. ``field_validation`` is ``Ignore``, ``Warn`` or ``Strict``."""
+    """Options of a write. ``field_validation`` is ``Ignore``, ``Warn`` or ``Strict``."""
 
     dry_run: bool = False
     field_manager: str = ""
@@ -73,7 +73,7 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
-    """How a deletion is meant. ``grace`` in seconds; None leaves it to the object."""
+    """Options of a deletion. ``grace`` in seconds; None leaves it to the object."""
 
     dry_run: bool = False
     grace: int | None = None
@@ -83,10 +83,10 @@ class DeleteOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a write left behind. ``gone`` is true where the object has ended; ``warnings`` are for people."""
+class WriteOutcome:
+    """Result of a write. ``gone`` is true if the object has ended; ``warnings`` are for people."""
 
-    stored: Stored
+    stored: StoredObject
     created: bool = False
     gone: bool = False
     warnings: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ class Outcome:
 class Api:
     """The verbs over one store."""
 
-    def __init__(self, store: Store, catalog: Catalog, environment: Environment) -> None:
+    def __init__(self, store: ObjectStore, catalog: Catalog, environment: Environment) -> None:
         self.store = store
         self.catalog = catalog
         self.environment = environment
@@ -103,7 +103,7 @@ class Api:
             catalog.define(definition.key.name, resources_of(definition.body))
         store.observe(self._follow_definitions)
 
-    def _follow_definitions(self, change: Change) -> None:
+    def _follow_definitions(self, change: StoredChange) -> None:
         if change.now.key.resource != CRD_KEY:
             return
         if change.type is ChangeType.DELETED:
@@ -111,14 +111,14 @@ class Api:
         else:
             self.catalog.define(change.now.key.name, resources_of(change.now.body))
 
-    def get(self, target: Target) -> Stored:
+    def get(self, target: RequestTarget) -> StoredObject:
         """The object. Raises a 404."""
         stored = self.store.get(target.key)
         if stored is None:
             raise not_found(target.resource.subject(target.name))
         return stored
 
-    def create(self, target: Target, given: JsonObject, options: WriteOptions) -> Outcome:
+    def create(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> WriteOutcome:
         """Makes an object of ``given``. Raises 400, 403, 404 (its namespace), 409 or 422."""
         resource = target.resource
         body = self._identified(target, given)
@@ -134,10 +134,10 @@ class Api:
             resource, strategy, None, self._first_status(resource, strategy, born), options
         )
         if options.dry_run:
-            return Outcome(self._imagined(key, ready, 0), created=True, warnings=warnings)
-        return Outcome(self.store.create(key, ready), created=True, warnings=warnings)
+            return WriteOutcome(self._imagined(key, ready, 0), created=True, warnings=warnings)
+        return WriteOutcome(self.store.create(key, ready), created=True, warnings=warnings)
 
-    def _identified(self, target: Target, given: JsonObject) -> JsonObject:
+    def _identified(self, target: RequestTarget, given: JsonObject) -> JsonObject:
         """``given`` with a name, its apiVersion and kind checked and those of the storage set."""
         resource = target.resource
         body = in_storage_version(resource, given)
@@ -153,21 +153,21 @@ class Api:
             name = completed(meta["generateName"], self.environment.choose)
         if not name:
             message = "name or generateName is required"
-            raise ApiError(422, "Invalid", f"{resource.kind} is invalid: metadata.name: Required value: {message}")
+            raise StatusError(422, "Invalid", f"{resource.kind} is invalid: metadata.name: Required value: {message}")
         return {**body, "metadata": {**meta, "name": name}}
 
-    def _check_namespace(self, target: Target, name: str) -> None:
+    def _check_namespace(self, target: RequestTarget, name: str) -> None:
         if not target.resource.namespaced:
             return
         namespace = self.store.get(Key("namespaces", "", target.namespace))
         if namespace is None:
-            raise not_found(Target(_namespaces(self.catalog)).resource.subject(target.namespace))
+            raise not_found(RequestTarget(_namespaces(self.catalog)).resource.subject(target.namespace))
         if metadata.is_ending(namespace.body):
             why = f"unable to create new content in namespace {target.namespace} because it is being terminated"
             raise forbidden(target.resource.subject(name), why)
 
     @staticmethod
-    def _first_status(resource: Resource, strategy: Strategy, body: JsonObject) -> JsonObject:
+    def _first_status(resource: ServedResource, strategy: Strategy, body: JsonObject) -> JsonObject:
         """A new object has the status that its strategy gives it, not the one that the client wrote."""
         if not resource.has_status or strategy.keeps_first_status:
             return body
@@ -175,7 +175,7 @@ class Api:
         first = strategy.first_status(bare)
         return bare if first is None else {**bare, "status": first}
 
-    def update(self, target: Target, given: JsonObject, options: WriteOptions) -> Outcome:
+    def update(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> WriteOutcome:
         """Replaces an object, or its status where that is the subresource. Raises 400, 404, 409 or 422."""
         strategy = strategy_of(target.resource.key)
         if strategy.made_by_update and self.store.get(target.key) is None:
@@ -184,7 +184,7 @@ class Api:
             self._check_version_is_given(target, given)
         return self.change(target, lambda _: given, options)
 
-    def _make_by_update(self, target: Target, given: JsonObject, options: WriteOptions) -> Outcome:
+    def _make_by_update(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> WriteOutcome:
         """Makes the object, unless ``given`` replaces one that is gone. Raises 400, 404, 409 or 422."""
         if any(text_at(given, f"metadata.{name}") for name in ("resourceVersion", "uid")):
             raise modified(target.resource.subject(target.name))
@@ -192,15 +192,17 @@ class Api:
             raise bad_request(f"the name of the object ({name}) does not match the one on the URL ({target.name})")
         return self.create(target, given, options)
 
-    def _check_version_is_given(self, target: Target, given: JsonObject) -> None:
-        """Raises a 404 where there is no object, and a 422 where ``given`` does not say which state it replaces."""
+    def _check_version_is_given(self, target: RequestTarget, given: JsonObject) -> None:
+        """Raises a 404 if there is no object, and a 422 where ``given`` does not say which state it replaces."""
         self.get(target)
         meta = given.get("metadata")
         if not isinstance(meta, dict) or not meta.get("resourceVersion"):
             cause = Cause("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")
             raise invalid(target.resource.subject(target.name), [cause])
 
-    def change(self, target: Target, make: Callable[[JsonObject], JsonObject], options: WriteOptions) -> Outcome:
+    def change(
+        self, target: RequestTarget, make: Callable[[JsonObject], JsonObject], options: WriteOptions
+    ) -> WriteOutcome:
         """Replaces an object by what ``make`` makes of it (in the client's version). Raises 400, 404, 409 or 422."""
         before = self.get(target)
         resource = target.resource
@@ -217,7 +219,7 @@ class Api:
             self._check_node(target, part)
         return self._put(resource, before, part, options)
 
-    def _check_node(self, target: Target, pod: JsonObject) -> None:
+    def _check_node(self, target: RequestTarget, pod: JsonObject) -> None:
         """Raises a 403 where a resized pod asks for more than its node has."""
         node = self.store.get(Key("nodes", "", text_at(pod, "spec.nodeName") or ""))
         if why := pod_resources.excess(pod, None if node is None else node.body):
@@ -225,22 +227,24 @@ class Api:
             refusal.causes = (Cause("", "", "NodeCapacity"),) if node is not None else ()
             raise refusal
 
-    def _put(self, resource: Resource, before: Stored, body: JsonObject, options: WriteOptions) -> Outcome:
+    def _put(
+        self, resource: ServedResource, before: StoredObject, body: JsonObject, options: WriteOptions
+    ) -> WriteOutcome:
         strategy = strategy_of(resource.key)
         carried = metadata.carried_over(before.body, body)
         ready, warnings = self._admitted(resource, strategy, before.body, carried, options)
         ready = metadata.counted(before.body, ready) if resource.generation else ready
         if ready == before.body:
-            return Outcome(before, warnings=warnings)
+            return WriteOutcome(before, warnings=warnings)
         if options.dry_run:
-            return Outcome(self._imagined(before.key, ready, before.revision), warnings=warnings)
+            return WriteOutcome(self._imagined(before.key, ready, before.revision), warnings=warnings)
         if metadata.has_ended(ready) and not strategy.is_held(ready):
-            return Outcome(self.store.delete(before, ready), gone=True, warnings=warnings)
-        return Outcome(self.store.replace(before, ready), warnings=warnings)
+            return WriteOutcome(self.store.delete(before, ready), gone=True, warnings=warnings)
+        return WriteOutcome(self.store.replace(before, ready), warnings=warnings)
 
     def _admitted(
         self,
-        resource: Resource,
+        resource: ServedResource,
         strategy: Strategy,
         before: JsonObject | None,
         body: JsonObject,
@@ -259,7 +263,7 @@ class Api:
             raise invalid(resource.subject(body["metadata"]["name"]), causes)
         return body, (*warnings, *strategy.warnings(body))
 
-    def delete(self, target: Target, options: DeleteOptions) -> Outcome:
+    def delete(self, target: RequestTarget, options: DeleteOptions) -> WriteOutcome:
         """Marks an object for deletion, and ends it where nothing keeps it. Raises 404 or 409."""
         before = self.get(target)
         self._check_preconditions(target, before, options)
@@ -277,13 +281,13 @@ class Api:
             body = {**body, "status": {**body.get("status", {}), "phase": "Terminating"}}
         gone = metadata.has_ended(body) and not strategy.is_held(body)
         if options.dry_run:
-            return Outcome(self._imagined(before.key, body, before.revision), gone=gone)
+            return WriteOutcome(self._imagined(before.key, body, before.revision), gone=gone)
         if gone:
-            return Outcome(self.store.delete(before, body), gone=True)
-        return Outcome(before if body == before.body else self.store.replace(before, body))
+            return WriteOutcome(self.store.delete(before, body), gone=True)
+        return WriteOutcome(before if body == before.body else self.store.replace(before, body))
 
     @staticmethod
-    def _check_preconditions(target: Target, before: Stored, options: DeleteOptions) -> None:
+    def _check_preconditions(target: RequestTarget, before: StoredObject, options: DeleteOptions) -> None:
         subject = target.resource.subject(target.name)
         found = before.body["metadata"]
         for word, wanted, actual in (
@@ -295,15 +299,15 @@ class Api:
                     f'Operation cannot be fulfilled on {subject.qualified} "{target.name}": Precondition failed: '
                     f"{word} in precondition: {wanted}, {word} in object meta: {actual}"
                 )
-                raise ApiError(409, "Conflict", message, subject)
+                raise StatusError(409, "Conflict", message, subject)
 
     @staticmethod
-    def _imagined(key: Key, body: JsonObject, revision: int) -> Stored:
-        """What a dry run would have stored."""
-        return Stored(key, revision, body, encode(body))
+    def _imagined(key: Key, body: JsonObject, revision: int) -> StoredObject:
+        """The object that a dry run would have stored."""
+        return StoredObject(key, revision, body, encode(body))
 
 
-def _check_shape(resource: Resource, body: JsonObject, before: JsonObject | None = None) -> None:
+def _check_shape(resource: ServedResource, body: JsonObject, before: JsonObject | None = None) -> None:
     """Raises a 400 where a field that this server reads is not of its type, or the object is nested too deep.
 
     What it has from ``before``, which it replaces, was checked when that was written.
@@ -316,14 +320,14 @@ def _check_shape(resource: Resource, body: JsonObject, before: JsonObject | None
         check_shape(body, builtin_shape(resource.key), before)
 
 
-def _namespaces(catalog: Catalog) -> Resource:
+def _namespaces(catalog: Catalog) -> ServedResource:
     found = catalog.by_key("namespaces")
     if found is None:
         raise LookupError("the catalog has no namespaces")
     return found
 
 
-def _only_its_part(target: Target, before: JsonObject, body: JsonObject) -> JsonObject:
+def _only_its_part(target: RequestTarget, before: JsonObject, body: JsonObject) -> JsonObject:
     """``body`` without what this path may not write: the status, or everything else."""
     if target.subresource == "status":
         return _with_status({**before, "metadata": _metadata_beside_status(target, before, body)}, body)
@@ -334,7 +338,7 @@ def _only_its_part(target: Target, before: JsonObject, body: JsonObject) -> Json
     return body
 
 
-def _metadata_beside_status(target: Target, before: JsonObject, body: JsonObject) -> JsonObject:
+def _metadata_beside_status(target: RequestTarget, before: JsonObject, body: JsonObject) -> JsonObject:
     old: JsonObject = before["metadata"]
     if not strategy_of(target.resource.key).status_with_metadata:
         return {**old}
@@ -358,7 +362,7 @@ def _with_policy(body: JsonObject, propagation: str) -> JsonObject:
     return {**body, "metadata": {**meta, "finalizers": finalizers} if finalizers else meta}
 
 
-def _unknown_fields(paths: Iterable[str], resource: Resource, options: WriteOptions) -> tuple[str, ...]:
+def _unknown_fields(paths: Iterable[str], resource: ServedResource, options: WriteOptions) -> tuple[str, ...]:
     found = [f'unknown field "{path}"' for path in paths]
     if not found or options.field_validation == "Ignore":
         return ()

@@ -18,9 +18,9 @@ from typing import Final
 from deploy.local.apiserver.apimachinery.errors import bad_request, expired, from_the_future
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, NotJsonError, decode_object, encode
 from deploy.local.apiserver.apimachinery.selectors import NAME, Matcher, Pin, matcher, pinned
-from deploy.local.apiserver.registry.api import Target
-from deploy.local.apiserver.storage.history import Stored, TooOldError
-from deploy.local.apiserver.storage.store import Store
+from deploy.local.apiserver.registry.api import RequestTarget
+from deploy.local.apiserver.storage.history import StoredObject, TooOldError
+from deploy.local.apiserver.storage.store import ObjectStore
 
 _LONGEST_REVISION: Final = 20
 """Digits of an unsigned number of 64 bits."""
@@ -28,7 +28,7 @@ _LONGEST_REVISION: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ListOptions:
-    """What of a collection is wanted. ``limit`` 0 is everything."""
+    """Options of a list. ``limit`` 0 is everything."""
 
     labels: str = ""
     fields: str = ""
@@ -39,10 +39,10 @@ class ListOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListPage:
     """A part of a list: the objects, the revision they are of, and where to go on."""
 
-    items: Sequence[Stored]
+    items: Sequence[StoredObject]
     revision: int
     token: str = ""
     remaining: int = 0
@@ -66,12 +66,12 @@ def revision_of(text: str) -> int:
     return int(text)
 
 
-def selection(target: Target, labels: str, fields: str) -> Matcher | None:
+def selection(target: RequestTarget, labels: str, fields: str) -> Matcher | None:
     """The selectors of a request on a collection. Raises a 400."""
     return matcher(labels, fields, target.resource.selectable_fields)
 
 
-def candidates(store: Store, target: Target, pin: Pin | None) -> list[Stored]:
+def candidates(store: ObjectStore, target: RequestTarget, pin: Pin | None) -> list[StoredObject]:
     """The objects of a collection among which those of a selection are that pins ``pin``."""
     if pin is None or pin[0] != NAME or (target.resource.namespaced and not target.namespace):
         return store.objects(target.resource.key, target.namespace)
@@ -79,7 +79,7 @@ def candidates(store: Store, target: Target, pin: Pin | None) -> list[Stored]:
     return [] if found is None else [found]
 
 
-def list_page(store: Store, target: Target, options: ListOptions) -> Page:
+def list_page(store: ObjectStore, target: RequestTarget, options: ListOptions) -> ListPage:
     """One page of a collection. Raises 400, 410, or 504 for a resourceVersion that is yet to come."""
     wanted = selection(target, options.labels, options.fields)
     after, revision = _begin(store, options)
@@ -89,13 +89,13 @@ def list_page(store: Store, target: Target, options: ListOptions) -> Page:
     if after is not None:
         items = [item for item in items if (item.key.namespace, item.key.name) > after]
     if not options.limit or len(items) <= options.limit:
-        return Page(items, revision)
+        return ListPage(items, revision)
     shown = items[: options.limit]
     remaining = 0 if wanted is not None else len(items) - len(shown)
-    return Page(shown, revision, _token(revision, shown[-1]), remaining)
+    return ListPage(shown, revision, _token(revision, shown[-1]), remaining)
 
 
-def _begin(store: Store, options: ListOptions) -> tuple[tuple[str, str] | None, int]:
+def _begin(store: ObjectStore, options: ListOptions) -> tuple[tuple[str, str] | None, int]:
     """The place after which to go on (None: from the beginning), and the revision to show."""
     if options.token:
         if options.resource_version not in {"", "0"}:
@@ -107,7 +107,7 @@ def _begin(store: Store, options: ListOptions) -> tuple[tuple[str, str] | None, 
     return None, asked if options.match == "Exact" and asked else store.revision
 
 
-def _state(store: Store, target: Target, revision: int, pin: Pin | None) -> list[Stored]:
+def _state(store: ObjectStore, target: RequestTarget, revision: int, pin: Pin | None) -> list[StoredObject]:
     if revision == store.revision:
         return candidates(store, target, pin)
     try:
@@ -119,7 +119,7 @@ def _state(store: Store, target: Target, revision: int, pin: Pin | None) -> list
         ) from None
 
 
-def _token(revision: int, last: Stored) -> str:
+def _token(revision: int, last: StoredObject) -> str:
     raw = encode({"rv": revision, "after": [last.key.namespace, last.key.name]})
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from deploy.local.apiserver.apimachinery.errors import FORBIDDEN, ApiError, Cause, bad_request, invalid
+from deploy.local.apiserver.apimachinery.errors import FORBIDDEN, Cause, StatusError, bad_request, invalid
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, encode
 from deploy.local.apiserver.apimachinery.names import complaint, key_complaints, value_complaints
-from deploy.local.apiserver.resources.resource import Resource
+from deploy.local.apiserver.resources.resource import ServedResource
 
 _SERVERS: Final = (
     "name",
@@ -44,7 +44,7 @@ def timestamp(moment: datetime) -> str:
 
 @dataclass(frozen=True, slots=True)
 class InitialMetadata:
-    """What the server gives to a new object."""
+    """Metadata that the server sets on a new object."""
 
     name: str
     namespace: str
@@ -52,7 +52,7 @@ class InitialMetadata:
     now: datetime
 
 
-def born(body: JsonObject, resource: Resource, birth: InitialMetadata) -> JsonObject:
+def born(body: JsonObject, resource: ServedResource, birth: InitialMetadata) -> JsonObject:
     """``body`` with the metadata of a new object, whatever it claimed about itself."""
     meta = {key: value for key, value in body["metadata"].items() if key not in _SERVERS and value is not None}
     meta.pop("resourceVersion", None)
@@ -85,14 +85,14 @@ def counted(before: JsonObject, body: JsonObject) -> JsonObject:
     return {**body, "metadata": {**body["metadata"], "generation": before["metadata"]["generation"] + 1}}
 
 
-def check(body: JsonObject, resource: Resource, before: JsonObject | None = None) -> None:
+def check(body: JsonObject, resource: ServedResource, before: JsonObject | None = None) -> None:
     """Raises a 422 that names every part of ``metadata`` that breaks a rule, ``before`` being what it replaces."""
     causes = [*_causes(body["metadata"], resource), *_finalizer_causes(body["metadata"], resource, before)]
     if causes:
         raise invalid(resource.subject(body["metadata"].get("name", "")), causes)
 
 
-def _causes(meta: JsonObject, resource: Resource) -> Iterator[Cause]:
+def _causes(meta: JsonObject, resource: ServedResource) -> Iterator[Cause]:
     why = complaint(resource.key, meta["name"])
     if why:
         yield Cause("metadata.name", f'Invalid value: "{meta["name"]}": {why}')
@@ -123,8 +123,8 @@ def _owner_causes(owners: list[JsonObject]) -> Iterator[Cause]:
         yield Cause(path, f"Invalid value: {encode(owners).decode()}: {why}")
 
 
-def _finalizer_causes(meta: JsonObject, resource: Resource, before: JsonObject | None) -> Iterator[Cause]:
-    """What is wrong with the finalizers that an object has and had not ``before``."""
+def _finalizer_causes(meta: JsonObject, resource: ServedResource, before: JsonObject | None) -> Iterator[Cause]:
+    """Errors in the finalizers that an object has and did not have ``before``."""
     known = () if before is None else finalizers(before)
     added = [name for name in meta.get("finalizers") or () if name not in known]
     if not added:
@@ -144,7 +144,7 @@ def _finalizer_causes(meta: JsonObject, resource: Resource, before: JsonObject |
                 yield Cause(where, f'Invalid value: "{name}": {why}')
 
 
-def check_identity(before: JsonObject, body: JsonObject, resource: Resource) -> None:
+def check_identity(before: JsonObject, body: JsonObject, resource: ServedResource) -> None:
     """Raises where ``body`` names another object than ``before``: 400 for its name, 422 for its uid."""
     old, new = before["metadata"], body["metadata"]
     for part in ("name", "namespace"):
@@ -155,21 +155,21 @@ def check_identity(before: JsonObject, body: JsonObject, resource: Resource) -> 
         message = f"Precondition failed: UID in precondition: {new['uid']}, UID in object meta: {old['uid']}"
         subject = resource.subject(old["name"])
         text = f'Operation cannot be fulfilled on {subject.qualified} "{old["name"]}": {message}'
-        raise ApiError(409, "Conflict", text, subject)
+        raise StatusError(409, "Conflict", text, subject)
 
 
 def finalizers(body: JsonObject) -> list[str]:
-    """Who must agree before the object may end."""
+    """Finalizers that must be removed before the object may end."""
     return list(body["metadata"].get("finalizers") or ())
 
 
 def is_ending(body: JsonObject) -> bool:
-    """Whether the object is marked for deletion."""
+    """Return True if the object is marked for deletion."""
     return "deletionTimestamp" in body["metadata"]
 
 
 def has_ended(body: JsonObject) -> bool:
-    """Whether nothing keeps an object that is marked for deletion."""
+    """Return True if nothing keeps an object that is marked for deletion."""
     meta = body["metadata"]
     return is_ending(body) and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds")
 

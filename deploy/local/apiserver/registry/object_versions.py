@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from deploy.local.apiserver.apimachinery.errors import bad_request
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, encode
-from deploy.local.apiserver.resources.resource import Resource
-from deploy.local.apiserver.storage.history import Stored
+from deploy.local.apiserver.resources.resource import ServedResource
+from deploy.local.apiserver.storage.history import StoredObject
 
 
-def in_version(resource: Resource, stored: JsonObject) -> JsonObject:
+def in_version(resource: ServedResource, stored: JsonObject) -> JsonObject:
     """A stored object as the client's version of the resource shows it."""
     if stored.get("apiVersion") == resource.api_version:
         return stored
     return {**stored, "apiVersion": resource.api_version}
 
 
-def raw_in_version(resource: Resource, stored: Stored) -> bytes:
+def raw_in_version(resource: ServedResource, stored: StoredObject) -> bytes:
     """The JSON text of an object in the client's version; the stored text where that is the same."""
     body = in_version(resource, stored.body)
     return stored.raw if body is stored.body else encode(body)
 
 
-def in_storage_version(resource: Resource, given: JsonObject) -> JsonObject:
+def in_storage_version(resource: ServedResource, given: JsonObject) -> JsonObject:
     """A client's object as it is stored. Raises a 400 where it is of another kind or version."""
     for part, expected in (("apiVersion", resource.api_version), ("kind", resource.kind)):
         found = given.get(part)

@@ -41,7 +41,7 @@ def check(before: JsonObject | None, body: JsonObject) -> Iterator[Cause]:
 
 
 def check_path(subresource: str, before: JsonObject, body: JsonObject) -> Iterator[Cause]:
-    """What an update through ``subresource`` (``""``: the pod's own path) may not change of its containers."""
+    """Reject container changes that ``subresource`` (``""``: the pod's own path) does not allow."""
     if subresource == "resize":
         yield from pod_resources.resize_faults(before, body)
     elif not subresource:
@@ -100,7 +100,7 @@ def _beside_images(spec: JsonObject, kind: str) -> list[JsonObject]:
 
 
 def _is_relaxed(name: str, old: Any, new: Any) -> bool:
-    """Whether a negative grace period becomes the one second that it means."""
+    """Return True if a negative grace period becomes the one second that it means."""
     return name == "terminationGracePeriodSeconds" and isinstance(old, int) and old < 0 and new == 1
 
 

@@ -63,7 +63,7 @@ def _names(containers: list[JsonObject]) -> list[str]:
 
 
 def resize_faults(before: JsonObject, body: JsonObject) -> Iterator[Cause]:
-    """What a resize may not change, and how far it may not go."""
+    """Errors of a resize: fields it may not change, and limits it may not pass."""
     for name in CONTAINER_LISTS:
         if _names(field(before, ("spec", name)) or []) != _names(field(body, ("spec", name)) or []):
             yield Cause(f"spec.{name}", f"Forbidden: {name} may not be added or removed on resize", FORBIDDEN)
@@ -82,7 +82,10 @@ def resize_faults(before: JsonObject, body: JsonObject) -> Iterator[Cause]:
 
 
 def excess(pod: JsonObject, node: JsonObject | None) -> str:
-    """Why a resized pod cannot be on its node; empty where it can, or has none. ``node`` is None where it is gone."""
+    """The reason why a resized pod does not fit its node; empty if it does, or has none.
+
+    ``node`` is None if it is gone.
+    """
     name = field(pod, ("spec", "nodeName"))
     if not name:
         return ""
@@ -101,7 +104,7 @@ def excess(pod: JsonObject, node: JsonObject | None) -> str:
 
 
 def _requested(pod: JsonObject) -> Resources:
-    """What kube-scheduler counts for a pod that is made anew."""
+    """The requests that kube-scheduler counts for a newly created pod."""
     sidecars, starting = ZERO, ZERO
     for init in field(pod, ("spec", "initContainers")) or []:
         size = _size(_amounts(init, "requests"))
@@ -126,7 +129,7 @@ def _part_faults(path: str, old: JsonObject, new: JsonObject) -> Iterator[Cause]
 
 
 def limit_faults(path: str, container: JsonObject) -> Iterator[Cause]:
-    """Where a container, whose resources are at ``path``, asks for more than its limits."""
+    """Errors of a container, whose resources are at ``path``, that requests more than its limits."""
     asked, limits = _amounts(container, "requests"), _amounts(container, "limits")
     for name in sorted(asked):
         wanted, most = _quantity(asked[name]), _quantity(limits.get(name))

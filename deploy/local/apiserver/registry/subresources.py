@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from deploy.local.apiserver.apimachinery.errors import (
-    ApiError,
     Cause,
+    StatusError,
     Subject,
     bad_request,
     conflict,
@@ -16,10 +16,10 @@ from deploy.local.apiserver.apimachinery.errors import (
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field, text_at, with_field
 from deploy.local.apiserver.apimachinery.selectors import Matcher, object_selector
 from deploy.local.apiserver.authn.tokens import ISSUER, Reference, TokenClaims, sign
-from deploy.local.apiserver.registry.api import Api, DeleteOptions, Outcome, Target, WriteOptions
+from deploy.local.apiserver.registry.api import Api, DeleteOptions, RequestTarget, WriteOptions, WriteOutcome
 from deploy.local.apiserver.registry.metadata import is_ending, timestamp
-from deploy.local.apiserver.resources.resource import Resource, ScalePaths
-from deploy.local.apiserver.storage.history import Key, Stored
+from deploy.local.apiserver.resources.resource import ScalePaths, ServedResource
+from deploy.local.apiserver.storage.history import Key, StoredObject
 
 _LEAST_SECONDS: Final = 600
 _MOST_SECONDS: Final = 2**32
@@ -31,7 +31,7 @@ def success(code: int = 201) -> JsonObject:
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code}
 
 
-def bind(api: Api, target: Target, binding: JsonObject, options: WriteOptions) -> JsonObject:
+def bind(api: Api, target: RequestTarget, binding: JsonObject, options: WriteOptions) -> JsonObject:
     """Gives a pod its node. Raises 400, 404, and 409 where the pod is another one, has a node or is ending."""
     node = field(binding, ("target", "name"))
     pod = api.get(target)
@@ -66,13 +66,13 @@ def _bound(pod: JsonObject, node: str, binding: JsonObject, now: str) -> JsonObj
     return body
 
 
-def evict(api: Api, target: Target, options: DeleteOptions) -> JsonObject:
+def evict(api: Api, target: RequestTarget, options: DeleteOptions) -> JsonObject:
     """Deletes a pod unless a PodDisruptionBudget forbids it now (429). Raises 404."""
     pod = api.get(target)
     budgets = [one for one in api.store.objects("poddisruptionbudgets.policy", target.namespace) if _guards(one, pod)]
     if len(budgets) > 1:
         message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
-        raise ApiError(500, "InternalError", message)
+        raise StatusError(500, "InternalError", message)
     finished = field(pod.body, ("status", "phase")) in {"Succeeded", "Failed"}
     for budget in budgets:
         if not finished and (field(budget.body, ("status", "disruptionsAllowed")) or 0) <= 0:
@@ -82,12 +82,12 @@ def evict(api: Api, target: Target, options: DeleteOptions) -> JsonObject:
     return success()
 
 
-def _guards(budget: Stored, pod: Stored) -> bool:
+def _guards(budget: StoredObject, pod: StoredObject) -> bool:
     selects: Matcher = object_selector(field(budget.body, ("spec", "selector")))
     return selects(pod.body)
 
 
-def scale_of(resource: Resource, stored: Stored) -> JsonObject:
+def scale_of(resource: ServedResource, stored: StoredObject) -> JsonObject:
     """The Scale that an object shows."""
     paths = resource.scale or ScalePaths()
     meta: JsonObject = stored.body["metadata"]
@@ -115,7 +115,7 @@ def _selector_text(selector: Any) -> str:
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()) if isinstance(value, str))
 
 
-def set_scale(api: Api, target: Target, scale: JsonObject, options: WriteOptions) -> Outcome:
+def set_scale(api: Api, target: RequestTarget, scale: JsonObject, options: WriteOptions) -> WriteOutcome:
     """Writes the replica count of a Scale into its object. Raises 400, 404, 409 or 422."""
     paths = target.resource.scale or ScalePaths()
     replicas = field(scale, ("spec", "replicas"))
@@ -130,10 +130,10 @@ def set_scale(api: Api, target: Target, scale: JsonObject, options: WriteOptions
         changed = with_field(body, paths.spec_replicas.split("."), replicas)
         return with_field(changed, ("metadata", "resourceVersion"), version) if version else changed
 
-    return api.change(Target(target.resource, target.namespace, target.name), scaled, options)
+    return api.change(RequestTarget(target.resource, target.namespace, target.name), scaled, options)
 
 
-def issue_token(api: Api, target: Target, request: JsonObject, signing_key: bytes) -> JsonObject:
+def issue_token(api: Api, target: RequestTarget, request: JsonObject, signing_key: bytes) -> JsonObject:
     """A TokenRequest with its token. Raises 400, 404, 409 or 422."""
     account = api.get(target)
     spec: JsonObject = request.get("spec") or {}
@@ -165,7 +165,7 @@ def issue_token(api: Api, target: Target, request: JsonObject, signing_key: byte
     }
 
 
-def _check_seconds(target: Target, seconds: Any) -> None:
+def _check_seconds(target: RequestTarget, seconds: Any) -> None:
     if not isinstance(seconds, int) or not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
         limit = (
             "less than 10 minutes"
@@ -176,7 +176,7 @@ def _check_seconds(target: Target, seconds: Any) -> None:
         raise invalid(Subject("tokenrequests", "authentication.k8s.io", target.name, "TokenRequest"), [cause])
 
 
-def _bound_objects(api: Api, target: Target, reference: Any) -> tuple[Reference | None, Reference | None]:
+def _bound_objects(api: Api, target: RequestTarget, reference: Any) -> tuple[Reference | None, Reference | None]:
     """The pod to which a token is to be bound, and its node."""
     if not isinstance(reference, dict):
         return None, None
@@ -185,7 +185,7 @@ def _bound_objects(api: Api, target: Target, reference: Any) -> tuple[Reference 
     pods = api.catalog.find("", "v1", "pods")
     if pods is None:
         raise LookupError("the catalog has no pods")
-    pod = api.get(Target(pods, target.namespace, reference.get("name", "")))
+    pod = api.get(RequestTarget(pods, target.namespace, reference.get("name", "")))
     uid = pod.body["metadata"]["uid"]
     if reference.get("uid") not in (None, "", uid):
         why = (
@@ -204,8 +204,8 @@ def _bound_objects(api: Api, target: Target, reference: Any) -> tuple[Reference 
     return Reference(pod.key.name, uid), Reference(node, found.body["metadata"]["uid"] if found else "")
 
 
-def finalize_namespace(api: Api, target: Target, given: JsonObject, options: WriteOptions) -> Outcome:
+def finalize_namespace(api: Api, target: RequestTarget, given: JsonObject, options: WriteOptions) -> WriteOutcome:
     """Replaces ``spec.finalizers`` of a namespace; the last one gone ends a namespace that is being deleted."""
     finalizers = field(given, ("spec", "finalizers")) or []
-    plain = Target(target.resource, target.namespace, target.name)
+    plain = RequestTarget(target.resource, target.namespace, target.name)
     return api.change(plain, lambda body: with_field(body, ("spec", "finalizers"), finalizers), options)

@@ -14,13 +14,13 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.local.apiserver.apimachinery.errors import ApiError, too_old
+from deploy.local.apiserver.apimachinery.errors import StatusError, too_old
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, encode
 from deploy.local.apiserver.apimachinery.selectors import Matcher, pinned
-from deploy.local.apiserver.registry.api import Target
+from deploy.local.apiserver.registry.api import RequestTarget
 from deploy.local.apiserver.registry.listing import candidates, revision_of, selection
-from deploy.local.apiserver.storage.history import Change, ChangeType, Stored, TooOldError
-from deploy.local.apiserver.storage.store import Store
+from deploy.local.apiserver.storage.history import ChangeType, StoredChange, StoredObject, TooOldError
+from deploy.local.apiserver.storage.store import ObjectStore
 
 Shape = Callable[[JsonObject], JsonObject]
 """Turns a stored object into what this client wants to see of it."""
@@ -30,7 +30,7 @@ _INITIAL_END: Final = "k8s.io/initial-events-end"
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """How to watch. ``initial`` None leaves it to the resourceVersion; times are in seconds."""
+    """Options of a watch. ``initial`` None leaves it to the resourceVersion; times are in seconds."""
 
     labels: str = ""
     fields: str = ""
@@ -44,7 +44,7 @@ class WatchOptions:
 class Watch:
     """One watcher. ``shape`` None sends objects as they are stored, in the text that all such watchers share."""
 
-    def __init__(self, store: Store, target: Target, options: WatchOptions, shape: Shape | None) -> None:
+    def __init__(self, store: ObjectStore, target: RequestTarget, options: WatchOptions, shape: Shape | None) -> None:
         """Raises a 400 for selectors or a resourceVersion that cannot be read."""
         self._store = store
         self._target = target
@@ -103,8 +103,8 @@ class Watch:
             if chunk:
                 yield chunk
 
-    def _seen(self, change: Change) -> bytes | None:
-        """What this watcher is told of a change; None where it is none of its business."""
+    def _seen(self, change: StoredChange) -> bytes | None:
+        """The event that this watcher gets for a change; None if it is out of its scope."""
         namespace = self._target.namespace
         if namespace and change.now.key.namespace != namespace:
             return None
@@ -135,11 +135,11 @@ class Watch:
         return encode({"type": "BOOKMARK", "object": shown}) + b"\n"
 
 
-def _as_it_was(change: Change) -> JsonObject:
+def _as_it_was(change: StoredChange) -> JsonObject:
     """The last state that still matched, at the revision at which it ceased to."""
-    last: Stored = change.before or change.now
+    last: StoredObject = change.before or change.now
     return {**last.body, "metadata": {**last.body["metadata"], "resourceVersion": str(change.revision)}}
 
 
-def _error_line(error: ApiError) -> bytes:
+def _error_line(error: StatusError) -> bytes:
     return encode({"type": "ERROR", "object": error.status()}) + b"\n"

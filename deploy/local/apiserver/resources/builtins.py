@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from deploy.local.apiserver.resources.resource import CREATE_ONLY, ONE_BY_ONE, Column, Resource, ScalePaths
+from deploy.local.apiserver.resources.resource import CREATE_ONLY, ONE_BY_ONE, ScalePaths, ServedResource, TableColumn
 
-_AGE: Final = Column("Age", ".metadata.creationTimestamp", "date")
+_AGE: Final = TableColumn("Age", ".metadata.creationTimestamp", "date")
 _SCALABLE: Final = ("status", "scale")
 _ALL: Final = ("all",)
 _EVENT_FIELDS: Final = (
@@ -38,72 +38,72 @@ _POD_FIELDS: Final = (
     "status.nominatedNodeName",
 )
 _REPLICAS: Final = (
-    Column("Desired", ".spec.replicas", "integer"),
-    Column("Current", ".status.replicas", "integer"),
-    Column("Ready", ".status.readyReplicas", "integer"),
+    TableColumn("Desired", ".spec.replicas", "integer"),
+    TableColumn("Current", ".status.replicas", "integer"),
+    TableColumn("Ready", ".status.readyReplicas", "integer"),
     _AGE,
 )
 _DEPLOYMENT: Final = (
-    Column("Desired", ".spec.replicas", "integer"),
-    Column("Ready", ".status.readyReplicas", "integer"),
-    Column("Up-to-date", ".status.updatedReplicas", "integer"),
-    Column("Available", ".status.availableReplicas", "integer"),
+    TableColumn("Desired", ".spec.replicas", "integer"),
+    TableColumn("Ready", ".status.readyReplicas", "integer"),
+    TableColumn("Up-to-date", ".status.updatedReplicas", "integer"),
+    TableColumn("Available", ".status.availableReplicas", "integer"),
     _AGE,
 )
 _DAEMON_SET: Final = (
-    Column("Desired", ".status.desiredNumberScheduled", "integer"),
-    Column("Current", ".status.currentNumberScheduled", "integer"),
-    Column("Ready", ".status.numberReady", "integer"),
+    TableColumn("Desired", ".status.desiredNumberScheduled", "integer"),
+    TableColumn("Current", ".status.currentNumberScheduled", "integer"),
+    TableColumn("Ready", ".status.numberReady", "integer"),
     _AGE,
 )
 _POD: Final = (
-    Column("Ready", "computed:ready"),
-    Column("Status", "computed:pod-status"),
-    Column("Restarts", "computed:restarts", "integer"),
+    TableColumn("Ready", "computed:ready"),
+    TableColumn("Status", "computed:pod-status"),
+    TableColumn("Restarts", "computed:restarts", "integer"),
     _AGE,
-    Column("IP", ".status.podIP", priority=1),
-    Column("Node", ".spec.nodeName", priority=1),
+    TableColumn("IP", ".status.podIP", priority=1),
+    TableColumn("Node", ".spec.nodeName", priority=1),
 )
 _NODE: Final = (
-    Column("Status", "computed:node-status"),
-    Column("CPU", ".status.allocatable.cpu"),
-    Column("Memory", ".status.allocatable.memory"),
+    TableColumn("Status", "computed:node-status"),
+    TableColumn("CPU", ".status.allocatable.cpu"),
+    TableColumn("Memory", ".status.allocatable.memory"),
     _AGE,
-    Column("Version", ".status.nodeInfo.kubeletVersion"),
-    Column("Internal-IP", ".status.addresses[?(@.type=='InternalIP')].address", priority=1),
+    TableColumn("Version", ".status.nodeInfo.kubeletVersion"),
+    TableColumn("Internal-IP", ".status.addresses[?(@.type=='InternalIP')].address", priority=1),
 )
 _EVENT: Final = (
-    Column("Last Seen", ".lastTimestamp", "date"),
-    Column("Type", ".type"),
-    Column("Reason", ".reason"),
-    Column("Object", "computed:involved-object"),
-    Column("Message", ".message"),
+    TableColumn("Last Seen", ".lastTimestamp", "date"),
+    TableColumn("Type", ".type"),
+    TableColumn("Reason", ".reason"),
+    TableColumn("Object", "computed:involved-object"),
+    TableColumn("Message", ".message"),
 )
 _SERVICE: Final = (
-    Column("Type", ".spec.type"),
-    Column("Cluster-IP", ".spec.clusterIP"),
-    Column("Port(s)", "computed:ports"),
+    TableColumn("Type", ".spec.type"),
+    TableColumn("Cluster-IP", ".spec.clusterIP"),
+    TableColumn("Port(s)", "computed:ports"),
     _AGE,
 )
 _AUTOSCALER: Final = (
-    Column("Reference", ".spec.scaleTargetRef.name"),
-    Column("MinPods", ".spec.minReplicas", "integer"),
-    Column("MaxPods", ".spec.maxReplicas", "integer"),
-    Column("Replicas", ".status.currentReplicas", "integer"),
-    Column("Desired", ".status.desiredReplicas", "integer", priority=1),
+    TableColumn("Reference", ".spec.scaleTargetRef.name"),
+    TableColumn("MinPods", ".spec.minReplicas", "integer"),
+    TableColumn("MaxPods", ".spec.maxReplicas", "integer"),
+    TableColumn("Replicas", ".status.currentReplicas", "integer"),
+    TableColumn("Desired", ".status.desiredReplicas", "integer", priority=1),
     _AGE,
 )
-_LEASE: Final = (Column("Holder", ".spec.holderIdentity"), _AGE)
-_IP: Final = (Column("ParentRef", ".spec.parentRef.name"), _AGE)
-_CONFIG: Final = (Column("Data", "computed:data-count", "integer"), _AGE)
-_SECRET: Final = (Column("Type", ".type"), *_CONFIG)
+_LEASE: Final = (TableColumn("Holder", ".spec.holderIdentity"), _AGE)
+_IP: Final = (TableColumn("ParentRef", ".spec.parentRef.name"), _AGE)
+_CONFIG: Final = (TableColumn("Data", "computed:data-count", "integer"), _AGE)
+_SECRET: Final = (TableColumn("Type", ".type"), *_CONFIG)
 
-_R = Resource
+_R = ServedResource
 
 
-def _scaled(group: str, plural: str, kind: str, short_name: str, columns: tuple[Column, ...]) -> Resource:
+def _scaled(group: str, plural: str, kind: str, short_name: str, columns: tuple[TableColumn, ...]) -> ServedResource:
     """A workload with replicas that ``scale`` sets."""
-    return Resource(
+    return ServedResource(
         group,
         "v1",
         plural,
@@ -117,12 +117,12 @@ def _scaled(group: str, plural: str, kind: str, short_name: str, columns: tuple[
     )
 
 
-def _review(group: str, plural: str, kind: str) -> Resource:
+def _review(group: str, plural: str, kind: str) -> ServedResource:
     """A question that is answered and not kept."""
-    return Resource(group, "v1", plural, kind, namespaced=False, verbs=CREATE_ONLY)
+    return ServedResource(group, "v1", plural, kind, namespaced=False, verbs=CREATE_ONLY)
 
 
-BUILTINS: Final[tuple[Resource, ...]] = (
+BUILTINS: Final[tuple[ServedResource, ...]] = (
     # core
     _R("", "v1", "bindings", "Binding", verbs=CREATE_ONLY),
     _R("", "v1", "configmaps", "ConfigMap", short_names=("cm",), columns=_CONFIG),
@@ -139,7 +139,7 @@ BUILTINS: Final[tuple[Resource, ...]] = (
         subresources=("status", "finalize"),
         verbs=ONE_BY_ONE,
         selectable=("status.phase",),
-        columns=(Column("Status", ".status.phase"), _AGE),
+        columns=(TableColumn("Status", ".status.phase"), _AGE),
     ),
     _R(
         "",
@@ -200,7 +200,7 @@ BUILTINS: Final[tuple[Resource, ...]] = (
         short_names=("crd", "crds"),
         categories=("api-extensions",),
         subresources=("status",),
-        columns=(Column("Created At", ".metadata.creationTimestamp"),),
+        columns=(TableColumn("Created At", ".metadata.creationTimestamp"),),
         generation=True,
     ),
     # apps

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from deploy.local.apiserver.resources.resource import Resource
+from deploy.local.apiserver.resources.resource import ServedResource
 
 _VERSION: Final = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")
 _STAGES: Final = {None: 2, "beta": 1, "alpha": 0}
@@ -29,16 +29,16 @@ def version_rank(version: str) -> tuple[int, int, int, int, str]:
 class Catalog:
     """All resources by group, version and plural."""
 
-    def __init__(self, builtins: Iterable[Resource]) -> None:
+    def __init__(self, builtins: Iterable[ServedResource]) -> None:
         self._builtins = tuple(builtins)
-        self._custom: dict[str, tuple[Resource, ...]] = {}
-        self._by_path: dict[tuple[str, str, str], Resource] = {}
-        self._by_key: dict[str, Resource] = {}
+        self._custom: dict[str, tuple[ServedResource, ...]] = {}
+        self._by_path: dict[tuple[str, str, str], ServedResource] = {}
+        self._by_key: dict[str, ServedResource] = {}
         self.revision = 0
         """Grows with every change of what is served."""
         self._rebuild()
 
-    def define(self, definition: str, resources: Iterable[Resource]) -> None:
+    def define(self, definition: str, resources: Iterable[ServedResource]) -> None:
         """Serves the versions of one CustomResourceDefinition, in place of those that it had before."""
         self._custom[definition] = tuple(resources)
         self._rebuild()
@@ -56,15 +56,15 @@ class Catalog:
         for one in sorted(every, key=lambda resource: version_rank(resource.version)):
             self._by_key.setdefault(one.key, one)
 
-    def find(self, group: str, version: str, plural: str) -> Resource | None:
+    def find(self, group: str, version: str, plural: str) -> ServedResource | None:
         """The resource at that place of the API, if it is served."""
         return self._by_path.get((group, version, plural))
 
-    def by_key(self, key: str) -> Resource | None:
+    def by_key(self, key: str) -> ServedResource | None:
         """The preferred version of the resource that is stored under ``key``."""
         return self._by_key.get(key)
 
-    def by_kind(self, api_version: str, kind: str) -> Resource | None:
+    def by_kind(self, api_version: str, kind: str) -> ServedResource | None:
         """The resource of the objects that carry this apiVersion and kind."""
         group, _, version = api_version.rpartition("/")
         for one in self._by_path.values():
@@ -72,9 +72,9 @@ class Catalog:
                 return one
         return None
 
-    def groups(self) -> Mapping[str, Mapping[str, list[Resource]]]:
+    def groups(self) -> Mapping[str, Mapping[str, list[ServedResource]]]:
         """Group -> version (preferred first) -> resources. The core group is ``""``."""
-        found: dict[str, dict[str, list[Resource]]] = {}
+        found: dict[str, dict[str, list[ServedResource]]] = {}
         for one in sorted(self._by_path.values(), key=lambda resource: version_rank(resource.version)):
             found.setdefault(one.group, {}).setdefault(one.version, []).append(one)
         return dict(sorted(found.items()))

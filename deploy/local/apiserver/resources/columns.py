@@ -12,16 +12,18 @@ from typing import Any, Final
 
 from deploy.local.apiserver.apimachinery.jsonpath import find
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
-from deploy.local.apiserver.resources.resource import Column, Resource
+from deploy.local.apiserver.resources.resource import ServedResource, TableColumn
 
-_NAME: Final = Column("Name", ".metadata.name", format="name", description="Name must be unique within a namespace.")
+_NAME: Final = TableColumn(
+    "Name", ".metadata.name", format="name", description="Name must be unique within a namespace."
+)
 _NONE: Final = "<none>"
 _UNKNOWN: Final = "<unknown>"
 _SPANS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def age(moment: str, now: datetime) -> str:
-    """How long ago an RFC 3339 time was, as kubectl writes it: ``5s``, ``2m30s``, ``3h``, ``12d``."""
+    """Age of an RFC 3339 time as kubectl prints it: ``5s``, ``2m30s``, ``3h``, ``12d``."""
     try:
         elapsed = now - datetime.fromisoformat(moment)
     except (ValueError, TypeError):
@@ -91,7 +93,7 @@ _COMPUTED: Final[dict[str, Callable[[JsonObject], Any]]] = {
 }
 
 
-def _cell(column: Column, body: JsonObject, now: datetime, absent: str | None) -> Any:
+def _cell(column: TableColumn, body: JsonObject, now: datetime, absent: str | None) -> Any:
     if column.path in _COMPUTED:
         return _COMPUTED[column.path](body)
     found = find(column.path, body)
@@ -105,7 +107,7 @@ def _cell(column: Column, body: JsonObject, now: datetime, absent: str | None) -
     return value
 
 
-def _definition(column: Column) -> JsonObject:
+def _definition(column: TableColumn) -> JsonObject:
     return {
         "name": column.name,
         "type": "string" if column.type == "date" else column.type,
@@ -115,9 +117,9 @@ def _definition(column: Column) -> JsonObject:
     }
 
 
-def columns_of(resource: Resource) -> tuple[Column, ...]:
+def columns_of(resource: ServedResource) -> tuple[TableColumn, ...]:
     """Its columns, the name first; name and age where nothing else is said."""
-    shown = resource.columns or (Column("Age", ".metadata.creationTimestamp", "date"),)
+    shown = resource.columns or (TableColumn("Age", ".metadata.creationTimestamp", "date"),)
     return (_NAME, *shown)
 
 
@@ -140,13 +142,13 @@ class Tables:
     ``include`` is None, Metadata or Object: what each row carries beside its cells.
     """
 
-    resource: Resource
+    resource: ServedResource
     now: datetime
     include: str
 
     def table(self, bodies: Iterable[JsonObject], meta: JsonObject, *, headers: bool) -> JsonObject:
         """A Table of ``bodies``; ``headers`` says whether the columns are described."""
-        shown: Sequence[Column] = columns_of(self.resource)
+        shown: Sequence[TableColumn] = columns_of(self.resource)
         carried = _INCLUDED.get(self.include, partial_metadata)
         absent = None if self.resource.custom else _NONE
         rows = []

@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from deploy.local.apiserver.apimachinery.errors import ApiError, Cause, invalid
+from deploy.local.apiserver.apimachinery.errors import Cause, StatusError, invalid
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
-from deploy.local.apiserver.resources.resource import Column, Resource, ScalePaths
+from deploy.local.apiserver.resources.resource import ScalePaths, ServedResource, TableColumn
 from deploy.local.apiserver.schema.schema_check import schema_faults
 from deploy.local.apiserver.schema.structural import Schema
 
 CRD_KEY: Final = "customresourcedefinitions.apiextensions.k8s.io"
 CLEANUP_FINALIZER: Final = "customresourcecleanup.apiextensions.k8s.io"
 
-_AGE: Final = Column("Age", ".metadata.creationTimestamp", "date")
+_AGE: Final = TableColumn("Age", ".metadata.creationTimestamp", "date")
 _REQUIRED: Final = (
     ("spec.group", ("group",)),
     ("spec.names.plural", ("names", "plural")),
@@ -66,8 +66,8 @@ def _condition(kind: str, reason: str, message: str, body: JsonObject, now: str)
     return {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": now}
 
 
-def _invalid(name: str, causes: list[Cause]) -> ApiError:
-    resource = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")
+def _invalid(name: str, causes: list[Cause]) -> StatusError:
+    resource = ServedResource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")
     return invalid(resource.subject(name), causes)
 
 
@@ -107,17 +107,17 @@ def _version_causes(version: JsonObject, path: str) -> Iterator[Cause]:
                 yield Cause(where, "Required value", "FieldValueRequired")
 
 
-def resources_of(body: JsonObject) -> list[Resource]:
+def resources_of(body: JsonObject) -> list[ServedResource]:
     """The resources that a stored definition serves, one for each served version."""
     spec: JsonObject = body["spec"]
     stored = next(version["name"] for version in spec["versions"] if version.get("storage"))
     return [_resource(spec, version, stored) for version in spec["versions"] if version.get("served")]
 
 
-def _resource(spec: JsonObject, version: JsonObject, stored: str) -> Resource:
+def _resource(spec: JsonObject, version: JsonObject, stored: str) -> ServedResource:
     names: JsonObject = spec["names"]
     subresources: JsonObject = version.get("subresources") or {}
-    return Resource(
+    return ServedResource(
         group=spec["group"],
         version=version["name"],
         plural=names["plural"],
@@ -138,11 +138,11 @@ def _resource(spec: JsonObject, version: JsonObject, stored: str) -> Resource:
     )
 
 
-def _columns(declared: Any) -> tuple[Column, ...]:
+def _columns(declared: Any) -> tuple[TableColumn, ...]:
     if not declared:
         return (_AGE,)
     return tuple(
-        Column(
+        TableColumn(
             one["name"],
             one["jsonPath"],
             one.get("type") or "string",

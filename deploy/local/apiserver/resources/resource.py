@@ -4,7 +4,7 @@ Rules that hold here:
 
 - A resource is known by group, version and plural; its objects are stored once, under ``group`` and plural, whatever
   the version in which they are asked for.
-- Everything that differs between resources is a field of ``Resource``; nothing branches on a plural.
+- Everything that differs between resources is a field of ``ServedResource``; nothing branches on a plural.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ METADATA_FIELDS: Final = ("metadata.name", "metadata.namespace")
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """One column of ``kubectl get``. ``path`` is a JSONPath; ``priority`` > 0 shows it with ``-o wide`` only."""
 
     name: str
@@ -37,7 +37,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class ScalePaths:
-    """Where a resource keeps what its ``scale`` subresource shows. Dotted paths."""
+    """Dotted paths of the fields that a resource's ``scale`` subresource shows."""
 
     spec_replicas: str = "spec.replicas"
     status_replicas: str = "status.replicas"
@@ -45,7 +45,7 @@ class ScalePaths:
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class ServedResource:
     """One resource in one version."""
 
     group: str
@@ -57,7 +57,7 @@ class Resource:
     categories: tuple[str, ...] = ()
     subresources: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ALL_VERBS
-    columns: tuple[Column, ...] = ()
+    columns: tuple[TableColumn, ...] = ()
     selectable: tuple[str, ...] = ()
     scale: ScalePaths | None = None
     generation: bool = False
@@ -100,7 +100,7 @@ class Resource:
 
     @property
     def has_status(self) -> bool:
-        """Whether ``status`` is written through its own subresource only."""
+        """True if ``status`` is written through its own subresource only."""
         return "status" in self.subresources
 
     def subject(self, name: str) -> Subject:

@@ -14,7 +14,7 @@ from deploy.local.apiserver.routes.responses import json_response
 
 
 class DiscoveryRoutes:
-    """What is served, and the version."""
+    """Discovery documents, and the version."""
 
     def __init__(self, api: Api, authenticator: Authenticator) -> None:
         self._catalog = api.catalog

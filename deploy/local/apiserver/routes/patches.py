@@ -19,7 +19,7 @@ from deploy.local.apiserver.patch.apply import Application, apply
 from deploy.local.apiserver.patch.listkeys import builtin_list_keys, schema_list_keys
 from deploy.local.apiserver.patch.merge import json_patch, merge_patch
 from deploy.local.apiserver.patch.strategic import strategic_patch
-from deploy.local.apiserver.registry.api import Target, WriteOptions
+from deploy.local.apiserver.registry.api import RequestTarget, WriteOptions
 from deploy.local.apiserver.routes.requests import Body
 from deploy.local.apiserver.schema.shapes import check_metadata
 
@@ -35,8 +35,8 @@ def _object(patch: Any) -> JsonObject:
     return patch
 
 
-def applied(target: Target, body: Body, options: WriteOptions, now: str) -> Change:
-    """The change of a server-side apply; from ``{}`` where there is no object yet. Raises 400 or 422."""
+def applied(target: RequestTarget, body: Body, options: WriteOptions, now: str) -> Change:
+    """The change of a server-side apply; from ``{}`` if there is no object yet. Raises 400 or 422."""
     if not options.field_manager:
         cause = Cause("fieldManager", "Required value: is required for apply patch", "FieldValueRequired")
         raise invalid(Subject("patchoptions", "meta.k8s.io", "", "PatchOptions"), [cause])
@@ -59,7 +59,7 @@ _MAKERS: Final[dict[str, Callable[[Any], Change]]] = {
 }
 
 
-def change_of(target: Target, body: Body) -> Change:
+def change_of(target: RequestTarget, body: Body) -> Change:
     """The change that a patch body describes. Raises a 400, or a 415 for a kind that the resource does not know."""
     accepted = _CUSTOM_PATCHES if target.resource.custom else PATCHES
     if body.media_type not in accepted or body.media_type == APPLY_PATCH:

@@ -14,7 +14,7 @@ from deploy.local.apiserver.apimachinery.errors import bad_request, no_such_path
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, NotJsonError, decode, encode, field
 from deploy.local.apiserver.apimachinery.media_types import APPLY_PATCH, JSON, PROTOBUF, YAML
 from deploy.local.apiserver.apimachinery.protobuf import decode_protobuf
-from deploy.local.apiserver.registry.api import DeleteOptions, Target, WriteOptions
+from deploy.local.apiserver.registry.api import DeleteOptions, RequestTarget, WriteOptions
 from deploy.local.apiserver.registry.listing import ListOptions
 from deploy.local.apiserver.registry.watching import WatchOptions
 from deploy.local.apiserver.resources.catalog import Catalog
@@ -45,8 +45,8 @@ _FORMS: Final = {
 }
 
 
-def target_of(catalog: Catalog, path: str) -> Target:
-    """What a path below ``/api`` or ``/apis`` names. Raises a 404."""
+def target_of(catalog: Catalog, path: str) -> RequestTarget:
+    """Target named by a path below ``/api`` or ``/apis``. Raises a 404."""
     parts = [part for part in path.split("/") if part]
     if len(parts) >= 3 and parts[0] == "api":
         group, version, rest = "", parts[1], parts[2:]
@@ -60,7 +60,7 @@ def target_of(catalog: Catalog, path: str) -> Target:
     resource = catalog.find(group, version, rest[0])
     if resource is None or len(rest) > 3 or (namespace and not resource.namespaced):
         raise no_such_path()
-    target = Target(resource, namespace, *rest[1:])
+    target = RequestTarget(resource, namespace, *rest[1:])
     if target.subresource and target.subresource not in resource.subresources:
         raise no_such_path()
     if target.name and resource.namespaced and not namespace:
@@ -115,7 +115,7 @@ def _dry_run(value: str) -> bool:
 
 
 def write_options(query: Query) -> WriteOptions:
-    """How a create, update or patch is meant. Raises a 400."""
+    """Options of a create, update or patch. Raises a 400."""
     validation = query.get("fieldValidation") or "Warn"
     if validation not in _VALIDATIONS:
         raise bad_request(f'fieldValidation: Unsupported value: "{validation}"')
@@ -125,7 +125,7 @@ def write_options(query: Query) -> WriteOptions:
 
 
 def delete_options(query: Query, body: JsonObject) -> DeleteOptions:
-    """How a deletion is meant, by its body or, where that is silent, its query. Raises a 400."""
+    """Options of a deletion, from its body or else its query. Raises a 400."""
     if body.get("kind") == "Eviction":
         body = body.get("deleteOptions") or {}
     grace = body.get("gracePeriodSeconds")
@@ -151,7 +151,7 @@ def delete_options(query: Query, body: JsonObject) -> DeleteOptions:
 
 
 def list_options(query: Query) -> ListOptions:
-    """What of a collection is wanted. Raises a 400 or 422."""
+    """Options of a list. Raises a 400 or 422."""
     check_together(query, is_watch=False)
     return ListOptions(
         labels=query.get("labelSelector", ""),
@@ -164,7 +164,7 @@ def list_options(query: Query) -> ListOptions:
 
 
 def watch_options(query: Query, bookmark_every: float, longest: float) -> WatchOptions:
-    """How to watch a collection; ``longest`` is the time-out of a watch that names none. Raises 400 or 422."""
+    """Options of a watch; ``longest`` is the time-out of a watch that names none. Raises 400 or 422."""
     check_together(query, is_watch=True)
     timeout = _number(query, "timeoutSeconds")
     return WatchOptions(
@@ -213,7 +213,7 @@ class Body:
         return cls(raw, content_type.partition(";")[0].strip().lower())
 
     def value(self, accepted: Sequence[str]) -> Any:
-        """What the body says. Raises a 415 for a media type not in ``accepted``, a 400 for unreadable text."""
+        """The decoded body. Raises a 415 for a media type not in ``accepted``, a 400 for unreadable text."""
         kind = self.media_type or JSON
         if kind not in accepted:
             raise unsupported_media_type(self.media_type, accepted)
@@ -232,5 +232,5 @@ class Body:
         return value
 
     def optional_object(self, shape: JsonObject) -> JsonObject:
-        """As ``object``, and nothing where there is no body."""
+        """As ``object``, and nothing if there is no body."""
         return self.object(shape) if self.raw.strip() else {}

@@ -19,7 +19,7 @@ from deploy.local.apiserver.apimachinery.media_types import APPLY_PATCH
 from deploy.local.apiserver.authn.identity import Authenticator, Identity
 from deploy.local.apiserver.authn.reviews import REVIEWS
 from deploy.local.apiserver.registry import subresources
-from deploy.local.apiserver.registry.api import Api, Outcome, Target
+from deploy.local.apiserver.registry.api import Api, RequestTarget, WriteOutcome
 from deploy.local.apiserver.registry.listing import list_page
 from deploy.local.apiserver.registry.metadata import timestamp
 from deploy.local.apiserver.registry.watching import Watch
@@ -36,7 +36,7 @@ from deploy.local.apiserver.routes.requests import (
     watch_options,
     write_options,
 )
-from deploy.local.apiserver.routes.responses import View, json_response, raw_response
+from deploy.local.apiserver.routes.responses import ClientView, json_response, raw_response
 from deploy.local.apiserver.schema.shapes import (
     BINDING,
     DELETE_OPTIONS,
@@ -47,7 +47,7 @@ from deploy.local.apiserver.schema.shapes import (
     builtin_shape,
     check_shape,
 )
-from deploy.local.apiserver.storage.history import Stored
+from deploy.local.apiserver.storage.history import StoredObject
 
 _OF_ONE_NAMESPACE: Final = frozenset({"create", "deletecollection"})
 """Verbs on a collection that do not go across namespaces, as lists and watches do."""
@@ -65,7 +65,7 @@ class ApiServerSettings:
 class Call:
     """One request, read."""
 
-    target: Target
+    target: RequestTarget
     caller: Identity
     query: Mapping[str, str]
     body: Body
@@ -119,7 +119,7 @@ class ResourceRoutes:
         call = Call(target, caller, request.query_params, body, form_of(request.headers.get("accept", "")))
         return self._handler(request.method, target)(call)
 
-    def _handler(self, method: str, target: Target) -> Callable[[Call], Response]:
+    def _handler(self, method: str, target: RequestTarget) -> Callable[[Call], Response]:
         if target.subresource:
             handler = self._subresources.get((method, target.subresource))
             if handler is None:
@@ -132,17 +132,17 @@ class ResourceRoutes:
             raise no_such_path() if target.resource.custom else method_not_allowed()
         return handler
 
-    def _view(self, call: Call) -> View:
+    def _view(self, call: Call) -> ClientView:
         include = call.query.get("includeObject", "Metadata")
-        return View(call.target.resource, call.form, include, self._api.environment.now())
+        return ClientView(call.target.resource, call.form, include, self._api.environment.now())
 
-    def _shown(self, call: Call, stored: Stored, code: int = 200, warnings: tuple[str, ...] = ()) -> Response:
+    def _shown(self, call: Call, stored: StoredObject, code: int = 200, warnings: tuple[str, ...] = ()) -> Response:
         response = raw_response(self._view(call).object(stored), code)
         for warning in warnings:
             response.headers.append("Warning", f'299 - "{_quoted(warning)}"')
         return response
 
-    def _outcome(self, call: Call, outcome: Outcome) -> Response:
+    def _outcome(self, call: Call, outcome: WriteOutcome) -> Response:
         return self._shown(call, outcome.stored, 201 if outcome.created else 200, outcome.warnings)
 
     def _get(self, call: Call) -> Response:
@@ -200,7 +200,7 @@ class ResourceRoutes:
         options = delete_options(call.query, call.body.optional_object(DELETE_OPTIONS))
         page = list_page(self._api.store, call.target, list_options(call.query))
         for item in page.items:
-            self._api.delete(Target(call.target.resource, item.key.namespace, item.key.name), options)
+            self._api.delete(RequestTarget(call.target.resource, item.key.namespace, item.key.name), options)
         return raw_response(self._view(call).list(page))
 
     def _bind(self, call: Call) -> Response:

@@ -9,15 +9,15 @@ from typing import Final
 
 from starlette.responses import Response
 
-from deploy.local.apiserver.apimachinery.errors import ApiError
+from deploy.local.apiserver.apimachinery.errors import StatusError
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, encode
-from deploy.local.apiserver.registry.listing import Page
+from deploy.local.apiserver.registry.listing import ListPage
 from deploy.local.apiserver.registry.object_versions import in_version, raw_in_version
 from deploy.local.apiserver.registry.watching import Shape
 from deploy.local.apiserver.resources.columns import Tables, partial_metadata
-from deploy.local.apiserver.resources.resource import Resource
+from deploy.local.apiserver.resources.resource import ServedResource
 from deploy.local.apiserver.routes.requests import Form
-from deploy.local.apiserver.storage.history import Stored
+from deploy.local.apiserver.storage.history import StoredObject
 
 _MEDIA_TYPE: Final = "application/json"
 
@@ -32,7 +32,7 @@ def raw_response(raw: bytes, code: int = 200, headers: Mapping[str, str] | None 
     return Response(raw, code, headers, _MEDIA_TYPE)
 
 
-def refusal(error: ApiError) -> Response:
+def refusal(error: StatusError) -> Response:
     """The answer to a request that is refused."""
     headers = dict(error.headers)
     if error.retry_after is not None:
@@ -41,10 +41,10 @@ def refusal(error: ApiError) -> Response:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """How one client wants to see objects of one resource. ``include`` concerns Tables only."""
+class ClientView:
+    """Form in which a client wants objects of one resource. ``include`` concerns Tables only."""
 
-    resource: Resource
+    resource: ServedResource
     form: Form
     include: str
     now: datetime
@@ -53,7 +53,7 @@ class View:
     def _tables(self) -> Tables:
         return Tables(self.resource, self.now, self.include)
 
-    def object(self, stored: Stored) -> bytes:
+    def object(self, stored: StoredObject) -> bytes:
         """One object."""
         if self.form is Form.PLAIN:
             return raw_in_version(self.resource, stored)
@@ -63,7 +63,7 @@ class View:
         meta = {"resourceVersion": body["metadata"].get("resourceVersion", "")}
         return encode(self._tables.table((body,), meta, headers=True))
 
-    def list(self, page: Page) -> bytes:
+    def list(self, page: ListPage) -> bytes:
         """A page of a list."""
         resource = self.resource
         if self.form is Form.PLAIN:
@@ -78,7 +78,7 @@ class View:
         return encode(self._tables.table(bodies, page.meta(), headers=True))
 
     def shape(self) -> Shape | None:
-        """How a watch shows an object; None where the stored text will do."""
+        """Conversion of an object for a watch; None if the stored text will do."""
         resource = self.resource
         if self.form is Form.TABLE:
             return _table_shape(self._tables)

@@ -49,7 +49,7 @@ class EvaluationError(Exception):
 
 
 def is_quantity(text: Any) -> bool:
-    """Whether a value is a Kubernetes quantity."""
+    """Return True if a value is a Kubernetes quantity."""
     try:
         parse_quantity(text)
     except QuantityError:
@@ -136,7 +136,7 @@ def evaluate(expression: Expression, scope: Scope) -> Any:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether ``pattern`` (RE2, as everywhere in Kubernetes; linear time) is found in ``text``.
+    """Return True if ``pattern`` (RE2, as everywhere in Kubernetes; linear time) is found in ``text``.
 
     Raises ``EvaluationError`` for what is no pattern.
     """

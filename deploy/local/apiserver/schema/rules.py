@@ -18,7 +18,7 @@ _RULES: Final = "x-kubernetes-validations"
 
 
 def broken_rules(value: Any, schema: JsonObject, before: Any, path: str = "") -> Iterator[Cause]:
-    """A cause for every rule below ``schema`` that ``value`` breaks; ``before`` is None where there was nothing."""
+    """A cause for every rule below ``schema`` that ``value`` breaks; ``before`` is None if there was nothing."""
     for rule in schema.get(_RULES, ()):
         yield from _checked(rule, value, before, path)
     if isinstance(value, dict):

@@ -16,7 +16,7 @@ _TYPES: Final = frozenset({"object", "array", "string", "integer", "number", "bo
 _RULE_TEXTS: Final = ("message", "fieldPath", "reason", "messageExpression")
 
 Check = Callable[[Any], str | None]
-"""What is wrong with a keyword's value; None where nothing is."""
+"""What is wrong with a keyword's value; None if nothing is."""
 
 
 def _of(*types: type, words: str) -> Check:

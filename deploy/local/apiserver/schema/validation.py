@@ -124,12 +124,12 @@ def _invalid(path: str, value: Any, why: str) -> Cause:
 
 
 def is_unchanged(value: Any, before: Any) -> bool:
-    """Whether ``value`` is what it replaces, of the same types; ``before`` is None where there was nothing."""
+    """Return True if ``value`` is what it replaces, of the same types; ``before`` is None if there was nothing."""
     return before is not None and bool(value == before) and encode(value) == encode(before)
 
 
 def counterpart(item: Any, before: Any, schema: JsonObject) -> Any:
-    """The earlier state of an item of a list of this schema; None where the list is no map, or had no such item."""
+    """The earlier state of an item of a list of this schema; None if the list is no map, or had no such item."""
     keys = schema.get("x-kubernetes-list-map-keys")
     if not keys or not isinstance(before, list) or not isinstance(item, dict):
         return None
@@ -140,7 +140,7 @@ def counterpart(item: Any, before: Any, schema: JsonObject) -> Any:
 def violations(value: Any, schema: JsonObject, path: str, before: Any = None) -> Iterator[Cause]:
     """Everything in which ``value`` does not fit ``schema`` and that ``before``, which it replaces, did not have.
 
-    ``path`` is where the value is, for the messages; ``before`` is None where there was nothing.
+    ``path`` is where the value is, for the messages; ``before`` is None if there was nothing.
     """
     if (value is None and schema.get("nullable")) or is_unchanged(value, before):
         return
@@ -227,7 +227,7 @@ def _list_violations(value: list[Any], schema: JsonObject, path: str, before: An
 
 
 def _identity(item: Any, schema: JsonObject) -> bytes | None:
-    """What must be unique about an item of a list of this schema; None where nothing must be."""
+    """The key that must be unique among a list's items of this schema; None if there is none."""
     kind = schema.get("x-kubernetes-list-type")
     if kind == "set" or schema.get("uniqueItems"):
         return encode(item)

@@ -32,7 +32,7 @@ _DROP: Final = "DELETE FROM objects WHERE resource = ? AND namespace = ? AND nam
 _ADVANCE: Final = "UPDATE revision SET value = ?"
 
 
-class Database:
+class ObjectDatabase:
     """The file. Raises ``sqlite3.Error`` where the disk refuses; nothing has changed then."""
 
     def __init__(self, path: Path | None) -> None:

@@ -25,7 +25,7 @@ from deploy.local.apiserver.apimachinery.selectors import Pin
 
 
 class Key(NamedTuple):
-    """Where an object is: resource (``plural.group``), namespace (``""`` where the resource has none) and name."""
+    """Key of an object: resource (``plural.group``), namespace (``""`` if the resource has none) and name."""
 
     resource: str
     namespace: str
@@ -33,7 +33,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredObject:
     """One state of one object. ``raw`` is its JSON text; ``body`` must not be changed."""
 
     key: Key
@@ -43,7 +43,7 @@ class Stored:
 
 
 class ChangeType(StrEnum):
-    """What happened to an object, as watch events call it."""
+    """Type of a change, as in watch events."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -51,12 +51,12 @@ class ChangeType(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StoredChange:
     """One step of the history. ``now`` is the last state of a deleted object, at the revision of its end."""
 
     type: ChangeType
-    now: Stored
-    before: Stored | None
+    now: StoredObject
+    before: StoredObject | None
     line: bytes
 
     @property
@@ -82,11 +82,11 @@ class TooOldError(Exception):
         self.floor = floor
 
 
-class History:
+class ChangeHistory:
     """The last ``limit`` changes of one resource."""
 
     def __init__(self, limit: int, floor: int) -> None:
-        self._changes: deque[Change] = deque()
+        self._changes: deque[StoredChange] = deque()
         self._limit = limit
         self._dropped = 0
         self._waiting: dict[str, dict[str, set[asyncio.Future[int]]]] = {}
@@ -97,7 +97,7 @@ class History:
         """The place of the next change."""
         return self._dropped + len(self._changes)
 
-    def append(self, change: Change) -> None:
+    def append(self, change: StoredChange) -> None:
         """Adds the newest change and wakes all who wait for it."""
         place = self.end
         self._changes.append(change)
@@ -121,13 +121,13 @@ class History:
         newer = sum(1 for _ in self.backwards(revision))
         return self.end - newer
 
-    def since(self, place: int) -> list[Change]:
+    def since(self, place: int) -> list[StoredChange]:
         """All changes from ``place`` on; the next place is ``place`` plus their number. Raises ``TooOldError``."""
         if place < self._dropped:
             raise TooOldError(self.floor)
         return list(islice(self._changes, place - self._dropped, None))
 
-    def backwards(self, revision: int) -> Iterator[Change]:
+    def backwards(self, revision: int) -> Iterator[StoredChange]:
         """All changes after ``revision``, the newest first. Raises ``TooOldError``."""
         if revision < self.floor:
             raise TooOldError(self.floor)
@@ -155,8 +155,8 @@ class History:
                 del by_value[value]
 
 
-def _values(change: Change, path: str) -> set[str]:
-    """What the field was before the change and is after it."""
+def _values(change: StoredChange, path: str) -> set[str]:
+    """The field's values before and after the change."""
     states = (change.now,) if change.before is None else (change.now, change.before)
     return {text_at(each.body, path) for each in states} if path else {""}
 

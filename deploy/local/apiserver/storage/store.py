@@ -15,8 +15,15 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, decode_object, encode
-from deploy.local.apiserver.storage.database import Database
-from deploy.local.apiserver.storage.history import Change, ChangeType, History, Key, Stored, event_line
+from deploy.local.apiserver.storage.database import ObjectDatabase
+from deploy.local.apiserver.storage.history import (
+    ChangeHistory,
+    ChangeType,
+    Key,
+    StoredChange,
+    StoredObject,
+    event_line,
+)
 
 Place = tuple[str, str]
 """Namespace and name: the order of a list."""
@@ -25,7 +32,7 @@ Place = tuple[str, str]
 class StaleError(Exception):
     """The object is no longer in the state that was read, or already there. ``actual`` is what is there now."""
 
-    def __init__(self, actual: Stored | None) -> None:
+    def __init__(self, actual: StoredObject | None) -> None:
         super().__init__("the object has changed")
         self.actual = actual
 
@@ -33,12 +40,12 @@ class StaleError(Exception):
 class _Collection:
     """The objects of one resource, in order, with their history."""
 
-    def __init__(self, history: History) -> None:
-        self.objects: dict[Place, Stored] = {}
+    def __init__(self, history: ChangeHistory) -> None:
+        self.objects: dict[Place, StoredObject] = {}
         self.order: list[Place] = []
         self.history = history
 
-    def put(self, stored: Stored) -> None:
+    def put(self, stored: StoredObject) -> None:
         place = (stored.key.namespace, stored.key.name)
         if place not in self.objects:
             insort(self.order, place)
@@ -50,31 +57,31 @@ class _Collection:
         del self.order[bisect_left(self.order, place)]
 
 
-class Store:
+class ObjectStore:
     """The state of the API server."""
 
-    def __init__(self, database: Database, history_limit: int) -> None:
+    def __init__(self, database: ObjectDatabase, history_limit: int) -> None:
         """Reads everything back from ``database``; each resource keeps its last ``history_limit`` changes."""
         self._database = database
         self._limit = history_limit
         self._collections: dict[str, _Collection] = {}
-        self._observers: list[Callable[[Change], None]] = []
+        self._observers: list[Callable[[StoredChange], None]] = []
         self.revision = database.revision()
         self._began = self.revision
         for key, revision, raw in database.objects():
-            self._collection(key.resource).put(Stored(key, revision, decode_object(raw), raw))
+            self._collection(key.resource).put(StoredObject(key, revision, decode_object(raw), raw))
 
     def _collection(self, resource: str) -> _Collection:
         collection = self._collections.get(resource)
         if collection is None:
-            collection = self._collections[resource] = _Collection(History(self._limit, self._began))
+            collection = self._collections[resource] = _Collection(ChangeHistory(self._limit, self._began))
         return collection
 
-    def observe(self, observer: Callable[[Change], None]) -> None:
+    def observe(self, observer: Callable[[StoredChange], None]) -> None:
         """``observer`` hears of every later change, at once and in order. It must not raise and not write."""
         self._observers.append(observer)
 
-    def history(self, resource: str) -> History:
+    def history(self, resource: str) -> ChangeHistory:
         """The recent changes of a resource."""
         return self._collection(resource).history
 
@@ -87,11 +94,11 @@ class Store:
         """Every resource of which there are objects."""
         return [name for name, collection in self._collections.items() if collection.objects]
 
-    def get(self, key: Key) -> Stored | None:
+    def get(self, key: Key) -> StoredObject | None:
         """The object at ``key``, if there is one."""
         return self._collection(key.resource).objects.get((key.namespace, key.name))
 
-    def objects(self, resource: str, namespace: str = "") -> list[Stored]:
+    def objects(self, resource: str, namespace: str = "") -> list[StoredObject]:
         """All objects of a resource in the order of namespace and name; ``""`` is every namespace."""
         collection = self._collection(resource)
         if not namespace:
@@ -100,8 +107,8 @@ class Store:
         last = bisect_left(collection.order, (namespace + "\0", ""))
         return [collection.objects[place] for place in collection.order[first:last]]
 
-    def list_at(self, resource: str, namespace: str, revision: int) -> list[Stored]:
-        """The list as it was at ``revision``. Raises ``TooOldError`` where the history is too short."""
+    def list_at(self, resource: str, namespace: str, revision: int) -> list[StoredObject]:
+        """The list as it was at ``revision``. Raises ``TooOldError`` if the history is too short."""
         found = {(stored.key.namespace, stored.key.name): stored for stored in self.objects(resource, namespace)}
         for change in self.history(resource).backwards(revision):
             key = change.now.key
@@ -113,15 +120,15 @@ class Store:
                 found[(key.namespace, key.name)] = change.before
         return [found[place] for place in sorted(found)]
 
-    def create(self, key: Key, body: JsonObject) -> Stored:
-        """Stores a new object. Raises ``StaleError`` where one is there."""
+    def create(self, key: Key, body: JsonObject) -> StoredObject:
+        """Stores a new object. Raises ``StaleError`` if one is there."""
         return self._write(key, body, None)
 
-    def replace(self, before: Stored, body: JsonObject) -> Stored:
-        """Stores the next state of an object. Raises ``StaleError`` where ``before`` is not its newest state."""
+    def replace(self, before: StoredObject, body: JsonObject) -> StoredObject:
+        """Stores the next state of an object. Raises ``StaleError`` if ``before`` is not its newest state."""
         return self._write(before.key, body, before)
 
-    def _write(self, key: Key, body: JsonObject, before: Stored | None) -> Stored:
+    def _write(self, key: Key, body: JsonObject, before: StoredObject | None) -> StoredObject:
         self._check(key, before)
         now = self._next(key, body)
         self._database.put(key, now.revision, now.raw)
@@ -130,10 +137,10 @@ class Store:
         self._tell(ChangeType.MODIFIED if before else ChangeType.ADDED, now, before)
         return now
 
-    def delete(self, before: Stored, last: JsonObject | None = None) -> Stored:
+    def delete(self, before: StoredObject, last: JsonObject | None = None) -> StoredObject:
         """Ends an object, with ``last`` as its last state where that differs from ``before``; returns that state.
 
-        Raises ``StaleError`` where ``before`` is not its newest state.
+        Raises ``StaleError`` if ``before`` is not its newest state.
         """
         self._check(before.key, before)
         now = self._next(before.key, before.body if last is None else last)
@@ -143,18 +150,18 @@ class Store:
         self._tell(ChangeType.DELETED, now, before)
         return now
 
-    def _check(self, key: Key, expected: Stored | None) -> None:
+    def _check(self, key: Key, expected: StoredObject | None) -> None:
         actual = self.get(key)
         if actual is not expected:
             raise StaleError(actual)
 
-    def _next(self, key: Key, body: JsonObject) -> Stored:
+    def _next(self, key: Key, body: JsonObject) -> StoredObject:
         revision = self.revision + 1
         stamped = {**body, "metadata": {**body["metadata"], "resourceVersion": str(revision)}}
-        return Stored(key, revision, stamped, encode(stamped))
+        return StoredObject(key, revision, stamped, encode(stamped))
 
-    def _tell(self, kind: ChangeType, now: Stored, before: Stored | None) -> None:
-        change = Change(kind, now, before, event_line(kind, now.raw))
+    def _tell(self, kind: ChangeType, now: StoredObject, before: StoredObject | None) -> None:
+        change = StoredChange(kind, now, before, event_line(kind, now.raw))
         self._collection(now.key.resource).history.append(change)
         for observer in self._observers:
             observer(change)

@@ -22,7 +22,7 @@ _PAUSE: Final = 0.05
 
 
 def is_unified(root: Path = ROOT) -> bool:
-    """Whether this machine has version 2 alone."""
+    """Return True if this machine has version 2 alone."""
     return (root / "cgroup.controllers").exists()
 
 
@@ -68,7 +68,7 @@ def _pass_on(place: Path) -> None:
 
 
 def trial(root: Path = ROOT, sleep: Callable[[float], None] = time.sleep) -> str:
-    """What keeps groups from being made here, found by making one; empty where nothing does."""
+    """The reason why control groups cannot be created here, found by creating one; empty if they can."""
     group = f"autoscale-trial-{os.getpid()}"
     try:
         make_group(f"{group}/node", root)

@@ -10,7 +10,7 @@ from typing import Final
 from deploy.local.kubernetes.plan import arguments
 from deploy.local.kubernetes.programs.ensure import Programs
 from deploy.local.kubernetes.programs.versions import ETCD
-from deploy.local.process import Program
+from deploy.local.process import LocalProgram
 from protocol.units import Seconds
 
 API_SERVER: Final = "kube-apiserver"
@@ -21,7 +21,7 @@ _PATIENCE: Final = Seconds(0.5)
 
 @dataclass(frozen=True, slots=True)
 class ControlPlane:
-    """Where the control plane's keys, store and logs are, and the way into its network."""
+    """Keys, store and logs of the control plane, and the way into its network."""
 
     pki: Path
     data: Path
@@ -29,16 +29,16 @@ class ControlPlane:
     enter: Sequence[str]
     programs: Programs
 
-    def store(self) -> Program:
+    def store(self) -> LocalProgram:
         """etcd."""
         return self._program(self.programs.folders[ETCD.name], STORE, arguments.etcd(str(self.data)))
 
-    def api_server(self) -> Program:
+    def api_server(self) -> LocalProgram:
         """The API server."""
         return self._program(self.programs.kubernetes, API_SERVER, arguments.api_server(str(self.pki)))
 
-    def followers(self) -> dict[str, Program]:
-        """What starts once the API server is ready, by name."""
+    def followers(self) -> dict[str, LocalProgram]:
+        """Programs that start once the API server is ready, by name."""
         pki, folder = str(self.pki), self.programs.kubernetes
         lines = {
             "kube-controller-manager": arguments.controller_manager(pki),
@@ -46,5 +46,5 @@ class ControlPlane:
         }
         return {name: self._program(folder, name, line) for name, line in lines.items()}
 
-    def _program(self, folder: Path, name: str, line: Sequence[str]) -> Program:
-        return Program((str(folder / name), *line), self.logs / f"{name}.log", self.enter, patience=_PATIENCE)
+    def _program(self, folder: Path, name: str, line: Sequence[str]) -> LocalProgram:
+        return LocalProgram((str(folder / name), *line), self.logs / f"{name}.log", self.enter, patience=_PATIENCE)

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from deploy.local.certificates import Authority, Identity, authority, issue, server_identity, signing_key
+from deploy.local.certificates import Authority, CertificateSubject, authority, issue, server_identity, signing_key
 from deploy.local.kubernetes.plan.cluster_plan import API_PORT, API_SERVICE, CONTROL_HOST, NodePlan
 from deploy.local.kubernetes.plan.kubeconfigs import (
     ADMIN,
@@ -47,15 +47,15 @@ class Pki:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         made = cls(folder, authority(folder, now), now)
         made._write("api-server", made.signer, server_identity("kube-apiserver", (CONTROL_HOST, API_SERVICE)))
-        made._write("kubelet-client", made.signer, Identity("kube-apiserver-kubelet-client"))
+        made._write("kubelet-client", made.signer, CertificateSubject("kube-apiserver-kubelet-client"))
         front = authority(folder / "front-proxy", now)
-        made._write("front-proxy-client", front, Identity("front-proxy-client"))
+        made._write("front-proxy-client", front, CertificateSubject("front-proxy-client"))
         private, public = signing_key()
         write_private(folder / "service-accounts.key", private.decode())
         write_private(folder / "service-accounts.pub", public.decode())
         write_private(folder / "tokens.csv", token_list(made.admin_token))
         for name, user in _CONTROL_PLANE.items():
-            write_private(folder / f"{name}.kubeconfig", made.kubeconfig_of(Identity(user)))
+            write_private(folder / f"{name}.kubeconfig", made.kubeconfig_of(CertificateSubject(user)))
         return made
 
     @property
@@ -63,7 +63,7 @@ class Pki:
         """The token of people, who may do everything."""
         return secret_file(self.folder / "admin-token")
 
-    def kubeconfig_of(self, identity: Identity) -> str:
+    def kubeconfig_of(self, identity: CertificateSubject) -> str:
         """A kubeconfig for a program in the cluster's network."""
         pair = issue(self.signer, identity, self.now)
         login = Certified(pair.certificate_pem, pair.key_pem)
@@ -74,15 +74,17 @@ class Pki:
         return kubeconfig(server, self.signer.certificate_pem, ADMIN, Tokened(self.admin_token))
 
     def write_node(self, node: NodePlan, folder: Path) -> None:
-        """What ``node`` proves with who it is, and the authority that it trusts; into its folder of settings."""
+        """Write the credentials of ``node``, and the authority that it trusts, into its folder of settings."""
         write_private(folder / "ca.pem", self.signer.certificate_pem.decode())
-        serving = issue(self.signer, Identity(node_user(node), names=(node.name,), addresses=(node.address,)), self.now)
+        serving = issue(
+            self.signer, CertificateSubject(node_user(node), names=(node.name,), addresses=(node.address,)), self.now
+        )
         write_private(folder / "kubelet.crt", serving.certificate_pem.decode())
         write_private(folder / "kubelet.key", serving.key_pem.decode())
-        write_private(folder / "kubelet.kubeconfig", self.kubeconfig_of(Identity(node_user(node), (NODES,))))
-        write_private(folder / "kube-proxy.kubeconfig", self.kubeconfig_of(Identity("system:kube-proxy")))
+        write_private(folder / "kubelet.kubeconfig", self.kubeconfig_of(CertificateSubject(node_user(node), (NODES,))))
+        write_private(folder / "kube-proxy.kubeconfig", self.kubeconfig_of(CertificateSubject("system:kube-proxy")))
 
-    def _write(self, name: str, signer: Authority, identity: Identity) -> None:
+    def _write(self, name: str, signer: Authority, identity: CertificateSubject) -> None:
         pair = issue(signer, identity, self.now)
         write_private(self.folder / f"{name}.crt", pair.certificate_pem.decode())
         write_private(self.folder / f"{name}.key", pair.key_pem.decode())

@@ -8,18 +8,18 @@ from pathlib import Path
 from deploy.local.kubernetes.plan.cluster_plan import CONTAINERD_SOCKET, PROGRAMS
 
 
-class LoadError(Exception):
+class ImageLoadError(Exception):
     """An image could not be put on a node; the message says why."""
 
 
 async def load_image(nodes: Path, archive: Path) -> list[str]:
     """Imports an archive, as ``docker save`` or an image builder writes it, into every node below the folder ``nodes``.
 
-    Returns the nodes' names. Raises ``LoadError``.
+    Returns the nodes' names. Raises ``ImageLoadError``.
     """
     pids = _first_processes(nodes)
     if not pids:
-        raise LoadError("no node of a real Kubernetes runs: autoscale local up --kubernetes")
+        raise ImageLoadError("no node of a real Kubernetes runs: autoscale local up --kubernetes")
     await asyncio.gather(*(_import(node, pid, archive) for node, pid in pids.items()))
     return list(pids)
 
@@ -40,4 +40,4 @@ async def _import(node: str, pid: str, archive: Path) -> None:
         )
         _, said = await process.communicate()
     if process.returncode:
-        raise LoadError(f"{archive} cannot be put on {node}: {said.decode(errors='replace').strip()}")
+        raise ImageLoadError(f"{archive} cannot be put on {node}: {said.decode(errors='replace').strip()}")

@@ -12,10 +12,10 @@ from typing import Final
 
 import msgspec
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from deploy.local.kubernetes.plan.installation_plan import MANIFESTS, NAMESPACE, for_version, hopeless, not_rolled_out
 from deploy.local.kubernetes.programs.ensure import built_apart
-from deploy.local.kubernetes.programs.own_images import Parts
+from deploy.local.kubernetes.programs.own_images import InstallationParts
 from protocol.kubernetes.resources import DEPLOYMENTS, PODS, Resource
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
@@ -30,13 +30,13 @@ class InstallationError(Exception):
     """The autoscaler could not be installed; the message says why."""
 
 
-async def built_parts(minor: str, folder: Path, report: Callable[[str], None]) -> Parts:
+async def built_parts(minor: str, folder: Path, report: Callable[[str], None]) -> InstallationParts:
     """Builds the images and writes their archives into ``folder``. Raises ``NoProgramsError``."""
     said = await built_apart("deploy.local.kubernetes.programs.own_images", [minor, str(folder)], report)
-    return msgspec.json.decode(said, type=Parts)
+    return msgspec.json.decode(said, type=InstallationParts)
 
 
-async def apply_manifests(kubeconfig: Path, parts: Parts) -> None:
+async def apply_manifests(kubeconfig: Path, parts: InstallationParts) -> None:
     """Applies the manifests. Raises ``InstallationError`` with what kubectl says."""
     texts = [for_version((_PROJECT / each).read_text(), parts.version) for each in MANIFESTS]
     # Whatever was applied by hand before, without --server-side, is now as these say.
@@ -62,13 +62,13 @@ async def _left(client: ApiClient) -> list[str]:
         if story := hopeless((await client.list(PODS, NAMESPACE)).objects):
             raise InstallationError(story)
         lists = [await client.list(kind, NAMESPACE) for kind in (DEPLOYMENTS, _DAEMON_SETS)]
-    except (ApiError, ApiUnavailableError) as error:
+    except (KubeApiError, ApiUnavailableError) as error:
         return [f"answer of the API server ({error})"]
     return not_rolled_out(each for found in lists for each in found.objects)
 
 
-async def kubectl(kubeconfig: Path, parts: Parts, *arguments: str, typed: str = "") -> str:
-    """What kubectl prints. Raises ``InstallationError`` with what it complains of."""
+async def kubectl(kubeconfig: Path, parts: InstallationParts, *arguments: str, typed: str = "") -> str:
+    """Output of kubectl. Raises ``InstallationError`` with its error output."""
     process = await asyncio.create_subprocess_exec(
         *("setpriv", "--pdeathsig", "KILL", "--", parts.kubectl, f"--kubeconfig={kubeconfig}", *arguments),
         stdin=asyncio.subprocess.PIPE,

@@ -4,7 +4,7 @@ Rules that hold here:
 
 - The node's first process makes its view of the files and holds its processes; with it ends all that runs on the node,
   and all that was mounted there. The kernel ends it with this process.
-- A node whose first process ends is booted again, as a machine would be: its disk stays, its pods start anew. One that
+- A node whose first process ends is booted again, as a machine would be: its disk stays, its pods start again. One that
   does not come up again is tried again after a pause; it costs no other node anything.
 """
 
@@ -20,7 +20,7 @@ from typing import Final
 
 from deploy.local.kubernetes.plan import arguments
 from deploy.local.kubernetes.plan.cluster_plan import BOOTED, CONTAINERD_SOCKET, IMAGES, PROGRAMS, NodePlan
-from deploy.local.process import ProcessSupervisor, Program, end, start
+from deploy.local.process import LocalProgram, ProcessSupervisor, end, start
 from protocol.backoff import Backoff, Retries
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
@@ -55,7 +55,7 @@ class NodeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NodePlace:
-    """Where a node is: its folder, the way into its network, and the programs and images that it is given."""
+    """A node's folder, the way into its network, and its programs and images."""
 
     folder: Path
     logs: Path
@@ -87,7 +87,7 @@ class Node:
 
     async def run(self, api_server: asyncio.Event) -> None:
         """Boots the node, and again whenever its first process ends, until cancelled. Its kubelet starts once
-        ``api_server`` is set. Raises ``NodeError`` where the node does not boot the first time.
+        ``api_server`` is set. Raises ``NodeError`` if the node does not boot the first time.
         """
         retries = Retries(_BACKOFF, _STEADY)
         while True:
@@ -133,15 +133,15 @@ class Node:
         self._first = 0
 
     def start(self, part: str) -> None:
-        """Starts one of the node's programs and keeps it running; nothing where it runs."""
+        """Starts one of the node's programs and keeps it running; nothing if it runs."""
         if part not in self._running:
             command = (part, *_COMMANDS[part](self.plan))
-            program = Program(command, self._place.log(part), self._enter(), {"PATH": _PATH})
+            program = LocalProgram(command, self._place.log(part), self._enter(), {"PATH": _PATH})
             supervisor = ProcessSupervisor(program, self._clock, lambda _: None)
             self._running[part] = supervisor, asyncio.ensure_future(supervisor.run())
 
     def stop(self, part: str) -> None:
-        """Ends one of the node's programs, which is not started again; nothing where it does not run."""
+        """Ends one of the node's programs, which is not started again; nothing if it does not run."""
         if part in self._running:
             _, task = self._running.pop(part)
             task.cancel()
@@ -159,7 +159,7 @@ class Node:
         """Puts the archives that ``pattern`` names, as the node sees them, among its images. Raises ``NodeError``."""
         ctr = f"ctr --address {CONTAINERD_SOCKET} --namespace k8s.io images import --all-platforms=false"
         script = f'for each in {pattern}; do {ctr} "$each" || exit; done'
-        program = Program(("sh", "-c", script), self._place.log("images"), self._enter(), {"PATH": _PATH})
+        program = LocalProgram(("sh", "-c", script), self._place.log("images"), self._enter(), {"PATH": _PATH})
         process = await start(program)
         try:
             if await process.wait():
@@ -167,12 +167,12 @@ class Node:
         finally:
             await asyncio.shield(end(process))
 
-    def _first_process(self) -> Program:
+    def _first_process(self) -> LocalProgram:
         """Its network is entered first, so that it is found in it by those who clean up."""
         apart = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
         programs = [f"{name}={folder}" for name, folder in self._place.programs.items()]
         boot = ("sh", str(_BOOT_SCRIPT), str(self._place.folder), str(self._place.images), *programs)
-        return Program((*apart, "--", *boot), self._place.log("boot"), self._place.enter_network)
+        return LocalProgram((*apart, "--", *boot), self._place.log("boot"), self._place.enter_network)
 
     async def _holder(self, process: asyncio.subprocess.Process) -> int:
         """The pid of the first process in the node's namespaces, once it has made all."""

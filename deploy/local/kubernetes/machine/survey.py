@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.local.kubernetes.machine import control_groups
-from deploy.local.kubernetes.plan.requirements import PACKAGES, Machine
+from deploy.local.kubernetes.plan.requirements import PACKAGES, MachineReport
 from deploy.local.kubernetes.programs.toolchain import NoGoError, find_go
 from protocol.units import Bytes, MilliCpu, Resources
 
@@ -24,12 +24,12 @@ _OVERLAY: Final = 'cd "$1" && mkdir a b c d && exec mount -t overlay overlay -o 
 _NFTABLES: Final = "table ip t {\nchain c {\ntype nat hook prerouting priority -100;\n}\n}\n"
 
 
-async def survey(state: Path) -> Machine:
-    """What this machine has for a cluster whose files are kept under ``state``."""
+async def survey(state: Path) -> MachineReport:
+    """What this machine offers a cluster whose files are kept under ``state``."""
     root = os.geteuid() == 0
     apart = await _complaint(*_NAMESPACES, "true") if root else ""
     tries = root and not apart
-    return Machine(
+    return MachineReport(
         root=root,
         programs=frozenset(program for program in PACKAGES if shutil.which(program, path=_PLACES)),
         without_go=_without_go(),
@@ -51,7 +51,9 @@ def machine_size(meminfo: Path = Path("/proc/meminfo")) -> Resources:
 
 
 def can_show_cpus(nodes: Path = Path("/sys/devices/system/node")) -> bool:
-    """Whether a node can be shown more CPUs than this machine has: its kernel must list the CPUs of memory nodes."""
+    """Return True if a node can be shown more CPUs than this machine has: its kernel must list the CPUs of memory
+    nodes.
+    """
     return (nodes / "node0" / "distance").exists()
 
 
@@ -85,7 +87,7 @@ async def _without_nftables() -> str:
 
 
 async def _complaint(*command: str, typed: str = "") -> str:
-    """What ``command`` complains of; empty where it succeeds."""
+    """Error output of ``command``; empty if it succeeds."""
     try:
         process = await asyncio.create_subprocess_exec(
             *command,

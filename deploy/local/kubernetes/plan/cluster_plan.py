@@ -75,7 +75,7 @@ class ClusterPlan:
     add_ons: Sequence[str] = ()
 
     def shown_to(self, node: NodePlan) -> Resources:
-        """What the node takes the machine to have: at least as many CPUs as it offers.
+        """The machine size that the node's programs see: at least as many CPUs as it offers.
 
         The pods of all nodes share the machine's CPUs, so what a node offers is a matter of bookkeeping.
         """
@@ -96,7 +96,7 @@ class ClusterPlan:
 
 
 def offered(asked: Resources, machine: Resources, *, shows_cpus: bool) -> Resources:
-    """What a node offers of what is asked of it: no more memory than ``machine`` has, and more CPUs where it can be
+    """A node's offer for what is asked of it: no more memory than ``machine`` has, and more CPUs if it can be
     shown more.
     """
     return Resources(asked.cpu if shows_cpus else min(asked.cpu, machine.cpu), min(asked.mem, machine.mem))

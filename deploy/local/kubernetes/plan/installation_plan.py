@@ -65,7 +65,7 @@ def _is_rolled_out(workload: Json) -> bool:
 
 
 def hopeless(pods: Iterable[Json]) -> str:
-    """Why one of the pods cannot come up any more; empty where all may. There is no registry: no pull can succeed.
+    """The reason why a pod can never start; empty if all may. There is no registry, so no pull can succeed.
 
     A VM's own end is not looked for here: what ran in its pod tells more.
     """

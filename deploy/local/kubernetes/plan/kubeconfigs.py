@@ -40,7 +40,7 @@ class Tokened:
 
 
 def kubeconfig(server: str, authority: bytes, user: str, login: Certified | Tokened) -> str:
-    """How ``user`` reaches the API server at the URL ``server``, whose ``authority`` (PEM) is trusted."""
+    """Kubeconfig of ``user`` for the API server at the URL ``server``, whose ``authority`` (PEM) is trusted."""
     cluster = {"server": server, "certificate-authority-data": _base64(authority)}
     return yaml.safe_dump(
         {

@@ -7,7 +7,7 @@ from protocol.kubernetes.objects import Json, items, name_of, text
 
 
 def holds(thing: Json, condition: str) -> bool:
-    """Whether a condition of the object's status is true."""
+    """Return True if a condition of the object's status is true."""
     found = items(thing, "status", "conditions")
     return any(text(each, "type") == condition and text(each, "status") == "True" for each in found)
 

@@ -28,8 +28,8 @@ _CONTROLLERS_OF_2: Final = ("cpu", "cpuset", "memory", "pids")
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """What was found. Texts are empty where all is well, else they say what is not."""
+class MachineReport:
+    """Findings about the machine. Texts are empty if all is well, else they name the problem."""
 
     root: bool
     programs: Collection[str]
@@ -44,8 +44,8 @@ class Machine:
     inotify_instances: int = 1 << 31
 
 
-def missing(machine: Machine, nodes: int = 1) -> list[str]:
-    """What is missing for so many ``nodes``, each as a clause of one line; nothing where a cluster can run. What only
+def missing(machine: MachineReport, nodes: int = 1) -> list[str]:
+    """Missing parts for that many ``nodes``, each as a clause of one line; empty if a cluster can run. What only
     root can find out is not asked of others.
     """
     if not machine.root:

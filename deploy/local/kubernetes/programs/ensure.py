@@ -20,7 +20,7 @@ class NoProgramsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Where the programs of each module set are, by its name, and the images made of them."""
+    """Folders of each module set's programs, by name, and the images made of them."""
 
     folders: Mapping[str, Path]
     images: Path
@@ -44,7 +44,7 @@ async def ensure_programs(minor: str, add_ons: Sequence[str], report: Callable[[
 async def built_apart(module: str, arguments: Sequence[str], report: Callable[[str], None]) -> str:
     """Has a module build in a process of its own; returns the line of JSON that it says. Other lines are reported.
 
-    Raises ``NoProgramsError`` where it fails.
+    Raises ``NoProgramsError`` if it fails.
     """
     process = await asyncio.create_subprocess_exec(
         *("setpriv", "--pdeathsig", "KILL", "--", *_APART),

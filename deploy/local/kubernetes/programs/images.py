@@ -36,7 +36,7 @@ APPLETS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class ProgramImage:
     """An image of one program. ``links`` are further names of it; one that has any is no entry point by itself."""
 
     name: str
@@ -51,7 +51,7 @@ class Image:
         return tree((directory("tmp", 0o1777), program, *links))
 
     def run_facts(self, architecture: str) -> oci.RunFacts:
-        """How its containers are run: without rights, where it is more than a box of tools."""
+        """Run configuration of its containers: without privileges, unless it is a box of tools."""
         facts = oci.RunFacts(architecture=architecture, environment={"PATH": "/bin"})
         return facts if self.links else replace(facts, entrypoint=(f"/bin/{self.program.name}",), user=_UNPRIVILEGED)
 
@@ -71,7 +71,7 @@ def image_set(builder: Builder, add_ons: Sequence[str], report: Report) -> Path:
     return builder.store.get(f"images-{digest.hexdigest()[:16]}", make, report)
 
 
-def write_image(image: Image, path: Path, report: Report) -> None:
+def write_image(image: ProgramImage, path: Path, report: Report) -> None:
     """Writes the image's archive."""
     platform = native_platform()
     files = image.files
@@ -83,25 +83,25 @@ def write_image(image: Image, path: Path, report: Report) -> None:
     write_archive(path, Contents(platform.debian, configuration, document, (layer,)), image.name)
 
 
-def _images(builder: Builder, add_ons: Sequence[str], report: Report) -> list[Image]:
+def _images(builder: Builder, add_ons: Sequence[str], report: Report) -> list[ProgramImage]:
     pause, dns, metrics = (builder.ensure(each, report) for each in (PAUSE, COREDNS, METRICS_SERVER))
     images = [
-        Image(PAUSE_IMAGE, pause / "pause"),
-        Image(COREDNS_IMAGE, dns / "coredns"),
-        Image(METRICS_SERVER_IMAGE, metrics / "metrics-server"),
+        ProgramImage(PAUSE_IMAGE, pause / "pause"),
+        ProgramImage(COREDNS_IMAGE, dns / "coredns"),
+        ProgramImage(METRICS_SERVER_IMAGE, metrics / "metrics-server"),
     ]
     if VERTICAL_POD_AUTOSCALER.name in add_ons:
         recommender = builder.ensure(VERTICAL_POD_AUTOSCALER, report) / "vpa-recommender"
-        images.append(Image(VPA_RECOMMENDER_IMAGE, recommender))
+        images.append(ProgramImage(VPA_RECOMMENDER_IMAGE, recommender))
     busybox = Path(shutil.which("busybox") or "")
     if stands_alone(busybox):
-        images.append(Image(BUSYBOX_IMAGE, busybox, APPLETS))
+        images.append(ProgramImage(BUSYBOX_IMAGE, busybox, APPLETS))
     else:
         report(f"images: none of {BUSYBOX_IMAGE}, for which Debian's busybox-static is missing")
     return images
 
 
 def stands_alone(program: Path) -> bool:
-    """Whether ``program`` runs in an image that has nothing else: it needs no library."""
+    """Return True if ``program`` runs in an image that has nothing else: it needs no library."""
     found = read_binary(program.read_bytes()) if program.is_file() else None
     return found is not None and not found.loader

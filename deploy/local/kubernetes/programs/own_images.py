@@ -19,7 +19,7 @@ from deploy.images.inputs.checkout import Checkout
 from deploy.images.rules.lock import LockError
 from deploy.local.kubernetes.plan.installation_plan import OWN_IMAGES, REFERENCE, kube_scheduler_image
 from deploy.local.kubernetes.programs.build import MODULES, Builder, BuildFailedError
-from deploy.local.kubernetes.programs.images import Image, write_image
+from deploy.local.kubernetes.programs.images import ProgramImage, write_image
 from deploy.local.kubernetes.programs.toolchain import NoGoError, find_go
 from deploy.local.kubernetes.programs.versions import KUBERNETES, kubernetes_set, required_version
 from vm_image.host import BuildError
@@ -27,15 +27,15 @@ from vm_image.origin import Origin
 from vm_image.store import Report
 
 
-class Parts(msgspec.Struct, frozen=True):
-    """What an installation is made of: archives of images, the version of Kubernetes, and its kubectl."""
+class InstallationParts(msgspec.Struct, frozen=True):
+    """Parts of an installation: image archives, the version of Kubernetes, and its kubectl."""
 
     archives: list[str]
     version: str
     kubectl: str
 
 
-def build_parts(minor: str, folder: Path, report: Report) -> Parts:
+def build_parts(minor: str, folder: Path, report: Report) -> InstallationParts:
     """Builds what is not in the cache, and writes the archives into ``folder``.
 
     Raises ``BuildError``, ``LockError``, ``BuildFailedError`` and ``NoGoError``.
@@ -47,9 +47,9 @@ def build_parts(minor: str, folder: Path, report: Report) -> Parts:
     programs = Builder.usual(find_go()).ensure(kubernetes, report)
     version = required_version((MODULES / kubernetes.name / "go.mod").read_text(), KUBERNETES)
     scheduler = folder / "kube-scheduler.tar"
-    write_image(Image(kube_scheduler_image(version), programs / "kube-scheduler"), scheduler, report)
+    write_image(ProgramImage(kube_scheduler_image(version), programs / "kube-scheduler"), scheduler, report)
     own = [build(IMAGES[name], maker, REFERENCE.format(name=name), folder).path for name in OWN_IMAGES]
-    return Parts([str(each) for each in (scheduler, *own)], version, str(programs / "kubectl"))
+    return InstallationParts([str(each) for each in (scheduler, *own)], version, str(programs / "kubectl"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -42,7 +42,7 @@ class Toolchain:
     version: str
 
     def environment(self) -> dict[str, str]:
-        """What Go is run with: no C compiler, and no setting of the user's that changes what is built."""
+        """Environment for Go: no C compiler, and no user setting that changes what is built."""
         return {**{name: value for name, value in os.environ.items() if name not in _CHANGING}, **_OURS}
 
 

@@ -54,7 +54,7 @@ class ModuleSet:
                 yield (package,), self.renamed[package]
 
     def link_flags(self, go_mod: str) -> str:
-        """What the linker is told: no debugging symbols, and the version that ``go_mod`` requires."""
+        """Linker flags: no debugging symbols, and the version that ``go_mod`` requires."""
         if not self.stamps:
             return "-s -w"
         values = _stamp_values(required_version(go_mod, self.module))
@@ -173,7 +173,7 @@ def go_mod_of_kubernetes(version: str, go: str, staging: tuple[str, ...]) -> str
 def staging_of(go_mod: str) -> tuple[str, tuple[str, ...]]:
     """The Go version that the ``go.mod`` of Kubernetes asks for, and the modules of its own repository.
 
-    Raises ``ValueError`` where the text is no such file.
+    Raises ``ValueError`` if the text is no such file.
     """
     go = re.search(r"^go (\S+)$", go_mod, re.MULTILINE)
     staging = re.findall(r"^\s*(k8s\.io/\S+) => \./staging/", go_mod, re.MULTILINE)

@@ -3,14 +3,14 @@
 from scheduler_plugin.groups.core.hvpa.effective import EffectiveIntervals, ScalingInterval
 from scheduler_plugin.groups.core.hvpa.maintenance import MaintenanceWindow
 from scheduler_plugin.groups.core.hvpa.min_change import ChangeParams, ResourceChangeParams
-from scheduler_plugin.groups.core.hvpa.modes import Mixed, Mode, Preference
+from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, Mixed, Preference
 from scheduler_plugin.groups.core.hvpa.policy import decide
 from scheduler_plugin.groups.core.hvpa.spec import (
     AxisRules,
     ContainerPolicy,
     DirectionRules,
     HvpaSpec,
-    Memory,
+    ScalingTimes,
     UpdateMode,
 )
 from scheduler_plugin.groups.core.hvpa.weights import Interval, stages
@@ -21,15 +21,15 @@ __all__ = [
     "ContainerPolicy",
     "DirectionRules",
     "EffectiveIntervals",
+    "HvpaMode",
     "HvpaSpec",
     "Interval",
     "MaintenanceWindow",
-    "Memory",
     "Mixed",
-    "Mode",
     "Preference",
     "ResourceChangeParams",
     "ScalingInterval",
+    "ScalingTimes",
     "UpdateMode",
     "decide",
     "stages",

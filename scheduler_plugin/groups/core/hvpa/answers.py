@@ -17,30 +17,32 @@ from scheduler_plugin.groups.core.hvpa.weights import (
     weighted,
     weighted_replicas,
 )
-from scheduler_plugin.groups.core.hvpa.wishes import VerticalWishes, Wish
+from scheduler_plugin.groups.core.hvpa.wishes import Recommendation, VerticalWishes
 from scheduler_plugin.groups.core.workload import Rule, Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A wish with the value to write and ``why``, and the rule that keeps it from being written; None where it is.
+class GatedRecommendation:
+    """A wish with the value to write and ``why``, and the rule that keeps it from being written; None if it is.
 
     ``message`` says more of that rule.
     """
 
-    wish: Wish
+    wish: Recommendation
     why: str
     rule: Rule | None = None
     message: str = ""
 
 
-def gated(gates: Gates, wish: Wish, why: str) -> Answer:
+def gated(gates: Gates, wish: Recommendation, why: str) -> GatedRecommendation:
     """The wish, held back where a gate does so."""
     rule = gates.rule(wish)
-    return Answer(wish, why, rule, gates.message(wish, rule) if rule else "")
+    return GatedRecommendation(wish, why, rule, gates.message(wish, rule) if rule else "")
 
 
-def by_mode(gates: Gates, workload: Workload, horizontal: Wish | None, vertical: VerticalWishes) -> list[Answer]:
+def by_mode(
+    gates: Gates, workload: Workload, horizontal: Recommendation | None, vertical: VerticalWishes
+) -> list[GatedRecommendation]:
     """HPA preferred, HPA biased, VPA biased and mixed: of the wishes that may go now, the mode chooses."""
     wishes = (*([] if horizontal is None else [horizontal]), *vertical.wishes)
     why = f"mode {gates.spec.mode}"
@@ -51,7 +53,7 @@ def by_mode(gates: Gates, workload: Workload, horizontal: Wish | None, vertical:
     deltas = [_delta(gates, workload, wish) for wish in free if wish.resource]
     may = allowed(spec.mode, spec.mixed, HorizontalDelta(current, desired, spec.replicas), deltas)
 
-    def chosen(wish: Wish) -> bool:
+    def chosen(wish: Recommendation) -> bool:
         if gates.is_urgent(wish):  # more replicas would run out of memory like those that did
             return True
         if wish.resource is None:
@@ -59,12 +61,12 @@ def by_mode(gates: Gates, workload: Workload, horizontal: Wish | None, vertical:
         return may.up if wish.grows else may.down
 
     return [
-        answer if answer.rule or chosen(answer.wish) else Answer(answer.wish, why, Rule.POLICY, why)
+        answer if answer.rule or chosen(answer.wish) else GatedRecommendation(answer.wish, why, Rule.POLICY, why)
         for answer in answers
     ]
 
 
-def _delta(gates: Gates, workload: Workload, wish: Wish) -> VerticalDelta:
+def _delta(gates: Gates, workload: Workload, wish: Recommendation) -> VerticalDelta:
     container = workload.container(wish.container)
     limit = container.limits[wish.resource] if container and wish.resource else None
     y = gates.spec.mixed.y[wish.resource] if wish.resource else None
@@ -73,7 +75,9 @@ def _delta(gates: Gates, workload: Workload, wish: Wish) -> VerticalDelta:
     )
 
 
-def by_weight(gates: Gates, workload: Workload, horizontal: Wish | None, vertical: VerticalWishes) -> list[Answer]:
+def by_weight(
+    gates: Gates, workload: Workload, horizontal: Recommendation | None, vertical: VerticalWishes
+) -> list[GatedRecommendation]:
     """Weight-based scaling: each wish goes the part of its way that the weight at this number of replicas gives it.
 
     A wish for other replicas borrows the neighbour's weight only when it is written: one that waits starves no size.
@@ -89,23 +93,23 @@ def by_weight(gates: Gates, workload: Workload, horizontal: Wish | None, vertica
     return [count, *(_weighted_size(gates, wish, applied, current) for wish in vertical.wishes)]
 
 
-def _weighted_count(gates: Gates, wish: Wish, vpa: Fraction) -> Answer:
+def _weighted_count(gates: Gates, wish: Recommendation, vpa: Fraction) -> GatedRecommendation:
     value = gates.spec.replicas.clamp(weighted_replicas(wish.now, wish.wanted, vpa))
     return _answered(gates, wish.at(value), 1 - vpa)
 
 
-def _weighted_size(gates: Gates, wish: Wish, weight: Fraction, replicas: int) -> Answer:
+def _weighted_size(gates: Gates, wish: Recommendation, weight: Fraction, replicas: int) -> GatedRecommendation:
     if gates.is_urgent(wish):
         weight = VERTICAL_ONLY
     applied = effective_weight(weight, replicas, gates.spec.replicas, wish.grows)
     return _answered(gates, wish.at(away_from(wish.now, weighted(wish.now, wish.wanted, applied))), applied)
 
 
-def _answered(gates: Gates, wish: Wish, weight: Fraction) -> Answer:
+def _answered(gates: Gates, wish: Recommendation, weight: Fraction) -> GatedRecommendation:
     why = f"weight {float(weight):g}"
-    return Answer(wish, why, Rule.WEIGHT, why) if wish.value == wish.now else gated(gates, wish, why)
+    return GatedRecommendation(wish, why, Rule.WEIGHT, why) if wish.value == wish.now else gated(gates, wish, why)
 
 
-def written(answers: Iterable[Answer]) -> list[Wish]:
+def written(answers: Iterable[GatedRecommendation]) -> list[Recommendation]:
     """The wishes that are written."""
     return [answer.wish for answer in answers if answer.rule is None]

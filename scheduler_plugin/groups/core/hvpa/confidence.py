@@ -10,7 +10,7 @@ DISTRUSTED: Final = ("ConfigUnsupported", "ConfigDeprecated", "LowConfidence")
 
 
 def is_believable(conditions: Mapping[str, str]) -> bool:
-    """Whether to use a recommendation beside these conditions: ``True``, ``False`` or ``Unknown`` by type.
+    """Return True if to use a recommendation beside these conditions: ``True``, ``False`` or ``Unknown`` by type.
 
     >>> is_believable({"RecommendationProvided": "True"}), is_believable({"LowConfidence": "True"})
     (True, False)

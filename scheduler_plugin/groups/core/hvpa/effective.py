@@ -48,8 +48,8 @@ class EffectiveIntervals:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """What one resource of one container needs, in thousandths of a vCPU or bytes.
+class ContainerNeed:
+    """Need of one resource of one container, in thousandths of a vCPU or bytes.
 
     ``base`` is what each replica has for itself, ``total`` what all of them share. ``sure`` is the part of the total
     that is certain: for less than that no replica is added. Sizes grow for ``grown`` of it. None is all of it.
@@ -71,7 +71,7 @@ class Need:
         return self._shared(self.total if self.grown is None else self.grown, replicas)
 
     def fits(self, replicas: int, most: int, overlap: ChangeParams, current: int) -> bool:
-        """Whether ``replicas`` of at most ``most`` each are enough while there are ``current``."""
+        """Return True if ``replicas`` of at most ``most`` each are enough while there are ``current``."""
         if replicas >= current:
             return self._shared(self.total if self.sure is None else self.sure, replicas) <= most
         room = max(0, most - self.base) * replicas
@@ -82,7 +82,7 @@ class Need:
 
 
 def base_of(params: ChangeParams, target: int) -> int:
-    """What a replica of size ``target`` has for itself: the larger of value and percentage, at most all of it."""
+    """Base share of a replica of size ``target``: the larger of value and percentage, at most all of it."""
     return min(target, int(max([Fraction(0), *params.parts(target)])))
 
 
@@ -92,18 +92,18 @@ def scale_in_boundary(most: Exact, overlap: ChangeParams) -> Fraction:
 
 
 def planned_replicas(
-    needs: Sequence[Need],
-    most: Callable[[Need, int], Amount | None],
+    needs: Sequence[ContainerNeed],
+    most: Callable[[ContainerNeed, int], Amount | None],
     overlap: ResourceChangeParams,
     current: int,
     bounds: ReplicaBounds,
 ) -> int:
     """The fewest replicas within ``bounds`` that fit every need; ``bounds.max`` where none do.
 
-    ``most`` gives the largest size of a need's resource at so many replicas; None is no bound.
+    ``most`` gives the largest size of a need's resource at this many replicas; None is no bound.
     """
 
-    def fits(need: Need, replicas: int) -> bool:
+    def fits(need: ContainerNeed, replicas: int) -> bool:
         size = most(need, replicas)
         return size is None or need.fits(replicas, size.value, overlap[need.resource], current)
 

@@ -12,13 +12,13 @@ from math import ceil
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.hvpa.min_change import DEFAULT_MIN_CHANGE, is_enough, threshold
 from scheduler_plugin.groups.core.hvpa.settling import enough_since
-from scheduler_plugin.groups.core.hvpa.spec import DirectionRules, HvpaSpec, Memory, UpdateMode
-from scheduler_plugin.groups.core.hvpa.wishes import Wish
+from scheduler_plugin.groups.core.hvpa.spec import DirectionRules, HvpaSpec, ScalingTimes, UpdateMode
+from scheduler_plugin.groups.core.hvpa.wishes import Recommendation
 from scheduler_plugin.groups.core.workload import Rule
 
 
 def delay_passed(last: datetime | None, now: datetime, delay: Seconds) -> bool:
-    """Whether ``delay`` has passed since ``last``; equality passes, and a time in the future proves nothing."""
+    """Return True if ``delay`` has passed since ``last``; equality passes, and a time in the future proves nothing."""
     return last is None or last > now or (now - last).total_seconds() >= delay
 
 
@@ -30,22 +30,22 @@ class Gates:
     """
 
     spec: HvpaSpec
-    memory: Memory
+    memory: ScalingTimes
     now: datetime
     out_of_memory: frozenset[str] = frozenset()
     pods_differ: str = ""
 
-    def rules(self, wish: Wish) -> DirectionRules:
+    def rules(self, wish: Recommendation) -> DirectionRules:
         """The rules for the axis and direction of ``wish``."""
         axis = self.spec.vertical if wish.resource else self.spec.horizontal
         return axis.up if wish.grows else axis.down
 
-    def is_urgent(self, wish: Wish) -> bool:
-        """Whether the wish is for the memory that ran out."""
+    def is_urgent(self, wish: Recommendation) -> bool:
+        """Return True if the wish is for the memory that ran out."""
         return wish.container in self.out_of_memory and wish.resource == "memory" and wish.grows
 
-    def rule(self, wish: Wish) -> Rule | None:
-        """By which rule the change from ``wish.current`` to ``wish.value`` is held back; None where it may go."""
+    def rule(self, wish: Recommendation) -> Rule | None:
+        """By which rule the change from ``wish.current`` to ``wish.value`` is held back; None if it may go."""
         rules, urgent = self.rules(wish), self.is_urgent(wish)
         if rules.mode is UpdateMode.OFF:
             return Rule.UPDATE_MODE
@@ -59,8 +59,8 @@ class Gates:
             return Rule.MIN_CHANGE
         return None if self._is_settled(wish) else Rule.DELAY
 
-    def message(self, wish: Wish, rule: Rule) -> str:
-        """What people should know of ``rule`` holding ``wish`` back."""
+    def message(self, wish: Recommendation, rule: Rule) -> str:
+        """Message for people when ``rule`` holds ``wish`` back."""
         if rule is Rule.DELAY:
             return f"until {self._until(wish).astimezone(UTC):%H:%M:%S} UTC"
         if rule is Rule.MAINTENANCE_WINDOW:
@@ -71,25 +71,25 @@ class Gates:
             return f"until the pods are as ordered: {self.pods_differ}"
         return "update mode Off"
 
-    def _until(self, wish: Wish) -> datetime:
-        """When neither delay holds the wish back any more, if less is enough until then."""
+    def _until(self, wish: Recommendation) -> datetime:
+        """The time when neither delay holds the wish back any more, if less is enough until then."""
         last, delay = self._last(wish) or self.now, timedelta(seconds=self.rules(wish).delay)
         if wish.grows or not self.spec.settle:
             return last + delay
         settled = enough_since(self.memory, wish, self.now) + timedelta(seconds=self.spec.settle)
         return max(last + delay, settled)
 
-    def _is_settled(self, wish: Wish) -> bool:
+    def _is_settled(self, wish: Recommendation) -> bool:
         since = enough_since(self.memory, wish, self.now)
         return wish.grows or delay_passed(since, self.now, self.spec.settle)
 
-    def _last(self, wish: Wish) -> datetime | None:
+    def _last(self, wish: Recommendation) -> datetime | None:
         return self.memory.last_up if wish.grows else self.memory.last_down
 
     def _in_window(self) -> bool:
         return self.spec.window is not None and self.spec.window.contains(self.now)
 
-    def _least(self, wish: Wish) -> Fraction:
+    def _least(self, wish: Recommendation) -> Fraction:
         if wish.resource is None:
             return Fraction(0)
         params = self.rules(wish).min_change[wish.resource]

@@ -36,7 +36,7 @@ class MaintenanceWindow:
     end: time
 
     def contains(self, now: datetime) -> bool:
-        """Whether ``now``, an aware time, is within the window. A begun second counts as the whole one."""
+        """Return True if ``now``, an aware time, is within the window. A begun second counts as the whole one."""
         at = now.astimezone(UTC).time().replace(microsecond=0)
         if self.begin <= self.end:
             return self.begin <= at <= self.end

@@ -58,5 +58,5 @@ def threshold(params: ChangeParams, current: Exact, default: Exact) -> Fraction:
 
 
 def is_enough(current: Exact, new: Exact, least: Fraction) -> bool:
-    """Whether the change from ``current`` to ``new`` reaches ``least``; equality does."""
+    """Return True if the change from ``current`` to ``new`` reaches ``least``; equality does."""
     return abs(Fraction(new) - current) >= least

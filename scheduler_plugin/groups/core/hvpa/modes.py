@@ -14,8 +14,8 @@ from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.workload import ReplicaBounds, ResourceList
 
 
-class Mode(StrEnum):
-    """How both recommendations are brought together."""
+class HvpaMode(StrEnum):
+    """Way to combine both recommendations."""
 
     HPA_PREFERRED = "HpaPreferred"
     HPA_BIASED = "HpaBiased"
@@ -26,7 +26,7 @@ class Mode(StrEnum):
 
 
 class Preference(StrEnum):
-    """Which recommendation mixed mode takes where both pass their thresholds."""
+    """The recommendation that mixed mode takes if both pass their thresholds."""
 
     HPA = "hpa"
     VPA = "vpa"
@@ -43,7 +43,7 @@ class Mixed:
 
 @dataclass(frozen=True, slots=True)
 class HorizontalDelta:
-    """So many replicas, so many wished for (the same where none are), and their bounds."""
+    """This many replicas, this many wished for (the same where none are), and their bounds."""
 
     current: int
     desired: int
@@ -61,7 +61,7 @@ class VerticalDelta:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Which wishes go through: horizontal ones, and vertical ones to grow and to shrink."""
+    """Wishes that may pass: horizontal ones, and vertical ones to grow and to shrink."""
 
     horizontal: bool
     up: bool
@@ -73,18 +73,18 @@ _VERTICAL: Final = Allowed(horizontal=False, up=True, down=True)
 _NONE: Final = Allowed(horizontal=False, up=False, down=False)
 
 
-def allowed(mode: Mode, mixed: Mixed, replicas: HorizontalDelta, vertical: Sequence[VerticalDelta]) -> Allowed:
-    """What goes through of these wishes. Only for the modes that choose."""
+def allowed(mode: HvpaMode, mixed: Mixed, replicas: HorizontalDelta, vertical: Sequence[VerticalDelta]) -> Allowed:
+    """The wishes that may pass. Only for the modes that choose."""
     scales, bounds = replicas.desired != replicas.current, replicas.bounds
-    if mode is Mode.HPA_PREFERRED:
+    if mode is HvpaMode.HPA_PREFERRED:
         if scales:
             return _HORIZONTAL
         return Allowed(False, up=replicas.current >= bounds.max, down=replicas.current <= bounds.min)
     if not (scales and vertical):
         return _HORIZONTAL if scales else _VERTICAL
-    if mode is Mode.MIXED:
+    if mode is HvpaMode.MIXED:
         return _mixed(mixed, abs(replicas.desired - replicas.current), vertical)
-    return _HORIZONTAL if mode is Mode.HPA_BIASED else _VERTICAL
+    return _HORIZONTAL if mode is HvpaMode.HPA_BIASED else _VERTICAL
 
 
 def _mixed(mixed: Mixed, change: int, vertical: Sequence[VerticalDelta]) -> Allowed:

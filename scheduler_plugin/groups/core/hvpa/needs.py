@@ -9,9 +9,9 @@ from fractions import Fraction
 from math import ceil
 from typing import Final
 
-from scheduler_plugin.groups.core.hvpa.effective import Need, base_of
+from scheduler_plugin.groups.core.hvpa.effective import ContainerNeed, base_of
 from scheduler_plugin.groups.core.hvpa.past_targets import described
-from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, Memory
+from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, ScalingTimes
 from scheduler_plugin.groups.core.hvpa.wishes import is_sized, sized_containers
 from scheduler_plugin.groups.core.running_pods import PastPods, requested
 from scheduler_plugin.groups.core.workload import (
@@ -26,8 +26,8 @@ _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
 def total_needs(
-    spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: Memory
-) -> tuple[Need, ...]:
+    spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: ScalingTimes
+) -> tuple[ContainerNeed, ...]:
     """One need for each resource of each container that either recommender speaks of."""
     found = _vertical(spec, workload, recommendations, memory)
     for container in workload.containers:
@@ -41,7 +41,7 @@ def total_needs(
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What so many ready pods need together, and the part of it that is sure."""
+    """What this many ready pods need together, and the part of it that is sure."""
 
     ready: int
     total: int
@@ -52,7 +52,7 @@ def _measured(
     spec: HvpaSpec,
     workload: Workload,
     recommendations: Recommendations,
-    memory: Memory,
+    memory: ScalingTimes,
     key: tuple[str, Resource],
 ) -> list[_Measured] | None:
     """What an HPA measures, for each state of the pods that it may have measured; None if it says nothing.
@@ -94,7 +94,7 @@ def _needed_each(
     return None if ratio is None else Fraction(str(ratio)) * size
 
 
-def _both(vertical: Need | None, key: tuple[str, Resource], measured: Sequence[_Measured]) -> Need:
+def _both(vertical: ContainerNeed | None, key: tuple[str, Resource], measured: Sequence[_Measured]) -> ContainerNeed:
     """The larger of both needs; what is measured includes what each replica has for itself.
 
     Of either the most may be needed, and the least is sure: sizes grow only to that.
@@ -103,12 +103,12 @@ def _both(vertical: Need | None, key: tuple[str, Resource], measured: Sequence[_
     most = max(each.total - each.ready * base for each in measured)
     least = min(each.total - each.ready * base for each in measured)
     certain = min(each.sure - each.ready * base for each in measured)
-    return Need(*key, base, max(total, most), max(sure, certain), max(sure, least))
+    return ContainerNeed(*key, base, max(total, most), max(sure, certain), max(sure, least))
 
 
 def _vertical(
-    spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: Memory
-) -> dict[tuple[str, Resource], Need]:
+    spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: ScalingTimes
+) -> dict[tuple[str, Resource], ContainerNeed]:
     exact = recommendations.vertical.replicas if recommendations.vertical else None
     found = {}
     for container, recommended in sized_containers(spec, workload, recommendations):
@@ -118,12 +118,12 @@ def _vertical(
                 least, most = (exact, exact) if exact else described(memory, *key, workload.replicas)
                 base = base_of(spec.effective.base[resource], target.value)
                 shared = target.value - base
-                found[key] = Need(*key, base, most * shared, least * shared)
+                found[key] = ContainerNeed(*key, base, most * shared, least * shared)
     return found
 
 
 def replica_bounds(
-    spec: HvpaSpec, workload: Workload, recommendations: Recommendations, needs: Sequence[Need]
+    spec: HvpaSpec, workload: Workload, recommendations: Recommendations, needs: Sequence[ContainerNeed]
 ) -> ReplicaBounds:
     """The bounds of the plan: what an HPA wants for reasons of its own is a least number of replicas.
 
@@ -137,8 +137,8 @@ def replica_bounds(
     return ReplicaBounds(spec.replicas.clamp(least), spec.replicas.max)
 
 
-def unknown_needs(spec: HvpaSpec, workload: Workload, needs: Sequence[Need]) -> tuple[str, ...]:
-    """What is sized although nothing says how much of it is needed, such as ``app/memory``."""
+def unknown_needs(spec: HvpaSpec, workload: Workload, needs: Sequence[ContainerNeed]) -> tuple[str, ...]:
+    """Sized resources whose need is unknown, such as ``app/memory``."""
     known = {(need.container, need.resource) for need in needs}
     return tuple(
         f"{container.name}/{resource}"

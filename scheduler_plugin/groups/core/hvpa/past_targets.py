@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Final
 
-from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, Memory, PastReplicas, PastTarget
+from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, PastReplicas, PastTarget, ScalingTimes
 from scheduler_plugin.groups.core.hvpa.wishes import sized_containers
 from scheduler_plugin.groups.core.running_pods import followed, waits_for
 from scheduler_plugin.groups.core.workload import Recommendations, Resource, Workload
@@ -24,14 +24,14 @@ RISES_WITHIN: Final = timedelta(hours=4)
 """A 90th percentile with a half-life of a day follows a rise when a tenth of its weight is new: in 3.7 hours."""
 
 MOST_COUNTS: Final = 32
-"""So many changes of the replicas are remembered within that time."""
+"""This many changes of the replicas are remembered within that time."""
 
 _EXPLAINED: Final = Fraction(105, 100)  # a bucket of VPA's histogram is 5 % wide
 
 
 def remembered(
-    memory: Memory, spec: HvpaSpec, workload: Workload, recommendations: Recommendations, now: datetime
-) -> Memory:
+    memory: ScalingTimes, spec: HvpaSpec, workload: Workload, recommendations: Recommendations, now: datetime
+) -> ScalingTimes:
     """``memory`` with the targets and the pods as they are now.
 
     While pods are waited for, few of them may serve: a target that rises then speaks of these few, and any other target
@@ -44,7 +44,7 @@ def remembered(
 
 
 def _targets(
-    memory: Memory, spec: HvpaSpec, workload: Workload, recommendations: Recommendations, *, waits: bool
+    memory: ScalingTimes, spec: HvpaSpec, workload: Workload, recommendations: Recommendations, *, waits: bool
 ) -> tuple[PastTarget, ...]:
     fewest = max(1, min([workload.serving, *(each.ready for each in memory.pods.past)]))
     known = {(each.container, each.resource): each for each in memory.targets}
@@ -68,7 +68,7 @@ def _followed(old: PastTarget | None, new: PastTarget, *, waits: bool) -> PastTa
     return new if is_explained and not waits else old
 
 
-def _counts(memory: Memory, workload: Workload, now: datetime) -> tuple[PastReplicas, ...]:
+def _counts(memory: ScalingTimes, workload: Workload, now: datetime) -> tuple[PastReplicas, ...]:
     """The present count since now or before, after those that were larger: what is smaller and older tells nothing."""
     larger = [each for each in memory.counts if each.replicas > workload.replicas]
     same = next((each for each in memory.counts if each.replicas == workload.replicas), None)
@@ -78,7 +78,7 @@ def _counts(memory: Memory, workload: Workload, now: datetime) -> tuple[PastRepl
     return (*recent[: MOST_COUNTS - 1], entries[-1])
 
 
-def described(memory: Memory, container: str, resource: Resource, replicas: int) -> tuple[int, int]:
+def described(memory: ScalingTimes, container: str, resource: Resource, replicas: int) -> tuple[int, int]:
     """The fewest and the most replicas that the target of this container may speak of, while there are ``replicas``."""
     seen = (each.replicas for each in memory.targets if (each.container, each.resource) == (container, resource))
     most = max((each.replicas for each in memory.counts), default=replicas)

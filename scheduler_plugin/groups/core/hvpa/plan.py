@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from protocol.units import Amount
-from scheduler_plugin.groups.core.hvpa.answers import Answer, gated
-from scheduler_plugin.groups.core.hvpa.effective import Need, planned_replicas
+from scheduler_plugin.groups.core.hvpa.answers import GatedRecommendation, gated
+from scheduler_plugin.groups.core.hvpa.effective import ContainerNeed, planned_replicas
 from scheduler_plugin.groups.core.hvpa.gates import Gates
 from scheduler_plugin.groups.core.hvpa.needs import replica_bounds, total_needs, unknown_needs
 from scheduler_plugin.groups.core.hvpa.settling import at_most_needed
-from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, Memory
-from scheduler_plugin.groups.core.hvpa.wishes import Wish, within_policy
-from scheduler_plugin.groups.core.workload import Container, Recommendations, ReplicaBounds, Rule, Workload, amount
+from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, ScalingTimes
+from scheduler_plugin.groups.core.hvpa.wishes import Recommendation, within_policy
+from scheduler_plugin.groups.core.workload import Recommendations, ReplicaBounds, Rule, SizedContainer, Workload, amount
 
 WHY: Final = "effective intervals"
 SIZES_FIRST: Final = "sizes grow first"
@@ -31,20 +31,20 @@ IMPOSSIBLE: Final = "no pod can have more"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """So many replicas for these needs. While any need is ``unknown``, no replica is taken away."""
+class ScalingPlan:
+    """This many replicas for these needs. While any need is ``unknown``, no replica is taken away."""
 
     replicas: int
-    needs: tuple[Need, ...]
+    needs: tuple[ContainerNeed, ...]
     unknown: tuple[str, ...] = ()
 
 
-def planned(spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: Memory) -> Plan:
+def planned(spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: ScalingTimes) -> ScalingPlan:
     """The fewest replicas that can be large enough for the total need, at least as many as an HPA insists on."""
     needs = total_needs(spec, workload, recommendations, memory)
     bounds, now = replica_bounds(spec, workload, recommendations, needs), workload.replicas
 
-    def most(need: Need, replicas: int) -> Amount | None:
+    def most(need: ContainerNeed, replicas: int) -> Amount | None:
         return _most(spec, memory, need, replicas)
 
     def fewest(least: int) -> int:
@@ -53,10 +53,10 @@ def planned(spec: HvpaSpec, workload: Workload, recommendations: Recommendations
 
     replicas, half = fewest(0), fewest(-(-now // 2))
     replicas = half if replicas < half < now else replicas
-    return Plan(replicas, needs, unknown_needs(spec, workload, needs))
+    return ScalingPlan(replicas, needs, unknown_needs(spec, workload, needs))
 
 
-def _most(spec: HvpaSpec, memory: Memory, need: Need, replicas: int) -> Amount | None:
+def _most(spec: HvpaSpec, memory: ScalingTimes, need: ContainerNeed, replicas: int) -> Amount | None:
     """The most that each of ``replicas`` replicas may have, and that pods can have."""
     interval = spec.effective.most(replicas)[need.resource]
     possible = memory.pods.most(need.container, need.resource)
@@ -67,10 +67,10 @@ def _most(spec: HvpaSpec, memory: Memory, need: Need, replicas: int) -> Amount |
     return amount(need.resource, min(given)) if given else None
 
 
-def by_plan(gates: Gates, workload: Workload, plan: Plan) -> list[Answer]:
-    """What of the plan is written now."""
+def by_plan(gates: Gates, workload: Workload, plan: ScalingPlan) -> list[GatedRecommendation]:
+    """The part of the plan that is written now."""
     now = workload.replicas
-    count = at_most_needed(gates.memory, Wish(now, plan.replicas, plan.replicas))
+    count = at_most_needed(gates.memory, Recommendation(now, plan.replicas, plan.replicas))
     then = count.value
     if now == then:
         return _sizes(gates, workload, plan.needs, then, shrinks=True)
@@ -82,16 +82,21 @@ def by_plan(gates: Gates, workload: Workload, plan: Plan) -> list[Answer]:
     needs = [replace(need, grown=None) for need in plan.needs]
     sizes = _grown_first(_sizes(gates, workload, needs, then, shrinks=True))
     if any(answer.wish.grows for answer in sizes):
-        return [Answer(count, WHY, Rule.POLICY, SIZES_FIRST), *sizes]
+        return [GatedRecommendation(count, WHY, Rule.POLICY, SIZES_FIRST), *sizes]
     return [answer, *sizes]
 
 
-def _grown_first(sizes: Sequence[Answer]) -> list[Answer]:
-    return [Answer(each.wish, WHY) if each.wish.grows and each.rule is Rule.MIN_CHANGE else each for each in sizes]
+def _grown_first(sizes: Sequence[GatedRecommendation]) -> list[GatedRecommendation]:
+    return [
+        GatedRecommendation(each.wish, WHY) if each.wish.grows and each.rule is Rule.MIN_CHANGE else each
+        for each in sizes
+    ]
 
 
-def _sizes(gates: Gates, workload: Workload, needs: Sequence[Need], replicas: int, *, shrinks: bool) -> list[Answer]:
-    """Each need's size at so many replicas. A size shrinks only as far as those replicas that are ready can bear."""
+def _sizes(
+    gates: Gates, workload: Workload, needs: Sequence[ContainerNeed], replicas: int, *, shrinks: bool
+) -> list[GatedRecommendation]:
+    """Each need's size at this many replicas. A size shrinks only as far as those replicas that are ready can bear."""
     found = []
     for container, need in (
         (each, need) for each in workload.containers for need in needs if need.container == each.name
@@ -99,7 +104,7 @@ def _sizes(gates: Gates, workload: Workload, needs: Sequence[Need], replicas: in
         wish = _size(gates, container, need, replicas)
         most = gates.memory.pods.most(container.name, need.resource)
         if most is not None and max(wish.wanted, most) < wish.now:
-            found.append(Answer(wish.at(max(wish.wanted, most)), IMPOSSIBLE))
+            found.append(GatedRecommendation(wish.at(max(wish.wanted, most)), IMPOSSIBLE))
             continue
         if not wish.grows and wish.wanted != wish.now:
             serving = max(1, min(workload.ready, replicas))
@@ -108,11 +113,11 @@ def _sizes(gates: Gates, workload: Workload, needs: Sequence[Need], replicas: in
         if wish.value != wish.now:
             found.append(gated(gates, at_most_needed(gates.memory, wish), WHY))
         elif wish.wanted != wish.now:
-            found.append(Answer(wish, WHY, Rule.POLICY, NOT_READY))
+            found.append(GatedRecommendation(wish, WHY, Rule.POLICY, NOT_READY))
     return found
 
 
-def _size(gates: Gates, container: Container, need: Need, replicas: int) -> Wish:
+def _size(gates: Gates, container: SizedContainer, need: ContainerNeed, replicas: int) -> Recommendation:
     """From the present size to what the need surely takes or may take, whichever is nearer."""
     spec, size = gates.spec, container.sizes[need.resource]
     most = _most(spec, gates.memory, need, replicas)
@@ -123,4 +128,4 @@ def _size(gates: Gates, container: Container, need: Need, replicas: int) -> Wish
 
     now = 0 if size is None else size.value
     value = min(max(now, bounded(need.grows_to(replicas))), bounded(need.each(replicas)))
-    return Wish(None if size is None else now, value, value, container.name, need.resource)
+    return Recommendation(None if size is None else now, value, value, container.name, need.resource)

@@ -6,44 +6,51 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from scheduler_plugin.groups.core.hvpa.answers import Answer, by_mode, by_weight, written
+from scheduler_plugin.groups.core.hvpa.answers import GatedRecommendation, by_mode, by_weight, written
 from scheduler_plugin.groups.core.hvpa.gates import Gates
 from scheduler_plugin.groups.core.hvpa.limits import scaled_limit
-from scheduler_plugin.groups.core.hvpa.modes import Mode
+from scheduler_plugin.groups.core.hvpa.modes import HvpaMode
 from scheduler_plugin.groups.core.hvpa.past_targets import remembered
-from scheduler_plugin.groups.core.hvpa.plan import Plan, by_plan, planned
+from scheduler_plugin.groups.core.hvpa.plan import ScalingPlan, by_plan, planned
 from scheduler_plugin.groups.core.hvpa.settling import with_waiting
-from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, Memory
-from scheduler_plugin.groups.core.hvpa.wishes import VerticalWishes, Wish, replica_wish, vertical_wishes
+from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, ScalingTimes
+from scheduler_plugin.groups.core.hvpa.wishes import Recommendation, VerticalWishes, replica_wish, vertical_wishes
 from scheduler_plugin.groups.core.running_pods import waits_for
-from scheduler_plugin.groups.core.workload import Container, Decision, Recommendations, Rule, Workload, amount
+from scheduler_plugin.groups.core.workload import (
+    Recommendations,
+    Rule,
+    SizedContainer,
+    Workload,
+    WorkloadDecision,
+    amount,
+)
 
 SCALED_TO_ZERO = "scaled to zero replicas: left alone until it has one"
 
 
 def decide(
-    spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: Memory, now: datetime
-) -> tuple[Decision, Memory]:
-    """What to write now, and the memory to keep once it is written. ``now`` is an aware time."""
+    spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: ScalingTimes, now: datetime
+) -> tuple[WorkloadDecision, ScalingTimes]:
+    """The decision now, and the memory to keep once it is written. ``now`` is an aware time."""
     if workload.replicas <= 0:
-        return Decision(explanation=(SCALED_TO_ZERO,)), memory
+        return WorkloadDecision(explanation=(SCALED_TO_ZERO,)), memory
     recommendations = _said(recommendations)
     gates = Gates(spec, memory, now, frozenset(each.container for each in workload.out_of_memory))
     vertical = vertical_wishes(spec, workload, recommendations)
-    if spec.mode is Mode.EFFECTIVE_INTERVALS:
+    if spec.mode is HvpaMode.EFFECTIVE_INTERVALS:
         memory = remembered(memory, spec, workload, recommendations, now)
         gates = replace(gates, memory=memory, pods_differ=waits_for(memory.pods, workload.pods, now))
         plan = planned(spec, workload, recommendations, memory)
         answers, needs = by_plan(gates, workload, plan), _explained(plan)
         memory = with_waiting(memory, _waiting(spec, answers), now)
     else:
-        answer = by_weight if spec.mode is Mode.WEIGHT_BASED else by_mode
+        answer = by_weight if spec.mode is HvpaMode.WEIGHT_BASED else by_mode
         answers = answer(gates, workload, replica_wish(spec, workload, recommendations.horizontal), vertical)
         needs = ()
     return _decision(spec, workload, answers, vertical, needs), _remembered(memory, written(answers), now)
 
 
-def _waiting(spec: HvpaSpec, answers: Sequence[Answer]) -> list[Wish]:
+def _waiting(spec: HvpaSpec, answers: Sequence[GatedRecommendation]) -> list[Recommendation]:
     """The wishes for less that wait; where nothing has to settle there are none."""
     if not spec.settle:
         return []
@@ -57,7 +64,7 @@ def _said(recommendations: Recommendations) -> Recommendations:
     return replace(recommendations, horizontal=horizontal if horizontal and horizontal.desired > 0 else None)
 
 
-def _explained(plan: Plan) -> tuple[str, ...]:
+def _explained(plan: ScalingPlan) -> tuple[str, ...]:
     known = (
         f"{need.container}/{need.resource}: needs {amount(need.resource, need.each(plan.replicas))}"
         f" in each of {plan.replicas} replicas"
@@ -67,12 +74,16 @@ def _explained(plan: Plan) -> tuple[str, ...]:
 
 
 def _decision(
-    spec: HvpaSpec, workload: Workload, answers: Sequence[Answer], vertical: VerticalWishes, needs: tuple[str, ...]
-) -> Decision:
+    spec: HvpaSpec,
+    workload: Workload,
+    answers: Sequence[GatedRecommendation],
+    vertical: VerticalWishes,
+    needs: tuple[str, ...],
+) -> WorkloadDecision:
     wishes = written(answers)
     changes = tuple(f"{each.wish.change} ({each.why})" for each in answers if each.rule is None)
     kept = [each.wish.kept(each.rule, each.message) for each in answers if each.rule]
-    return Decision(
+    return WorkloadDecision(
         replicas=next((wish.value for wish in wishes if wish.resource is None), None),
         containers=_containers(spec, workload, wishes),
         kept=(*kept, *(wish.kept(Rule.BOUNDS, _bound(wish)) for wish in vertical.at_bounds)),
@@ -80,17 +91,17 @@ def _decision(
     )
 
 
-def _bound(wish: Wish) -> str:
+def _bound(wish: Recommendation) -> str:
     return "at maxAllowed" if wish.grows else "at minAllowed"
 
 
-def _containers(spec: HvpaSpec, workload: Workload, wishes: Sequence[Wish]) -> tuple[Container, ...]:
-    found: dict[str, Container] = {}
+def _containers(spec: HvpaSpec, workload: Workload, wishes: Sequence[Recommendation]) -> tuple[SizedContainer, ...]:
+    found: dict[str, SizedContainer] = {}
     for old in workload.containers:
         for wish in wishes:
             if wish.container != old.name or wish.resource is None:
                 continue
-            new = found.get(old.name, Container(old.name))
+            new = found.get(old.name, SizedContainer(old.name))
             limit = old.limits[wish.resource] if spec.policy(old.name).controls_limits else None
             scaled = scaled_limit(
                 None if limit is None else limit.value, wish.current, wish.value, spec.limit_gap[wish.resource]
@@ -103,7 +114,7 @@ def _containers(spec: HvpaSpec, workload: Workload, wishes: Sequence[Wish]) -> t
     return tuple(found.values())
 
 
-def _remembered(memory: Memory, wishes: Sequence[Wish], now: datetime) -> Memory:
+def _remembered(memory: ScalingTimes, wishes: Sequence[Recommendation], now: datetime) -> ScalingTimes:
     up = any(wish.grows for wish in wishes)
     down = any(not wish.grows for wish in wishes)
     pods = replace(memory.pods, differ_since=now) if wishes and memory.pods.differ_since else memory.pods

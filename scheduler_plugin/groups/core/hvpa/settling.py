@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-- A wish for less waits. It then goes to the most that was needed while it waited, so that noise turns nothing around.
-- A look at which what there is was needed, or nearly (the least change), begins the time anew.
+- A wish for less waits. It then goes to the maximum need while it waited, so that noise turns nothing around.
+- A look at which what there is was needed, or nearly (the least change), begins the time again.
 - Growth never waits.
 """
 
@@ -13,27 +13,27 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from scheduler_plugin.groups.core.hvpa.spec import Memory, Shrinking
-from scheduler_plugin.groups.core.hvpa.wishes import Wish
+from scheduler_plugin.groups.core.hvpa.spec import ScalingTimes, Shrinking
+from scheduler_plugin.groups.core.hvpa.wishes import Recommendation
 
 
-def at_most_needed(memory: Memory, wish: Wish) -> Wish:
-    """The wish, where it is for less, with the most that was needed since less is enough."""
+def at_most_needed(memory: ScalingTimes, wish: Recommendation) -> Recommendation:
+    """The wish, where it is for less, with the maximum need since less is enough."""
     known = _known(memory, wish)
     return wish if known is None or wish.grows else wish.at(min(wish.now, max(wish.value, known.highest)))
 
 
-def enough_since(memory: Memory, wish: Wish, now: datetime) -> datetime:
+def enough_since(memory: ScalingTimes, wish: Recommendation, now: datetime) -> datetime:
     """Since when less than there is has been enough; a time in the future is now."""
     known = _known(memory, wish)
     return now if known is None else min(known.since, now)
 
 
-def with_waiting(memory: Memory, waiting: Iterable[Wish], now: datetime) -> Memory:
+def with_waiting(memory: ScalingTimes, waiting: Iterable[Recommendation], now: datetime) -> ScalingTimes:
     """The memory with these wishes for less, and no others."""
     found = tuple(Shrinking(each.subject, enough_since(memory, each, now), each.value) for each in waiting)
     return replace(memory, shrinking=found)
 
 
-def _known(memory: Memory, wish: Wish) -> Shrinking | None:
+def _known(memory: ScalingTimes, wish: Recommendation) -> Shrinking | None:
     return next((each for each in memory.shrinking if each.subject == wish.subject), None)

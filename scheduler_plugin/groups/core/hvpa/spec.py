@@ -11,17 +11,17 @@ from protocol.units import Seconds
 from scheduler_plugin.groups.core.hvpa.effective import EffectiveIntervals
 from scheduler_plugin.groups.core.hvpa.maintenance import MaintenanceWindow
 from scheduler_plugin.groups.core.hvpa.min_change import NO_PARAMS, ResourceChangeParams
-from scheduler_plugin.groups.core.hvpa.modes import Mixed, Mode
+from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, Mixed
 from scheduler_plugin.groups.core.hvpa.weights import Interval
 from scheduler_plugin.groups.core.running_pods import PodsMemory
-from scheduler_plugin.groups.core.workload import ONE_REPLICA, RESOURCES, UNBOUNDED, Bounds, ReplicaBounds, Resource
+from scheduler_plugin.groups.core.workload import ONE_REPLICA, RESOURCES, UNBOUNDED, ReplicaBounds, Resource, SizeBounds
 
 ANY_CONTAINER: Final = "*"
 """The name of the policy for containers that have none of their own."""
 
 
 class UpdateMode(StrEnum):
-    """Whether recommendations are applied: always, never, or within the maintenance window."""
+    """Update mode: recommendations are applied always, never, or within the maintenance window."""
 
     AUTO = "Auto"
     OFF = "Off"
@@ -30,7 +30,7 @@ class UpdateMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DirectionRules:
-    """What holds scaling in one direction back. ``delay`` is in seconds after the last scaling in that direction."""
+    """Limits on scaling in one direction. ``delay`` is in seconds after the last scaling in that direction."""
 
     mode: UpdateMode = UpdateMode.AUTO
     delay: Seconds = Seconds(0.0)
@@ -47,10 +47,10 @@ class AxisRules:
 
 @dataclass(frozen=True, slots=True)
 class ContainerPolicy:
-    """How one container may be sized. ``controls_limits`` is off where limits must stay as they are."""
+    """Sizing policy of one container. ``controls_limits`` is off if limits must stay as they are."""
 
     name: str = ANY_CONTAINER
-    bounds: Bounds = UNBOUNDED
+    bounds: SizeBounds = UNBOUNDED
     resources: tuple[Resource, ...] = RESOURCES
     controls_limits: bool = True
     is_off: bool = False
@@ -65,7 +65,7 @@ class HvpaSpec:
     """
 
     replicas: ReplicaBounds = ONE_REPLICA
-    mode: Mode = Mode.EFFECTIVE_INTERVALS
+    mode: HvpaMode = HvpaMode.EFFECTIVE_INTERVALS
     intervals: tuple[Interval, ...] = ()
     mixed: Mixed = field(default=Mixed())
     effective: EffectiveIntervals = field(default=EffectiveIntervals())
@@ -95,7 +95,7 @@ class PastTarget:
 
 @dataclass(frozen=True, slots=True)
 class PastReplicas:
-    """So many replicas from ``since`` (an aware time) on."""
+    """This many replicas from ``since`` (an aware time) on."""
 
     since: datetime
     replicas: int
@@ -103,7 +103,7 @@ class PastReplicas:
 
 @dataclass(frozen=True, slots=True)
 class Shrinking:
-    """Less of ``subject`` has been enough ``since`` (an aware time); ``highest`` is the most that was needed then."""
+    """Less of ``subject`` has been enough ``since`` (an aware time); ``highest`` is the maximum need then."""
 
     subject: str
     since: datetime
@@ -111,8 +111,8 @@ class Shrinking:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """What must not be forgotten: when the workload was last scaled up and down, by either axis (aware times).
+class ScalingTimes:
+    """Persistent memory: when the workload was last scaled up and down, by either axis (aware times).
 
     ``targets`` and ``counts`` are for effective intervals: what a VPA recommended, and beside how many replicas. Counts
     fall from entry to entry. ``shrinking`` are the wishes for less that wait, at most one for each subject. ``pods`` is

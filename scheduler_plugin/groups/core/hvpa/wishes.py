@@ -6,20 +6,20 @@ from dataclasses import dataclass, replace
 
 from scheduler_plugin.groups.core.hvpa.spec import ContainerPolicy, HvpaSpec
 from scheduler_plugin.groups.core.workload import (
-    Container,
     ContainerRecommendation,
     HorizontalRecommendation,
-    Kept,
     Recommendations,
     Resource,
     Rule,
+    SizedContainer,
+    WithheldChange,
     Workload,
     amount,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Recommendation:
     """One number, what is wanted instead, and what would be written (``value``).
 
     Replicas have neither ``container`` nor ``resource``. ``current`` is None if a container has neither request nor
@@ -39,7 +39,7 @@ class Wish:
 
     @property
     def grows(self) -> bool:
-        """Whether more is wanted."""
+        """True if more is wanted."""
         return self.wanted > self.now
 
     @property
@@ -53,45 +53,47 @@ class Wish:
 
     @property
     def change(self) -> str:
-        """What is written, from what, and what was wanted where that is more or less."""
+        """The change that is written, with the wish if that is more or less."""
         told = f"{self.subject}: {self.shown(self.now)} to {self.shown(self.value)}"
         return told if self.value == self.wanted else f"{told} of {self.shown(self.wanted)}"
 
-    def at(self, value: int) -> Wish:
+    def at(self, value: int) -> Recommendation:
         """The same wish, answered with ``value``."""
         return replace(self, value=value)
 
-    def kept(self, rule: Rule, message: str = "") -> Kept:
+    def kept(self, rule: Rule, message: str = "") -> WithheldChange:
         """That this wish does not go through, and why."""
         if self.resource is None:
-            return Kept(self.subject, self.wanted, self.current, rule, message)
+            return WithheldChange(self.subject, self.wanted, self.current, rule, message)
         current = None if self.current is None else amount(self.resource, self.current)
-        return Kept(self.subject, amount(self.resource, self.wanted), current, rule, message)
+        return WithheldChange(self.subject, amount(self.resource, self.wanted), current, rule, message)
 
 
-def replica_wish(spec: HvpaSpec, workload: Workload, recommended: HorizontalRecommendation | None) -> Wish | None:
-    """What the HPA wants, within the bounds; None where the replicas are as wanted. Bounds hold without an HPA too."""
+def replica_wish(
+    spec: HvpaSpec, workload: Workload, recommended: HorizontalRecommendation | None
+) -> Recommendation | None:
+    """The HPA's wish within the bounds; None if the replicas are as wanted. Bounds hold without an HPA too."""
     desired = workload.replicas if recommended is None else recommended.desired
     wanted = spec.replicas.clamp(desired)
-    return None if wanted == workload.replicas else Wish(workload.replicas, wanted, wanted)
+    return None if wanted == workload.replicas else Recommendation(workload.replicas, wanted, wanted)
 
 
 @dataclass(frozen=True, slots=True)
 class VerticalWishes:
     """The wishes for sizes, and what bounds alone keep from growing or shrinking."""
 
-    wishes: tuple[Wish, ...]
-    at_bounds: tuple[Wish, ...]
+    wishes: tuple[Recommendation, ...]
+    at_bounds: tuple[Recommendation, ...]
 
     def exhausted(self, growing: bool) -> bool:
-        """Whether a size is at its bound in that direction and more is recommended."""
+        """Return True if a size is at its bound in that direction and more is recommended."""
         return any(wish.grows is growing for wish in self.at_bounds)
 
 
 def vertical_wishes(spec: HvpaSpec, workload: Workload, recommendations: Recommendations) -> VerticalWishes:
-    """What the VPA wants of every container that the workload has, within minAllowed and maxAllowed."""
-    wishes: list[Wish] = []
-    at_bounds: list[Wish] = []
+    """The VPA's wishes for every container of the workload, within minAllowed and maxAllowed."""
+    wishes: list[Recommendation] = []
+    at_bounds: list[Recommendation] = []
     for container, recommended in sized_containers(spec, workload, recommendations):
         for resource, target in recommended.target:
             policy = spec.policy(container.name)
@@ -102,13 +104,13 @@ def vertical_wishes(spec: HvpaSpec, workload: Workload, recommendations: Recomme
             wanted = within_policy(policy, container, resource, target.value)
             beyond = (recommended.uncapped[resource] or target).value
             if wanted != (current or 0):
-                wishes.append(Wish(current, wanted, wanted, container.name, resource))
+                wishes.append(Recommendation(current, wanted, wanted, container.name, resource))
             elif within_policy(policy, container, resource, beyond) != beyond:
-                at_bounds.append(Wish(current, beyond, wanted, container.name, resource))
+                at_bounds.append(Recommendation(current, beyond, wanted, container.name, resource))
     return VerticalWishes(tuple(wishes), tuple(at_bounds))
 
 
-def within_policy(policy: ContainerPolicy, container: Container, resource: Resource, value: int) -> int:
+def within_policy(policy: ContainerPolicy, container: SizedContainer, resource: Resource, value: int) -> int:
     """The nearest request that the policy allows: within its bounds, and within a limit that must stay."""
     limit = None if policy.controls_limits else container.limits[resource]
     bounded = policy.bounds.clamp(resource, value)
@@ -116,14 +118,14 @@ def within_policy(policy: ContainerPolicy, container: Container, resource: Resou
 
 
 def is_sized(spec: HvpaSpec, container: str, resource: Resource) -> bool:
-    """Whether the group may size that resource of that container."""
+    """Return True if the group may size that resource of that container."""
     policy = spec.policy(container)
     return not policy.is_off and resource in policy.resources
 
 
 def sized_containers(
     spec: HvpaSpec, workload: Workload, recommendations: Recommendations
-) -> list[tuple[Container, ContainerRecommendation]]:
+) -> list[tuple[SizedContainer, ContainerRecommendation]]:
     """The workload's containers that have a recommendation and are not switched off."""
     vertical = recommendations.vertical
     found = [] if vertical is None else [(each, vertical.container(each.name)) for each in workload.containers]

@@ -24,10 +24,10 @@ from scheduler_plugin.groups.core.recommender.vertical import (
 )
 
 MOST_CONTAINERS: Final = 16
-"""So many containers are remembered, by name."""
+"""This many containers are remembered, by name."""
 
 MOST_DESIRES: Final = 64
-"""So many entries of the stabilization window are remembered, the newest."""
+"""This many entries of the stabilization window are remembered, the newest."""
 
 _MOST: Final = 1e18  # more than any amount of memory, and than any weight
 
@@ -57,7 +57,7 @@ def _weights(histogram: UsageHistogram, at: float) -> Json:
 def decode_history(
     found: JsonObject, field: str, rules: VerticalRules | None = None, now: float = inf
 ) -> dict[str, ContainerHistory]:
-    """What ``encode_history`` wrote to ``field`` of ``found``.
+    """Decode the output of ``encode_history`` in ``field`` of ``found``.
 
     What was seen by a clock that was ahead counts as seen ``now``; else nothing would be learned until then.
     """
@@ -95,7 +95,7 @@ def encode_desires(memory: Desires) -> list[Json]:
 
 
 def decode_desires(found: JsonObject, field: str) -> Desires:
-    """What ``encode_desires`` wrote to ``field`` of ``found``."""
+    """Decode the output of ``encode_desires`` in ``field`` of ``found``."""
     entries = ((parse_timestamp(each.get("time")), int(_number(each.get("replicas")))) for each in items(found, field))
     return Desires(tuple((at, count) for at, count in entries if at is not None)[-MOST_DESIRES:])
 

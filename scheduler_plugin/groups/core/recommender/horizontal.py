@@ -24,7 +24,7 @@ DOWN_WINDOW: Final = Seconds(300.0)
 
 @dataclass(frozen=True, slots=True)
 class ReplicaUse:
-    """What one replica uses of a resource (None: not measured) of what it requests, in the same unit."""
+    """Usage of one replica (None: not measured) and its request, in the same unit."""
 
     used: int | None
     request: int = 0
@@ -33,7 +33,7 @@ class ReplicaUse:
 
 @dataclass(frozen=True, slots=True)
 class MetricTarget:
-    """What the mean replica should use of a resource: a percentage of its request, or an average value."""
+    """Target usage of a resource per replica: a percentage of its request, or an average value."""
 
     resource: Resource
     utilization: int | None = None
@@ -52,7 +52,7 @@ class HorizontalRules:
 
 @dataclass(frozen=True, slots=True)
 class Desires:
-    """What was desired lately, with times in seconds since 1970: ever fewer replicas, so one entry for each count."""
+    """Recent desired counts, with times in seconds since 1970: ever fewer replicas, so one entry for each count."""
 
     entries: tuple[tuple[float, int], ...] = field(default=())
 
@@ -64,7 +64,7 @@ class Desires:
 
 
 def is_tolerated(ratio: float, tolerance: float = TOLERANCE) -> bool:
-    """Whether use is so near to its target that nothing changes; the ends are included.
+    """Return True if use is so near to its target that nothing changes; the ends are included.
 
     >>> is_tolerated(77 / 70), is_tolerated(78 / 70)
     (True, False)
@@ -77,7 +77,7 @@ def utilization_replicas(
 ) -> tuple[int, int] | None:
     """Desired replicas and the utilisation in per cent, for a target in per cent of requests (> 0).
 
-    None where no ready replica with a request was measured. Like HPA's, the utilisation is cut to a whole number.
+    None if no ready replica with a request was measured. Like HPA's, the utilisation is cut to a whole number.
     """
 
     def utilization(counted: Sequence[tuple[int, int]]) -> int | None:
@@ -100,7 +100,7 @@ def utilization_replicas(
 def average_value_replicas(
     current: int, replicas: Sequence[ReplicaUse], target: int, tolerance: float = TOLERANCE
 ) -> int | None:
-    """Desired replicas so that their mean use is ``target`` (> 0); None where no ready replica was measured."""
+    """Desired replicas so that their mean use is ``target`` (> 0); None if no ready replica was measured."""
     if not any(each.ready and each.used is not None for each in replicas):
         return None
 
@@ -131,7 +131,7 @@ def _desired(
 
 
 def _cautious(current: int, first: float, second: float, counted: int, tolerance: float) -> int:
-    """What the filled ratio says, unless it contradicts the measured one."""
+    """The filled ratio, unless it contradicts the measured one."""
     if is_tolerated(second, tolerance) or (first < 1.0) != (second < 1.0) or (first > 1.0) != (second > 1.0):
         return current
     desired = ceil(second * counted)
@@ -146,7 +146,7 @@ def recommended(
     memory: Desires,
     now: float,
 ) -> tuple[HorizontalRecommendation | None, Desires]:
-    """The desired replicas within the bounds, and the memory; None where no metric could be measured.
+    """The desired replicas within the bounds, and the memory; None if no metric could be measured.
 
     While a metric is missing, the others may add replicas but take none away.
     """

@@ -49,7 +49,7 @@ class VerticalRules:
 
 @dataclass(frozen=True, slots=True)
 class ContainerHistory:
-    """What one container used. ``peak`` is the largest memory since the day that ends at ``peak_until`` began.
+    """Usage history of one container. ``peak`` is the largest memory since the day that ends at ``peak_until`` began.
 
     Times are seconds since 1970; ``samples`` counts those of CPU.
     """
@@ -91,7 +91,7 @@ def observed(
 
 
 def ran_out_of_memory(history: History, container: str, used: Bytes, at: float) -> History:
-    """With a container killed for want of memory at that use: it needed a fifth, or 100 MB, more."""
+    """With a container killed for lack of memory at that use: it needed a fifth, or 100 MB, more."""
     old = history.get(container)
     if old is None:
         return history
@@ -109,7 +109,7 @@ def _with_peak(old: ContainerHistory, value: float, at: float) -> ContainerHisto
 
 
 def recommended(history: History, replicas: int, rules: VerticalRules | None = None) -> VerticalRecommendation | None:
-    """How large each container of so many replicas should be; None where nothing was ever observed."""
+    """Recommended size of each container for that many replicas; None if nothing was ever observed."""
     rules = rules or VerticalRules()
     if replicas <= 0:
         return None

@@ -4,7 +4,7 @@
       ▲                   │
       └── wanted again ───┘
 
-- The mark is an annotation of the VM, so a controller that starts anew goes on where its predecessor was.
+- The mark is an annotation of the VM, so a controller that starts again goes on where its predecessor was.
 - One that the read endpoint still lists, because it could not be written, stays: clients are still sent to it.
 - A transaction that began within the grace period is waited for, also beyond it, until the time-out.
 - Clients that looked the endpoint up just before the mark still come: an empty replica is not deleted at once.
@@ -26,7 +26,7 @@ _LOOK: Final = Seconds(1.0)
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """How far a replica's leaving is. ``look_again`` is when that may have changed, None once it is ``done``."""
+    """Progress of a replica's drain. ``look_again`` is when that may have changed, None once it is ``done``."""
 
     done: bool
     because: str
@@ -34,7 +34,7 @@ class Drain:
 
 
 def drain(member: Member, age: Seconds, spec: GroupSpec) -> Drain:
-    """Whether a replica that has been draining for ``age`` may be deleted now."""
+    """Decide if a replica that has been draining for ``age`` may be deleted now."""
     if not member.available:
         return Drain(True, "its database does not run: it has no clients")
     if member.listed:

@@ -47,7 +47,7 @@ class Reasoned:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """What to do, in the order of the fields: VMs are made, marks are taken back and set, the read endpoint lists
+    """The actions due, in the order of the fields: VMs are made, marks are taken back and set, the read endpoint lists
     ``serving``, and VMs are deleted.
 
     ``held_back`` are the replicas that the read endpoint does not list. ``fault`` says what people have to mend, empty
@@ -67,7 +67,7 @@ class GroupPlan:
 def plan_group(
     spec: GroupSpec, members: Sequence[Member], had_primary: bool, taken: Set[str] = frozenset()
 ) -> GroupPlan:
-    """What to do now; equal input has equal output, whatever the order of ``members``.
+    """The actions due now; equal input has equal output, whatever the order of ``members``.
 
     ``had_primary``: the group's status remembers one. ``taken`` are the names of VMs in the namespace that are not
     the group's.
@@ -126,7 +126,7 @@ def _settled(spec: GroupSpec, replicas: Sequence[Member], primary: Member | None
 
 
 def is_stale(member: Member, primary: Member) -> bool:
-    """Whether a replica follows an address that is not the primary's any more."""
+    """Return True if a replica follows an address that is not the primary's any more."""
     return bool(primary.address) and member.source != primary.address
 
 
@@ -147,7 +147,7 @@ def best(draining: Iterable[Member]) -> list[Member]:
 
 
 def _new(group: str, replicas: Iterable[Member], source: str, taken: Set[str]) -> Iterator[NewMember]:
-    """New replicas under the lowest free numbers; none where there is nothing to stream from."""
+    """New replicas under the lowest free numbers; none if there is nothing to stream from."""
     used = {each.ordinal for each in replicas}
     for ordinal in count() if source else ():
         name = member_name(group, Role.REPLICA, ordinal)

@@ -3,7 +3,7 @@
 - An agent counts the CPU seconds that its guest was seen to use, and over how many seconds it saw that. The difference
   of two counts is exact, however often one looks, and however busy the moment of the look is.
 - A mean is known once the counts cover the window. A count that fell, because the agent was restarted, and one that
-  comes after more than a window begin it anew. So does a restart of this program: a decision waits for one window.
+  comes after more than a window begin it again. So does a restart of this program: a decision waits for one window.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _SEEN: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class CpuCount:
-    """What an agent has counted since it began: seconds of CPU used, within so many ``seen`` seconds."""
+class AgentCpuCount:
+    """The agent's counters since it started: seconds of CPU used, within ``seen`` seconds."""
 
     used: Seconds
     seen: Seconds
 
-    def follows(self, before: CpuCount) -> bool:
-        """Whether it can be a later count of the same agent."""
+    def follows(self, before: AgentCpuCount) -> bool:
+        """Return True if it can be a later count of the same agent."""
         return self.used >= before.used and self.seen >= before.seen
 
 
@@ -35,10 +35,10 @@ class LoadWindow:
     """The counts of one replica over the last ``span`` seconds and the one before them, oldest first."""
 
     span: Seconds
-    counts: tuple[tuple[Instant, CpuCount], ...] = ()
+    counts: tuple[tuple[Instant, AgentCpuCount], ...] = ()
 
-    def after(self, count: CpuCount | None, now: Instant) -> LoadWindow:
-        """The window at ``now``, when the agent said ``count``; None where it said nothing."""
+    def after(self, count: AgentCpuCount | None, now: Instant) -> LoadWindow:
+        """The window at ``now``, when the agent said ``count``; None if it said nothing."""
         if count is None:
             return self
         if self.counts and (now - self.counts[-1][0] > self.span or not count.follows(self.counts[-1][1])):
@@ -48,7 +48,7 @@ class LoadWindow:
         return replace(self, counts=counts[len(recent) :])
 
     def mean(self, now: Instant) -> float | None:
-        """The mean number of CPUs that were busy (>= 0); None where it is not known."""
+        """The mean number of CPUs that were busy (>= 0); None if it is not known."""
         if not self.counts or now - self.counts[-1][0] > self.span:
             return None
         (began, first), (ended, last) = self.counts[0], self.counts[-1]
@@ -58,6 +58,6 @@ class LoadWindow:
         return (last.used - first.used) / seen
 
 
-def _covers(count: tuple[Instant, CpuCount], now: Instant, span: Seconds) -> bool:
-    """Whether the window can begin with that count, so that no earlier one is needed."""
+def _covers(count: tuple[Instant, AgentCpuCount], now: Instant, span: Seconds) -> bool:
+    """Return True if the window can begin with that count, so that no earlier one is needed."""
     return now - count[0] >= span

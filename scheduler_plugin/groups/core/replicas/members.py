@@ -1,7 +1,7 @@
 """A group of VMs as it is wanted, and its members as they are (pure).
 
 - A member is known by its name and its owner: ``GROUP-primary``, ``GROUP-replica-0`` and so on. The name alone says its
-  role, so a controller that starts anew finds what its predecessor made, and never makes it twice.
+  role, so a controller that starts again finds what its predecessor made, and never makes it twice.
 - Times are ages in seconds, as of the moment at which the members were looked at.
 """
 
@@ -19,7 +19,7 @@ _REPLICA: Final = re.compile(r"(?P<group>.+)-replica-(?P<ordinal>0|[1-9][0-9]{0,
 
 
 class Role(StrEnum):
-    """What a member is for: the one primary takes writes, replicas serve reads."""
+    """Role of a member: the one primary takes writes, replicas serve reads."""
 
     PRIMARY = "primary"
     REPLICA = "replica"
@@ -43,11 +43,11 @@ class GroupSpec:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseState:
-    """What the database of a member says of itself.
+    """Status of a member's database.
 
     ``streaming``: it receives the primary's changes at this moment. ``lag`` is how far it is behind what it received;
-    None where that is not known. ``sessions`` counts clients; ``oldest_transaction`` is the age of the oldest
-    transaction that one of them has open, None where none is.
+    None if that is not known. ``sessions`` counts clients; ``oldest_transaction`` is the age of the oldest
+    transaction that one of them has open, None if none is.
     """
 
     is_standby: bool
@@ -59,7 +59,7 @@ class DatabaseState:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseLook:
-    """The last look at a database: its answer, None where it gave none, and for how long it has given none."""
+    """The last look at a database: its answer, None if it gave none, and for how long it has given none."""
 
     state: DatabaseState | None
     silent: Seconds | None = None
@@ -74,10 +74,10 @@ class Member:
 
     ``source`` is the address that a replica streams from. ``address`` is where clients reach it, empty before it has
     one. ``available``: its database accepts connections. ``leaving``: its deletion has begun. ``draining`` is since
-    when it has been about to leave, None where it stays; ``misdated``: its mark cannot say so, because it lies ahead or
+    when it has been about to leave, None if it stays; ``misdated``: its mark cannot say so, because it lies ahead or
     cannot be read. ``listed``: the read endpoint has it now. ``database`` is
-    None where it cannot be asked at the moment; ``silent`` is for how long that has been so, None where it answered.
-    ``busy_cores`` is how many of its CPUs were busy over the window of ``Scaling``; None where that is not known.
+    None if it cannot be asked at the moment; ``silent`` is for how long that has been so, None if it answered.
+    ``busy_cores`` is how many of its CPUs were busy over the window of ``Scaling``; None if that is not known.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Member:
 
     @property
     def sessions(self) -> int:
-        """How many clients it has, as far as it is known."""
+        """The number of its clients, if known."""
         return self.database.sessions if self.database is not None else 0
 
 
@@ -113,7 +113,7 @@ def member_name(group: str, role: Role, ordinal: int = 0) -> str:
 
 
 def role_of(group: str, name: str) -> tuple[Role, int] | None:
-    """Role and ordinal of the VM called ``name``; None where no member of ``group`` is called so.
+    """Role and ordinal of the VM called ``name``; None if no member of ``group`` is called so.
 
     >>> role_of("shop", "shop-replica-2"), role_of("shop", "shop-replica-02")
     ((<Role.REPLICA: 'replica'>, 2), None)
@@ -125,7 +125,7 @@ def role_of(group: str, name: str) -> tuple[Role, int] | None:
 
 
 def primary_of(members: Iterable[Member]) -> Member | None:
-    """The primary, where there is one that is not being deleted."""
+    """The primary, if there is one that is not being deleted."""
     return next((each for each in members if each.role is Role.PRIMARY and not each.leaving), None)
 
 

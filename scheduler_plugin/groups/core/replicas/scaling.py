@@ -17,7 +17,7 @@ from math import ceil
 from typing import Final
 
 from protocol.units import MilliCpu, Seconds
-from scheduler_plugin.groups.core.hvpa.effective import DEFAULT_OVERLAP, Need, planned_replicas
+from scheduler_plugin.groups.core.hvpa.effective import DEFAULT_OVERLAP, ContainerNeed, planned_replicas
 from scheduler_plugin.groups.core.replicas.members import Member
 from scheduler_plugin.groups.core.workload import ReplicaBounds, Rule
 
@@ -25,8 +25,8 @@ SCALED_TO_ZERO: Final = "scaled to zero replicas: left alone"
 
 
 @dataclass(frozen=True, slots=True)
-class Scaling:
-    """How a group scales itself.
+class GroupScaling:
+    """Scaling settings of a group.
 
     ``utilization`` is the share of a replica's CPU that its load may take (0..1]; ``most`` is the most CPU that a
     replica may have. ``window`` is what loads are means of: shorter than a peak that is worth another replica, and long
@@ -43,7 +43,7 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class ScalingMemory:
-    """What the status remembers, in seconds since 1970; None where it has not happened.
+    """Scaling history in the status, in seconds since 1970; None if it has not happened.
 
     ``fewer_since``: from when on fewer were enough at every look.
     """
@@ -66,9 +66,9 @@ class ScalingMemory:
 
 @dataclass(frozen=True, slots=True)
 class ScalingDecision:
-    """How many replicas there should be: ``wanted`` by the load alone (None where it is not known), ``replicas`` now.
+    """Replica counts: ``wanted`` by the load alone (None if unknown), and ``replicas`` now.
 
-    ``rule`` says by what the two differ, None where they do not; ``because`` is the sentence for people (S1.11).
+    ``rule`` says by what the two differ, None if they do not; ``because`` is the sentence for people (S1.11).
     """
 
     replicas: int
@@ -79,9 +79,9 @@ class ScalingDecision:
 
 
 def decide(
-    scaling: Scaling, current: int, replicas: Sequence[Member], memory: ScalingMemory, now: float
+    scaling: GroupScaling, current: int, replicas: Sequence[Member], memory: ScalingMemory, now: float
 ) -> ScalingDecision:
-    """How many replicas there should be, where there should be ``current`` so far; ``now`` in seconds since 1970."""
+    """The replica count, given ``current`` so far; ``now`` in seconds since 1970."""
     memory = memory.until(now)
     if not current:
         return ScalingDecision(0, None, memory.at_rest(), SCALED_TO_ZERO)
@@ -98,16 +98,16 @@ def decide(
     return _paced(scaling, current, wanted, memory, now, _story(scaling, known, len(loads)))
 
 
-def _wanted(scaling: Scaling, current: int, busy: float, unknown: int) -> int:
-    """How many replicas the load wants, of which so many CPUs are known to be ``busy``."""
+def _wanted(scaling: GroupScaling, current: int, busy: float, unknown: int) -> int:
+    """The replica count for the load, of which ``busy`` CPUs are known."""
     sure, total = (
         ceil(round(cores * 1000 / scaling.utilization, 6)) for cores in (busy, busy + unknown * scaling.most.as_cores)
     )
-    need = Need("vm", "cpu", 0, total, sure)
+    need = ContainerNeed("vm", "cpu", 0, total, sure)
     return planned_replicas([need], lambda *_: scaling.most, DEFAULT_OVERLAP, current, scaling.bounds)
 
 
-def _story(scaling: Scaling, known: Sequence[float], serving: int) -> str:
+def _story(scaling: GroupScaling, known: Sequence[float], serving: int) -> str:
     busy = f"{sum(known):.1f} CPUs were busy over {scaling.window:g} s"
     if len(known) < serving:
         busy += f" on {len(known)} of {serving} replicas"
@@ -115,7 +115,7 @@ def _story(scaling: Scaling, known: Sequence[float], serving: int) -> str:
 
 
 def _paced(  # noqa: PLR0913, PLR0917 - one decision and all that it depends on
-    scaling: Scaling, current: int, wanted: int, memory: ScalingMemory, now: float, story: str
+    scaling: GroupScaling, current: int, wanted: int, memory: ScalingMemory, now: float, story: str
 ) -> ScalingDecision:
     if wanted == current:
         return ScalingDecision(current, wanted, memory.at_rest(), "the load fits the replicas that there are")

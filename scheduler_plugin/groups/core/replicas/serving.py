@@ -24,7 +24,7 @@ _UNSAID: Final = "its agent has not said how its database is"
 
 
 def hindrances(replicas: Collection[Member], primary: Member | None, spec: GroupSpec) -> dict[str, str]:
-    """Why the read endpoint does not list each of the replicas, by name; empty for those that it does."""
+    """The reason why the read endpoint leaves out each replica, by name; empty for those it lists."""
     found = {each.name: hindrance(each, primary, spec) for each in replicas}
     silent = [each for each in replicas if not found[each.name] and (each.silent or 0.0) >= SILENCE]
     if len(silent) == sum(not why for why in found.values()):
@@ -33,7 +33,7 @@ def hindrances(replicas: Collection[Member], primary: Member | None, spec: Group
 
 
 def hindrance(member: Member, primary: Member | None, spec: GroupSpec) -> str:
-    """Why the read endpoint does not list the replica, by itself; empty where it does."""
+    """The reason why the read endpoint leaves out the replica, by itself; empty if it does not."""
     if member.leaving or member.draining is not None:
         return "it leaves the group"
     if not member.available:

@@ -37,7 +37,7 @@ class ContainerTarget:
 class ResourceTarget:
     """A ``Resource`` metric: that resource of all containers together.
 
-    ``utilisation`` in percent, None where it aims at something else. ``content`` is as the API has it.
+    ``utilisation`` in percent, None if it aims at something else. ``content`` is as the API has it.
     """
 
     resource: str
@@ -69,7 +69,7 @@ class Autoscaler:
     metrics: tuple[Metric, ...] = ()
 
     def target(self, container: str, resource: Resource) -> int | None:
-        """The target utilisation of that resource in percent; None where there is none."""
+        """The target utilisation of that resource in percent; None if there is none."""
         found = (each for each in self.metrics if isinstance(each, ContainerTarget))
         return next(
             (each.utilisation for each in found if (each.container, each.resource) == (container, resource)), None

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.tortoise.slots import Period, SlotLayout
-from scheduler_plugin.groups.core.workload import Bounds, Resource, ResourceList
+from scheduler_plugin.groups.core.workload import Resource, ResourceList, SizeBounds
 
 SLOT_DECAY: Final = Fraction("0.95")
 """The share of a slot's number that still counts when the slot comes again."""
@@ -94,14 +94,14 @@ class Configuration:
         )
 
     @property
-    def sizes(self) -> Bounds:
+    def sizes(self) -> SizeBounds:
         """The least and the most that any container may request."""
-        return Bounds(
+        return SizeBounds(
             ResourceList(self.minimum_cpu_request, self.minimum_memory_request),
             ResourceList(self.maximum_cpu_request, self.maximum_memory_request),
         )
 
     @property
     def gathering(self) -> timedelta:
-        """How long data is gathered before a resource is scaled: one day, or one week."""
+        """Time that data is gathered before a resource is scaled: one day, or one week."""
         return timedelta(days=7 if self.gathering_data_period_type == "weekly" else 1)

@@ -5,7 +5,7 @@ Rules that hold here:
 - Vertical: the recommendation and a buffer. Up goes further than needed, down only for much: changes may restart pods.
 - Horizontal: sizes change where numbers should not. Too many replicas grow, the fewest shrink, and beside others a
   container that never uses what its target allows shrinks to what it would.
-- A size ends within the bounds, and one step down keeps ``max_allowed_scaling_down_ratio`` of what there is.
+- A size ends within the bounds, and one step down keeps ``max_allowed_scaling_down_ratio`` of the present size.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How many replicas there are, and which numbers are too few and too many.
+    """The number of replicas, and the numbers that are too few and too many.
 
-    ``least`` is the HPA's minimum (None where there is no HPA). ``grows``: there have been too many for long enough.
+    ``least`` is the HPA's minimum (None if there is not a HPA). ``grows``: there have been too many for long enough.
     """
 
     replicas: int
@@ -34,7 +34,7 @@ class Numbers:
 
     @property
     def are_close_to_too_many(self) -> bool:
-        """Whether smaller containers might bring them beyond ``preferred_max``."""
+        """True if smaller containers might bring them beyond ``preferred_max``."""
         return int(self.preferred_max * CLOSE) < self.replicas
 
 
@@ -42,7 +42,7 @@ class Numbers:
 class SizeFacts:
     """One resource of one container; amounts in its smallest unit, all above zero but ``least``.
 
-    ``recommended`` is the most that was recommended of late, ``target`` the HPA's utilisation in percent (None where it
+    ``recommended`` is the most that was recommended of late, ``target`` the HPA's utilisation in percent (None if it
     has none), ``several`` whether more than one resource scales horizontally. ``most`` wins over ``least``.
     """
 

@@ -18,39 +18,40 @@ from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler
 from scheduler_plugin.groups.core.tortoise.container_size import Numbers
 from scheduler_plugin.groups.core.tortoise.phases import (
     Circumstances,
-    Mode,
     Phase,
+    TortoiseMode,
     is_missing,
     next_phase,
     resource_phases,
 )
 from scheduler_plugin.groups.core.tortoise.scaling_policy import effective
 from scheduler_plugin.groups.core.tortoise.scaling_policy import horizontal as horizontal_places
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory, Seen, Spec
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers, Spec, TortoiseMemory
 from scheduler_plugin.groups.core.tortoise.vertical import Resize, Sizing
-from scheduler_plugin.groups.core.workload import Container, Decision, Kept, Rule, Workload
+from scheduler_plugin.groups.core.workload import Rule, SizedContainer, WithheldChange, Workload, WorkloadDecision
 
 
 @dataclass(frozen=True, slots=True)
 class TortoiseDecision:
-    """What to write: the containers of ``decision``, and the HPA as ``autoscaler`` says (None: there should be none).
+    """Changes to write: the containers of ``decision``, and the HPA as ``autoscaler`` says (None: there should be
+    none).
 
     ``autoscaler`` equals what was seen where nothing is to change. ``proposed`` is the HPA, and ``sizes`` the requests,
     without waiting and without regard to the mode: the recommendations of the status. ``unanswered`` are sentences
     about containers that run out of memory and get no more.
     """
 
-    decision: Decision
+    decision: WorkloadDecision
     autoscaler: Autoscaler | None
     proposed: Autoscaler | None
-    sizes: tuple[Container, ...]
+    sizes: tuple[SizedContainer, ...]
     unanswered: tuple[str, ...] = ()
 
 
 def decide(
-    spec: Spec, workload: Workload, seen: Seen, memory: Memory, now: datetime
-) -> tuple[TortoiseDecision, Memory]:
-    """What should be at ``now`` (aware), and the memory for the next time."""
+    spec: Spec, workload: Workload, seen: ObservedAutoscalers, memory: TortoiseMemory, now: datetime
+) -> tuple[TortoiseDecision, TortoiseMemory]:
+    """The desired state at ``now`` (aware), and the memory for the next time."""
     before, memory = memory, _learned(spec, workload, seen, memory, now)
     gone = [place for place in horizontal_places(before.policies) if workload.container(place[0]) is None]
     wanted = horizontal.base(spec, workload, seen.autoscaler, memory, gone)
@@ -60,14 +61,16 @@ def decide(
     because = (_because(each) for each in changes if each.sized.size != each.request.value)
     explanation = (*_unheard(spec, memory), f"{_phase(memory)}{_range(proposed)}", *because)
     leaks = tuple(kills.unanswered(spec, workload, memory, now))
-    if spec.mode is Mode.OFF:
-        dry = Decision(kept=tuple(_dry(changes, seen.autoscaler, found)), explanation=explanation)
+    if spec.mode is TortoiseMode.OFF:
+        dry = WorkloadDecision(kept=tuple(_dry(changes, seen.autoscaler, found)), explanation=explanation)
         return TortoiseDecision(dry, seen.autoscaler, proposed, _sizes(changes), leaks), memory
-    decision = Decision(containers=containers, kept=tuple(kept), explanation=explanation)
+    decision = WorkloadDecision(containers=containers, kept=tuple(kept), explanation=explanation)
     return TortoiseDecision(decision, found, proposed, _sizes(changes), leaks), after
 
 
-def _learned(spec: Spec, workload: Workload, seen: Seen, memory: Memory, now: datetime) -> Memory:
+def _learned(
+    spec: Spec, workload: Workload, seen: ObservedAutoscalers, memory: TortoiseMemory, now: datetime
+) -> TortoiseMemory:
     """The memory after this look, with the phase that it leads to."""
     configuration = spec.configuration
     attached = seen.autoscaler if spec.autoscaler is not None else None
@@ -96,10 +99,12 @@ def _serve(workload: Workload) -> bool:
     return workload.ready * 2 >= workload.replicas
 
 
-Numbered = tuple[Autoscaler | None, Autoscaler | None, Memory]
+Numbered = tuple[Autoscaler | None, Autoscaler | None, TortoiseMemory]
 
 
-def _numbered(wanted: Autoscaler | None, spec: Spec, workload: Workload, memory: Memory, now: datetime) -> Numbered:
+def _numbered(
+    wanted: Autoscaler | None, spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime
+) -> Numbered:
     """The HPA to write, the one that would be right without waiting, and what is to be remembered."""
     if wanted is None or not horizontal.is_ready(memory):
         return wanted, wanted, memory
@@ -107,13 +112,13 @@ def _numbered(wanted: Autoscaler | None, spec: Spec, workload: Workload, memory:
     learns = memory.phase is not None and memory.phase.learns
     proposed = horizontal.with_targets(ranged, spec.configuration, workload, memory) if learns else ranged
     found, after = horizontal.next_targets(wanted, proposed, spec.configuration, memory, now)
-    return found, proposed, memory if spec.mode is Mode.OFF else after
+    return found, proposed, memory if spec.mode is TortoiseMode.OFF else after
 
 
 def _sized(
-    spec: Spec, workload: Workload, autoscaler: Autoscaler | None, memory: Memory, now: datetime
-) -> tuple[list[Resize], Memory]:
-    """What the containers should request, and what is to be remembered."""
+    spec: Spec, workload: Workload, autoscaler: Autoscaler | None, memory: TortoiseMemory, now: datetime
+) -> tuple[list[Resize], TortoiseMemory]:
+    """Requests of the containers, and the memory to keep."""
     configuration, least = spec.configuration, None if autoscaler is None else autoscaler.min
     grows, memory = vertical.watched(memory, configuration, workload.replicas, least, now)
     numbers = Numbers(
@@ -124,37 +129,37 @@ def _sized(
     return list(vertical.resizes(spec, workload, memory, Sizing.of(configuration, numbers, targets))), memory
 
 
-def _sizes(changes: Iterable[Resize]) -> tuple[Container, ...]:
+def _sizes(changes: Iterable[Resize]) -> tuple[SizedContainer, ...]:
     """The recommended requests of the containers that are sized."""
-    found: dict[str, Container] = {}
+    found: dict[str, SizedContainer] = {}
     for each in changes:
         name, resource = each.place
-        container = found.get(name, Container(name))
-        found[name] = Container(name, container.requests.with_value(resource, each.sized.size))
+        container = found.get(name, SizedContainer(name))
+        found[name] = SizedContainer(name, container.requests.with_value(resource, each.sized.size))
     return tuple(found.values())
 
 
-def _dry(changes: Iterable[Resize], seen: Autoscaler | None, found: Autoscaler | None) -> Iterable[Kept]:
-    """What is not written because the mode is Off."""
+def _dry(changes: Iterable[Resize], seen: Autoscaler | None, found: Autoscaler | None) -> Iterable[WithheldChange]:
+    """The changes that are not written because the mode is Off."""
     message = "updateMode is Off"
     for each in changes:
         if each.sized.size != each.request.value:
             size = type(each.request)(each.sized.size)
-            yield Kept("/".join(each.place), size, each.request, Rule.UPDATE_MODE, message)
+            yield WithheldChange("/".join(each.place), size, each.request, Rule.UPDATE_MODE, message)
     if found is not None and (seen is None or (found.min, found.max) != (seen.min, seen.max)):
-        yield Kept("minReplicas", found.min, None if seen is None else seen.min, Rule.UPDATE_MODE, message)
-        yield Kept("maxReplicas", found.max, None if seen is None else seen.max, Rule.UPDATE_MODE, message)
+        yield WithheldChange("minReplicas", found.min, None if seen is None else seen.min, Rule.UPDATE_MODE, message)
+        yield WithheldChange("maxReplicas", found.max, None if seen is None else seen.max, Rule.UPDATE_MODE, message)
 
 
-def _unheard(spec: Spec, memory: Memory) -> Iterable[str]:
-    """Why an emergency that was asked for is none."""
-    if spec.mode is Mode.EMERGENCY and memory.phase is not Phase.EMERGENCY:
+def _unheard(spec: Spec, memory: TortoiseMemory) -> Iterable[str]:
+    """The reason why a requested emergency is not one."""
+    if spec.mode is TortoiseMode.EMERGENCY and memory.phase is not Phase.EMERGENCY:
         none = not horizontal_places(memory.policies)
         why = "nothing scales horizontally" if none else "it is not known yet how many replicas are many"
         yield f"updateMode Emergency has no effect: {why}"
 
 
-def _phase(memory: Memory) -> str:
+def _phase(memory: TortoiseMemory) -> str:
     said = {
         Phase.INITIALIZING: "waiting for the first recommendation",
         Phase.GATHERING_DATA: "gathering data before anything is scaled",

@@ -17,7 +17,7 @@ from protocol.floors import Floor
 from protocol.units import Bytes, MilliCpu, Resources
 from protocol.virtual_machine import Bounds
 from scheduler_plugin.groups.core.tortoise.configuration import FLOOR_LEAD, FLOOR_LIFE, FLOOR_SHARE, SLOT_DECAY
-from scheduler_plugin.groups.core.tortoise.phases import Mode
+from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
 from scheduler_plugin.groups.core.tortoise.slot_memory import SlotMemory
 from scheduler_plugin.groups.core.tortoise.slots import SlotLayout
 
@@ -52,15 +52,15 @@ class Peaks:
         return Resources(MilliCpu(self.cpu.most or 0), Bytes(self.memory.most or 0))
 
 
-def wanted_floor(peaks: Peaks, mode: Mode, bounds: Bounds, now: datetime) -> Resources | None:
-    """The floor that should hold at ``now``; None where it would change nothing, or nothing is to be written.
+def wanted_floor(peaks: Peaks, mode: TortoiseMode, bounds: Bounds, now: datetime) -> Resources | None:
+    """The floor that should hold at ``now``; None if it would change nothing, or nothing is to be written.
 
     In an emergency it is the most of all slots: nothing shrinks below what was ever needed.
     """
-    if mode is Mode.OFF:
+    if mode is TortoiseMode.OFF:
         return None
-    peak = peaks.most if mode is Mode.EMERGENCY else peaks.of_slots(now, now + FLOOR_LEAD)
-    share = Fraction(1) if mode is Mode.EMERGENCY else FLOOR_SHARE
+    peak = peaks.most if mode is TortoiseMode.EMERGENCY else peaks.of_slots(now, now + FLOOR_LEAD)
+    share = Fraction(1) if mode is TortoiseMode.EMERGENCY else FLOOR_SHARE
     floor = Resources(peak.cpu.scaled(share), peak.mem.scaled(share)).at_most(bounds.max)
     return None if floor.within(bounds.min) else floor
 

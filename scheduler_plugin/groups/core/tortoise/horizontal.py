@@ -12,13 +12,13 @@ from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.phases import Phase, has_passed
 from scheduler_plugin.groups.core.tortoise.replica_range import capped, proposed, step_back
 from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Scaling, horizontal
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory, Spec
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec, TortoiseMemory
 from scheduler_plugin.groups.core.tortoise.utilisation import target_utilisation, towards
 from scheduler_plugin.groups.core.workload import NOTHING, ReplicaBounds, Workload
 
 
 def base(
-    spec: Spec, workload: Workload, seen: Autoscaler | None, memory: Memory, gone: Collection[Place] = ()
+    spec: Spec, workload: Workload, seen: Autoscaler | None, memory: TortoiseMemory, gone: Collection[Place] = ()
 ) -> Autoscaler | None:
     """The HPA with the metrics that it should have, before its numbers are set; None if there should be none.
 
@@ -35,13 +35,13 @@ def base(
     return first.managing(places, [*others, *gone]).without(excluded)
 
 
-def acts(memory: Memory) -> bool:
-    """Whether enough is known for anything to be written to an HPA of others."""
+def acts(memory: TortoiseMemory) -> bool:
+    """Return True if enough is known for anything to be written to an HPA of others."""
     return memory.phase not in (None, Phase.INITIALIZING, Phase.GATHERING_DATA)
 
 
 def _attached(
-    seen: Autoscaler, workload: Workload, memory: Memory, gone: Collection[Place], excluded: re.Pattern[str]
+    seen: Autoscaler, workload: Workload, memory: TortoiseMemory, gone: Collection[Place], excluded: re.Pattern[str]
 ) -> Autoscaler:
     """An HPA of others with the metrics that it should have.
 
@@ -64,8 +64,8 @@ def _attached(
     return seen if (seen.min, seen.max) == (pinned.min, pinned.max) else pinned
 
 
-def is_ready(memory: Memory) -> bool:
-    """Whether enough is known to set the HPA's numbers."""
+def is_ready(memory: TortoiseMemory) -> bool:
+    """Return True if enough is known to set the HPA's numbers."""
     places = horizontal(memory.policies)
     if memory.phase in (Phase.EMERGENCY, Phase.BACK_TO_NORMAL):
         return bool(places)
@@ -73,8 +73,8 @@ def is_ready(memory: Memory) -> bool:
 
 
 def with_range(
-    found: Autoscaler, spec: Spec, replicas: int, memory: Memory, now: datetime
-) -> tuple[Autoscaler, Memory]:
+    found: Autoscaler, spec: Spec, replicas: int, memory: TortoiseMemory, now: datetime
+) -> tuple[Autoscaler, TortoiseMemory]:
     """``found`` with the numbers of replicas of this slot, or of an emergency; and what is to be remembered."""
     configuration = spec.configuration
     known = memory.replicas.at(now) or proposed(replicas, configuration)
@@ -88,8 +88,8 @@ def with_range(
 
 
 def _on_the_way_back(
-    found: Autoscaler, recommended: ReplicaBounds, configuration: Configuration, memory: Memory, now: datetime
-) -> tuple[Autoscaler, Memory]:
+    found: Autoscaler, recommended: ReplicaBounds, configuration: Configuration, memory: TortoiseMemory, now: datetime
+) -> tuple[Autoscaler, TortoiseMemory]:
     """One step at each update interval, and Working after the last."""
     at = memory.stepped_at
     if not has_passed(configuration.tortoise_update_interval, at, now):
@@ -101,7 +101,9 @@ def _on_the_way_back(
     return replace(found, min=least, max=max(least, recommended.max)), stepped
 
 
-def with_targets(found: Autoscaler, configuration: Configuration, workload: Workload, memory: Memory) -> Autoscaler:
+def with_targets(
+    found: Autoscaler, configuration: Configuration, workload: Workload, memory: TortoiseMemory
+) -> Autoscaler:
     """``found`` with the targets that would be right, however far they are.
 
     With as many replicas as there may be, utilisation says nothing of the target.
@@ -119,8 +121,8 @@ def with_targets(found: Autoscaler, configuration: Configuration, workload: Work
 
 
 def next_targets(
-    old: Autoscaler, wanted: Autoscaler, configuration: Configuration, memory: Memory, now: datetime
-) -> tuple[Autoscaler, Memory]:
+    old: Autoscaler, wanted: Autoscaler, configuration: Configuration, memory: TortoiseMemory, now: datetime
+) -> tuple[Autoscaler, TortoiseMemory]:
     """``wanted`` with targets no further from ``old`` than one change may go, once an update interval.
 
     That holds for a lower target too: what it is computed from was measured under ``old``, so that computing it again

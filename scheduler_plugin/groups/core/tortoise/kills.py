@@ -1,4 +1,4 @@
-"""Which kills for want of memory more replicas, or a larger size, can answer (S3.6).
+"""Which kills for lack of memory more replicas, or a larger size, can answer (S3.6).
 
 Rules that hold here:
 
@@ -16,12 +16,12 @@ from datetime import datetime
 
 from scheduler_plugin.groups.core.tortoise.phases import is_within
 from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory, Spec
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec, TortoiseMemory
 from scheduler_plugin.groups.core.tortoise.vertical import bounds_of
-from scheduler_plugin.groups.core.workload import Bounds, OutOfMemory, Workload
+from scheduler_plugin.groups.core.workload import OutOfMemory, SizeBounds, Workload
 
 
-def is_emergency(spec: Spec, workload: Workload, memory: Memory, now: datetime) -> bool:
+def is_emergency(spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime) -> bool:
     """Whether a recent kill is one that replicas or a size can answer."""
     return any(
         not _why_kept(spec, workload, memory, kill) or _are_many(_pods(spec, kill, now), workload.replicas)
@@ -29,7 +29,7 @@ def is_emergency(spec: Spec, workload: Workload, memory: Memory, now: datetime) 
     )
 
 
-def unanswered(spec: Spec, workload: Workload, memory: Memory, now: datetime) -> Iterator[str]:
+def unanswered(spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime) -> Iterator[str]:
     """A sentence for each container that was killed of late and whose memory does not grow."""
     for kill in _recent(spec, workload, now):
         if why := _why_kept(spec, workload, memory, kill):
@@ -47,7 +47,7 @@ def _pods(spec: Spec, kill: OutOfMemory, now: datetime) -> int:
 
 
 def _are_many(pods: int, replicas: int) -> bool:
-    """Whether so many pods are more than a third of all, and more than one unless there is only one.
+    """Whether this many pods are more than a third of all, and more than one unless there is only one.
 
     >>> [_are_many(pods, 20) for pods in (1, 6, 7)], _are_many(1, 1), _are_many(1, 2)
     ([False, False, True], True, False)
@@ -55,7 +55,7 @@ def _are_many(pods: int, replicas: int) -> bool:
     return pods * 3 > replicas and (pods > 1 or replicas <= 1)
 
 
-def _why_kept(spec: Spec, workload: Workload, memory: Memory, kill: OutOfMemory) -> str:
+def _why_kept(spec: Spec, workload: Workload, memory: TortoiseMemory, kill: OutOfMemory) -> str:
     """Why the memory of that container does not grow; empty if it may."""
     container = workload.container(kill.container)
     size = None if container is None else container.sizes.memory
@@ -65,5 +65,5 @@ def _why_kept(spec: Spec, workload: Workload, memory: Memory, kill: OutOfMemory)
         return "autoscalingPolicy does not scale its memory"
     if not memory.works((kill.container, "memory")):
         return "data is still gathered on its memory"
-    _, most = bounds_of(spec.sizes.get(kill.container, Bounds()), spec.configuration.sizes, "memory")
+    _, most = bounds_of(spec.sizes.get(kill.container, SizeBounds()), spec.configuration.sizes, "memory")
     return f"its memory is at the most that it may have, {size}" if size.value >= most else ""

@@ -19,7 +19,7 @@ from typing import Final
 from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Policies, Scaling
 
 
-class Mode(StrEnum):
+class TortoiseMode(StrEnum):
     """``spec.updateMode``. Off: what would be written is only said."""
 
     OFF = "Off"
@@ -39,12 +39,12 @@ class Phase(StrEnum):
 
     @property
     def learns(self) -> bool:
-        """Whether what is seen now says what is needed."""
+        """True if what is seen now says what is needed."""
         return self not in (Phase.EMERGENCY, Phase.BACK_TO_NORMAL)
 
 
 class ResourceState(StrEnum):
-    """What becomes of one resource of one container."""
+    """State of one resource of one container."""
 
     OFF = "Off"
     GATHERING_DATA = "GatheringData"
@@ -61,13 +61,13 @@ class ResourcePhase:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What decides about a phase beside the past.
+    """Inputs that decide about a phase beside the past.
 
     ``ready``: there are recommendations to work with. ``metrics_missing``: for longer than the grace period.
-    ``out_of_memory``: containers were killed for want of memory within it, which more replicas or memory can answer.
+    ``out_of_memory``: containers were killed for lack of memory within it, which more replicas or memory can answer.
     """
 
-    mode: Mode
+    mode: TortoiseMode
     has_horizontal: bool
     ready: bool = True
     metrics_missing: bool = False
@@ -75,18 +75,20 @@ class Circumstances:
 
     @property
     def is_emergency(self) -> bool:
-        """Whether as many replicas as ever should run now."""
+        """True if as many replicas as ever should run now."""
         is_alarming = self.metrics_missing or self.out_of_memory
-        return self.mode is Mode.EMERGENCY or (self.mode is Mode.AUTO and is_alarming)
+        return self.mode is TortoiseMode.EMERGENCY or (self.mode is TortoiseMode.AUTO and is_alarming)
 
 
 def is_missing(since: datetime | None, grace: timedelta, now: datetime) -> bool:
-    """Whether metrics that are missing ``since`` then (None: they are there) have been missing too long."""
+    """Return True if metrics that are missing ``since`` then (None: they are there) have been missing too long."""
     return since is not None and now - since >= grace
 
 
 def is_within(at: datetime, grace: timedelta, now: datetime) -> bool:
-    """Whether what happened ``at`` that time is shorter ago than ``grace``; a node's clock may be ahead by as much."""
+    """Return True if what happened ``at`` that time is shorter ago than ``grace``; a node's clock may be ahead by as
+    much.
+    """
     return abs(now - at) < grace
 
 
@@ -114,12 +116,12 @@ def _next(phase: Phase | None, states: Collection[ResourceState], seen: Circumst
         case Phase.EMERGENCY:
             return phase if seen.is_emergency else Phase.BACK_TO_NORMAL
         case Phase.BACK_TO_NORMAL:
-            return phase if seen.has_horizontal and seen.mode is not Mode.OFF else Phase.WORKING
+            return phase if seen.has_horizontal and seen.mode is not TortoiseMode.OFF else Phase.WORKING
     return by_states(states) or phase
 
 
 def by_states(states: Collection[ResourceState]) -> Phase | None:
-    """The phase that the resources' states make; None where nothing is scaled."""
+    """The phase that the resources' states make; None if nothing is scaled."""
     gathering, working = ResourceState.GATHERING_DATA in states, ResourceState.WORKING in states
     if gathering and working:
         return Phase.PARTLY_WORKING

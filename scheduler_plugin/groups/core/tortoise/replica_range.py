@@ -20,7 +20,7 @@ from scheduler_plugin.groups.core.workload import ReplicaBounds
 
 
 def proposed(replicas: int, configuration: Configuration) -> ReplicaBounds:
-    """What so many replicas (>= 0) alone would propose for their slot.
+    """Proposal of that many replicas (>= 0) alone for their slot.
 
     A proposal below ``minimum_min_replicas`` becomes that, or its counterpart for the most.
     """
@@ -46,14 +46,14 @@ class ReplicaMemory:
         return cls(SlotMemory(layout), SlotMemory(layout))
 
     def learned(self, replicas: int, configuration: Configuration, now: datetime) -> ReplicaMemory:
-        """The memory after so many replicas were seen."""
+        """The memory after this many replicas were seen."""
         seen = proposed(replicas, configuration)
         return ReplicaMemory(
             self.least.learned(seen.min, SLOT_DECAY, now), self.most.learned(seen.max, SLOT_DECAY, now)
         )
 
     def at(self, now: datetime) -> ReplicaBounds | None:
-        """What the slot of ``now`` recommends; None where nothing is known."""
+        """Recommendation of the slot of ``now``; None if nothing is known."""
         least, most = self.least.at(now), self.most.at(now)
         return None if least is None or most is None else ReplicaBounds(least, most)
 

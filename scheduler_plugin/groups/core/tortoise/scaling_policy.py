@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, ResourceTarget
-from scheduler_plugin.groups.core.workload import RESOURCES, Container, Resource
+from scheduler_plugin.groups.core.workload import RESOURCES, Resource, SizedContainer
 
 Place = tuple[str, Resource]
 """One resource of one container, by the container's name."""
 
 
 class Scaling(StrEnum):
-    """How one resource of one container is scaled."""
+    """Scaling of one resource of one container."""
 
     OFF = "Off"
     HORIZONTAL = "Horizontal"
@@ -32,7 +32,7 @@ Policies = Mapping[Place, Scaling]
 
 
 def effective(
-    given: Policies | None, containers: Iterable[Container], attached: Autoscaler | None
+    given: Policies | None, containers: Iterable[SizedContainer], attached: Autoscaler | None
 ) -> dict[Place, Scaling]:
     """The policy of every resource of ``containers``: as ``given``, or else by the HPA that is ``attached``."""
     return {
@@ -42,7 +42,9 @@ def effective(
     }
 
 
-def _policy(given: Policies | None, container: Container, resource: Resource, attached: Autoscaler | None) -> Scaling:
+def _policy(
+    given: Policies | None, container: SizedContainer, resource: Resource, attached: Autoscaler | None
+) -> Scaling:
     if given is not None:
         return given.get((container.name, resource), Scaling.OFF)
     if attached is None:
@@ -52,7 +54,7 @@ def _policy(given: Policies | None, container: Container, resource: Resource, at
 
 
 def _scales(metric: object, container: str, resource: Resource) -> bool:
-    """Whether an HPA's metric is of that resource of that container, or of that resource of all of them."""
+    """Return True if an HPA's metric is of that resource of that container, or of that resource of all of them."""
     match metric:
         case ContainerTarget(name, what, _):
             return (name, what) == (container, resource)
@@ -63,5 +65,5 @@ def _scales(metric: object, container: str, resource: Resource) -> bool:
 
 
 def horizontal(policies: Policies) -> tuple[Place, ...]:
-    """What scales horizontally, in the order of the containers."""
+    """Resources scaled horizontally, in the order of the containers."""
     return tuple(place for place, policy in policies.items() if policy is Scaling.HORIZONTAL)

@@ -53,7 +53,7 @@ class SlotMemory:
         return self._with(slot, highest, now) if again or highest != known.value or known.at > now else self
 
     def at(self, now: datetime) -> int | None:
-        """What the slot of ``now`` needed; where it never came, the most of all slots; None where nothing is known.
+        """Need in the slot of ``now``; the maximum of all slots if it never came; None if nothing is known.
 
         A slot may never have come: the hour that is skipped in spring, or one in which nothing was running.
         """
@@ -61,13 +61,13 @@ class SlotMemory:
         return known.value if known is not None else self.most
 
     def exactly_at(self, now: datetime) -> int:
-        """What the slot of ``now`` itself needed; 0 where it never came."""
+        """Need in the slot of ``now`` itself; 0 if it never came."""
         known = self.values.get(self.layout.slot_at(now))
         return 0 if known is None else known.value
 
     @property
     def most(self) -> int | None:
-        """The greatest number of all slots; None where nothing is known."""
+        """The greatest number of all slots; None if nothing is known."""
         return max((each.value for each in self.values.values()), default=None)
 
     def laid_out(self, layout: SlotLayout) -> SlotMemory:
@@ -85,7 +85,7 @@ class SlotMemory:
         return SlotMemory(layout, found)
 
     def __iter__(self) -> Iterator[tuple[Slot, Remembered]]:
-        """What is known, in the order of the slots."""
+        """The known needs, in the order of the slots."""
         return ((slot, self.values[slot]) for slot in self.layout.slots() if slot in self.values)
 
     def _with(self, slot: Slot, value: int, now: datetime) -> SlotMemory:

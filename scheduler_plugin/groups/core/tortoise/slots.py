@@ -31,12 +31,12 @@ class Slot(NamedTuple):
     weekday: str | None = None
 
     def covers(self, weekday: str, hour: int) -> bool:
-        """Whether that hour of that day lies in the slot."""
+        """Return True if that hour of that day lies in the slot."""
         return self.start <= hour < self.end and self.weekday in (None, weekday)
 
 
 def slot_of(slots: Iterable[Slot], weekday: str, hour: int) -> Slot | None:
-    """The first of ``slots`` in which that hour lies; None where there is none.
+    """The first of ``slots`` in which that hour lies; None if there is none.
 
     >>> slot_of([Slot(0, 12), Slot(12, 24)], "Sunday", 12)
     Slot(start=12, end=24, weekday=None)
@@ -46,9 +46,9 @@ def slot_of(slots: Iterable[Slot], weekday: str, hour: int) -> Slot | None:
 
 @dataclass(frozen=True, slots=True)
 class SlotLayout:
-    """How time is cut into slots of ``range_hours`` (a divisor of 24).
+    """Division of time into slots of ``range_hours`` (a divisor of 24).
 
-    Raises ``ValueError`` where the hours do not divide a day.
+    Raises ``ValueError`` if the hours do not divide a day.
     """
 
     range_hours: int
@@ -70,7 +70,7 @@ class SlotLayout:
         return Slot(start, start + self.range_hours, weekday if self.period == "weekly" else None)
 
     def comes_again(self, last: datetime, now: datetime) -> bool:
-        """Whether a slot that was seen at ``last`` has come again by ``now``, a moment within it.
+        """Return True if a slot that was seen at ``last`` has come again by ``now``, a moment within it.
 
         Another date, and at least as long ago by the clock on the wall as lies between two of its occurrences.
         """

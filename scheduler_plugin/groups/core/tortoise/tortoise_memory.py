@@ -9,16 +9,16 @@ from datetime import datetime
 from scheduler_plugin.groups.core.out_of_memory import after_kill
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.core.tortoise.phases import Mode, Phase, ResourcePhase, ResourceState
+from scheduler_plugin.groups.core.tortoise.phases import Phase, ResourcePhase, ResourceState, TortoiseMode
 from scheduler_plugin.groups.core.tortoise.recommendation_maximum import learned
 from scheduler_plugin.groups.core.tortoise.replica_range import ReplicaMemory
 from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Policies, Scaling
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
-    Bounds,
-    Container,
     ContainerRecommendation,
     ResourceList,
+    SizeBounds,
+    SizedContainer,
     VerticalRecommendation,
     Workload,
 )
@@ -28,20 +28,20 @@ from scheduler_plugin.groups.core.workload import (
 class Spec:
     """One Tortoise's spec, and the cluster's ``configuration``. ``autoscaler`` names an HPA; None: one of its own.
 
-    ``policies`` is None where they follow from the HPA. ``sizes`` bounds containers by name.
+    ``policies`` is None if they follow from the HPA. ``sizes`` bounds containers by name.
     """
 
     configuration: Configuration = field(default_factory=Configuration)
-    mode: Mode = Mode.OFF
+    mode: TortoiseMode = TortoiseMode.OFF
     autoscaler: str | None = None
     policies: Policies | None = None
-    sizes: Mapping[str, Bounds] = field(default_factory=dict)
+    sizes: Mapping[str, SizeBounds] = field(default_factory=dict)
     max_replicas: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What there is beside the workload: the HPA, the VPA's recommendation, and since when the HPA lacks metrics."""
+class ObservedAutoscalers:
+    """Objects beside the workload: the HPA, the VPA's recommendation, and since when the HPA lacks metrics."""
 
     autoscaler: Autoscaler | None = None
     vertical: VerticalRecommendation | None = None
@@ -49,7 +49,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class TortoiseMemory:
     """All that a restart must not forget; it stands in the Tortoise's status.
 
     ``recommended`` holds the maxima of what was recommended, by container. ``targets_at``: when target utilisations
@@ -70,25 +70,25 @@ class Memory:
     blind_since: datetime | None = None
 
     @classmethod
-    def empty(cls, configuration: Configuration) -> Memory:
+    def empty(cls, configuration: Configuration) -> TortoiseMemory:
         """That of a new Tortoise."""
         return cls(ReplicaMemory.empty(configuration.layout))
 
     def works(self, place: Place) -> bool:
-        """Whether enough is known of that resource to scale it."""
+        """Return True if enough is known of that resource to scale it."""
         return place in self.resources and self.resources[place].state is ResourceState.WORKING
 
-    def with_blindness(self, since: datetime | None, now: datetime) -> Memory:
+    def with_blindness(self, since: datetime | None, now: datetime) -> TortoiseMemory:
         """After the HPA lacks metrics ``since`` then (None: it has them). A time that lies ahead counts from now on."""
         if since is None or since <= now:
             return replace(self, blind_since=None)
         return replace(self, blind_since=now if self.blind_since is None else min(self.blind_since, now))
 
-    def with_replicas(self, replicas: int, configuration: Configuration, now: datetime) -> Memory:
-        """After so many replicas were seen."""
+    def with_replicas(self, replicas: int, configuration: Configuration, now: datetime) -> TortoiseMemory:
+        """After this many replicas were seen."""
         return replace(self, replicas=self.replicas.learned(replicas, configuration, now))
 
-    def with_recommendation(self, vertical: VerticalRecommendation | None) -> Memory:
+    def with_recommendation(self, vertical: VerticalRecommendation | None) -> TortoiseMemory:
         """After the VPA said that; containers that are scaled no more are forgotten."""
         names = {container for container, _ in self.policies}
         said = vertical or VerticalRecommendation()
@@ -98,11 +98,11 @@ class Memory:
         }
         return replace(self, recommended={name: sizes for name, sizes in found.items() if sizes})
 
-    def with_kills(self, workload: Workload) -> Memory:
+    def with_kills(self, workload: Workload) -> TortoiseMemory:
         """After containers ran out of the memory that they could have: more is recommended, also in an emergency."""
         found = dict(self.recommended)
         for kill in workload.out_of_memory:
-            container = workload.container(kill.container) or Container(kill.container)
+            container = workload.container(kill.container) or SizedContainer(kill.container)
             had = container.limits.memory or container.sizes.memory
             if had is not None and self.policies.get((kill.container, "memory"), Scaling.OFF) is not Scaling.OFF:
                 sizes = found.get(kill.container, NOTHING)

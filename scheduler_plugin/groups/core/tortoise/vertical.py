@@ -12,21 +12,21 @@ from scheduler_plugin.groups.core.tortoise.configuration import DOWN_INTERVAL, G
 from scheduler_plugin.groups.core.tortoise.container_size import Numbers, Ratios, Sized, SizeFacts, container_size
 from scheduler_plugin.groups.core.tortoise.phases import Phase, has_passed
 from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Scaling, horizontal
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory, Spec
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec, TortoiseMemory
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
-    Bounds,
-    Container,
-    Kept,
     Resource,
     Rule,
+    SizeBounds,
+    SizedContainer,
+    WithheldChange,
     Workload,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """What one resource of one container requests, what it should, and its limit then; None is none."""
+    """Present and desired request of one resource of one container, and its limit then; None is none."""
 
     place: Place
     request: Amount
@@ -35,14 +35,14 @@ class Resize:
 
     @property
     def shrinks(self) -> bool:
-        """Whether it should request less."""
+        """True if it should request less."""
         return self.sized.size < self.request.value
 
 
 def watched(
-    memory: Memory, configuration: Configuration, replicas: int, least: int | None, now: datetime
-) -> tuple[bool, Memory]:
-    """Whether containers grow now because there are too many replicas; and since when there are.
+    memory: TortoiseMemory, configuration: Configuration, replicas: int, least: int | None, now: datetime
+) -> tuple[bool, TortoiseMemory]:
+    """Return whether containers grow now because there are too many replicas, and since when there are.
 
     Not while the HPA's minimum is what keeps so many: larger containers would not change that.
     """
@@ -58,7 +58,7 @@ def watched(
     return True, replace(memory, too_many_since=now)
 
 
-def resizes(spec: Spec, workload: Workload, memory: Memory, found: Sizing) -> Iterator[Resize]:
+def resizes(spec: Spec, workload: Workload, memory: TortoiseMemory, found: Sizing) -> Iterator[Resize]:
     """Every resource that may be sized now, in the order of the containers.
 
     In an emergency, and on the way back, that is the memory that ran out: anything else rests.
@@ -77,7 +77,7 @@ def resizes(spec: Spec, workload: Workload, memory: Memory, found: Sizing) -> It
                     yield Resize(place, request, sized, _limit(container, place, sized, spec.configuration))
 
 
-def _limit(container: Container, place: Place, sized: Sized, configuration: Configuration) -> int | None:
+def _limit(container: SizedContainer, place: Place, sized: Sized, configuration: Configuration) -> int | None:
     """The limit beside a new request: a multiple of it where the configuration says so, else in its old ratio."""
     resource = place[1]
     limit, request = container.limits[resource], container.sizes[resource]
@@ -91,7 +91,7 @@ def _limit(container: Container, place: Place, sized: Sized, configuration: Conf
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """What all containers of one workload are sized by: the numbers, the HPA's targets, and the ratios."""
+    """Inputs that size all containers of one workload: the numbers, the HPA's targets, and the ratios."""
 
     numbers: Numbers
     targets: dict[Place, int | None]
@@ -106,13 +106,13 @@ class Sizing:
 
 def _facts(place: Place, request: Amount, most: Amount, spec: Spec, found: Sizing) -> SizeFacts:
     container, resource = place
-    least, highest = bounds_of(spec.sizes.get(container, Bounds()), spec.configuration.sizes, resource)
+    least, highest = bounds_of(spec.sizes.get(container, SizeBounds()), spec.configuration.sizes, resource)
     return SizeFacts(
         request.value, most.value, least, highest, found.targets.get(place), several=len(found.targets) > 1
     )
 
 
-def bounds_of(own: Bounds, cluster: Bounds, resource: Resource) -> tuple[int, int]:
+def bounds_of(own: SizeBounds, cluster: SizeBounds, resource: Resource) -> tuple[int, int]:
     """The least and the most of one resource: the narrower of the container's and the cluster's; the most wins."""
     lows = [each.value for each in (own.least[resource], cluster.least[resource]) if each is not None]
     highs = [each.value for each in (own.most[resource], cluster.most[resource]) if each is not None]
@@ -120,38 +120,38 @@ def bounds_of(own: Bounds, cluster: Bounds, resource: Resource) -> tuple[int, in
 
 
 def written(
-    changes: Iterable[Resize], memory: Memory, now: datetime
-) -> tuple[tuple[Container, ...], list[Kept], Memory]:
+    changes: Iterable[Resize], memory: TortoiseMemory, now: datetime
+) -> tuple[tuple[SizedContainer, ...], list[WithheldChange], TortoiseMemory]:
     """The requests to write now, what is kept instead, and when something was last lowered.
 
     Upwards at once; downwards at most once in ``DOWN_INTERVAL``.
     """
     waits = not has_passed(DOWN_INTERVAL, memory.shrunk_at, now)
-    found: dict[str, Container] = {}
-    kept: list[Kept] = []
+    found: dict[str, SizedContainer] = {}
+    kept: list[WithheldChange] = []
     lowered = False
     for each in changes:
         container, resource = each.place
         delayed = each.shrinks and waits
         if each.sized.size != each.request.value and not delayed:
-            found[container] = _with(found.get(container, Container(container)), resource, each)
+            found[container] = _with(found.get(container, SizedContainer(container)), resource, each)
             lowered = lowered or each.shrinks
         kept += _kept(each, delayed=delayed)
     remembered = replace(memory, shrunk_at=now) if lowered else memory
     return tuple(found.values()), kept, remembered
 
 
-def _with(container: Container, resource: Resource, each: Resize) -> Container:
+def _with(container: SizedContainer, resource: Resource, each: Resize) -> SizedContainer:
     requests = container.requests.with_value(resource, each.sized.size)
-    return Container(container.name, requests, container.limits.with_value(resource, each.limit))
+    return SizedContainer(container.name, requests, container.limits.with_value(resource, each.limit))
 
 
-def _kept(each: Resize, *, delayed: bool) -> list[Kept]:
+def _kept(each: Resize, *, delayed: bool) -> list[WithheldChange]:
     size = type(each.request)
     subject, wanted = "/".join(each.place), size(each.sized.wanted)
     if delayed:
         message = "a container's request is lowered at most once an hour"
-        return [Kept(subject, size(each.sized.size), each.request, Rule.DELAY, message)]
+        return [WithheldChange(subject, size(each.sized.size), each.request, Rule.DELAY, message)]
     if each.sized.size != each.sized.wanted:
-        return [Kept(subject, wanted, size(each.sized.size), Rule.BOUNDS, each.sized.because)]
+        return [WithheldChange(subject, wanted, size(each.sized.size), Rule.BOUNDS, each.sized.because)]
     return []

@@ -11,7 +11,7 @@ from typing import Final
 from protocol.kubernetes.objects import Json
 from scheduler_plugin.groups.core.hvpa.spec import ANY_CONTAINER, ContainerPolicy
 from scheduler_plugin.groups.core.recommender.horizontal import MetricTarget
-from scheduler_plugin.groups.core.workload import RESOURCES, Bounds, Resource
+from scheduler_plugin.groups.core.workload import RESOURCES, Resource, SizeBounds
 from scheduler_plugin.groups.objects.hvpa.lenient_fields import FieldError, Fields
 
 _POLICY_KEYS: Final = ("containerName", "mode", "minAllowed", "maxAllowed", "controlledResources", "controlledValues")
@@ -19,7 +19,7 @@ _DEFAULT_UTILIZATION: Final = 80
 
 
 def autoscaler(spec: Fields, kind: str) -> Fields | None:
-    """The spec of the ``hpa`` or ``vpa`` inside an Hvpa; None where it has none, or does not deploy it."""
+    """The spec of the ``hpa`` or ``vpa`` inside an Hvpa; None if it has none, or does not deploy it."""
     wrapped = spec.fields(kind)
     if not wrapped.flag("deploy", otherwise=True):
         return None
@@ -32,7 +32,7 @@ def autoscaler(spec: Fields, kind: str) -> Fields | None:
 
 
 def hpa_template(hpa: Fields) -> Json:
-    """What the HPA's spec is to have beside its target."""
+    """Spec of the HPA, without its target."""
     body: Json = {"minReplicas": hpa.count("minReplicas", 1) or 1, "maxReplicas": hpa.count("maxReplicas", 1)}
     body["metrics"] = [_metric(metric) for metric in hpa.each("metrics")]
     percentage = hpa.count("targetCPUUtilizationPercentage", 1)
@@ -61,7 +61,7 @@ def _metric(metric: Fields) -> Json:
 
 
 def metric_targets(hpa: Fields) -> tuple[MetricTarget, ...]:
-    """What the HPA's metrics of CPU and memory aim at; metrics of another kind are left out. Raises ``FieldError``."""
+    """Targets of the HPA's CPU and memory metrics; other kinds are left out. Raises ``FieldError``."""
     return tuple(target for metric in _v2_metrics(hpa) for target in _targets(metric))
 
 
@@ -90,7 +90,7 @@ def utilization_resources(hpa: Fields) -> tuple[Resource, ...] | None:
 
 
 def vpa_template(vpa: Fields) -> Json:
-    """What the VPA's spec is to have beside its target and update policy, with its keys as VPA spells them."""
+    """Spec of the VPA without its target and update policy, with keys as VPA spells them."""
     policies = [
         {key: policy.get(key) for key in _POLICY_KEYS if policy.has(key)}
         for policy in vpa.fields("resourcePolicy").each("containerPolicies")
@@ -99,12 +99,12 @@ def vpa_template(vpa: Fields) -> Json:
 
 
 def container_policies(vpa: Fields) -> tuple[ContainerPolicy, ...]:
-    """How each container may be sized (S1.10)."""
+    """Sizing policy of each container (S1.10)."""
     return tuple(_policy(policy) for policy in vpa.fields("resourcePolicy").each("containerPolicies"))
 
 
 def _policy(policy: Fields) -> ContainerPolicy:
-    bounds = Bounds(policy.amounts("minAllowed"), policy.amounts("maxAllowed"))
+    bounds = SizeBounds(policy.amounts("minAllowed"), policy.amounts("maxAllowed"))
     for resource, least in bounds.least:
         most = bounds.most[resource]
         if most is not None and most < least:

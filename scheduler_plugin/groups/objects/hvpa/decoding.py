@@ -21,9 +21,9 @@ from scheduler_plugin.groups.core.hvpa import (
     AxisRules,
     DirectionRules,
     EffectiveIntervals,
+    HvpaMode,
     HvpaSpec,
     Mixed,
-    Mode,
     ResourceChangeParams,
     UpdateMode,
 )
@@ -66,7 +66,7 @@ class HvpaError(ValueError):
 
 
 class Applied(StrEnum):
-    """How sizes reach running pods: through the template, in place, or not at all."""
+    """Way in which sizes reach running pods: through the template, in place, or not at all."""
 
     TEMPLATE = "Template"
     IN_PLACE = "InPlace"
@@ -78,7 +78,7 @@ class Hvpa:
     """An Hvpa as its policy and its controller need it.
 
     ``target`` has apiVersion, kind and name. ``hpa`` and ``vpa`` are what these objects' specs are to have beside their
-    targets; None where there is to be none. ``metrics`` are the HPA's targets of CPU and memory.
+    targets; None if there is to be none. ``metrics`` are the HPA's targets of CPU and memory.
     """
 
     spec: HvpaSpec
@@ -91,7 +91,7 @@ class Hvpa:
 
 @dataclass(frozen=True, slots=True)
 class _Autoscalers:
-    """The HPA's and the VPA's part of the object; None where it has none."""
+    """The HPA's and the VPA's part of the object; None if it has none."""
 
     hpa: Fields | None
     vpa: Fields | None
@@ -104,7 +104,7 @@ class _Parts:
         self.problems: list[str] = []
 
     def read(self, part: Callable[[], T], otherwise: T) -> T:
-        """What ``part`` gives, or ``otherwise`` where it cannot be read."""
+        """Value of ``part``, or ``otherwise`` if it cannot be decoded."""
         try:
             return part()
         except FieldError as error:
@@ -140,7 +140,7 @@ def _policy_spec(spec: Fields, parts: _Parts, found: _Autoscalers, *, is_off: bo
     rules = [_OFF if is_off else parts.read(partial(axis_rules, spec, axis), _NO_RULES) for axis in _AXES]
     return HvpaSpec(
         replicas=bounds,
-        mode=parts.read(lambda: mode_of(spec, found.hpa, found.vpa), Mode.WEIGHT_BASED),
+        mode=parts.read(lambda: mode_of(spec, found.hpa, found.vpa), HvpaMode.WEIGHT_BASED),
         intervals=parts.read(lambda: weight_intervals(spec, bounds), ()),
         mixed=parts.read(lambda: mixed_of(spec), Mixed()),
         effective=parts.read(lambda: effective_of(spec, is_vm_group), EffectiveIntervals()),

@@ -43,7 +43,7 @@ class Fields:
         return FieldError(f"{self.at(name)}: expected {expected}, got {'nothing' if given is None else shown(given)}")
 
     def get(self, name: str) -> object:
-        """The value as it is. Raises ``FieldError`` where two spellings of the key say different things."""
+        """The value as it is. Raises ``FieldError`` if two spellings of the key say different things."""
         spellings = {
             key: value for key, value in self.found.items() if key.lower() == name.lower() and value is not None
         }
@@ -53,25 +53,25 @@ class Fields:
         return values[0] if values else None
 
     def has(self, *names: str) -> bool:
-        """Whether any of these fields is given."""
+        """Return True if any of these fields is given."""
         return any(self.get(name) is not None for name in names)
 
     def fields(self, name: str) -> Fields:
-        """The JSON object of that name; without any field where there is none."""
+        """The JSON object of that name; without any field if there is none."""
         found = self.get(name)
         if found is not None and not isinstance(found, dict):
             raise self.error(name, "an object")
         return Fields(found or {}, self.at(name))
 
     def each(self, name: str) -> list[Fields]:
-        """The JSON objects of that list; empty where there is none."""
+        """The JSON objects of that list; empty if there is none."""
         found = self.get(name)
         if found is not None and not (isinstance(found, list) and all(isinstance(one, dict) for one in found)):
             raise self.error(name, "a list of objects")
         return [Fields(one, f"{self.at(name)}[{number}]") for number, one in enumerate(found or [])]
 
     def text(self, name: str) -> str:
-        """The text; empty where there is none."""
+        """The text; empty if there is none."""
         found = self.get(name)
         if found is not None and not isinstance(found, str):
             raise self.error(name, "a text")

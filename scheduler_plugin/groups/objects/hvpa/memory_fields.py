@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 from protocol.kubernetes.objects import Json, JsonObject, items, text, whole
 from protocol.kubernetes.timestamps import micro_timestamp, parse_timestamp
-from scheduler_plugin.groups.core.hvpa.spec import Memory, PastReplicas, PastTarget, Shrinking
+from scheduler_plugin.groups.core.hvpa.spec import PastReplicas, PastTarget, ScalingTimes, Shrinking
 from scheduler_plugin.groups.core.workload import RESOURCES
 from scheduler_plugin.groups.objects.hvpa.pods_fields import pods_json, pods_of
 
 
-def memory_json(memory: Memory) -> Json:
+def memory_json(memory: ScalingTimes) -> Json:
     """The memory as JSON; what there is none of is null."""
     targets = [
         {"container": each.container, "resource": each.resource, "target": each.target, "replicas": each.replicas}
@@ -32,9 +32,9 @@ def memory_json(memory: Memory) -> Json:
     }
 
 
-def memory_of(status: JsonObject) -> Memory:
-    """What ``memory_json`` wrote."""
-    return Memory(
+def memory_of(status: JsonObject) -> ScalingTimes:
+    """Decode the output of ``memory_json``."""
+    return ScalingTimes(
         _moment(status.get("lastScaleUpTime")),
         _moment(status.get("lastScaleDownTime")),
         tuple(_targets(status)),

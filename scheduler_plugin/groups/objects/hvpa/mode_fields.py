@@ -11,7 +11,7 @@ from typing import Final
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.hvpa.effective import DEFAULT_OVERLAP, EffectiveIntervals, ScalingInterval
 from scheduler_plugin.groups.core.hvpa.min_change import NO_PARAMS, ChangeParams, ResourceChangeParams
-from scheduler_plugin.groups.core.hvpa.modes import Mixed, Mode, Preference
+from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, Mixed, Preference
 from scheduler_plugin.groups.core.hvpa.weights import Interval, stages
 from scheduler_plugin.groups.core.workload import ReplicaBounds
 from scheduler_plugin.groups.objects.hvpa.autoscaler_fields import utilization_resources
@@ -19,7 +19,7 @@ from scheduler_plugin.groups.objects.hvpa.lenient_fields import MOST_REPLICAS, F
 from scheduler_plugin.groups.objects.hvpa.rule_fields import both_params
 
 ANY_REPLICAS: Final = ReplicaBounds(1, MOST_REPLICAS)
-"""Where there is no HPA: replicas stay as they are."""
+"""Where there is not a HPA: replicas stay as they are."""
 
 SETTLE: Final = Seconds(300.0)
 """HPA's own window: how long less must have been enough where resizing restarts nothing."""
@@ -43,22 +43,22 @@ def replica_bounds(horizontal: Fields | None) -> ReplicaBounds:
     return ReplicaBounds(least, most)
 
 
-def mode_of(spec: Fields, horizontal: Fields | None, vertical: Fields | None) -> Mode:
+def mode_of(spec: Fields, horizontal: Fields | None, vertical: Fields | None) -> HvpaMode:
     """The mode that is named, or the one that the other fields mean. Raises ``FieldError``."""
-    mode = spec.choice("mode", Mode) or _meant(spec, horizontal, vertical)
-    if horizontal is None and mode in {Mode.HPA_PREFERRED, Mode.EFFECTIVE_INTERVALS}:
+    mode = spec.choice("mode", HvpaMode) or _meant(spec, horizontal, vertical)
+    if horizontal is None and mode in {HvpaMode.HPA_PREFERRED, HvpaMode.EFFECTIVE_INTERVALS}:
         raise spec.error("hpaTemplate", f"an object with maxReplicas, which mode {mode} needs")
-    if mode is Mode.EFFECTIVE_INTERVALS and horizontal is not None and utilization_resources(horizontal) is None:
+    if mode is HvpaMode.EFFECTIVE_INTERVALS and horizontal is not None and utilization_resources(horizontal) is None:
         raise FieldError(f"{horizontal.at('metrics')}: expected utilization or other targets in mode {mode}, got both")
     return mode
 
 
-def _meant(spec: Fields, horizontal: Fields | None, vertical: Fields | None) -> Mode:
+def _meant(spec: Fields, horizontal: Fields | None, vertical: Fields | None) -> HvpaMode:
     if spec.has(_INTERVALS, *_STAGE_ENDS, *_STAGE_WEIGHTS):
-        return Mode.WEIGHT_BASED
+        return HvpaMode.WEIGHT_BASED
     if horizontal is None or vertical is None:
-        return Mode.VPA_BIASED if horizontal is None else Mode.HPA_BIASED
-    return Mode.EFFECTIVE_INTERVALS
+        return HvpaMode.VPA_BIASED if horizontal is None else HvpaMode.HPA_BIASED
+    return HvpaMode.EFFECTIVE_INTERVALS
 
 
 def weight_intervals(spec: Fields, bounds: ReplicaBounds) -> tuple[Interval, ...]:
@@ -117,12 +117,12 @@ def mixed_of(spec: Fields) -> Mixed:
     )
 
 
-def settle_of(spec: Fields, mode: Mode, restarts: bool) -> Seconds:
-    """How long less must have been enough before effective intervals shrink: ``scaleDownDelay``, or the default.
+def settle_of(spec: Fields, mode: HvpaMode, restarts: bool) -> Seconds:
+    """Time for which less must have been enough before effective intervals shrink: ``scaleDownDelay``, or the default.
 
     ``restarts``: replicas restart to be resized; then noise of minutes costs more than the size that it keeps.
     """
-    if mode is not Mode.EFFECTIVE_INTERVALS:
+    if mode is not HvpaMode.EFFECTIVE_INTERVALS:
         return Seconds(0.0)
     given = spec.duration("scaleDownDelay")
     if given is not None:

@@ -21,10 +21,10 @@ from protocol.messages import ObjectName
 from protocol.names import VM_GROUP, VM_KIND, VM_VERSION
 from protocol.units import Bytes, MilliCpu, QuantityError
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.core.tortoise.phases import Mode
+from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
 from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Policies, Scaling
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec
-from scheduler_plugin.groups.core.workload import NOTHING, RESOURCES, Bounds, Resource, ResourceList
+from scheduler_plugin.groups.core.workload import NOTHING, RESOURCES, Resource, ResourceList, SizeBounds
 
 MOST_CONTAINERS: Final = 64
 """Of which one Tortoise says anything: its status has an entry for each."""
@@ -39,7 +39,7 @@ class InvalidTortoiseError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a Tortoise scales."""
+    """Target of a Tortoise."""
 
     api_version: str
     kind: str
@@ -47,7 +47,7 @@ class Target:
 
     @property
     def is_vm(self) -> bool:
-        """Whether it is a single VM."""
+        """True if it is a single VM."""
         return self.kind == VM_KIND
 
 
@@ -109,7 +109,7 @@ def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
     >>> found = {"metadata": {"namespace": "zoo", "name": "lovely"}, "spec": {"targetRefs": refs}}
     >>> tortoise = parse_tortoise(found, Configuration())
     >>> tortoise.hpa, tortoise.spec.mode, tortoise.target.api_version
-    ('tortoise-hpa-lovely', <Mode.OFF: 'Off'>, 'apps/v1')
+    ('tortoise-hpa-lovely', <TortoiseMode.OFF: 'Off'>, 'apps/v1')
     """
     try:
         given = msgspec.convert(found, _Object).spec
@@ -119,7 +119,7 @@ def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
     target = parts.read(lambda: _target(refs.scale_target_ref), Target("", "", ""))
     spec = Spec(
         configuration=configuration,
-        mode=parts.read(lambda: _choice("spec.updateMode", Mode, given.update_mode or "Off"), Mode.OFF),
+        mode=parts.read(lambda: _choice("spec.updateMode", TortoiseMode, given.update_mode or "Off"), TortoiseMode.OFF),
         autoscaler=parts.read(lambda: _hpa(refs.horizontal_pod_autoscaler_name, target), None),
         policies=parts.read(lambda: _policies(given.autoscaling_policy), None),
         sizes=parts.read(lambda: _sizes(given.resource_policy), {}),
@@ -133,7 +133,7 @@ def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
 
 
 T = TypeVar("T")
-C = TypeVar("C", Mode, Scaling)
+C = TypeVar("C", TortoiseMode, Scaling)
 
 
 class _Parts:
@@ -193,8 +193,8 @@ def _policies(given: list[_Policy] | None) -> Policies | None:
     return found
 
 
-def _sizes(given: list[_Sizes] | None) -> dict[str, Bounds]:
-    found: dict[str, Bounds] = {}
+def _sizes(given: list[_Sizes] | None) -> dict[str, SizeBounds]:
+    found: dict[str, SizeBounds] = {}
     for path, each in _named("spec.resourcePolicy", given or []):
         least = _amounts(f"{path}.minAllocatedResources", each.min_allocated_resources or {})
         most = _amounts(f"{path}.maxAllocatedResources", each.max_allocated_resources or {})
@@ -202,7 +202,7 @@ def _sizes(given: list[_Sizes] | None) -> dict[str, Bounds]:
             highest = most[resource]
             if highest is not None and highest < amount:
                 raise ValueError(f"{path}.minAllocatedResources.{resource}: expected at most {highest}, got {amount}")
-        found[each.container_name] = Bounds(least, most)
+        found[each.container_name] = SizeBounds(least, most)
     return found
 
 

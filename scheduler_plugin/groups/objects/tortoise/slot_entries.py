@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- Reading never fails: an entry that cannot be read is left out, and is learned anew.
+- Reading never fails: an entry that cannot be read is left out, and is learned again.
 - The first readable entry tells the layout, so that a memory outlives a change of the configuration. At most 168
   entries are read and written.
 """
@@ -45,7 +45,7 @@ class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def write_slots(memory: SlotMemory) -> list[Json]:
-    """What is known, in the order of the slots."""
+    """Encode the known values, in the order of the slots."""
     zone = memory.layout.zone.key
     entries = [
         _Entry(slot.start, slot.end, zone, known.value, known.at.replace(microsecond=0), slot.weekday)
@@ -56,7 +56,7 @@ def write_slots(memory: SlotMemory) -> list[Json]:
 
 
 def read_slots(entries: Iterable[JsonObject], otherwise: SlotLayout) -> SlotMemory:
-    """The memory that ``write_slots`` wrote; an empty one in the layout ``otherwise`` where there is none."""
+    """The memory that ``write_slots`` wrote; an empty one in the layout ``otherwise`` if there is none."""
     found = _read(list(entries)[:MOST_SLOTS])
     layout = next((each for entry in found if (each := _layout(entry)) is not None), otherwise)
     slots = frozenset(layout.slots())

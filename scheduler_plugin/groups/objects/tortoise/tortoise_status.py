@@ -21,11 +21,11 @@ from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, Contain
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision
 from scheduler_plugin.groups.core.tortoise.floor import Peaks
-from scheduler_plugin.groups.core.tortoise.phases import Mode, Phase, ResourcePhase, ResourceState
+from scheduler_plugin.groups.core.tortoise.phases import Phase, ResourcePhase, ResourceState, TortoiseMode
 from scheduler_plugin.groups.core.tortoise.replica_range import ReplicaMemory
 from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Scaling
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory
-from scheduler_plugin.groups.core.workload import NOTHING, RESOURCES, Container, ResourceList
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import TortoiseMemory
+from scheduler_plugin.groups.core.workload import NOTHING, RESOURCES, ResourceList, SizedContainer
 from scheduler_plugin.groups.objects.tortoise.slot_entries import read_slots, write_slots
 
 _TIMES: Final = {
@@ -38,11 +38,11 @@ _TIMES: Final = {
 """From ``status.times`` to the memory."""
 
 
-def read_memory(status: JsonObject, configuration: Configuration) -> Memory:
-    """The memory in ``status``; that of a new Tortoise where there is none."""
+def read_memory(status: JsonObject, configuration: Configuration) -> TortoiseMemory:
+    """The memory in ``status``; that of a new Tortoise if there is none."""
     replicas, layout = child(status, "recommendations", "horizontal"), configuration.layout
     times = {field: _moment(child(status, "times").get(name)) for name, field in _TIMES.items()}
-    return Memory(
+    return TortoiseMemory(
         replicas=ReplicaMemory(
             read_slots(items(replicas, "minReplicas"), layout), read_slots(items(replicas, "maxReplicas"), layout)
         ),
@@ -54,7 +54,7 @@ def read_memory(status: JsonObject, configuration: Configuration) -> Memory:
     )
 
 
-def write_status(memory: Memory, decision: TortoiseDecision) -> Json:
+def write_status(memory: TortoiseMemory, decision: TortoiseDecision) -> Json:
     """The memory and what is recommended. Equal memories and decisions give equal statuses."""
     horizontal: Json = {
         "minReplicas": write_slots(memory.replicas.least),
@@ -78,16 +78,16 @@ def write_status(memory: Memory, decision: TortoiseDecision) -> Json:
 
 
 def read_peaks(status: JsonObject, configuration: Configuration) -> Peaks:
-    """The peaks of a single VM (S3.7); none where there are none."""
+    """The peaks of a single VM (S3.7); none if there are none."""
     vertical = child(status, "recommendations", "vertical")
     cpu, memory = (read_slots(items(vertical, name), configuration.layout) for name in ("cpuPeaks", "memoryPeaks"))
     return Peaks(cpu, memory)
 
 
-def write_peaks(peaks: Peaks, mode: Mode) -> Json:
+def write_peaks(peaks: Peaks, mode: TortoiseMode) -> Json:
     """The status of a Tortoise whose target is a single VM: thousandths of a vCPU, and bytes."""
     vertical = {"cpuPeaks": write_slots(peaks.cpu), "memoryPeaks": write_slots(peaks.memory)}
-    phase = Phase.EMERGENCY if mode is Mode.EMERGENCY else Phase.WORKING
+    phase = Phase.EMERGENCY if mode is TortoiseMode.EMERGENCY else Phase.WORKING
     return {"tortoisePhase": str(phase), "recommendations": {"vertical": vertical}}
 
 
@@ -121,7 +121,7 @@ def _targets(proposed: Autoscaler | None) -> list[Json]:
     return _by_container("targetUtilization", targets)
 
 
-def _recommendation(container: Container) -> Json:
+def _recommendation(container: SizedContainer) -> Json:
     sizes = {resource: str(amount) for resource, amount in container.requests}
     return {"containerName": container.name, "RecommendedResource": sizes}
 

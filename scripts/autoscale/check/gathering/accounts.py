@@ -9,17 +9,17 @@ from typing import Final, TypeVar
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from protocol.kubernetes.objects import Json, labels_of, name_of, node_of, pod_phase, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
-from scripts.autoscale.check.facts import Sample
+from scripts.autoscale.check.facts import MetricSample
 from scripts.autoscale.check.gathering.looking import looked
 from scripts.autoscale.check.installed_programs import AGENT, PROGRAMS, SCHEDULER, agent_container, is_ready, program_of
-from scripts.autoscale.check.looks import Look, Seen, Unseen
+from scripts.autoscale.check.looks import Look, SiteObservations, Unseen
 
 MOST_AGENTS: Final = 100
-"""So many agents are asked at most; in a larger fleet these stand for all."""
+"""This many agents are asked at most; in a larger fleet these stand for all."""
 
 PROXY: Final = "get pods/proxy"
 FORWARD: Final = "create pods/portforward"
@@ -35,19 +35,19 @@ _PREFIX: Final = "autoscale_"
 T = TypeVar("T")
 
 
-async def pages(client: ApiClient, pods: Sequence[Json], notes: list[str]) -> dict[str, Look[Sequence[Sample]]]:
+async def pages(client: ApiClient, pods: Sequence[Json], notes: list[str]) -> dict[str, Look[Sequence[MetricSample]]]:
     """The metrics of each replica that runs, by pod; ``notes`` takes what a person should know of the way there."""
     asked = [pod for pod in pods if program_of(pod) in _METRICS and pod_phase(pod) == "Running"]
     looks = await asyncio.gather(*(_page(client, pod, notes) for pod in asked))
     return {name_of(pod).name: look for pod, look in zip(asked, looks, strict=True)}
 
 
-async def _page(client: ApiClient, pod: Json, notes: list[str]) -> Look[Sequence[Sample]]:
+async def _page(client: ApiClient, pod: Json, notes: list[str]) -> Look[Sequence[MetricSample]]:
     page = await _told(_metrics(client, pod, notes), pod, PROXY)
     if isinstance(page, Unseen):
         return page
     try:
-        return Seen(samples(page.value.decode()))
+        return SiteObservations(samples(page.value.decode()))
     except ValueError as error:
         return Unseen(f"the metrics of pod {name_of(pod).name} cannot be read: {error}", has_failed=True)
 
@@ -60,29 +60,29 @@ async def _metrics(client: ApiClient, pod: Json, notes: list[str]) -> bytes:
     except ApiUnavailableError as error:
         try:
             page = await client.pod_get(name_of(pod), port, "/metrics")
-        except (ApiError, ApiUnavailableError):
+        except (KubeApiError, ApiUnavailableError):
             raise error from None
         notes.append(f"the API server does not reach pod {name_of(pod).name}, asked by port-forward: {error}")
         return page
 
 
 async def _told(asked: Awaitable[T], pod: Json, right: str) -> Look[T]:
-    """What the pod says of itself. Why one that is not ready says nothing is a matter of its program's line."""
+    """The pod's explanation. Why one that is not ready has none is a matter of its program's line."""
     look = await looked(asked, right)
     if isinstance(look, Unseen) and look.has_failed:
         return Unseen(f"pod {name_of(pod).name}: {look.why}", has_failed=is_ready(pod))
     return look
 
 
-def samples(page: str) -> list[Sample]:
+def samples(page: str) -> list[MetricSample]:
     """Our own metrics of a page in Prometheus's text format (pure). Raises ``ValueError``.
 
     >>> samples('autoscale_x_total{verb="filter"} 3')
-    [Sample(name='autoscale_x_total', labels={'verb': 'filter'}, value=3.0)]
+    [MetricSample(name='autoscale_x_total', labels={'verb': 'filter'}, value=3.0)]
     """
     lines = [each for each in page.splitlines() if each.startswith(_PREFIX)]
     found = text_string_to_metric_families("\n".join(lines) + "\n")
-    return [Sample(each.name, dict(each.labels), each.value) for family in found for each in family.samples]
+    return [MetricSample(each.name, dict(each.labels), each.value) for family in found for each in family.samples]
 
 
 async def ledger(client: ApiClient, pod: Json | None) -> Look[Json]:
@@ -95,7 +95,7 @@ async def ledger(client: ApiClient, pod: Json | None) -> Look[Json]:
 async def explanations(
     client: ApiClient, vms: Iterable[Json], vm_pods: Iterable[Json], pods: Iterable[Json]
 ) -> Look[Mapping[str, Json | None]]:
-    """What the agent of each VM says; None where it does not answer. VMs without an agent are left out."""
+    """Explanations of each VM's agent; None if it does not answer. VMs without an agent are left out."""
     runners = {name_of(pod): pod for pod in vm_pods if agent_container(pod) is not None}
     on_nodes = {node_of(pod): pod for pod in pods if program_of(pod) == AGENT and pod_phase(pod) == "Running"}
     asked = dict[str, tuple[Json, str]]()
@@ -126,7 +126,7 @@ async def _account(client: ApiClient, pod: Json, path: str, limit: asyncio.Semap
             return await _json(client, pod, _AGENT_PORT, path)
         except ApiUnavailableError:
             return None
-        except ApiError as error:
+        except KubeApiError as error:
             if error.kind is RefusalKind.FORBIDDEN:
                 raise
             return None

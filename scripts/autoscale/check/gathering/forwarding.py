@@ -19,11 +19,11 @@ _FORWARDING: Final = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) -> (\d+)")
 _FORBIDDEN: Final = re.compile(r"\(Forbidden\)| is forbidden: ")
 
 
-class NoForwardError(Exception):
+class ForwardingError(Exception):
     """The ports cannot be reached; the message says why."""
 
 
-class CannotForwardError(NoForwardError):
+class CannotForwardError(ForwardingError):
     """It is the way that fails: there is no kubectl, no right to it, or it ``is_slow``. Of the pod nothing is known."""
 
     def __init__(self, why: str, *, is_slow: bool = False) -> None:
@@ -46,7 +46,7 @@ class Kubectl:
     async def forward(self, namespace: str, target: str, ports: Sequence[int]) -> AsyncIterator[Mapping[int, int]]:
         """Ports of this machine, in the order of ``ports``, that lead to those of ``target`` (``pod/NAME``).
 
-        Raises ``NoForwardError``.
+        Raises ``ForwardingError``.
         """
         wanted = [f":{each}" for each in ports]
         waits = f"--pod-running-timeout={RUNNING:g}s"
@@ -82,7 +82,7 @@ async def _ports(process: asyncio.subprocess.Process, ports: Sequence[int]) -> d
         line = (await process.stdout.readline()).decode() if process.stdout else ""
         if not line:
             said = (await process.stderr.read()).decode().strip() if process.stderr else ""
-            kind = CannotForwardError if _FORBIDDEN.search(said) else NoForwardError
+            kind = CannotForwardError if _FORBIDDEN.search(said) else ForwardingError
             raise kind(said.splitlines()[-1] if said else "kubectl port-forward ended")
         if match := _FORWARDING.search(line):
             found.append(int(match[1]))

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from protocol.kubernetes.objects import Json, name_of, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import (
@@ -30,7 +30,7 @@ from protocol.kubernetes.resources import (
 )
 from protocol.names import LABEL_VM_NAME, SCHEDULER_NAME
 from protocol.runtime.clock import Clock
-from scripts.autoscale.check.facts import Facts, Objects, Right, Server
+from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, Objects, Right
 from scripts.autoscale.check.gathering import accounts, ports, rights, trials
 from scripts.autoscale.check.gathering.forwarding import Kubectl
 from scripts.autoscale.check.gathering.looking import objects, why_not
@@ -38,7 +38,7 @@ from scripts.autoscale.check.gathering.manifests import shipped
 from scripts.autoscale.check.installed_programs import SCHEDULER, agent_container, installed, leading_pod
 from scripts.autoscale.check.judges.access import command_rights, exercised, install_rights, needed_rights
 from scripts.autoscale.check.judges.certificate_ages import has_certificates
-from scripts.autoscale.check.looks import Look, Seen, Unseen
+from scripts.autoscale.check.looks import Look, SiteObservations, Unseen
 
 DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", "DaemonSet")
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
@@ -63,7 +63,7 @@ STAND_IN: Final = "default"
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """What looks: the API, kubectl for what only it can show, and our calendar. An empty ``namespace`` is found.
+    """Sources: the API, kubectl for what only it can show, and our calendar. An empty ``namespace`` is found.
 
     ``notes`` are about the way to the cluster.
     """
@@ -75,25 +75,25 @@ class Gathering:
     release: str = ""
     notes: list[str] = field(default_factory=list)
 
-    async def facts(self, *, before: bool) -> Facts:
+    async def facts(self, *, before: bool) -> CheckFacts:
         """Everything that can be seen now. Never raises for what cannot."""
         usual, server = NEW_NAMESPACE if before else PLAIN_NAMESPACE, await self._server()
         if isinstance(server, Unseen):
-            return Facts(self.namespace or usual, self.clock.wall(), server, self.release)
+            return CheckFacts(self.namespace or usual, self.clock.wall(), server, self.release)
         deployments, daemon_sets = await asyncio.gather(self._all(DEPLOYMENTS), self._all(DAEMON_SETS))
         namespace = self.namespace or namespace_of(deployments) or usual
-        facts = Facts(namespace, self.clock.wall(), server, self.release)
+        facts = CheckFacts(namespace, self.clock.wall(), server, self.release)
         facts = replace(facts, deployments=deployments, daemon_sets=daemon_sets)
         facts = await self._listed(facts, before=before)
         facts = await self._tried(facts, before=before)
         return facts if before else await self._told(facts)
 
-    async def _server(self) -> Look[Server]:
+    async def _server(self) -> Look[ApiServerFacts]:
         """The API server's version, and our calendar against its own."""
         began = self.clock.now(), self.clock.wall()
         try:
             body, headers = await self.client.raw_answer("/version")
-        except ApiError as error:
+        except KubeApiError as error:
             if error.kind is RefusalKind.UNAUTHORIZED:
                 return Unseen("it does not accept these credentials (401): have they expired?")
             return Unseen(f"it refuses to say its version: {error}")
@@ -109,13 +109,13 @@ class Gathering:
         at = _date(headers.get("date", ""))
         # Its Date is cut to the second, and was written at some moment while we waited.
         ahead = None if at is None else began[1] + took / 2 - (at + 0.5)
-        return Seen(Server(version, ahead, 0.5 + took / 2))
+        return SiteObservations(ApiServerFacts(version, ahead, 0.5 + took / 2))
 
     async def _all(self, kind: Resource, namespace: str = "", *, labels: str = "", fields: str = "") -> Objects:
         return await objects(self.client, kind, namespace, labels=labels, fields=fields)
 
-    async def _listed(self, facts: Facts, *, before: bool) -> Facts:
-        """What there is before an installation too, and what there is of it."""
+    async def _listed(self, facts: CheckFacts, *, before: bool) -> CheckFacts:
+        """Objects that exist before an installation, too, and those of the installation."""
         namespaces, api_services, nodes, node_leases, definitions = await asyncio.gather(
             self._all(NAMESPACES),
             self._all(SERVICES, "default", fields="metadata.name=kubernetes"),
@@ -127,7 +127,7 @@ class Gathering:
         facts = replace(facts, node_leases=node_leases, definitions=definitions)
         return facts if before else await self._vms(await self._installation(facts))
 
-    async def _installation(self, facts: Facts) -> Facts:
+    async def _installation(self, facts: CheckFacts) -> CheckFacts:
         namespace = facts.namespace
         pods, config_maps, secrets, leases, webhooks, slices = await asyncio.gather(
             self._all(PODS, namespace),
@@ -140,7 +140,7 @@ class Gathering:
         facts = replace(facts, pods=pods, config_maps=config_maps, secrets=secrets, leases=leases)
         return replace(facts, webhooks=webhooks, slices=slices)
 
-    async def _vms(self, facts: Facts) -> Facts:
+    async def _vms(self, facts: CheckFacts) -> CheckFacts:
         vms, migrations, vm_pods, policies, waiting_pods = await asyncio.gather(
             self._all(VIRTUAL_MACHINES),
             self._all(MIGRATIONS),
@@ -156,9 +156,9 @@ class Gathering:
         found = await self._all(SECRETS, namespace)
         if isinstance(found, Unseen):
             return found
-        return Seen([each for each in found.value if has_certificates(name_of(each).name)])
+        return SiteObservations([each for each in found.value if has_certificates(name_of(each).name)])
 
-    async def _tried(self, facts: Facts, *, before: bool) -> Facts:
+    async def _tried(self, facts: CheckFacts, *, before: bool) -> CheckFacts:
         """Rights, and whether pods are admitted."""
         namespace = facts.namespace
         to_install = install_rights(namespace, makes_namespace=facts.lacks_namespace)
@@ -172,8 +172,8 @@ class Gathering:
         facts = replace(facts, own_rights=own, admission=admission, tried_in=tried_in)
         return facts if before else replace(facts, injection=await trials.injection(self.client, facts))
 
-    async def _told(self, facts: Facts) -> Facts:
-        """What programs say of themselves, and what their ports show."""
+    async def _told(self, facts: CheckFacts) -> CheckFacts:
+        """Explanations of programs, and the certificates of their ports."""
         of_accounts = rights.account_rights(self.client, wanted_by_accounts(facts))
         if isinstance(facts.pods, Unseen):
             return replace(facts, account_rights=await of_accounts)
@@ -191,14 +191,14 @@ class Gathering:
 
 
 def namespace_of(deployments: Objects) -> str:
-    """Where the scheduler is installed, if that is one namespace; else empty (pure)."""
+    """Namespace of the scheduler, if there is exactly one; else empty (pure)."""
     found = [] if isinstance(deployments, Unseen) else deployments.value
     where = {name_of(each).namespace for each in found if name_of(each).name == SCHEDULER}
     return where.pop() if len(where) == 1 else ""
 
 
-def wanted_by_accounts(facts: Facts) -> dict[str, frozenset[Right]]:
-    """What the service accounts of the pods that there are must be allowed: programs, and VMs with a sidecar (pure)."""
+def wanted_by_accounts(facts: CheckFacts) -> dict[str, frozenset[Right]]:
+    """Rights that the service accounts of existing pods need: programs, and VMs with a sidecar (pure)."""
     shipped_rights = needed_rights(shipped(), facts.namespace)
     pods = [] if isinstance(facts.pods, Unseen) else facts.pods.value
     here = defaultdict[str, list[Json]](list)

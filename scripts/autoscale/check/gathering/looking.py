@@ -8,11 +8,11 @@ from typing import Final, TypeVar
 
 import httpx2 as httpx
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import Resource
-from scripts.autoscale.check.looks import Look, Seen, Unseen
+from scripts.autoscale.check.looks import Look, SiteObservations, Unseen
 
 _UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
 
@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 
 async def looked(asked: Awaitable[T], what: str) -> Look[T]:
-    """What was seen; ``what`` is what the person must be allowed to do, such as ``list nodes``."""
+    """Result of a look; ``what`` is the right it needs, such as ``list nodes``."""
     try:
-        return Seen(await asked)
-    except ApiError as error:
+        return SiteObservations(await asked)
+    except KubeApiError as error:
         if error.kind is RefusalKind.FORBIDDEN:
             return Unseen(f"you may not {what}")
         if error.kind is RefusalKind.NOT_FOUND:
@@ -45,7 +45,7 @@ async def objects(
 
 
 def why_not(error: Exception) -> str:
-    """Why there is no usable answer, in words for people."""
+    """The reason for an unusable answer, in words."""
     chain = list(_causes(error))
     if any(isinstance(each, ssl.SSLCertVerificationError) or _UNTRUSTED in str(each) for each in chain):
         return f"its certificate is not trusted by the kubeconfig ({_last(chain)})"

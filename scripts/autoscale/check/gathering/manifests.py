@@ -12,7 +12,7 @@ from protocol.kubernetes.objects import Json
 
 _DEPLOY: Final = Path(__file__).parents[4] / "deploy"
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's where there is one: ten times as fast."""
+"""libyaml's if there is one: ten times as fast."""
 
 
 @cache

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.kubernetes.objects import Json, child, name_of, text, whole
-from scripts.autoscale.check.facts import Facts, Served, Webhook
-from scripts.autoscale.check.gathering.forwarding import CannotForwardError, Kubectl, NoForwardError
+from scripts.autoscale.check.facts import CheckFacts, Served, Webhook
+from scripts.autoscale.check.gathering.forwarding import CannotForwardError, ForwardingError, Kubectl
 from scripts.autoscale.check.gathering.tls_looks import reviewed, shown
 from scripts.autoscale.check.installed_programs import PROGRAMS, Program, is_ready, leading_pod
 from scripts.autoscale.check.judges.certificate_ages import our_webhooks
-from scripts.autoscale.check.looks import Look, Seen, Unseen, UnseenError
+from scripts.autoscale.check.looks import Look, SiteObservations, Unseen, UnseenError
 
 _HTTPS: Final = 443
 
@@ -32,8 +32,8 @@ class _Hook:
     bundle: bytes
 
 
-async def tls_ports(kubectl: Kubectl, facts: Facts) -> tuple[dict[str, Look[Served]], dict[str, Look[Webhook]]]:
-    """What each port shows, and what each webhook answers."""
+async def tls_ports(kubectl: Kubectl, facts: CheckFacts) -> tuple[dict[str, Look[Served]], dict[str, Look[Webhook]]]:
+    """Certificate of each port, and the answer of each webhook."""
     served, answers = dict[str, Look[Served]](), dict[str, Look[Webhook]]()
     chosen = [(each, pod) for each in PROGRAMS if each.tls and (pod := leading_pod(facts, each.name)) is not None]
     hooks = _hooks(facts)
@@ -46,7 +46,7 @@ async def tls_ports(kubectl: Kubectl, facts: Facts) -> tuple[dict[str, Look[Serv
     return served, answers
 
 
-def _hooks(facts: Facts) -> list[_Hook]:
+def _hooks(facts: CheckFacts) -> list[_Hook]:
     try:
         found = our_webhooks(facts)
     except UnseenError:
@@ -79,15 +79,15 @@ async def _of_pod(kubectl: Kubectl, program: Program, pod: Json, hooks: Sequence
             return {titles[port]: await shown(here, vouching) for port, here in ports.items()}
     except CannotForwardError as error:
         return dict.fromkeys(titles.values(), Unseen(str(error), has_failed=error.is_slow))
-    except NoForwardError as error:
+    except ForwardingError as error:
         return dict.fromkeys(titles.values(), Unseen(str(error), has_failed=is_ready(pod)))
 
 
 async def _of_hook(kubectl: Kubectl, hook: _Hook) -> Look[Webhook]:
     try:
         async with kubectl.forward(hook.namespace, f"service/{hook.service}", [hook.port]) as ports:
-            return Seen(await reviewed(ports[hook.port], hook.name, hook.path))
+            return SiteObservations(await reviewed(ports[hook.port], hook.name, hook.path))
     except CannotForwardError as error:
         return Unseen(str(error), has_failed=error.is_slow)
-    except NoForwardError as error:
-        return Seen(Webhook(hook.name, str(error)))
+    except ForwardingError as error:
+        return SiteObservations(Webhook(hook.name, str(error)))

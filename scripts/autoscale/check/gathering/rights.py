@@ -11,7 +11,7 @@ from protocol.kubernetes.objects import Json, flag
 from protocol.kubernetes.resources import Resource
 from scripts.autoscale.check.facts import Right
 from scripts.autoscale.check.gathering.looking import looked
-from scripts.autoscale.check.looks import Look, Seen, Unseen
+from scripts.autoscale.check.looks import Look, SiteObservations, Unseen
 
 _GROUP: Final = "authorization.k8s.io"
 OWN: Final = Resource(_GROUP, "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False)
@@ -20,14 +20,14 @@ _AT_ONCE: Final = 16
 
 
 async def own_rights(client: ApiClient, rights: Iterable[Right]) -> Look[Mapping[Right, bool]]:
-    """Which of the rights the person who asks has."""
+    """Rights that the person who asks has."""
     return await _asked(client, OWN, rights, {}, "ask what you may do")
 
 
 async def account_rights(
     client: ApiClient, wanted: Mapping[str, Iterable[Right]]
 ) -> Look[Mapping[str, Mapping[Right, bool]]]:
-    """Which of the rights each service account (``namespace:name``) has."""
+    """Rights that each service account (``namespace:name``) has."""
     found = dict[str, Mapping[Right, bool]]()
     for account, rights in wanted.items():
         namespace = account.partition(":")[0]
@@ -37,7 +37,7 @@ async def account_rights(
         if isinstance(look, Unseen):
             return look
         found[account] = look.value
-    return Seen(found)
+    return SiteObservations(found)
 
 
 async def _asked(

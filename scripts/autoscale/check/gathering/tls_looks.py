@@ -13,7 +13,7 @@ import msgspec
 from protocol.kubernetes.objects import Json, child, text
 from protocol.runtime.trust import trusting
 from scripts.autoscale.check.facts import Served, Webhook
-from scripts.autoscale.check.looks import Look, Seen, Unseen
+from scripts.autoscale.check.looks import Look, SiteObservations, Unseen
 
 _PATIENCE: Final = 5.0
 _HOST: Final = "127.0.0.1"
@@ -52,7 +52,7 @@ def _trusting_all() -> ssl.SSLContext:
 
 
 async def shown(port: int, bundles: Mapping[str, tuple[bytes, str]]) -> Look[Served]:
-    """What the forwarded ``port`` shows. ``bundles`` are authorities (PEM) that should vouch for it, each with the
+    """Certificate at the forwarded ``port``. ``bundles`` are authorities (PEM) that should vouch for it, each with the
     name that is asked for, by whose they are.
     """
     try:
@@ -60,13 +60,13 @@ async def shown(port: int, bundles: Mapping[str, tuple[bytes, str]]) -> Look[Ser
         whys = {name: await _distrust(port, bundle, host) for name, (bundle, host) in bundles.items()}
     except OSError as error:  # ssl's errors and TimeoutError are OSErrors
         return Unseen(f"no TLS there: {_told(error)}")
-    return Seen(Served(certificate, {name: why for name, why in whys.items() if why}))
+    return SiteObservations(Served(certificate, {name: why for name, why in whys.items() if why}))
 
 
 async def _distrust(port: int, bundle: bytes, host: str) -> str:
-    """Why the authority does not vouch for what is shown; empty where it does.
+    """The reason why the authority does not vouch for the certificate; empty if it does.
 
-    Raises ``OSError`` where the way there breaks: that says nothing of the authority.
+    Raises ``OSError`` if the way there breaks: that says nothing of the authority.
     """
     try:
         context = trusting(bundle.decode())
@@ -97,7 +97,7 @@ def _told(error: Exception) -> str:
 
 
 async def reviewed(port: int, name: str, path: str) -> Webhook:
-    """Whether a webhook at the forwarded ``port`` answers a review of a made-up pod."""
+    """Review a made-up pod at the webhook on the forwarded ``port``."""
     url = f"https://{_HOST}:{port}{path or '/'}"
     try:
         async with httpx.AsyncClient(verify=_trusting_all(), trust_env=False, timeout=_PATIENCE) as client:

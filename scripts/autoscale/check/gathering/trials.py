@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from protocol.kubernetes.objects import Json, child, labels_of, name_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS, SERVICE_ACCOUNTS
 from protocol.names import LABEL_ENABLED, LABEL_INJECT, LABEL_VM_NAME, RUNNER_CONTAINER
-from scripts.autoscale.check.facts import Facts
+from scripts.autoscale.check.facts import CheckFacts
 from scripts.autoscale.check.gathering.looking import objects, why_not
 from scripts.autoscale.check.installed_programs import agent_container
 from scripts.autoscale.check.judges.certificate_ages import our_webhooks
-from scripts.autoscale.check.looks import Look, Seen, Unseen, UnseenError
+from scripts.autoscale.check.looks import Look, SiteObservations, Unseen, UnseenError
 
 AGENT_ACCOUNT: Final = "vm-agent"
 NO_AGENT: Final = "the API server makes a VM's pod without an agent"
@@ -48,7 +48,7 @@ _NO_DRY_RUN: Final = "dry run"
 async def admission(
     client: ApiClient, namespace: str, workloads: Iterable[Json], *, is_installed: bool
 ) -> dict[str, Look[str]]:
-    """By program: why a pod of it is refused, or nothing where it is not."""
+    """By program: why a pod of it is refused, or nothing if it is not."""
     found = {name_of(each).name: pod_of(each, is_installed=is_installed) for each in workloads}
     looks = await asyncio.gather(*(_tried(client, namespace, pod) for pod in found.values()))
     return dict(zip(found, looks, strict=True))
@@ -64,7 +64,7 @@ def pod_of(workload: Json, *, is_installed: bool) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-async def injection(client: ApiClient, facts: Facts) -> Look[str]:
+async def injection(client: ApiClient, facts: CheckFacts) -> Look[str]:
     """Why a pod of a VM would get no agent, empty if it would: the API server's own way to the webhook is not ours."""
     try:
         our_webhooks(facts)
@@ -83,7 +83,7 @@ async def injection(client: ApiClient, facts: Facts) -> Look[str]:
     return Unseen(f"a pod of a VM is refused in {asked[0]}: {look.value}")
 
 
-def _unasked(facts: Facts) -> set[str]:
+def _unasked(facts: CheckFacts) -> set[str]:
     """The namespaces about whose pods the webhook is not asked."""
     known = [] if isinstance(facts.namespaces, Unseen) else facts.namespaces.value
     out = {name_of(each).name for each in known if labels_of(each).get(LABEL_INJECT) == "false"}
@@ -96,7 +96,7 @@ async def _tried(
     """Why the pod is refused, or what ``judge`` says of it as it would be stored."""
     try:
         made = await client.try_create(PODS, namespace, pod)
-    except ApiError as error:
+    except KubeApiError as error:
         said = error.refusal.message
         if error.kind is RefusalKind.FORBIDDEN and _BY_RIGHTS in said:
             return Unseen(f"you may not create pods in {namespace}, not even as a dry run")
@@ -104,7 +104,7 @@ async def _tried(
             return Unseen(f"there is no namespace {namespace}")
         if _NO_DRY_RUN in said:
             return Unseen(f"a webhook takes no dry runs: {said}")
-        return Seen(said.partition(" is forbidden: ")[2] or said)
+        return SiteObservations(said.partition(" is forbidden: ")[2] or said)
     except ApiUnavailableError as error:
         return Unseen(f"create pods in {namespace} as a dry run: {why_not(error)}", has_failed=True)
-    return Seen(judge(made))
+    return SiteObservations(judge(made))

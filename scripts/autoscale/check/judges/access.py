@@ -11,8 +11,8 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text
 from protocol.names import MIGRATION_PLURAL, VM_GROUP, VM_PLURAL
-from scripts.autoscale.check.facts import Facts, Right
-from scripts.autoscale.check.finding import Found, Problem
+from scripts.autoscale.check.facts import CheckFacts, Right
+from scripts.autoscale.check.finding import CheckProblem, CheckResult
 from scripts.autoscale.check.installed_programs import is_told
 from scripts.autoscale.check.looks import UnseenError
 
@@ -59,7 +59,7 @@ _NOT_WITH: Final = {("neonvm-controller", "--no-network-policies"): "polic"}
 
 
 def install_rights(namespace: str, *, makes_namespace: bool) -> list[Right]:
-    """What who installs must be allowed. A role of Kubernetes is bound where it is."""
+    """Rights needed to install. A role of Kubernetes is bound where it is."""
     inside = (
         ("", "serviceaccounts"), ("", "configmaps"), ("", "secrets"), ("", "services"), ("apps", "deployments"),
         ("apps", "daemonsets"), ("policy", "poddisruptionbudgets"), (_RBAC, "roles"), (_RBAC, "rolebindings"),
@@ -79,7 +79,7 @@ def install_rights(namespace: str, *, makes_namespace: bool) -> list[Right]:
 
 
 def command_rights(namespace: str) -> list[Right]:
-    """What ``autoscale top``, ``explain`` and ``migrate`` need; ``top`` also watches what it follows."""
+    """Rights for ``autoscale top``, ``explain`` and ``migrate``; ``top`` also watches what it follows."""
     return [
         Right("list", VM_GROUP, VM_PLURAL),
         Right("watch", VM_GROUP, VM_PLURAL),
@@ -96,37 +96,37 @@ def command_rights(namespace: str) -> list[Right]:
     ]
 
 
-def may_install(facts: Facts) -> Found:
-    """Whether the person who asks may install."""
+def may_install(facts: CheckFacts) -> CheckResult:
+    """Check that the person who asks may install."""
     return _own(facts, install_rights(facts.namespace, makes_namespace=facts.lacks_namespace))
 
 
-def may_use_commands(facts: Facts) -> Found:
-    """Whether the person who asks may use the other commands."""
+def may_use_commands(facts: CheckFacts) -> CheckResult:
+    """Check that the person who asks may use the other commands."""
     return _own(facts, command_rights(facts.namespace))
 
 
-def _own(facts: Facts, wanted: Iterable[Right]) -> Found:
+def _own(facts: CheckFacts, wanted: Iterable[Right]) -> CheckResult:
     known = facts.own_rights.value
     missing = [each for each in wanted if not known.get(each, True)]
-    return Found("", [Problem(str(each), f"you may not {each}") for each in missing])
+    return CheckResult("", [CheckProblem(str(each), f"you may not {each}") for each in missing])
 
 
-def programs_may_act(facts: Facts) -> Found:
-    """Whether each program's service account may do all that the program does."""
+def programs_may_act(facts: CheckFacts) -> CheckResult:
+    """Check that each program's service account may do all that the program does."""
     known = facts.account_rights.value
     if not known:
         raise UnseenError("no program is installed")
     problems = [
-        Problem(account, f"the service account {account} may not {', '.join(map(str, missing))}")
+        CheckProblem(account, f"the service account {account} may not {', '.join(map(str, missing))}")
         for account, rights in sorted(known.items())
         if (missing := sorted(right for right, is_allowed in rights.items() if not is_allowed))
     ]
-    return Found(f"{len(known)} service accounts, {sum(map(len, known.values()))} rights", problems)
+    return CheckResult(f"{len(known)} service accounts, {sum(map(len, known.values()))} rights", problems)
 
 
 def needed_rights(documents: Iterable[Json], namespace: str) -> dict[str, frozenset[Right]]:
-    """What each service account is granted by shipped manifests, for an installation in ``namespace``.
+    """Rights that shipped manifests grant each service account, for an installation in ``namespace``.
 
     Accounts are ``namespace:name``.
     """

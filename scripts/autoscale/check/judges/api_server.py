@@ -7,8 +7,8 @@ from typing import Final
 
 from deploy.local.kubernetes.programs.versions import SUPPORTED
 from protocol.kubernetes.objects import labels_of, name_of, text
-from scripts.autoscale.check.facts import Facts
-from scripts.autoscale.check.finding import Found, Level, Problem
+from scripts.autoscale.check.facts import CheckFacts
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
 from scripts.autoscale.check.installed_programs import (
     KUBE_SCHEDULER,
     SCHEDULER,
@@ -43,57 +43,61 @@ def _told(minor: Minor) -> str:
     return f"{minor[0]}.{minor[1]}"
 
 
-def answers(facts: Facts) -> Found:
-    """Whether anything can be asked at all."""
+def answers(facts: CheckFacts) -> CheckResult:
+    """Check that the API server can be asked at all."""
     if isinstance(facts.server, Unseen):
-        return Found(problems=[Problem("", facts.server.why)])
-    return Found(f"Kubernetes {facts.server.value.version}")
+        return CheckResult(problems=[CheckProblem("", facts.server.why)])
+    return CheckResult(f"Kubernetes {facts.server.value.version}")
 
 
-def looks_succeed(facts: Facts) -> Found:
-    """Whether all could be looked at that there is and that one may look at."""
-    return Found("", [Problem("", why, Level.WARNING) for why in sorted({each.why for each in facts.failed_looks})])
+def looks_succeed(facts: CheckFacts) -> CheckResult:
+    """Check that all could be looked at that there is and that one may look at."""
+    return CheckResult(
+        "", [CheckProblem("", why, Level.WARNING) for why in sorted({each.why for each in facts.failed_looks})]
+    )
 
 
-def is_supported(facts: Facts) -> Found:
-    """Whether this Kubernetes is one that we work with, and one that is tested."""
+def is_supported(facts: CheckFacts) -> CheckResult:
+    """Check that this Kubernetes is one that we work with, and one that is tested."""
     version = facts.server.value.version
     minor = minor_of(version)
     newest = max(found for each in SUPPORTED if (found := minor_of(each)))
     if minor is None:
         raise UnseenError(f"the API server says its version as {version!r}")
     if minor < LEAST:
-        return Found(problems=[Problem("", f"Kubernetes {_told(minor)} is too old: {_told(LEAST)} or newer is needed")])
+        return CheckResult(
+            problems=[CheckProblem("", f"Kubernetes {_told(minor)} is too old: {_told(LEAST)} or newer is needed")]
+        )
     if minor < LEAST_FOR_CONTROLLER and _has_controller(facts):
         said = f"neonvm-controller needs Kubernetes {_told(LEAST_FOR_CONTROLLER)} or newer, this is {_told(minor)}"
-        return Found(problems=[Problem("", said)])
+        return CheckResult(problems=[CheckProblem("", said)])
     if minor > newest:
         said = f"Kubernetes {_told(minor)} is newer than {_told(newest)}, the newest that this release is tested with"
-        return Found(problems=[Problem("", said, Level.WARNING)])
-    return Found(_told(minor))
+        return CheckResult(problems=[CheckProblem("", said, Level.WARNING)])
+    return CheckResult(_told(minor))
 
 
-def _has_controller(facts: Facts) -> bool:
+def _has_controller(facts: CheckFacts) -> bool:
     return not isinstance(facts.deployments, Unseen) and "neonvm-controller" in installed(facts)
 
 
-def addresses_are_ipv4(facts: Facts) -> Found:
-    """Whether pods have addresses that our programs listen at, by the first family of the API server's own Service: it
-    is the one that the cluster was made with, and pods have theirs from it.
+def addresses_are_ipv4(facts: CheckFacts) -> CheckResult:
+    """Check that pods have addresses that our programs listen at, by the first family of the API server's own Service:
+    it is the one that the cluster was made with, and pods have theirs from it.
     """
     addresses = [text(each, "spec", "clusterIP") for each in facts.api_services.value]
     if not any(addresses):
         raise UnseenError("the Service default/kubernetes has no address")
     if other := [each for each in addresses if ":" in each]:
         said = f"the cluster's first family of addresses is IPv6 (the API server's Service has {other[0]})"
-        return Found(problems=[Problem("", said)])
-    return Found("IPv4")
+        return CheckResult(problems=[CheckProblem("", said)])
+    return CheckResult("IPv4")
 
 
-def kube_scheduler_fits(facts: Facts) -> Found:
-    """Whether the kube-scheduler in our pod is as old as the API server, or one minor version older."""
+def kube_scheduler_fits(facts: CheckFacts) -> CheckResult:
+    """Check that the kube-scheduler in our pod is as old as the API server, or one minor version older."""
     server = minor_of(facts.server.value.version)
-    problems, seen = list[Problem](), dict[str, str]()
+    problems, seen = list[CheckProblem](), dict[str, str]()
     for pod in pods_of(facts, SCHEDULER):
         for container in containers(pod):
             if text(container, "name") == KUBE_SCHEDULER:
@@ -105,13 +109,13 @@ def kube_scheduler_fits(facts: Facts) -> Found:
         if minor is None or server is None:
             raise UnseenError(f"the image of kube-scheduler has the tag {tag!r}, which says no version")
         problems += _skew(pod_name, minor, server)
-    return Found(f"kube-scheduler {', '.join(sorted(set(seen.values())))}", problems)
+    return CheckResult(f"kube-scheduler {', '.join(sorted(set(seen.values())))}", problems)
 
 
-def _skew(pod: str, ours: Minor, server: Minor) -> list[Problem]:
+def _skew(pod: str, ours: Minor, server: Minor) -> list[CheckProblem]:
     told = f"kube-scheduler of pod {pod} is {_told(ours)}, the API server is {_told(server)}"
     if ours > server:
-        return [Problem(pod, f"{told}: a kube-scheduler must not be newer than the API server")]
+        return [CheckProblem(pod, f"{told}: a kube-scheduler must not be newer than the API server")]
     if ours[1] < server[1] - 1:
-        return [Problem(pod, f"{told}: a kube-scheduler may be one minor version older, not more", Level.WARNING)]
+        return [CheckProblem(pod, f"{told}: a kube-scheduler may be one minor version older, not more", Level.WARNING)]
     return []

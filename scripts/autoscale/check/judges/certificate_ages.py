@@ -13,10 +13,10 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text, texts
-from scripts.autoscale.check.facts import Facts
-from scripts.autoscale.check.finding import Found, Level, Problem
+from scripts.autoscale.check.facts import CheckFacts
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
 from scripts.autoscale.check.installed_programs import INJECTOR
-from scripts.autoscale.check.looks import Seen, Unseen, UnseenError
+from scripts.autoscale.check.looks import SiteObservations, Unseen, UnseenError
 
 SECRETS: Final = "autoscaling-certificates"
 """What the names of our Secrets with certificates begin with; the one of that name has the authorities alone."""
@@ -38,8 +38,8 @@ _OF_RUNNERS: Final = "kubectl -n {namespace} logs deployment/neonvm-controller -
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What a key of a Secret holds: a chain, its leaf first, or authorities in any order."""
+class StoredCertificates:
+    """Certificates under a key of a Secret: a chain, its leaf first, or authorities in any order."""
 
     secret: str
     key: str
@@ -47,7 +47,7 @@ class Kept:
 
     @property
     def is_authority(self) -> bool:
-        """Whether these sign, and are not shown."""
+        """True if these sign, and are not shown."""
         return self.secret in (SECRETS, EXPANDER_AUTHORITY, RUNNERS) or self.key.startswith("ca")
 
     @property
@@ -64,22 +64,22 @@ class Kept:
         return f"{self.key} of the Secret {self.secret}"
 
 
-def kept_certificates(facts: Facts) -> list[Kept]:
+def kept_certificates(facts: CheckFacts) -> list[StoredCertificates]:
     """All that our Secrets hold; what cannot be read holds none. Raises ``UnseenError``."""
     return [
-        Kept(name_of(secret).name, key, tuple(certificates(_decoded(value))))
+        StoredCertificates(name_of(secret).name, key, tuple(certificates(_decoded(value))))
         for secret in _secrets(facts)
         for key, value in texts(secret, "data").items()
         if key.endswith(_SUFFIXES)
     ]
 
 
-def _secrets(facts: Facts) -> list[Json]:
+def _secrets(facts: CheckFacts) -> list[Json]:
     return [each for each in facts.secrets.value if has_certificates(name_of(each).name)]
 
 
 def has_certificates(secret: str) -> bool:
-    """Whether a Secret of that name is one of ours with certificates."""
+    """Return True if a Secret of that name is one of ours with certificates."""
     return secret.startswith((SECRETS, RUNNERS)) or secret in OF_THE_EXPANDER
 
 
@@ -91,7 +91,7 @@ def _decoded(value: str) -> bytes:
 
 
 def certificates(pem: bytes) -> list[x509.Certificate]:
-    """Those in a PEM text; none where it holds none."""
+    """Those in a PEM text; none if it holds none."""
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
@@ -102,19 +102,19 @@ def _named(certificate: x509.Certificate) -> str:
     return certificate.subject.rfc4514_string() or f"serial {certificate.serial_number:x}"
 
 
-def _moment(facts: Facts) -> datetime:
+def _moment(facts: CheckFacts) -> datetime:
     return datetime.fromtimestamp(facts.server_now, UTC)
 
 
-def _age_problem(what: str, subject: str, certificate: x509.Certificate, now: datetime) -> Problem | None:
+def _age_problem(what: str, subject: str, certificate: x509.Certificate, now: datetime) -> CheckProblem | None:
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now >= ends:
-        return Problem(subject, f"{what} expired {_span((now - ends).total_seconds())} ago")
+        return CheckProblem(subject, f"{what} expired {_span((now - ends).total_seconds())} ago")
     if now < begins:
-        return Problem(subject, f"{what} is valid only in {_span((begins - now).total_seconds())}")
+        return CheckProblem(subject, f"{what} is valid only in {_span((begins - now).total_seconds())}")
     if now >= begins + (ends - begins) * LATE:
         said = f"{what} expires in {_span((ends - now).total_seconds())} and was not replaced in time"
-        return Problem(subject, said, Level.WARNING)
+        return CheckProblem(subject, said, Level.WARNING)
     return None
 
 
@@ -130,15 +130,15 @@ def _span(seconds: float) -> str:
     return ""
 
 
-def are_current(facts: Facts) -> Found:
-    """Whether no certificate in our Secrets is missing, expired, not yet valid, or about to expire."""
+def are_current(facts: CheckFacts) -> CheckResult:
+    """Check that no certificate in our Secrets is missing, expired, not yet valid, or about to expire."""
     now, kept = _moment(facts), kept_certificates(facts)
     if not _secrets(facts):
         raise UnseenError(f"there is no Secret {SECRETS}")
     filled = {each.secret for each in kept}
     empty = sorted(name_of(each).name for each in _secrets(facts) if name_of(each).name not in filled)
-    problems = [Problem(name, f"the Secret {name} has no certificate yet") for name in empty]
-    problems += [Problem(each.secret, f"{each} holds no certificate") for each in kept if not each.chain]
+    problems = [CheckProblem(name, f"the Secret {name} has no certificate yet") for name in empty]
+    problems += [CheckProblem(each.secret, f"{each} holds no certificate") for each in kept if not each.chain]
     whole = _decisive(kept)
     told = ((each, f"{each} ({_named(each.decisive)})") for each in whole)
     aged = (_age_problem(what, each.secret, each.decisive, now) for each, what in told)
@@ -146,10 +146,10 @@ def are_current(facts: Facts) -> Found:
     problems = [replace(each, remedy=_OF_RUNNERS) if each.subject.startswith(RUNNERS) else each for each in problems]
     ends = [each.decisive.not_valid_after_utc for each in whole]
     soonest = f"the first of {len(ends)} expires in {_span((min(ends) - now).total_seconds())}" if ends else ""
-    return Found(soonest, problems)
+    return CheckResult(soonest, problems)
 
 
-def _decisive(kept: list[Kept]) -> list[Kept]:
+def _decisive(kept: list[StoredCertificates]) -> list[StoredCertificates]:
     """All that are not empty; of the authorities in one Secret only the newest, for older ones are only trusted."""
     found = [each for each in kept if each.chain and each.secret not in (SECRETS, RUNNERS)]
     for name in (SECRETS, RUNNERS):
@@ -158,23 +158,23 @@ def _decisive(kept: list[Kept]) -> list[Kept]:
     return found
 
 
-def are_signed(facts: Facts) -> Found:
-    """Whether an authority in our Secrets has signed each certificate in them."""
+def are_signed(facts: CheckFacts) -> CheckResult:
+    """Check that an authority in our Secrets has signed each certificate in them."""
     kept = kept_certificates(facts)
     authorities = [(each, ca) for each in kept if each.is_authority for ca in each.chain]
     leafs = [each for each in kept if each.chain and not each.is_authority]
     if not authorities or not leafs:
         raise UnseenError(f"there is no Secret {SECRETS}… with an authority (ca.crt) and certificates")
     problems = [
-        Problem(each.secret, f"{each} is not signed by any authority in ca.crt")
+        CheckProblem(each.secret, f"{each} is not signed by any authority in ca.crt")
         for each in leafs
         if not _vouched(each.chain, [ca for of, ca in authorities if of.is_of_runners == each.is_of_runners])
     ]
-    return Found(f"{len(leafs)} certificates", problems)
+    return CheckResult(f"{len(leafs)} certificates", problems)
 
 
 def _vouched(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]) -> bool:
-    """Whether an authority has signed the leaf, or an intermediate of its chain that leads to it."""
+    """Return True if an authority has signed the leaf, or an intermediate of its chain that leads to it."""
     at, *others = chain
     while not any(_signed(at, ca) for ca in authorities):
         signers = [each for each in others if _signed(at, each)]
@@ -193,35 +193,35 @@ def _signed(leaf: x509.Certificate, authority: x509.Certificate) -> bool:
     return True
 
 
-def are_served(facts: Facts) -> Found:
-    """Whether each TLS port shows a certificate that is valid now, and one of those in the Secrets."""
-    shown = {port: look.value for port, look in sorted(facts.served.items()) if isinstance(look, Seen)}
+def are_served(facts: CheckFacts) -> CheckResult:
+    """Check that each TLS port shows a certificate that is valid now, and one of those in the Secrets."""
+    shown = {port: look.value for port, look in sorted(facts.served.items()) if isinstance(look, SiteObservations)}
     if not shown:
         raise UnseenError(next((each.why for each in facts.served.values() if isinstance(each, Unseen)), "no TLS port"))
     now, kept = _moment(facts), {leaf for each in _kept(facts) for leaf in each.chain}
     found = (_shown(port, served.certificate, kept, now) for port, served in shown.items())
-    return Found(f"{len(shown)} ports", [each for each in found if each is not None])
+    return CheckResult(f"{len(shown)} ports", [each for each in found if each is not None])
 
 
-def _shown(port: str, certificate: bytes, kept: set[x509.Certificate], now: datetime) -> Problem | None:
+def _shown(port: str, certificate: bytes, kept: set[x509.Certificate], now: datetime) -> CheckProblem | None:
     remedy = f"kubectl -n {{namespace}} rollout restart deployment/{port.partition(':')[0]}"
     found = certificates(certificate)
     if not found:
-        return Problem(port, f"{port} shows no certificate", remedy=remedy)
+        return CheckProblem(port, f"{port} shows no certificate", remedy=remedy)
     if problem := _age_problem(f"the certificate that {port} shows", port, found[0], now):
         return replace(problem, remedy=remedy)
     if kept and found[0] not in kept:
         said = f"{port} shows a certificate that is in no Secret any more: the program has not taken the new one"
-        return Problem(port, said, Level.WARNING, remedy)
+        return CheckProblem(port, said, Level.WARNING, remedy)
     return None
 
 
-def _kept(facts: Facts) -> list[Kept]:
-    return kept_certificates(facts) if isinstance(facts.secrets, Seen) else []
+def _kept(facts: CheckFacts) -> list[StoredCertificates]:
+    return kept_certificates(facts) if isinstance(facts.secrets, SiteObservations) else []
 
 
-def our_webhooks(facts: Facts) -> list[tuple[str, Json]]:
-    """Each webhook of ours, with its configuration's name. Raises ``UnseenError`` where there is none."""
+def our_webhooks(facts: CheckFacts) -> list[tuple[str, Json]]:
+    """Each webhook of ours, with its configuration's name. Raises ``UnseenError`` if there is none."""
     found = [
         (name_of(each).name, webhook)
         for each in facts.webhooks.value
@@ -233,8 +233,8 @@ def our_webhooks(facts: Facts) -> list[tuple[str, Json]]:
     return found
 
 
-def bundles_are_current(facts: Facts) -> Found:
-    """Whether each webhook's ``caBundle`` is the authority of our Secrets, and vouches for what its port shows."""
+def bundles_are_current(facts: CheckFacts) -> CheckResult:
+    """Check that each webhook's ``caBundle`` is the authority of our Secrets, and vouches for what its port shows."""
     own = (
         each
         for each in _kept(facts)
@@ -242,14 +242,14 @@ def bundles_are_current(facts: Facts) -> Found:
     )
     authorities = {ca for each in own for ca in each.chain}
     problems = [
-        Problem(configuration, why)
+        CheckProblem(configuration, why)
         for configuration, webhook in our_webhooks(facts)
         for why in _bundle(f"the caBundle of {configuration}", webhook, authorities, facts)
     ]
-    return Found("", problems)
+    return CheckResult("", problems)
 
 
-def _bundle(told: str, webhook: Json, authorities: set[x509.Certificate], facts: Facts) -> Iterator[str]:
+def _bundle(told: str, webhook: Json, authorities: set[x509.Certificate], facts: CheckFacts) -> Iterator[str]:
     bundle = set(certificates(_decoded(text(child(webhook, "clientConfig"), "caBundle"))))
     if not bundle:
         yield f"{told} is empty: the API server trusts nothing that the webhook shows"
@@ -258,27 +258,31 @@ def _bundle(told: str, webhook: Json, authorities: set[x509.Certificate], facts:
         yield f"{told} has another authority than the Secrets: the API server does not trust the webhook"
         return
     for port, look in facts.served.items():
-        if isinstance(look, Seen) and (why := look.value.distrusted.get(text(webhook, "name"))):
+        if isinstance(look, SiteObservations) and (why := look.value.distrusted.get(text(webhook, "name"))):
             yield f"{told} does not vouch for what {port} shows: {why}"
 
 
-def webhooks_answer(facts: Facts) -> Found:
-    """Whether each webhook answers a made-up review."""
+def webhooks_answer(facts: CheckFacts) -> CheckResult:
+    """Check that each webhook answers a made-up review."""
     names = [text(webhook, "name") for _, webhook in our_webhooks(facts)]
     looks = {name: facts.answers[name] for name in names if name in facts.answers}
-    seen = {name: look.value for name, look in looks.items() if isinstance(look, Seen)}
+    seen = {name: look.value for name, look in looks.items() if isinstance(look, SiteObservations)}
     if not seen:
-        raise UnseenError(next((each.why for each in looks.values() if not isinstance(each, Seen)), "it was not asked"))
+        raise UnseenError(
+            next((each.why for each in looks.values() if not isinstance(each, SiteObservations)), "it was not asked")
+        )
     said = [
-        Problem(name, f"the webhook {name} does not answer: {got.refused}") for name, got in seen.items() if got.refused
+        CheckProblem(name, f"the webhook {name} does not answer: {got.refused}")
+        for name, got in seen.items()
+        if got.refused
     ]
-    return Found(f"{len(seen)} webhooks", said)
+    return CheckResult(f"{len(seen)} webhooks", said)
 
 
-def webhook_is_reached(facts: Facts) -> Found:
+def webhook_is_reached(facts: CheckFacts) -> CheckResult:
     """Whether the API server itself gets an answer of our webhook."""
     our_webhooks(facts)
     why = facts.injection.value
-    return Found(
-        "", [Problem(INJECTOR, f"{why}: it cannot reach the webhook, port 10293 of {INJECTOR}")] if why else []
+    return CheckResult(
+        "", [CheckProblem(INJECTOR, f"{why}: it cannot reach the webhook, port 10293 of {INJECTOR}")] if why else []
     )

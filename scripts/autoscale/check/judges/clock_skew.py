@@ -11,8 +11,8 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, items, name_of, text
 from protocol.kubernetes.timestamps import parse_timestamp
-from scripts.autoscale.check.facts import Facts
-from scripts.autoscale.check.finding import Found, Level, Problem
+from scripts.autoscale.check.facts import CheckFacts
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
 from scripts.autoscale.check.installed_programs import PROGRAMS
 from scripts.autoscale.check.looks import UnseenError
 
@@ -21,40 +21,42 @@ MUCH: Final = 60.0
 """Seconds. Certificates, tokens and the ages that people read go wrong long before anything of ours does."""
 
 
-def ours(facts: Facts) -> Found:
-    """Whether this machine's calendar is the API server's."""
+def ours(facts: CheckFacts) -> CheckResult:
+    """Check that this machine's calendar is the API server's."""
     ahead, within = facts.server.value.ahead, facts.server.value.within
     if ahead is None:
         raise UnseenError("the API server sends no Date")
     problem = _problem("", "this machine's clock", ahead, within)
-    return Found(f"within {max(abs(ahead), within):.0f} s", [] if problem is None else [problem])
+    return CheckResult(f"within {max(abs(ahead), within):.0f} s", [] if problem is None else [problem])
 
 
-def of_nodes(facts: Facts) -> Found:
-    """Whether the nodes' calendars are the API server's."""
+def of_nodes(facts: CheckFacts) -> CheckResult:
+    """Check that the nodes' calendars are the API server's."""
     return _of_leases(facts.node_leases.value, "the clock of node {name}")
 
 
-def of_programs(facts: Facts) -> Found:
-    """Whether the calendars of the programs that hold our Leases are the API server's."""
+def of_programs(facts: CheckFacts) -> CheckResult:
+    """Check that the calendars of the programs that hold our Leases are the API server's."""
     known = {lease for each in PROGRAMS for lease in each.leases}
     ours = [each for each in facts.leases.value if name_of(each).name in known and text(each, "spec", "holderIdentity")]
     return _of_leases(ours, "the clock of what holds the Lease {name}")
 
 
-def _of_leases(leases: Sequence[Json], whose: str) -> Found:
+def _of_leases(leases: Sequence[Json], whose: str) -> CheckResult:
     ahead = {name_of(each).name: skew for each in leases if (skew := lead_of(each)) is not None}
     if not ahead:
         raise UnseenError("no Lease says by whose calendar it was renewed")
     found = [_problem(name, whose.format(name=name), skew, 1.0) for name, skew in sorted(ahead.items())]
     widest = max(ahead.values(), key=abs)
-    return Found(f"{len(ahead)} within {max(abs(widest), 1.0):.0f} s", [each for each in found if each is not None])
+    return CheckResult(
+        f"{len(ahead)} within {max(abs(widest), 1.0):.0f} s", [each for each in found if each is not None]
+    )
 
 
 def lead_of(lease: Json) -> float | None:
     """By how many seconds the calendar of the last to renew the Lease is ahead of the API server's, to a second.
 
-    None where the Lease was changed for another reason since.
+    None if the Lease was changed for another reason since.
     """
     renewed = parse_timestamp(text(lease, "spec", "renewTime"))
     stamps = [
@@ -67,10 +69,10 @@ def lead_of(lease: Json) -> float | None:
     return renewed - max(stamps)
 
 
-def _problem(subject: str, whose: str, ahead: float, within: float) -> Problem | None:
+def _problem(subject: str, whose: str, ahead: float, within: float) -> CheckProblem | None:
     off = abs(ahead) - within
     if off < SOME:
         return None
     way = "ahead of" if ahead > 0 else "behind"
     level = Level.FAILURE if off >= MUCH else Level.WARNING
-    return Problem(subject, f"{whose} is {abs(ahead):.0f} s {way} the API server's", level)
+    return CheckProblem(subject, f"{whose} is {abs(ahead):.0f} s {way} the API server's", level)

@@ -8,8 +8,8 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, child, flag, items, name_of, text
 from protocol.kubernetes.resources import HVPAS, MIGRATIONS, TORTOISES, VIRTUAL_MACHINES, VM_GROUPS, Resource
-from scripts.autoscale.check.facts import Facts
-from scripts.autoscale.check.finding import Found, Level, Problem
+from scripts.autoscale.check.facts import CheckFacts
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
 from scripts.autoscale.check.installed_programs import installed
 
 
@@ -56,31 +56,31 @@ NEEDED: Final = (
 )
 
 
-def are_installed(facts: Facts) -> Found:
-    """Whether each kind that the installed programs need is defined, established, and served in our version."""
+def are_installed(facts: CheckFacts) -> CheckResult:
+    """Check that each kind that the installed programs need is defined, established, and served in our version."""
     found, here = _by_name(facts), installed(facts)
     wanted = [each for each in NEEDED if not each.program or each.program in here]
     problems = [problem for each in wanted if (problem := _not_served(each, found.get(each.name)))]
-    return Found(f"{len(wanted)} kinds are defined and served", problems)
+    return CheckResult(f"{len(wanted)} kinds are defined and served", problems)
 
 
-def fields_are_there(facts: Facts) -> Found:
-    """Whether the definitions that are there have every field that we need."""
+def fields_are_there(facts: CheckFacts) -> CheckResult:
+    """Check that the definitions that are there have every field that we need."""
     found = _by_name(facts)
     problems = [
-        Problem(each.name, f"the definition {each.name} lacks {', '.join(missing)}")
+        CheckProblem(each.name, f"the definition {each.name} lacks {', '.join(missing)}")
         for each in NEEDED
         if each.name in found and (missing := list(_missing(each, found[each.name])))
     ]
-    return Found("", problems)
+    return CheckResult("", problems)
 
 
-def nothing_in_the_way(facts: Facts) -> Found:
+def nothing_in_the_way(facts: CheckFacts) -> CheckResult:
     """Before an installation: whether definitions that are there already are ones that we work with."""
     found = _by_name(facts)
     there = [each for each in NEEDED if each.name in found]
     problems = [
-        Problem(
+        CheckProblem(
             each.name,
             f"the definition {each.name} is there already and lacks {', '.join(missing)}: installing replaces it",
             Level.WARNING,
@@ -88,10 +88,12 @@ def nothing_in_the_way(facts: Facts) -> Found:
         for each in there
         if (missing := list(_missing(each, found[each.name])))
     ]
-    return Found(f"{len(there)} of {len(NEEDED)} kinds are there already" if there else "none is there yet", problems)
+    return CheckResult(
+        f"{len(there)} of {len(NEEDED)} kinds are there already" if there else "none is there yet", problems
+    )
 
 
-def _by_name(facts: Facts) -> Mapping[str, Json]:
+def _by_name(facts: CheckFacts) -> Mapping[str, Json]:
     return {name_of(each).name: each for each in facts.definitions.value}
 
 
@@ -100,16 +102,16 @@ def _version(needed: NeededKind, definition: Json) -> Json | None:
     return next((each for each in versions if text(each, "name") == needed.resource.version), None)
 
 
-def _not_served(needed: NeededKind, definition: Json | None) -> Problem | None:
+def _not_served(needed: NeededKind, definition: Json | None) -> CheckProblem | None:
     if definition is None:
-        return Problem(needed.name, f"the definition {needed.name} is not installed")
+        return CheckProblem(needed.name, f"the definition {needed.name} is not installed")
     version = _version(needed, definition)
     if version is None or not flag(version, "served"):
-        return Problem(needed.name, f"the definition {needed.name} does not serve {needed.resource.version}")
+        return CheckProblem(needed.name, f"the definition {needed.name} does not serve {needed.resource.version}")
     for condition in items(definition, "status", "conditions"):
         if text(condition, "type") in ("Established", "NamesAccepted") and text(condition, "status") != "True":
             why = text(condition, "message") or text(condition, "reason")
-            return Problem(needed.name, f"the definition {needed.name} is not {text(condition, 'type')}: {why}")
+            return CheckProblem(needed.name, f"the definition {needed.name} is not {text(condition, 'type')}: {why}")
     return None
 
 

@@ -11,10 +11,10 @@ from protocol.names import SCHEDULER_NAME
 from protocol.yaml_text import YamlError, read_yaml
 from scheduler_plugin.ledger.sampled_pods import PERCENT
 from scheduler_plugin.settings.document import SettingsError, parse_settings
-from scripts.autoscale.check.facts import Facts, Sample
-from scripts.autoscale.check.finding import Found, Level, Problem
+from scripts.autoscale.check.facts import CheckFacts, MetricSample
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
 from scripts.autoscale.check.installed_programs import KUBE_SCHEDULER, SCHEDULER, installed, pods_of
-from scripts.autoscale.check.looks import Seen, Unseen, UnseenError
+from scripts.autoscale.check.looks import SiteObservations, Unseen, UnseenError
 
 CONFIG: Final = ("autoscaling-kube-scheduler-config", "scheduler.yaml")
 SETTINGS: Final = ("autoscaling-scheduler-config", "config.yaml")
@@ -27,21 +27,23 @@ _ENOUGH: Final = 30.0
 """Seconds after which a pod that kube-scheduler has not looked at is a sign that none looks."""
 
 
-def is_configured(facts: Facts) -> Found:
-    """Whether kube-scheduler's configuration has our extender with all that it must have."""
+def is_configured(facts: CheckFacts) -> CheckResult:
+    """Check that kube-scheduler's configuration has our extender with all that it must have."""
     name, key = CONFIG
     held = next((texts(each, "data") for each in facts.config_maps.value if name_of(each).name == name), None)
     if held is None and SCHEDULER not in installed(facts):
         raise UnseenError(f"{SCHEDULER} is not installed")
     if held is None or key not in held:
-        return Found(problems=[Problem(name, f"there is no {key} in a ConfigMap {name}")])
+        return CheckResult(problems=[CheckProblem(name, f"there is no {key} in a ConfigMap {name}")])
     try:
         document = read_yaml(held[key])
     except YamlError as error:
-        return Found(problems=[Problem(name, f"{key} of {name} is no YAML: {error}")])
+        return CheckResult(problems=[CheckProblem(name, f"{key} of {name} is no YAML: {error}")])
     found = document if isinstance(document, dict) else {}
     said = [*_configuration(found), *_sampling(found, facts)]
-    return Found("filter, prioritize, bind and preempt", [Problem(name, f"{key} of {name}: {each}") for each in said])
+    return CheckResult(
+        "filter, prioritize, bind and preempt", [CheckProblem(name, f"{key} of {name}: {each}") for each in said]
+    )
 
 
 def _configuration(document: Json) -> list[str]:
@@ -61,7 +63,7 @@ def _configuration(document: Json) -> list[str]:
     return said
 
 
-def _sampling(document: Json, facts: Facts) -> list[str]:
+def _sampling(document: Json, facts: CheckFacts) -> list[str]:
     """kube-scheduler may be content with fewer nodes than the service takes for a sample of them."""
     ours = next((each for each in items(document, "profiles") if text(each, "schedulerName") == SCHEDULER_NAME), {})
     percent = ours.get(_PERCENT) or document.get(_PERCENT)
@@ -74,7 +76,7 @@ def _sampling(document: Json, facts: Facts) -> list[str]:
     ]
 
 
-def _percent_told(facts: Facts) -> int:
+def _percent_told(facts: CheckFacts) -> int:
     name, key = SETTINGS
     held = next((texts(each, "data") for each in facts.config_maps.value if name_of(each).name == name), {})
     try:
@@ -87,8 +89,8 @@ def _leads_to_us(url: str) -> bool:
     return url.partition("://")[2].partition("/")[0].endswith(f":{PORT}")
 
 
-def is_in_force(facts: Facts) -> Found:
-    """Whether each kube-scheduler was started after its configuration was last changed: it reads it once."""
+def is_in_force(facts: CheckFacts) -> CheckResult:
+    """Check that each kube-scheduler was started after its configuration was last changed: it reads it once."""
     if is_configured(facts).problems:
         raise UnseenError("the configuration has to be put right first")
     changed = [
@@ -101,14 +103,16 @@ def is_in_force(facts: Facts) -> Found:
     if not changed:
         raise UnseenError(f"the ConfigMap {CONFIG[0]} does not say when it was changed")
     problems = [
-        Problem(pod, f"kube-scheduler of pod {pod} was started before its configuration was changed", Level.WARNING)
+        CheckProblem(
+            pod, f"kube-scheduler of pod {pod} was started before its configuration was changed", Level.WARNING
+        )
         for pod, since in _since(facts)
         if since < max(changed)
     ]
-    return Found("", problems)
+    return CheckResult("", problems)
 
 
-def _since(facts: Facts) -> list[tuple[str, float]]:
+def _since(facts: CheckFacts) -> list[tuple[str, float]]:
     return [
         (name_of(pod).name, at)
         for pod in pods_of(facts, SCHEDULER)
@@ -118,59 +122,61 @@ def _since(facts: Facts) -> list[tuple[str, float]]:
     ]
 
 
-def is_ready(facts: Facts) -> Found:
-    """Whether a scheduler has read the cluster, so that it answers at all."""
+def is_ready(facts: CheckFacts) -> CheckResult:
+    """Check that a scheduler has read the cluster, so that it answers at all."""
     pages = _pages(facts)
     if not any(_total(page, READY) for page in pages.values()):
         said = f"none of {', '.join(sorted(pages))} has read the cluster yet: extender and agents are answered 503"
-        return Found(problems=[Problem(next(iter(sorted(pages))), said)])
-    return Found()
+        return CheckResult(problems=[CheckProblem(next(iter(sorted(pages))), said)])
+    return CheckResult()
 
 
-def is_asked(facts: Facts) -> Found:
-    """Whether kube-scheduler has called the extender, and none of our pods waits unseen."""
+def is_asked(facts: CheckFacts) -> CheckResult:
+    """Check that kube-scheduler has called the extender, and none of our pods waits unseen."""
     pages = _pages(facts)
     unseen = [] if isinstance(facts.waiting_pods, Unseen) else _never_tried(facts.waiting_pods.value, facts.server_now)
     calls = {verb: sum(_total(page, CALLS, verb=verb) for page in pages.values()) for verb in ("filter", "bind")}
     if unseen:
         said = f"pod {unseen[0]} and {len(unseen) - 1} more wait" if len(unseen) > 1 else f"pod {unseen[0]} waits"
-        return Found(problems=[Problem(unseen[0], f"{said} for {SCHEDULER_NAME}, and no kube-scheduler has looked")])
+        return CheckResult(
+            problems=[CheckProblem(unseen[0], f"{said} for {SCHEDULER_NAME}, and no kube-scheduler has looked")]
+        )
     if not any(calls.values()):
         raise UnseenError("no pod has come for it since it was started")
-    return Found(f"{calls['filter']:.0f} filter and {calls['bind']:.0f} bind calls since it was started")
+    return CheckResult(f"{calls['filter']:.0f} filter and {calls['bind']:.0f} bind calls since it was started")
 
 
-def has_no_errors(facts: Facts) -> Found:
-    """Whether the extender could answer what it was asked."""
+def has_no_errors(facts: CheckFacts) -> CheckResult:
+    """Check that the extender could answer what it was asked."""
     failed = sum(_total(page, CALLS, outcome="error") for page in _pages(facts).values())
     asked = sum(_total(page, CALLS) for page in _pages(facts).values())
     if failed and failed * 10 >= asked:
         said = f"{failed:.0f} of {asked:.0f} calls of kube-scheduler were answered with an error"
-        return Found(problems=[Problem("", said, Level.WARNING)])
-    return Found(f"{failed:.0f} of {asked:.0f} calls were errors")
+        return CheckResult(problems=[CheckProblem("", said, Level.WARNING)])
+    return CheckResult(f"{failed:.0f} of {asked:.0f} calls were errors")
 
 
-def has_no_rival(facts: Facts) -> Found:
-    """Whether no other process writes permits."""
+def has_no_rival(facts: CheckFacts) -> CheckResult:
+    """Check that no other process writes permits."""
     problems = [
-        Problem(pod, f"pod {pod} has seen {count:.0f} permits that another process wrote", Level.WARNING)
+        CheckProblem(pod, f"pod {pod} has seen {count:.0f} permits that another process wrote", Level.WARNING)
         for pod, page in _pages(facts).items()
         if (count := _total(page, "autoscale_scheduler_rival_permit_writes_total"))
     ]
-    return Found("", problems)
+    return CheckResult("", problems)
 
 
-def _pages(facts: Facts) -> dict[str, Sequence[Sample]]:
+def _pages(facts: CheckFacts) -> dict[str, Sequence[MetricSample]]:
     """The metrics of each scheduler that answers. Raises ``UnseenError``."""
     looks = {name_of(pod).name: facts.metrics.get(name_of(pod).name) for pod in pods_of(facts, SCHEDULER)}
-    seen = {pod: look.value for pod, look in looks.items() if isinstance(look, Seen)}
+    seen = {pod: look.value for pod, look in looks.items() if isinstance(look, SiteObservations)}
     if not seen:
         unseen = next((look for look in looks.values() if isinstance(look, Unseen)), None)
         raise UnseenError(unseen.why if unseen is not None else f"{SCHEDULER} has no pod")
     return seen
 
 
-def _total(page: Sequence[Sample], name: str, **labels: str) -> float:
+def _total(page: Sequence[MetricSample], name: str, **labels: str) -> float:
     """The sum of all samples of that name with these labels."""
     return sum(each.value for each in page if each.name == name and labels.items() <= each.labels.items())
 

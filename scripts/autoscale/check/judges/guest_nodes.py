@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.kubernetes.objects import Json, child, flag, items, labels_of, name_of, text
-from scripts.autoscale.check.facts import Facts
-from scripts.autoscale.check.finding import Found, Level, Problem
+from scripts.autoscale.check.facts import CheckFacts
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
 from scripts.autoscale.check.installed_programs import DEVICES, NETWORK, installed
 from scripts.autoscale.check.looks import UnseenError
 
@@ -19,19 +19,19 @@ FLAT_NETWORK: Final = "autoscaling.neon.tech/flat-network"
 _OS: Final = "kubernetes.io/os"
 
 
-def are_ready(facts: Facts) -> Found:
-    """Whether the nodes are ready."""
+def are_ready(facts: CheckFacts) -> CheckResult:
+    """Check that the nodes are ready."""
     nodes = facts.nodes.value
     problems = [
-        Problem(name_of(node).name, f"node {name_of(node).name} is not ready: {why}", Level.WARNING)
+        CheckProblem(name_of(node).name, f"node {name_of(node).name} is not ready: {why}", Level.WARNING)
         for node in nodes
         if (why := _not_ready(node))
     ]
     if not nodes:
-        return Found(problems=[Problem("", "the cluster has no node")])
+        return CheckResult(problems=[CheckProblem("", "the cluster has no node")])
     if len(problems) == len(nodes):
-        problems = [Problem(each.subject, each.said, Level.FAILURE) for each in problems]
-    return Found(f"{len(nodes)} nodes", problems)
+        problems = [CheckProblem(each.subject, each.said, Level.FAILURE) for each in problems]
+    return CheckResult(f"{len(nodes)} nodes", problems)
 
 
 def _not_ready(node: Json) -> str:
@@ -43,7 +43,7 @@ def _not_ready(node: Json) -> str:
     return "its kubelet has said nothing yet"
 
 
-def _for_guests(facts: Facts) -> list[Json]:
+def _for_guests(facts: CheckFacts) -> list[Json]:
     """Nodes that pods of VMs may go to."""
     return [
         node
@@ -55,18 +55,20 @@ def _for_guests(facts: Facts) -> list[Json]:
     ]
 
 
-def offer_devices(facts: Facts) -> Found:
-    """Whether each node offers what the pods of VMs ask for."""
+def offer_devices(facts: CheckFacts) -> CheckResult:
+    """Check that each node offers what the pods of VMs ask for."""
     offered = {name_of(node).name: _offers(node, *RESOURCES) for node in _for_guests(facts)}
     if DEVICES not in installed(facts) and not any(offered.values()):
         raise UnseenError(f"no device plugin is installed ({DEVICES}): guests are emulated")
     level = Level.WARNING if any(offered.values()) else Level.FAILURE
     problems = [
-        Problem(node, f"node {node} offers no {RESOURCES[0]}: pods of VMs are not placed there, or have no KVM", level)
+        CheckProblem(
+            node, f"node {node} offers no {RESOURCES[0]}: pods of VMs are not placed there, or have no KVM", level
+        )
         for node, has in offered.items()
         if not has
     ]
-    return Found(f"{len(offered)} nodes", problems)
+    return CheckResult(f"{len(offered)} nodes", problems)
 
 
 def _offers(node: Json, *resources: str) -> bool:
@@ -74,7 +76,7 @@ def _offers(node: Json, *resources: str) -> bool:
     return any(str(amounts.get(each, "0")) not in ("0", "") for each in resources)
 
 
-def offer_network(facts: Facts) -> Found:
+def offer_network(facts: CheckFacts) -> CheckResult:
     """Return the nodes that cannot plug VMs into the flat network."""
     if NETWORK not in installed(facts):
         raise UnseenError(f"the flat network of VMs is not installed ({NETWORK})")
@@ -82,11 +84,11 @@ def offer_network(facts: Facts) -> Found:
     said = f"offers no {FLAT_NETWORK}: VMs with spec.extraNetwork are not placed there"
     names = [name_of(node).name for node in nodes if not _offers(node, FLAT_NETWORK)]
     level = Level.FAILURE if len(names) == len(nodes) else Level.WARNING
-    return Found(f"{len(nodes)} nodes", [Problem(name, f"node {name} {said}", level) for name in names])
+    return CheckResult(f"{len(nodes)} nodes", [CheckProblem(name, f"node {name} {said}", level) for name in names])
 
 
-def accelerate(facts: Facts) -> Found:
-    """Whether guests run on KVM, as their VMs say; a VM that asks for emulation does not count."""
+def accelerate(facts: CheckFacts) -> CheckResult:
+    """Check that guests run on KVM, as their VMs say; a VM that asks for emulation does not count."""
     said: dict[str, tuple[bool, str]] = {}
     for vm in facts.vms.value:
         condition = next((c for c in items(vm, "status", "conditions") if text(c, "type") == "Accelerated"), None)
@@ -96,37 +98,37 @@ def accelerate(facts: Facts) -> Found:
     if not said:
         raise UnseenError("no VM has said yet how its guest runs")
     problems = [
-        Problem(node, f"guests on node {node} are emulated, which is many times slower: {why}", Level.WARNING)
+        CheckProblem(node, f"guests on node {node} are emulated, which is many times slower: {why}", Level.WARNING)
         for node, (is_fast, why) in sorted(said.items())
         if not is_fast
     ]
-    return Found(f"on {len(said)} nodes", problems)
+    return CheckResult(f"on {len(said)} nodes", problems)
 
 
-def may_grow(facts: Facts) -> Found:
-    """Whether the limits of their pods let VMs grow to their maximum, as the controller says."""
+def may_grow(facts: CheckFacts) -> CheckResult:
+    """Check that the limits of their pods let VMs grow to their maximum, as the controller says."""
     running = [vm for vm in facts.vms.value if text(vm, "status", "phase") == "Running"]
     if not running:
         raise UnseenError("no VM runs")
     problems = [
-        Problem(
+        CheckProblem(
             str(name_of(vm)), f"VM {name_of(vm)} cannot grow to its maximum: {text(found, 'message')}", Level.WARNING
         )
         for vm in running
         for found in items(vm, "status", "conditions")
         if (text(found, "type"), text(found, "status")) == ("LimitedByPod", "True")
     ]
-    return Found(f"{len(running)} VMs run", problems)
+    return CheckResult(f"{len(running)} VMs run", problems)
 
 
-def has_pods_network(facts: Facts) -> Found:
-    """Whether VMs with an address of their own have the network for it."""
+def has_pods_network(facts: CheckFacts) -> CheckResult:
+    """Check that VMs with an address of their own have the network for it."""
     wants = [vm for vm in facts.vms.value if flag(vm, "spec", "extraNetwork", "enable")]
     if not wants:
         raise UnseenError("no VM has an address of its own (spec.extraNetwork)")
     lack = [str(name_of(vm)) for vm in wants if text(vm, "status", "phase") == "Running" and not _address(vm)]
-    said = [Problem(vm, f"VM {vm} runs without the address that it asks for") for vm in lack]
-    return Found(f"{len(wants)} VMs have one", said)
+    said = [CheckProblem(vm, f"VM {vm} runs without the address that it asks for") for vm in lack]
+    return CheckResult(f"{len(wants)} VMs have one", said)
 
 
 def _address(vm: Json) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text
-from scripts.autoscale.check.facts import Facts
-from scripts.autoscale.check.finding import Found, Problem
+from scripts.autoscale.check.facts import CheckFacts
+from scripts.autoscale.check.finding import CheckProblem, CheckResult
 from scripts.autoscale.check.installed_programs import SCHEDULER, argument_values, installed, pods_of
 from scripts.autoscale.check.looks import UnseenError
 
 
-def lead_to_leader(facts: Facts) -> Found:
+def lead_to_leader(facts: CheckFacts) -> CheckResult:
     """Whether each EndpointSlice that the leader keeps is there and names a pod of the scheduler."""
     template = child(installed(facts).get(SCHEDULER, {}), "spec", "template")
     wanted = argument_values(template, "--leader-endpoints")
@@ -19,8 +19,8 @@ def lead_to_leader(facts: Facts) -> Found:
         )
     slices = {name_of(each).name: each for each in facts.slices.value}
     replicas = {name_of(pod).name for pod in pods_of(facts, SCHEDULER)}
-    problems = [Problem(name, why) for name in wanted if (why := _wrong(name, slices.get(name), replicas))]
-    return Found(", ".join(wanted), problems)
+    problems = [CheckProblem(name, why) for name in wanted if (why := _wrong(name, slices.get(name), replicas))]
+    return CheckResult(", ".join(wanted), problems)
 
 
 def _wrong(name: str, found: Json | None, replicas: set[str]) -> str:

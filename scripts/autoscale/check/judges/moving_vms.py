@@ -8,10 +8,10 @@ from protocol.kubernetes.objects import Json, items, labels_of, name_of, node_of
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine, parse_virtual_machine
-from scripts.autoscale.check.facts import Facts
-from scripts.autoscale.check.finding import Found, Level, Problem
+from scripts.autoscale.check.facts import CheckFacts
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
 from scripts.autoscale.check.installed_programs import AGENT, pods_of, sidecar_pods
-from scripts.autoscale.check.looks import Seen, UnseenError
+from scripts.autoscale.check.looks import SiteObservations, UnseenError
 
 LATELY: Final = 60.0
 """Seconds: an agent asks once in 15."""
@@ -22,8 +22,8 @@ _STUCK: Final = 60.0
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
-def _enabled(facts: Facts) -> list[Json]:
-    """Running VMs whose size agents decide. Raises ``UnseenError`` where there is none."""
+def _enabled(facts: CheckFacts) -> list[Json]:
+    """Running VMs whose size agents decide. Raises ``UnseenError`` if there is none."""
     found = [vm for vm in facts.vms.value if labels_of(vm).get(LABEL_ENABLED) == "true" and _runs(vm)]
     if not found:
         raise UnseenError(f"no running VM has the label {LABEL_ENABLED}=true")
@@ -34,38 +34,40 @@ def _runs(vm: Json) -> bool:
     return text(vm, "status", "phase") == "Running"
 
 
-def have_agents(facts: Facts) -> Found:
-    """Whether each VM that should be sized has exactly one agent: a sidecar, or its node's."""
+def have_agents(facts: CheckFacts) -> CheckResult:
+    """Check that each VM that should be sized has exactly one agent: a sidecar, or its node's."""
     sidecars = {(name_of(pod).namespace, labels_of(pod).get(LABEL_VM_NAME, "")) for pod in sidecar_pods(facts)}
     nodes = {node_of(pod) for pod in pods_of(facts, AGENT)}
-    problems = list[Problem]()
+    problems = list[CheckProblem]()
     for vm in _enabled(facts):
         name, has_node_agent = name_of(vm), text(vm, "status", "node") in nodes
         if (name.namespace, name.name) in sidecars and has_node_agent:
             said = f"VM {name} has two agents, a sidecar and its node's: each undoes the other's economy"
-            problems.append(Problem(str(name), said, Level.WARNING))
+            problems.append(CheckProblem(str(name), said, Level.WARNING))
         elif (name.namespace, name.name) not in sidecars and not has_node_agent:
-            problems.append(Problem(str(name), f"VM {name} has no agent: no sidecar in its pod, and none on its node"))
-    return Found(f"{len(_enabled(facts))} VMs have one", problems)
+            problems.append(
+                CheckProblem(str(name), f"VM {name} has no agent: no sidecar in its pod, and none on its node")
+            )
+    return CheckResult(f"{len(_enabled(facts))} VMs have one", problems)
 
 
-def are_answered(facts: Facts) -> Found:
-    """Whether agents have had an answer of the scheduler lately, as they say themselves."""
-    accounts, problems, heard = facts.agents.value, list[Problem](), 0
+def are_answered(facts: CheckFacts) -> CheckResult:
+    """Check that agents have had an answer of the scheduler lately, as they say themselves."""
+    accounts, problems, heard = facts.agents.value, list[CheckProblem](), 0
     if not accounts:
         raise UnseenError(f"no running VM has the label {LABEL_ENABLED}=true")
     for vm, account in sorted(accounts.items()):
         age = None if account is None else account.get("scheduler_answered_seconds")
         if account is None:
-            problems.append(Problem(vm, f"the agent of VM {vm} does not answer /explain", Level.WARNING))
+            problems.append(CheckProblem(vm, f"the agent of VM {vm} does not answer /explain", Level.WARNING))
         elif not isinstance(age, (int, float)) or age > LATELY:
             since = "never" if not isinstance(age, (int, float)) else f"{age:.0f} s ago"
             problems.append(
-                Problem(vm, f"the agent of VM {vm} was last answered by the scheduler {since}{_why(account)}")
+                CheckProblem(vm, f"the agent of VM {vm} was last answered by the scheduler {since}{_why(account)}")
             )
         else:
             heard += 1
-    return Found(f"{heard} agents were answered within {LATELY:.0f} s", problems)
+    return CheckResult(f"{heard} agents were answered within {LATELY:.0f} s", problems)
 
 
 def _why(account: Json) -> str:
@@ -73,22 +75,22 @@ def _why(account: Json) -> str:
     return f": {said[-1]}" if said else ""
 
 
-def permits_hold(facts: Facts) -> Found:
-    """Whether each VM can be read, and has no more than its stored permit."""
-    problems, read = list[Problem](), 0
+def permits_hold(facts: CheckFacts) -> CheckResult:
+    """Check that each VM can be read, and has no more than its stored permit."""
+    problems, read = list[CheckProblem](), 0
     for each in facts.vms.value:
         try:
             vm = parse_virtual_machine(each)
         except InvalidObjectError as error:
-            problems.append(Problem(str(name_of(each)), f"VM {name_of(each)} cannot be read: {error}"))
+            problems.append(CheckProblem(str(name_of(each)), f"VM {name_of(each)} cannot be read: {error}"))
             continue
         read += 1
         problems += [
-            Problem(str(vm.name), f"VM {vm.name}: {why}", Level.WARNING) for why in (*vm.problems, *_beyond(vm))
+            CheckProblem(str(vm.name), f"VM {vm.name}: {why}", Level.WARNING) for why in (*vm.problems, *_beyond(vm))
         ]
     if not read and not problems:
         raise UnseenError("there is no VM")
-    return Found(f"{read} VMs are within theirs", problems)
+    return CheckResult(f"{read} VMs are within theirs", problems)
 
 
 def _beyond(vm: VirtualMachine) -> list[str]:
@@ -97,22 +99,24 @@ def _beyond(vm: VirtualMachine) -> list[str]:
     return [f"it was given {vm.use}, more than its permit of {vm.permit}: another client has resized it"]
 
 
-def moves_end(facts: Facts) -> Found:
-    """Whether no migration hangs, and none of a node's VMs should leave and cannot."""
+def moves_end(facts: CheckFacts) -> CheckResult:
+    """Check that no migration hangs, and none of a node's VMs should leave and cannot."""
     now = facts.server_now
     active = [each for each in facts.migrations.value if text(each, "status", "phase") not in _ENDED]
     problems = [
-        Problem(f"-n {name_of(each).namespace} {name_of(each).name}", why)
+        CheckProblem(f"-n {name_of(each).namespace} {name_of(each).name}", why)
         for each in active
         if (why := _hangs(each, now))
     ]
-    if isinstance(facts.ledger, Seen):
+    if isinstance(facts.ledger, SiteObservations):
         problems += [
-            Problem(text(node, "name"), f"VMs should leave node {text(node, 'name')} and cannot: {why}", Level.WARNING)
+            CheckProblem(
+                text(node, "name"), f"VMs should leave node {text(node, 'name')} and cannot: {why}", Level.WARNING
+            )
             for node in items(facts.ledger.value, "nodes")
             if (why := text(node, "stuck"))
         ]
-    return Found(f"{len(active)} under way", problems)
+    return CheckResult(f"{len(active)} under way", problems)
 
 
 def _hangs(migration: Json, now: float) -> str:
@@ -127,10 +131,10 @@ def _hangs(migration: Json, now: float) -> str:
     return ""
 
 
-def are_placed(facts: Facts) -> Found:
-    """Whether pods that ask for our scheduler have found a node."""
+def are_placed(facts: CheckFacts) -> CheckResult:
+    """Check that pods that ask for our scheduler have found a node."""
     problems = [
-        Problem(
+        CheckProblem(
             f"-n {name_of(pod).namespace} {name_of(pod).name}", f"pod {name_of(pod)} has no node: {why}", Level.WARNING
         )
         for pod in facts.waiting_pods.value
@@ -138,16 +142,16 @@ def are_placed(facts: Facts) -> Found:
         if text(condition, "type") == "PodScheduled" and text(condition, "status") == "False"
         if (why := text(condition, "message") or text(condition, "reason"))
     ]
-    return Found("", problems)
+    return CheckResult("", problems)
 
 
-def objects_are_read(facts: Facts) -> Found:
-    """Whether the scheduler can read every object; what it cannot read counts as the most that it may be."""
+def objects_are_read(facts: CheckFacts) -> CheckResult:
+    """Check that the scheduler can read every object; what it cannot read counts as its maximum."""
     unread = items(facts.ledger.value, "unreadable")
     said = [
-        Problem(
+        CheckProblem(
             text(each, "object"), f"{text(each, 'kind')} {text(each, 'object')}: {text(each, 'reason')}", Level.WARNING
         )
         for each in unread
     ]
-    return Found("", said)
+    return CheckResult("", said)

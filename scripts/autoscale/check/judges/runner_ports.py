@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from deploy.neonvm.objects.pod_form import is_open
 from deploy.neonvm.objects.runner_policy import selects_ingress
 from protocol.kubernetes.objects import JsonObject, is_over, labels_of, name_of
-from scripts.autoscale.check.facts import Facts
-from scripts.autoscale.check.finding import Found, Level, Problem
-from scripts.autoscale.check.looks import Seen
+from scripts.autoscale.check.facts import CheckFacts
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
+from scripts.autoscale.check.looks import SiteObservations
 
 
-def are_closed(facts: Facts) -> Found:
-    """Whether the ports of VMs' pods ask for the controller's certificate, and what else guards them."""
+def are_closed(facts: CheckFacts) -> CheckResult:
+    """Check that the ports of VMs' pods ask for the controller's certificate, and what else guards them."""
     pods = [each for each in facts.vm_pods.value if not is_over(each)]
     problems = [
-        Problem(
+        CheckProblem(
             str(name_of(pod)),
             f"the ports 20183 and 25183 of pod {name_of(pod)} let everyone in: whoever reaches them resizes and moves"
             " its VM; NeonVM's controller made it, or an older release",
@@ -25,12 +25,12 @@ def are_closed(facts: Facts) -> Found:
         for pod in pods
         if is_open(pod)
     ]
-    return Found(f"{len(pods) - len(problems)} pods ask for a certificate{_unguarded(facts, pods)}", problems)
+    return CheckResult(f"{len(pods) - len(problems)} pods ask for a certificate{_unguarded(facts, pods)}", problems)
 
 
-def _unguarded(facts: Facts, pods: Iterable[JsonObject]) -> str:
+def _unguarded(facts: CheckFacts, pods: Iterable[JsonObject]) -> str:
     """The namespaces in which nothing but the certificate guards pods of VMs, as the end of a sentence."""
-    if not isinstance(facts.network_policies, Seen):
+    if not isinstance(facts.network_policies, SiteObservations):
         return ""
     bare = {
         name_of(pod).namespace

@@ -13,10 +13,10 @@ from protocol.yaml_text import YamlError
 from scheduler_plugin.groups.settings import parse_settings as parse_groups
 from scheduler_plugin.injector.settings import parse_settings as parse_injector
 from scheduler_plugin.settings.document import CONFIG_KEY, parse_settings
-from scripts.autoscale.check.facts import Facts
-from scripts.autoscale.check.finding import Found, Problem
+from scripts.autoscale.check.facts import CheckFacts
+from scripts.autoscale.check.finding import CheckProblem, CheckResult
 from scripts.autoscale.check.installed_programs import AGENT, GROUPS, INJECTOR, SCHEDULER, installed
-from scripts.autoscale.check.looks import Seen, UnseenError
+from scripts.autoscale.check.looks import SiteObservations, UnseenError
 
 _REFUSED: Final = "_settings_refused"
 
@@ -27,7 +27,7 @@ def _policy(document: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Which volume of a program's pods has its settings, under which key, and what reads them."""
+    """Volume and key of a program's settings, and what reads them."""
 
     volume: str
     key: str
@@ -43,27 +43,27 @@ SETTINGS: Final[Mapping[str, Settings]] = {
 """By program. The ConfigMap is the one that the volume names: it may be the operator's own."""
 
 
-def are_valid(facts: Facts) -> Found:
-    """Whether each ConfigMap holds what its program can use, and whether a program refuses what it has."""
+def are_valid(facts: CheckFacts) -> CheckResult:
+    """Check that each ConfigMap holds what its program can use, and whether a program refuses what it has."""
     maps = {name_of(each).name: texts(each, "data") for each in facts.config_maps.value}
     named = {program: _config_map(workload, program) for program, workload in installed(facts).items()}
     named = {program: name for program, name in named.items() if name}
     if not named:
         raise UnseenError("no program that has settings is installed")
     told = {name: _wrong(program, name, maps.get(name)) for program, name in named.items()}
-    problems = [Problem(name, why) for name, why in told.items() if why]
+    problems = [CheckProblem(name, why) for name, why in told.items() if why]
     good = [name for name, why in told.items() if not why]
-    return Found(", ".join(good), problems or _refused_by_programs(facts, named.get(SCHEDULER, SCHEDULER)))
+    return CheckResult(", ".join(good), problems or _refused_by_programs(facts, named.get(SCHEDULER, SCHEDULER)))
 
 
-def config_map_of(facts: Facts, program: str) -> str:
-    """The name of the ConfigMap with an installed program's settings; empty where there is none."""
+def config_map_of(facts: CheckFacts, program: str) -> str:
+    """The name of the ConfigMap with an installed program's settings; empty if there is none."""
     workload = installed(facts).get(program)
     return "" if workload is None else _config_map(workload, program)
 
 
 def _config_map(workload: Json, program: str) -> str:
-    """The name of the ConfigMap with the program's settings; empty where it has none."""
+    """The name of the ConfigMap with the program's settings; empty if it has none."""
     volumes = items(workload, "spec", "template", "spec", "volumes")
     found = (text(each, "configMap", "name") for each in volumes if _has_settings(program, each))
     return next(found, "")
@@ -74,7 +74,7 @@ def _has_settings(program: str, volume: Json) -> bool:
 
 
 def _wrong(program: str, name: str, data: Mapping[str, str] | None) -> str:
-    """What is wrong with the ConfigMap; empty where nothing is."""
+    """The error in the ConfigMap; empty if none."""
     settings = SETTINGS[program]
     if data is None:
         return f"the ConfigMap {name} of {program} is missing"
@@ -92,10 +92,11 @@ def _refusal(parse: Callable[[str], object], document: str) -> str:
     return ""
 
 
-def _refused_by_programs(facts: Facts, config_map: str) -> list[Problem]:
+def _refused_by_programs(facts: CheckFacts, config_map: str) -> list[CheckProblem]:
     """A file that is good by now may not have reached its program."""
     return [
-        Problem(config_map, f"pod {pod} still refuses the settings that it was given: its log names the fields")
+        CheckProblem(config_map, f"pod {pod} still refuses the settings that it was given: its log names the fields")
         for pod, look in facts.metrics.items()
-        if isinstance(look, Seen) and any(each.name.endswith(_REFUSED) and each.value for each in look.value)
+        if isinstance(look, SiteObservations)
+        and any(each.name.endswith(_REFUSED) and each.value for each in look.value)
     ]

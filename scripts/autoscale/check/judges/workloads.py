@@ -8,8 +8,8 @@ from typing import Final
 from packaging.version import InvalidVersion, Version
 
 from protocol.kubernetes.objects import Json, child, items, labels_of, name_of, pod_phase, text, whole
-from scripts.autoscale.check.facts import Facts
-from scripts.autoscale.check.finding import Found, Level, Problem
+from scripts.autoscale.check.facts import CheckFacts
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
 from scripts.autoscale.check.installed_programs import (
     AGENT,
     AGENT_CONTAINERS,
@@ -32,49 +32,53 @@ ORIGINALS: Final = (("Deployment", "autoscale-scheduler"), ("DaemonSet", "autosc
 """The programs of the original project, which serve the same pods and size the same VMs."""
 
 
-def has_scheduler(facts: Facts) -> Found:
-    """Whether anything is installed in the namespace."""
+def has_scheduler(facts: CheckFacts) -> CheckResult:
+    """Check that a scheduler is installed in the namespace."""
     here = installed(facts)
     if SCHEDULER not in here:
-        return Found(problems=[Problem("", f"there is no Deployment {SCHEDULER} in namespace {facts.namespace}")])
-    return Found(f"{', '.join(sorted(here))} in namespace {facts.namespace}")
+        return CheckResult(
+            problems=[CheckProblem("", f"there is no Deployment {SCHEDULER} in namespace {facts.namespace}")]
+        )
+    return CheckResult(f"{', '.join(sorted(here))} in namespace {facts.namespace}")
 
 
-def images_are_there(facts: Facts) -> Found:
-    """Whether every container of ours has its image."""
+def images_are_there(facts: CheckFacts) -> CheckResult:
+    """Check that every container of ours has its image."""
     problems = [
-        Problem(name_of(pod).name, f"container {text(each, 'name')} of pod {name_of(pod).name} has no image {image}")
+        CheckProblem(
+            name_of(pod).name, f"container {text(each, 'name')} of pod {name_of(pod).name} has no image {image}"
+        )
         for program in PROGRAMS
         for pod in pods_of(facts, program.name)
         for each in _states(pod)
         if text(each, "state", "waiting", "reason") in _PULLS
         for image in [f"{text(each, 'image')}: {_waiting(each)}"]
     ]
-    return Found("", problems)
+    return CheckResult("", problems)
 
 
-def programs_run(facts: Facts) -> Found:
-    """Whether every program has as many ready pods as it should, and why not; a missing image is told elsewhere.
+def programs_run(facts: CheckFacts) -> CheckResult:
+    """Check that every program has as many ready pods as it should, and why not; a missing image is told elsewhere.
 
     A pod that has failed stays for weeks: it is told of only where its program lacks pods.
     """
-    problems, told = list[Problem](), set[str]()
+    problems, told = list[CheckProblem](), set[str]()
     for pod in (each for program in PROGRAMS for each in pods_of(facts, program.name)):
         reasons = list(_troubles(pod))
         if reasons or _lacks_image(pod):
             told.add(program_of(pod))
-        problems += [Problem(name_of(pod).name, f"pod {name_of(pod).name}: {reason}") for reason in reasons]
+        problems += [CheckProblem(name_of(pod).name, f"pod {name_of(pod).name}: {reason}") for reason in reasons]
     for name, workload in installed(facts).items():
         if name not in told:
             problems += _unfinished(facts, name, workload)
-    return Found("", problems)
+    return CheckResult("", problems)
 
 
-def _failed(facts: Facts, program: str) -> list[Problem]:
-    """Why pods of the program have ended."""
+def _failed(facts: CheckFacts, program: str) -> list[CheckProblem]:
+    """The reasons why pods of the program have ended."""
     failed = [each for each in facts.pods.value if program_of(each) == program and pod_phase(each) == "Failed"]
     said = {name_of(each).name: text(each, "status", "message") or text(each, "status", "reason") for each in failed}
-    return [Problem(pod, f"pod {pod}: it has failed: {why}") for pod, why in said.items()]
+    return [CheckProblem(pod, f"pod {pod}: it has failed: {why}") for pod, why in said.items()]
 
 
 def _states(pod: Json) -> Iterator[Json]:
@@ -92,7 +96,7 @@ def _waiting(state: Json) -> str:
 
 
 def _troubles(pod: Json) -> Iterator[str]:
-    """Why the pod does not work, one line for each cause."""
+    """The reasons why the pod does not work, one line each."""
     for state in _states(pod):
         reason = text(state, "state", "waiting", "reason")
         if reason == "CrashLoopBackOff":
@@ -110,40 +114,42 @@ def _end(state: Json) -> str:
     return said[-1] if said else f"{text(ended, 'reason') or 'unknown'}, exit code {whole(ended, 'exitCode')}"
 
 
-def _unfinished(facts: Facts, name: str, workload: Json) -> list[Problem]:
+def _unfinished(facts: CheckFacts, name: str, workload: Json) -> list[CheckProblem]:
     status = child(workload, "status")
     if "desiredNumberScheduled" in status:
         wanted, ready = whole(status, "desiredNumberScheduled"), whole(status, "numberReady")
     else:
         wanted, ready = whole(workload, "spec", "replicas"), whole(status, "readyReplicas")
         if not wanted:
-            return [Problem(name, f"{name} is scaled to 0 replicas")]
+            return [CheckProblem(name, f"{name} is scaled to 0 replicas")]
     why = [text(each, "message") for each in items(status, "conditions") if text(each, "type") == "ReplicaFailure"]
     if ready < wanted or why:
         said = f"{name} has {ready} of {wanted} pods ready" + "".join(f": {each}" for each in why)
-        return [Problem(name, said), *_failed(facts, name)]
+        return [CheckProblem(name, said), *_failed(facts, name)]
     return []
 
 
-def versions_fit(facts: Facts) -> Found:
-    """Whether agents are as old as the scheduler or one minor release behind it, and never ahead."""
+def versions_fit(facts: CheckFacts) -> CheckResult:
+    """Check that agents are as old as the scheduler or one minor release behind it, and never ahead."""
     scheduler, agents = _newest(facts, SCHEDULER), dict[str, Version]()
     beside = [] if isinstance(facts.vm_pods, Unseen) else sidecar_pods(facts)
     for pod in (*pods_of(facts, AGENT), *beside):
         if (found := _version(pod, AGENT_CONTAINERS)) is not None:
             agents[str(name_of(pod))] = found
     problems = [
-        Problem(pod, f"the agent of pod {pod} is {agent}, the scheduler {scheduler}: {why}", Level.WARNING)
+        CheckProblem(pod, f"the agent of pod {pod} is {agent}, the scheduler {scheduler}: {why}", Level.WARNING)
         for pod, agent in agents.items()
         if (why := _mismatch(agent, scheduler))
     ]
     own = _read_version(facts.release)
     if own is not None and (why := _far(own, scheduler)):
-        problems.append(Problem("autoscale", f"this command is {own}, the scheduler {scheduler}: {why}", Level.WARNING))
-    return Found(f"scheduler {scheduler}" + (f", {len(agents)} agents fit" if agents else ""), problems)
+        problems.append(
+            CheckProblem("autoscale", f"this command is {own}, the scheduler {scheduler}: {why}", Level.WARNING)
+        )
+    return CheckResult(f"scheduler {scheduler}" + (f", {len(agents)} agents fit" if agents else ""), problems)
 
 
-def _newest(facts: Facts, program: str) -> Version:
+def _newest(facts: CheckFacts, program: str) -> Version:
     pods = pods_of(facts, program)
     found = [version for pod in pods if (version := _version(pod, ("service",))) is not None]
     if not found:
@@ -157,7 +163,7 @@ def _is_ours(container: Json) -> bool:
 
 
 def _version(pod: Json, names: tuple[str, ...]) -> Version | None:
-    """What the label says where the pod is ours alone, else the tag of the image."""
+    """The label's version if the pod is only ours, else the tag of the image."""
     tags = [image_tag(text(each, "image")) for each in containers(pod) if text(each, "name") in names]
     labelled = labels_of(pod).get(VERSION_LABEL, "") if program_of(pod) in {each.name for each in PROGRAMS} else ""
     return next((found for each in (labelled, *tags) if (found := _read_version(each)) is not None), None)
@@ -181,8 +187,8 @@ def _far(one: Version, other: Version) -> str:
     return "" if same and abs(one.minor - other.minor) <= 1 else "at most one minor release may lie between them"
 
 
-def alone(facts: Facts) -> Found:
-    """Whether no other program places the same pods, sizes the same VMs or runs them."""
+def alone(facts: CheckFacts) -> CheckResult:
+    """Check that no other program places the same pods, sizes the same VMs or runs them."""
     others = [*_others(facts, "Deployment"), *_others(facts, "DaemonSet")]
     controllers = [
         name_of(each).namespace
@@ -192,16 +198,16 @@ def alone(facts: Facts) -> Found:
     if len(controllers) > 1:
         said = f"a neonvm-controller runs in each of the namespaces {', '.join(sorted(controllers))}: both run every VM"
         foreign = next(each for each in sorted(controllers) if each != facts.namespace)
-        others.append(Problem(f"-n {foreign} deployment neonvm-controller", said))
-    return Found("", others)
+        others.append(CheckProblem(f"-n {foreign} deployment neonvm-controller", said))
+    return CheckResult("", others)
 
 
-def _others(facts: Facts, kind: str) -> list[Problem]:
+def _others(facts: CheckFacts, kind: str) -> list[CheckProblem]:
     names = {name for each, name in ORIGINALS if each == kind}
     what = {"Deployment": "places the same pods", "DaemonSet": "sizes the same VMs"}[kind]
     found = (facts.daemon_sets if kind == "DaemonSet" else facts.deployments).value
     return [
-        Problem(
+        CheckProblem(
             f"-n {name_of(each).namespace} {kind.lower()} {name_of(each).name}",
             f"{kind} {name_of(each)} of the original project {what}",
             remedy=""

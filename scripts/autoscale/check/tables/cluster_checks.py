@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from scripts.autoscale.check.finding import Check, Section, When
+from scripts.autoscale.check.finding import Check, CheckSection, When
 from scripts.autoscale.check.judges import access, admission_refusals, api_server, custom_resources
 
 CHECKS: Final = (
     Check(
         "api-answers",
-        Section.API,
+        CheckSection.API,
         "the API server answers",
         api_server.answers,
         "Nothing else can be looked at. The line has the transport's or the server's own words: refused connections,"
@@ -22,7 +22,7 @@ CHECKS: Final = (
     ),
     Check(
         "api-looks",
-        Section.API,
+        CheckSection.API,
         "every look succeeds",
         api_server.looks_succeed,
         "Something was not seen, though you may look at it and it is there: the API server or a program did not answer"
@@ -32,7 +32,7 @@ CHECKS: Final = (
     ),
     Check(
         "api-version",
-        Section.API,
+        CheckSection.API,
         "its version is supported",
         api_server.is_supported,
         "Older clusters lack selectable fields of definitions and tokens that name their node (1.31), and IPAddress"
@@ -42,7 +42,7 @@ CHECKS: Final = (
     ),
     Check(
         "api-addresses",
-        Section.API,
+        CheckSection.API,
         "pods have IPv4 addresses",
         api_server.addresses_are_ipv4,
         "Our programs listen at IPv4 addresses, the leading scheduler writes one into its EndpointSlices, and VMs have"
@@ -53,7 +53,7 @@ CHECKS: Final = (
     ),
     Check(
         "kube-scheduler-version",
-        Section.API,
+        CheckSection.API,
         "our kube-scheduler is no newer",
         api_server.kube_scheduler_fits,
         "The kube-scheduler in the pod `autoscaling-scheduler` must not be newer than the API server, and at most one"
@@ -63,7 +63,7 @@ CHECKS: Final = (
     ),
     Check(
         "rights-install",
-        Section.RIGHTS,
+        CheckSection.RIGHTS,
         "you may install",
         access.may_install,
         "Installing makes the namespace, definitions, roles and their bindings (one of them in `kube-system`),"
@@ -73,7 +73,7 @@ CHECKS: Final = (
     ),
     Check(
         "rights-commands",
-        Section.RIGHTS,
+        CheckSection.RIGHTS,
         "you may use the commands",
         access.may_use_commands,
         "`autoscale top`, `explain` and `migrate` list VMs, pods, events and migrations, of which `top` also watches"
@@ -83,7 +83,7 @@ CHECKS: Final = (
     ),
     Check(
         "rights-programs",
-        Section.RIGHTS,
+        CheckSection.RIGHTS,
         "the programs' service accounts may do their work",
         access.programs_may_act,
         "Each program needs every right of its role in the manifests. The page lists pods only with"
@@ -95,7 +95,7 @@ CHECKS: Final = (
     ),
     Check(
         "definitions-in-the-way",
-        Section.DEFINITIONS,
+        CheckSection.DEFINITIONS,
         "definitions that are there already fit",
         custom_resources.nothing_in_the_way,
         "NeonVM of another release may have defined VirtualMachine with fewer fields. Ours has every field of v0.49.1"
@@ -105,7 +105,7 @@ CHECKS: Final = (
     ),
     Check(
         "definitions-served",
-        Section.DEFINITIONS,
+        CheckSection.DEFINITIONS,
         "the kinds are defined and served",
         custom_resources.are_installed,
         "Without VirtualMachine the scheduler never becomes ready. Without VirtualMachineMigration VMs cannot be"
@@ -114,7 +114,7 @@ CHECKS: Final = (
     ),
     Check(
         "definitions-fields",
-        Section.DEFINITIONS,
+        CheckSection.DEFINITIONS,
         "the definitions have the fields that we need",
         custom_resources.fields_are_there,
         "A definition from another project or an older release drops fields silently: what we write is not kept.",
@@ -122,7 +122,7 @@ CHECKS: Final = (
     ),
     Check(
         "namespace-exists",
-        Section.NAMESPACE,
+        CheckSection.NAMESPACE,
         "the namespace is there",
         admission_refusals.exists,
         "The installation's namespace: `--namespace`, else the one in which `autoscaling-scheduler` is found. Before"
@@ -132,7 +132,7 @@ CHECKS: Final = (
     ),
     Check(
         "namespace-pod-security",
-        Section.NAMESPACE,
+        CheckSection.NAMESPACE,
         "Pod Security admits our pods",
         admission_refusals.pod_security,
         "A pod of each program was sent to the API server as a dry run, and its label"
@@ -144,7 +144,7 @@ CHECKS: Final = (
     ),
     Check(
         "namespace-quota",
-        Section.NAMESPACE,
+        CheckSection.NAMESPACE,
         "no quota or limit is in the way",
         admission_refusals.quota,
         "A ResourceQuota or LimitRange refused a pod that was sent as a dry run. Pods that run stay, and a"
@@ -156,7 +156,7 @@ CHECKS: Final = (
     ),
     Check(
         "namespace-admission",
-        Section.NAMESPACE,
+        CheckSection.NAMESPACE,
         "nothing else refuses our pods",
         admission_refusals.others,
         "A policy or an admission webhook of another project refused a pod that was sent as a dry run; the line has"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from scripts.autoscale.check.finding import Check, Section, When
+from scripts.autoscale.check.finding import Check, CheckSection, When
 from scripts.autoscale.check.judges import guest_nodes, moving_vms, runner_ports
 
 CHECKS: Final = (
     Check(
         "nodes-ready",
-        Section.NODES,
+        CheckSection.NODES,
         "nodes are ready",
         guest_nodes.are_ready,
         "VMs on a node that is not ready run on, and are neither resized nor moved.",
@@ -19,7 +19,7 @@ CHECKS: Final = (
     ),
     Check(
         "nodes-devices",
-        Section.NODES,
+        CheckSection.NODES,
         "nodes offer devices for guests",
         guest_nodes.offer_devices,
         "Pods of VMs ask for `autoscaling.neon.tech/guest-devices`; a node without it is given none. The device"
@@ -29,7 +29,7 @@ CHECKS: Final = (
     ),
     Check(
         "nodes-network",
-        Section.NODES,
+        CheckSection.NODES,
         "nodes offer the flat network",
         guest_nodes.offer_network,
         "Pods of VMs with `spec.extraNetwork` ask for `autoscaling.neon.tech/flat-network`. A node without it filters"
@@ -38,7 +38,7 @@ CHECKS: Final = (
     ),
     Check(
         "nodes-accelerate",
-        Section.NODES,
+        CheckSection.NODES,
         "guests run on KVM",
         guest_nodes.accelerate,
         "VMs on this node say in their condition `Accelerated` that they are emulated, and why.",
@@ -46,7 +46,7 @@ CHECKS: Final = (
     ),
     Check(
         "vms-network",
-        Section.VMS,
+        CheckSection.VMS,
         "VMs have their own addresses",
         guest_nodes.has_pods_network,
         "A VM with `spec.extraNetwork.enable` runs without `status.extraNetIP`: it cannot move with its connections.",
@@ -54,7 +54,7 @@ CHECKS: Final = (
     ),
     Check(
         "vms-limits",
-        Section.VMS,
+        CheckSection.VMS,
         "pods of VMs have no limits below their VMs' maximum",
         guest_nodes.may_grow,
         "A limit of the pod (`spec.podResources.limits`, the default of a LimitRange, a webhook) is less than the VM's"
@@ -63,7 +63,7 @@ CHECKS: Final = (
     ),
     Check(
         "vms-closed",
-        Section.VMS,
+        CheckSection.VMS,
         "VMs' pods let in their controller alone",
         runner_ports.are_closed,
         "A pod of NeonVM's controller, or of a release of ours that asked for no certificate, lets everyone in who"
@@ -75,7 +75,7 @@ CHECKS: Final = (
     ),
     Check(
         "vms-agents",
-        Section.VMS,
+        CheckSection.VMS,
         "VMs have one agent each",
         moving_vms.have_agents,
         'A VM with the label `autoscaling.neon.tech/enabled: "true"` is sized by a sidecar in its pod, or by the'
@@ -84,7 +84,7 @@ CHECKS: Final = (
     ),
     Check(
         "agents-answered",
-        Section.VMS,
+        CheckSection.VMS,
         "agents are answered by the scheduler",
         moving_vms.are_answered,
         "Each agent says in `/explain` when the scheduler answered it last; it asks once in 15 s. After a minute"
@@ -94,7 +94,7 @@ CHECKS: Final = (
     ),
     Check(
         "vms-permits",
-        Section.VMS,
+        CheckSection.VMS,
         "VMs keep to their permits",
         moving_vms.permits_hold,
         "A VM cannot be read, or was given more than the scheduler had permitted: by hand, or by another autoscaler.",
@@ -102,7 +102,7 @@ CHECKS: Final = (
     ),
     Check(
         "vms-readable",
-        Section.VMS,
+        CheckSection.VMS,
         "the scheduler reads every object",
         moving_vms.objects_are_read,
         "Objects that the scheduler cannot read count as the most that they may be, so nodes seem fuller than they"
@@ -111,7 +111,7 @@ CHECKS: Final = (
     ),
     Check(
         "vms-placed",
-        Section.VMS,
+        CheckSection.VMS,
         "pods find a node",
         moving_vms.are_placed,
         "kube-scheduler has looked at a pod and found no node for it.",
@@ -119,7 +119,7 @@ CHECKS: Final = (
     ),
     Check(
         "migrations-end",
-        Section.VMS,
+        CheckSection.VMS,
         "migrations end",
         moving_vms.moves_end,
         "A migration is over its time-out or does not go away, or VMs should leave a node and none can.",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from scripts.autoscale.check.finding import Check, Section, When
+from scripts.autoscale.check.finding import Check, CheckSection, When
 from scripts.autoscale.check.judges import extender_calls, pod_requests, settings_texts, workloads
 
 CHECKS: Final = (
     Check(
         "programs-installed",
-        Section.PARTS,
+        CheckSection.PARTS,
         "the programs are installed",
         workloads.has_scheduler,
         "There is no scheduler in the namespace. An installation elsewhere is found by itself where it is the only"
@@ -19,7 +19,7 @@ CHECKS: Final = (
     ),
     Check(
         "programs-images",
-        Section.PARTS,
+        CheckSection.PARTS,
         "their images can be pulled",
         workloads.images_are_there,
         "A container waits for its image: the name or tag is wrong, the registry does not answer, or it wants"
@@ -28,7 +28,7 @@ CHECKS: Final = (
     ),
     Check(
         "programs-run",
-        Section.PARTS,
+        CheckSection.PARTS,
         "every program has its pods",
         workloads.programs_run,
         "A pod has no node, its program keeps ending (its last words are shown), or fewer are ready than wanted.",
@@ -36,7 +36,7 @@ CHECKS: Final = (
     ),
     Check(
         "programs-versions",
-        Section.PARTS,
+        CheckSection.PARTS,
         "their versions go together",
         workloads.versions_fit,
         "The scheduler is upgraded first: agents may be one minor release behind it, never ahead. The label"
@@ -45,7 +45,7 @@ CHECKS: Final = (
     ),
     Check(
         "programs-alone",
-        Section.PARTS,
+        CheckSection.PARTS,
         "no other autoscaler is at work",
         workloads.alone,
         "The original project's scheduler and agents serve the same pods and VMs, and two controllers of VMs run each"
@@ -55,7 +55,7 @@ CHECKS: Final = (
     ),
     Check(
         "settings-valid",
-        Section.SETTINGS,
+        CheckSection.SETTINGS,
         "the settings can be used",
         settings_texts.are_valid,
         "The ConfigMaps were read by the programs' own parsers. What is refused changes nothing: the last good"
@@ -64,8 +64,8 @@ CHECKS: Final = (
     ),
     Check(
         "pod-requests",
-        Section.SETTINGS,
-        "what pods of VMs request is as set",
+        CheckSection.SETTINGS,
+        "VM pod requests match permits.asPodRequests",
         pod_requests.are_as_set,
         "With `permits.asPodRequests` pods of VMs request what is reserved for their VMs, so that other schedulers,"
         " quotas and cluster autoscalers see them grow. An API server without `pods/resize` (before 1.33) cannot do"
@@ -74,7 +74,7 @@ CHECKS: Final = (
     ),
     Check(
         "extender-configured",
-        Section.SCHEDULER,
+        CheckSection.SCHEDULER,
         "kube-scheduler is told to ask us",
         extender_calls.is_configured,
         "The configuration of kube-scheduler must name our extender with all four verbs, and must not ignore it:"
@@ -84,7 +84,7 @@ CHECKS: Final = (
     ),
     Check(
         "extender-in-force",
-        Section.SCHEDULER,
+        CheckSection.SCHEDULER,
         "it was started with that configuration",
         extender_calls.is_in_force,
         "kube-scheduler reads its configuration once. It was changed since this one was started.",
@@ -92,7 +92,7 @@ CHECKS: Final = (
     ),
     Check(
         "scheduler-ready",
-        Section.SCHEDULER,
+        CheckSection.SCHEDULER,
         "the scheduler has read the cluster",
         extender_calls.is_ready,
         "Until nodes, pods and VMs are listed nothing is decided: pods wait and no VM grows. `/readyz` says which"
@@ -101,7 +101,7 @@ CHECKS: Final = (
     ),
     Check(
         "extender-asked",
-        Section.SCHEDULER,
+        CheckSection.SCHEDULER,
         "kube-scheduler asks",
         extender_calls.is_asked,
         "Pods ask for `autoscale-scheduler`, and no kube-scheduler has looked at one for half a minute: it does not"
@@ -110,7 +110,7 @@ CHECKS: Final = (
     ),
     Check(
         "extender-errors",
-        Section.SCHEDULER,
+        CheckSection.SCHEDULER,
         "its calls are answered",
         extender_calls.has_no_errors,
         "A tenth of kube-scheduler's calls or more were answered with an error since the scheduler was started.",
@@ -118,7 +118,7 @@ CHECKS: Final = (
     ),
     Check(
         "one-permit-writer",
-        Section.SCHEDULER,
+        CheckSection.SCHEDULER,
         "no other process writes permits",
         extender_calls.has_no_rival,
         "Another scheduler, or a person, wrote permits of VMs since this scheduler was started.",

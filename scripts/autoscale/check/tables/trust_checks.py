@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from scripts.autoscale.check.finding import Check, Section, When
+from scripts.autoscale.check.finding import Check, CheckSection, When
 from scripts.autoscale.check.judges import certificate_ages, clock_skew, leader_slices, lease_holders
 
 CHECKS: Final = (
     Check(
         "leases-held",
-        Section.LEASES,
+        CheckSection.LEASES,
         "each Lease is held and renewed",
         lease_holders.are_held,
         "A program with several replicas acts only in the one that holds its Lease. Where the holder is gone and the"
@@ -20,7 +20,7 @@ CHECKS: Final = (
     ),
     Check(
         "leases-acted-on",
-        Section.LEASES,
+        CheckSection.LEASES,
         "who holds a Lease acts",
         lease_holders.holders_lead,
         "A replica has won the Lease and renews it, but has not begun to lead: it cannot read the cluster, or waits for"
@@ -30,7 +30,7 @@ CHECKS: Final = (
     ),
     Check(
         "leases-one-leader",
-        Section.LEASES,
+        CheckSection.LEASES,
         "one replica leads",
         lease_holders.one_leads,
         "Two replicas of a program say at once that they lead. What they write is fenced by versions of objects, so"
@@ -39,7 +39,7 @@ CHECKS: Final = (
     ),
     Check(
         "leader-reached",
-        Section.LEASES,
+        CheckSection.LEASES,
         "clients are led to the scheduler that leads",
         leader_slices.lead_to_leader,
         "With two schedulers the leader writes its address into two EndpointSlices, and makes one that is missing: Argo"
@@ -50,7 +50,7 @@ CHECKS: Final = (
     ),
     Check(
         "certificates-current",
-        Section.CERTIFICATES,
+        CheckSection.CERTIFICATES,
         "certificates are valid",
         certificate_ages.are_current,
         "A certificate in the Secrets `autoscaling-certificates…` or `neonvm-runners…` has expired, is not valid yet,"
@@ -61,7 +61,7 @@ CHECKS: Final = (
     ),
     Check(
         "certificates-signed",
-        Section.CERTIFICATES,
+        CheckSection.CERTIFICATES,
         "they are signed by our authority",
         certificate_ages.are_signed,
         "The authority was replaced without the certificates beside it, or the other way round: clients trust neither.",
@@ -69,7 +69,7 @@ CHECKS: Final = (
     ),
     Check(
         "certificates-served",
-        Section.CERTIFICATES,
+        CheckSection.CERTIFICATES,
         "the ports show them",
         certificate_ages.are_served,
         "Looked at through `kubectl port-forward`. A program shows a certificate that has expired, or one that has"
@@ -78,7 +78,7 @@ CHECKS: Final = (
     ),
     Check(
         "webhooks-trusted",
-        Section.CERTIFICATES,
+        CheckSection.CERTIFICATES,
         "webhooks are trusted by the API server",
         certificate_ages.bundles_are_current,
         "The `caBundle` of a webhook does not vouch for what it shows. With `failurePolicy: Ignore` pods are made"
@@ -87,7 +87,7 @@ CHECKS: Final = (
     ),
     Check(
         "webhooks-answer",
-        Section.CERTIFICATES,
+        CheckSection.CERTIFICATES,
         "webhooks answer",
         certificate_ages.webhooks_answer,
         "A made-up review was sent to the webhook through `kubectl port-forward`.",
@@ -95,7 +95,7 @@ CHECKS: Final = (
     ),
     Check(
         "webhooks-reached",
-        Section.CERTIFICATES,
+        CheckSection.CERTIFICATES,
         "the API server reaches our webhook",
         certificate_ages.webhook_is_reached,
         "A pod of a VM was tried as a dry run, in a namespace with the account `vm-agent`, and came back without an"
@@ -107,8 +107,8 @@ CHECKS: Final = (
     ),
     Check(
         "clock-here",
-        Section.CLOCKS,
-        "this machine's clock is the API server's",
+        CheckSection.CLOCKS,
+        "local clock matches the API server",
         clock_skew.ours,
         "Compared with the `Date` of an answer. Ages in the output of this and other commands are wrong by as much,"
         " and certificates and tokens seem expired or not valid yet.",
@@ -117,7 +117,7 @@ CHECKS: Final = (
     ),
     Check(
         "clock-nodes",
-        Section.CLOCKS,
+        CheckSection.CLOCKS,
         "the nodes' clocks are",
         clock_skew.of_nodes,
         "A kubelet renews its Lease by its own clock, and the API server notes by its own when that came. Tokens and"
@@ -127,7 +127,7 @@ CHECKS: Final = (
     ),
     Check(
         "clock-programs",
-        Section.CLOCKS,
+        CheckSection.CLOCKS,
         "the clocks of our programs are",
         clock_skew.of_programs,
         "The same for the holders of our Leases. Nothing of ours is decided by calendars, but certificates are.",

@@ -38,10 +38,10 @@ class GroupReport(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class GroupObservations:
-    """What is written down while the act is played. ``started_at`` is the first replica's size before the load.
+    """Observations of the act. ``started_at`` is the first replica's size before the load.
 
     ``said_under_load`` and ``said_at_last``: how long was waited, and what the group said of itself then; the second is
-    empty where the group came back.
+    empty if the group came back.
     """
 
     first: str
@@ -85,7 +85,7 @@ def group_report(seen: GroupObservations) -> GroupReport:
 
 
 def _not_back(seen: GroupObservations, last: GroupPoint, most_cpu: float) -> str:
-    """What did not happen after the load."""
+    """The steps that did not happen after the load."""
     if last.serving != 1:
         return f"{last.serving} replicas serve, not the one of the beginning,"
     if len(last.cpus) > 2:

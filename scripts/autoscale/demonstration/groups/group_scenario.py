@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from deploy.kube.client import ApiError
+from deploy.kube.client import KubeApiError
 from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Resources, Seconds
@@ -70,7 +70,7 @@ class GroupScenario:
     async def settle(self) -> None:
         """Ends the VMs of the other acts, and waits until the group serves. Raises ``SiteError``."""
         for name in self.watcher.others:
-            with suppress(ApiError):  # it has gone meanwhile
+            with suppress(KubeApiError):  # it has gone meanwhile
                 await self.site.client.delete(VIRTUAL_MACHINES, name)
         await self._until(lambda: not self.watcher.others, _LEAVE, "VMs of the other acts did not end")
         await make_password(self.site.client, demo_group(self.policy))
@@ -98,11 +98,11 @@ class GroupScenario:
             seen.said_at_last = self._said(_BACK)
 
     def _said(self, waited: Seconds) -> str:
-        """What the group says of itself after a wait."""
+        """The group's own message after a wait."""
         return f"within {waited:.0f} s: {self.watcher.why or 'the group says nothing'}"
 
     def _goes_on(self) -> Callable[[], bool]:
-        """Whether the load is still needed: until two have served for a while, or for too long."""
+        """Return True while the load is still needed: until two have served for a while, or for too long."""
         began, together = self.clock.now(), list[Instant]()
 
         def goes_on() -> bool:

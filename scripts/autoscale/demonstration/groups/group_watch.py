@@ -55,18 +55,18 @@ class GroupWatch:
 
     @property
     def serving(self) -> int:
-        """How many replicas the read endpoint lists."""
+        """The number of replicas that the read endpoint lists."""
         return whole(self.group, "status", "readyReplicas")
 
     @property
     def is_ready(self) -> bool:
-        """Whether all that is wanted serves."""
+        """True if all that is wanted serves."""
         found = [each for each in items(self.group, "status", "conditions") if text(each, "type") == "Ready"]
         return [text(each, "status") for each in found] == ["True"]
 
     @property
     def why(self) -> str:
-        """Why it has so many replicas, or why not all serve."""
+        """The reason for its number of replicas, or why not all serve."""
         scaling = text(self.group, "status", "scaling", "message")
         return "; ".join(filter(None, (*self._conditions(), scaling)))
 
@@ -84,7 +84,7 @@ class GroupWatch:
 
 
 def cores(vm: Json) -> float:
-    """The vCPUs that the guest has now; 0 where it does not run (pure)."""
+    """The vCPUs that the guest has now; 0 if it does not run (pure)."""
     return MilliCpu.parse(text(vm, "status", "cpus") or 0).as_cores
 
 

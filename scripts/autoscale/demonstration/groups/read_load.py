@@ -10,7 +10,7 @@ import httpx2 as httpx
 
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scripts.autoscale.demonstration.pgbench import GRACE, Outcome, Server, prepare, run_pgbench, tps_of
+from scripts.autoscale.demonstration.pgbench import GRACE, DatabaseServer, Outcome, prepare, run_pgbench, tps_of
 from scripts.autoscale.site import SiteError
 
 _CLIENTS: Final = 6
@@ -37,8 +37,8 @@ class ReadLoad(Protocol):
 class PgbenchReads:
     """``pgbench --select-only`` at the ``endpoint``, with tables made on the ``primary``."""
 
-    primary: Server
-    endpoint: Server
+    primary: DatabaseServer
+    endpoint: DatabaseServer
 
     async def prepare(self) -> None:
         """Makes pgbench's tables. Raises ``PgbenchError``."""

@@ -19,7 +19,7 @@ from protocol.units import Bytes
 from scripts.autoscale.demonstration.report import Report
 
 BEFORE, AFTER = 10.0, 8.0
-"""So many seconds are shown before the load, and after the last change."""
+"""This many seconds are shown before the load, and after the last change."""
 GAP = 5.0
 """Seconds without a word from the load generator: what comes after that is another load."""
 INK, SKY, LEAF, RED, SHADE = "#1d3557", "#8fb8de", "#2a9d8f", "#e63946", "#f3efe4"
@@ -53,7 +53,7 @@ class NothingToDrawError(Exception):
 def draw(report: Report, path: Path) -> None:
     """Writes the picture, in the format that the end of ``path`` names.
 
-    Raises ``NothingToDrawError`` where the demonstration did not come to its load, ``OSError`` where ``path`` cannot be
+    Raises ``NothingToDrawError`` if the demonstration did not come to its load, ``OSError`` where ``path`` cannot be
     written.
     """
     began, ended = report.load_began, report.load_ended
@@ -115,7 +115,7 @@ def _frame(panel: Axes, loads: Sequence[tuple[float, float]]) -> None:
 
 
 def _words(panel: Axes, report: Report, load: float) -> None:
-    """Where the load begins and ends, how long the growth took, and the outcome as the title."""
+    """Start and end of the load, the time of the growth, and the outcome as the title."""
     top = panel.get_ylim()[1]
     panel.text(load / 2, top * 0.99, f"load for {load:.0f} s", ha="center", va="top", color="#8a7a4a")
     if report.reaction_seconds is not None and report.started_at is not None:

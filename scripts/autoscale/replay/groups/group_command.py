@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from scripts.autoscale.outputs import Report, write_report
+from scripts.autoscale.outputs import OutputFiles, write_report
 from scripts.autoscale.replay.groups.group_model import DEFAULT_LAGS, REPLICAS, GroupPlayer
 from scripts.autoscale.replay.groups.group_policies import GROUP_PLAYERS
 from scripts.autoscale.replay.groups.group_score import GroupReplay, GroupScore, group_totals, replay_groups
@@ -101,14 +101,14 @@ _COLUMNS = ("cost", "insufficient %", "throttled %", "restarts/h", "replicas/h")
 
 @dataclass(frozen=True, slots=True)
 class Playing:
-    """How recordings are played: so many times faster, to pods that lag so far behind."""
+    """How recordings are played: this many times faster, to pods that lag so far behind."""
 
     speed: float
     lags: Lags
 
 
 def choose_group_players(names: Sequence[str]) -> dict[str, GroupPlayer]:
-    """The players named, or all where none is. Raises ``ValueError``."""
+    """The players named, or all if none is. Raises ``ValueError``."""
     unknown = [name for name in names if name not in GROUP_PLAYERS]
     if unknown:
         raise ValueError(f"--policy: expected any of {', '.join(GROUP_PLAYERS)} with --group, got {unknown[0]}")
@@ -120,7 +120,7 @@ def show_groups(
     players: Mapping[str, GroupPlayer],
     playing: Playing,
     plot: Path | None,
-    form: Report,
+    form: OutputFiles,
 ) -> None:
     """Plays the recordings as the load of a group, and prints and draws what became of it."""
     speed = playing.speed
@@ -129,7 +129,7 @@ def show_groups(
         from scripts.autoscale.replay.groups.group_plot import draw_groups  # noqa: PLC0415 - it takes a second
 
         draw_groups(replays, plot, speed)
-    if form is not Report.TEXT:
+    if form is not OutputFiles.TEXT:
         write_report(_document(replays, speed), form)
         return
     console = Console()

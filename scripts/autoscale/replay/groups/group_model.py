@@ -38,12 +38,12 @@ REPLICAS: Final = ReplicaBounds(2, 20)
 """Two, so that one may fail."""
 
 TYPICAL: Final = 8
-"""So many replicas of the usual size carry the recording's peak."""
+"""This many replicas of the usual size carry the recording's peak."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What a replica may request, in thousandths of a vCPU: at least ``least``, at most ``most``, and ``usual`` where
+class ReplicaShape:
+    """Sizes of a replica, in thousandths of a vCPU: at least ``least``, at most ``most``, and ``usual`` if
     its size is fixed.
     """
 
@@ -52,7 +52,7 @@ class Shape:
     usual: int
 
     @classmethod
-    def of(cls, peak: float) -> Shape:
+    def of(cls, peak: float) -> ReplicaShape:
         """For a demand of at most ``peak`` vCPUs: two of the largest carry three quarters more than the peak."""
         usual = rounded(peak * 1000 / TYPICAL)
         return cls(max(UNIT, rounded(usual / 4)), rounded(peak * 875), usual)
@@ -64,8 +64,8 @@ def rounded(milli: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What a policy sees: the replicas that were ordered and those that serve, the size of each, and what each of
+class GroupObservation:
+    """A policy's input: the replicas that were ordered and those that serve, the size of each, and what each of
     those that serve needs; in thousandths of a vCPU. ``pods`` are the replicas as they are, and ``uses`` what metrics
     say of each.
     """
@@ -80,20 +80,20 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """So many replicas of such a size, in thousandths of a vCPU."""
+class OrderedReplicas:
+    """This many replicas of such a size, in thousandths of a vCPU."""
 
     replicas: int
     size: int
 
 
-GroupPlayer = Callable[[Shape], Callable[[Look], Wanted]]
+GroupPlayer = Callable[[ReplicaShape], Callable[[GroupObservation], OrderedReplicas]]
 """Begins to play a recording with such a shape: what is wanted after every look."""
 
 
 @dataclass(frozen=True)
 class GroupPlayed:
-    """What was ordered and what served at every step: ``replicas`` of ``size`` (vCPUs), of which ``serving`` served.
+    """Orders and service at every step: ``replicas`` of ``size`` (vCPUs), of which ``serving`` served.
 
     ``capacity`` is what these had together; None: each had its size.
     """
@@ -118,7 +118,7 @@ def group_timeline(recording: Recording, speed: float) -> Timeline:
 
 def play_group(line: Timeline, player: GroupPlayer, lags: Lags = DEFAULT_LAGS) -> GroupPlayed:
     """One policy on one recording, from four replicas of the usual size on."""
-    shape = Shape.of(float(line.demand.max()))
+    shape = ReplicaShape.of(float(line.demand.max()))
     policy, group = player(shape), LaggingGroup(lags, 4, shape.usual)
     rows = np.empty((4, len(line.demand)))
     for index, demand in enumerate(line.demand.tolist()):
@@ -129,14 +129,14 @@ def play_group(line: Timeline, player: GroupPlayer, lags: Lags = DEFAULT_LAGS) -
         used = round(demand * 1000 / max(1, ready))
         moment = BEGIN + timedelta(seconds=at)
         uses = tuple(group.measured())
-        found = policy(Look(moment, group.replicas, ready, group.size, used, group.running(), uses))
+        found = policy(GroupObservation(moment, group.replicas, ready, group.size, used, group.running(), uses))
         group.order(REPLICAS.clamp(found.replicas), min(shape.most, max(shape.least, rounded(found.size))))
     return GroupPlayed(*rows)
 
 
 def oracle(line: Timeline) -> Floats:
     """The least that covers the demand of every moment, in vCPUs, by the best number of replicas and size for it."""
-    shape, demand = Shape.of(float(line.demand.max())), line.demand * 1000
+    shape, demand = ReplicaShape.of(float(line.demand.max())), line.demand * 1000
     best = np.full(len(demand), np.inf)
     for replicas in range(REPLICAS.min, REPLICAS.max + 1):
         size = np.maximum(shape.least, np.ceil(demand / replicas / UNIT - 1e-9) * UNIT)

@@ -21,23 +21,29 @@ from scheduler_plugin.groups.core.recommender import horizontal, vertical
 from scheduler_plugin.groups.core.tortoise import decide as tortoise
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.core.tortoise.phases import Mode
+from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
 from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory, Seen, Spec
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers, Spec, TortoiseMemory
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
-    Bounds,
-    Container,
     HorizontalRecommendation,
     MeasuredUse,
     Recommendations,
     ReplicaBounds,
     ResourceList,
+    SizeBounds,
+    SizedContainer,
     VerticalRecommendation,
     Workload,
 )
 from scheduler_plugin.groups.objects.hvpa.mode_fields import SETTLE_RESTARTING
-from scripts.autoscale.replay.groups.group_model import REPLICAS, GroupPlayer, Look, Shape, Wanted
+from scripts.autoscale.replay.groups.group_model import (
+    REPLICAS,
+    GroupObservation,
+    GroupPlayer,
+    OrderedReplicas,
+    ReplicaShape,
+)
 from scripts.autoscale.replay.groups.lagging_group import NAME
 
 TARGET: Final = 80
@@ -51,8 +57,8 @@ class Recommenders:
         self._desires = horizontal.Desires()
         self._history: vertical.History = {}
 
-    def replicas(self, look: Look, bounds: ReplicaBounds, target: int) -> HorizontalRecommendation:
-        """What the HPA desires now."""
+    def replicas(self, look: GroupObservation, bounds: ReplicaBounds, target: int) -> HorizontalRecommendation:
+        """Replicas that the HPA desires now."""
         uses = look.uses
         rules = horizontal.HorizontalRules(bounds, (horizontal.MetricTarget("cpu", utilization=target),))
         found, self._desires = horizontal.recommended(
@@ -64,37 +70,37 @@ class Recommenders:
         need = Fraction(sum(measured) * 100, len(measured) * target)
         return replace(found, uses=(MeasuredUse("cpu", need),))
 
-    def sizes(self, look: Look) -> VerticalRecommendation | None:
-        """What the VPA recommends for each replica."""
+    def sizes(self, look: GroupObservation) -> VerticalRecommendation | None:
+        """Size that the VPA recommends for each replica."""
         uses = [NOTHING if each.used is None else ResourceList(MilliCpu(each.used)) for each in look.uses if each.ready]
         self._history = vertical.observed(self._history, NAME, uses, look.now.timestamp())
         return vertical.recommended(self._history, look.replicas)
 
 
-def workload(look: Look) -> Workload:
+def workload(look: GroupObservation) -> Workload:
     """The group as policies see it."""
-    container = Container(NAME, ResourceList(MilliCpu(look.size)))
+    container = SizedContainer(NAME, ResourceList(MilliCpu(look.size)))
     return Workload(look.replicas, look.ready, (container,), pods=look.pods)
 
 
-def plain_hpa(shape: Shape) -> Callable[[Look], Wanted]:
+def plain_hpa(shape: ReplicaShape) -> Callable[[GroupObservation], OrderedReplicas]:
     """An HPA alone: replicas of the usual size."""
     known = Recommenders()
-    return lambda look: Wanted(known.replicas(look, REPLICAS, TARGET).desired, shape.usual)
+    return lambda look: OrderedReplicas(known.replicas(look, REPLICAS, TARGET).desired, shape.usual)
 
 
-def vertical_only(_: Shape) -> Callable[[Look], Wanted]:
+def vertical_only(_: ReplicaShape) -> Callable[[GroupObservation], OrderedReplicas]:
     """A VPA alone: two replicas, each of the target where its size is outside of the bounds."""
     known = Recommenders()
 
-    def look_at(look: Look) -> Wanted:
+    def look_at(look: GroupObservation) -> OrderedReplicas:
         said = known.sizes(look)
         container = None if said is None else said.container(NAME)
         if container is None or container.target.cpu is None:
-            return Wanted(REPLICAS.min, look.size)
+            return OrderedReplicas(REPLICAS.min, look.size)
         least, most = container.lower.cpu or container.target.cpu, container.upper.cpu or container.target.cpu
         inside = least <= MilliCpu(look.size) <= most and look.replicas == REPLICAS.min
-        return Wanted(REPLICAS.min, look.size if inside else container.target.cpu.value)
+        return OrderedReplicas(REPLICAS.min, look.size if inside else container.target.cpu.value)
 
     return look_at
 
@@ -102,10 +108,10 @@ def vertical_only(_: Shape) -> Callable[[Look], Wanted]:
 class HvpaPlayer:
     """HVPA in one of its modes."""
 
-    def __init__(self, mode: hvpa.Mode, shape: Shape) -> None:
-        sizes = Bounds(ResourceList(MilliCpu(shape.least)), ResourceList(MilliCpu(shape.most)))
+    def __init__(self, mode: hvpa.HvpaMode, shape: ReplicaShape) -> None:
+        sizes = SizeBounds(ResourceList(MilliCpu(shape.least)), ResourceList(MilliCpu(shape.most)))
         usual, double = ResourceList(MilliCpu(shape.usual)), ResourceList(MilliCpu(shape.usual * 2))
-        self._known, self._memory = Recommenders(), hvpa.Memory()
+        self._known, self._memory = Recommenders(), hvpa.ScalingTimes()
         self._spec = hvpa.HvpaSpec(
             replicas=REPLICAS,
             mode=mode,
@@ -113,10 +119,10 @@ class HvpaPlayer:
             effective=hvpa.EffectiveIntervals((hvpa.ScalingInterval(4, usual), hvpa.ScalingInterval(None, double))),
             containers=(hvpa.ContainerPolicy(bounds=sizes),),
             desired_by_utilization=("cpu",),
-            settle=SETTLE_RESTARTING if mode is hvpa.Mode.EFFECTIVE_INTERVALS else Seconds(0.0),
+            settle=SETTLE_RESTARTING if mode is hvpa.HvpaMode.EFFECTIVE_INTERVALS else Seconds(0.0),
         )
 
-    def __call__(self, look: Look) -> Wanted:
+    def __call__(self, look: GroupObservation) -> OrderedReplicas:
         """One look."""
         said = Recommendations(self._known.replicas(look, REPLICAS, TARGET), self._known.sizes(look))
         decision, self._memory = hvpa.decide(self._spec, workload(look), said, self._memory, look.now)
@@ -126,7 +132,7 @@ class HvpaPlayer:
 class TortoisePlayer:
     """A Tortoise, the HPA that it manages, and the VPA that it listens to."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ReplicaShape) -> None:
         configuration = Configuration(
             gathering_data_period_type="daily",
             time_zone=ZoneInfo("UTC"),
@@ -136,13 +142,13 @@ class TortoisePlayer:
             minimum_cpu_request=MilliCpu(shape.least),
             maximum_cpu_request=MilliCpu(shape.most),
         )
-        self._spec = Spec(configuration, Mode.AUTO, policies={(NAME, "cpu"): Scaling.HORIZONTAL})
-        self._memory, self._known = Memory.empty(configuration), Recommenders()
+        self._spec = Spec(configuration, TortoiseMode.AUTO, policies={(NAME, "cpu"): Scaling.HORIZONTAL})
+        self._memory, self._known = TortoiseMemory.empty(configuration), Recommenders()
         self._hpa = Autoscaler(REPLICAS.min, REPLICAS.max, (ContainerTarget(NAME, "cpu", TARGET),))
 
-    def __call__(self, look: Look) -> Wanted:
+    def __call__(self, look: GroupObservation) -> OrderedReplicas:
         """One look: the Tortoise first, then its HPA."""
-        seen = Seen(self._hpa, self._known.sizes(look))
+        seen = ObservedAutoscalers(self._hpa, self._known.sizes(look))
         found, self._memory = tortoise.decide(self._spec, workload(look), seen, self._memory, look.now)
         self._hpa = found.autoscaler or self._hpa
         bounds = ReplicaBounds(self._hpa.min, self._hpa.max)
@@ -150,20 +156,20 @@ class TortoisePlayer:
         return _wanted(look, desired, found.decision.containers)
 
 
-def _wanted(look: Look, replicas: int | None, containers: tuple[Container, ...]) -> Wanted:
+def _wanted(look: GroupObservation, replicas: int | None, containers: tuple[SizedContainer, ...]) -> OrderedReplicas:
     sizes = [each.requests.cpu.value for each in containers if each.requests.cpu is not None]
-    return Wanted(look.replicas if replicas is None else replicas, sizes[0] if sizes else look.size)
+    return OrderedReplicas(look.replicas if replicas is None else replicas, sizes[0] if sizes else look.size)
 
 
 GROUP_PLAYERS: Final[Mapping[str, GroupPlayer]] = {
-    "hvpa": partial(HvpaPlayer, hvpa.Mode.EFFECTIVE_INTERVALS),
+    "hvpa": partial(HvpaPlayer, hvpa.HvpaMode.EFFECTIVE_INTERVALS),
     "tortoise": TortoisePlayer,
     "hpa": plain_hpa,
     "vertical": vertical_only,
-    "hvpa-hpa-preferred": partial(HvpaPlayer, hvpa.Mode.HPA_PREFERRED),
-    "hvpa-hpa-biased": partial(HvpaPlayer, hvpa.Mode.HPA_BIASED),
-    "hvpa-vpa-biased": partial(HvpaPlayer, hvpa.Mode.VPA_BIASED),
-    "hvpa-mixed": partial(HvpaPlayer, hvpa.Mode.MIXED),
-    "hvpa-weights": partial(HvpaPlayer, hvpa.Mode.WEIGHT_BASED),
+    "hvpa-hpa-preferred": partial(HvpaPlayer, hvpa.HvpaMode.HPA_PREFERRED),
+    "hvpa-hpa-biased": partial(HvpaPlayer, hvpa.HvpaMode.HPA_BIASED),
+    "hvpa-vpa-biased": partial(HvpaPlayer, hvpa.HvpaMode.VPA_BIASED),
+    "hvpa-mixed": partial(HvpaPlayer, hvpa.HvpaMode.MIXED),
+    "hvpa-weights": partial(HvpaPlayer, hvpa.HvpaMode.WEIGHT_BASED),
 }
 """Everything that can be played as a group, by name."""

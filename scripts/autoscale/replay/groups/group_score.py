@@ -1,6 +1,6 @@
 """What a policy for a group cost and what it missed.
 
-- ``cost``: vCPU-seconds that were ordered over those of an oracle that chooses replicas and size anew every look.
+- ``cost``: vCPU-seconds that were ordered over those of an oracle that chooses replicas and size again every look.
 - ``insufficient_percent``: the part of the demand that exceeded what served; ``throttled_percent``: of the time.
 - ``replicas_per_hour``: replicas that were added or taken; ``restarts_per_hour``: replicas that were resized, each of
   which restarts unless it is a VM or is resized in place.

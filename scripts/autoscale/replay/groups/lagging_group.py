@@ -20,7 +20,7 @@ from typing import Final
 
 from protocol.units import MilliCpu
 from scheduler_plugin.groups.core.recommender.horizontal import ReplicaUse
-from scheduler_plugin.groups.core.workload import Container, ResourceList, RunningPods
+from scheduler_plugin.groups.core.workload import ResourceList, RunningPods, SizedContainer
 
 NAME: Final = "app"
 
@@ -70,7 +70,7 @@ class Pod:
 
 @dataclass(slots=True)
 class LaggingGroup:
-    """The pods of one group, as an order of so many replicas of such a size becomes true."""
+    """The pods of one group, as an order of this many replicas of such a size becomes true."""
 
     lags: Lags
     replicas: int
@@ -89,7 +89,7 @@ class LaggingGroup:
             self._make(-inf)
 
     def order(self, replicas: int, size: int) -> None:
-        """So many replicas of such a size, as far as that takes no time."""
+        """This many replicas of such a size, as far as that takes no time."""
         self.replicas, self.size = replicas, size
         self._settle()
 
@@ -172,12 +172,12 @@ class LaggingGroup:
             self._make(self.now)
 
     def _most(self) -> int:
-        """So many pods may be there: a rolling update may add a quarter, rounded up."""
+        """This many pods may be there: a rolling update may add a quarter, rounded up."""
         is_rolling = self.lags.rollout is Rollout.ROLLING and any(pod.size != self.size for pod in self.pods)
         return self.replicas - (-self.replicas // 4 if is_rolling else 0)
 
     def _take(self, number: int) -> None:
-        """Deletes so many pods: those that are not ready first, then the latest."""
+        """Deletes this many pods: those that are not ready first, then the latest."""
         for _ in range(number):
             self.pods.remove(max(self.pods, key=lambda pod: (not self._is_ready(pod), pod.serial)))
 
@@ -210,5 +210,5 @@ class LaggingGroup:
         return (pod for pod in self.pods if pod.size != self.size)
 
 
-def _container(size: int) -> Container:
-    return Container(NAME, ResourceList(MilliCpu(size)))
+def _container(size: int) -> SizedContainer:
+    return SizedContainer(NAME, ResourceList(MilliCpu(size)))

@@ -14,7 +14,7 @@ from agent.core.memory.memory_view import MemoryView, kernel_share
 from agent.core.memory.probing import Probing
 from agent.core.memory.rereading import Cost
 from agent.core.memory.trials import Growth, Shrink
-from agent.core.memory.working_set import Floor, Fruitless
+from agent.core.memory.working_set import Fruitless, WorkingSetFloor
 from agent.core.policy import CachePolicy, MemoryPolicy, Policy
 from agent.core.vm import Vm
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources
@@ -40,8 +40,8 @@ def busy(stall: float = 0.0) -> Cost:
     return Cost(seconds=1.0, stalled=stall, waited=stall, work=0.5)
 
 
-def floor(size: float, at: float = 0.0, cores: float = 0.5) -> Floor:
-    return Floor(gib(size), gib(size - 1), Instant(at), 1, Instant(at + 3600), busy(0.3), cores, Bytes(0))
+def floor(size: float, at: float = 0.0, cores: float = 0.5) -> WorkingSetFloor:
+    return WorkingSetFloor(gib(size), gib(size - 1), Instant(at), 1, Instant(at + 3600), busy(0.3), cores, Bytes(0))
 
 
 def test_what_was_learned_is_forgotten_after_a_day() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.core.guest import GuestSample, Rates, Seen, rates
+from agent.core.guest import GuestSample, ObservedSample, Rates, rates
 from agent.core.memory.rereading import NO_COST, Cost, recent
 from agent.core.memory.rereading import cost as cost_above
 from protocol.units import Bytes, Instant, Seconds
@@ -88,8 +88,8 @@ def test_what_is_recent_fades() -> None:
 
 
 def test_falling_or_missing_counters_give_no_cost() -> None:
-    def at(second: float, refaulted: float | None) -> Seen:
-        return Seen(GuestSample(refaulted=refaulted, read=refaulted, mem_free=Bytes(1)), Instant(second))
+    def at(second: float, refaulted: float | None) -> ObservedSample:
+        return ObservedSample(GuestSample(refaulted=refaulted, read=refaulted, mem_free=Bytes(1)), Instant(second))
 
     assert rates(at(0.0, 5.0), at(1.0, 4.0)).refaulted is None
     assert rates(at(0.0, None), at(1.0, 4.0)).read is None

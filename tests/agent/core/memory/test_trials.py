@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agent.core.memory.rereading import NO_COST, Cost
-from agent.core.memory.trials import Growth, Shrink, Verdict, suffers
-from agent.core.memory.working_set import Floor, Fruitless, next_try, tries_before
+from agent.core.memory.trials import Growth, Shrink, TrialVerdict, suffers
+from agent.core.memory.working_set import Fruitless, WorkingSetFloor, next_try, tries_before
 from agent.core.policy import CachePolicy
 from protocol.units import Bytes, Instant, Seconds
 
@@ -26,18 +26,18 @@ def spent(seconds: float, reread: float = 0.0, stall: float = 0.0, cores: float 
 @pytest.mark.parametrize(
     ("baseline", "cost", "verdict"),
     [
-        (spent(60), spent(30), Verdict.OPEN),
-        (spent(60), spent(180), Verdict.GOOD),
-        (spent(60), spent(10, reread=0.3), Verdict.BAD),
-        (spent(60), spent(180, reread=0.2), Verdict.GOOD),
-        (spent(60), spent(30, stall=0.31), Verdict.BAD),
-        (spent(60), spent(180, stall=0.04), Verdict.GOOD),
-        (spent(60, reread=6, stall=0.5), spent(180, reread=18, stall=0.5), Verdict.GOOD),
-        (spent(60, reread=6, stall=0.5), spent(180, reread=18, stall=0.5, cores=0.5), Verdict.BAD),
-        (NO_COST, spent(10, reread=0.3), Verdict.BAD),
+        (spent(60), spent(30), TrialVerdict.OPEN),
+        (spent(60), spent(180), TrialVerdict.GOOD),
+        (spent(60), spent(10, reread=0.3), TrialVerdict.BAD),
+        (spent(60), spent(180, reread=0.2), TrialVerdict.GOOD),
+        (spent(60), spent(30, stall=0.31), TrialVerdict.BAD),
+        (spent(60), spent(180, stall=0.04), TrialVerdict.GOOD),
+        (spent(60, reread=6, stall=0.5), spent(180, reread=18, stall=0.5), TrialVerdict.GOOD),
+        (spent(60, reread=6, stall=0.5), spent(180, reread=18, stall=0.5, cores=0.5), TrialVerdict.BAD),
+        (NO_COST, spent(10, reread=0.3), TrialVerdict.BAD),
     ],
 )
-def test_shrink_is_bad_above_cost_budget(baseline: Cost, cost: Cost, verdict: Verdict) -> None:
+def test_shrink_is_bad_above_cost_budget(baseline: Cost, cost: Cost, verdict: TrialVerdict) -> None:
     trial = Shrink(gib(5), gib(4), Instant(0.0), baseline, cost)
     assert trial.verdict(POLICY) is verdict
 
@@ -45,18 +45,18 @@ def test_shrink_is_bad_above_cost_budget(baseline: Cost, cost: Cost, verdict: Ve
 def test_first_reads_turned_rereads_spare_shrink() -> None:
     baseline = Cost(60.0, 0.0, 6.0 * GIB, 0.0, 30.0, 60.0)
     trial = Shrink(gib(5), gib(4), Instant(0.0), baseline, spent(180, reread=18, stall=0.5))
-    assert trial.verdict(POLICY) is Verdict.GOOD
+    assert trial.verdict(POLICY) is TrialVerdict.GOOD
 
 
 def test_unpermitted_growth_ends_without_rereading() -> None:
     trial = Growth(gib(4), gib(6), spent(60, stall=0.5))
     trial.sees(spent(1), gib(0), POLICY)
     assert trial.cost == NO_COST
-    assert trial.verdict(spent(60, stall=0.5), gib(0), gib(8), POLICY) is Verdict.OPEN
-    assert trial.verdict(spent(60), gib(0), gib(8), POLICY) is Verdict.BAD
+    assert trial.verdict(spent(60, stall=0.5), gib(0), gib(8), POLICY) is TrialVerdict.OPEN
+    assert trial.verdict(spent(60), gib(0), gib(8), POLICY) is TrialVerdict.BAD
 
 
-def grown(size: float, most: float, after: Cost, free: float = 0.0) -> Verdict:
+def grown(size: float, most: float, after: Cost, free: float = 0.0) -> TrialVerdict:
     """The verdict on a growth from 4 GiB, where a minute's work had cost 6 GiB."""
     trial = Growth(gib(4), gib(size), spent(60, reread=6, stall=0.5)).got(gib(size))
     trial.sees(spent(10), gib(free), POLICY)
@@ -69,21 +69,21 @@ def grown(size: float, most: float, after: Cost, free: float = 0.0) -> Verdict:
 @pytest.mark.parametrize(
     ("size", "most", "after", "verdict"),
     [
-        (6, 8, spent(60), Verdict.GOOD),
-        (6, 8, spent(20, reread=2, stall=0.5), Verdict.OPEN),
-        (6, 8, spent(60, reread=4, stall=0.4), Verdict.GOOD),
-        (6, 8, spent(60, reread=5.5, stall=0.5), Verdict.BAD),
-        (6, 32, spent(60, reread=5.9, stall=0.5), Verdict.GO_ON),
-        (6, 32, spent(60, reread=5.5, stall=0.5), Verdict.GOOD),
-        (8, 8, spent(60, reread=5.9, stall=0.5), Verdict.BAD),
+        (6, 8, spent(60), TrialVerdict.GOOD),
+        (6, 8, spent(20, reread=2, stall=0.5), TrialVerdict.OPEN),
+        (6, 8, spent(60, reread=4, stall=0.4), TrialVerdict.GOOD),
+        (6, 8, spent(60, reread=5.5, stall=0.5), TrialVerdict.BAD),
+        (6, 32, spent(60, reread=5.9, stall=0.5), TrialVerdict.GO_ON),
+        (6, 32, spent(60, reread=5.5, stall=0.5), TrialVerdict.GOOD),
+        (8, 8, spent(60, reread=5.9, stall=0.5), TrialVerdict.BAD),
     ],
 )
-def test_growth_is_good_if_gain_is_proportional(size: float, most: float, after: Cost, verdict: Verdict) -> None:
+def test_growth_is_good_if_gain_is_proportional(size: float, most: float, after: Cost, verdict: TrialVerdict) -> None:
     assert grown(size, most, after) is verdict
 
 
 def test_growth_is_judged_by_filled_part() -> None:
-    assert grown(6, 8, spent(60, reread=5.5, stall=0.5), free=1.9) is Verdict.GOOD
+    assert grown(6, 8, spent(60, reread=5.5, stall=0.5), free=1.9) is TrialVerdict.GOOD
 
 
 def test_a_growth_without_a_cost_before_brought_nothing() -> None:
@@ -102,7 +102,7 @@ def test_guest_suffers_above_stall_or_turnover() -> None:
 def test_failures_double_the_wait_until_forgotten() -> None:
     hours = [next_try(tries, Instant(0.0), POLICY) / 3600 for tries in (1, 2, 3, 4, 5, 99)]
     assert hours == [1, 2, 4, 8, 8, 8]
-    learned = Floor(gib(4), gib(3), Instant(10.0), 3, Instant(20.0), NO_COST, 1.0, Bytes(0))
+    learned = WorkingSetFloor(gib(4), gib(3), Instant(10.0), 3, Instant(20.0), NO_COST, 1.0, Bytes(0))
     useless = Fruitless(gib(4), gib(6), Instant(10.0), 2, Instant(20.0), 0.0)
     day = Seconds(86_400.0)
     assert [tries_before(each, Instant(86_410.0), day) for each in (None, learned, useless)] == [0, 3, 2]

@@ -9,7 +9,7 @@ from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 
-from protocol.runtime.explaining.probe_server import MOST_CONNECTIONS, PER_PEER, Answer, listening
+from protocol.runtime.explaining.probe_server import MOST_CONNECTIONS, PER_PEER, ProbeResponse, listening
 
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 KUBELET, STRANGER = "127.0.0.1", "127.0.0.2"
@@ -26,7 +26,7 @@ def open_sockets() -> Iterator[ExitStack]:
 
 @asynccontextmanager
 async def probed() -> AsyncIterator[int]:
-    async with listening("0.0.0.0", 0, {"/healthz": lambda _: Answer(b"ok\n")}) as port:
+    async with listening("0.0.0.0", 0, {"/healthz": lambda _: ProbeResponse(b"ok\n")}) as port:
         yield port
 
 

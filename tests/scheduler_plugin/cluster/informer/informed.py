@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from protocol.kubernetes.objects import JsonObject, uid_of
 from protocol.kubernetes.pages import Page, Unreadable, read_event
 from scheduler_plugin.cluster.api import ApiCall, ApiError
-from scheduler_plugin.cluster.watches.informer import Informer
-from scheduler_plugin.cluster.watches.kinds import Change, Kind, Watched
+from scheduler_plugin.cluster.watches.informer import FactInformer
+from scheduler_plugin.cluster.watches.kinds import FactChange, Kind, Watched
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster
 from tests.scheduler_plugin.objects import node
@@ -45,7 +45,7 @@ class Story:
     told: list[object] = field(default_factory=list)
     failed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def changed(self, change: Change[str]) -> None:
+    def changed(self, change: FactChange[str]) -> None:
         self.told.append((change.name.name, change.before, change.after))
 
     def watch_heard(self, kind: str) -> None:
@@ -78,10 +78,10 @@ class Story:
 @asynccontextmanager
 async def informed(
     cluster: FakeCluster, clock: FakeClock, *, is_optional: bool = False
-) -> AsyncIterator[tuple[Informer[str], Story]]:
+) -> AsyncIterator[tuple[FactInformer[str], Story]]:
     story = Story()
     kind = Kind("nodes", NODES, cpu_of, is_optional, read_line=watched_cpu)
-    informer = Informer(kind, story.changed, story)
+    informer = FactInformer(kind, story.changed, story)
     task = asyncio.create_task(informer.run(cluster, clock, lambda: story.told.append("synced")))
     await settle()
     try:
@@ -125,7 +125,7 @@ class Pages:
 
 async def story_of(api: Pages, clock: FakeClock, passing: float) -> list[object]:
     story = Story()
-    informer = Informer(Kind("nodes", NODES, cpu_of), story.changed, story)
+    informer = FactInformer(Kind("nodes", NODES, cpu_of), story.changed, story)
     task = asyncio.create_task(informer.run(api, clock, lambda: None))
     await clock.advance(passing)
     task.cancel()

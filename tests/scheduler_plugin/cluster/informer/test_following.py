@@ -30,7 +30,7 @@ async def test_lists_then_follows_every_change(cluster: FakeCluster) -> None:
         assert informer.facts == {ObjectName("", "a"): "3"}
 
 
-async def test_an_event_that_changes_no_fact_is_not_told(cluster: FakeCluster) -> None:
+async def test_no_op_event_is_not_published(cluster: FakeCluster) -> None:
     async with informed(cluster, FakeClock()) as (_, story):
         story.take()
         cluster.put(NODES, node("a", "1") | {"other": "thing"})
@@ -50,7 +50,7 @@ async def test_a_cut_watch_resumes_where_it_was(cluster: FakeCluster) -> None:
         assert [call.query["limit"] for call in cluster.made("GET", NODES)] == ["500", "1"]
 
 
-async def test_an_expired_version_is_listed_again_and_the_difference_told(cluster: FakeCluster) -> None:
+async def test_expired_version_relists_difference(cluster: FakeCluster) -> None:
     clock = FakeClock()
     cluster.put(NODES, node("gone", "5"))
     async with informed(cluster, clock) as (_, story):
@@ -95,7 +95,7 @@ async def test_after_many_failures_everything_is_listed_again(cluster: FakeClust
         assert story.take()[-2:] == ["listed 1", "synced"]
 
 
-async def test_a_server_that_asks_one_to_wait_is_left_alone_so_long_but_not_for_ever(cluster: FakeCluster) -> None:
+async def test_retry_after_is_honoured_within_bound(cluster: FakeCluster) -> None:
     clock = FakeClock(jitter=0.0)
     for asked in (2.0, 600.0):
         cluster.faults = [Fault(to("GET", NODES), refuse=429, retry_after=Seconds(asked))]
@@ -107,7 +107,7 @@ async def test_a_server_that_asks_one_to_wait_is_left_alone_so_long_but_not_for_
             assert min(asked, 10.0) <= waited <= min(asked, 10.0) + 1.0
 
 
-async def test_a_kind_that_the_cluster_lacks_is_empty_and_looked_for_once_a_minute(cluster: FakeCluster) -> None:
+async def test_missing_kind_is_checked_every_minute(cluster: FakeCluster) -> None:
     clock = FakeClock()
     cluster.faults.append(Fault(to("GET", NODES), refuse=404, times=2))
     async with informed(cluster, clock, is_optional=True) as (informer, story):
@@ -118,7 +118,7 @@ async def test_a_kind_that_the_cluster_lacks_is_empty_and_looked_for_once_a_minu
         assert (story.take(), informer.is_missing) == ([("a", None, "1"), "listed 1", "synced"], False)
 
 
-async def test_a_kind_that_is_taken_away_is_listed_again_and_then_missing(cluster: FakeCluster) -> None:
+async def test_removed_kind_becomes_missing(cluster: FakeCluster) -> None:
     clock = FakeClock()
     async with informed(cluster, clock, is_optional=True) as (informer, story):
         story.take()
@@ -130,7 +130,7 @@ async def test_a_kind_that_is_taken_away_is_listed_again_and_then_missing(cluste
         assert informer.facts == {}
 
 
-async def test_a_kind_that_must_be_there_is_waited_for(cluster: FakeCluster) -> None:
+async def test_required_kind_is_awaited(cluster: FakeCluster) -> None:
     cluster.faults.append(Fault(to("GET", NODES), refuse=404))
     clock = FakeClock()
     async with informed(cluster, clock) as (_, story):
@@ -138,7 +138,7 @@ async def test_a_kind_that_must_be_there_is_waited_for(cluster: FakeCluster) -> 
         assert story.take() == ["404: refused by a fault", ("a", None, "1"), "listed 1", "synced"]
 
 
-async def test_a_fact_is_told_of_one_version_of_an_object_alone(cluster: FakeCluster) -> None:
+async def test_fact_is_published_once_per_version(cluster: FakeCluster) -> None:
     async with informed(cluster, FakeClock()) as (informer, _):
         name = ObjectName("", "a")
         assert [informer.at_version(name, version) for version in ("1", "2", "", "x")] == ["1", None, None, None]

@@ -25,7 +25,7 @@ def named(name: str, cpu: str, uid: str) -> Obj:
     return obj
 
 
-async def test_what_was_read_on_its_own_is_not_replaced_by_older_news(cluster: FakeCluster) -> None:
+async def test_direct_read_outranks_older_event(cluster: FakeCluster) -> None:
     clock = FakeClock()
     async with informed(cluster, clock) as (informer, story):
         story.take()
@@ -42,7 +42,7 @@ def lists(call: ApiCall) -> bool:
     return call.path == NODES and call.query.get("limit") != "1"
 
 
-async def test_a_list_does_not_remove_what_is_younger_than_itself(cluster: FakeCluster) -> None:
+async def test_list_keeps_younger_objects(cluster: FakeCluster) -> None:
     clock, held = FakeClock(), asyncio.Event()
     async with informed(cluster, clock) as (informer, story):
         cluster.cut_watches()
@@ -59,7 +59,7 @@ async def test_a_list_does_not_remove_what_is_younger_than_itself(cluster: FakeC
         assert story.take() == [("young", None, "4"), "listed 1", "synced"]
 
 
-async def test_a_deletion_does_not_remove_a_younger_object_of_the_same_name(cluster: FakeCluster) -> None:
+async def test_stale_deletion_keeps_younger_object(cluster: FakeCluster) -> None:
     async with informed(cluster, FakeClock()) as (informer, story):
         story.take()
         cluster.remove(NODES, "", "a")
@@ -68,7 +68,7 @@ async def test_a_deletion_does_not_remove_a_younger_object_of_the_same_name(clus
         assert story.take() == [("a", "1", "5")]
 
 
-def test_a_version_of_an_object_is_read_once_and_another_object_of_that_version_is_another() -> None:
+def test_object_version_is_decoded_once() -> None:
     read, story = list[str](), Story()
 
     def reading(obj: JsonObject) -> str:
@@ -89,7 +89,7 @@ def test_a_version_of_an_object_is_read_once_and_another_object_of_that_version_
     assert story.take() == [("a", None, "1"), ("a", "1", "2"), ("a", "2", "3"), ("a", "3", "5")]
 
 
-async def test_what_was_told_by_other_ways_is_known_and_not_told_again(cluster: FakeCluster) -> None:
+async def test_known_news_is_not_repeated(cluster: FakeCluster) -> None:
     async with informed(cluster, FakeClock()) as (informer, story):
         story.take()
         told = cluster.put(NODES, node("a", "3"))
@@ -100,7 +100,7 @@ async def test_what_was_told_by_other_ways_is_known_and_not_told_again(cluster: 
         assert (story.take(), informer.facts) == ([], {ObjectName("", "a"): "3"})
 
 
-async def test_an_answer_about_a_deleted_object_does_not_bring_it_back(cluster: FakeCluster) -> None:
+async def test_late_answer_revives_no_deleted_object(cluster: FakeCluster) -> None:
     async with informed(cluster, FakeClock()) as (informer, story):
         answer = cluster.put(NODES, named("b", "2", "u-1"))
         cluster.remove(NODES, "", "b")
@@ -113,7 +113,7 @@ async def test_an_answer_about_a_deleted_object_does_not_bring_it_back(cluster: 
         assert story.take() == [("b", None, "3")], "another object of that name is news"
 
 
-async def test_an_answer_about_an_object_that_a_list_no_longer_has_does_not_bring_it_back(cluster: FakeCluster) -> None:
+async def test_late_answer_revives_no_unlisted_object(cluster: FakeCluster) -> None:
     clock = FakeClock()
     answer = cluster.put(NODES, named("b", "2", "u-1"))
     async with informed(cluster, clock) as (informer, story):
@@ -139,7 +139,7 @@ async def test_of_the_deleted_only_the_last_are_remembered(
         assert list(informer.facts) == [ObjectName("", "a"), ObjectName("", "b")]
 
 
-async def test_a_store_that_was_restored_is_believed_without_a_restart(cluster: FakeCluster) -> None:
+async def test_restored_store_is_believed_without_restart(cluster: FakeCluster) -> None:
     clock = FakeClock()
     cluster.put(NODES, named("b", "2", "u-b"))
     kept = cluster.backup()
@@ -157,7 +157,7 @@ async def test_a_store_that_was_restored_is_believed_without_a_restart(cluster: 
         assert story.take() == [("a", "1", "8")], "versions count from where they are now"
 
 
-async def test_news_that_is_older_than_its_watch_means_that_the_store_was_restored(cluster: FakeCluster) -> None:
+async def test_event_older_than_watch_proves_restore(cluster: FakeCluster) -> None:
     clock = FakeClock()
     async with informed(cluster, clock) as (informer, story):
         for cpu in ("2", "3"):
@@ -177,9 +177,7 @@ async def test_news_that_is_older_than_its_watch_means_that_the_store_was_restor
 
 
 @pytest.mark.parametrize("ends", [FakeCluster.cut_watches, FakeCluster.end_watches])
-async def test_a_restored_store_is_found_out_however_soon_its_server_is_back(
-    cluster: FakeCluster, ends: Callable[[FakeCluster], None]
-) -> None:
+async def test_restore_is_detected_after_any_outage(cluster: FakeCluster, ends: Callable[[FakeCluster], None]) -> None:
     clock = FakeClock()
     kept = cluster.backup()
     async with informed(cluster, clock) as (informer, story):

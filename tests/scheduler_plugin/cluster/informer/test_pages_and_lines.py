@@ -18,7 +18,7 @@ async def test_lists_are_read_page_by_page() -> None:
     assert api.queries[:2] == [{"limit": "500"}, {"limit": "500", "continue": "more"}]
 
 
-async def test_a_bookmark_moves_the_version_and_a_server_that_hangs_up_at_once_is_not_stormed() -> None:
+async def test_bookmark_moves_version_and_reconnects_back_off() -> None:
     api = Pages(b'{"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "12"}}}')
     told = await story_of(api, FakeClock(), 0.5)
     assert [query["resourceVersion"] for query in api.queries[2:]] == ["9", "12", "12", "12"]
@@ -34,12 +34,12 @@ async def test_a_bookmark_moves_the_version_and_a_server_that_hangs_up_at_once_i
         (b'{"type": "ERROR", "object": {}}', "500: unavailable"),
     ],
 )
-async def test_what_a_watch_may_not_say_is_reported_and_tried_again(line: bytes, said: str) -> None:
+async def test_invalid_watch_event_is_retried(line: bytes, said: str) -> None:
     told = await story_of(Pages(line), FakeClock(), 0)
     assert told[3:] == [said]
 
 
-async def test_a_line_that_is_no_event_is_not_met_again_because_everything_is_listed_anew() -> None:
+async def test_malformed_event_forces_relist() -> None:
     api = Pages(b"no event")
     await story_of(api, FakeClock(), 0.3)
     assert [query for query in api.queries if "watch" not in query][2:4] == [
@@ -60,14 +60,14 @@ class LargeObjects(Pages):
     most = 10
 
 
-async def test_where_objects_are_large_fewer_are_asked_for_at_a_time() -> None:
+async def test_large_objects_shrink_pages() -> None:
     api = LargeObjects()
     told = await story_of(api, FakeClock(), 0)
     assert [query["limit"] for query in api.queries if "watch" not in query] == ["500", "125", "31", "7"]
     assert told[:2] == [("a", None, "1"), "listed 1"]
 
 
-async def test_an_object_too_large_to_be_read_alone_is_a_failure_that_is_reported() -> None:
+async def test_oversized_object_is_reported() -> None:
     api = LargeObjects()
     api.most = 0
     assert (await story_of(api, FakeClock(), 0))[0] == "too large"

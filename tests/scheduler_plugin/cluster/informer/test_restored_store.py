@@ -51,7 +51,7 @@ async def test_restored_objects_replace_newer_ones(cluster: FakeCluster, is_bump
         assert story.take() == [("a", "1", "8")]
 
 
-async def test_only_a_deleted_object_that_is_back_proves_a_restore(cluster: FakeCluster) -> None:
+async def test_returned_deleted_object_proves_restore(cluster: FakeCluster) -> None:
     clock = FakeClock()
     cluster.put(NODES, named("b", "2", "u-b"))
     kept = cluster.backup()
@@ -81,7 +81,7 @@ async def test_restored_store_whose_revision_has_caught_up(cluster: FakeCluster)
         assert "restored" in story.take()
 
 
-async def test_objects_before_the_one_that_proves_it_are_read_again(cluster: FakeCluster) -> None:
+async def test_restore_rereads_earlier_objects(cluster: FakeCluster) -> None:
     """A list in pages: the first shows nothing odd, the second an object that was gone."""
     clock = FakeClock()
     cluster.put(NODES, named("b", "2", "u-b"))

@@ -9,7 +9,7 @@ from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page, read_page
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster.api import ApiCall
-from scheduler_plugin.cluster.watches.informer import Informer
+from scheduler_plugin.cluster.watches.informer import FactInformer
 from scheduler_plugin.cluster.watches.kinds import Kind
 from tests.fake_clock import FakeClock, settle
 from tests.nesting import DEEP
@@ -41,10 +41,10 @@ class Bodies(Pages):
         return read_page(self.body)
 
 
-async def told_of(api: Pages, *, knows_most: bool = True) -> tuple[Informer[str], list[object]]:
+async def told_of(api: Pages, *, knows_most: bool = True) -> tuple[FactInformer[str], list[object]]:
     story = Story()
     kind = Kind("nodes", NODES, cpu_of, at_most=at_most if knows_most else None)
-    informer, clock = Informer(kind, story.changed, story), FakeClock()
+    informer, clock = FactInformer(kind, story.changed, story), FakeClock()
     task = asyncio.create_task(informer.run(api, clock, lambda: None))
     async with asyncio.timeout(20):
         await story.failed.wait()  # a long line is read in a thread
@@ -53,7 +53,7 @@ async def told_of(api: Pages, *, knows_most: bool = True) -> tuple[Informer[str]
     return informer, [each for each in story.told if "the server ended" not in str(each)]
 
 
-async def test_an_unreadable_object_keeps_what_was_known_and_stops_nothing(cluster: FakeCluster) -> None:
+async def test_unreadable_object_keeps_last_state(cluster: FakeCluster) -> None:
     async with informed(cluster, FakeClock()) as (informer, story):
         story.take()
         cluster.put(NODES, node("a", "bad"))
@@ -67,7 +67,7 @@ async def test_an_unreadable_object_keeps_what_was_known_and_stops_nothing(clust
         assert informer.facts == {ObjectName("", "a"): "1", ObjectName("", "b"): "2"}
 
 
-async def test_one_object_nested_too_deeply_spoils_no_other_of_its_page() -> None:
+async def test_deep_object_spoils_only_itself() -> None:
     good = json.dumps(node("b", "2")).encode()
     body = b'{"metadata":{"resourceVersion":"9"},"items":[%s,%s]}' % (deep("a"), good)
     informer, told = await told_of(Bodies(body))
@@ -81,7 +81,7 @@ async def test_one_object_nested_too_deeply_spoils_no_other_of_its_page() -> Non
     assert informer.unreadable[ObjectName("", "a")].uid == "u"
 
 
-async def test_one_object_nested_too_deeply_does_not_end_a_watch() -> None:
+async def test_deep_object_does_not_end_watch() -> None:
     empty = b'{"metadata":{"resourceVersion":"1"},"items":[]}'
     lines = (b'{"type":"ADDED","object":%s}' % deep("a"), b'{"type":"DELETED","object":%s}' % deep("a", 8))
     informer, told = await told_of(Bodies(empty, *lines))
@@ -96,11 +96,11 @@ async def test_one_object_nested_too_deeply_does_not_end_a_watch() -> None:
     assert (informer.unreadable, informer.facts) == ({}, {})
 
 
-async def test_an_object_is_reported_once_per_version_and_readable_again_when_it_is_mended(
+async def test_unreadable_object_is_reported_per_version(
     cluster: FakeCluster,
 ) -> None:
     clock, story = FakeClock(), Story()
-    informer = Informer(Kind("nodes", NODES, cpu_of, at_most=at_most), story.changed, story)
+    informer = FactInformer(Kind("nodes", NODES, cpu_of, at_most=at_most), story.changed, story)
     task = asyncio.create_task(informer.run(cluster, clock, lambda: None))
     await settle()
     story.take()
@@ -119,7 +119,7 @@ async def test_an_object_is_reported_once_per_version_and_readable_again_when_it
     await asyncio.wait([task])
 
 
-async def test_an_unreadable_object_that_is_gone_from_the_list_is_forgotten(cluster: FakeCluster) -> None:
+async def test_unlisted_unreadable_object_is_forgotten(cluster: FakeCluster) -> None:
     clock = FakeClock()
     cluster.put(NODES, node("b", "bad"))
     async with informed(cluster, clock) as (informer, story):

@@ -7,9 +7,9 @@ import msgspec
 from scheduler_plugin.dashboard.core.frames import COLUMNS, event_id, next_frame, revision_in
 from scheduler_plugin.dashboard.core.journal import Journal
 from scheduler_plugin.dashboard.core.rows import NodeRow, Row, StandingRow, VmRow
-from scheduler_plugin.dashboard.core.sight import ALL, Sight
+from scheduler_plugin.dashboard.core.sight import ALL, VisibilityFilter
 
-SHOP = Sight(frozenset({"shop"}))
+SHOP = VisibilityFilter(frozenset({"shop"}))
 
 
 def parsed(frame: bytes) -> tuple[str, str, Any]:
@@ -26,7 +26,7 @@ def fleet() -> Journal:
     return journal
 
 
-def test_a_new_reader_gets_everything_with_the_names_of_columns() -> None:
+def test_new_reader_gets_full_snapshot() -> None:
     frame, seen = next_frame(fleet(), "e", ALL, None)
     event, ident, data = parsed(frame)
     assert (event, ident, seen) == ("snapshot", event_id("e", 4), 4)
@@ -34,7 +34,7 @@ def test_a_new_reader_gets_everything_with_the_names_of_columns() -> None:
     assert {kind: len(rows) for kind, rows in data["rows"].items()} == {"vm": 2, "node": 1, "standing": 1}
 
 
-def test_a_namespace_that_one_may_not_list_does_not_exist() -> None:
+def test_unlistable_namespace_does_not_exist() -> None:
     journal = fleet()
     frame, _ = next_frame(journal, "e", SHOP, None)
     assert b"bank" not in frame
@@ -60,7 +60,7 @@ def test_ids_do_not_count_what_happens_elsewhere() -> None:
         assert revision_in(other, "secret") is None
 
 
-def test_what_is_of_no_known_kind_and_no_namespace_is_not_shown_to_all() -> None:
+def test_unknown_kind_is_hidden() -> None:
     assert (SHOP.row(Row("secret", "")), ALL.row(Row("secret", ""))) == (None, Row("secret", ""))
 
 
@@ -69,6 +69,9 @@ def test_without_news_nothing_is_sent() -> None:
 
 
 def test_readers_who_see_differently_have_different_words() -> None:
-    tags = {sight.tag for sight in (ALL, SHOP, Sight(frozenset({"bank"})), Sight(frozenset({"shop", "bank"})))}
+    tags = {
+        sight.tag
+        for sight in (ALL, SHOP, VisibilityFilter(frozenset({"bank"})), VisibilityFilter(frozenset({"shop", "bank"})))
+    }
     assert len(tags) == 4
     assert ALL.tag == ""

@@ -9,7 +9,7 @@ from scheduler_plugin.dashboard.core.rows import NodeRow, Row, VmRow
 ONE, OTHER = VmRow("default/a", "default"), VmRow("default/b", "default")
 
 
-def test_a_reader_gets_what_it_missed_and_no_more() -> None:
+def test_reader_gets_exactly_missed_changes() -> None:
     journal = Journal()
     assert [journal.put("vm", ONE), journal.put("vm", ONE), journal.put("vm", OTHER)] == [True, False, True]
     assert journal.since(1) == Change(2, [("vm", OTHER)], [])
@@ -27,7 +27,7 @@ def test_a_row_that_comes_back_is_not_gone() -> None:
     assert journal.since(1) == Change(3, [("vm", ONE)], [])
 
 
-def test_who_has_missed_too_much_or_is_of_the_future_begins_anew() -> None:
+def test_stale_or_future_reader_restarts() -> None:
     journal = Journal(most_gone=1)
     for row in (ONE, OTHER):
         journal.put("vm", row)
@@ -50,9 +50,7 @@ steps = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), max_size=
 
 
 @given(steps, st.data())
-def test_a_snapshot_and_all_later_changes_make_the_same_rows(
-    history: list[tuple[str, int]], data: st.DataObject
-) -> None:
+def test_snapshot_plus_changes_equals_state(history: list[tuple[str, int]], data: st.DataObject) -> None:
     journal = Journal(most_gone=2)
     seen = data.draw(st.integers(0, len(history)))
     known: dict[str, Row] = {}

@@ -11,8 +11,8 @@ from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from scheduler_plugin.dashboard.core.own_costs import OWN, PUBLISHED, Material, costs, prices_in
-from scheduler_plugin.dashboard.core.sight import ALL, Sight
-from scheduler_plugin.history.core.samples import HOUR, VmFacts
+from scheduler_plugin.dashboard.core.sight import ALL, VisibilityFilter
+from scheduler_plugin.history.core.samples import HOUR, VmRecord
 from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.costs.grouping import KEYS
 from scheduler_plugin.history.costs.prices import Price, PriceList
@@ -27,7 +27,7 @@ SPACES = ("shop", "bank", "lab")
 def material(*names: tuple[str, str, str]) -> Material:
     """VMs as (namespace, name, node), each there for the whole day."""
     facts = [
-        VmFacts(ObjectName(space, name), node, "g" if space == "shop" else "", None, MOST)
+        VmRecord(ObjectName(space, name), node, "g" if space == "shop" else "", None, MOST)
         for space, name, node in names
     ]
     return Material(DAY, [Usage(each, held(0, 24 * HOUR, HAS)) for each in facts], {}, PRICES, "a table")
@@ -37,9 +37,9 @@ def names(found: Any) -> list[str]:
     return [each["name"] for each in found["lines"]]
 
 
-def test_a_reader_is_billed_for_what_it_sees_and_no_sum_tells_of_another_vm() -> None:
+def test_bill_covers_only_visible_vms() -> None:
     all_of_it = material(("shop", "a", "n1"), ("bank", "b", "n1"), ("bank", "c", "n2"))
-    clerk = Sight(frozenset({"shop"}))
+    clerk = VisibilityFilter(frozenset({"shop"}))
     assert names(costs(all_of_it, ALL, "namespace")) == ["bank", "shop"]
     assert names(costs(all_of_it, clerk, "namespace")) == ["shop"]
     assert costs(all_of_it, clerk, "node")["total"] == costs(material(("shop", "a", "n1")), ALL, "node")["total"]
@@ -59,7 +59,7 @@ def test_one_line_is_that_of_the_whole_bill() -> None:
         st.tuples(st.sampled_from(SPACES), st.sampled_from("abcdef"), st.sampled_from("xy")), unique_by=lambda e: e[:2]
     )
 )
-def test_what_is_left_out_is_counted_and_stays_in_the_total(given_vms: list[tuple[str, str, str]]) -> None:
+def test_omitted_lines_stay_in_total(given_vms: list[tuple[str, str, str]]) -> None:
     found = material(*given_vms)
     for by in KEYS:
         bill: Any = costs(found, ALL, by, most=2)
@@ -67,7 +67,7 @@ def test_what_is_left_out_is_counted_and_stays_in_the_total(given_vms: list[tupl
         assert bill["total"]["reserved_cpu_hours"] == 48 * len(given_vms)
 
 
-def test_prices_are_those_of_the_scheduler_where_it_tells_some() -> None:
+def test_scheduler_prices_are_preferred() -> None:
     told: Json = {"ranking": {"prices": {"cpu": 0.05, "mem_gib": 0.01, "gpu": 0.7}, "node_prices": {"m5": 0.2}}}
     table, whose = prices_in(told)
     assert (table.prices.cpu, table.prices.mem_gib, table.node_prices, whose) == (0.05, 0.01, {"m5": 0.2}, OWN)
@@ -82,5 +82,5 @@ def test_prices_are_those_of_the_scheduler_where_it_tells_some() -> None:
 
 def test_unused_price_keys_are_shown_for_whole_fleet() -> None:
     found = replace(material(("shop", "a", "n1")), prices=replace(PRICES, unused=("m5.typo",)))
-    shown = [costs(found, sight, "vm")["unusedPrices"] for sight in (ALL, Sight(frozenset({"shop"})))]
+    shown = [costs(found, sight, "vm")["unusedPrices"] for sight in (ALL, VisibilityFilter(frozenset({"shop"})))]
     assert shown == [["m5.typo"], []]

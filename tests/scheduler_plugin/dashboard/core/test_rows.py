@@ -19,7 +19,7 @@ from scheduler_plugin.dashboard.core.rows import (
     standing_row,
     vm_row,
 )
-from scheduler_plugin.dashboard.core.said import Word, said_of, words
+from scheduler_plugin.dashboard.core.said import SchedulerReport, said_of, words
 from tests.scheduler_plugin.dashboard.page_cluster import SCRIPT, a_node, a_pod, amounts, nodes_answer
 from tests.scheduler_plugin.objects import vm
 
@@ -37,7 +37,7 @@ def test_a_vm_is_shown_as_its_object_says() -> None:
     assert found == expected
 
 
-def test_a_vm_that_cannot_be_read_still_has_a_row_that_says_why() -> None:
+def test_unreadable_vm_has_row_with_reason() -> None:
     found = vm_row({"metadata": {"namespace": "default", "name": SCRIPT}, "spec": {}, "status": {"node": "n1"}})
     assert (found.key, found.node, found.use) == (f"default/{SCRIPT}", "n1", NOTHING)
     assert found.problem.startswith("spec")
@@ -98,7 +98,7 @@ def test_no_object_can_make_the_page_long() -> None:
     assert max(len(msgspec.json.encode(row)) for row in rows) < 2500
 
 
-def test_a_group_says_why_and_what_is_wrong_first() -> None:
+def test_group_reason_lists_problems_first() -> None:
     group: Json = {
         "metadata": {"namespace": "default", "name": "shop"},
         "spec": {"replicas": 3},
@@ -129,12 +129,12 @@ def test_nodes_and_words_come_from_the_scheduler() -> None:
         replace(whole, key="n2", stuck="no room", state="stuck"),
         replace(whole, key="n3", total=NOTHING, open=False, state="closed"),
     ]
-    assert words(answer) == {"default/db": Word((3000, 4096), (1000, 0), True)}
+    assert words(answer) == {"default/db": SchedulerReport((3000, 4096), (1000, 0), True)}
 
 
-def test_a_vm_that_migrates_has_a_silent_agent_where_either_pod_has() -> None:
+def test_migrating_vm_is_silent_with_either_agent() -> None:
     answer = nodes_answer(a_node("n1", a_pod("default/db", agentSilent=True)), a_node("n2", a_pod("default/db")))
-    assert words(answer) == {"default/db": Word((2000, 4096), (0, 0), False, True)}
+    assert words(answer) == {"default/db": SchedulerReport((2000, 4096), (0, 0), False, True)}
 
 
 def test_the_standing_says_whether_the_scheduler_was_heard() -> None:
@@ -143,13 +143,13 @@ def test_the_standing_says_whether_the_scheduler_was_heard() -> None:
     assert standing_row(answer) == StandingRow("scheduler", "", True, True, "s-1", 2, 1, "switched off")
 
 
-def test_the_schedulers_word_is_laid_over_a_row_and_taken_back() -> None:
+def test_scheduler_report_overlays_row() -> None:
     row = VmRow("default/db", "default")
-    said = said_of(row, Word((1, 2), (3, 4), True))
+    said = said_of(row, SchedulerReport((1, 2), (3, 4), True))
     assert said == VmRow("default/db", "default", reserved=(1, 2), denied=(3, 4), migrating=True)
     assert said_of(said, None) == VmRow("default/db", "default", reserved=NOTHING, denied=ZERO)
 
 
-def test_what_was_permitted_since_the_schedulers_last_word_is_reserved() -> None:
+def test_later_permits_are_reserved() -> None:
     row = VmRow("default/db", "default", use=(500, 128), permit=(2500, 512))
-    assert said_of(row, Word((500, 1024), ZERO, False)).reserved == (2500, 1024)
+    assert said_of(row, SchedulerReport((500, 1024), ZERO, False)).reserved == (2500, 1024)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from protocol.units import Instant
 from scheduler_plugin.dashboard.core.sessions import CHECKED_FOR, LASTS, MOST_OF_ONE, Sessions
-from scheduler_plugin.dashboard.core.sight import ALL, Sight
+from scheduler_plugin.dashboard.core.sight import ALL, VisibilityFilter
 
 BEGAN = Instant(100.0)
 
@@ -30,12 +30,12 @@ def test_a_session_ends_by_itself_and_when_told() -> None:
     assert sessions.find("cookie", BEGAN) is None
 
 
-def test_a_session_by_token_is_due_after_a_while_and_by_link_never() -> None:
+def test_token_session_is_reviewed_link_not() -> None:
     sessions = Sessions()
     by_link, by_token = sessions.begin("one", ALL, BEGAN), sessions.begin("two", ALL, BEGAN, token="token")
     later = Instant(BEGAN + CHECKED_FOR)
     assert [by_link.is_due(later), by_token.is_due(BEGAN), by_token.is_due(later)] == [False, False, True]
-    less = Sight(frozenset({"shop"}))
+    less = VisibilityFilter(frozenset({"shop"}))
     assert sessions.checked(by_token, less, later) == sessions.find("two", later)
     assert not by_token.is_due(BEGAN)
     sessions.end(by_token)
@@ -54,7 +54,7 @@ def test_nothing_of_a_token_is_told() -> None:
     assert "hush" not in repr(Sessions().begin("cookie", ALL, BEGAN, token="hush"))
 
 
-def test_a_person_who_signs_in_again_and_again_ends_only_sessions_of_their_own() -> None:
+def test_repeated_sign_in_ends_own_sessions() -> None:
     sessions = Sessions(most=MOST_OF_ONE + 1)
     of_bob = sessions.begin("bob's", ALL, BEGAN, token="token", who="bob")
     for number in range(MOST_OF_ONE + 5):

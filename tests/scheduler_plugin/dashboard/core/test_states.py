@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from scheduler_plugin.dashboard.core import states
 from scheduler_plugin.dashboard.core.rows import NodeRow, VmRow, node_stated, vm_stated
-from scheduler_plugin.dashboard.core.sight import ALL, Sight
+from scheduler_plugin.dashboard.core.sight import ALL, VisibilityFilter
 from scheduler_plugin.dashboard.core.states import CALM, NODE_STATES, VM_STATES, script
 from scheduler_plugin.dashboard.files import STATES, page_files
 
@@ -34,17 +34,17 @@ def test_examples_in_docstrings_hold() -> None:
         (VmRow("a/b", "a", phase="Running", state="denied"), CALM),
     ],
 )
-def test_a_vm_has_the_worst_state_that_is_true_of_it(row: VmRow, state: str) -> None:
+def test_vm_shows_worst_state(row: VmRow, state: str) -> None:
     assert vm_stated(row).state == state
 
 
-def test_why_vms_cannot_leave_a_node_is_not_told_to_a_reader_of_a_namespace_not_even_by_its_state() -> None:
+def test_namespace_reader_sees_no_drain_reasons() -> None:
     node = NodeRow("n1", "", excess=(500, 0), stuck="bank/ledger may not move")
-    seen = [sight.row(node_stated(node)) for sight in (ALL, Sight(frozenset({"shop"})))]
+    seen = [sight.row(node_stated(node)) for sight in (ALL, VisibilityFilter(frozenset({"shop"})))]
     assert seen == [replace(node, state="stuck"), replace(node, stuck="", state="pressed")]
 
 
-def test_the_page_is_served_the_table_that_the_program_has() -> None:
+def test_page_uses_program_table() -> None:
     served = page_files()[STATES].body
     assert served == script()
     tables = dict(re.findall(r"export const (\w+) = (.*);", served.decode()))

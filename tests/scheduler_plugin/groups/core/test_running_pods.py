@@ -21,11 +21,11 @@ from scheduler_plugin.groups.core.running_pods import (
     requested,
     waits_for,
 )
-from scheduler_plugin.groups.core.workload import Container, ResourceList, RunningPods
+from scheduler_plugin.groups.core.workload import ResourceList, RunningPods, SizedContainer
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
-SMALL, LARGE = ((Container("app", ResourceList(MilliCpu(cpu))),) for cpu in (500, 1000))
+SMALL, LARGE = ((SizedContainer("app", ResourceList(MilliCpu(cpu))),) for cpu in (500, 1000))
 TWO, FOUR = RunningPods(2, SMALL), RunningPods(4, SMALL)
 
 
@@ -58,7 +58,7 @@ def test_readiness_that_flaps_does_not_fill_the_memory() -> None:
 
 
 @pytest.mark.parametrize(("refused", "patience"), [((), PATIENCE), (SMALL, REFUSED_PATIENCE)])
-def test_pods_that_differ_are_waited_for_a_while(refused: tuple[Container, ...], patience: timedelta) -> None:
+def test_pods_that_differ_are_waited_for_a_while(refused: tuple[SizedContainer, ...], patience: timedelta) -> None:
     differs = RunningPods(2, SMALL, "2 pods have another size", refused)
     memory = followed(PodsMemory(), differs, NOON)
     assert waits_for(memory, differs, NOON) == "2 pods have another size"

@@ -7,17 +7,17 @@ import pytest
 from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
-    Bounds,
-    Container,
     ContainerRecommendation,
-    Decision,
     ReplicaBounds,
     ResourceList,
+    SizeBounds,
+    SizedContainer,
     VerticalRecommendation,
     Workload,
+    WorkloadDecision,
 )
 
-APP = Container("app", ResourceList(MilliCpu(500), Bytes(100)), ResourceList(memory=Bytes(200)))
+APP = SizedContainer("app", ResourceList(MilliCpu(500), Bytes(100)), ResourceList(memory=Bytes(200)))
 
 
 def test_a_resource_list_knows_what_it_gives() -> None:
@@ -30,7 +30,7 @@ def test_a_resource_list_knows_what_it_gives() -> None:
     assert [bool(both), bool(ResourceList(MilliCpu(0))), bool(only_memory), bool(NOTHING)] == [True, True, True, False]
 
 
-def test_a_resource_list_changes_both_resources_by_one_rule() -> None:
+def test_resource_list_uses_one_rule() -> None:
     both = ResourceList(MilliCpu(1), Bytes(2))
     assert both.map(lambda _, amount: amount.value * 10) == ResourceList(MilliCpu(10), Bytes(20))
     assert both.map(lambda resource, amount: amount.value if resource == "cpu" else None) == ResourceList(MilliCpu(1))
@@ -55,7 +55,7 @@ def test_what_is_given_goes_over_what_is_not() -> None:
     ],
 )
 def test_bounds_hold_a_value_and_the_least_wins(least: int | None, most: int | None, clamped: list[int]) -> None:
-    bounds = Bounds(NOTHING.with_value("cpu", least), NOTHING.with_value("cpu", most))
+    bounds = SizeBounds(NOTHING.with_value("cpu", least), NOTHING.with_value("cpu", most))
     assert [bounds.clamp("cpu", value) for value in (1, 50, 99)] == clamped
     assert bounds.clamp("memory", 1) == 1
 
@@ -72,22 +72,22 @@ def test_containers_and_their_recommendations_are_found_by_name() -> None:
 
 
 def test_a_decision_writes_only_what_it_names() -> None:
-    workload = Workload(2, 1, (APP, Container("proxy")))
-    decision = Decision(replicas=3, containers=(Container("app", ResourceList(MilliCpu(700))),))
+    workload = Workload(2, 1, (APP, SizedContainer("proxy")))
+    decision = WorkloadDecision(replicas=3, containers=(SizedContainer("app", ResourceList(MilliCpu(700))),))
     assert decision.applied(workload) == Workload(
         3,
         1,
         (
-            Container("app", ResourceList(MilliCpu(700), Bytes(100)), ResourceList(memory=Bytes(200))),
-            Container("proxy"),
+            SizedContainer("app", ResourceList(MilliCpu(700), Bytes(100)), ResourceList(memory=Bytes(200))),
+            SizedContainer("proxy"),
         ),
     )
-    assert Decision().applied(workload) == workload
+    assert WorkloadDecision().applied(workload) == workload
 
 
 @pytest.mark.parametrize(
     ("decision", "changes"),
-    [(Decision(), False), (Decision(replicas=0), True), (Decision(containers=(APP,)), True)],
+    [(WorkloadDecision(), False), (WorkloadDecision(replicas=0), True), (WorkloadDecision(containers=(APP,)), True)],
 )
-def test_a_decision_knows_whether_it_changes_anything(decision: Decision, changes: bool) -> None:
+def test_a_decision_knows_whether_it_changes_anything(decision: WorkloadDecision, changes: bool) -> None:
     assert decision.changes is changes

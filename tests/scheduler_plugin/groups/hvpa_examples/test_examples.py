@@ -15,18 +15,18 @@ import yaml
 
 from deploy.local.apiserver.schema.structural import Schema
 from protocol.units import Bytes, MilliCpu
-from scheduler_plugin.groups.core.hvpa import Memory, decide
+from scheduler_plugin.groups.core.hvpa import ScalingTimes, decide
 from scheduler_plugin.groups.core.workload import (
-    Container,
     ContainerRecommendation,
-    Decision,
     HorizontalRecommendation,
-    Kept,
     Recommendations,
     ResourceList,
     Rule,
+    SizedContainer,
     VerticalRecommendation,
+    WithheldChange,
     Workload,
+    WorkloadDecision,
 )
 from scheduler_plugin.groups.objects.hvpa import Hvpa, decode
 
@@ -48,7 +48,7 @@ def hvpa(example: str) -> Hvpa:
 
 
 def running(replicas: int, memory_mi: int = 1000, cpu: int = 1000) -> Workload:
-    return Workload(replicas, replicas, (Container(NAME, ResourceList(MilliCpu(cpu), Bytes(memory_mi * MI))),))
+    return Workload(replicas, replicas, (SizedContainer(NAME, ResourceList(MilliCpu(cpu), Bytes(memory_mi * MI))),))
 
 
 def wanted(replicas: int, memory_mi: int = 1000, cpu: int = 1000) -> Recommendations:
@@ -58,11 +58,11 @@ def wanted(replicas: int, memory_mi: int = 1000, cpu: int = 1000) -> Recommendat
     )
 
 
-def decided(example: str, workload: Workload, recommended: Recommendations) -> Decision:
-    return decide(hvpa(example).spec, workload, recommended, Memory(), NOON)[0]
+def decided(example: str, workload: Workload, recommended: Recommendations) -> WorkloadDecision:
+    return decide(hvpa(example).spec, workload, recommended, ScalingTimes(), NOON)[0]
 
 
-def memory_mi(decision: Decision, workload: Workload) -> int:
+def memory_mi(decision: WorkloadDecision, workload: Workload) -> int:
     requests = decision.applied(workload).containers[0].requests
     assert requests.memory is not None
     return requests.memory.value // MI
@@ -95,7 +95,7 @@ def test_every_manifest_is_read_as_it_is(example: str) -> None:
         ("intervals_3", [0, 0, 0, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6]),
     ],
 )
-def test_sizes_grow_by_the_weight_of_each_number_of_replicas(example: str, weights: list[float]) -> None:
+def test_sizes_grow_by_weight(example: str, weights: list[float]) -> None:
     """From 1000Mi, 2000Mi are recommended; the same number of replicas as there are. At 10, all of it is applied."""
     grown = [memory_mi(decided(example, running(count), wanted(count, 2000)), running(count)) for count in range(1, 11)]
     assert grown == [1000 + round(1000 * weight) for weight in [*weights, 1]]
@@ -118,23 +118,23 @@ def test_replicas_grow_by_the_rest_of_the_weight(example: str, replicas: list[in
     assert found == replicas
 
 
-def test_at_weight_0_the_vertical_wish_is_kept_and_named() -> None:
+def test_weight_zero_keeps_vertical_wish() -> None:
     decision = decided("intervals_1", running(8), wanted(9, 2000))
-    assert decision == Decision(
+    assert decision == WorkloadDecision(
         replicas=9,
-        kept=(Kept(f"{NAME}/memory", Bytes(2000 * MI), Bytes(1000 * MI), Rule.WEIGHT, "weight 0"),),
+        kept=(WithheldChange(f"{NAME}/memory", Bytes(2000 * MI), Bytes(1000 * MI), Rule.WEIGHT, "weight 0"),),
         explanation=("replicas: 8 to 9 (weight 1)",),
     )
 
 
-def test_after_max_replicas_only_sizes_are_left_and_stop_at_max_allowed() -> None:
+def test_max_replicas_leaves_sizes_only() -> None:
     """Example 3's vertical line, here and in example 1, where the weight at 10 replicas is 0."""
     for example in ("stages_3", "intervals_3", "intervals_1"):
         assert memory_mi(decided(example, running(10, 1000), wanted(10, 9000)), running(10)) == 3000
     assert decided("intervals_1", running(10, 1000), wanted(10, 500)).containers == ()
 
 
-def test_both_shrink_by_their_weights_and_sizes_stop_at_min_allowed() -> None:
+def test_weighted_shrink_stops_at_minimum() -> None:
     decision = decided("intervals_1", running(5, 1400), wanted(4, 100))
     assert (decision.replicas, memory_mi(decision, running(5))) == (4, 800)
     decision = decided("intervals_2", running(1, 1400), wanted(1, 100))
@@ -149,18 +149,18 @@ def test_delays_hold_each_direction_until_they_have_passed(
     since_up: int, since_down: int, up: bool, down: bool
 ) -> None:
     """Example 1: 2 minutes for up and 3 minutes for down. Equality passes."""
-    memory = Memory(NOON - timedelta(seconds=since_up), NOON - timedelta(seconds=since_down))
+    memory = ScalingTimes(NOON - timedelta(seconds=since_up), NOON - timedelta(seconds=since_down))
     spec = hvpa("intervals_1").spec
     grown, after_up = decide(spec, running(2), wanted(3), memory, NOON)
     shrunk, after_down = decide(spec, running(2), wanted(1), memory, NOON)
     assert (grown.replicas, shrunk.replicas) == (3 if up else None, 1 if down else None)
-    assert after_up == Memory(NOON if up else memory.last_up, memory.last_down)
-    assert after_down == Memory(memory.last_up, NOON if down else memory.last_down)
+    assert after_up == ScalingTimes(NOON if up else memory.last_up, memory.last_down)
+    assert after_down == ScalingTimes(memory.last_up, NOON if down else memory.last_down)
     assert [kept.rule for kept in (*grown.kept, *shrunk.kept)] == [Rule.DELAY] * ([up, down].count(False))
 
 
 @pytest.mark.parametrize(("target", "written"), [(1199, None), (1200, 1200), (801, None), (800, 800)])
-def test_a_change_of_less_than_200m_is_not_worth_a_write(target: int, written: int | None) -> None:
+def test_change_below_200m_is_skipped(target: int, written: int | None) -> None:
     """Example 1: 200m or 70 % of 1000m, whichever is less."""
     decision = decided("intervals_1", running(10, cpu=1000), wanted(10, cpu=target))
     grown = decided("intervals_2", running(1, cpu=1000), wanted(1, cpu=target))

@@ -17,9 +17,9 @@ from protocol.kubernetes.objects import Json, child, items, text, whole
 from protocol.units import MilliCpu
 from scheduler_plugin.groups.core.recommender import horizontal, vertical
 from scheduler_plugin.groups.core.workload import ReplicaBounds, ResourceList
-from scheduler_plugin.groups.policies.facts import Facts
+from scheduler_plugin.groups.policies.facts import GroupFacts
 from scheduler_plugin.groups.policies.hvpa_policy import HvpaPolicy
-from scheduler_plugin.groups.policies.judgement import Judgement, judge
+from scheduler_plugin.groups.policies.judgement import ReconcileResult, judge
 from scheduler_plugin.groups.policies.notices import pods_refused, without_intent
 from scripts.autoscale.replay.groups.lagging_group import NAME, LaggingGroup, Lags, Rollout
 
@@ -126,14 +126,14 @@ class LaggingWorld:
         hpa, vpa = self._hpa(measured), self._vpa(measured)
         policy, pods = self._policy, tuple(self._pods())
         target, pause = self._target(), timedelta(seconds=LOOK)
-        facts = Facts(
+        facts = GroupFacts(
             self.group, policy.arrangement(self.group), target=target, hpa=hpa, vpa=vpa, pods=pods, pause=pause
         )
         found = judge(policy, facts, now)
         assert found.problem is None, found.problem
         self._carry_out(found, now)
 
-    def _carry_out(self, found: Judgement, now: datetime) -> None:
+    def _carry_out(self, found: ReconcileResult, now: datetime) -> None:
         self.group = {**self.group, "status": found.status}
         replicas, size = self.pods.replicas, self.pods.size
         intent, sizes = found.intent, found.sizes

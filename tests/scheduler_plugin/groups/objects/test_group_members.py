@@ -19,7 +19,7 @@ SHOP = parse_vm_group(shop())
 REPLICA = NewMember("shop-replica-0", Role.REPLICA, 0, "10.100.128.0")
 
 
-def test_a_primary_is_the_templates_vm_owned_by_the_group_and_apart_from_the_others() -> None:
+def test_primary_comes_from_template() -> None:
     vm = member_vm(SHOP, NewMember("shop-primary", Role.PRIMARY))
     assert labels_of(vm) == {
         "autoscaling.neon.tech/enabled": "true",
@@ -49,7 +49,7 @@ def test_a_primary_is_the_templates_vm_owned_by_the_group_and_apart_from_the_oth
     assert parse_virtual_machine(vm).enabled
 
 
-def test_a_replica_is_told_its_primary_and_keeps_what_the_template_says() -> None:
+def test_replica_gets_primary_and_template() -> None:
     template: Json = {
         "spec": {"guest": {**GUEST, "appendKernelCmdline": "quiet"}, "affinity": {"nodeAffinity": {"a": 1}}}
     }
@@ -89,7 +89,7 @@ def test_a_member_is_read_from_its_vm() -> None:
     )
 
 
-def test_a_vm_without_a_flat_network_is_reached_at_its_pod() -> None:
+def test_vm_without_network_uses_pod_address() -> None:
     vm = found(podIP="10.0.0.7")
     vm["spec"] = {**child(vm, "spec"), "extraNetwork": {"enable": False}}
     member = read(vm)
@@ -97,13 +97,13 @@ def test_a_vm_without_a_flat_network_is_reached_at_its_pod() -> None:
     assert (member.address, member.available, member.listed) == ("10.0.0.7", False, False)
 
 
-def test_a_vm_of_the_flat_network_has_no_address_while_that_one_is_not_known() -> None:
+def test_flat_vm_waits_for_address() -> None:
     member = read(found(podIP="10.0.0.7"))
     assert member is not None
     assert member.address == ""
 
 
-def test_a_mark_says_for_how_long_a_member_has_been_leaving() -> None:
+def test_mark_dates_the_leave() -> None:
     ages = []
     for mark in ("2026-01-01T00:00:20Z", "2026-01-01T01:00:00Z", "yesterday"):
         vm = found()
@@ -114,13 +114,13 @@ def test_a_mark_says_for_how_long_a_member_has_been_leaving() -> None:
     assert ages == [(Seconds(40.0), False), (Seconds(0.0), True), (Seconds(0.0), True)]
 
 
-def test_a_vm_of_the_group_under_another_name_is_no_member() -> None:
+def test_misnamed_vm_is_no_member() -> None:
     vm = found()
     vm["metadata"] = {**child(vm, "metadata"), "name": "handmade"}
     assert read(vm) is None
 
 
-def test_what_a_group_owns_does_not_block_its_deletion_because_that_takes_a_right_to_its_finalizers() -> None:
+def test_owned_objects_do_not_block_deletion() -> None:
     reference = owner_reference(SHOP)
     object_of = {"apiVersion": "autoscaling.neon.tech/v1alpha1", "kind": "VirtualMachineGroup"}
     assert reference == {**object_of, "name": "shop", "uid": SHOP.uid, "controller": True}

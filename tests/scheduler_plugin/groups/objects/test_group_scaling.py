@@ -7,7 +7,7 @@ import pytest
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.units import MilliCpu, Seconds
-from scheduler_plugin.groups.core.replicas.scaling import Scaling, ScalingDecision, ScalingMemory
+from scheduler_plugin.groups.core.replicas.scaling import GroupScaling, ScalingDecision, ScalingMemory
 from scheduler_plugin.groups.core.workload import ReplicaBounds, Rule
 from scheduler_plugin.groups.objects.group_fields import InvalidGroupError
 from scheduler_plugin.groups.objects.group_scaling import read_memory, scaling_status
@@ -18,13 +18,13 @@ NOON = "2026-01-01T12:00:00Z"
 AT_NOON = parse_timestamp(NOON)
 
 
-def test_a_group_that_says_nothing_does_not_scale_itself() -> None:
+def test_group_without_scaling_is_static() -> None:
     assert parse_vm_group(shop()).scaling is None
 
 
 def test_what_is_left_out_has_a_default() -> None:
     found = parse_vm_group(shop(scaling={"maxReplicas": 3})).scaling
-    assert found == Scaling(ReplicaBounds(1, 3), MilliCpu(4000), 0.7, Seconds(30.0), Seconds(300.0), Seconds(30.0))
+    assert found == GroupScaling(ReplicaBounds(1, 3), MilliCpu(4000), 0.7, Seconds(30.0), Seconds(300.0), Seconds(30.0))
     smaller: Json = {"spec": {"guest": {**GUEST, "cpus": {"min": 1, "max": 2}}}}
     given = {
         "minReplicas": 2,
@@ -35,7 +35,9 @@ def test_what_is_left_out_has_a_default() -> None:
         "window": "2m",
     }
     found = parse_vm_group(shop(scaling=given, replicaTemplate=smaller)).scaling
-    assert found == Scaling(ReplicaBounds(2, 2), MilliCpu(2000), 0.5, Seconds(60.0), Seconds(3600.0), Seconds(120.0))
+    assert found == GroupScaling(
+        ReplicaBounds(2, 2), MilliCpu(2000), 0.5, Seconds(60.0), Seconds(3600.0), Seconds(120.0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,7 @@ def test_what_cannot_be_is_refused_with_its_field(scaling: Json, message: str) -
     assert str(caught.value) == message
 
 
-def test_a_status_says_what_was_wanted_and_kept_and_remembers_what_delays_count_from() -> None:
+def test_status_records_wish_and_memory() -> None:
     memory = ScalingMemory(last_up=AT_NOON)
     kept = scaling_status(ScalingDecision(1, 2, memory, "busy; the delay of 30 s is not over", Rule.DELAY))
     assert kept == {

@@ -47,7 +47,7 @@ def test_a_group_of_which_all_serve_is_ready() -> None:
     }
 
 
-def test_each_member_says_what_it_does_and_why_not_more() -> None:
+def test_members_explain_their_state() -> None:
     members = [
         PRIMARY,
         replica(0),
@@ -70,7 +70,7 @@ def test_each_member_says_what_it_does_and_why_not_more() -> None:
     assert "1 of 2 replicas serve (shop-replica-1: its database does not accept" in conditions(found)["Ready"][2]
 
 
-def test_a_group_waits_for_its_primary_and_says_when_that_is_lost() -> None:
+def test_group_waits_for_primary() -> None:
     boots = status([replace(PRIMARY, available=False)])
     assert conditions(boots)["Ready"] == ("False", "PrimaryStarting", "the primary's database does not answer yet")
     assert items(boots, "members")[0]["state"] == "Starting"
@@ -91,7 +91,7 @@ def test_a_primary_that_is_gone_stays_remembered() -> None:
     }
 
 
-def test_missing_replicas_that_are_not_made_yet_are_told_too() -> None:
+def test_pending_replicas_are_reported() -> None:
     assert conditions(status([PRIMARY]))["Ready"][2] == "0 of 2 replicas serve"
 
 

@@ -6,17 +6,24 @@ import pytest
 
 from protocol.kubernetes.objects import Json
 from protocol.units import Bytes, MilliCpu
-from scheduler_plugin.groups.core.workload import Container, Decision, ResourceList, Workload
-from scheduler_plugin.groups.objects.intents import Intent, Progress, intent_of, progress, read_intent, write_intent
+from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, Workload, WorkloadDecision
+from scheduler_plugin.groups.objects.intents import (
+    Intent,
+    IntentProgress,
+    intent_of,
+    progress,
+    read_intent,
+    write_intent,
+)
 from scheduler_plugin.groups.objects.pod_sizes import resize_pod
 from scheduler_plugin.groups.objects.target_pods import kept_pod
 
 AT = "2026-01-01T00:00:00Z"
 
 
-def app(cpu: int | None, memory: int | None = None) -> Container:
+def app(cpu: int | None, memory: int | None = None) -> SizedContainer:
     cores, size = None if cpu is None else MilliCpu(cpu), None if memory is None else Bytes(memory)
-    return Container("app", ResourceList(cores, size))
+    return SizedContainer("app", ResourceList(cores, size))
 
 
 def workload(replicas: int = 3, cpu: int = 500) -> Workload:
@@ -26,26 +33,31 @@ def workload(replicas: int = 3, cpu: int = 500) -> Workload:
 BOTH = Intent(AT, (3, 5), (app(500),), (app(900),), {"minReplicas": 2})
 
 
-def test_a_decision_becomes_an_intent_only_where_it_changes_something() -> None:
-    assert intent_of(Decision(5, (app(900),)), workload(), AT, {"minReplicas": 2}) == BOTH
-    assert intent_of(Decision(3, (app(500),)), workload(), AT, {}) is None
-    assert intent_of(Decision(containers=(Container("other", ResourceList(MilliCpu(1))),)), workload(), AT, {}) is None
-    assert intent_of(Decision(), workload(), AT, {"metrics": []}) == Intent(AT, hpa={"metrics": []})
+def test_only_changes_become_intents() -> None:
+    assert intent_of(WorkloadDecision(5, (app(900),)), workload(), AT, {"minReplicas": 2}) == BOTH
+    assert intent_of(WorkloadDecision(3, (app(500),)), workload(), AT, {}) is None
+    assert (
+        intent_of(
+            WorkloadDecision(containers=(SizedContainer("other", ResourceList(MilliCpu(1))),)), workload(), AT, {}
+        )
+        is None
+    )
+    assert intent_of(WorkloadDecision(), workload(), AT, {"metrics": []}) == Intent(AT, hpa={"metrics": []})
 
 
 @pytest.mark.parametrize(
     ("now", "left"),
     [
-        (workload(), Progress(5, (app(900),))),
-        (workload(5), Progress(None, (app(900),))),
-        (workload(3, 900), Progress(5)),
-        (workload(5, 900), Progress()),
-        (workload(4), Progress(is_overtaken=True)),
-        (workload(3, 700), Progress(is_overtaken=True)),
-        (Workload(3), Progress(is_overtaken=True)),
+        (workload(), IntentProgress(5, (app(900),))),
+        (workload(5), IntentProgress(None, (app(900),))),
+        (workload(3, 900), IntentProgress(5)),
+        (workload(5, 900), IntentProgress()),
+        (workload(4), IntentProgress(is_overtaken=True)),
+        (workload(3, 700), IntentProgress(is_overtaken=True)),
+        (Workload(3), IntentProgress(is_overtaken=True)),
     ],
 )
-def test_what_is_done_is_not_repeated_and_what_another_wrote_ends_it(now: Workload, left: Progress) -> None:
+def test_done_or_overtaken_intent_ends(now: Workload, left: IntentProgress) -> None:
     assert progress(BOTH, now) == left
 
 
@@ -75,7 +87,7 @@ def test_a_pod_that_has_ended_is_not_resized() -> None:
     assert resize_pod({**pod, "status": {}}, (app(1),)) is not None
 
 
-def test_a_wish_that_is_withdrawn_takes_its_limits_along() -> None:
+def test_withdrawn_wish_drops_limits() -> None:
     """As a real kubelet says it: what is set aside are requests, and the limits are those that it has set."""
     asked = {"requests": {"cpu": "64", "memory": "10Mi"}, "limits": {"cpu": "320", "memory": "20Mi"}}
     had = {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"cpu": "50m", "memory": "64Mi"}}

@@ -31,7 +31,7 @@ def test_the_service_is_headless_and_selects_nothing() -> None:
     }
 
 
-def test_the_slice_lists_who_serves_and_keeps_who_drains_for_its_clients() -> None:
+def test_slice_lists_serving_and_draining() -> None:
     draining = replica(1, draining=Seconds(2.0))
     plan = plan_group(replace(SHOP, replicas=1), [PRIMARY, replica(0), draining, replica(2, available=False)], True)
     found = endpoint_slice(GROUP, plan)
@@ -50,7 +50,7 @@ def test_the_slice_lists_who_serves_and_keeps_who_drains_for_its_clients() -> No
     }
 
 
-def test_a_slice_is_written_only_where_it_says_something_else() -> None:
+def test_unchanged_slice_is_not_written() -> None:
     one = endpoint_slice(GROUP, plan_group(SHOP, [PRIMARY, replica(0)], True))
     two = endpoint_slice(GROUP, plan_group(SHOP, [PRIMARY, replica(0), replica(1)], True))
     assert (differs({**one, "metadata": {}}, one), differs(one, two)) == (False, True)

@@ -25,7 +25,7 @@ def hpa(desired: object = 4, **conditions: tuple[str, str]) -> Json:
     return {"spec": {"maxReplicas": 5}, "status": status}
 
 
-def test_an_hpa_says_how_many_and_whether_it_would_have_more() -> None:
+def test_hpa_recommendation_and_limit_are_read() -> None:
     assert horizontal_of(hpa()) == HorizontalRecommendation(4, 1, 5)
     limited = hpa(5, ScalingActive=("True", "ValidMetricFound"), ScalingLimited=("True", "TooManyReplicas"))
     assert horizontal_of(limited) == HorizontalRecommendation(5, 1, 5, limited=True)
@@ -33,7 +33,7 @@ def test_an_hpa_says_how_many_and_whether_it_would_have_more() -> None:
     assert horizontal_of(least) == HorizontalRecommendation(4, 2, 5)
 
 
-def test_an_hpa_that_has_not_looked_or_sees_nothing_recommends_nothing() -> None:
+def test_blind_or_new_hpa_recommends_nothing() -> None:
     blind = hpa(4, ScalingActive=("False", "FailedGetResourceMetric"))
     assert (horizontal_of(blind), why_blind(blind)) == (None, "FailedGetResourceMetric: so it is")
     assert (horizontal_of({"spec": {"maxReplicas": 5}}), why_blind(hpa())) == (None, "")
@@ -61,7 +61,7 @@ def test_a_vpa_that_cannot_be_believed_says_why() -> None:
     assert why_silent(vpa({"cpu": "250m"}, RecommendationProvided="True", LowConfidence="False")) == ""
 
 
-def test_a_vpa_says_how_large_each_container_should_be() -> None:
+def test_vpa_recommendation_is_read() -> None:
     row = ContainerRecommendation("app", ResourceList(MilliCpu(250)), upper=ResourceList(memory=Bytes(2 * 1024**3)))
     assert vertical_of(vpa({"cpu": "250m"}, RecommendationProvided="True")) == VerticalRecommendation((row,))
 
@@ -72,7 +72,7 @@ def test_target_of_zero_recommends_nothing(zero: object) -> None:
     assert vertical_of(vpa({"cpu": "250m", "memory": zero})) == VerticalRecommendation((row,))
 
 
-def test_a_vpa_that_doubts_or_is_silent_recommends_nothing() -> None:
+def test_doubtful_vpa_recommends_nothing() -> None:
     assert vertical_of({}) is None
     assert vertical_of(vpa({"cpu": "1"}, LowConfidence="True")) is None
     with pytest.raises(ValueError, match=r"containerRecommendations\[0\].target.cpu"):

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.kubernetes.objects import Json
 from protocol.units import Bytes, MilliCpu
-from scheduler_plugin.groups.core.workload import Container, ResourceList, Workload
+from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, Workload
 from scheduler_plugin.groups.objects.target_pods import (
     Killed,
     kept_pod,
@@ -48,7 +48,7 @@ def test_an_empty_selector_selects_nothing() -> None:
     assert not selects({}, LABELS)
 
 
-def test_a_kill_is_told_by_the_state_that_ended_and_by_the_last_one() -> None:
+def test_kill_is_read_from_both_states() -> None:
     at = 1_767_268_800.0
     statuses = [
         ended("lastState", "OOMKilled"),
@@ -62,7 +62,7 @@ def test_a_kill_is_told_by_the_state_that_ended_and_by_the_last_one() -> None:
     assert list(killed_in({})) == []
 
 
-def test_of_a_pod_only_what_a_group_looks_at_is_kept() -> None:
+def test_pods_keep_only_used_fields() -> None:
     pod: Json = {
         "metadata": {"name": "web-1", "labels": LABELS, "annotations": {"a": "b"}, "managedFields": [{}]},
         "spec": {"containers": [{"name": "app", "image": "x", "resources": {"requests": {"cpu": "1"}}}], "volumes": []},
@@ -83,7 +83,7 @@ def sized(**amounts: Json) -> Json:
     return {"spec": {"containers": [{"name": "app", "resources": amounts}, {"name": "sidecar"}]}}
 
 
-def test_what_a_template_leaves_out_comes_from_pods_that_run() -> None:
+def test_running_pods_fill_template_gaps() -> None:
     """A LimitRange fills in requests and limits; the largest count, and those of pods that end do not."""
     pods = [
         sized(requests={"cpu": "100m"}, limits={"cpu": "500m"}),
@@ -92,7 +92,7 @@ def test_what_a_template_leaves_out_comes_from_pods_that_run() -> None:
         {**sized(requests={"cpu": "9"}), "status": {"phase": "Failed"}},
         {**sized(requests={"cpu": "9"}), "metadata": {"deletionTimestamp": NOON}},
     ]
-    template = Workload(2, 2, (Container("app", ResourceList(memory=Bytes(7))), Container("other")))
+    template = Workload(2, 2, (SizedContainer("app", ResourceList(memory=Bytes(7))), SizedContainer("other")))
     found = with_defaults(template, running_containers(pods))
-    app = Container("app", ResourceList(MilliCpu(200), Bytes(7)), ResourceList(MilliCpu(500)))
-    assert found == Workload(2, 2, (app, Container("other")))
+    app = SizedContainer("app", ResourceList(MilliCpu(200), Bytes(7)), ResourceList(MilliCpu(500)))
+    assert found == Workload(2, 2, (app, SizedContainer("other")))

@@ -10,7 +10,7 @@ from protocol.kubernetes.objects import Json, child
 from protocol.kubernetes.resources import DEPLOYMENTS, VIRTUAL_MACHINES, VM_GROUPS
 from protocol.names import ANNOTATION_BOUNDS
 from protocol.units import Bytes, MilliCpu
-from scheduler_plugin.groups.core.workload import Container, ResourceList, Workload
+from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, Workload
 from scheduler_plugin.groups.objects.targets import (
     TARGET_KINDS,
     VM_CONTAINER,
@@ -50,13 +50,13 @@ DB: Json = {
 }
 
 
-def vm_container(cpu: int | None = None, memory: int | None = None) -> tuple[Container, ...]:
+def vm_container(cpu: int | None = None, memory: int | None = None) -> tuple[SizedContainer, ...]:
     cores, size = None if cpu is None else MilliCpu(cpu), None if memory is None else Bytes(memory)
-    return (Container(VM_CONTAINER, ResourceList(cores, size)),)
+    return (SizedContainer(VM_CONTAINER, ResourceList(cores, size)),)
 
 
-def test_a_deployment_is_its_replicas_and_the_requests_of_its_template() -> None:
-    app = Container("app", ResourceList(MilliCpu(1000)))
+def test_deployment_is_read_as_workload() -> None:
+    app = SizedContainer("app", ResourceList(MilliCpu(1000)))
     assert workload_of(WEB, DEPLOYMENT) == Workload(3, 2, (app,))
     assert selector_of(WEB) == "a=1,b=2"
 
@@ -78,16 +78,16 @@ def test_what_says_no_replicas_has_one() -> None:
     assert workload_of({"spec": {"replicas": "many"}}, DEPLOYMENT) == Workload(1)
 
 
-def test_a_vm_is_one_replica_that_requests_the_least_of_its_bounds() -> None:
+def test_vm_counts_as_one_replica() -> None:
     assert workload_of(DB, VM) == Workload(1, 1, vm_container(1000, GIB))
 
 
-def test_a_group_of_vms_has_replicas_and_no_containers() -> None:
+def test_vm_group_has_no_containers() -> None:
     found: Json = {"spec": {"replicas": 2}, "status": {"readyReplicas": 1, "selector": "x=y"}}
     assert (workload_of(found, GROUP), selector_of(found)) == (Workload(2, 1), "x=y")
 
 
-def test_what_cannot_be_read_is_said_with_the_field() -> None:
+def test_unreadable_field_is_named() -> None:
     broken = {**WEB, "spec": {"template": {"spec": {"containers": [{"resources": {"limits": {"memory": "much"}}}]}}}}
     with pytest.raises(InvalidTargetError, match=r"default/web: spec.template.spec.containers\[0\].*limits.memory"):
         workload_of(broken, DEPLOYMENT)
@@ -103,12 +103,12 @@ def test_what_cannot_be_read_is_said_with_the_field() -> None:
         ({"kind": "Deployment", "name": "x"}, "got 'Deployment'"),
     ],
 )
-def test_a_reference_names_a_kind_that_can_be_scaled(reference: Json, said: str) -> None:
+def test_reference_needs_scalable_kind(reference: Json, said: str) -> None:
     with pytest.raises(InvalidTargetError, match=said):
         read_reference(reference, "ref")
 
 
-def test_replicas_go_through_scale_for_the_version_that_was_read() -> None:
+def test_replicas_use_scale_with_version() -> None:
     write = scale(WEB, DEPLOYMENT, 5)
     assert write.path == DEPLOYMENTS.path("default", "web", "scale")
     assert write.guarded_body == {"spec": {"replicas": 5}, "metadata": {"resourceVersion": "7"}}
@@ -116,8 +116,8 @@ def test_replicas_go_through_scale_for_the_version_that_was_read() -> None:
     assert group.path == VM_GROUPS.path("default", "g", "scale")
 
 
-def test_requests_go_into_the_template_by_the_container_name() -> None:
-    sizes = (Container("app", ResourceList(MilliCpu(500)), ResourceList(memory=Bytes(GIB))),)
+def test_requests_are_written_by_container_name() -> None:
+    sizes = (SizedContainer("app", ResourceList(MilliCpu(500)), ResourceList(memory=Bytes(GIB))),)
     write = resize(WEB, DEPLOYMENT, sizes)
     resources = {"requests": {"cpu": "500m"}, "limits": {"memory": "1Gi"}}
     template = {"spec": {"containers": [{"name": "app", "resources": resources}]}}
@@ -132,11 +132,11 @@ def test_requests_go_into_the_template_by_the_container_name() -> None:
         (vm_container(9000), vm_container(4000), {"cpu": "4", "mem": "1Gi"}),
         (vm_container(memory=99 * GIB), vm_container(memory=8 * GIB), {"cpu": "1", "mem": "8Gi"}),
         (vm_container(100, GIB // 2), vm_container(1000, GIB), {"cpu": "1", "mem": "1Gi"}),
-        ((Container("sidecar"),), (), {"cpu": "1", "mem": "1Gi"}),
+        ((SizedContainer("sidecar"),), (), {"cpu": "1", "mem": "1Gi"}),
     ],
 )
-def test_a_vm_gets_bounds_in_whole_slots_within_its_spec(
-    wanted: tuple[Container, ...], least: tuple[Container, ...], bounds: Json
+def test_vm_bounds_are_whole_slots(
+    wanted: tuple[SizedContainer, ...], least: tuple[SizedContainer, ...], bounds: Json
 ) -> None:
     write = resize(DB, VM, wanted)
     annotation = child(write.body, "metadata", "annotations")[ANNOTATION_BOUNDS]
@@ -145,7 +145,7 @@ def test_a_vm_gets_bounds_in_whole_slots_within_its_spec(
     assert (achievable(DB, VM, wanted), write.resource) == (least, VIRTUAL_MACHINES)
 
 
-def test_a_vm_s_lower_bound_comes_down_again_to_that_of_its_spec_and_the_upper_one_stays() -> None:
+def test_lower_bound_returns_to_spec() -> None:
     narrow = '{"min": {"cpu": 2, "mem": "2Gi"}, "max": {"cpu": 3, "mem": "4Gi"}}'
     bounded = {**DB, "metadata": {"namespace": "default", "name": "db", "annotations": {ANNOTATION_BOUNDS: narrow}}}
     assert workload_of(bounded, VM).containers == vm_container(2000, 2 * GIB)

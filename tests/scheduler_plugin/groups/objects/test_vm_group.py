@@ -70,6 +70,6 @@ def test_what_cannot_be_is_refused_with_its_field(spec: Json, message: str) -> N
 
 
 @pytest.mark.parametrize("name", ["Shop", "my.shop", "1shop", "s" * 41, ""])
-def test_a_name_that_no_vm_or_service_can_have_is_refused(name: str) -> None:
+def test_invalid_group_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidGroupError, match=r"metadata\.name: expected at most 40 lower-case letters"):
         parse_vm_group({**shop(), "metadata": {"namespace": "default", "name": name}})

@@ -48,7 +48,7 @@ async def test_a_group_is_scaled_through_its_subresource(api: httpx.AsyncClient)
     )
 
 
-async def test_what_cannot_be_is_refused_before_it_is_stored(api: httpx.AsyncClient) -> None:
+async def test_impossible_group_is_refused_by_crd(api: httpx.AsyncClient) -> None:
     bad = [
         shop(replicas=-1),
         shop(template={}),

@@ -29,7 +29,7 @@ def vm(name: str, phase: str = "Running", available: str = "", owner: str = "") 
     }
 
 
-def test_a_group_consists_of_its_replicas_and_a_vm_of_itself() -> None:
+def test_members_of_group_and_vm() -> None:
     group: Json = {"kind": "VirtualMachineGroup", "metadata": {"namespace": "default", "name": "shop", "uid": "us"}}
     there = [vm("shop-primary", owner="us"), vm("shop-replica-0", owner="us"), vm("other", owner="us")]
     others = [vm("shop-replica-1", owner="the group of that name before"), vm("shop-replica-2")]
@@ -37,7 +37,7 @@ def test_a_group_consists_of_its_replicas_and_a_vm_of_itself() -> None:
     assert vms_of(there[0], there) == [there[0]]
 
 
-def test_a_vm_requests_the_most_that_it_may_have() -> None:
+def test_vm_requests_its_maximum() -> None:
     seen = list(
         uses([vm("a"), vm("b", available="False"), {**vm("c"), "spec": {}}], {"uid-a": GuestUse(1.5, Bytes(7))})
     )

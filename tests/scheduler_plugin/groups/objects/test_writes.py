@@ -21,11 +21,11 @@ SPEC: Json = {"spec": {"replicas": 3}}
         ({"metadata": {"labels": {"a": "b"}}}, "7", {"metadata": {"labels": {"a": "b"}, "resourceVersion": "7"}}),
     ],
 )
-def test_a_write_names_the_version_that_it_was_decided_on(body: Json, version: str, guarded: Json) -> None:
+def test_writes_carry_resource_version(body: Json, version: str, guarded: Json) -> None:
     assert Write("replicas", HVPAS, NAME, body, version=version).guarded_body == guarded
 
 
-def test_an_object_is_made_in_its_namespace_and_written_by_its_name() -> None:
+def test_object_paths_for_create_and_write() -> None:
     written = Write("replicas", HVPAS, NAME, SPEC, "scale")
     made = Write("hvpa", HVPAS, NAME, SPEC, creates=True)
     assert written.path == f"{HVPAS.path('default')}/web/scale"

@@ -11,11 +11,11 @@ from protocol.kubernetes.objects import Json, JsonObject, items, text
 from protocol.kubernetes.resources import HVPAS, Resource
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.objects.targets import TargetRef
-from scheduler_plugin.groups.policies.facts import Facts
+from scheduler_plugin.groups.policies.facts import GroupFacts
 from scheduler_plugin.groups.policies.hvpa_policy import HvpaPolicy, overlaps
-from scheduler_plugin.groups.policies.judgement import Judgement, judge
+from scheduler_plugin.groups.policies.judgement import ReconcileResult, judge
 from scheduler_plugin.groups.policies.notices import refused, stopped, stopped_because
-from scheduler_plugin.groups.policies.policy import Arrangement, InvalidSpecError, Ruling, Situation
+from scheduler_plugin.groups.policies.policy import DesiredObjects, InvalidSpecError, PolicyDecision, PolicyInput
 from scheduler_plugin.groups.policies.registry import every_policy
 from scheduler_plugin.groups.policies.tortoise_policy import TortoisePolicy
 
@@ -42,14 +42,14 @@ class Refusing:
 
     kind: Resource = HVPAS
 
-    def arrangement(self, group: JsonObject) -> Arrangement:
-        return Arrangement(WEB)
+    def arrangement(self, group: JsonObject) -> DesiredObjects:
+        return DesiredObjects(WEB)
 
-    def rule(self, situation: Situation) -> Ruling:
+    def rule(self, situation: PolicyInput) -> PolicyDecision:
         raise InvalidSpecError("spec.mode: expected another")
 
 
-def reason(found: Judgement) -> str:
+def reason(found: ReconcileResult) -> str:
     assert found.problem is not None
     assert (found.upkeep, found.intent, found.inbox) == ((), None, None)
     (able,) = (each for each in items(found.status, "conditions") if text(each, "type") == "AbleToScale")
@@ -57,17 +57,17 @@ def reason(found: Judgement) -> str:
     return found.problem.reason
 
 
-def test_a_target_that_leaves_or_cannot_be_read_is_not_scaled() -> None:
-    policy, arrangement = Refusing(), Arrangement(WEB)
+def test_leaving_or_unreadable_target_is_skipped() -> None:
+    policy, arrangement = Refusing(), DesiredObjects(WEB)
     leaving = deployment(deletionTimestamp="2026-01-01T00:00:00Z")
-    assert reason(judge(policy, Facts(hvpa(), arrangement, target=leaving), NOW)) == "TargetLeaving"
-    assert reason(judge(policy, Facts(hvpa(), arrangement, target=deployment("much")), NOW)) == "TargetUnreadable"
-    assert reason(judge(policy, Facts(hvpa(), arrangement, target=deployment()), NOW)) == "InvalidSpec"
+    assert reason(judge(policy, GroupFacts(hvpa(), arrangement, target=leaving), NOW)) == "TargetLeaving"
+    assert reason(judge(policy, GroupFacts(hvpa(), arrangement, target=deployment("much")), NOW)) == "TargetUnreadable"
+    assert reason(judge(policy, GroupFacts(hvpa(), arrangement, target=deployment()), NOW)) == "InvalidSpec"
 
 
-def test_an_intent_is_given_up_where_nothing_may_be_scaled() -> None:
+def test_intent_ends_if_scaling_is_off() -> None:
     status: Json = {"intent": {"at": "2026-01-01T00:00:00Z", "replicas": {"from": 1, "to": 2}}, "mode": "Mixed"}
-    found = judge(Refusing(), Facts({**hvpa(), "status": status}, Arrangement(WEB)), NOW)
+    found = judge(Refusing(), GroupFacts({**hvpa(), "status": status}, DesiredObjects(WEB)), NOW)
     assert ("intent" in found.status, found.status["mode"]) == (False, "Mixed")
 
 
@@ -75,14 +75,14 @@ def test_sizes_that_cannot_be_read_never_were() -> None:
     policy = HvpaPolicy()
     sizes = [{"name": "app", "resources": {"requests": {"cpu": "much"}}}]
     group = {**hvpa(updateMode="inPlace"), "status": {"sizes": {"inPlace": sizes, "template": sizes}}}
-    found = judge(policy, Facts(group, policy.arrangement(group), target=deployment()), NOW)
+    found = judge(policy, GroupFacts(group, policy.arrangement(group), target=deployment()), NOW)
     assert (found.sizes, "sizes" in found.status) == ((), False)
 
 
 def test_a_pod_that_cannot_be_read_stops_the_group() -> None:
     pod: Json = {"spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "much"}}}]}}
     target = {**deployment(), "status": {"observedGeneration": 1}}
-    found = judge(HvpaPolicy(), Facts(hvpa(), HvpaPolicy().arrangement(hvpa()), target=target, pods=(pod,)), NOW)
+    found = judge(HvpaPolicy(), GroupFacts(hvpa(), HvpaPolicy().arrangement(hvpa()), target=target, pods=(pod,)), NOW)
     assert reason(found) == "TargetUnreadable"
 
 
@@ -101,7 +101,7 @@ def recommending(cpu: str) -> Json:
 def test_sizes_in_place_rest_after_each_change() -> None:
     """As after a scaling: no recommendation can have heard of it yet."""
     policy, group, pause = HvpaPolicy(), hvpa(updateMode="inPlace"), timedelta(seconds=15)
-    facts = Facts(group, policy.arrangement(group), target=deployment(), vpa=recommending("2"), pause=pause)
+    facts = GroupFacts(group, policy.arrangement(group), target=deployment(), vpa=recommending("2"), pause=pause)
     first = judge(policy, facts, NOW)
     resized = replace(facts, group={**group, "status": first.status}, vpa=recommending("4"))
     assert judge(policy, resized, NOW + timedelta(seconds=14)).sizes == first.sizes
@@ -110,11 +110,11 @@ def test_sizes_in_place_rest_after_each_change() -> None:
 
 def test_the_same_facts_give_the_same_judgement() -> None:
     policy, group = HvpaPolicy(), hvpa()
-    facts = Facts(group, policy.arrangement(group), target=deployment())
+    facts = GroupFacts(group, policy.arrangement(group), target=deployment())
     assert judge(policy, facts, NOW) == judge(HvpaPolicy(), facts, NOW)
 
 
-def test_what_was_read_of_a_generation_is_read_once_and_forgotten_in_time() -> None:
+def test_decoding_is_cached_per_generation() -> None:
     policy = HvpaPolicy(remembered=1)
     first = policy.arrangement(hvpa())
     assert policy.arrangement(hvpa(scaleUpDelay="soon")) == first
@@ -125,7 +125,7 @@ def test_what_was_read_of_a_generation_is_read_once_and_forgotten_in_time() -> N
         policy.arrangement(hvpa(scaleUpDelay="soon"))
 
 
-def test_a_target_that_no_policy_can_scale_is_refused() -> None:
+def test_unscalable_target_is_refused() -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "name": "x"}
     tortoise = {"metadata": {"namespace": "a", "name": "b"}, "spec": {"targetRefs": {"scaleTargetRef": pod}}}
     with pytest.raises(InvalidSpecError, match="expected one of apps/v1 Deployment"):
@@ -136,31 +136,31 @@ def test_a_target_that_no_policy_can_scale_is_refused() -> None:
         TortoisePolicy(Configuration).arrangement({"spec": 7})
 
 
-def test_a_vpa_that_cannot_be_read_counts_as_silent_for_a_tortoise() -> None:
+def test_unreadable_vpa_is_silent() -> None:
     row = {"containerName": "app", "target": {"cpu": "a lot"}}
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
     vpa: Json = {"spec": {"targetRef": target}, "status": {"recommendation": {"containerRecommendations": [row]}}}
     tortoise: Json = {"metadata": {"namespace": "a", "name": "b"}, "spec": {"targetRefs": {"scaleTargetRef": target}}}
     policy = TortoisePolicy(Configuration)
-    facts = Facts(tortoise, policy.arrangement(tortoise), target=deployment(), vpa=vpa)
+    facts = GroupFacts(tortoise, policy.arrangement(tortoise), target=deployment(), vpa=vpa)
     found = judge(policy, facts, NOW)
     (active,) = (each for each in items(found.status, "conditions") if text(each, "type") == "ScalingActive")
     assert (text(active, "status"), "target.cpu" in text(active, "message")) == ("False", True)
 
 
-def test_notices_are_made_once_and_say_what_is_wrong() -> None:
+def test_notices_are_created_once() -> None:
     group = hvpa()
-    found = judge(Refusing(), Facts(group, None, "spec: expected more"), NOW)
+    found = judge(Refusing(), GroupFacts(group, None, "spec: expected more"), NOW)
     event = stopped(HVPAS, group, found)
     assert event is not None
     assert (event.reason, event.note) == ("InvalidSpec", "spec: expected more")
     said = {**group, "status": found.status}
-    assert stopped(HVPAS, said, judge(Refusing(), Facts(said, None, "spec: expected more"), NOW)) is None
+    assert stopped(HVPAS, said, judge(Refusing(), GroupFacts(said, None, "spec: expected more"), NOW)) is None
     assert (stopped_because(said), stopped_because(group)) == ("InvalidSpec", "")
     (condition,) = items(refused(group, "forbidden", 0.0), "conditions")
     assert (condition["type"], condition["message"]) == ("TargetWritable", "forbidden")
 
 
-def test_every_kind_has_its_policy_and_intervals_that_touch_overlap() -> None:
+def test_kinds_and_overlapping_intervals() -> None:
     assert [policy.kind.kind for policy in every_policy(Configuration)] == ["Hvpa", "Tortoise"]
     assert list(overlaps([(1, 2), (3, 4)])) == []

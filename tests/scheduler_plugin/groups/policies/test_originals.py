@@ -41,11 +41,11 @@ def record(before: Json, fields: Json) -> str:
         ({}, None),
     ],
 )
-def test_only_what_is_as_it_was_written_goes_back(found: Json, expected: object) -> None:
+def test_only_unchanged_fields_are_restored(found: Json, expected: object) -> None:
     assert restored(found, record({"maxReplicas": 40}, {"maxReplicas": 20})) == expected
 
 
-def test_lists_and_amounts_are_compared_as_the_api_spells_them() -> None:
+def test_comparison_ignores_api_spelling() -> None:
     """The API writes ``1`` for ``1000m``, and fills in what was left out."""
     ours: Json = {"metrics": [{"value": "1000m"}], "behavior": None}
     kept = record({"metrics": [], "behavior": {"a": 1}}, ours)

@@ -8,7 +8,7 @@ import pytest
 
 from protocol.kubernetes.objects import Json, JsonObject
 from protocol.units import Bytes, MilliCpu
-from scheduler_plugin.groups.core.workload import Container, ResourceList
+from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS
 from scheduler_plugin.groups.policies.running_pods import running_pods
 
@@ -42,8 +42,8 @@ def pod(
     }
 
 
-def sizes(cpu: int, memory: int | None = None) -> tuple[Container, ...]:
-    return (Container("app", ResourceList(MilliCpu(cpu), None if memory is None else Bytes(memory))),)
+def sizes(cpu: int, memory: int | None = None) -> tuple[SizedContainer, ...]:
+    return (SizedContainer("app", ResourceList(MilliCpu(cpu), None if memory is None else Bytes(memory))),)
 
 
 PAIR = (pod("web-1", READY), pod("web-2", READY))
@@ -93,7 +93,7 @@ def test_sizes_are_the_mean_of_ready_pods() -> None:
     ]
     found = running_pods(target(), DEPLOYMENT, pods)
     assert found is not None
-    assert found.sizes == (*sizes(750), Container("proxy", ResourceList(MilliCpu(50))))
+    assert found.sizes == (*sizes(750), SizedContainer("proxy", ResourceList(MilliCpu(50))))
 
 
 def test_without_pods_the_template_counts() -> None:
@@ -144,7 +144,7 @@ def test_a_replica_set_leaves_old_pods_as_they_are() -> None:
 
 def test_what_is_refused_is_the_most_that_a_pod_has() -> None:
     """Of what is asked for and not had; memory is had."""
-    asked = (*sizes(4000, 100), Container("log", ResourceList(MilliCpu(1))))
+    asked = (*sizes(4000, 100), SizedContainer("log", ResourceList(MilliCpu(1))))
     pods = [pod("web-1", READY, memory="100"), pod("web-2", READY, cpu="4", memory="100", allocated="1")]
     found = running_pods(target(), DEPLOYMENT, pods, asked, refused=True)
     assert found is not None

@@ -21,13 +21,13 @@ import yaml
 from starlette.requests import Request
 
 from deploy.local.apiserver.apimachinery.environment import Environment
-from deploy.local.apiserver.apimachinery.errors import ApiError as ServerError
+from deploy.local.apiserver.apimachinery.errors import StatusError as ServerError
 from deploy.local.apiserver.registry.watching import Watch
 from deploy.local.apiserver.resources.definitions import CRD_KEY
 from deploy.local.apiserver.routes.requests import target_of, watch_options
 from deploy.local.apiserver.routes.resource_routes import ApiServerSettings, ResourceRoutes
 from deploy.local.apiserver.server import admin_tokens, build
-from deploy.local.apiserver.storage.history import Stored
+from deploy.local.apiserver.storage.history import StoredObject
 from deploy.local.cluster.content import definitions
 from protocol.kubernetes.objects import Json, JsonObject, child
 from protocol.kubernetes.pages import LineSplitter, Page, read_page
@@ -36,7 +36,7 @@ from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
 from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError
 from tests.fake_clock import FakeClock
 
-_DEFINED: Final[list[Stored]] = []
+_DEFINED: Final[list[StoredObject]] = []
 """The definitions of a local cluster as a server stores them, in this order."""
 
 TOKEN = "the-admin-of-this-test"

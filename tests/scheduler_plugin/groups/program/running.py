@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from protocol.kubernetes.objects import Json, child, items, text
 from protocol.kubernetes.resources import DEPLOYMENTS, EVENTS, HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS
-from scheduler_plugin.groups.app import Program, assemble
+from scheduler_plugin.groups.app import GroupsProgram, assemble
 from scheduler_plugin.groups.settings import GroupsSettings, LeaseSettings
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.program.cluster import Connection, EmbeddedCluster
@@ -44,10 +44,10 @@ class World:
     clock: FakeClock
     cluster: EmbeddedCluster
     settings: GroupsSettings
-    processes: dict[str, Program] = field(default_factory=dict)
+    processes: dict[str, GroupsProgram] = field(default_factory=dict)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
-    async def start(self, identity: str = "first", way: Connection | None = None) -> Program:
+    async def start(self, identity: str = "first", way: Connection | None = None) -> GroupsProgram:
         """A new process; ready, and with the Lease where no other process holds it."""
         way = way or self.cluster.connection()
         program = assemble(way, self.clock, self.settings, identity)

@@ -108,7 +108,7 @@ async def test_metrics_of_sidecars_stay(tortoise: str) -> None:
         assert items(after, "metrics") == metrics_of(f"{OWN}, {SIDECAR}")
 
 
-async def test_a_target_that_is_an_amount_stays_an_amount() -> None:
+async def test_amount_target_stays_amount() -> None:
     """``averageValue: 700m`` became 70 %."""
     async with attached(AMOUNT, UNNAMED, status=WORKING) as run:
         after = await spec(run)

@@ -20,12 +20,12 @@ def of(owner: Resource, **metadata: object) -> Json:
     return {"metadata": {"name": "web-1", "ownerReferences": [reference], **metadata}, "spec": {"replicas": 3}}
 
 
-def test_of_a_deployments_replica_set_only_its_metadata_is_kept() -> None:
+def test_owned_replica_set_keeps_metadata() -> None:
     found = of(DEPLOYMENTS, managedFields=[{}], resourceVersion="7")
     assert worth_keeping(REPLICA_SETS, found) == {"metadata": of(DEPLOYMENTS, resourceVersion="7")["metadata"]}
 
 
-def test_all_else_is_kept_whole_but_for_its_managed_fields() -> None:
+def test_other_objects_keep_all_but_managed_fields() -> None:
     alone: Json = {"metadata": {"name": "web-1"}, "spec": {"replicas": 3}}
     assert worth_keeping(REPLICA_SETS, alone) == alone
     member = of(VM_GROUPS, managedFields=[{}])
@@ -33,7 +33,7 @@ def test_all_else_is_kept_whole_but_for_its_managed_fields() -> None:
     assert "managedFields" in member["metadata"]  # type: ignore[operator]  # what was given is left as it is
 
 
-async def test_restored_store_whose_watches_go_on_is_read_again() -> None:
+async def test_restored_store_is_reread() -> None:
     """Others have written so much that watches are resumed; the Lease, which is older than it was, tells."""
     clock, cluster, path = FakeClock(), FakeCluster(), DEPLOYMENTS.path()
     cluster.collections[path] = Collection()

@@ -39,7 +39,7 @@ async def specs(run: World | Story) -> list[Json]:
 
 
 @pytest.mark.parametrize("step", range(len(STEPS)), ids=[each.replace("/", " ") for each in STEPS])
-async def test_of_a_scaling_each_write_that_comes_late_is_refused(step: int) -> None:
+async def test_late_scaling_writes_conflict(step: int) -> None:
     async with world(FOLLOWED) as run:
         await settled(run)
         before, stopped = len(run.cluster.writes()), run.cluster.connections[0]
@@ -61,7 +61,7 @@ async def test_of_a_scaling_each_write_that_comes_late_is_refused(step: int) -> 
 
 
 @pytest.mark.parametrize("step", [0, 1])
-async def test_an_hpa_or_a_vpa_that_is_made_late_is_refused_while_there_is_one(step: int) -> None:
+async def test_late_hpa_or_vpa_creation_conflicts(step: int) -> None:
     async with world(FOLLOWED) as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(HVPAS, INTERVALS)
@@ -77,7 +77,7 @@ async def test_an_hpa_or_a_vpa_that_is_made_late_is_refused_while_there_is_one(s
         assert await specs(run) == there
 
 
-async def test_an_hpa_that_nobody_wants_any_more_goes_again_where_it_was_made_late() -> None:
+async def test_late_unwanted_hpa_is_deleted() -> None:
     async with test_tortoise.day() as found:
         run = found.run
         own = test_tortoise.TORTOISE.replace("    horizontalPodAutoscalerName: web\n", "").replace("lovely", "other")
@@ -99,7 +99,7 @@ async def test_an_hpa_that_nobody_wants_any_more_goes_again_where_it_was_made_la
         assert await specs(run) == there
 
 
-async def test_a_floor_of_a_vm_that_is_written_late_is_refused() -> None:
+async def test_late_floor_write_conflicts() -> None:
     async with world(FOLLOWED) as run:
         await run.cluster.make(VIRTUAL_MACHINES, VM.replace("use: 1", "use: 4"))
         stopped = run.cluster.connection()
@@ -116,7 +116,7 @@ async def test_a_floor_of_a_vm_that_is_written_late_is_refused() -> None:
         assert await stopped.send_late() == CONFLICT
 
 
-async def test_of_a_group_of_vms_no_write_that_comes_late_changes_anything_that_lasts() -> None:
+async def test_late_vm_group_writes_are_harmless() -> None:
     """Each process stops at its second write and is succeeded; in the end all of them wake at once."""
     async with story(FOLLOWED_SOON) as run:
         await run.create(replicas=1)
@@ -138,7 +138,7 @@ async def test_of_a_group_of_vms_no_write_that_comes_late_changes_anything_that_
         assert (await specs(run), await run.vms(), await run.offered()) == (there, vms, ["replica-0"])
 
 
-async def test_a_replica_that_was_taken_back_meanwhile_is_not_deleted_late() -> None:
+async def test_reclaimed_replica_is_not_deleted() -> None:
     async with story(FOLLOWED_SOON) as run:
         await run.create(replicas=2)
         stopped = run.cluster.connection()
@@ -158,7 +158,7 @@ async def test_a_replica_that_was_taken_back_meanwhile_is_not_deleted_late() -> 
         assert await run.offered() == ["replica-0", "replica-1"]
 
 
-async def test_a_primary_that_is_made_late_after_the_first_was_lost_is_followed_by_no_replica() -> None:
+async def test_late_primary_gets_no_replicas() -> None:
     async with story(FOLLOWED_SOON) as run:
         stopped = run.cluster.connection()
         stopped.cut_at = 0

@@ -149,7 +149,7 @@ async def begun(run: World, manifest: str, replicas: int = 1) -> None:
     await run.start()
 
 
-async def test_an_hvpa_gets_an_hpa_and_a_vpa_that_only_recommend() -> None:
+async def test_hvpa_creates_recommending_hpa_and_vpa() -> None:
     async with world() as run:
         await begun(run, INTERVALS)
         hpa = await run.cluster.get(HORIZONTAL_AUTOSCALERS, "hvpa-sample")
@@ -180,7 +180,7 @@ async def test_an_hvpa_gets_an_hpa_and_a_vpa_that_only_recommend() -> None:
         assert await run.size() == (1, {"cpu": "500m", "memory": "500Mi"})
 
 
-async def test_the_document_first_stage_is_horizontal_the_second_both_and_the_third_horizontal_again() -> None:
+async def test_document_stages_example() -> None:
     async with world() as run:
         await begun(run, STAGES)
         await run.recommend("hvpa-sample", 3, cpu="1500m", memory="1500Mi")
@@ -195,7 +195,7 @@ async def test_the_document_first_stage_is_horizontal_the_second_both_and_the_th
         assert await run.size() == (10, {"cpu": "1500m", "memory": "1500Mi"})
 
 
-async def test_intervals_scale_by_their_weight_and_keep_what_delay_and_change_forbid_in_status() -> None:
+async def test_intervals_keep_blocked_wishes() -> None:
     async with world() as run:
         await begun(run, INTERVALS, replicas=3)
         await run.recommend("hvpa-sample", 6, cpu="1500m", memory="1500Mi")
@@ -222,7 +222,7 @@ async def test_intervals_scale_by_their_weight_and_keep_what_delay_and_change_fo
         ]
 
 
-async def test_at_weight_one_it_grows_vertically_first_and_is_never_trapped() -> None:
+async def test_weight_one_grows_vertically_untrapped() -> None:
     async with world() as run:
         await begun(run, VERTICAL_FIRST)
         await run.recommend("hvpa-sample", cpu="4", memory="2000Mi")
@@ -240,7 +240,7 @@ async def test_beyond_max_replicas_only_vertical_scaling_is_left() -> None:
         assert await run.size() == (10, {"cpu": "4", "memory": "2500Mi"})
 
 
-async def test_scale_of_the_hvpa_shows_the_target_and_an_hpa_that_writes_there_moves_nothing() -> None:
+async def test_hvpa_scale_mirrors_target() -> None:
     async with world() as run:
         await begun(run, INTERVALS, replicas=3)
         scale = await run.cluster.get(HVPAS, "hvpa-sample/scale")

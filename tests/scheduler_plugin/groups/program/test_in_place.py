@@ -60,7 +60,7 @@ async def begun(run: World) -> None:
     await run.start()
 
 
-async def test_pods_are_resized_as_they_run_and_new_ones_after_them() -> None:
+async def test_running_pods_resize_then_new_ones() -> None:
     async with world() as run:
         await begun(run)
         await run.recommend("sizes", cpu="1500m", memory="1500Mi")
@@ -71,7 +71,7 @@ async def test_pods_are_resized_as_they_run_and_new_ones_after_them() -> None:
         assert await requests(run, "two") == larger
 
 
-async def test_a_wish_that_the_kubelet_cannot_fulfil_is_withdrawn_and_tried_again_later() -> None:
+async def test_infeasible_resize_is_retried_later() -> None:
     async with world() as run:
         await begun(run)
         await run.recommend("sizes", cpu="1500m", memory="1500Mi")
@@ -91,7 +91,7 @@ async def test_a_wish_that_the_kubelet_cannot_fulfil_is_withdrawn_and_tried_agai
         assert condition_of(await run.cluster.get(HVPAS, "sizes"), "PodsResizable") == ("", "", "")
 
 
-async def test_a_pod_that_is_refused_holds_up_no_other_and_is_tried_again_by_itself_ever_more_rarely() -> None:
+async def test_refused_pod_backs_off_alone() -> None:
     async with world() as run:
         await begun(run)
         for name in ("two", "three"):
@@ -116,7 +116,7 @@ async def test_a_pod_that_is_refused_holds_up_no_other_and_is_tried_again_by_its
         assert condition_of(await run.cluster.get(HVPAS, "sizes"), "PodsResizable") == ("", "", "")
 
 
-async def test_a_pod_that_changed_meanwhile_holds_up_no_other_either() -> None:
+async def test_conflicting_pod_blocks_no_other() -> None:
     async with world() as run:
         await begun(run)
         await run.cluster.make(PODS, POD.replace("NAME", "two"))
@@ -130,7 +130,7 @@ async def test_a_pod_that_changed_meanwhile_holds_up_no_other_either() -> None:
         assert condition_of(await run.cluster.get(HVPAS, "sizes"), "PodsResizable") == ("", "", "")
 
 
-async def test_a_template_that_people_change_ends_what_was_resized() -> None:
+async def test_changed_template_ends_resizes() -> None:
     async with world() as run:
         await begun(run)
         await run.recommend("sizes", cpu="1500m", memory="1500Mi")
@@ -142,7 +142,7 @@ async def test_a_template_that_people_change_ends_what_was_resized() -> None:
         assert items({"sizes": sizes}, "sizes", "template")[0]["resources"] == {"requests": {"cpu": "1400m"}}
 
 
-async def test_of_a_vm_the_bounds_are_written_and_its_agent_keeps_the_size() -> None:
+async def test_vm_bounds_are_written_size_kept() -> None:
     async with world() as run:
         await run.cluster.make(VIRTUAL_MACHINES, VM)
         target = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine", "name": "db"}

@@ -53,7 +53,7 @@ async def test_these_are_the_steps() -> None:
 
 @pytest.mark.parametrize("is_applied", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("step", range(len(STEPS)), ids=[each.replace("/", " ") for each in STEPS])
-async def test_a_scaling_is_finished_once_whatever_step_the_process_is_killed_at(step: int, is_applied: bool) -> None:
+async def test_scaling_finishes_once_after_any_kill(step: int, is_applied: bool) -> None:
     async with world(FOLLOWED) as run:
         await settled(run)
         before = len(run.cluster.writes())
@@ -85,7 +85,7 @@ async def test_a_successor_keeps_the_delay_of_its_predecessor() -> None:
         assert 120 <= run.clock.now() - scaled_at < 136
 
 
-async def test_a_scaling_that_another_overtook_is_given_up_and_decided_anew() -> None:
+async def test_overtaken_scaling_is_redecided() -> None:
     async with world(FOLLOWED) as run:
         await settled(run)
         way = run.cluster.connections[0]

@@ -8,7 +8,7 @@ import pytest
 from protocol.kubernetes.objects import Json
 from protocol.units import Bytes, Seconds
 from scheduler_plugin.groups.controllers.member_agents import LARGEST, HttpMemberAgents
-from scheduler_plugin.groups.core.replicas.load_window import CpuCount
+from scheduler_plugin.groups.core.replicas.load_window import AgentCpuCount
 from scheduler_plugin.groups.core.replicas.members import DatabaseState
 from scheduler_plugin.groups.objects.vm_use import GuestUse
 
@@ -24,7 +24,7 @@ def agents(body: bytes, status: int = 200) -> HttpMemberAgents:
     return HttpMemberAgents(httpx.AsyncClient(transport=httpx.MockTransport(answer)))
 
 
-async def test_an_agent_says_how_its_database_is_and_how_busy_its_vm() -> None:
+async def test_agent_reports_database_and_load() -> None:
     assert await agents(DATABASE).database(VM) == DatabaseState(True, True, Seconds(0.5), 2, Seconds(1.5))
     assert await agents(b'{"standby": false}').database(VM) == DatabaseState(False)
     metrics = b'{"cores_busy": 1.25, "mem_used": "1Gi", "mem_total": "2Gi", "oom_kills": 3, "load1": 2}'
@@ -37,13 +37,13 @@ async def test_an_agent_says_how_its_database_is_and_how_busy_its_vm() -> None:
 @pytest.mark.parametrize(
     ("metrics", "count"),
     [
-        (b'{"cpu_seconds": 12.5, "seen_seconds": 60}', CpuCount(Seconds(12.5), Seconds(60.0))),
+        (b'{"cpu_seconds": 12.5, "seen_seconds": 60}', AgentCpuCount(Seconds(12.5), Seconds(60.0))),
         (b'{"cpu_seconds": 12.5}', None),
         (b'{"cpu_seconds": -1, "seen_seconds": 60}', None),
         (b"null", None),
     ],
 )
-async def test_an_agent_says_what_it_has_counted(metrics: bytes, count: CpuCount | None) -> None:
+async def test_an_agent_says_what_it_has_counted(metrics: bytes, count: AgentCpuCount | None) -> None:
     assert await agents(b'{"metrics": %s}' % metrics).cpu_count(VM) == count
 
 
@@ -56,7 +56,7 @@ async def test_an_answer_that_cannot_be_used_is_none(body: bytes, status: int) -
     assert await agents(body, status).database(VM) is None
 
 
-async def test_an_agent_that_cannot_be_reached_has_no_answer() -> None:
+async def test_unreachable_agent_has_no_answer() -> None:
     def refuse(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused", request=request)
 

@@ -45,7 +45,7 @@ async def explanation(run: World) -> list[str]:
     return found
 
 
-async def test_memory_grows_at_once_and_by_any_amount_while_cpu_keeps_its_delay() -> None:
+async def test_memory_grows_at_once_cpu_delays() -> None:
     async with world() as run:
         await begun(run)
         await run.recommend("sizes", cpu="2", memory="1100Mi")
@@ -55,7 +55,7 @@ async def test_memory_grows_at_once_and_by_any_amount_while_cpu_keeps_its_delay(
         assert (await explanation(run))[0].startswith("resource-consumer ran out of memory at ")
 
 
-async def test_a_kill_is_answered_once_and_a_restart_does_not_answer_it_again() -> None:
+async def test_kill_is_answered_once() -> None:
     async with world(FOLLOWED) as run:
         await begun(run)
         await run.recommend("sizes", cpu="1", memory="1100Mi")
@@ -70,7 +70,7 @@ async def test_a_kill_is_answered_once_and_a_restart_does_not_answer_it_again() 
         assert (await run.size())[1] == {"cpu": "1", "memory": "1500Mi"}
 
 
-async def test_pods_that_are_resized_in_place_get_their_memory_without_delay_too() -> None:
+async def test_in_place_memory_has_no_delay() -> None:
     async with world() as run:
         await begun(run, changed(SLOW, updateMode="inPlace"))
         assert await requests(run, "one") == {"cpu": "1", "memory": "1Gi"}
@@ -120,7 +120,7 @@ async def test_many_kills_are_an_emergency_for_five_minutes() -> None:
         assert (4 < least < 16, most) == (True, 16)
 
 
-async def test_one_pod_with_a_leak_is_reported_and_doubles_nothing() -> None:
+async def test_single_leak_is_reported_only() -> None:
     """One pod of eight is killed every four minutes, and no policy scales its memory."""
     async with test_tortoise.day() as found:
         await found.needs(16)

@@ -21,7 +21,7 @@ clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
 """
 
 
-async def test_it_serves_without_its_api_and_ends_when_told(tmp_path: Path) -> None:
+async def test_serves_without_api_and_stops(tmp_path: Path) -> None:
     (tmp_path / "kubeconfig").write_text(KUBECONFIG)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

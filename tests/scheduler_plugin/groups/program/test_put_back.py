@@ -138,7 +138,7 @@ async def test_killed_between_any_steps_it_puts_back(group: Begin, step: int, is
 
 
 @GROUPS
-async def test_a_group_deleted_while_the_program_is_away_puts_back(group: Begin) -> None:
+async def test_deletion_during_outage_restores_hpa(group: Begin) -> None:
     async with group() as guest:
         await guest.run.start()
         await guest.run.passes(20)
@@ -195,7 +195,7 @@ async def test_what_others_changed_last_is_not_put_back() -> None:
         assert after == {**child(before, "spec"), "maxReplicas": 60}
 
 
-async def test_an_hpa_that_is_attached_no_more_is_put_back() -> None:
+async def test_detached_hpa_is_restored() -> None:
     async with tortoise() as guest:
         await guest.run.start()
         assert await guest.changed()
@@ -253,7 +253,7 @@ async def test_a_refused_put_back_holds_up_nothing() -> None:
         assert await guest.as_it_was()
 
 
-async def test_a_group_that_cannot_be_read_puts_nothing_back() -> None:
+async def test_unreadable_group_restores_nothing() -> None:
     """A typo in the spec is no reason to take everything back."""
     async with tortoise() as guest:
         await guest.run.start()
@@ -265,7 +265,7 @@ async def test_a_group_that_cannot_be_read_puts_nothing_back() -> None:
         assert (said[:2], await guest.changed()) == (("False", "InvalidSpec"), True)
 
 
-async def test_an_hpa_too_large_to_be_remembered_is_left_alone() -> None:
+async def test_oversized_hpa_is_left_alone() -> None:
     words = {f"key{number}": "x" * 60 for number in range(1000)}
     metric: Json = {"name": "queue", "selector": {"matchLabels": words}}
     hpa = yaml.safe_load(HPA)
@@ -293,7 +293,7 @@ async def test_an_hpa_of_its_own_needs_no_record() -> None:
         assert (child(hpa, "spec")["maxReplicas"], annotations_of(hpa)) == (20, {})
 
 
-async def test_a_record_that_cannot_be_read_is_no_record() -> None:
+async def test_unreadable_record_is_ignored() -> None:
     async with tortoise() as guest:
         records = ["{", "[]", '{"group": {"kind": "Tortoise"}}']
         for record in records:

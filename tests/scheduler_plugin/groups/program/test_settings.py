@@ -46,7 +46,7 @@ def test_what_cannot_be_used_is_refused_by_name(text: str, said: str) -> None:
         parse_settings(text)
 
 
-async def test_new_settings_are_in_force_at_once_and_refused_ones_change_nothing() -> None:
+async def test_settings_reload_or_refuse() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(HVPAS, INTERVALS)

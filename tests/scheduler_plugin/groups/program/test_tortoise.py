@@ -172,7 +172,7 @@ async def test_example_1_reach_preferred_max_replicas() -> None:
         assert evening[-1][0] < 10
 
 
-async def test_example_2_reach_preferred_max_replicas_and_maximum_cpu_request() -> None:
+async def test_example_2_max_replicas_and_request() -> None:
     async with day() as found:
         for need in (30, 40, 60):
             await found.needs(need, 2.5)
@@ -188,7 +188,7 @@ async def test_example_3_reach_the_minimum_number_of_replicas() -> None:
         assert later == [(6, 1.3), (8, 1.3), (6, 1.3), (4, 1.3)]  # horizontal again: the size stays
 
 
-async def test_example_4_reach_the_minimum_number_of_replicas_and_min_allocated_resources() -> None:
+async def test_example_4_minimum_replicas_and_resources() -> None:
     async with day(replicas=3) as found:
         assert await found.needs(0.6, 5) == (3, 1)
         group = await found.run.cluster.get(TORTOISES, "lovely")
@@ -226,7 +226,7 @@ async def test_off_writes_nothing_and_says_what_it_would() -> None:
         assert {text(each, "rule") for each in kept} == {"UpdateMode"}
 
 
-async def test_an_emergency_runs_as_many_replicas_as_ever_and_comes_back_step_by_step() -> None:
+async def test_emergency_story_peak_then_return() -> None:
     async with day() as found:
         await found.needs(16)
         await found.run.cluster.patch(TORTOISES, "lovely", {"spec": {"updateMode": "Emergency"}})
@@ -258,7 +258,7 @@ async def test_a_restart_forgets_nothing() -> None:
 
 @pytest.mark.parametrize("is_applied", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("step", range(4))
-async def test_killed_at_any_step_the_hpa_and_the_target_are_written_once(step: int, is_applied: bool) -> None:
+async def test_kill_at_any_step_writes_once(step: int, is_applied: bool) -> None:
     async with day() as found:
         run = found.run
         await found.needs(16, 0.5)
@@ -273,7 +273,7 @@ async def test_killed_at_any_step_the_hpa_and_the_target_are_written_once(step: 
         assert (len(on_hpa), await found.bounds()) == (1, (20, 20)), on_hpa
 
 
-async def test_without_an_hpa_it_makes_one_of_its_own() -> None:
+async def test_creates_own_hpa() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(TORTOISES, TORTOISE.replace("    horizontalPodAutoscalerName: web\n", ""))
@@ -284,7 +284,7 @@ async def test_without_an_hpa_it_makes_one_of_its_own() -> None:
         assert condition_of(group, "AbleToScale")[0] == "True"
 
 
-async def test_an_hpa_of_its_own_goes_when_nothing_scales_horizontally_any_more() -> None:
+async def test_own_hpa_goes_without_horizontal_scaling() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(TORTOISES, TORTOISE.replace("    horizontalPodAutoscalerName: web\n", ""))
@@ -296,7 +296,7 @@ async def test_an_hpa_of_its_own_goes_when_nothing_scales_horizontally_any_more(
         assert await run.cluster.every(HORIZONTAL_AUTOSCALERS) == []
 
 
-async def test_an_attached_hpa_that_is_not_there_is_said() -> None:
+async def test_missing_attached_hpa_is_reported() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(TORTOISES, TORTOISE)
@@ -306,7 +306,7 @@ async def test_an_attached_hpa_that_is_not_there_is_said() -> None:
         assert condition_of(group, "AbleToScale") == said
 
 
-async def test_a_vm_gets_a_floor_from_what_the_same_hour_needed() -> None:
+async def test_vm_floor_comes_from_same_hour() -> None:
     async with world() as run:
         await run.cluster.make(VIRTUAL_MACHINES, VM)
         await run.cluster.patch(VIRTUAL_MACHINES, "db", {"spec": {"guest": {"cpus": {"use": 8}}}})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.kubernetes.objects import JsonObject, name_of
 from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS
-from scheduler_plugin.groups.policies.policy import Arrangement, GroupPolicy, Ruling, Situation
+from scheduler_plugin.groups.policies.policy import DesiredObjects, GroupPolicy, PolicyDecision, PolicyInput
 from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, FOLLOWED, world
 from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
 from tests.scheduler_plugin.groups.program.test_killed import settled, short
@@ -35,7 +35,7 @@ async def test_the_second_goes_on_within_fifteen_seconds() -> None:
         assert run.clock.now() - killed_at < 15
 
 
-async def test_a_process_that_ends_in_order_is_followed_at_once() -> None:
+async def test_orderly_end_hands_over_at_once() -> None:
     async with world(FOLLOWED) as run:
         await settled(run)
         second = await run.start("second")
@@ -46,7 +46,7 @@ async def test_a_process_that_ends_in_order_is_followed_at_once() -> None:
         assert (await run.size())[0] == 5
 
 
-async def test_a_group_that_breaks_the_program_s_expectations_disturbs_no_other() -> None:
+async def test_crashing_group_affects_no_other() -> None:
     async with world(FOLLOWED) as run:
         await settled(run)
         controller = run.processes["first"].controllers["Hvpa"]
@@ -69,16 +69,16 @@ class BreaksOn:
         self._policy = policy
         self.kind = policy.kind
 
-    def arrangement(self, group: JsonObject) -> Arrangement:
+    def arrangement(self, group: JsonObject) -> DesiredObjects:
         return self._policy.arrangement(group)
 
-    def rule(self, situation: Situation) -> Ruling:
+    def rule(self, situation: PolicyInput) -> PolicyDecision:
         if name_of(situation.group).name == self._name:
             raise ZeroDivisionError
         return self._policy.rule(situation)
 
 
-async def test_a_holder_that_hung_writes_nothing_once_it_wakes() -> None:
+async def test_hung_holder_writes_nothing() -> None:
     async with world(FOLLOWED) as run:
         await settled(run)
         hung = run.cluster.connections[0]
@@ -95,7 +95,7 @@ async def test_a_holder_that_hung_writes_nothing_once_it_wakes() -> None:
         assert on_target == ["PATCH deployments/resource-consumer", "PATCH deployments/resource-consumer/scale"]
 
 
-async def test_a_group_that_both_judged_is_written_by_one() -> None:
+async def test_two_holders_write_once() -> None:
     """The Lease apart: the version of the group that was judged lets one of two status writes through."""
     async with world(FOLLOWED) as run:
         await settled(run)

@@ -83,9 +83,7 @@ async def said(run: Story) -> tuple[str, str]:
 
 @pytest.mark.parametrize("group_first", [True, False])
 @pytest.mark.parametrize(("kind", "manifest"), RIVALS, ids=[kind.kind for kind, _ in RIVALS])
-async def test_a_group_that_scales_itself_rests_while_another_has_it_as_its_target(
-    kind: Resource, manifest: str, group_first: bool
-) -> None:
+async def test_targeted_group_stops_self_scaling(kind: Resource, manifest: str, group_first: bool) -> None:
     async with overloaded() as run:
         if not group_first:
             await run.cluster.make(kind, manifest)
@@ -119,7 +117,7 @@ async def test_both_sides_say_so_while_they_run(kind: Resource, manifest: str) -
         assert (await said(run), await replicas(run)) == (("False", "TargetTaken"), 1)
 
 
-async def test_the_group_names_whoever_writes_its_replicas_and_tells_it_once() -> None:
+async def test_foreign_replica_writer_is_named_once() -> None:
     async with overloaded() as run:
         await run.create(replicas=1, scaling=SCALING)
         await run.cluster.make(HVPAS, OF_GROUP)
@@ -146,7 +144,7 @@ async def with_vpa(run: World, mode: str | None) -> None:
 
 
 @pytest.mark.parametrize("mode", [None, "Auto", "Recreate", "InPlaceOrRecreate", "InPlace", "Initial"])
-async def test_a_vpa_that_sizes_the_same_pods_stops_the_group_until_it_is_gone(mode: str | None) -> None:
+async def test_sizing_vpa_stops_the_group(mode: str | None) -> None:
     async with world() as run:
         await with_vpa(run, mode)
         what = f"VerticalPodAutoscaler theirs (updateMode {mode or 'Auto'})"
@@ -158,7 +156,7 @@ async def test_a_vpa_that_sizes_the_same_pods_stops_the_group_until_it_is_gone(m
         assert (await able(run))[0] == "True"
 
 
-async def test_a_vpa_that_only_recommends_disturbs_no_group_until_it_begins_to_size() -> None:
+async def test_recommending_vpa_is_no_rival() -> None:
     async with world() as run:
         await with_vpa(run, "Off")
         assert (await run.size())[0] > 1
@@ -169,7 +167,7 @@ async def test_a_vpa_that_only_recommends_disturbs_no_group_until_it_begins_to_s
         assert ((await able(run))[1], await run.size()) == ("ForeignAutoscaler", before)
 
 
-async def test_a_group_without_sizes_of_its_own_leaves_them_to_a_vpa() -> None:
+async def test_unsized_group_leaves_sizes_to_vpa() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(VERTICAL_AUTOSCALERS, VPA)
@@ -179,7 +177,7 @@ async def test_a_group_without_sizes_of_its_own_leaves_them_to_a_vpa() -> None:
         assert ((await able(run))[0], (await run.size())[0]) == ("True", 3)
 
 
-async def test_a_tortoise_shares_its_target_with_no_vpa_and_takes_no_hpa_of_another() -> None:
+async def test_tortoise_rejects_rival_vpa_and_hpa() -> None:
     async with world(parse_settings("tortoise: {GatheringDataPeriodType: daily}")) as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(VERTICAL_AUTOSCALERS, VPA)

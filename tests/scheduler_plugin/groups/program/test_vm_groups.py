@@ -14,7 +14,7 @@ from tests.scheduler_plugin.groups.program.cluster import Connection, condition_
 from tests.scheduler_plugin.groups.program.vm_group_story import FOLLOWED_SOON, Story, story, with_sessions
 
 
-async def test_a_group_becomes_a_primary_replicas_and_an_endpoint_that_lists_them() -> None:
+async def test_group_becomes_primary_replicas_endpoint() -> None:
     async with story() as run:
         await run.start()
         await run.create()
@@ -31,7 +31,7 @@ async def test_a_group_becomes_a_primary_replicas_and_an_endpoint_that_lists_the
         }
 
 
-async def test_a_replica_serves_only_once_it_has_caught_up() -> None:
+async def test_lagging_replica_does_not_serve() -> None:
     async with story() as run:
         run.databases.said["shop-replica-0"] = DatabaseState(is_standby=True, streaming=False)
         await run.start()
@@ -46,7 +46,7 @@ async def test_a_replica_serves_only_once_it_has_caught_up() -> None:
         assert await run.offered() == ["replica-0"]
 
 
-async def test_a_replica_that_leaves_is_drained_before_it_goes() -> None:
+async def test_leaving_replica_is_drained() -> None:
     async with story() as run:
         await run.start()
         await run.create()
@@ -85,7 +85,7 @@ async def test_a_replica_marked_by_a_clock_ahead_leaves() -> None:
         assert await run.vms() == {"primary": "primary", "replica-0": "replica"}
 
 
-async def test_a_replica_that_is_wanted_again_returns_instead_of_a_new_one() -> None:
+async def test_wanted_replica_returns() -> None:
     async with story() as run:
         await run.start()
         await run.create()
@@ -101,7 +101,7 @@ async def test_a_replica_that_is_wanted_again_returns_instead_of_a_new_one() -> 
         assert len([each for each in run.cluster.writes() if each.startswith("POST") and "virtualm" in each]) == 3
 
 
-async def test_a_group_goes_without_its_primary_and_says_so() -> None:
+async def test_lost_primary_is_reported() -> None:
     async with story() as run:
         await run.start()
         await run.create()
@@ -114,7 +114,7 @@ async def test_a_group_goes_without_its_primary_and_says_so() -> None:
         assert condition_of(group, "Ready")[1] == "PrimaryMissing"
 
 
-async def test_bad_groups_change_nothing_and_say_what_is_wrong() -> None:
+async def test_bad_groups_report_and_change_nothing() -> None:
     async with story() as run:
         await run.start()
         bad: Json = {"spec": {"guest": {**GUEST, "cpus": {"min": 4, "max": 1}}}}
@@ -126,7 +126,7 @@ async def test_bad_groups_change_nothing_and_say_what_is_wrong() -> None:
         assert await run.vms() == {}
 
 
-async def test_a_vm_of_that_name_that_belongs_to_others_is_left_alone() -> None:
+async def test_foreign_vm_is_left_alone() -> None:
     async with story() as run:
         await run.start()
         labels = {"autoscaling.neon.tech/role": "theirs"}
@@ -157,7 +157,7 @@ async def succeeded(run: Story, *, is_applied: bool, seconds: int) -> int:
 
 
 @pytest.mark.parametrize("is_applied", [False, True])
-async def test_killed_at_every_write_its_successors_go_on_and_nothing_is_doubled_or_lost(is_applied: bool) -> None:
+async def test_kill_at_every_write_is_safe(is_applied: bool) -> None:
     async with story(FOLLOWED_SOON) as run:
         await run.create()
         processes = await succeeded(run, is_applied=is_applied, seconds=50)
@@ -176,7 +176,7 @@ async def test_killed_at_every_write_its_successors_go_on_and_nothing_is_doubled
         )
 
 
-async def test_a_group_that_scales_itself_adds_a_replica_when_its_own_cannot_grow_and_takes_it_back() -> None:
+async def test_group_adds_and_removes_replica() -> None:
     async with story() as run:
         program = await run.start()
         delays = {"window": "10s", "scaleUpDelay": "10s", "scaleDownDelay": "20s"}
@@ -212,7 +212,7 @@ async def test_a_group_that_scales_itself_adds_a_replica_when_its_own_cannot_gro
 
 
 @pytest.mark.parametrize("write", range(4))
-async def test_killed_at_any_write_of_a_scaling_its_successor_neither_repeats_nor_forgets_it(write: int) -> None:
+async def test_successor_completes_scaling_once(write: int) -> None:
     async with story(FOLLOWED_SOON) as run:
         delays = {"window": "10s", "scaleUpDelay": "30s", "scaleDownDelay": "20s"}
         await run.create(replicas=1, scaling={"minReplicas": 1, "maxReplicas": 3, **delays})
@@ -246,7 +246,7 @@ async def replicas(run: Story) -> int:
     return whole(await run.cluster.get(VM_GROUPS, "shop"), "spec", "replicas")
 
 
-async def test_a_replica_whose_agent_never_answers_leaves_the_endpoint_and_comes_back_with_it() -> None:
+async def test_silent_replica_leaves_endpoint() -> None:
     async with story() as run:
         await run.start()
         await run.create()
@@ -275,7 +275,7 @@ async def test_the_slice_is_written_only_when_it_changes() -> None:
         assert len(slices) == 2
 
 
-async def test_a_service_of_that_name_that_belongs_to_others_is_not_pointed_at_the_group() -> None:
+async def test_foreign_service_is_not_used() -> None:
     async with story() as run:
         theirs: Json = {"metadata": {"name": "shop-read"}, "spec": {"selector": {"app": "x"}, "ports": [{"port": 80}]}}
         await run.cluster.request("POST", SERVICES.path("default"), theirs)
@@ -301,7 +301,7 @@ async def test_a_service_that_was_deleted_is_made_again() -> None:
         assert [text(each, "metadata", "name") for each in await run.cluster.every(SERVICES)].count("shop-read") == 1
 
 
-async def test_a_replica_that_may_not_be_made_holds_up_nothing_else_and_is_said() -> None:
+async def test_refused_replica_is_reported() -> None:
     async with story() as run:
         way = run.cluster.connection()
         await run.start(way)

@@ -61,7 +61,7 @@ async def replicas(run: Story) -> object:
     return child(await run.cluster.get(VM_GROUPS, "shop"), "spec")["replicas"]
 
 
-async def test_an_hvpa_scales_a_group_of_vms_by_what_their_agents_say() -> None:
+async def test_hvpa_scales_vm_group_by_agents() -> None:
     async with recommending() as run:
         await run.create(replicas=1)
         await run.pass_time(4)
@@ -74,7 +74,7 @@ async def test_an_hvpa_scales_a_group_of_vms_by_what_their_agents_say() -> None:
         assert condition_of(hpa, "ScalingActive")[:2] == ("True", "ValidMetricFound")
 
 
-async def test_a_vm_gets_a_lower_bound_from_what_it_used_and_the_history_survives_a_restart() -> None:
+async def test_vm_lower_bound_survives_restart() -> None:
     async with recommending() as run:
         await run.cluster.make(VIRTUAL_MACHINES, VM)
         run.databases.busy = {"db": 3.0}
@@ -92,7 +92,7 @@ async def test_a_vm_gets_a_lower_bound_from_what_it_used_and_the_history_survive
         assert annotations_of(await run.cluster.get(VERTICAL_AUTOSCALERS, "sizes")) == before
 
 
-async def test_a_vm_gets_a_lower_bound_of_memory_from_its_peaks_and_more_after_its_guest_ran_out() -> None:
+async def test_vm_memory_bound_follows_peaks() -> None:
     async with recommending() as run:
         await run.cluster.make(VIRTUAL_MACHINES, VM)
         run.databases.used = {"db": GuestUse(memory=Bytes(3 * GIB), memory_total=Bytes(4 * GIB), kills=7)}
@@ -115,7 +115,7 @@ async def least_memory(run: Story) -> object:
     return json.loads(annotations_of(vm)[ANNOTATION_BOUNDS])["min"]["mem"]
 
 
-async def test_agents_that_are_silent_are_said_and_nothing_is_scaled() -> None:
+async def test_silent_agents_stop_scaling() -> None:
     async with recommending() as run:
         await run.create(replicas=1)
         await run.cluster.make(HVPAS, OF_GROUP)
@@ -127,7 +127,7 @@ async def test_agents_that_are_silent_are_said_and_nothing_is_scaled() -> None:
         assert await replicas(run) == 1
 
 
-async def test_an_hpa_controller_that_sees_nothing_of_vms_takes_nothing_away() -> None:
+async def test_blind_hpa_removes_nothing() -> None:
     """A real one writes the status of every HPA, every 15 s."""
     async with recommending() as run:
         await run.create(replicas=1)
@@ -145,7 +145,7 @@ async def test_an_hpa_controller_that_sees_nothing_of_vms_takes_nothing_away() -
         assert condition_of(await run.cluster.get(HVPAS, "readers"), "ScalingActive")[0] == "True"
 
 
-async def test_unless_the_settings_say_so_recommending_is_left_to_the_cluster() -> None:
+async def test_own_recommender_is_opt_in() -> None:
     async with recommending() as run:
         await run.create(replicas=1)
         run.databases.busy = {"shop-replica-0": 2.5}
@@ -164,7 +164,7 @@ def test_a_note_that_says_nothing_leaves_the_status(noted: str) -> None:
     assert as_noted(hpa) == hpa
 
 
-async def test_a_group_that_scales_itself_is_not_another_s_target() -> None:
+async def test_self_scaling_group_is_no_target() -> None:
     async with recommending() as run:
         await run.create(replicas=1, scaling={"maxReplicas": 2})
         await run.cluster.make(HVPAS, OF_GROUP)
@@ -173,7 +173,7 @@ async def test_a_group_that_scales_itself_is_not_another_s_target() -> None:
         assert condition_of(await run.cluster.get(HVPAS, "readers"), "AbleToScale") == said
 
 
-async def test_a_group_that_cannot_be_recommended_for_ends_no_other(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_recommendation_affects_one_group(caplog: pytest.LogCaptureFixture) -> None:
     async with recommending() as run:
         await run.cluster.make(VIRTUAL_MACHINES, VM)
         run.databases.busy = {"db": float("inf")}

@@ -36,7 +36,7 @@ async def begun(run: World) -> None:
     await run.passes(15)
 
 
-async def test_it_is_healthy_at_once_and_ready_once_the_cluster_is_read() -> None:
+async def test_healthy_at_once_ready_after_list() -> None:
     clock = FakeClock()
     program = assemble(EmbeddedCluster(clock).connection(), clock, GroupsSettings(), "one")
     transport = httpx.ASGITransport(groups_app(program))
@@ -56,7 +56,7 @@ async def test_it_says_whether_it_leads() -> None:
             assert (await client.get("/readyz")).text == "ok, standing by\n"
 
 
-async def test_explain_says_what_is_recommended_what_was_done_and_what_was_kept_back() -> None:
+async def test_explain_lists_wish_done_and_kept() -> None:
     async with world() as run:
         await begun(run)
         async with asked(run) as client:
@@ -122,7 +122,7 @@ async def test_explain_says_what_is_missing_or_wrong() -> None:
             assert "requests.cpu" in unread["target"]["problem"]
 
 
-async def test_explain_says_what_a_vpa_says_that_cannot_be_read() -> None:
+async def test_explain_reports_unreadable_vpa() -> None:
     async with world() as run:
         await begun(run)
         await run.recommend("hvpa-sample", cpu="a lot")
@@ -131,7 +131,7 @@ async def test_explain_says_what_a_vpa_says_that_cannot_be_read() -> None:
             assert "target.cpu" in found["recommended"]["containers"][0]["problem"]
 
 
-async def test_explain_shows_the_members_of_a_group_of_vms() -> None:
+async def test_explain_lists_vm_group_members() -> None:
     async with story() as run:
         program = await run.start()
         await run.create(replicas=1, scaling={"maxReplicas": 2})

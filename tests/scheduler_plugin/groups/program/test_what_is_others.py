@@ -34,7 +34,7 @@ spec:
 @pytest.mark.parametrize(
     ("resource", "manifest"), [(HORIZONTAL_AUTOSCALERS, OF_ANOTHER), (VERTICAL_AUTOSCALERS, VPA_OF_ANOTHER)]
 )
-async def test_an_autoscaler_of_another_workload_is_not_adopted_for_its_name(resource: Resource, manifest: str) -> None:
+async def test_foreign_autoscaler_is_not_adopted(resource: Resource, manifest: str) -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         theirs = await run.cluster.make(resource, manifest)
@@ -45,7 +45,7 @@ async def test_an_autoscaler_of_another_workload_is_not_adopted_for_its_name(res
         assert await run.cluster.get(resource, "hvpa-sample") == theirs
 
 
-async def test_a_tortoise_attaches_to_no_hpa_that_scales_another_workload() -> None:
+async def test_tortoise_ignores_foreign_hpa() -> None:
     async with test_tortoise.day() as found:
         other = test_tortoise.TORTOISE.replace("lovely", "other").replace(
             test_tortoise.THE_DEPLOYMENT, "apiVersion: apps/v1, kind: Deployment, name: other"
@@ -58,7 +58,7 @@ async def test_a_tortoise_attaches_to_no_hpa_that_scales_another_workload() -> N
         assert condition_of(group, "AbleToScale") == ("False", "ForeignAutoscaler", said)
 
 
-async def test_a_replica_set_that_a_deployment_keeps_is_not_scaled_against_it() -> None:
+async def test_owned_replica_set_is_not_scaled() -> None:
     async with world() as run:
         owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "u", "controller": True}
         found = yaml.safe_load(DEPLOYMENT)

@@ -45,7 +45,7 @@ async def able(run: World, name: str = "hvpa-sample") -> tuple[str, str, str]:
     return condition_of(await run.cluster.get(HVPAS, name), "AbleToScale")
 
 
-async def test_a_group_whose_target_is_not_there_waits_for_it() -> None:
+async def test_missing_target_is_awaited() -> None:
     async with world() as run:
         await run.cluster.make(HVPAS, INTERVALS)
         await run.start()
@@ -57,7 +57,7 @@ async def test_a_group_whose_target_is_not_there_waits_for_it() -> None:
         assert await run.events() == [("TargetMissing", "Deployment resource-consumer is not there")]
 
 
-async def test_a_target_that_is_deleted_is_said_and_nothing_more_is_done() -> None:
+async def test_deleted_target_is_reported() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(HVPAS, INTERVALS)
@@ -69,7 +69,7 @@ async def test_a_target_that_is_deleted_is_said_and_nothing_more_is_done() -> No
         assert [reason for reason, _ in await run.events()] == ["TargetMissing"]
 
 
-async def test_of_two_groups_with_one_target_neither_scales_until_one_is_gone() -> None:
+async def test_rival_groups_both_stop() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(HVPAS, INTERVALS)
@@ -88,7 +88,7 @@ async def test_of_two_groups_with_one_target_neither_scales_until_one_is_gone() 
         assert (await able(run))[0] == "True"
 
 
-async def test_an_hpa_that_belongs_to_another_is_left_alone_and_nothing_is_scaled() -> None:
+async def test_foreign_hpa_is_left_alone() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         theirs = await run.cluster.make(HORIZONTAL_AUTOSCALERS, owned(HPA.replace("NAME", "hvpa-sample"), "Rollout"))
@@ -101,7 +101,7 @@ async def test_an_hpa_that_belongs_to_another_is_left_alone_and_nothing_is_scale
         assert (left["spec"], (await run.size())[0]) == (theirs["spec"], 1)
 
 
-async def test_an_hpa_of_another_name_that_scales_the_same_target_stops_the_group_until_it_is_gone() -> None:
+async def test_rival_hpa_stops_the_group() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(HORIZONTAL_AUTOSCALERS, HPA.replace("NAME", "web"))
@@ -114,7 +114,7 @@ async def test_an_hpa_of_another_name_that_scales_the_same_target_stops_the_grou
         assert (await able(run))[0] == "True"
 
 
-async def test_a_group_that_only_sizes_leaves_replicas_to_an_hpa() -> None:
+async def test_sizing_group_leaves_replicas_to_hpa() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(HORIZONTAL_AUTOSCALERS, HPA.replace("NAME", "web"))
@@ -128,7 +128,7 @@ async def test_a_group_that_only_sizes_leaves_replicas_to_an_hpa() -> None:
         assert await run.size() == (1, {"cpu": "1500m", "memory": "1500Mi"})
 
 
-async def test_an_hpa_without_an_owner_under_the_name_of_the_group_is_adopted() -> None:
+async def test_ownerless_hpa_is_adopted() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(HORIZONTAL_AUTOSCALERS, HPA.replace("NAME", "hvpa-sample"))
@@ -140,7 +140,7 @@ async def test_an_hpa_without_an_owner_under_the_name_of_the_group_is_adopted() 
         assert (await able(run))[0] == "True"
 
 
-async def test_a_group_that_cannot_be_read_says_which_field_and_disturbs_nobody() -> None:
+async def test_unreadable_group_names_field() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(
@@ -166,7 +166,7 @@ async def test_intervals_that_overlap_are_allowed_and_said() -> None:
         assert overlap == ("True", "FirstMatchWins", said)
 
 
-async def test_intervals_that_overlap_by_several_replicas_are_scaled_by_the_one_that_is_listed_first() -> None:
+async def test_first_overlapping_interval_wins() -> None:
     listed = [{"vpaWeight": 0, "lastReplicaCount": 6}, {"vpaWeight": 1, "startReplicaCount": 2}]
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
@@ -178,7 +178,7 @@ async def test_intervals_that_overlap_by_several_replicas_are_scaled_by_the_one_
         assert ((await run.size())[0], overlap) == (4, ("True", "FirstMatchWins", said))
 
 
-async def test_a_cluster_without_vpas_has_its_replicas_scaled_and_says_that_nothing_recommends_sizes() -> None:
+async def test_without_vpas_only_replicas_scale() -> None:
     async with world() as run:
         run.cluster.undefine("verticalpodautoscalers.autoscaling.k8s.io")
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
@@ -191,7 +191,7 @@ async def test_a_cluster_without_vpas_has_its_replicas_scaled_and_says_that_noth
         assert ((await run.size())[0], condition_of(group, "ScalingActive")[0]) == (2, "True")
 
 
-async def test_what_the_server_takes_for_what_it_has_is_not_written_again_and_again() -> None:
+async def test_defaulted_fields_are_not_rewritten() -> None:
     """A real one reads ``0.040`` as ``40m``, and nothing changes."""
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
@@ -210,7 +210,7 @@ async def test_what_the_server_takes_for_what_it_has_is_not_written_again_and_ag
         assert len(written) == 2
 
 
-async def test_a_vpa_that_says_no_amount_counts_as_silent() -> None:
+async def test_vpa_without_amount_is_silent() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(HVPAS, INTERVALS)
@@ -221,7 +221,7 @@ async def test_a_vpa_that_says_no_amount_counts_as_silent() -> None:
         assert "target.cpu" in active[2]
 
 
-async def test_a_write_that_is_refused_for_good_is_said_and_decided_anew() -> None:
+async def test_permanent_refusal_is_reported_and_redecided() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(HVPAS, INTERVALS)
@@ -238,7 +238,7 @@ async def test_a_write_that_is_refused_for_good_is_said_and_decided_anew() -> No
         assert ((await run.size())[0], condition_of(group, "TargetWritable")) == (2, ("", "", ""))
 
 
-async def test_a_write_that_is_refused_again_and_again_is_repeated_with_pauses() -> None:
+async def test_refused_write_backs_off() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         found = yaml.safe_load(INTERVALS)
@@ -255,7 +255,7 @@ async def test_a_write_that_is_refused_again_and_again_is_repeated_with_pauses()
 
 
 @pytest.mark.parametrize("what", ["deployments/resource-consumer/scale", "PATCH /apis/apps/v1/namespaces/default/dep"])
-async def test_a_scaling_that_is_refused_again_and_again_costs_no_write_of_the_status(what: str) -> None:
+async def test_repeated_refusal_writes_no_status(what: str) -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(HVPAS, changed(INTERVALS, scaleUpDelay="0s", scaleDownDelay="0s"))
@@ -275,7 +275,7 @@ async def test_a_scaling_that_is_refused_again_and_again_costs_no_write_of_the_s
         assert (condition_of(group, "TargetWritable"), (await run.size())[0] > 1) == (("", "", ""), True)
 
 
-async def test_a_webhook_that_cannot_be_asked_beforehand_is_asked_by_the_write_itself() -> None:
+async def test_unaskable_webhook_decides_on_write() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(HVPAS, changed(INTERVALS, scaleUpDelay="0s", scaleDownDelay="0s"))
@@ -289,7 +289,7 @@ async def test_a_webhook_that_cannot_be_asked_beforehand_is_asked_by_the_write_i
         assert (await run.size())[0] > 1
 
 
-async def test_a_group_that_is_deleted_takes_its_hpa_and_vpa_along() -> None:
+async def test_deleted_group_removes_hpa_and_vpa() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(HVPAS, INTERVALS)

@@ -11,8 +11,8 @@ from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child,
 from protocol.kubernetes.resources import ENDPOINT_SLICES, VIRTUAL_MACHINES, VM_GROUPS
 from protocol.names import ANNOTATION_DRAINING
 from protocol.units import Seconds
-from scheduler_plugin.groups.app import Program, assemble
-from scheduler_plugin.groups.core.replicas.load_window import CpuCount
+from scheduler_plugin.groups.app import GroupsProgram, assemble
+from scheduler_plugin.groups.core.replicas.load_window import AgentCpuCount
 from scheduler_plugin.groups.core.replicas.members import DatabaseState
 from scheduler_plugin.groups.objects.vm_use import GuestUse
 from scheduler_plugin.groups.settings import GroupsSettings, LeaseSettings
@@ -43,14 +43,14 @@ class Databases:
         name = name_of(vm).name
         return replace(self.used.get(name, GuestUse()), cores_busy=self.busy.get(name))
 
-    async def cpu_count(self, vm: JsonObject) -> CpuCount | None:
+    async def cpu_count(self, vm: JsonObject) -> AgentCpuCount | None:
         """Says how busy it has been since the last look, as if ``busy`` had held since then."""
         name, now = name_of(vm).name, float(self.clock.now())
         if name not in self.busy:
             return None
         before, used = self.counted.get(name, (now, 0.0))
         self.counted[name] = now, used + (now - before) * self.busy[name]
-        return CpuCount(Seconds(self.counted[name][1]), Seconds(now))
+        return AgentCpuCount(Seconds(self.counted[name][1]), Seconds(now))
 
 
 class Story:
@@ -65,7 +65,7 @@ class Story:
         self._booted = 0
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, way: Connection | None = None, settings: GroupsSettings | None = None) -> Program:
+    async def start(self, way: Connection | None = None, settings: GroupsSettings | None = None) -> GroupsProgram:
         """One more process of the program."""
         settings = settings or self._settings
         way = way or self.cluster.connection()

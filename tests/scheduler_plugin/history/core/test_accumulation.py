@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_plugin.history import core
-from scheduler_plugin.history.core.accumulation import Accumulation, Pace
+from scheduler_plugin.history.core.accumulation import Accumulation, SpanPace
 from scheduler_plugin.history.core.samples import NODE_COLUMNS, Row, Size
 from scheduler_plugin.history.core.spans import Span, clipped, held, joined, stepped
 
-FINE = Pace(fine=0, heartbeat=60, gap=40)
-COARSE = Pace(fine=30, heartbeat=60, gap=40)
+FINE = SpanPace(fine=0, heartbeat=60, gap=40)
+COARSE = SpanPace(fine=30, heartbeat=60, gap=40)
 KEY = "default/db"
 
 amounts = st.tuples(st.none() | st.integers(0, 5000), st.integers(0, 1 << 30))
 samples = st.lists(st.tuples(st.integers(1, 60), st.sampled_from("ab"), amounts), min_size=1, max_size=30)
-paces = st.builds(Pace, st.integers(0, 50), st.integers(20, 100), st.integers(10, 50))
+paces = st.builds(SpanPace, st.integers(0, 50), st.integers(20, 100), st.integers(10, 50))
 
 
 @pytest.mark.parametrize("name", sorted(each.name for each in pkgutil.iter_modules(core.__path__, f"{core.__name__}.")))
@@ -31,7 +31,7 @@ def test_examples_in_docstrings_hold(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
-def played(seen: Sequence[tuple[int, str, Row]], pace: Pace) -> list[tuple[str, Span]]:
+def played(seen: Sequence[tuple[int, str, Row]], pace: SpanPace) -> list[tuple[str, Span]]:
     """All spans of one object that was seen at those times."""
     open_spans: Accumulation[str] = Accumulation()
     closed = [open_spans.take(KEY, at, facts, row, pace) for at, facts, row in seen]
@@ -47,42 +47,42 @@ def at_times(seen: Sequence[tuple[int, str, Row]]) -> list[tuple[int, str, Row]]
     return found
 
 
-def test_each_change_is_a_span_in_a_small_fleet() -> None:
+def test_small_fleet_has_span_per_change() -> None:
     seen: list[tuple[int, str, Row]] = [(0, "n1", (1, 8)), (10, "n1", (1, 8)), (20, "n1", (2, 8)), (30, "n1", (2, 8))]
     assert played(seen, FINE) == [("n1", held(0, 20, (1, 8))), ("n1", held(20, 30, (2, 8)))]
 
 
-def test_changes_within_a_coarse_span_are_summed_and_the_greatest_is_kept() -> None:
+def test_coarse_span_sums_and_keeps_peak() -> None:
     seen: list[tuple[int, str, Row]] = [(0, "n1", (1, 8)), (10, "n1", (5, 8)), (20, "n1", (2, 8)), (30, "n1", (3, 8))]
     assert played(seen, COARSE) == [("n1", Span(0, 30, 30, (30, 30), (10 + 50 + 20, 240), (5, 8)))]
 
 
-def test_a_vm_that_moves_begins_a_span_where_it_went() -> None:
+def test_move_starts_span_on_target() -> None:
     assert played([(0, "n1", (1, 8)), (10, "n2", (1, 8)), (20, "n2", (1, 8))], COARSE) == [
         ("n1", held(0, 10, (1, 8))),
         ("n2", held(10, 20, (1, 8))),
     ]
 
 
-def test_a_vm_that_nothing_happens_to_is_written_down_with_each_heartbeat() -> None:
+def test_quiet_vm_is_recorded_per_heartbeat() -> None:
     seen: list[tuple[int, str, Row]] = [(at, "n1", (1, 8)) for at in range(0, 100, 10)]
     assert [(span.since, span.until) for _, span in played(seen, FINE)] == [(0, 60), (60, 90)]
 
 
-def test_time_without_samples_is_a_gap_and_not_invented() -> None:
+def test_missing_samples_are_gap() -> None:
     found = played([(0, "n1", (1, 8)), (10, "n1", (1, 8)), (51, "n1", (1, 8)), (61, "n1", (1, 8))], FINE)
     assert found == [("n1", held(0, 10, (1, 8))), ("n1", held(51, 61, (1, 8)))]
     whole = joined([span for _, span in found])
     assert (whole.until - whole.since, whole.seen) == (61, 20)
 
 
-def test_a_sample_that_is_not_later_than_the_one_before_is_left_out() -> None:
+def test_non_increasing_sample_is_dropped() -> None:
     assert played([(0, "n1", (1, 8)), (10, "n1", (2, 8)), (10, "n1", (9, 8)), (5, "n1", (9, 8))], FINE) == [
         ("n1", held(0, 10, (1, 8)))
     ]
 
 
-def test_after_the_clock_was_set_back_all_begins_anew() -> None:
+def test_clock_set_back_restarts_history() -> None:
     open_spans: Accumulation[str] = Accumulation()
     open_spans.take(KEY, 1000, "n1", (1, 8), FINE)
     open_spans.rewind()
@@ -91,7 +91,7 @@ def test_after_the_clock_was_set_back_all_begins_anew() -> None:
     assert open_spans.take(KEY, 20, "n1", (2, 8), FINE) == ("n1", held(10, 20, (1, 8)))
 
 
-def test_an_object_that_is_gone_ends_where_it_was_seen_last() -> None:
+def test_gone_object_ends_at_last_sample() -> None:
     open_spans: Accumulation[str] = Accumulation()
     open_spans.take(KEY, 0, "n1", (1, 8), FINE)
     open_spans.take(KEY, 10, "n1", (1, 8), FINE)
@@ -102,7 +102,7 @@ def test_an_object_that_is_gone_ends_where_it_was_seen_last() -> None:
 
 
 @given(samples, paces)
-def test_spans_have_the_integrals_of_the_samples(steps: list[tuple[int, str, Row]], pace: Pace) -> None:
+def test_spans_have_the_integrals_of_the_samples(steps: list[tuple[int, str, Row]], pace: SpanPace) -> None:
     seen = at_times(steps)
     expected = {"a": [0, 0, 0], "b": [0, 0, 0]}
     for (at, facts, row), (after, _, _) in pairwise(seen):
@@ -120,8 +120,8 @@ def test_spans_have_the_integrals_of_the_samples(steps: list[tuple[int, str, Row
 
 
 @given(samples, paces, st.integers(1, 200), st.integers(0, 900))
-def test_nothing_is_lost_by_steps_or_by_a_cut(
-    steps: list[tuple[int, str, Row]], pace: Pace, step: int, cut: int
+def test_stepping_and_cutting_lose_nothing(
+    steps: list[tuple[int, str, Row]], pace: SpanPace, step: int, cut: int
 ) -> None:
     spans = [span for _, span in played(at_times(steps), pace)]
     if not spans:
@@ -133,7 +133,7 @@ def test_nothing_is_lost_by_steps_or_by_a_cut(
     assert all(part.until <= cut or part.since >= cut for part in parts)
 
 
-def test_means_and_peaks_are_of_the_time_that_is_known() -> None:
+def test_means_and_peaks_use_known_time() -> None:
     span = joined([held(0, 10, (None, 7, 1, 1, 1, 1, 1, 1)), held(10, 20, (4, 9, 1, 1, 1, 1, 1, 1))])
     assert (span.mean("size_cpu"), span.peak("size_cpu"), span.mean("size_mem")) == (4.0, 4, 8.0)
     assert (span.node_mean("total_cpu"), NODE_COLUMNS[0]) == (4.0, "total_cpu")

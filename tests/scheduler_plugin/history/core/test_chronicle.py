@@ -11,38 +11,38 @@ from protocol.kubernetes.objects import Json, child
 from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.story import story
 from scheduler_plugin.history.core.accounts import read_account
-from scheduler_plugin.history.core.chronicle import ACCOUNT_LASTS, Chronicle
-from scheduler_plugin.history.core.looks import Look, keys_of_nodes, node_samples, size_at, standings
+from scheduler_plugin.history.core.chronicle import ACCOUNT_LASTS, HistoryLog
+from scheduler_plugin.history.core.looks import ClusterSample, keys_of_nodes, node_samples, size_at, standings
 from scheduler_plugin.history.core.samples import (
-    Decision,
+    DecisionRecord,
     MoveRecord,
-    NodeFacts,
+    NodeRecord,
     NodeSample,
     Size,
-    VmFacts,
+    VmRecord,
 )
 from scheduler_plugin.history.core.spans import held
 from tests.scheduler_plugin.history.fleet_pictures import BEGAN, DB, account, look, node, pod, vm
 
 GIB = 1024**2
-FACTS = VmFacts(DB, "n1", "", Size(250, GIB), Size(8000, 16 * GIB), uid="db")
+FACTS = VmRecord(DB, "n1", "", Size(250, GIB), Size(8000, 16 * GIB), uid="db")
 TWO = (2000, 4 * GIB, None, None, 2000, 4 * GIB, 2000, 4 * GIB, None, None)
 
 
-def test_a_vm_that_grows_is_two_spans_and_a_decision() -> None:
-    chronicle = Chronicle(10_000)
+def test_growth_is_two_spans_and_decision() -> None:
+    chronicle = HistoryLog(10_000)
     chronicle.take(look(0, vm(), nodes=[node(pod())]), {})
     batch = chronicle.take(look(10, vm(cpu="3", version="2"), nodes=[node(pod(cpu="3"))]), {})
     assert batch.vms == [(FACTS, held(BEGAN, BEGAN + 10_000, TWO))]
     said = ("It permits 3 cpu, 4Gi.",)
-    assert batch.decisions == [Decision(BEGAN + 10_000, DB, "scheduler", said, Size(3000, 4 * GIB))]
+    assert batch.decisions == [DecisionRecord(BEGAN + 10_000, DB, "scheduler", said, Size(3000, 4 * GIB))]
     chronicle.take(look(20, vm(cpu="3", version="2"), nodes=[node(pod(cpu="3"))]), {})
     three = (3000, 4 * GIB, None, None, 3000, 4 * GIB, 3000, 4 * GIB, None, None)
     assert chronicle.end().vms == [(FACTS, held(BEGAN + 10_000, BEGAN + 20_000, three))]
 
 
 def test_what_the_scheduler_denies_is_said() -> None:
-    chronicle = Chronicle(10_000)
+    chronicle = HistoryLog(10_000)
     chronicle.take(look(0, vm(), nodes=[node(pod())]), {})
     batch = chronicle.take(look(10, vm(), nodes=[node(pod(denied="1", migrating=True))]), {})
     assert batch.decisions[0].said == ("It denies 1 cpu, 0.", "The VM is being migrated.")
@@ -51,8 +51,8 @@ def test_what_the_scheduler_denies_is_said() -> None:
     assert batch.decisions[0].said == ("It denies nothing more.", "The VM is not being migrated any more.")
 
 
-def test_a_reservation_that_changes_alone_is_news_and_no_decision() -> None:
-    chronicle = Chronicle(10_000)
+def test_reservation_change_is_not_decision() -> None:
+    chronicle = HistoryLog(10_000)
     chronicle.take(look(0, vm(), nodes=[node(pod())]), {})
     batch = chronicle.take(look(10, vm(), nodes=[node(pod(reserved={"cpu": "3", "mem": "4Gi"}))]), {})
     assert batch.decisions == []
@@ -60,10 +60,12 @@ def test_a_reservation_that_changes_alone_is_news_and_no_decision() -> None:
     assert [each["metadata"]["name"] for each in asked if isinstance(each["metadata"], dict)] == ["db"]
 
 
-def test_an_account_says_what_the_guest_needs_and_uses_until_it_is_old() -> None:
-    chronicle = Chronicle(10_000)
+def test_agent_account_expires() -> None:
+    chronicle = HistoryLog(10_000)
     batch = chronicle.take(look(0, vm(), nodes=[node(pod())]), {DB: account()})
-    assert batch.decisions == [Decision(BEGAN, DB, "agent", ("idle", "cpu needs 1: 0.50 busy"), Size(2000, 4 * GIB))]
+    assert batch.decisions == [
+        DecisionRecord(BEGAN, DB, "agent", ("idle", "cpu needs 1: 0.50 busy"), Size(2000, 4 * GIB))
+    ]
     later = ACCOUNT_LASTS // 1000 + 10
     batch = chronicle.take(look(10, vm(cpu="3", version="2"), nodes=[node(pod())]), {})
     assert batch.vms[0][1].sums[2:4] == (1000 * 10_000, 2 * GIB * 10_000)
@@ -73,8 +75,8 @@ def test_an_account_says_what_the_guest_needs_and_uses_until_it_is_old() -> None
     assert batch.vms[0][1].known == (10_000, 10_000, *[0] * 8)
 
 
-def test_a_decision_is_written_once_and_again_when_it_says_something_else() -> None:
-    chronicle = Chronicle(10_000)
+def test_decision_is_recorded_on_change() -> None:
+    chronicle = HistoryLog(10_000)
     told = [
         account("it needs 1.5"),
         account("it needs 1.7"),
@@ -94,13 +96,13 @@ def test_a_decision_is_written_once_and_again_when_it_says_something_else() -> N
 
 
 def test_what_cannot_be_read_is_left_out() -> None:
-    chronicle = Chronicle(10_000)
+    chronicle = HistoryLog(10_000)
     broken: Json = {"metadata": {"namespace": "default", "name": "odd"}, "spec": {"guest": "none"}}
     odd_pods: list[Json] = [{"vm": "default/db"}, {"reserved": {"cpu": "1", "mem": "1"}}]
     first = chronicle.take(look(0, vm(), broken, nodes=[node(*odd_pods), {"name": "bare"}]), {})
     assert len(first) == 0
     assert [each.facts for (each,) in [(sample,) for sample in node_samples(look(0, nodes=[node(*odd_pods), {}]))]] == [
-        NodeFacts("n1", "m5.large")
+        NodeRecord("n1", "m5.large")
     ]
     odd = read_account(0, {"metrics": {"cores_busy": -1, "mem_used": "much"}, "goal": {"cpu": "x"}})
     assert (odd.used_cpu, odd.used_mem, odd.need, odd.said, odd.gist[-1]) == (None, None, None, (), "")
@@ -113,28 +115,28 @@ def test_what_cannot_be_read_is_left_out() -> None:
 
 
 def test_labels_that_are_asked_for_are_kept() -> None:
-    chronicle = Chronicle(10_000, ["team", "tier"])
+    chronicle = HistoryLog(10_000, ["team", "tier"])
     labelled = vm(labels={"team": "a", "other": "b", "autoscaling.neon.tech/group": "shop"})
     chronicle.take(look(0, labelled), {})
     ((facts, _),) = [*chronicle.take(look(10, labelled), {}).vms, *chronicle.end().vms]
     assert (facts.labels, facts.group) == ((("team", "a"),), "shop")
 
 
-def test_a_vm_that_migrates_reserves_room_on_both_nodes() -> None:
+def test_migrating_vm_reserves_on_both_nodes() -> None:
     coming = pod(permit=None)
     both = standings({"nodes": [node(pod()), node(coming, name="n2")]})["default/db"]
     assert (both.reserved, both.permit, both.migrating) == (Size(4000, 8 * GIB), Size(2000, 4 * GIB), True)
 
 
-def test_a_node_is_a_sample_with_the_sizes_of_its_vms() -> None:
+def test_node_sample_sums_its_vms() -> None:
     bare = {key: value for key, value in node(pod(), pod("b")).items() if key != "watermark"}
     amounts = (16000, 64 * GIB, 2000, 4 * GIB, 4000, 8 * GIB)
-    facts = NodeFacts("n1", "m5.large")
+    facts = NodeRecord("n1", "m5.large")
     assert list(node_samples(look(0, nodes=[node(pod(), pod("b")), bare]))) == [
         NodeSample(BEGAN, facts, (*amounts, 14000, 56 * GIB)),
         NodeSample(BEGAN, facts, (*amounts, None, None)),
     ]
-    chronicle = Chronicle(10_000)
+    chronicle = HistoryLog(10_000)
     chronicle.take(look(0, nodes=[node()]), {})
     batch = chronicle.take(look(10, nodes=[node(reserved="3")]), {})
     assert [(facts.node, span.node_mean("reserved_cpu")) for facts, span in batch.nodes] == [("n1", 2000.0)]
@@ -152,7 +154,7 @@ def migration(phase: str, **status: Any) -> Json:
 
 
 def test_a_migration_is_kept_until_it_has_ended() -> None:
-    chronicle = Chronicle(10_000)
+    chronicle = HistoryLog(10_000)
     seen = [migration("Running"), *[migration("Succeeded", targetNode="n3", info={"downtimeMs": 120})] * 2]
     batches = [chronicle.take(look(10 * at, migrations=(each,)), {}) for at, each in enumerate(seen)]
     name = ObjectName("default", "m")
@@ -164,16 +166,16 @@ def test_a_migration_is_kept_until_it_has_ended() -> None:
     ]
 
 
-def test_a_recorder_that_comes_late_knows_when_a_migration_ended() -> None:
+def test_late_recorder_knows_migration_end() -> None:
     ended = "2026-01-01T00:00:20Z"
     conditions = [
         {"type": "a", "lastTransitionTime": "2026-01-01T00:00:10Z"},
         {"type": "b", "lastTransitionTime": ended},
     ]
-    late = Chronicle(10_000).take(look(7200, migrations=(migration("Failed", conditions=conditions),)), {})
-    early = Chronicle(10_000).take(look(15, migrations=(migration("Failed", conditions=conditions),)), {})
+    late = HistoryLog(10_000).take(look(7200, migrations=(migration("Failed", conditions=conditions),)), {})
+    early = HistoryLog(10_000).take(look(15, migrations=(migration("Failed", conditions=conditions),)), {})
     odd = [{"type": "a", "lastTransitionTime": "soon"}]
-    unknown = Chronicle(10_000).take(look(30, migrations=(migration("Failed", conditions=odd),)), {})
+    unknown = HistoryLog(10_000).take(look(30, migrations=(migration("Failed", conditions=odd),)), {})
     assert [batch.moves[0].until - BEGAN for batch in (late, early, unknown)] == [20_000, 15_000, 30_000]
 
 
@@ -183,14 +185,14 @@ def test_no_migration_can_make_the_history_long() -> None:
     each = {**migration(long), "spec": {"vmName": long}}
     each["metadata"] = {**child(each, "metadata"), "annotations": notes}
     placed = {**vm(), "status": {"node": long}}
-    chronicle = Chronicle(10_000)
+    chronicle = HistoryLog(10_000)
     batch = chronicle.take(look(0, placed, migrations=(each,)), {})
     chronicle.take(look(10, placed), {})
     assert len(msgspec.json.encode((batch.moves, chronicle.end().vms))) < 3000
 
 
-def test_a_migration_of_the_same_name_as_one_before_is_another_one() -> None:
-    chronicle, one = Chronicle(10_000), migration("Succeeded")
+def test_recreated_migration_is_distinct() -> None:
+    chronicle, one = HistoryLog(10_000), migration("Succeeded")
     begun = {"uid": "other", "creationTimestamp": "2026-01-01T00:00:00Z"}
     other = {**one, "metadata": {**child(one, "metadata"), **begun}}
     chronicle.take(look(0, migrations=(one,)), {})
@@ -198,8 +200,8 @@ def test_a_migration_of_the_same_name_as_one_before_is_another_one() -> None:
     assert (move.since, move.until) == (BEGAN, BEGAN + 10_000)
 
 
-def test_when_the_clock_is_set_back_all_begins_anew() -> None:
-    chronicle = Chronicle(10_000)
+def test_clock_set_back_restarts() -> None:
+    chronicle = HistoryLog(10_000)
     chronicle.take(look(1000, vm()), {DB: account()})
     chronicle.rewind()
     chronicle.take(look(0, vm()), {})
@@ -209,7 +211,7 @@ def test_when_the_clock_is_set_back_all_begins_anew() -> None:
 
 
 def test_a_vm_that_is_gone_leaves_nothing_behind() -> None:
-    chronicle = Chronicle(10_000)
+    chronicle = HistoryLog(10_000)
     chronicle.take(look(0, vm(), nodes=[node(pod())]), {DB: account()})
     chronicle.take(look(10, vm(), nodes=[node(pod())]), {})
     assert len(chronicle.take(look(60, nodes=[node()]), {}).vms) == 1
@@ -218,7 +220,7 @@ def test_a_vm_that_is_gone_leaves_nothing_behind() -> None:
 
 
 def test_agents_are_asked_in_turn() -> None:
-    chronicle = Chronicle(10_000)
+    chronicle = HistoryLog(10_000)
     fleet = [vm(name) for name in "abc"]
     turns = []
     for at in range(3):
@@ -230,7 +232,7 @@ def test_agents_are_asked_in_turn() -> None:
 
 
 @pytest.mark.parametrize("claimed", [10**400, -(10**400), float("inf"), float("nan"), 1e300], ids="abcde")
-def test_no_number_that_an_agent_claims_ends_the_recorder_or_its_story(claimed: float) -> None:
+def test_hostile_numbers_do_not_stop_recorder(claimed: float) -> None:
     answer: Json = {
         "because": "idle",
         "metrics": {"cores_busy": claimed, "age_seconds": claimed, "cpu_stall": claimed},
@@ -242,7 +244,7 @@ def test_no_number_that_an_agent_claims_ends_the_recorder_or_its_story(claimed: 
 
 
 def test_node_keeps_the_price_keys_of_its_labels() -> None:
-    seen = Look(BEGAN, (), {"nodes": [node()]}, {"n1": ("spot-pool", "m5/spot", "m5")})
+    seen = ClusterSample(BEGAN, (), {"nodes": [node()]}, {"n1": ("spot-pool", "m5/spot", "m5")})
     (sample,) = node_samples(seen)
-    assert sample.facts == NodeFacts("n1", "m5", ("spot-pool", "m5/spot"))
+    assert sample.facts == NodeRecord("n1", "m5", ("spot-pool", "m5/spot"))
     assert sample.facts.price_keys == ("n1", "spot-pool", "m5/spot", "m5")

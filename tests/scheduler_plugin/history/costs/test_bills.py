@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from protocol.messages import ObjectName
 from protocol.ranking.config import Prices, RankingConfig
 from scheduler_plugin.history import costs
-from scheduler_plugin.history.core.accumulation import Accumulation, Pace
-from scheduler_plugin.history.core.samples import HOUR, SECOND, NodeFacts, Row, Size, VmFacts
+from scheduler_plugin.history.core.accumulation import Accumulation, SpanPace
+from scheduler_plugin.history.core.samples import HOUR, SECOND, NodeRecord, Row, Size, VmRecord
 from scheduler_plugin.history.core.spans import held, joined
-from scheduler_plugin.history.costs.bills import Bill, Cost, Line, bill
+from scheduler_plugin.history.costs.bills import Bill, BilledCost, Line, bill
 from scheduler_plugin.history.costs.grouping import key_of
 from scheduler_plugin.history.costs.opencost import UNALLOCATED, allocations
 from scheduler_plugin.history.costs.prices import Price, PriceList, price_list, reference_price
@@ -45,28 +45,28 @@ def test_examples_in_docstrings_hold(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
-def facts(name: str = "db", node: str = "n1", most: Size | None = MOST, **more: str) -> VmFacts:
+def facts(name: str = "db", node: str = "n1", most: Size | None = MOST, **more: str) -> VmRecord:
     labels = tuple(sorted(more.items()))
-    return VmFacts(ObjectName("default", name), node, "shop" if name == "db" else "", None, most, labels)
+    return VmRecord(ObjectName("default", name), node, "shop" if name == "db" else "", None, most, labels)
 
 
 def row(reserved: Size, used: Size) -> Row:
     return (*[reserved.cpu, reserved.mem] * 4, used.cpu, used.mem)
 
 
-def usage(of: VmFacts, hours: float = 1, reserved: Size = RESERVED, since: int = 0) -> Usage:
+def usage(of: VmRecord, hours: float = 1, reserved: Size = RESERVED, since: int = 0) -> Usage:
     used = Size(reserved.cpu // 2, reserved.mem // 2)
     return Usage(of, held(since, since + round(hours * HOUR), row(reserved, used)))
 
 
-def test_a_vm_costs_what_was_reserved_and_saved_what_its_maximum_would_have_cost() -> None:
+def test_vm_cost_and_savings() -> None:
     found = bill([usage(facts())], {ObjectName("default", "db"): Size(3000, 5 * GIB)}, PRICES, key_of("vm"), DAY_ONE)
     line = Line(
-        reserved=Cost(Fraction(2), Fraction(4), Fraction(2), Fraction(4, 10)),
-        used=Cost(Fraction(1), Fraction(2), Fraction(1), Fraction(2, 10)),
-        in_use=Cost(Fraction(2), Fraction(4), Fraction(2), Fraction(4, 10)),
-        at_most=Cost(Fraction(8), Fraction(16), Fraction(8), Fraction(16, 10)),
-        at_high=Cost(Fraction(3), Fraction(5), Fraction(3), Fraction(5, 10)),
+        reserved=BilledCost(Fraction(2), Fraction(4), Fraction(2), Fraction(4, 10)),
+        used=BilledCost(Fraction(1), Fraction(2), Fraction(1), Fraction(2, 10)),
+        in_use=BilledCost(Fraction(2), Fraction(4), Fraction(2), Fraction(4, 10)),
+        at_most=BilledCost(Fraction(8), Fraction(16), Fraction(8), Fraction(16, 10)),
+        at_high=BilledCost(Fraction(3), Fraction(5), Fraction(3), Fraction(5, 10)),
         known=Fraction(1),
         use_known=Fraction(1),
         since=0,
@@ -76,7 +76,7 @@ def test_a_vm_costs_what_was_reserved_and_saved_what_its_maximum_would_have_cost
     assert (line.saved, line.saved_of_high) == (Fraction(72, 10), Fraction(11, 10))
 
 
-def test_each_hour_is_priced_on_the_node_where_it_was_spent() -> None:
+def test_hours_are_priced_by_node() -> None:
     found = bill([usage(facts()), usage(facts(node="n2"), since=HOUR)], {}, PRICES, key_of("node"), DAY_ONE)
     assert {name: line.reserved.money for name, line in found.lines.items()} == {
         "n1": Fraction(24, 10),
@@ -85,26 +85,26 @@ def test_each_hour_is_priced_on_the_node_where_it_was_spent() -> None:
     assert found.unpriced == ("n1",)
 
 
-def test_a_vm_that_has_no_node_yet_names_none() -> None:
+def test_unplaced_vm_names_no_node() -> None:
     assert bill([usage(facts(node=""))], {}, PRICES, key_of("node"), DAY_ONE).unpriced == ()
 
 
-def test_time_that_was_not_seen_costs_nothing_and_is_told() -> None:
+def test_unseen_time_is_free_and_reported() -> None:
     found = bill([usage(facts()), usage(facts(node="n2"), since=3 * HOUR)], {}, PRICES, key_of("vm"), DAY_ONE)
     assert (found.total.known, found.total.unknown) == (Fraction(2), Fraction(2))
     unseen = Usage(facts(most=None), held(0, HOUR, (1000, GIB, *[None] * 8)))
     found = bill([unseen], {}, PRICES, key_of("vm"), DAY_ONE)
     assert (found.total.known, found.total.unknown) == (Fraction(0), Fraction(1))
-    assert found.total.at_most == Cost()
+    assert found.total.at_most == BilledCost()
 
 
-def test_a_vm_that_is_made_anew_under_its_name_was_not_unseen_before() -> None:
+def test_recreated_vm_has_no_gap() -> None:
     lives = [usage(facts()), usage(msgspec.structs.replace(facts(), uid="another"), since=100 * HOUR)]
     found = bill(lives, {}, PRICES, key_of("vm"), DAY_ONE)
     assert (found.total.known, found.total.unknown) == (Fraction(2), Fraction(0))
 
 
-def test_what_has_no_fixed_size_to_compare_with_neither_saves_nor_wastes() -> None:
+def test_no_maximum_means_no_savings() -> None:
     high = {ObjectName("default", "db"): Size(3000, 5 * GIB)}
     pair = [usage(facts()), usage(facts("web", most=None))]
     found = bill(pair, high, PRICES, key_of("vm"), DAY_ONE)
@@ -117,7 +117,7 @@ def test_what_has_no_fixed_size_to_compare_with_neither_saves_nor_wastes() -> No
     )
 
 
-def test_what_is_not_known_of_a_line_is_no_zero() -> None:
+def test_unknown_is_not_zero() -> None:
     row = (None, None, None, None, None, None, 2000, 4 * GIB, None, None)
     unseen = Usage(facts("web", most=None), held(0, HOUR, row))
     found = bill([unseen, usage(facts())], {ObjectName("default", "db"): RESERVED}, PRICES, key_of("vm"), DAY_ONE)
@@ -129,7 +129,7 @@ def test_what_is_not_known_of_a_line_is_no_zero() -> None:
     assert "\ndefault/web,2.0,4.0,,,,,,,2.4,,,,,,1.0,0.0,0.0,0.0\n" in as_csv(found)
 
 
-def test_one_line_is_that_of_the_whole_bill_though_a_vm_went_away_and_came_back() -> None:
+def test_returning_vm_keeps_one_line() -> None:
     stays = [usage(facts(node=node), since=at * HOUR) for at, node in enumerate(("n1", "n2", "n1"))]
     whole = bill(stays, {}, PRICES, key_of("node"), DAY_ONE)
     for node, line in whole.lines.items():
@@ -143,7 +143,7 @@ def test_one_line_is_that_of_the_whole_bill_though_a_vm_went_away_and_came_back(
 def test_nodes_cost_what_their_instance_type_costs() -> None:
     table = RankingConfig(node_prices={"m5": 0.5})
     total = held(0, HOUR, (4000, 16 * GIB, 0, 0, 0, 0, None, None))
-    nodes = [NodeUsage(NodeFacts("n1", "m5"), total), NodeUsage(NodeFacts("n2", "unknown"), total)]
+    nodes = [NodeUsage(NodeRecord("n1", "m5"), total), NodeUsage(NodeRecord("n2", "unknown"), total)]
     found = price_list(nodes, table)
     assert (found.on("n1").of(Size(4000, 16 * GIB)), found.on("n2")) == (Fraction(1, 2), reference_price(table))
     assert price_list(nodes, RankingConfig(node_prices={"m5": 0.0})).on("n1").of(Size(1, 1)) == 0
@@ -152,12 +152,12 @@ def test_nodes_cost_what_their_instance_type_costs() -> None:
 @pytest.mark.parametrize("keys", [("spot-pool", "m5"), ("m5/spot", "m5")])
 def test_spot_nodes_cost_what_their_own_key_says(keys: tuple[str, ...]) -> None:
     table, total = RankingConfig(node_prices={"m5": 0.5, keys[0]: 0.1}), held(0, HOUR, (4000, 16 * GIB, *[0] * 6))
-    found = price_list([NodeUsage(NodeFacts("n1", "m5"), total), NodeUsage(NodeFacts.of("n2", keys), total)], table)
+    found = price_list([NodeUsage(NodeRecord("n1", "m5"), total), NodeUsage(NodeRecord.of("n2", keys), total)], table)
     assert [found.on(node).of(NODE) for node in ("n1", "n2")] == [Fraction(1, 2), Fraction(1, 10)]
     assert found.unused == ()
 
 
-def test_a_table_without_prices_of_its_own_splits_a_nodes_price_as_the_published_ones_do() -> None:
+def test_default_table_splits_node_price() -> None:
     free = RankingConfig(prices=Prices(cpu=0, mem_gib=0), node_prices={"m5": 0.5})
     found = price_list([node_usage("m5", 0)], free)
     assert (found.on("n1").of(Size(4000, 16 * GIB)), found.on("n2").of(Size(4000, 16 * GIB))) == (
@@ -167,14 +167,14 @@ def test_a_table_without_prices_of_its_own_splits_a_nodes_price_as_the_published
     assert price_list([node_usage("m5", 0, Size(0, 0))], free).by_node == {}
 
 
-def test_a_node_that_was_replaced_under_its_name_costs_what_it_is_now() -> None:
+def test_replaced_node_has_new_price() -> None:
     table, size = RankingConfig(node_prices={"m5": 0.5, "m6": 0.7}), Size(4000, 16 * GIB)
     for seen in ([node_usage("m5", HOUR), node_usage("m6", 0)], [node_usage("m6", 0), node_usage("m5", HOUR)]):
         assert price_list(seen, table).on("n1").of(size) == Fraction(1, 2)
 
 
 def node_usage(machine: str, since: int, size: Size = NODE) -> NodeUsage:
-    return NodeUsage(NodeFacts("n1", machine), held(since, since + HOUR, (size.cpu, size.mem, 0, 0, 0, 0, None, None)))
+    return NodeUsage(NodeRecord("n1", machine), held(since, since + HOUR, (size.cpu, size.mem, 0, 0, 0, 0, None, None)))
 
 
 def test_what_one_may_not_group_by_is_said() -> None:
@@ -210,8 +210,8 @@ def test_every_sum_of_parts_is_its_whole(seen: list[Usage], by: str) -> None:
 def test_hours_agree_with_an_independent_integral(steps: list[tuple[int, Row]]) -> None:
     """By numpy's own step integral over the raw samples, in floating point."""
     times = np.cumsum([step for step, _ in steps])
-    open_spans: Accumulation[VmFacts] = Accumulation()
-    pace = Pace(30 * SECOND, 60 * SECOND, 40 * SECOND)
+    open_spans: Accumulation[VmRecord] = Accumulation()
+    pace = SpanPace(30 * SECOND, 60 * SECOND, 40 * SECOND)
     closed = [
         open_spans.take("db", int(at) * SECOND, facts(), amounts, pace)
         for at, (_, amounts) in zip(times, steps, strict=True)
@@ -228,7 +228,7 @@ def two_lines() -> Bill:
     return bill([usage(facts()), usage(facts("=cmd()"), 2)], {}, PRICES, key_of("vm"), DAY_ONE)
 
 
-def test_csv_and_json_have_the_same_numbers_the_dearest_first() -> None:
+def test_csv_and_json_agree() -> None:
     rows = list(csv.DictReader(io.StringIO(as_csv(two_lines()))))
     assert [each["name"] for each in rows] == ["default/=cmd()", "default/db", "TOTAL"]
     assert [float(each["reserved_cost"]) for each in rows] == [4.8, 2.4, 7.2]
@@ -238,7 +238,7 @@ def test_csv_and_json_have_the_same_numbers_the_dearest_first() -> None:
     assert "\n'=1+1,2.0,4.0" in as_csv(by_team)
 
 
-def test_a_thousand_lines_add_up_in_what_machines_read() -> None:
+def test_rounded_lines_add_up() -> None:
     many = [usage(facts(f"vm-{at}"), hours=1 / 7 + at / 3000, reserved=Size(777, 3 * GIB // 7)) for at in range(1000)]
     found = bill(many, {}, PRICES, key_of("vm"), DAY_ONE)
     rows = list(csv.DictReader(io.StringIO(as_csv(found))))
@@ -269,7 +269,7 @@ def test_opencost_reads_the_bill() -> None:
     assert db["window"] == {"start": "1970-01-01T00:00:00Z", "end": "1970-01-02T00:00:00Z"}
 
 
-def test_use_that_is_known_for_a_part_of_the_time_is_compared_with_what_was_reserved_then() -> None:
+def test_partial_use_compares_with_same_time() -> None:
     """A VM that is 80 % busy, of whose ten hours the use is known in the last two, when it is larger."""
     small, large = row(Size(1000, GIB), Size(0, 0)), row(Size(4000, 4 * GIB), Size(3200, GIB))
     spans = [held(0, 8 * HOUR, (*small[:8], None, None)), held(8 * HOUR, 10 * HOUR, large)]
@@ -304,7 +304,7 @@ def test_opencost_is_told_what_lines_are(by: str, properties: dict[str, object])
 
 
 @pytest.mark.parametrize("by", ["group", "node", "label=team"])
-def test_opencost_calls_what_is_of_nothing_as_it_does(by: str) -> None:
+def test_opencost_names_unallocated(by: str) -> None:
     found: Any = allocations(bill([usage(facts("web", node=""))], {}, PRICES, key_of(by), DAY_ONE), by, "c")["data"]
     ((name, line),) = found[0].items()
     assert (name, line["name"], line["properties"]) == (UNALLOCATED, UNALLOCATED, {"cluster": "c"})

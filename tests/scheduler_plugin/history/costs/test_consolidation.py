@@ -39,7 +39,7 @@ def a_vm(name: str, units: int, moves: bool = True) -> PlacedVm:
     return PlacedVm(name, Size(units * 1000, units * 4 * GIB), moves)
 
 
-def test_the_node_with_the_highest_price_for_what_it_does_goes_first() -> None:
+def test_most_overpriced_node_goes_first() -> None:
     fleet = [
         placed("busy", 4, a_vm("d/a", 5)),
         placed("dear", 4, a_vm("d/b", 1), a_vm("d/c", 2), others=[0, 0]),
@@ -51,7 +51,7 @@ def test_the_node_with_the_highest_price_for_what_it_does_goes_first() -> None:
     ]
 
 
-def test_vms_of_a_node_that_was_emptied_move_on_with_those_they_came_to() -> None:
+def test_drained_vms_can_move_again() -> None:
     fleet = [placed("a", 9, a_vm("d/a", 1)), placed("b", 8, a_vm("d/b", 1)), placed("c", 1, a_vm("d/c", 1))]
     assert [(each.node, [(move.vm, move.target) for move in each.moves]) for each in emptied(fleet)] == [
         ("a", [("d/a", "c")]),
@@ -59,7 +59,7 @@ def test_vms_of_a_node_that_was_emptied_move_on_with_those_they_came_to() -> Non
     ]
 
 
-def test_no_vm_moves_to_a_node_that_is_emptied_too() -> None:
+def test_drained_node_is_no_target() -> None:
     """The VM of a would fit best on b, which is emptied next."""
     fleet = [
         placed("a", 9, a_vm("d/db", 1)),
@@ -73,7 +73,7 @@ def test_no_vm_moves_to_a_node_that_is_emptied_too() -> None:
     ]
 
 
-def test_nothing_is_advised_that_presses_a_node_or_moves_what_is_on_its_way() -> None:
+def test_consolidation_respects_pressure_and_moves() -> None:
     assert emptied([placed("a", 1, a_vm("d/a", 5)), placed("b", 1, a_vm("d/b", 4))]) == []
     assert emptied([placed("a", 2, a_vm("d/a", 1, moves=False)), placed("b", 1, a_vm("d/b", 1, moves=False))]) == []
     assert emptied([placed("a", 2, a_vm("d/a", 1)), placed("b", 1, is_open=False)]) == [

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.accumulation import Accumulation, Pace
+from scheduler_plugin.history.core.accumulation import Accumulation, SpanPace
 from scheduler_plugin.history.core.batches import Batch
-from scheduler_plugin.history.core.samples import DAY, HOUR, MINUTE, SECOND, VmFacts
+from scheduler_plugin.history.core.samples import DAY, HOUR, MINUTE, SECOND, VmRecord
 from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.costs.bills import bill
 from scheduler_plugin.history.costs.grouping import key_of
@@ -29,7 +29,7 @@ from scheduler_plugin.history.sqlite.store import SqliteStore
 
 BEGAN = 1_767_225_600_000
 EVER = Period(0, BEGAN + DAY)
-PACE = Pace(30 * SECOND, 60 * SECOND, 40 * SECOND)
+PACE = SpanPace(30 * SECOND, 60 * SECOND, 40 * SECOND)
 PRICES = PriceList(Price(Fraction(1), Fraction(1, 10)), {"n2": Price(Fraction(3), Fraction(1, 5))})
 GIB = 1024**2
 
@@ -69,11 +69,11 @@ def summed(seen: list[Look]) -> dict[str, tuple[float, float, float]]:
 
 def recorded(seen: list[Look]) -> Batch:
     """What a recorder writes of it."""
-    spans, now, batch = Accumulation[VmFacts](), BEGAN, Batch()
+    spans, now, batch = Accumulation[VmRecord](), BEGAN, Batch()
     for later, vm, node, cpu, mem in seen:
         now += later * SECOND
         row = (*[cpu, mem * 1024] * 4, None, None)
-        closed = spans.take(vm, now, VmFacts(ObjectName("default", vm), node), row, PACE)
+        closed = spans.take(vm, now, VmRecord(ObjectName("default", vm), node), row, PACE)
         batch.vms += [] if closed is None else [closed]
     batch.vms += spans.end()
     return batch
@@ -81,7 +81,7 @@ def recorded(seen: list[Look]) -> Batch:
 
 @settings(max_examples=10, deadline=None)
 @given(looks, st.sampled_from((0, HOUR, 4 * HOUR, 5 * DAY)))
-def test_costs_are_those_of_the_samples_however_coarse_they_are_kept(seen: list[Look], later: int) -> None:
+def test_costs_survive_coarsening(seen: list[Look], later: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "history.sqlite"
         store = SqliteStore(path, lambda: BEGAN / 1000)
@@ -98,7 +98,7 @@ def test_costs_are_those_of_the_samples_however_coarse_they_are_kept(seen: list[
     assert sum((line.reserved.money for line in by_node.lines.values()), Fraction(0)) == found.total.reserved.money
 
 
-async def test_what_was_reserved_while_use_was_known_is_kept_through_upkeep(tmp_path: Path) -> None:
+async def test_upkeep_keeps_reserved_with_use(tmp_path: Path) -> None:
     """Of each of ten hours the use is known for the last quarter; the VM is larger in the second half of them."""
     path, spans = tmp_path / "history.sqlite", []
     for at in range(10):
@@ -109,7 +109,7 @@ async def test_what_was_reserved_while_use_was_known_is_kept_through_upkeep(tmp_
             held(since + 45 * MINUTE, since + HOUR, (*row, 800, 1024)),
         ]
     store = SqliteStore(path, lambda: 0.0)
-    store.write(Batch(vms=[(VmFacts(ObjectName("d", "db")), span) for span in spans]))
+    store.write(Batch(vms=[(VmRecord(ObjectName("d", "db")), span) for span in spans]))
     for later in (0, 4 * HOUR, 4 * DAY):
         store.upkeep(BEGAN + 10 * HOUR + later)
         (usage,) = await SqliteHistory(path).usage(EVER)

@@ -41,7 +41,7 @@ def fleet(vms: Iterable[ObjectName], period: Period) -> FakePrometheus:
     return found
 
 
-async def test_a_load_in_phase_with_the_clock_costs_what_it_had_over_a_week() -> None:
+async def test_hourly_load_is_costed_exactly() -> None:
     server = fleet([DB], WEEK)
     history = PrometheusHistory(server.client, EVERY)
     (usage,) = await history.usage(WEEK)
@@ -54,7 +54,7 @@ async def test_a_load_in_phase_with_the_clock_costs_what_it_had_over_a_week() ->
     assert len((await history.extent()).notes) == 1
 
 
-async def test_what_was_reserved_counts_against_use_while_that_is_known() -> None:
+async def test_reservation_compares_with_known_use() -> None:
     period = Period(BEGIN, BEGIN + HOUR)
     server = fleet([DB], period)
     for labels, (times, amounts) in server.series.items():
@@ -66,7 +66,7 @@ async def test_what_was_reserved_counts_against_use_while_that_is_known() -> Non
 
 
 @pytest.mark.parametrize("shift", [0, 7 * SECOND])
-async def test_a_large_question_is_asked_in_parts_that_add_up(shift: int) -> None:
+async def test_large_query_is_split(shift: int) -> None:
     period = Period(BEGIN + shift, BEGIN + shift + 2 * HOUR)
     server = fleet([DB, WEB], Period(BEGIN, BEGIN + 3 * HOUR))
     whole = PrometheusHistory(server.client, EVERY)
@@ -79,7 +79,7 @@ async def test_a_large_question_is_asked_in_parts_that_add_up(shift: int) -> Non
     assert max(points for _, points in server.asked) <= 500
 
 
-async def test_of_a_very_large_question_a_part_of_the_samples_meets_every_phase_of_the_clock() -> None:
+async def test_sampling_covers_every_clock_phase() -> None:
     server = fleet([DB, WEB], WEEK)
     history = PrometheusHistory(server.client, EVERY)
     with patch.object(portions, "MOST_POINTS", 12_000):
@@ -91,7 +91,7 @@ async def test_of_a_very_large_question_a_part_of_the_samples_meets_every_phase_
     assert (await history.extent()).notes[1:] == ("Of so many VMs over so long one of 7 samples is looked at.",)
 
 
-async def test_a_chart_shows_the_means_of_its_steps_and_no_samples_from_them() -> None:
+async def test_chart_shows_step_means() -> None:
     period = Period(BEGIN, BEGIN + 2 * HOUR)
     spans = await PrometheusHistory(fleet([DB], period).client, EVERY).vm_series(DB, period, 5 * MINUTE)
     assert [(each.since, each.until) for each in spans] == [

@@ -89,7 +89,7 @@ async def test_numbers_that_are_none_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-1", "1e308"])
-async def test_what_is_no_amount_is_taken_as_not_scraped(value: str) -> None:
+async def test_bad_amount_counts_as_missing(value: str) -> None:
     at = PERIOD.since / SECOND
     labels = {"namespace": "default", "vm": "db", "node": "n1"}
     answer = result({"metric": labels, "value": [at, value], "values": [[at, value], [at + 15, "2"]]})
@@ -99,7 +99,7 @@ async def test_what_is_no_amount_is_taken_as_not_scraped(value: str) -> None:
     assert (await found.decisions(DB, PERIOD), await found.usage(PERIOD)) == ([], [])
 
 
-async def test_a_vm_that_was_stopped_for_long_did_not_migrate() -> None:
+async def test_long_stopped_vm_did_not_migrate() -> None:
     at = PERIOD.since / SECOND
     pauses = {}
     for pause in (60, 600):
@@ -116,7 +116,7 @@ async def test_a_vm_that_was_stopped_for_long_did_not_migrate() -> None:
 
 
 @pytest.mark.parametrize("is_live", [True, False])
-async def test_the_end_of_a_history_is_that_of_its_last_sample(is_live: bool) -> None:
+async def test_history_ends_at_last_sample(is_live: bool) -> None:
     asked: list[str] = []
 
     def answer(query: str) -> httpx.Response:
@@ -128,7 +128,7 @@ async def test_the_end_of_a_history_is_that_of_its_last_sample(is_live: bool) ->
 
 
 @pytest.mark.parametrize("age", [10 * MINUTE, 90 * MINUTE])
-async def test_a_history_begins_with_its_first_sample_though_no_hour_has_passed_since(age: int) -> None:
+async def test_history_starts_at_first_sample(age: int) -> None:
     """As a server would answer, at ten minutes to the hour."""
     now = NOW - 10 * MINUTE
 
@@ -155,7 +155,7 @@ async def test_a_time_that_is_none_is_an_error(at: str) -> None:
         await history(lambda _: httpx.Response(200, content=body)).vm_series(DB, PERIOD, MINUTE)
 
 
-async def test_a_series_that_is_missing_from_one_answer_has_what_the_others_say() -> None:
+async def test_missing_series_uses_other_answers() -> None:
     series = {"metric": {"namespace": "d", "vm": "x"}, "value": [1, "60"]}
     (usage,) = await history(lambda query: result() if "max_over_time((timestamp" in query else result(series)).usage(
         PERIOD
@@ -163,7 +163,7 @@ async def test_a_series_that_is_missing_from_one_answer_has_what_the_others_say(
     assert (usage.span.since, usage.span.until) == (60_000, 75_000)
 
 
-async def test_a_vm_whose_agent_knows_its_permit_alone_costs_what_is_permitted() -> None:
+async def test_permit_only_agent_costs_permit() -> None:
     series = {"metric": {"namespace": "d", "vm": "x"}, "value": [1, "60"]}
     (usage,) = await history(lambda query: result(series) if "permit" in query else result()).usage(PERIOD)
     known = dict(zip(VM_COLUMNS, usage.span.known, strict=True))
@@ -171,7 +171,7 @@ async def test_a_vm_whose_agent_knows_its_permit_alone_costs_what_is_permitted()
 
 
 @pytest.mark.parametrize(("samples", "window"), [("20", "29999ms"), ("40", "14999ms"), (None, "14999ms")])
-async def test_how_often_agents_are_scraped_is_asked_until_it_is_known(samples: str | None, window: str) -> None:
+async def test_scrape_interval_is_queried_until_known(samples: str | None, window: str) -> None:
     asked: list[str] = []
 
     def reply(request: httpx.Request) -> httpx.Response:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_plugin.history.core.batches import Batch
-from scheduler_plugin.history.core.samples import HOUR, Decision, MoveRecord, NodeFacts, VmFacts
+from scheduler_plugin.history.core.samples import HOUR, DecisionRecord, MoveRecord, NodeRecord, VmRecord
 from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.ports import HistoryError
 from scheduler_plugin.history.sqlite.files import StoreError
@@ -24,13 +24,13 @@ from tests.scheduler_plugin.history.sqlite.test_store import DB, EVER, NOW, minu
 MOVE = MoveRecord(DB, DB, "n1", "n2", "Succeeded", NOW, NOW + 1)
 
 
-def decision(at: int) -> Decision:
-    return Decision(NOW + at, DB, "agent", (f"the {at}th",))
+def decision(at: int) -> DecisionRecord:
+    return DecisionRecord(NOW + at, DB, "agent", (f"the {at}th",))
 
 
 def a_history(path: Path) -> Path:
     store = SqliteStore(path, lambda: NOW / 1000)
-    nodes = [(NodeFacts("n1", "m5"), held(NOW, NOW + HOUR, (16_000, 1, 2, 3, 4, 5, None, None)))]
+    nodes = [(NodeRecord("n1", "m5"), held(NOW, NOW + HOUR, (16_000, 1, 2, 3, 4, 5, None, None)))]
     store.write(Batch(minutes(60), nodes, [decision(at) for at in range(3)], [MOVE]))
     store.close()
     return path
@@ -51,13 +51,13 @@ async def test_events_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
     assert await history.moves(None, EVER) == []
 
 
-async def test_time_whose_facts_cannot_be_read_is_still_that_vms(tmp_path: Path) -> None:
+async def test_unreadable_facts_keep_vm_time(tmp_path: Path) -> None:
     path = a_history(tmp_path / "history.sqlite")
     (before,) = await SqliteHistory(path).usage(EVER)
     damage(path, "UPDATE facts SET json = x'ff'")
     (after,) = await SqliteHistory(path).usage(EVER)
-    assert (after.facts, after.span) == (VmFacts(DB), before.span)
-    assert [each.facts for each in await SqliteHistory(path).node_usage(EVER)] == [NodeFacts("n1")]
+    assert (after.facts, after.span) == (VmRecord(DB), before.span)
+    assert [each.facts for each in await SqliteHistory(path).node_usage(EVER)] == [NodeRecord("n1")]
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM facts", "DROP TABLE vm_spans"])
@@ -76,7 +76,7 @@ async def test_what_cannot_be_answered_is_said(tmp_path: Path, statement: str) -
         "PRAGMA application_id = 7",
     ],
 )
-async def test_tables_that_are_not_as_they_were_made_are_set_aside(tmp_path: Path, statement: str) -> None:
+async def test_altered_tables_are_set_aside(tmp_path: Path, statement: str) -> None:
     path = a_history(tmp_path / "history.sqlite")
     damage(path, statement)
     store = SqliteStore(path, lambda: NOW / 1000)
@@ -87,7 +87,7 @@ async def test_tables_that_are_not_as_they_were_made_are_set_aside(tmp_path: Pat
     assert usage.span.seen == 180_000
 
 
-async def test_what_others_made_beside_its_tables_is_no_damage(tmp_path: Path) -> None:
+async def test_foreign_tables_are_no_damage(tmp_path: Path) -> None:
     path = a_history(tmp_path / "history.sqlite")
     damage(path, "ANALYZE")
     damage(path, "DROP INDEX vm_spans_of")

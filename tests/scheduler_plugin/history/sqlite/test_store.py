@@ -15,17 +15,17 @@ import pytest
 
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.batches import Batch
-from scheduler_plugin.history.core.retention import MOST_SAID, Bounds
+from scheduler_plugin.history.core.retention import MOST_SAID, RetentionBounds
 from scheduler_plugin.history.core.samples import (
     DAY,
     HOUR,
     MINUTE,
-    Decision,
+    DecisionRecord,
     Millis,
     MoveRecord,
-    NodeFacts,
+    NodeRecord,
     Size,
-    VmFacts,
+    VmRecord,
 )
 from scheduler_plugin.history.core.spans import MOST, Span, held, joined
 from scheduler_plugin.history.ports import HistoryError, Period
@@ -36,7 +36,7 @@ from scheduler_plugin.history.sqlite.store import SqliteStore
 
 NOW: Millis = 1_767_225_600_000
 DB = ObjectName("default", "db")
-FACTS = VmFacts(DB, "n1", "shop", Size(250, 1024), Size(8000, 4096), (("team", "a"),))
+FACTS = VmRecord(DB, "n1", "shop", Size(250, 1024), Size(8000, 4096), (("team", "a"),))
 ROW = (2000, 4096, 1000, 2048, 2000, 4096, 2000, 4096, None, None)
 NOBODY = 65534
 EVER = Period(0, NOW + DAY)
@@ -54,7 +54,7 @@ def store(path: Path) -> Iterator[SqliteStore]:
     found.close()
 
 
-def minutes(count: int, since: Millis = NOW, facts: VmFacts = FACTS) -> list[tuple[VmFacts, Span]]:
+def minutes(count: int, since: Millis = NOW, facts: VmRecord = FACTS) -> list[tuple[VmRecord, Span]]:
     """A span for each minute, each with its own need."""
     return [
         (facts, held(since + at * MINUTE, since + (at + 1) * MINUTE, (*ROW[:2], 1000 + at, *ROW[3:])))
@@ -68,12 +68,12 @@ def damage(path: Path) -> None:
 
 async def test_spans_come_back_as_they_were_written(path: Path, store: SqliteStore) -> None:
     written = minutes(3)
-    store.write(Batch(vms=written, nodes=[(NodeFacts("n1", "m5"), held(NOW, NOW + MINUTE, tuple(range(8))))]))
+    store.write(Batch(vms=written, nodes=[(NodeRecord("n1", "m5"), held(NOW, NOW + MINUTE, tuple(range(8))))]))
     history = SqliteHistory(path)
     assert list(await history.vm_series(DB, EVER, MINUTE)) == [span for _, span in written]
     assert await history.vm_series(ObjectName("default", "none"), EVER, MINUTE) == []
     assert [(each.facts, each.span) for each in await history.usage(EVER)] == [(FACTS, joined([s for _, s in written]))]
-    assert [each.facts for each in await history.node_usage(EVER)] == [NodeFacts("n1", "m5")]
+    assert [each.facts for each in await history.node_usage(EVER)] == [NodeRecord("n1", "m5")]
     assert len(await history.node_series("n1", EVER, MINUTE)) == 1
     assert (await history.extent()).until == NOW + 3 * MINUTE
     assert await history.high_needs(EVER, 0.5) == {DB: Size(1001, 2048)}
@@ -91,7 +91,7 @@ async def test_a_period_that_cuts_spans_counts_their_parts(path: Path, store: Sq
     assert sum(span.seen for span in await history.vm_series(DB, Period(NOW + 30_000, NOW + 90_000), HOUR)) == 60_000
 
 
-async def test_a_need_counts_for_the_part_of_its_span_that_a_period_has(path: Path, store: SqliteStore) -> None:
+async def test_need_counts_by_overlap(path: Path, store: SqliteStore) -> None:
     rows = [(at, HOUR, (*ROW[:2], need, need, *ROW[4:])) for at, need in ((0, 4000), (HOUR, 1000), (2 * HOUR, 3000))]
     store.write(Batch(vms=[(FACTS, held(NOW + at, NOW + at + lasted, row)) for at, lasted, row in rows]))
     history = SqliteHistory(path)
@@ -120,8 +120,8 @@ async def test_coarser_spans_have_the_same_integrals(path: Path, store: SqliteSt
     assert store.size()[1] == 0
 
 
-async def test_a_store_that_is_too_large_becomes_coarser_sooner(path: Path) -> None:
-    store = SqliteStore(path, lambda: NOW / 1000, Bounds(most_rows=40))
+async def test_oversized_store_coarsens_sooner(path: Path) -> None:
+    store = SqliteStore(path, lambda: NOW / 1000, RetentionBounds(most_rows=40))
     store.write(Batch(vms=minutes(110)))
     (before,) = await SqliteHistory(path).usage(EVER)
     store.upkeep(NOW + 110 * MINUTE)
@@ -132,8 +132,8 @@ async def test_a_store_that_is_too_large_becomes_coarser_sooner(path: Path) -> N
 
 
 async def test_decisions_and_moves_come_newest_first(path: Path, store: SqliteStore) -> None:
-    said = [Decision(NOW + at, DB, "agent", (f"<script>{at}</script>",), Size(1, 2)) for at in range(3)]
-    other = Decision(NOW, ObjectName("default", "other"), "scheduler", ("x",))
+    said = [DecisionRecord(NOW + at, DB, "agent", (f"<script>{at}</script>",), Size(1, 2)) for at in range(3)]
+    other = DecisionRecord(NOW, ObjectName("default", "other"), "scheduler", ("x",))
     move = MoveRecord(ObjectName("default", "m"), DB, "n1", "n2", "Running", NOW, NOW + 5)
     store.write(Batch(decisions=[*said, other], moves=[move]))
     ended = MoveRecord(ObjectName("default", "m"), DB, "n1", "n2", "Succeeded", NOW, NOW + 9, "full", 80)
@@ -154,8 +154,8 @@ async def test_decisions_and_moves_come_newest_first(path: Path, store: SqliteSt
 )
 async def test_names_are_data(path: Path, store: SqliteStore, name: str) -> None:
     odd = ObjectName(name, name)
-    facts = VmFacts(odd, name, name, labels=((name, name),))
-    store.write(Batch(vms=minutes(1, facts=facts), decisions=[Decision(NOW, odd, "agent", (name,))]))
+    facts = VmRecord(odd, name, name, labels=((name, name),))
+    store.write(Batch(vms=minutes(1, facts=facts), decisions=[DecisionRecord(NOW, odd, "agent", (name,))]))
     history = SqliteHistory(path)
     assert [each.facts for each in await history.usage(EVER)] == [facts]
     assert len(await history.vm_series(odd, EVER, MINUTE)) == 1
@@ -169,7 +169,7 @@ def test_a_second_recorder_is_refused(path: Path, store: SqliteStore) -> None:
     SqliteStore(path, lambda: 0.0).close()
 
 
-async def test_a_damaged_file_is_set_aside_with_a_note(path: Path) -> None:
+async def test_damaged_file_is_set_aside(path: Path) -> None:
     damage(path)
     damage(path.with_name("history.sqlite.damaged-1"))
     store = SqliteStore(path, lambda: NOW / 1000)
@@ -232,7 +232,7 @@ def test_file_that_becomes_newer_while_open_is_left_alone(path: Path) -> None:
     store.close()
 
 
-def test_a_file_that_is_damaged_while_it_is_open_is_set_aside_too(path: Path) -> None:
+def test_damage_while_open_sets_file_aside(path: Path) -> None:
     store = SqliteStore(path, lambda: NOW / 1000)
     store.write(Batch(vms=minutes(60)))
     store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -248,7 +248,7 @@ def test_a_file_that_is_damaged_while_it_is_open_is_set_aside_too(path: Path) ->
     store.close()
 
 
-async def test_a_damaged_file_that_cannot_be_set_aside_yet_is_set_aside_later(path: Path, tmp_path: Path) -> None:
+async def test_damaged_file_is_set_aside_later(path: Path, tmp_path: Path) -> None:
     store = SqliteStore(path, lambda: NOW / 1000)
     store._connection.close()
     damage(path)
@@ -267,22 +267,22 @@ async def test_a_damaged_file_that_cannot_be_set_aside_yet_is_set_aside_later(pa
     store.close()
 
 
-async def test_an_agent_that_says_ever_more_costs_its_own_vm_alone(path: Path, store: SqliteStore) -> None:
+async def test_lying_agent_affects_only_its_vm(path: Path, store: SqliteStore) -> None:
     """The newest of its decisions are kept, and all of the others'."""
     other = ObjectName("default", "other")
     words = ("x" * 30_000,)
     for hour in range(5):
-        said = [Decision(NOW + hour * HOUR + at, DB, "agent", words) for at in range(50)]
-        store.write(Batch(decisions=[*said, Decision(NOW + hour * HOUR, other, "agent", ("x",))]))
+        said = [DecisionRecord(NOW + hour * HOUR + at, DB, "agent", words) for at in range(50)]
+        store.write(Batch(decisions=[*said, DecisionRecord(NOW + hour * HOUR, other, "agent", ("x",))]))
     store.upkeep(NOW + 10 * HOUR)
     history = SqliteHistory(path)
     kept = [each.at - NOW for each in await history.decisions(DB, EVER)]
     everything = [hour * HOUR + at for hour in reversed(range(5)) for at in reversed(range(50))]
-    assert kept == everything[: MOST_SAID // len(msgspec.json.encode(Decision(NOW, DB, "agent", words)))]
+    assert kept == everything[: MOST_SAID // len(msgspec.json.encode(DecisionRecord(NOW, DB, "agent", words)))]
     assert len(await history.decisions(other, EVER)) == 5
 
 
-def test_a_database_of_another_program_is_not_written_into(path: Path) -> None:
+def test_foreign_database_is_not_written(path: Path) -> None:
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE theirs (a)")
     other.close()
@@ -291,20 +291,20 @@ def test_a_database_of_another_program_is_not_written_into(path: Path) -> None:
     store.close()
 
 
-async def test_a_full_disk_loses_the_batch_and_nothing_else(path: Path) -> None:
+async def test_full_disk_loses_only_the_batch(path: Path) -> None:
     store = SqliteStore(path, lambda: NOW / 1000)
     store.write(Batch(vms=minutes(1)))
     (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
     store._connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(StoreError, match="full"):
-        store.write(Batch(vms=minutes(400, NOW + MINUTE, VmFacts(ObjectName("default", "other")))))
+        store.write(Batch(vms=minutes(400, NOW + MINUTE, VmRecord(ObjectName("default", "other")))))
     store._connection.execute("PRAGMA max_page_count = 100000")
-    store.write(Batch(vms=minutes(1, NOW + MINUTE, VmFacts(ObjectName("default", "other")))))
+    store.write(Batch(vms=minutes(1, NOW + MINUTE, VmRecord(ObjectName("default", "other")))))
     assert [each.facts.vm.name for each in await SqliteHistory(path).usage(EVER)] == ["db", "other"]
     store.close()
 
 
-def test_a_file_that_another_program_locks_loses_the_batch(path: Path, store: SqliteStore) -> None:
+def test_locked_file_loses_the_batch(path: Path, store: SqliteStore) -> None:
     store._connection.execute("PRAGMA busy_timeout = 0")
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -323,7 +323,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
         SqliteStore(tmp_path / "history.sqlite", lambda: 0.0)
 
 
-async def test_a_copy_is_read_where_nothing_may_be_written() -> None:
+async def test_read_only_folder_uses_a_copy() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "history.sqlite"
         store = SqliteStore(path, lambda: NOW / 1000)
@@ -350,15 +350,15 @@ def as_a_plain_user() -> Iterator[None]:
             os.seteuid(0)
 
 
-async def test_what_lies_in_the_future_is_removed_when_the_clock_was_wrong(path: Path, store: SqliteStore) -> None:
-    store.write(Batch(vms=minutes(10), decisions=[Decision(NOW + HOUR, DB, "agent", ("x",))]))
+async def test_future_samples_are_removed(path: Path, store: SqliteStore) -> None:
+    store.write(Batch(vms=minutes(10), decisions=[DecisionRecord(NOW + HOUR, DB, "agent", ("x",))]))
     store.forget_after(NOW + 5 * MINUTE)
     history = SqliteHistory(path)
     assert (await history.extent()).until == NOW + 5 * MINUTE
     assert await history.decisions(DB, EVER) == []
 
 
-async def test_a_history_that_is_not_there_or_broken_says_so(path: Path) -> None:
+async def test_missing_or_broken_history_is_reported(path: Path) -> None:
     with pytest.raises(HistoryError, match="there is no history at"):
         await SqliteHistory(path).usage(EVER)
     damage(path)
@@ -366,7 +366,7 @@ async def test_a_history_that_is_not_there_or_broken_says_so(path: Path) -> None
         await SqliteHistory(path).usage(EVER)
 
 
-async def test_no_size_that_an_object_claims_ends_the_recorder(path: Path, store: SqliteStore) -> None:
+async def test_hostile_sizes_do_not_stop_recorder(path: Path, store: SqliteStore) -> None:
     store.write(Batch(vms=[(FACTS, held(NOW, NOW + 2 * MINUTE, (2**53,) * len(ROW)))]))
     ((_, span),) = [(each.facts, each.span) for each in await SqliteHistory(path).usage(EVER)]
     assert span.peaks == (MOST,) * len(ROW)
@@ -374,7 +374,7 @@ async def test_no_size_that_an_object_claims_ends_the_recorder(path: Path, store
 
 async def test_five_weeks_of_a_large_node_can_be_summed(path: Path, store: SqliteStore) -> None:
     amounts = (0, 12 * 2**30, *[0] * 6)  # 12 TiB
-    node = NodeFacts("n1", "u-12tb1")
+    node = NodeRecord("n1", "u-12tb1")
     store.write(Batch(nodes=[(node, held(NOW + at * HOUR, NOW + (at + 1) * HOUR, amounts)) for at in range(35 * 24)]))
     (found,) = await SqliteHistory(path).node_usage(Period(NOW, NOW + 35 * DAY))
     assert found.span.sums[1] == 12 * 2**30 * 35 * DAY
@@ -403,7 +403,7 @@ def test_a_symbolic_link_is_not_followed(path: Path, tmp_path: Path, name: str) 
     assert other.read_text() == "of another program"
 
 
-def test_damage_within_a_file_is_found_when_it_is_opened(path: Path) -> None:
+def test_damage_is_found_on_open(path: Path) -> None:
     store = SqliteStore(path, lambda: NOW / 1000)
     store.write(Batch(vms=minutes(600)))
     store.close()
@@ -416,7 +416,7 @@ def test_damage_within_a_file_is_found_when_it_is_opened(path: Path) -> None:
 
 def test_names_of_which_nothing_is_kept_are_forgotten(path: Path, store: SqliteStore) -> None:
     store.write(
-        Batch(vms=[each for at in range(50) for each in minutes(1, facts=VmFacts(ObjectName("a", f"vm-{at}")))])
+        Batch(vms=[each for at in range(50) for each in minutes(1, facts=VmRecord(ObjectName("a", f"vm-{at}")))])
     )
     store.upkeep(NOW + 400 * DAY)
     with closing(sqlite3.connect(path)) as connection:

@@ -114,7 +114,7 @@ def note(figures: dict[str, list[float]]) -> None:
 @pytest.mark.parametrize(
     ("count", "follows"), [(FAILOVERS, False), (max(4, FAILOVERS // 4), True)], ids=["", "follows"]
 )
-async def test_no_permit_is_lost_or_granted_twice_through_fail_overs(tmp_path: Path, count: int, follows: bool) -> None:
+async def test_failovers_lose_or_duplicate_no_permit(tmp_path: Path, count: int, follows: bool) -> None:
     figures: dict[str, list[float]] = defaultdict(list)
     with Slowness() as slow:
         seen = await storm(tmp_path, figures, count, follows=follows)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from scheduler_plugin.groups.core.hvpa import ContainerPolicy, HvpaSpec, Memory, Mode, decide
+from scheduler_plugin.groups.core.hvpa import ContainerPolicy, HvpaMode, HvpaSpec, ScalingTimes, decide
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
-    Bounds,
-    Container,
     ContainerRecommendation,
-    Decision,
     HorizontalRecommendation,
     OutOfMemory,
     Recommendations,
     ReplicaBounds,
     ResourceList,
+    SizeBounds,
+    SizedContainer,
     VerticalRecommendation,
     Workload,
+    WorkloadDecision,
 )
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -32,7 +32,7 @@ def sized(cpu: int | None = None, memory: int | None = None) -> ResourceList:
 
 
 def running(replicas: int, requests: ResourceList = NOTHING, limits: ResourceList = NOTHING) -> Workload:
-    return Workload(replicas, replicas, (Container("app", requests, limits),))
+    return Workload(replicas, replicas, (SizedContainer("app", requests, limits),))
 
 
 def wanted(
@@ -46,15 +46,17 @@ def wanted(
     )
 
 
-def spec_for(mode: Mode, least: ResourceList = NOTHING, most: ResourceList = NOTHING) -> HvpaSpec:
-    return HvpaSpec(ONE_TO_TEN, mode, containers=(ContainerPolicy("app", Bounds(least, most)),))
+def spec_for(mode: HvpaMode, least: ResourceList = NOTHING, most: ResourceList = NOTHING) -> HvpaSpec:
+    return HvpaSpec(ONE_TO_TEN, mode, containers=(ContainerPolicy("app", SizeBounds(least, most)),))
 
 
-def decided(spec: HvpaSpec, workload: Workload, recommended: Recommendations, memory: Memory | None = None) -> Decision:
-    return decide(spec, workload, recommended, memory or Memory(), NOON)[0]
+def decided(
+    spec: HvpaSpec, workload: Workload, recommended: Recommendations, memory: ScalingTimes | None = None
+) -> WorkloadDecision:
+    return decide(spec, workload, recommended, memory or ScalingTimes(), NOON)[0]
 
 
-def requests(decision: Decision) -> ResourceList:
+def requests(decision: WorkloadDecision) -> ResourceList:
     """The requests that are written; nothing where there are none."""
     return decision.containers[0].requests if decision.containers else NOTHING
 

@@ -14,25 +14,25 @@ from scheduler_plugin.groups.core.hvpa import (
     ContainerPolicy,
     DirectionRules,
     EffectiveIntervals,
+    HvpaMode,
     HvpaSpec,
-    Memory,
-    Mode,
     ResourceChangeParams,
     ScalingInterval,
+    ScalingTimes,
     UpdateMode,
 )
 from scheduler_plugin.groups.core.hvpa.effective import base_of, scale_in_boundary
 from scheduler_plugin.groups.core.hvpa.plan import planned
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
-    Container,
     HorizontalRecommendation,
-    Kept,
     ReplicaBounds,
     Resource,
     ResourceList,
     Rule,
+    SizedContainer,
     VerticalRecommendation,
+    WithheldChange,
     Workload,
 )
 from tests.scheduler_plugin.groups.core.hvpa.stories import (
@@ -45,7 +45,7 @@ from tests.scheduler_plugin.groups.core.hvpa.stories import (
     wanted,
 )
 
-EIGHT_CPUS = spec_for(Mode.EFFECTIVE_INTERVALS, sized(500, 500), sized(8000, 32_000))
+EIGHT_CPUS = spec_for(HvpaMode.EFFECTIVE_INTERVALS, sized(500, 500), sized(8000, 32_000))
 TABLE = EffectiveIntervals(
     tuple(
         ScalingInterval(count, sized(cpu, memory))
@@ -55,19 +55,19 @@ TABLE = EffectiveIntervals(
 
 
 def plan(spec: HvpaSpec, replicas: int, target: ResourceList, desired: int | None = None) -> int:
-    return planned(spec, running(replicas, target), wanted(desired, target), Memory()).replicas
+    return planned(spec, running(replicas, target), wanted(desired, target), ScalingTimes()).replicas
 
 
-def test_one_replica_grows_to_all_it_may_have_before_there_are_two() -> None:
+def test_replica_grows_before_second() -> None:
     assert [plan(EIGHT_CPUS, 1, sized(cpu)) for cpu in (100, 8000, 8001, 16_001, 999_000)] == [1, 1, 2, 3, 10]
 
 
 def test_without_a_bound_only_sizes_grow() -> None:
-    assert plan(spec_for(Mode.EFFECTIVE_INTERVALS), 1, sized(999_000)) == 1
+    assert plan(spec_for(HvpaMode.EFFECTIVE_INTERVALS), 1, sized(999_000)) == 1
 
 
-def test_intervals_say_how_large_a_replica_may_be_at_each_number_of_replicas() -> None:
-    spec = replace(spec_for(Mode.EFFECTIVE_INTERVALS, most=sized(8000, 32_000)), effective=TABLE)
+def test_intervals_bound_size_per_count() -> None:
+    spec = replace(spec_for(HvpaMode.EFFECTIVE_INTERVALS, most=sized(8000, 32_000)), effective=TABLE)
     found = [
         plan(spec, 1, sized(*total)) for total in ((500, 2000), (501, 2000), (500, 2001), (2001, 1), (4000, 26_000))
     ]
@@ -75,9 +75,11 @@ def test_intervals_say_how_large_a_replica_may_be_at_each_number_of_replicas() -
     assert [plan(spec, 1, sized(cpu)) for cpu in (16_000, 16_001, 32_001, 40_001)] == [4, 5, 5, 6]
 
 
-def test_the_last_replicas_may_have_all_that_is_allowed() -> None:
+def test_last_replicas_get_all_allowed() -> None:
     """Beyond the table nothing but growth is left (S1.6)."""
-    spec = replace(spec_for(Mode.EFFECTIVE_INTERVALS, most=sized(8000)), effective=TABLE, replicas=ReplicaBounds(1, 4))
+    spec = replace(
+        spec_for(HvpaMode.EFFECTIVE_INTERVALS, most=sized(8000)), effective=TABLE, replicas=ReplicaBounds(1, 4)
+    )
     decision = decided(spec, running(4, sized(4000)), wanted(None, sized(6000)))
     assert (decision.replicas, requests(decision)) == (None, sized(6000))
 
@@ -88,7 +90,7 @@ def test_an_interval_without_an_end_comes_last() -> None:
     assert EffectiveIntervals((ScalingInterval(2, sized(1000)),)).most(3) == NOTHING
 
 
-def test_an_hpa_that_counts_for_itself_sets_the_least_number_of_replicas() -> None:
+def test_recommending_hpa_sets_minimum() -> None:
     assert [plan(EIGHT_CPUS, 1, sized(1000), desired) for desired in (0, 1, 3, 99)] == [1, 1, 3, 10]
 
 
@@ -98,7 +100,7 @@ def test_while_the_need_is_unknown_replicas_only_grow() -> None:
     assert decided(EIGHT_CPUS, running(6, sized(1000)), wanted(4)).changes is False
 
 
-def test_a_need_that_is_known_in_part_takes_no_replica_away() -> None:
+def test_partial_need_removes_no_replica() -> None:
     """Without the VPA only the CPU is known; what memory needs may be the reason for four replicas."""
     by_cpu: tuple[Resource, ...] = ("cpu",)
     spec = replace(EIGHT_CPUS, desired_by_utilization=by_cpu)
@@ -106,8 +108,8 @@ def test_a_need_that_is_known_in_part_takes_no_replica_away() -> None:
     assert (decision.replicas, requests(decision)) == (None, sized(500))
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_an_hpa_that_has_not_looked_yet_recommends_nothing(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", HvpaMode)
+def test_new_hpa_recommends_nothing(mode: HvpaMode) -> None:
     by_cpu: tuple[Resource, ...] = ("cpu",)
     spec = replace(EIGHT_CPUS, mode=mode, desired_by_utilization=by_cpu)
     assert decided(spec, running(4, sized(1000)), wanted(0)).changes is False
@@ -121,7 +123,7 @@ def test_without_any_recommendation_nothing_changes() -> None:
     ("desired", "target", "written"),
     [(2, 1000, 4000), (3, 4000, 6000), (5, 4000, 8000), (1, 1000, 2000), (1, 3000, 3000)],
 )
-def test_use_measured_against_requests_is_a_need_of_its_own(desired: int, target: int, written: int) -> None:
+def test_utilisation_is_converted_to_need(desired: int, target: int, written: int) -> None:
     """At two replicas of 4 vCPUs, three desired are twelve, and two are all of these, whatever the VPA says."""
     by_cpu: tuple[Resource, ...] = ("cpu",)
     spec = replace(EIGHT_CPUS, desired_by_utilization=by_cpu, replicas=ReplicaBounds(2, 2))
@@ -132,7 +134,7 @@ def test_use_measured_against_requests_is_a_need_of_its_own(desired: int, target
 @pytest.mark.parametrize(
     ("ratio", "target", "written"), [(1.0, 1000, 4000), (0.25, 1000, 1000), (1.25, 1000, 5000), (0.2, 3000, 3000)]
 )
-def test_where_an_hpa_says_its_ratio_the_need_is_known_to_the_point(ratio: float, target: int, written: int) -> None:
+def test_hpa_ratio_gives_exact_need(ratio: float, target: int, written: int) -> None:
     """Two replicas are desired for all of them: 10 % are tolerated, and the count is rounded up."""
     by_cpu: tuple[Resource, ...] = ("cpu",)
     spec = replace(EIGHT_CPUS, desired_by_utilization=by_cpu, replicas=ReplicaBounds(2, 2))
@@ -157,7 +159,7 @@ def test_a_recommendation_may_describe_another_number_of_replicas() -> None:
     assert requests(decision) == sized(8000)
 
 
-def test_what_every_replica_has_for_itself_is_not_shared() -> None:
+def test_base_share_is_not_divided() -> None:
     """Of 8 GB, 6 stay in each replica: at two they have 7, not 4."""
     base = ResourceChangeParams(memory=ChangeParams(6_000_000_000, Fraction(10)))
     spec = replace(EIGHT_CPUS, effective=EffectiveIntervals(base=base))
@@ -173,7 +175,7 @@ def test_what_every_replica_has_for_itself_is_not_shared() -> None:
     ]
 
 
-def test_a_need_that_is_all_base_is_never_shared() -> None:
+def test_pure_base_need_is_not_shared() -> None:
     whole = ResourceChangeParams(memory=ChangeParams(percentage=Fraction(100)))
     spec = replace(EIGHT_CPUS, effective=EffectiveIntervals(base=whole))
     decision = decided(spec, running(1, sized(4000, 8000)), wanted(None, sized(20_000, 8000)))
@@ -192,17 +194,17 @@ def test_scaling_out_shrinks_nothing_in_the_same_step() -> None:
     )
 
 
-def test_scaling_out_grows_what_is_too_small_in_the_same_step() -> None:
+def test_scale_out_also_grows_sizes() -> None:
     decision = decided(EIGHT_CPUS, running(1, sized(1000)), wanted(None, sized(10_000)))
     assert (decision.replicas, requests(decision)) == (2, sized(5000))
 
 
 @pytest.mark.parametrize(("ready", "written"), [(2, 5000), (1, None), (0, None)])
-def test_sizes_shrink_only_as_far_as_the_ready_replicas_can_bear(ready: int, written: int | None) -> None:
+def test_sizes_shrink_by_ready_replicas(ready: int, written: int | None) -> None:
     workload = replace(running(2, sized(8000)), ready=ready)
     decision = decided(EIGHT_CPUS, workload, wanted(None, sized(5000)))
     assert requests(decision).cpu == (None if written is None else sized(written).cpu)
-    kept = Kept("app/cpu", MilliCpu(5000), MilliCpu(8000), Rule.POLICY, "until all replicas are ready")
+    kept = WithheldChange("app/cpu", MilliCpu(5000), MilliCpu(8000), Rule.POLICY, "until all replicas are ready")
     assert decision.kept == (() if written else (kept,))
 
 
@@ -227,12 +229,12 @@ def test_before_scaling_in_sizes_grow_however_little() -> None:
     grown = decided(EIGHT_CPUS, two, wanted(None, sized(3450)))
     assert (grown.replicas, requests(grown)) == (None, sized(6900))
     assert [kept.rule for kept in grown.kept] == [Rule.POLICY]
-    assert grown.kept[0] == Kept("replicas", 1, 2, Rule.POLICY, "sizes grow first")
+    assert grown.kept[0] == WithheldChange("replicas", 1, 2, Rule.POLICY, "sizes grow first")
     gone = decided(EIGHT_CPUS, grown.applied(two), wanted(None, sized(3450)))
     assert (gone.replicas, requests(gone)) == (1, NOTHING)
 
 
-def test_scaling_in_needs_ten_per_cent_to_spare_and_scaling_out_none() -> None:
+def test_scale_in_needs_spare_tenth() -> None:
     assert [plan(EIGHT_CPUS, 2, sized(each)) for each in (4000, 3601, 3600)] == [2, 2, 1]
     assert [plan(EIGHT_CPUS, 1, sized(each)) for each in (8000, 8001)] == [1, 2]
     assert scale_in_boundary(6000, ChangeParams(2500, Fraction(30))) == 3500
@@ -240,7 +242,7 @@ def test_scaling_in_needs_ten_per_cent_to_spare_and_scaling_out_none() -> None:
     assert scale_in_boundary(6000, ChangeParams()) == 6000
 
 
-def test_while_replicas_may_not_change_sizes_answer_for_those_that_there_are() -> None:
+def test_fixed_replicas_are_sized_alone() -> None:
     off = DirectionRules(UpdateMode.OFF)
     spec = replace(EIGHT_CPUS, horizontal=AxisRules(off, off))
     decision = decided(spec, running(1, sized(4000)), wanted(None, sized(10_000)))
@@ -253,18 +255,18 @@ def test_while_replicas_may_not_change_sizes_answer_for_those_that_there_are() -
     assert (shrinks.replicas, requests(shrinks)) == (None, sized(1000))
 
 
-def test_replicas_that_wait_for_their_delay_do_not_make_sizes_flap() -> None:
+def test_waiting_replicas_do_not_flap_sizes() -> None:
     slow = AxisRules(down=DirectionRules(delay=Seconds(300.0)))
     spec = replace(EIGHT_CPUS, horizontal=slow, vertical=slow)
-    recently = Memory(last_down=NOON)
+    recently = ScalingTimes(last_down=NOON)
     decision = decided(spec, running(2, sized(3000)), wanted(None, sized(2000)), recently)
     assert (decision.changes, {kept.rule for kept in decision.kept}) == (False, {Rule.DELAY})
 
 
-def test_a_recommendation_for_a_container_that_is_gone_or_off_is_no_need() -> None:
+def test_recommendation_for_gone_container_is_ignored() -> None:
     off = replace(EIGHT_CPUS, containers=(ContainerPolicy("app", is_off=True),))
     memory = replace(EIGHT_CPUS, containers=(ContainerPolicy("app", resources=("memory",)),))
-    gone = Workload(3, 3, (Container("other", sized(1000)),))
+    gone = Workload(3, 3, (SizedContainer("other", sized(1000)),))
     target = wanted(None, sized(20_000))
     assert decided(off, running(3, sized(1000)), target).changes is False
     assert decided(memory, running(3, sized(1000)), target).changes is False

@@ -11,15 +11,14 @@ import pytest
 from scheduler_plugin.groups.core.hvpa import (
     ChangeParams,
     EffectiveIntervals,
-    Memory,
-    Mode,
+    HvpaMode,
     ResourceChangeParams,
     ScalingInterval,
+    ScalingTimes,
 )
 from scheduler_plugin.groups.core.hvpa.needs import total_needs
 from scheduler_plugin.groups.core.running_pods import PastPods, PodsMemory, Possible
 from scheduler_plugin.groups.core.workload import (
-    Container,
     HorizontalRecommendation,
     MeasuredUse,
     Recommendations,
@@ -28,6 +27,7 @@ from scheduler_plugin.groups.core.workload import (
     ResourceList,
     Rule,
     RunningPods,
+    SizedContainer,
     Workload,
 )
 from tests.scheduler_plugin.groups.core.hvpa.stories import (
@@ -42,7 +42,9 @@ from tests.scheduler_plugin.groups.core.hvpa.stories import (
 )
 
 BY_CPU: tuple[Resource, ...] = ("cpu",)
-SPEC = replace(spec_for(Mode.EFFECTIVE_INTERVALS, sized(100, 100), sized(8000, 32_000)), desired_by_utilization=BY_CPU)
+SPEC = replace(
+    spec_for(HvpaMode.EFFECTIVE_INTERVALS, sized(100, 100), sized(8000, 32_000)), desired_by_utilization=BY_CPU
+)
 
 
 def said(*uses: MeasuredUse, ratio: float | None = None, desired: int = 2) -> Recommendations:
@@ -55,19 +57,19 @@ def use(need: int, container: str = "") -> MeasuredUse:
 
 
 def pods(ready: int, cpu: int, difference: str = "") -> RunningPods:
-    return RunningPods(ready, (Container("app", sized(cpu)),), difference)
+    return RunningPods(ready, (SizedContainer("app", sized(cpu)),), difference)
 
 
 def total(found: Recommendations, workload: Workload, *past: PastPods) -> tuple[int, int | None]:
     """The whole need, and the sure one."""
-    (need,) = total_needs(SPEC, workload, found, Memory(pods=PodsMemory(past)))
+    (need,) = total_needs(SPEC, workload, found, ScalingTimes(pods=PodsMemory(past)))
     return need.total, need.sure
 
 
 ORDERED = running(4, sized(4000))
-TWO_SMALL = PastPods(NOON, 2, (Container("app", sized(500)),))
-FOUR_SMALL = PastPods(NOON, 4, (Container("app", sized(500)),))
-TWO_LARGE = PastPods(NOON, 2, (Container("app", sized(4000)),))
+TWO_SMALL = PastPods(NOON, 2, (SizedContainer("app", sized(500)),))
+FOUR_SMALL = PastPods(NOON, 4, (SizedContainer("app", sized(500)),))
+TWO_LARGE = PastPods(NOON, 2, (SizedContainer("app", sized(4000)),))
 
 
 def test_the_order_does_not_count() -> None:
@@ -84,37 +86,37 @@ def test_a_measurement_may_speak_of_pods_before() -> None:
 
 
 def test_use_of_whole_pods_is_shared_by_requests() -> None:
-    pod = (Container("app", sized(300)), Container("proxy", sized(100)))
+    pod = (SizedContainer("app", sized(300)), SizedContainer("proxy", sized(100)))
     assert total(said(use(1000)), ORDERED, PastPods(NOON, 2, pod)) == (1500, 1500)
 
 
 def test_use_of_one_container_is_its_own() -> None:
-    pod = (Container("app", sized(300)), Container("proxy", sized(100)))
+    pod = (SizedContainer("app", sized(300)), SizedContainer("proxy", sized(100)))
     assert total(said(use(1000), use(900, "app")), ORDERED, PastPods(NOON, 2, pod)) == (1800, 1800)
     assert total(said(use(900, "proxy"), ratio=1.0), ORDERED, PastPods(NOON, 2, pod)) == (600, 600)
 
 
 def test_pods_without_requests_say_nothing_of_use() -> None:
-    bare = PastPods(NOON, 2, (Container("app", ResourceList()),))
+    bare = PastPods(NOON, 2, (SizedContainer("app", ResourceList()),))
     assert total(said(use(1000)), ORDERED, bare) == (0, 0)
 
 
 def test_while_no_pod_serves_nothing_is_measured() -> None:
     none = replace(TWO_SMALL, ready=0)
-    assert total_needs(SPEC, ORDERED, said(use(1000)), Memory(pods=PodsMemory((none,)))) == ()
+    assert total_needs(SPEC, ORDERED, said(use(1000)), ScalingTimes(pods=PodsMemory((none,)))) == ()
 
 
 def test_what_each_pod_has_for_itself_is_counted_once_for_each() -> None:
     base = EffectiveIntervals(base=ResourceChangeParams(cpu=ChangeParams(300)))
     found = replace(said(use(1000)), vertical=wanted(None, sized(400)).vertical)
     workload = replace(ORDERED, pods=pods(2, 500))
-    (need,) = total_needs(replace(SPEC, effective=base), workload, found, Memory(pods=PodsMemory((TWO_SMALL,))))
+    (need,) = total_needs(replace(SPEC, effective=base), workload, found, ScalingTimes(pods=PodsMemory((TWO_SMALL,))))
     assert (need.base, need.total) == (300, 1400)
 
 
 def test_sizes_grow_for_what_is_sure_only() -> None:
     """A moment ago two pods were ready, now four: each may need 1 vCPU, and half of it is sure."""
-    past = Memory(pods=PodsMemory((TWO_SMALL,)))
+    past = ScalingTimes(pods=PodsMemory((TWO_SMALL,)))
     small = replace(running(4, sized(100)), pods=pods(4, 500))
     spec = replace(SPEC, replicas=ReplicaBounds(4, 4))
     assert requests(decided(spec, small, said(use(1000)), past)) == sized(500)
@@ -141,14 +143,14 @@ def test_memory_that_ran_out_waits_for_no_pod() -> None:
 
 def test_deciding_anyway_begins_another_wait() -> None:
     workload = replace(running(2, sized(1000)), pods=pods(2, 1000, "1 of 2 pods are ready"))
-    long_ago = Memory(pods=PodsMemory(differ_since=NOON - timedelta(hours=1)))
+    long_ago = ScalingTimes(pods=PodsMemory(differ_since=NOON - timedelta(hours=1)))
     decision = decided(SPEC, workload, said(use(5000)), long_ago)
     assert requests(decision) == sized(5000)
 
 
 def test_what_no_pod_can_have_is_taken_back_at_once() -> None:
     """Ordered are two of 4 vCPUs and possible is 1: four of 1 carry the same."""
-    memory = Memory(last_down=NOON, pods=PodsMemory(possible=(Possible("app", "cpu", 1000, NOON),)))
+    memory = ScalingTimes(last_down=NOON, pods=PodsMemory(possible=(Possible("app", "cpu", 1000, NOON),)))
     workload = replace(running(2, sized(4000)), pods=pods(2, 1000))
     decision = decided(SPEC, workload, said(use(2000)), memory)
     assert (decision.replicas, requests(decision)) == (4, sized(1000))
@@ -156,7 +158,7 @@ def test_what_no_pod_can_have_is_taken_back_at_once() -> None:
 
 
 def test_the_last_replicas_may_ask_for_more_than_was_possible() -> None:
-    memory = Memory(pods=PodsMemory(possible=(Possible("app", "cpu", 1000, NOON),)))
+    memory = ScalingTimes(pods=PodsMemory(possible=(Possible("app", "cpu", 1000, NOON),)))
     workload = replace(running(10, sized(1000)), pods=pods(10, 1000))
     assert requests(decided(SPEC, workload, said(use(2000)), memory)) == sized(2000)
 

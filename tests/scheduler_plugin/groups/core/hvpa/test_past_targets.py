@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_plugin.groups.core.hvpa import HvpaSpec, Memory, Mode, decide
+from scheduler_plugin.groups.core.hvpa import HvpaMode, HvpaSpec, ScalingTimes, decide
 from scheduler_plugin.groups.core.hvpa.past_targets import MOST_COUNTS, described, remembered
 from scheduler_plugin.groups.core.hvpa.spec import PastReplicas, PastTarget
 from scheduler_plugin.groups.core.recommender.horizontal import is_tolerated
@@ -28,7 +28,7 @@ from tests.examples import examples
 from tests.scheduler_plugin.groups.core.hvpa.stories import NOON, running, sized, spec_for, wanted
 
 MOST = 8000
-SPEC = replace(spec_for(Mode.EFFECTIVE_INTERVALS, sized(100), sized(MOST)), replicas=ReplicaBounds(1, 30))
+SPEC = replace(spec_for(HvpaMode.EFFECTIVE_INTERVALS, sized(100), sized(MOST)), replicas=ReplicaBounds(1, 30))
 
 
 def target(used: list[float]) -> int:
@@ -47,7 +47,7 @@ class Hours:
     """A group and its VPA, hour by hour: decisions are made until nothing changes any more."""
 
     workload: Workload
-    memory: Memory
+    memory: ScalingTimes
     used: list[float]
     now: datetime = NOON
     says_ratio: bool = True
@@ -89,7 +89,7 @@ class Hours:
 def beginning(replicas: int, load: int) -> Hours:
     """A day of that load on so many replicas."""
     each = max(100, min(MOST, -(-load // replicas)))
-    return Hours(running(replicas, sized(each)), Memory(), [load / replicas] * 24)
+    return Hours(running(replicas, sized(each)), ScalingTimes(), [load / replicas] * 24)
 
 
 def fewest(load: int) -> int:
@@ -98,7 +98,7 @@ def fewest(load: int) -> int:
 
 @given(st.integers(1, 12), st.integers(1000, 90_000))
 @settings(max_examples=examples(12, 80))
-def test_a_target_of_the_past_makes_nothing_run_away(replicas: int, load: int) -> None:
+def test_stale_target_does_not_run_away(replicas: int, load: int) -> None:
     """A constant load: never more replicas than there were or than it takes, and never less than it needs."""
     hours = beginning(replicas, load)
     enough = hours.capacity >= load
@@ -113,7 +113,7 @@ def test_a_target_of_the_past_makes_nothing_run_away(replicas: int, load: int) -
 
 @given(st.integers(1, 4), st.integers(2000, 30_000), st.integers(4000, 90_000), st.booleans())
 @settings(max_examples=examples(12, 80))
-def test_a_new_load_is_carried_once_an_hpa_sees_it(replicas: int, before: int, after: int, says_ratio: bool) -> None:
+def test_new_load_is_carried_by_hpa(replicas: int, before: int, after: int, says_ratio: bool) -> None:
     """A target that does not rise may hide it: the HPA of 80 % does not, and adds no more than a replica to spare."""
     by_cpu: tuple[Resource, ...] = ("cpu",)
     spec = replace(SPEC, desired_by_utilization=by_cpu)
@@ -148,17 +148,15 @@ def test_scaling_out_once_is_scaling_out_once() -> None:
         (PastTarget("app", "cpu", 900, 3), PastTarget("app", "cpu", 900, 2), (900, 2)),
     ],
 )
-def test_a_target_speaks_of_the_replicas_that_explain_it(
-    old: PastTarget | None, now: PastTarget, expected: tuple[int, int]
-) -> None:
-    memory = Memory(targets=() if old is None else (old,))
+def test_target_is_of_matching_replicas(old: PastTarget | None, now: PastTarget, expected: tuple[int, int]) -> None:
+    memory = ScalingTimes(targets=() if old is None else (old,))
     found = remembered(memory, SPEC, running(now.replicas), wanted(None, sized(now.target)), NOON)
     (seen,) = found.targets
     assert (seen.target, seen.replicas) == expected
 
 
-def test_the_most_replicas_of_the_last_four_hours_are_remembered() -> None:
-    memory, story = Memory(), [(0, 10), (1, 8), (2, 9), (3, 5), (5, 5), (6, 5), (7, 5), (9, 20)]
+def test_peak_replicas_are_kept_four_hours() -> None:
+    memory, story = ScalingTimes(), [(0, 10), (1, 8), (2, 9), (3, 5), (5, 5), (6, 5), (7, 5), (9, 20)]
     found = []
     for hour, count in story:
         memory = remembered(memory, SPEC, running(count), wanted(), NOON + timedelta(hours=hour))
@@ -167,7 +165,7 @@ def test_the_most_replicas_of_the_last_four_hours_are_remembered() -> None:
 
 
 def test_only_so_many_counts_are_remembered() -> None:
-    memory = Memory()
+    memory = ScalingTimes()
     for minute in range(50):
         memory = remembered(memory, SPEC, running(100 - minute), wanted(), NOON + timedelta(minutes=minute))
     assert len(memory.counts) == MOST_COUNTS
@@ -175,16 +173,18 @@ def test_only_so_many_counts_are_remembered() -> None:
 
 
 def test_without_a_vpa_its_targets_are_remembered() -> None:
-    memory = Memory(targets=(PastTarget("app", "cpu", 900, 1),), counts=(PastReplicas(NOON, 4), PastReplicas(NOON, 2)))
+    memory = ScalingTimes(
+        targets=(PastTarget("app", "cpu", 900, 1),), counts=(PastReplicas(NOON, 4), PastReplicas(NOON, 2))
+    )
     assert remembered(memory, SPEC, running(2), wanted(), NOON).targets == memory.targets
     assert described(memory, "app", "cpu", 2) == (1, 4)
     assert described(memory, "app", "memory", 3) == (3, 4)
-    assert described(Memory(), "app", "cpu", 3) == (3, 3)
+    assert described(ScalingTimes(), "app", "cpu", 3) == (3, 3)
 
 
 def test_counts_of_tomorrow_are_forgotten() -> None:
     """A count that ended at a time ahead proves nothing: it spoke of a target for as long as it lay ahead."""
     ahead = NOON + timedelta(days=30)
-    memory = Memory(counts=(PastReplicas(ahead, 9), PastReplicas(ahead, 4)))
+    memory = ScalingTimes(counts=(PastReplicas(ahead, 9), PastReplicas(ahead, 4)))
     after = remembered(memory, SPEC, running(4), wanted(), NOON)
     assert [each.replicas for each in after.counts] == [4]

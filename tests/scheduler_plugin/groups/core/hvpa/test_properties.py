@@ -21,25 +21,25 @@ from scheduler_plugin.groups.core.hvpa import (
     ContainerPolicy,
     DirectionRules,
     EffectiveIntervals,
+    HvpaMode,
     HvpaSpec,
     Interval,
-    Memory,
     Mixed,
-    Mode,
     Preference,
     ResourceChangeParams,
     ScalingInterval,
+    ScalingTimes,
     decide,
 )
 from scheduler_plugin.groups.core.hvpa.weights import vpa_weight
 from scheduler_plugin.groups.core.workload import (
-    Bounds,
-    Container,
     ContainerRecommendation,
     HorizontalRecommendation,
     Recommendations,
     ReplicaBounds,
     ResourceList,
+    SizeBounds,
+    SizedContainer,
     VerticalRecommendation,
     Workload,
 )
@@ -82,7 +82,7 @@ loads = st.builds(Load, st.integers(1, 60_000), st.integers(1, 16))
 
 def settled(spec: HvpaSpec, workload: Workload, load: Load, first: Recommendations | None = None) -> Workload:
     """Where the workload comes to rest; ``first`` is all that is known in the first step."""
-    memory, now = Memory(), NOON
+    memory, now = ScalingTimes(), NOON
     for step in range(STEPS):
         said = first if first is not None and step == 0 else load.recommended(workload)
         decision, memory = decide(spec, workload, said, memory, now)
@@ -94,7 +94,7 @@ def settled(spec: HvpaSpec, workload: Workload, load: Load, first: Recommendatio
     raise AssertionError(f"still changing after {STEPS} steps: {workload}")
 
 
-def spec_of(mode: Mode, bounds: ReplicaBounds, rows: list[tuple[int, int]], any_change: bool = False) -> HvpaSpec:
+def spec_of(mode: HvpaMode, bounds: ReplicaBounds, rows: list[tuple[int, int]], any_change: bool = False) -> HvpaSpec:
     rules = DirectionRules(delay=Seconds(300.0), min_change=ANY_CHANGE if any_change else ResourceChangeParams())
     axis = AxisRules(rules, rules)
     table = tuple(ScalingInterval(count, sized(cpu)) for count, cpu in rows)
@@ -111,11 +111,11 @@ def spec_of(mode: Mode, bounds: ReplicaBounds, rows: list[tuple[int, int]], any_
 
 @given(replica_bounds, rows, st.integers(1, 16), st.integers(100, 8000), loads)
 @settings(max_examples=examples(20, 150))
-def test_the_order_of_recommendations_does_not_matter_to_effective_intervals(
+def test_recommendation_order_does_not_matter(
     bounds: ReplicaBounds, rows: list[tuple[int, int]], replicas: int, cpu: int, load: Load
 ) -> None:
     """Without least changes and overlap, where it comes to rest depends on the load and on nothing else."""
-    spec = spec_of(Mode.EFFECTIVE_INTERVALS, bounds, rows, any_change=True)
+    spec = spec_of(HvpaMode.EFFECTIVE_INTERVALS, bounds, rows, any_change=True)
     workload, load = running(replicas, sized(cpu, 1000)), replace(load, for_one=True)
     both = load.recommended(workload)
     ends = {
@@ -128,13 +128,13 @@ def test_the_order_of_recommendations_does_not_matter_to_effective_intervals(
 
 @given(replica_bounds, rows, st.integers(1, 16), st.integers(100, 8000), loads)
 @settings(max_examples=examples(20, 150))
-def test_effective_intervals_never_have_less_than_is_needed_once_they_had_it(
+def test_effective_intervals_never_fall_below_need(
     bounds: ReplicaBounds, rows: list[tuple[int, int]], replicas: int, cpu: int, load: Load
 ) -> None:
     """Not at any step: scaling out shrinks nothing before its time, and sizes grow before replicas go."""
-    spec = spec_of(Mode.EFFECTIVE_INTERVALS, bounds, rows)
+    spec = spec_of(HvpaMode.EFFECTIVE_INTERVALS, bounds, rows)
     workload = running(bounds.clamp(replicas), sized(cpu, 1000))
-    memory, now, had = Memory(), NOON, 0
+    memory, now, had = ScalingTimes(), NOON, 0
     for _ in range(20):
         decision, memory = decide(spec, workload, load.recommended(workload), memory, now)
         workload = decision.applied(workload)
@@ -145,10 +145,10 @@ def test_effective_intervals_never_have_less_than_is_needed_once_they_had_it(
         had, now = max(had, has), now + timedelta(hours=1)
 
 
-@given(st.sampled_from(Mode), replica_bounds, intervals, st.integers(1, 16), st.integers(1, 20_000), loads)
+@given(st.sampled_from(HvpaMode), replica_bounds, intervals, st.integers(1, 16), st.integers(1, 20_000), loads)
 @settings(max_examples=examples(25, 200))
-def test_a_constant_load_comes_to_rest_in_every_mode(  # noqa: PLR0917 - all that may vary
-    mode: Mode, bounds: ReplicaBounds, found: tuple[Interval, ...], replicas: int, cpu: int, load: Load
+def test_constant_load_settles_in_every_mode(  # noqa: PLR0917 - all that may vary
+    mode: HvpaMode, bounds: ReplicaBounds, found: tuple[Interval, ...], replicas: int, cpu: int, load: Load
 ) -> None:
     spec = replace(spec_of(mode, bounds, []), intervals=found)
     rests = settled(spec, running(replicas, sized(cpu, 1000)), load)
@@ -162,7 +162,7 @@ def test_no_interval_traps_the_replicas(
 ) -> None:
     """They stop short of the wish only where all that leads there is vertical only; not even then at maxAllowed."""
     replicas, desired = bounds.clamp(replicas), bounds.clamp(desired)
-    spec = replace(spec_of(Mode.WEIGHT_BASED, bounds, []), intervals=found)
+    spec = replace(spec_of(HvpaMode.WEIGHT_BASED, bounds, []), intervals=found)
     rests = settled(spec, running(replicas, sized(1000, 1000)), Load(1000 * replicas, desired)).replicas
     if rests != desired:
         assert vpa_weight(found, bounds, rests, desired) == 1
@@ -176,14 +176,14 @@ amounts = st.one_of(st.none(), st.integers(0, 10**12))
 lists = st.builds(lambda cpu, memory: sized(cpu).with_value("memory", memory), amounts, amounts)
 
 
-def container_of(requests: ResourceList, limits: ResourceList) -> Container:
+def container_of(requests: ResourceList, limits: ResourceList) -> SizedContainer:
     """As Kubernetes has them: a limit is never below its request."""
     above = limits.map(lambda resource, limit: max(limit.value, (requests[resource] or limit).value))
-    return Container("app", requests, above)
+    return SizedContainer("app", requests, above)
 
 
 @given(
-    st.sampled_from(Mode),
+    st.sampled_from(HvpaMode),
     replica_bounds,
     intervals,
     st.tuples(lists, lists),
@@ -193,16 +193,16 @@ def container_of(requests: ResourceList, limits: ResourceList) -> Container:
 )
 @settings(max_examples=examples(25, 200))
 def test_nothing_is_ever_written_outside_its_bounds(  # noqa: PLR0917 - everything that a decision looks at
-    mode: Mode,
+    mode: HvpaMode,
     bounds: ReplicaBounds,
     found: tuple[Interval, ...],
     allowed: tuple[ResourceList, ResourceList],
-    container: Container,
+    container: SizedContainer,
     said: tuple[int, int, ResourceList],
     controls_limits: bool,
 ) -> None:
     replicas, desired, target = said
-    policy = ContainerPolicy("app", Bounds(*allowed), controls_limits=controls_limits)
+    policy = ContainerPolicy("app", SizeBounds(*allowed), controls_limits=controls_limits)
     spec = replace(spec_of(mode, bounds, []), intervals=found, containers=(policy,))
     decision = decided(spec, Workload(replicas, replicas, (container,)), wanted(desired, target))
     assert decision.replicas is None or bounds.min <= decision.replicas <= bounds.max
@@ -212,12 +212,12 @@ def test_nothing_is_ever_written_outside_its_bounds(  # noqa: PLR0917 - everythi
             held = request.value if controls_limits or limit is None else min(request.value, limit.value)
             bounded = policy.bounds.clamp(resource, request.value)
             assert held == request.value
-            assert bounded == request.value or mode is Mode.WEIGHT_BASED or limit is not None
+            assert bounded == request.value or mode is HvpaMode.WEIGHT_BASED or limit is not None
             assert limit is None or not limit or request <= limit
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_the_same_input_gives_the_same_output(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", HvpaMode)
+def test_the_same_input_gives_the_same_output(mode: HvpaMode) -> None:
     spec, workload = spec_of(mode, ReplicaBounds(1, 9), [(3, 2000)]), running(3, sized(1000, 1000))
     said = Load(9000, 5).recommended(workload)
-    assert decide(spec, workload, said, Memory(), NOON) == decide(spec, workload, said, Memory(), NOON)
+    assert decide(spec, workload, said, ScalingTimes(), NOON) == decide(spec, workload, said, ScalingTimes(), NOON)

@@ -12,21 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa import HvpaSpec, Memory, Mode, decide
+from scheduler_plugin.groups.core.hvpa import HvpaMode, HvpaSpec, ScalingTimes, decide
 from scheduler_plugin.groups.core.hvpa.spec import DirectionRules, Shrinking
-from scheduler_plugin.groups.core.workload import Decision, ReplicaBounds, Rule, Workload
+from scheduler_plugin.groups.core.workload import ReplicaBounds, Rule, Workload, WorkloadDecision
 from tests.examples import examples
 from tests.scheduler_plugin.groups.core.hvpa.stories import NOON, requests, running, sized, spec_for, wanted
 
 LOOK = 15.0
 SPEC = replace(
-    spec_for(Mode.EFFECTIVE_INTERVALS, sized(100), sized(4000)), replicas=ReplicaBounds(2, 2), settle=Seconds(300.0)
+    spec_for(HvpaMode.EFFECTIVE_INTERVALS, sized(100), sized(4000)), replicas=ReplicaBounds(2, 2), settle=Seconds(300.0)
 )
 
 
-def looks(spec: HvpaSpec, workload: Workload, needs: Iterable[int]) -> list[tuple[Workload, Decision, Memory]]:
+def looks(
+    spec: HvpaSpec, workload: Workload, needs: Iterable[int]
+) -> list[tuple[Workload, WorkloadDecision, ScalingTimes]]:
     """A look every 15 s, at each of which every replica needs so much; what is decided is there at the next one."""
-    found, memory = [], Memory()
+    found, memory = [], ScalingTimes()
     for number, need in enumerate(needs):
         total = wanted(workload.replicas, sized(need * 2 // workload.replicas))
         now = NOON + timedelta(seconds=number * LOOK)
@@ -42,18 +44,18 @@ def sizes(spec: HvpaSpec, first: int, needs: Iterable[int]) -> list[int]:
     return [0 if cpu is None else cpu.value for cpu in cpus]
 
 
-def test_less_is_written_once_it_has_been_enough_for_the_whole_time() -> None:
+def test_shrink_waits_for_whole_time() -> None:
     path = sizes(SPEC, 2000, [1000] * 22)
     assert path == [2000] * 20 + [1000] * 2
 
 
-def test_it_shrinks_to_the_most_that_was_needed_meanwhile() -> None:
+def test_shrinks_to_window_maximum() -> None:
     path = sizes(SPEC, 2000, [1000, 600, 1400, *[600] * 19])
     assert (path[19], path[20]) == (2000, 1400)
     assert path[-1] == 1400  # and waits again
 
 
-def test_a_look_at_which_what_there_is_was_needed_begins_the_time_anew() -> None:
+def test_needed_size_restarts_the_wait() -> None:
     path = sizes(SPEC, 2000, [*[1000] * 19, 1900, *[1000] * 21])
     assert path == [2000] * 40 + [1000]
 
@@ -62,7 +64,7 @@ def test_growth_never_waits() -> None:
     assert sizes(SPEC, 1000, [1000, 600, 2500, 600]) == [1000, 1000, 2500, 2500]
 
 
-def test_until_then_the_wish_is_kept_and_says_until_when() -> None:
+def test_blocked_wish_says_until_when() -> None:
     _, decision, memory = looks(SPEC, running(2, sized(2000)), [1000] * 3)[-1]
     (kept,) = decision.kept
     assert (kept.subject, kept.rule, kept.message) == ("app/cpu", Rule.DELAY, "until 12:05:00 UTC")
@@ -71,15 +73,15 @@ def test_until_then_the_wish_is_kept_and_says_until_when() -> None:
 
 def test_a_delay_that_lasts_longer_is_said_instead() -> None:
     rules = replace(SPEC.vertical, down=DirectionRules(delay=Seconds(3600.0)))
-    memory = Memory(last_down=NOON)
+    memory = ScalingTimes(last_down=NOON)
     spec, now = replace(SPEC, vertical=rules), NOON + timedelta(minutes=1)
     decision, _ = decide(spec, running(2, sized(2000)), wanted(None, sized(1000)), memory, now)
     assert [kept.message for kept in decision.kept] == ["until 13:00:00 UTC"]
 
 
-def test_replicas_wait_like_sizes_and_keep_the_most_that_were_needed() -> None:
+def test_replicas_keep_window_maximum() -> None:
     spec = replace(SPEC, replicas=ReplicaBounds(1, 10), containers=())
-    memory, replicas = Memory(), []
+    memory, replicas = ScalingTimes(), []
     workload = running(6)
     for number, desired in enumerate([2, 4, *[2] * 19]):
         now = NOON + timedelta(seconds=number * LOOK)
@@ -88,15 +90,15 @@ def test_replicas_wait_like_sizes_and_keep_the_most_that_were_needed() -> None:
     assert (replicas[:20], replicas[20]) == ([None] * 20, 4)
 
 
-def test_a_memory_from_the_future_waits_no_longer_than_usual() -> None:
-    memory = Memory(shrinking=(Shrinking("app/cpu", NOON + timedelta(days=1), 500),))
+def test_future_memory_waits_normally() -> None:
+    memory = ScalingTimes(shrinking=(Shrinking("app/cpu", NOON + timedelta(days=1), 500),))
     decision, after = decide(SPEC, running(2, sized(2000)), wanted(None, sized(1000)), memory, NOON)
     assert (requests(decision), after.shrinking) == (sized(), (Shrinking("app/cpu", NOON, 1000),))
 
 
 @given(st.integers(0, 2**32))
 @settings(max_examples=examples(2, 50))
-def test_noise_turns_sizes_around_at_most_once_in_the_time(seed: int) -> None:
+def test_noise_reverses_size_once(seed: int) -> None:
     random, hour = Random(seed), int(1800 / LOOK)
     needs = [random.randrange(400, 2000) for _ in range(hour)]
     path = sizes(SPEC, 1000, needs)

@@ -14,17 +14,17 @@ from scheduler_plugin.groups.core.hvpa import (
     ChangeParams,
     ContainerPolicy,
     DirectionRules,
+    HvpaMode,
     MaintenanceWindow,
-    Memory,
-    Mode,
     ResourceChangeParams,
+    ScalingTimes,
     UpdateMode,
 )
 from scheduler_plugin.groups.core.hvpa.confidence import is_believable
 from scheduler_plugin.groups.core.hvpa.limits import scaled_limit
 from scheduler_plugin.groups.core.hvpa.maintenance import parse_maintenance_time
 from scheduler_plugin.groups.core.hvpa.min_change import is_enough, threshold
-from scheduler_plugin.groups.core.workload import NOTHING, Bounds, Container, Kept, Rule
+from scheduler_plugin.groups.core.workload import NOTHING, Rule, SizeBounds, SizedContainer, WithheldChange
 from tests.scheduler_plugin.groups.core.hvpa.stories import (
     NOON,
     decided,
@@ -49,9 +49,7 @@ EIGHTY = Fraction(80)
         (ChangeParams(100, EIGHTY), 0, 0),
     ],
 )
-def test_the_smaller_threshold_counts_the_only_one_or_the_default(
-    params: ChangeParams, current: int, expected: int
-) -> None:
+def test_smallest_threshold_or_default(params: ChangeParams, current: int, expected: int) -> None:
     assert threshold(params, current, 200) == expected
 
 
@@ -63,19 +61,19 @@ def test_a_change_of_just_the_threshold_is_enough(new: int, enough: bool) -> Non
 def test_defaults_are_200m_and_200_megabytes() -> None:
     workload = running(1, sized(1000, 1000))
     less, just = wanted(None, sized(1199, 801)), wanted(None, sized(1200, 800))
-    spec = spec_for(Mode.VPA_BIASED)
+    spec = spec_for(HvpaMode.VPA_BIASED)
     assert [kept.rule for kept in decided(spec, workload, less).kept] == [Rule.MIN_CHANGE, Rule.MIN_CHANGE]
     assert requests(decided(spec, workload, just)) == sized(1200, 800)
 
 
-def test_a_container_without_a_request_gets_its_first_one_however_small() -> None:
-    spec = spec_for(Mode.VPA_BIASED)
+def test_first_request_is_always_written() -> None:
+    spec = spec_for(HvpaMode.VPA_BIASED)
     percent = ResourceChangeParams(ChangeParams(100, EIGHTY), ChangeParams(100, EIGHTY))
     spec = replace(spec, vertical=AxisRules(up=DirectionRules(min_change=percent)))
     assert requests(decided(spec, running(1), wanted(None, sized(50, 10)))) == sized(50, 10)
     assert decided(spec, running(1), wanted(None, sized(0))).containers == ()
-    assert decided(spec_for(Mode.VPA_BIASED), running(1), wanted(None, sized(50))).kept == (
-        Kept("app/cpu", sized(50)["cpu"] or 0, None, Rule.MIN_CHANGE, "a change of less than 200m"),
+    assert decided(spec_for(HvpaMode.VPA_BIASED), running(1), wanted(None, sized(50))).kept == (
+        WithheldChange("app/cpu", sized(50)["cpu"] or 0, None, Rule.MIN_CHANGE, "a change of less than 200m"),
     )
 
 
@@ -102,28 +100,28 @@ def test_limits_follow_requests(
 
 def test_limits_that_must_stay_hold_the_request() -> None:
     policy = ContainerPolicy("app", controls_limits=False)
-    spec = replace(spec_for(Mode.VPA_BIASED), containers=(policy,))
+    spec = replace(spec_for(HvpaMode.VPA_BIASED), containers=(policy,))
     decision = decided(spec, running(1, sized(memory=500), sized(memory=800)), wanted(None, sized(memory=2000)))
-    assert decision.containers == (Container("app", sized(memory=800)),)
+    assert decision.containers == (SizedContainer("app", sized(memory=800)),)
 
 
-def test_a_container_that_is_off_and_a_resource_that_is_not_controlled_are_left_alone() -> None:
-    base, workload, target = spec_for(Mode.VPA_BIASED), running(1, sized(500, 500)), wanted(None, sized(2000, 2000))
+def test_uncontrolled_resources_are_left_alone() -> None:
+    base, workload, target = spec_for(HvpaMode.VPA_BIASED), running(1, sized(500, 500)), wanted(None, sized(2000, 2000))
     off = replace(base, containers=(ContainerPolicy("app", is_off=True), ContainerPolicy()))
     memory = replace(base, containers=(ContainerPolicy(resources=("memory",)),))
     assert requests(decided(off, workload, target)) == NOTHING
     assert requests(decided(memory, workload, target)) == sized(memory=2000)
 
 
-def test_what_a_bound_keeps_is_named_once_nothing_else_does() -> None:
-    spec = spec_for(Mode.VPA_BIASED, most=sized(2000))
+def test_bound_is_named_last() -> None:
+    spec = spec_for(HvpaMode.VPA_BIASED, most=sized(2000))
     grown = decided(spec, running(1, sized(1000)), wanted(None, sized(2000), uncapped=sized(3000)))
     at_bound = decided(spec, running(1, sized(2000)), wanted(None, sized(2000), uncapped=sized(3000)))
     assert (requests(grown), grown.kept) == (sized(2000), ())
     assert at_bound.kept == (
-        Kept("app/cpu", sized(3000)["cpu"] or 0, sized(2000)["cpu"], Rule.BOUNDS, "at maxAllowed"),
+        WithheldChange("app/cpu", sized(3000)["cpu"] or 0, sized(2000)["cpu"], Rule.BOUNDS, "at maxAllowed"),
     )
-    assert Bounds(NOTHING, sized(2000)).clamp("cpu", 3000) == 2000
+    assert SizeBounds(NOTHING, sized(2000)).clamp("cpu", 3000) == 2000
 
 
 @pytest.mark.parametrize(
@@ -161,7 +159,7 @@ def test_what_is_no_maintenance_time_is_refused(text: object) -> None:
         (23, 1, time(1, 0, 1), False),
     ],
 )
-def test_a_window_includes_both_ends_and_may_span_midnight(begin: int, end: int, at: time, inside: bool) -> None:
+def test_window_includes_ends_and_midnight(begin: int, end: int, at: time, inside: bool) -> None:
     moment = datetime.combine(datetime(2026, 1, 1, tzinfo=UTC), at, UTC)
     elsewhere = moment.astimezone(timezone(timedelta(hours=5)))
     window = MaintenanceWindow(time(begin), time(end))
@@ -177,11 +175,9 @@ def test_a_window_includes_both_ends_and_may_span_midnight(begin: int, end: int,
         (None, [Rule.MAINTENANCE_WINDOW, Rule.MAINTENANCE_WINDOW]),
     ],
 )
-def test_scaling_waits_for_the_window_where_the_update_mode_says_so(
-    window: MaintenanceWindow | None, rules: list[Rule]
-) -> None:
+def test_scaling_waits_for_maintenance_window(window: MaintenanceWindow | None, rules: list[Rule]) -> None:
     waits = DirectionRules(UpdateMode.MAINTENANCE_WINDOW)
-    spec = replace(spec_for(Mode.VPA_BIASED), window=window, vertical=AxisRules(waits, waits))
+    spec = replace(spec_for(HvpaMode.VPA_BIASED), window=window, vertical=AxisRules(waits, waits))
     decision = decided(spec, running(1, sized(1000, 1000)), wanted(None, sized(2000, 100)))
     assert [kept.rule for kept in decision.kept] == rules
 
@@ -210,19 +206,21 @@ def test_what_holds_a_wish_back_says_until_when() -> None:
         "update mode Off": DirectionRules(UpdateMode.OFF),
         "a change of less than 300m": DirectionRules(min_change=ResourceChangeParams(ChangeParams(300))),
     }
-    memory, told = Memory(NOON - timedelta(seconds=60), NOON - timedelta(seconds=60)), []
+    memory, told = ScalingTimes(NOON - timedelta(seconds=60), NOON - timedelta(seconds=60)), []
     for message, held in rules.items():
         window = MaintenanceWindow(time(13), time(14)) if "13:00" in message else None
-        spec = replace(spec_for(Mode.VPA_BIASED, least=sized(1000)), vertical=AxisRules(held, held), window=window)
+        spec = replace(spec_for(HvpaMode.VPA_BIASED, least=sized(1000)), vertical=AxisRules(held, held), window=window)
         told += [
             kept.message for kept in decided(spec, running(1, sized(1800)), wanted(None, sized(2000)), memory).kept
         ]
     assert told == list(rules)
-    at_least = decided(spec_for(Mode.VPA_BIASED, least=sized(1800)), running(1, sized(1800)), wanted(None, sized(20)))
+    at_least = decided(
+        spec_for(HvpaMode.VPA_BIASED, least=sized(1800)), running(1, sized(1800)), wanted(None, sized(20))
+    )
     assert [kept.message for kept in at_least.kept] == ["at minAllowed"]
 
 
 def test_a_count_that_waits_says_so_too() -> None:
-    spec = replace(spec_for(Mode.HPA_BIASED), horizontal=AxisRules(up=DirectionRules(delay=Seconds(60.0))))
-    kept = decided(spec, running(1), wanted(3), Memory(NOON)).kept
-    assert kept == (Kept("replicas", 3, 1, Rule.DELAY, "until 12:01:00 UTC"),)
+    spec = replace(spec_for(HvpaMode.HPA_BIASED), horizontal=AxisRules(up=DirectionRules(delay=Seconds(60.0))))
+    kept = decided(spec, running(1), wanted(3), ScalingTimes(NOON)).kept
+    assert kept == (WithheldChange("replicas", 3, 1, Rule.DELAY, "until 12:01:00 UTC"),)

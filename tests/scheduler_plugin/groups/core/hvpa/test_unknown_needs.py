@@ -9,26 +9,26 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_plugin.groups.core.hvpa import ContainerPolicy, Mode
+from scheduler_plugin.groups.core.hvpa import ContainerPolicy, HvpaMode
 from scheduler_plugin.groups.core.workload import (
-    Container,
     ContainerRecommendation,
     HorizontalRecommendation,
     Recommendations,
     Resource,
     ResourceList,
+    SizedContainer,
     VerticalRecommendation,
     Workload,
 )
 from tests.scheduler_plugin.groups.core.hvpa.stories import decided, sized, spec_for
 
 BY_CPU: tuple[Resource, ...] = ("cpu",)
-SPEC = replace(spec_for(Mode.EFFECTIVE_INTERVALS, most=sized(8000, 32_000)), desired_by_utilization=BY_CPU)
+SPEC = replace(spec_for(HvpaMode.EFFECTIVE_INTERVALS, most=sized(8000, 32_000)), desired_by_utilization=BY_CPU)
 MEASURED = HorizontalRecommendation(1, 1, 10, ratios=(("cpu", 0.125),))
 
 
-def eight(*containers: Container) -> Workload:
-    return Workload(8, 8, containers or (Container("app", sized(1000, 4000)),))
+def eight(*containers: SizedContainer) -> Workload:
+    return Workload(8, 8, containers or (SizedContainer("app", sized(1000, 4000)),))
 
 
 def recommended(**targets: ResourceList) -> Recommendations:
@@ -58,28 +58,28 @@ def test_the_explanation_names_what_is_unknown() -> None:
 
 
 def test_one_unknown_container_of_two_suffices() -> None:
-    pair = eight(Container("app", sized(1000, 4000)), Container("log", sized(100, 100)))
+    pair = eight(SizedContainer("app", sized(1000, 4000)), SizedContainer("log", sized(100, 100)))
     assert decided(SPEC, pair, recommended(app=sized(125, 500))).replicas is None
     known = decided(SPEC, pair, recommended(app=sized(125, 500), log=sized(10, 10)))
     assert known.replicas is not None
 
 
 def test_a_limit_is_a_size_too() -> None:
-    limited = eight(Container("app", sized(1000), sized(memory=4000)))
+    limited = eight(SizedContainer("app", sized(1000), sized(memory=4000)))
     assert decided(SPEC, limited, recommended(app=sized(125))).replicas is None
 
 
 def test_what_has_no_size_holds_nothing_back() -> None:
-    assert decided(SPEC, eight(Container("app", sized(1000))), recommended(app=sized(125))).replicas is not None
+    assert decided(SPEC, eight(SizedContainer("app", sized(1000))), recommended(app=sized(125))).replicas is not None
 
 
-def test_what_the_group_may_not_size_holds_nothing_back() -> None:
-    pair = eight(Container("app", sized(1000, 4000)), Container("proxy", sized(memory=100)))
+def test_unsized_resources_do_not_block() -> None:
+    pair = eight(SizedContainer("app", sized(1000, 4000)), SizedContainer("proxy", sized(memory=100)))
     spec = replace(SPEC, containers=(*SPEC.containers, ContainerPolicy("proxy", is_off=True)))
     assert decided(spec, pair, recommended(app=sized(125, 500))).replicas is not None
 
 
-def test_an_unknown_need_does_not_keep_replicas_from_growing() -> None:
+def test_unknown_need_allows_scale_out() -> None:
     busy = replace(MEASURED, desired=10, ratios=(("cpu", 9.0),))
     decision = decided(SPEC, eight(), replace(recommended(app=sized(125)), horizontal=busy))
     assert decision.replicas == 9

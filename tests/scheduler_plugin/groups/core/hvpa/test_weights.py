@@ -9,13 +9,29 @@ from fractions import Fraction
 import pytest
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa import AxisRules, DirectionRules, Interval, Memory, Mode, UpdateMode, stages
+from scheduler_plugin.groups.core.hvpa import (
+    AxisRules,
+    DirectionRules,
+    HvpaMode,
+    Interval,
+    ScalingTimes,
+    UpdateMode,
+    stages,
+)
 from scheduler_plugin.groups.core.hvpa.weights import (
     effective_weight,
     vpa_weight,
     weighted_replicas,
 )
-from scheduler_plugin.groups.core.workload import NOTHING, Bounds, Container, Kept, ReplicaBounds, Rule, Workload
+from scheduler_plugin.groups.core.workload import (
+    NOTHING,
+    ReplicaBounds,
+    Rule,
+    SizeBounds,
+    SizedContainer,
+    WithheldChange,
+    Workload,
+)
 from tests.scheduler_plugin.groups.core.hvpa.stories import (
     NOON,
     ONE_TO_TEN,
@@ -44,7 +60,7 @@ def test_the_first_interval_that_contains_the_count_wins() -> None:
     assert [weight(overlapping, count) for count in (1, 3, 5, 6)] == [0.2, 0.2, 0.2, 0.8]
 
 
-def test_a_count_in_a_gap_takes_the_nearest_interval_and_of_equals_the_first() -> None:
+def test_count_in_gap_takes_nearest_interval() -> None:
     gap = intervals((0.2, 2, 3), (0.8, 7, 8))
     assert [weight(gap, count) for count in (1, 4, 5, 6, 10)] == [0.2, 0.2, 0.2, 0.8, 0.8]
 
@@ -62,9 +78,7 @@ def test_without_intervals_sizes_have_no_weight() -> None:
     ("current", "desired", "expected"),
     [(4, 4, 1), (4, 5, 0.3), (4, 3, 0.6), (1, 2, 0.6), (8, 9, 0.3)],
 )
-def test_a_wish_for_other_replicas_leaves_weight_1_by_the_next_interval_in_its_direction(
-    current: int, desired: int, expected: float
-) -> None:
+def test_replica_wish_leaves_weight_one(current: int, desired: int, expected: float) -> None:
     rows = intervals((0.6, 1, 3), (1, 4, 4), (1, 5, 6), (0.3, 7, 10))
     assert weight(rows, current, desired) == expected
 
@@ -107,8 +121,8 @@ def test_replicas_are_rounded_away_from_where_they_are(current: int, desired: in
     assert weighted_replicas(current, desired, HALF) == expected
 
 
-def test_both_go_the_part_of_their_way_that_the_weight_gives() -> None:
-    spec = replace(spec_for(Mode.WEIGHT_BASED), intervals=intervals((0.25, 1, 10)))
+def test_weight_splits_both_axes() -> None:
+    spec = replace(spec_for(HvpaMode.WEIGHT_BASED), intervals=intervals((0.25, 1, 10)))
     decision = decided(spec, running(4, sized(1000, 3000)), wanted(8, sized(2000, 1001)))
     assert (decision.replicas, requests(decision)) == (
         7,
@@ -121,16 +135,16 @@ def test_both_go_the_part_of_their_way_that_the_weight_gives() -> None:
     )
 
 
-def test_weight_1_keeps_replicas_and_weight_0_keeps_sizes() -> None:
-    vertical = replace(spec_for(Mode.WEIGHT_BASED), intervals=intervals((1, 1, 10)))
+def test_weight_extremes() -> None:
+    vertical = replace(spec_for(HvpaMode.WEIGHT_BASED), intervals=intervals((1, 1, 10)))
     decision = decided(vertical, running(4, sized(1000)), wanted(8, sized(2000)))
     assert (decision.replicas, requests(decision)) == (None, sized(2000))
-    assert decision.kept == (Kept("replicas", 8, 4, Rule.WEIGHT, "weight 0"),)
+    assert decision.kept == (WithheldChange("replicas", 8, 4, Rule.WEIGHT, "weight 0"),)
 
 
-def test_a_size_at_max_allowed_frees_replicas_from_weight_1() -> None:
+def test_maximum_size_frees_replicas() -> None:
     """Nothing else could carry the load: the interval must not trap the replicas for ever."""
-    spec = replace(spec_for(Mode.WEIGHT_BASED, sized(500), sized(2000)), intervals=intervals((1, 1, 10)))
+    spec = replace(spec_for(HvpaMode.WEIGHT_BASED, sized(500), sized(2000)), intervals=intervals((1, 1, 10)))
     up = decided(spec, running(4, sized(2000)), wanted(8, sized(2000), uncapped=sized(3000)))
     down = decided(spec, running(4, sized(500)), wanted(2, sized(500), uncapped=sized(100)))
     against = decided(spec, running(4, sized(2000)), wanted(2, sized(2000), uncapped=sized(3000)))
@@ -146,11 +160,11 @@ def test_a_size_at_max_allowed_frees_replicas_from_weight_1() -> None:
         (DirectionRules(delay=Seconds(86_400.0)), Rule.DELAY),
     ],
 )
-def test_a_wish_for_replicas_that_must_wait_does_not_starve_the_sizes(rules: DirectionRules, rule: Rule) -> None:
+def test_waiting_replica_wish_does_not_starve_sizes(rules: DirectionRules, rule: Rule) -> None:
     """It would swap weight 1 for its neighbour's 0: while it waits, sizes keep their own."""
-    only_sizes_at_four = replace(spec_for(Mode.WEIGHT_BASED), intervals=intervals((0, 1, 3), (1, 4, 6), (0, 7, 10)))
+    only_sizes_at_four = replace(spec_for(HvpaMode.WEIGHT_BASED), intervals=intervals((0, 1, 3), (1, 4, 6), (0, 7, 10)))
     held = replace(only_sizes_at_four, horizontal=AxisRules(rules, rules))
-    an_hour_ago = Memory(NOON - timedelta(hours=1), NOON - timedelta(hours=1))
+    an_hour_ago = ScalingTimes(NOON - timedelta(hours=1), NOON - timedelta(hours=1))
     for desired in (3, 7):
         decision = decided(held, running(4, sized(1000)), wanted(desired, sized(3000)), an_hour_ago)
         assert (decision.replicas, requests(decision)) == (None, sized(3000))
@@ -159,14 +173,14 @@ def test_a_wish_for_replicas_that_must_wait_does_not_starve_the_sizes(rules: Dir
         assert (goes.replicas, requests(goes)) == (desired, NOTHING)
 
 
-def test_at_max_replicas_delays_and_least_changes_still_hold() -> None:
-    spec = replace(spec_for(Mode.WEIGHT_BASED), intervals=intervals((0, 1, 10)))
+def test_delays_hold_at_max_replicas() -> None:
+    spec = replace(spec_for(HvpaMode.WEIGHT_BASED), intervals=intervals((0, 1, 10)))
     small = decided(spec, running(10, sized(1000)), wanted(10, sized(1100)))
     assert [kept.rule for kept in small.kept] == [Rule.MIN_CHANGE]
 
 
-def test_a_container_that_ran_out_of_memory_gets_all_of_it_at_once() -> None:
-    spec = replace(spec_for(Mode.WEIGHT_BASED), intervals=intervals((0, 1, 10)))
+def test_oom_killed_container_grows_at_once() -> None:
+    spec = replace(spec_for(HvpaMode.WEIGHT_BASED), intervals=intervals((0, 1, 10)))
     workload = running(4, sized(1000, 100))
     decision = decided(spec, out_of_memory(workload), wanted(4, sized(2000, 110)))
     assert requests(decision) == sized(memory=110)
@@ -176,25 +190,25 @@ def test_a_container_that_ran_out_of_memory_gets_all_of_it_at_once() -> None:
     assert requests(decided(spec, out_of_memory(workload, "proxy"), wanted(4, sized(memory=110)))) == NOTHING
 
 
-def test_in_a_mode_that_adds_replicas_first_memory_that_ran_out_grows_all_the_same() -> None:
+def test_oom_grows_memory_in_any_mode() -> None:
     workload = running(4, sized(1000, 100))
-    decision = decided(spec_for(Mode.HPA_PREFERRED), out_of_memory(workload), wanted(5, sized(2000, 110)))
+    decision = decided(spec_for(HvpaMode.HPA_PREFERRED), out_of_memory(workload), wanted(5, sized(2000, 110)))
     assert (decision.replicas, requests(decision)) == (5, sized(memory=110))
 
 
-def test_replicas_outside_their_bounds_come_back_whatever_the_weight() -> None:
-    spec = replace(spec_for(Mode.WEIGHT_BASED), replicas=ReplicaBounds(2, 6), intervals=intervals((1, 2, 6)))
+def test_out_of_bounds_replicas_return() -> None:
+    spec = replace(spec_for(HvpaMode.WEIGHT_BASED), replicas=ReplicaBounds(2, 6), intervals=intervals((1, 2, 6)))
     assert decided(spec, running(9, sized(1000)), wanted(9)).replicas == 6
     assert decided(spec, running(1, sized(1000)), wanted(1)).replicas == 2
 
 
-def test_limits_follow_and_a_container_without_policy_or_recommendation_is_left() -> None:
-    spec = replace(spec_for(Mode.WEIGHT_BASED), intervals=intervals((0.5, 1, 10)))
-    side = Container("proxy", sized(100))
-    workload = Workload(4, 4, (Container("app", sized(1000, 1000), sized(2000, 1000)), side))
+def test_limits_follow_requests() -> None:
+    spec = replace(spec_for(HvpaMode.WEIGHT_BASED), intervals=intervals((0.5, 1, 10)))
+    side = SizedContainer("proxy", sized(100))
+    workload = Workload(4, 4, (SizedContainer("app", sized(1000, 1000), sized(2000, 1000)), side))
     decision = decided(spec, workload, wanted(4, sized(2000, 2000)))
-    assert decision.containers == (Container("app", sized(1500, 1500), sized(3000, 1500)),)
+    assert decision.containers == (SizedContainer("app", sized(1500, 1500), sized(3000, 1500)),)
 
 
 def test_bounds_never_leave_a_target_outside_of_them() -> None:
-    assert Bounds(sized(500), sized(400)).clamp("cpu", 100) == 500
+    assert SizeBounds(sized(500), sized(400)).clamp("cpu", 100) == 500

@@ -82,7 +82,7 @@ def test_within_ten_per_cent_nothing_changes(ratio: float, tolerated: bool) -> N
     assert is_tolerated(ratio) is tolerated
 
 
-def test_fewer_are_desired_only_once_nothing_more_was_for_five_minutes() -> None:
+def test_scale_in_waits_five_minutes() -> None:
     memory = Desires()
     story = [(0, 8), (60, 3), (120, 5), (300, 3), (301, 3), (420, 3), (421, 3)]
     found = []
@@ -120,7 +120,7 @@ def of_memory(desired: int, ratio: float, limited: bool = False) -> HorizontalRe
         (uses(replicas(None, None, None), replicas(None, None, None)), None),
     ],
 )
-def test_the_metric_that_wants_most_counts_and_a_missing_one_takes_nothing_away(
+def test_greatest_metric_wins(
     measured: dict[Resource, list[ReplicaUse]], expected: HorizontalRecommendation | None
 ) -> None:
     assert recommended(RULES, 3, measured.__getitem__, Desires(), T0)[0] == expected

@@ -58,7 +58,7 @@ def close(found: float | None, expected: float) -> bool:
 
 @given(st.lists(st.integers(0, 900_000), min_size=1, max_size=40), st.sampled_from([0.0, 0.5, 0.9, 0.95, 1.0]))
 @settings(max_examples=examples(20, 150))
-def test_a_percentile_is_that_of_the_samples_or_a_little_above(values: list[int], fraction: float) -> None:
+def test_percentile_is_close_above_true(values: list[int], fraction: float) -> None:
     histogram = EMPTY
     for value in values:
         histogram = histogram.add(value, 1.0, T0)
@@ -74,19 +74,19 @@ def test_a_weight_halves_with_every_half_life() -> None:
 
 
 @pytest.mark.parametrize("gap", [99.0, 101.0, 5000.0])
-def test_what_is_very_old_counts_for_nothing_and_no_number_is_too_large(gap: float) -> None:
+def test_very_old_samples_do_not_count(gap: float) -> None:
     histogram = EMPTY.add(1000, 1.0, T0).add(100, 1.0, T0 + gap * DAY)
     assert close(histogram.percentile(1 - 1e-9), 100)
     assert histogram.total(T0 + gap * DAY) == pytest.approx(1.0)
 
 
-def test_values_beyond_the_buckets_fall_into_the_last_and_none_is_no_percentile() -> None:
+def test_out_of_range_values_use_last_bucket() -> None:
     assert EMPTY.percentile(0.9) is None
     assert EMPTY.add(1e30, 1.0, T0).percentile(0.5) == EMPTY.add(1e20, 1.0, T0).percentile(0.5)
     assert EMPTY.add(5, 1.0, T0).add(5, -1.0, T0).percentile(0.5) is None
 
 
-def test_the_target_is_the_90th_percentile_with_15_per_cent_above_vpas_least() -> None:
+def test_target_is_p90_plus_15_percent() -> None:
     history = minutes({}, used(1000, 2000), count=91)
     history = minutes(history, used(4000, 2000), count=9, begin=T0 + 5460)
     found = target(history, rules=VerticalRules())
@@ -97,7 +97,7 @@ def test_the_target_is_the_90th_percentile_with_15_per_cent_above_vpas_least() -
     assert little.containers[0].target == ResourceList(MilliCpu(25), Bytes(250 * MEGA))
 
 
-def test_bounds_are_wide_while_the_history_is_short_and_close_in_later() -> None:
+def test_bounds_narrow_with_history() -> None:
     day = minutes({}, used(1000), count=1441)
     young, old = recommended(minutes({}, used(1000), count=2), 1), recommended(day, 1)
     assert young is not None
@@ -114,7 +114,7 @@ def test_bounds_are_wide_while_the_history_is_short_and_close_in_later() -> None
     assert relative(young) == (0.17, 1441)
 
 
-def test_cpu_follows_the_number_of_replicas_at_once_and_memory_does_not() -> None:
+def test_only_cpu_follows_replicas_at_once() -> None:
     history = minutes({}, used(1000, 2000), used(3000, 4000), count=3)
     two, four = target(history, 2), target(history, 4)
     assert two.cpu is not None
@@ -126,7 +126,7 @@ def test_cpu_follows_the_number_of_replicas_at_once_and_memory_does_not() -> Non
     assert close(two.memory.value / MEGA, 4000)
 
 
-def test_a_replica_without_a_measurement_counts_as_the_mean_of_the_others() -> None:
+def test_unmeasured_replica_counts_mean() -> None:
     alike = target(minutes({}, used(1000), used(1000), count=3), 2)
     assert target(minutes({}, used(1000), used(memory=5), count=3), 2).cpu == alike.cpu
 
@@ -144,7 +144,7 @@ def test_memory_is_each_days_peak() -> None:
     assert close(usual.memory.value / MEGA, 2000)
 
 
-def test_running_out_of_memory_recommends_a_fifth_or_100_megabytes_more() -> None:
+def test_oom_recommends_more_memory() -> None:
     history = observed({}, "app", [used(memory=2000)], T0)
     found = target(ran_out_of_memory(history, "app", Bytes(2000 * MEGA), T0 + 60))
     assert found.memory is not None
@@ -152,7 +152,7 @@ def test_running_out_of_memory_recommends_a_fifth_or_100_megabytes_more() -> Non
     assert ran_out_of_memory({}, "app", Bytes(1), T0) == {}
 
 
-def test_nothing_observed_recommends_nothing_and_old_news_is_left_out() -> None:
+def test_nothing_observed_recommends_nothing() -> None:
     history = observed({}, "app", [used(1000)], T0)
     assert (recommended({}, 1), recommended(history, 0)) == (None, None)
     assert recommended(observed({}, "app", [], T0), 1) is None

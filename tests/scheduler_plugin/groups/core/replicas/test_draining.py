@@ -29,18 +29,16 @@ def of(sessions: int, oldest: float | None = None) -> DatabaseState:
         (599.0, None, False, "its database cannot be asked for its sessions"),
     ],
 )
-def test_a_transaction_that_began_within_the_grace_period_is_waited_for(
-    age: float, database: DatabaseState | None, done: bool, because: str
-) -> None:
+def test_open_transaction_is_awaited(age: float, database: DatabaseState | None, done: bool, because: str) -> None:
     found = drain(replica(0, database=database, listed=False), Seconds(age), SHOP)
     assert (found.done, found.because, found.look_again) == (done, because, None if done else Seconds(1.0))
 
 
-def test_a_guest_that_does_not_run_is_not_waited_for() -> None:
+def test_stopped_guest_is_not_awaited() -> None:
     found = drain(replica(0, available=False), Seconds(0.0), SHOP)
     assert (found.done, found.because) == (True, "its database does not run: it has no clients")
 
 
-def test_a_replica_that_the_endpoint_still_lists_is_kept_whatever_its_age() -> None:
+def test_listed_replica_is_kept() -> None:
     found = drain(replica(0, listed=True), Seconds(601.0), SHOP)
     assert (found.done, found.because) == (False, "the read endpoint still lists it")

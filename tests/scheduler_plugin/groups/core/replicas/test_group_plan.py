@@ -19,7 +19,7 @@ def planned(*members: Member, replicas: int = 2, taken: frozenset[str] = frozens
     return summary(plan_group(replace(SHOP, replicas=replicas), members, had_primary=True, taken=taken))
 
 
-def test_a_new_group_makes_its_primary_first_and_replicas_once_that_has_an_address() -> None:
+def test_replicas_wait_for_primary_address() -> None:
     first = plan_group(SHOP, [], had_primary=False)
     assert summary(first) == {"create": ["primary"]}
     assert planned(replace(PRIMARY, address="")) == {}
@@ -30,7 +30,7 @@ def test_a_new_group_makes_its_primary_first_and_replicas_once_that_has_an_addre
     ]
 
 
-def test_a_primary_that_is_gone_is_not_made_again_as_an_empty_database() -> None:
+def test_lost_primary_is_not_recreated() -> None:
     lost = plan_group(
         SHOP, [replica(0), replica(1), replica(2, draining=Seconds(700.0), listed=False)], had_primary=True
     )
@@ -64,9 +64,7 @@ def test_missing_replicas_take_the_lowest_free_numbers() -> None:
         ({"database": replace(STANDBY, sessions=1)}, "replica-2"),
     ],
 )
-def test_who_serves_nobody_leaves_first_then_who_has_few_sessions_then_the_newest(
-    changes: dict[str, object], first: str
-) -> None:
+def test_scale_in_order(changes: dict[str, object], first: str) -> None:
     members = (PRIMARY, replica(0, **changes), replica(1), replica(2))
     assert planned(*members)["drain"] == [first]
 
@@ -76,7 +74,7 @@ def test_sessions_decide_before_age() -> None:
     assert planned(PRIMARY, replica(0), replica(1), replica(2, database=busy))["drain"] == ["replica-1"]
 
 
-def test_what_drains_leaves_the_endpoint_in_the_same_step_and_is_deleted_when_it_is_empty() -> None:
+def test_drained_replica_leaves_endpoint_first() -> None:
     members = (PRIMARY, replica(0), replica(1))
     assert planned(*members, replicas=1) == {"drain": ["replica-1"], "serving": ["replica-0"]}
     drains = replica(1, draining=Seconds(6.0), listed=False)
@@ -86,7 +84,7 @@ def test_what_drains_leaves_the_endpoint_in_the_same_step_and_is_deleted_when_it
     assert (summary(waits), waits.look_again) == ({"serving": ["replica-0"]}, Seconds(1.0))
 
 
-def test_a_replica_that_drains_returns_before_another_one_is_made() -> None:
+def test_draining_replica_returns_first() -> None:
     drains = replica(1, draining=Seconds(20.0), database=replace(STANDBY, sessions=2))
     ended = replica(2, draining=Seconds(20.0), available=False)
     assert planned(PRIMARY, replica(0), drains, ended, replicas=2) == {
@@ -125,9 +123,7 @@ MEMBERS = st.lists(
 
 @settings(max_examples=examples(20, 150))
 @given(MEMBERS, st.integers(0, 6), st.randoms(use_true_random=False))
-def test_any_group_comes_to_its_number_and_never_takes_the_primary(
-    members: list[Member], wanted: int, chance: object
-) -> None:
+def test_any_group_converges_and_keeps_primary(members: list[Member], wanted: int, chance: object) -> None:
     spec = replace(SHOP, replicas=wanted)
     everyone = [PRIMARY, *members]
     plan = plan_group(spec, everyone, had_primary=True)
@@ -141,7 +137,7 @@ def test_any_group_comes_to_its_number_and_never_takes_the_primary(
     assert len({each.name for each in plan.create} | {each.name for each in members}) == len(plan.create) + len(members)
 
 
-def test_the_primary_and_the_replicas_of_a_group_are_told_apart() -> None:
+def test_roles_are_distinguished() -> None:
     members = [replica(3), PRIMARY, replica(1)]
     assert (primary_of(members), [each.ordinal for each in replicas_of(members)]) == (PRIMARY, [1, 3])
     assert Role.REPLICA.value == "replica"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.units import Instant, Seconds
-from scheduler_plugin.groups.core.replicas.load_window import CpuCount, LoadWindow
+from scheduler_plugin.groups.core.replicas.load_window import AgentCpuCount, LoadWindow
 
 SPAN = Seconds(30.0)
 Look = tuple[float, float, float]
@@ -17,11 +17,11 @@ Look = tuple[float, float, float]
 def window(*looks: Look) -> LoadWindow:
     found = LoadWindow(SPAN)
     for at, used, seen in looks:
-        found = found.after(CpuCount(Seconds(used), Seconds(seen)), Instant(at))
+        found = found.after(AgentCpuCount(Seconds(used), Seconds(seen)), Instant(at))
     return found
 
 
-def test_the_mean_is_that_of_all_that_was_used_however_seldom_it_is_looked() -> None:
+def test_mean_is_independent_of_sampling() -> None:
     assert window((0, 100, 500), (30, 145, 530)).mean(Instant(30.0)) == 1.5
     looks = [(float(at), 100.0 + at * 1.5, 500.0 + at) for at in range(31)]
     assert window(*looks).mean(Instant(30.0)) == 1.5
@@ -47,17 +47,17 @@ def test_only_the_last_window_counts() -> None:
     ],
     ids=["never", "once", "short", "restarted", "restarted-busy", "gap", "silent", "not-seen"],
 )
-def test_a_window_that_is_not_covered_has_no_mean(looks: list[Look], at: float) -> None:
+def test_uncovered_window_has_no_mean(looks: list[Look], at: float) -> None:
     assert window(*looks).mean(Instant(at)) is None
 
 
-def test_an_agent_that_says_nothing_for_a_moment_leaves_a_longer_interval() -> None:
+def test_missed_agent_sample_lengthens_interval() -> None:
     found = window((0, 0, 0), (15, 15, 15)).after(None, Instant(20.0))
-    assert found.after(CpuCount(Seconds(30.0), Seconds(30.0)), Instant(30.0)).mean(Instant(30.0)) == 1.0
+    assert found.after(AgentCpuCount(Seconds(30.0), Seconds(30.0)), Instant(30.0)).mean(Instant(30.0)) == 1.0
 
 
 @given(st.lists(st.tuples(st.floats(0.5, 30.0), st.floats(0.0, 8.0)), min_size=1, max_size=20))
-def test_a_mean_lies_between_the_least_and_the_most_of_its_window(intervals: list[tuple[float, float]]) -> None:
+def test_mean_lies_within_window(intervals: list[tuple[float, float]]) -> None:
     looks: list[Look] = [(0.0, 0.0, 0.0)]
     for length, busy in intervals:
         at, used, _ = looks[-1]

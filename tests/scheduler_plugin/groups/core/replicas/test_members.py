@@ -8,7 +8,7 @@ from scheduler_plugin.groups.core.replicas.members import Role, member_name, rol
 
 
 @pytest.mark.parametrize(("role", "ordinal"), [(Role.PRIMARY, 0), (Role.REPLICA, 0), (Role.REPLICA, 63)])
-def test_a_name_tells_the_role_that_it_was_made_from(role: Role, ordinal: int) -> None:
+def test_member_name_tells_role(role: Role, ordinal: int) -> None:
     assert role_of("shop", member_name("shop", role, ordinal)) == (role, ordinal)
 
 

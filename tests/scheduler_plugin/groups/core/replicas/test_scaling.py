@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from protocol.units import MilliCpu, Seconds
-from scheduler_plugin.groups.core.replicas.scaling import Scaling, ScalingDecision, ScalingMemory, decide
+from scheduler_plugin.groups.core.replicas.scaling import GroupScaling, ScalingDecision, ScalingMemory, decide
 from scheduler_plugin.groups.core.workload import ReplicaBounds, Rule
 from tests.scheduler_plugin.groups.core.replicas.group_story import replica
 
 NOW = 1000.0
-TWO_CPUS = Scaling(ReplicaBounds(1, 4), MilliCpu(2000), 0.7, Seconds(30.0), Seconds(300.0))
+TWO_CPUS = GroupScaling(ReplicaBounds(1, 4), MilliCpu(2000), 0.7, Seconds(30.0), Seconds(300.0))
 LONG_ENOUGH = ScalingMemory(fewer_since=NOW - 300.0)
 
 
@@ -36,9 +36,7 @@ def decided(*busy: float | None, memory: ScalingMemory = LONG_ENOUGH, current: i
         ((0.0, 0.0, 0.0), 1),
     ],
 )
-def test_another_replica_comes_only_when_those_there_are_cannot_grow_any_more(
-    busy: tuple[float, ...], replicas: int
-) -> None:
+def test_replica_is_added_at_maximum_size(busy: tuple[float, ...], replicas: int) -> None:
     found = decided(*busy)
     assert (found.replicas, found.wanted, found.rule) == (replicas, replicas, None)
 
@@ -53,9 +51,7 @@ def test_it_says_what_it_saw() -> None:
     [((None, None), 2), ((2.0, None), 2), ((0.0, None), 2), ((2.0, 2.0, None), 3), ((2.0, 2.0, 2.0, None), 4),
      ((0.0, 0.0, None), 2), ((0.6, 0.6, None), 3)],
 )  # fmt: skip
-def test_a_load_that_is_not_known_is_none_when_growing_and_full_when_shrinking(
-    busy: tuple[float | None, ...], replicas: int
-) -> None:
+def test_unknown_load_is_conservative(busy: tuple[float | None, ...], replicas: int) -> None:
     assert decided(*busy).replicas == replicas
 
 
@@ -68,7 +64,7 @@ def test_it_says_whose_load_is_not_known() -> None:
     assert decide(TWO_CPUS, 2, boots, ScalingMemory(), NOW).replicas == 2
 
 
-def test_an_outage_of_all_replicas_is_no_want_of_load() -> None:
+def test_full_outage_is_not_idle() -> None:
     down = [replica(number, available=False) for number in range(3)]
     found = decide(TWO_CPUS, 3, down, LONG_ENOUGH, NOW)
     assert (found.replicas, found.wanted, found.because) == (3, None, "no replica serves")
@@ -79,7 +75,7 @@ def test_the_bounds_hold_at_once() -> None:
     assert decided(1.0, current=9).replicas == 4
 
 
-def test_a_group_that_was_scaled_to_zero_on_purpose_stays_so() -> None:
+def test_intentional_zero_replicas_stay() -> None:
     found = decided()
     assert (found.replicas, found.wanted, found.because) == (0, None, "scaled to zero replicas: left alone")
 
@@ -111,7 +107,7 @@ def test_shrinking_waits_until_fewer_were_enough_for_long(memory: ScalingMemory,
         assert found.memory.fewer_since == (NOW if memory.fewer_since is None else memory.fewer_since)
 
 
-def test_a_load_that_needs_them_all_ends_the_wait_for_fewer() -> None:
+def test_full_load_ends_scale_in_wait() -> None:
     enough, more = decided(1.4, 1.4), decided(2.0, 2.0, memory=replace(LONG_ENOUGH, last_up=NOW))
     assert (enough.memory, more.memory) == (ScalingMemory(), ScalingMemory(last_up=NOW))
 

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.units import Instant, MilliCpu, Seconds
-from scheduler_plugin.groups.core.replicas.load_window import CpuCount, LoadWindow
-from scheduler_plugin.groups.core.replicas.scaling import Scaling, ScalingMemory, decide
+from scheduler_plugin.groups.core.replicas.load_window import AgentCpuCount, LoadWindow
+from scheduler_plugin.groups.core.replicas.scaling import GroupScaling, ScalingMemory, decide
 from scheduler_plugin.groups.core.workload import ReplicaBounds
 from tests.examples import examples
 from tests.scheduler_plugin.groups.core.replicas.group_story import replica
 
 LOOK, WINDOW, DOWN = 5, 30, 60
 MOST = 2.0
-SCALING = Scaling(
+SCALING = GroupScaling(
     ReplicaBounds(1, 4), MilliCpu.cores(MOST), 0.7, Seconds(30.0), Seconds(float(DOWN)), Seconds(float(WINDOW))
 )
 
@@ -35,7 +35,7 @@ def played(need: Callable[[int], float], current: int, seconds: int, restart: in
         if now % LOOK == 0:
             windows = {
                 each: windows.get(each, LoadWindow(SCALING.window)).after(
-                    CpuCount(Seconds(used[each]), Seconds(float(now))), Instant(float(now))
+                    AgentCpuCount(Seconds(used[each]), Seconds(float(now))), Instant(float(now))
                 )
                 for each in range(counts[-1])
             }
@@ -67,9 +67,7 @@ def noisy(noise: list[float]) -> list[float]:
     current=st.integers(1, 4),
     restart=st.integers(-1, 200),
 )
-def test_a_constant_need_with_noise_comes_to_rest_and_never_turns(
-    need: float, noise: list[float], current: int, restart: int
-) -> None:
+def test_noisy_constant_need_settles(need: float, noise: list[float], current: int, restart: int) -> None:
     counts = played(lambda now: max(0.0, need + noise[now % LOOK]), current, 480, restart)
     assert len({turn > 0 for turn in turns(counts)}) <= 1
     assert turns(counts[-30:]) == []
@@ -83,9 +81,7 @@ def test_a_constant_need_with_noise_comes_to_rest_and_never_turns(
     length=st.integers(1, 4),
     current=st.integers(1, 4),
 )
-def test_a_moment_of_load_neither_adds_a_replica_nor_keeps_one(
-    base: float, peak: float, every: int, length: int, current: int
-) -> None:
+def test_brief_load_changes_nothing(base: float, peak: float, every: int, length: int, current: int) -> None:
     counts = played(lambda now: base + (peak if now % every < length else 0.0), current, 240)
     assert all(turn < 0 for turn in turns(counts))
     assert counts[-1] == 1
@@ -93,12 +89,12 @@ def test_a_moment_of_load_neither_adds_a_replica_nor_keeps_one(
 
 @settings(max_examples=examples(10, 100))
 @given(before=st.floats(0.0, 1.2), at=st.integers(60, 64))
-def test_a_load_that_lasts_adds_a_replica_within_a_window(before: float, at: int) -> None:
+def test_lasting_load_adds_replica(before: float, at: int) -> None:
     counts = played(lambda now: before if now < at else 4.0, 1, at + WINDOW)
     assert counts[-1] > 1
 
 
-def test_a_restart_delays_a_replica_and_never_adds_two() -> None:
+def test_restart_never_adds_two_replicas() -> None:
     def need(now: int) -> float:
         return 0.2 if now < 60 else 2.0
 

@@ -37,11 +37,11 @@ def behind(seconds: float | None) -> DatabaseState:
         (replica(0, database=behind(None), listed=False), "it is not known how far it is behind"),
     ],
 )
-def test_a_replica_serves_once_it_answers_streams_and_has_caught_up(member: Member, because: str) -> None:
+def test_replica_serves_once_streaming_and_current(member: Member, because: str) -> None:
     assert hindrance(member, PRIMARY, SHOP) == because
 
 
-def test_who_cannot_be_asked_for_a_moment_stays_as_it_was() -> None:
+def test_briefly_silent_member_keeps_state() -> None:
     assert hindrance(replica(0, database=None), PRIMARY, SHOP) == ""
     new = replica(0, database=None, listed=False)
     assert hindrance(new, PRIMARY, SHOP) == "its agent has not said how its database is"
@@ -63,16 +63,14 @@ def silent(ordinal: int, seconds: float = SILENCE, **changes: object) -> Member:
         ([], []),
     ],
 )
-def test_who_has_not_answered_for_long_serves_only_where_no_other_does(
-    members: list[Member], served: list[int]
-) -> None:
+def test_long_silent_member_serves_last(members: list[Member], served: list[int]) -> None:
     found = hindrances(members, PRIMARY, SHOP)
     assert [each.ordinal for each in members if not found[each.name]] == served
     unsaid = "its agent has not said how its database is"
     assert {found[each.name] for each in members if each.database is None} <= {"", unsaid}
 
 
-def test_replicas_go_on_serving_while_the_primary_is_away_because_nothing_is_written() -> None:
+def test_replicas_serve_without_primary() -> None:
     lone, new = replica(0, database=LOST), replica(1, database=LOST, listed=False)
     lost = "it does not stream from the primary"
     assert [hindrance(lone, primary, SHOP) for primary in (PRIMARY, AWAY, None)] == [lost, "", ""]

@@ -11,11 +11,11 @@ from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, Contain
 from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision, decide
 from scheduler_plugin.groups.core.tortoise.phases import Phase, ResourcePhase, ResourceState
 from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Scaling
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory, Seen, Spec
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers, Spec, TortoiseMemory
 from scheduler_plugin.groups.core.workload import (
-    Container,
     ContainerRecommendation,
     ResourceList,
+    SizedContainer,
     VerticalRecommendation,
     Workload,
 )
@@ -29,7 +29,7 @@ def cpu(cores: float) -> ResourceList:
 
 
 def workload(replicas: int, cores: float) -> Workload:
-    return Workload(replicas, replicas, (Container("app", cpu(cores)),))
+    return Workload(replicas, replicas, (SizedContainer("app", cpu(cores)),))
 
 
 def recommendation(cores: float, upper: float | None = None) -> VerticalRecommendation:
@@ -37,10 +37,10 @@ def recommendation(cores: float, upper: float | None = None) -> VerticalRecommen
     return VerticalRecommendation((said,))
 
 
-def at_work(spec: Spec, *places: Place, now: datetime = BEGIN) -> Memory:
+def at_work(spec: Spec, *places: Place, now: datetime = BEGIN) -> TortoiseMemory:
     """The memory of a Tortoise that has gathered enough, but not one number."""
     resources = dict.fromkeys(places or (CPU,), ResourcePhase(ResourceState.WORKING, now))
-    return replace(Memory.empty(spec.configuration), phase=Phase.WORKING, resources=resources)
+    return replace(TortoiseMemory.empty(spec.configuration), phase=Phase.WORKING, resources=resources)
 
 
 @dataclass
@@ -50,7 +50,7 @@ class ClusterModel:
     spec: Spec
     replicas: int
     cores: float
-    memory: Memory
+    memory: TortoiseMemory
     now: datetime = BEGIN
     step: timedelta = timedelta(minutes=5)
     autoscaler: Autoscaler = field(default_factory=lambda: Autoscaler(3, 20, (ContainerTarget("app", "cpu", 80),)))
@@ -65,7 +65,7 @@ class ClusterModel:
     def passes(self, need: float) -> TortoiseDecision:
         """One step of time in which so many vCPUs are needed."""
         used = need / self.replicas
-        seen = Seen(self.autoscaler, recommendation(used))
+        seen = ObservedAutoscalers(self.autoscaler, recommendation(used))
         decision, self.memory = decide(self.spec, workload(self.replicas, self.cores), seen, self.memory, self.now)
         assert decision.autoscaler is not None
         self.autoscaler = decision.autoscaler

@@ -90,7 +90,7 @@ def test_the_first_rule_decides(policy: Scaling, facts: SizeFacts, numbers: Numb
     assert (found.size, found.wanted, found.because) == (size, size, because)
 
 
-def test_what_goes_beyond_the_bounds_says_what_it_wanted() -> None:
+def test_clipped_wish_is_reported() -> None:
     found = container_size(Scaling.HORIZONTAL, replace(FACTS, recommended=50), replace(SOME, replicas=3), RATIOS)
     assert (found.size, found.wanted) == (800, 50)  # one step down keeps four fifths
 
@@ -122,7 +122,7 @@ def test_a_size_is_never_outside_the_bounds(facts: SizeFacts, numbers: Numbers, 
 
 @settings(max_examples=examples(15, 100))
 @given(FACTS_OF_ANY_KIND)
-def test_for_a_constant_need_a_vertical_size_moves_in_one_direction_and_rests(facts: SizeFacts) -> None:
+def test_constant_need_size_is_monotone(facts: SizeFacts) -> None:
     sizes = [facts.request]
     for _ in range(40):
         found = container_size(Scaling.VERTICAL, replace(facts, request=max(1, sizes[-1])), SOME, RATIOS)

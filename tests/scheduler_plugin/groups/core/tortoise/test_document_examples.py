@@ -13,16 +13,16 @@ from protocol.units import MilliCpu
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import decide
-from scheduler_plugin.groups.core.tortoise.phases import Mode
+from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
 from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Seen, Spec
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers, Spec
 from scheduler_plugin.groups.core.workload import (
-    Bounds,
-    Container,
     ContainerRecommendation,
-    Kept,
     Rule,
+    SizeBounds,
+    SizedContainer,
     VerticalRecommendation,
+    WithheldChange,
     Workload,
 )
 from tests.scheduler_plugin.groups.core.tortoise.cluster_model import BEGIN, ClusterModel, at_work, cpu
@@ -34,7 +34,7 @@ CONFIGURATION = Configuration(
     minimum_target_resource_utilization=80,
     maximum_target_resource_utilization=80,
 )
-SPEC = Spec(CONFIGURATION, Mode.AUTO, sizes={"app": Bounds(least=cpu(1))})
+SPEC = Spec(CONFIGURATION, TortoiseMode.AUTO, sizes={"app": SizeBounds(least=cpu(1))})
 
 
 def grown(needs: list[float], hours: float = 3) -> ClusterModel:
@@ -45,7 +45,7 @@ def grown(needs: list[float], hours: float = 3) -> ClusterModel:
     return model
 
 
-def test_example_1_at_the_preferred_number_of_replicas_containers_grow_instead() -> None:
+def test_example_1_preferred_replicas_grow_containers() -> None:
     model = ClusterModel.working(SPEC, 10, 2)
     day = [model.run(need, 1.5) for need in (17, 20, 24, 28, 31)]
     assert max(replicas for replicas, _ in day[-1]) <= 10
@@ -58,12 +58,12 @@ def test_example_1_at_the_preferred_number_of_replicas_containers_grow_instead()
     assert {cores for part in next_day for _, cores in part} == {size}  # no need to grow any more
 
 
-def test_example_2_at_the_largest_request_there_are_more_replicas_than_preferred() -> None:
+def test_example_2_largest_request_adds_replicas() -> None:
     model = grown([20, 30, 40, 60])
     assert (model.replicas, model.cores) == (15, 5)
 
 
-def test_example_3_at_the_least_number_of_replicas_containers_shrink_instead() -> None:
+def test_example_3_minimum_replicas_shrink_containers() -> None:
     model = ClusterModel.working(SPEC, 3, 2)
     first = model.run(3.9, 1)
     assert set(first) == {(3, 1.6)}  # one step keeps four fifths, and the next comes an hour later
@@ -73,14 +73,14 @@ def test_example_3_at_the_least_number_of_replicas_containers_shrink_instead() -
     assert day == [(6, 1.3), (8, 1.3), (6, 1.3), (4, 1.3)]  # horizontal again: the size stays
 
 
-def test_example_4_nothing_shrinks_below_what_the_policy_allocates() -> None:
+def test_example_4_minimum_allocation_holds() -> None:
     model = ClusterModel.working(SPEC, 3, 2)
     model.run(0.6, 12)
     assert (model.replicas, model.cores) == (3, 1)
     last = model.passes(0.3)
     assert last.decision.containers == ()
     assert last.decision.kept == (
-        Kept(
+        WithheldChange(
             "app/cpu",
             wanted=MilliCpu(100),
             kept=MilliCpu(1000),
@@ -90,10 +90,10 @@ def test_example_4_nothing_shrinks_below_what_the_policy_allocates() -> None:
     )
 
 
-def test_a_container_that_others_leave_idle_shrinks_to_what_its_target_allows() -> None:
+def test_idle_container_shrinks_to_target() -> None:
     spec = Spec(
         replace(CONFIGURATION, maximum_cpu_request=MilliCpu(10_000)),
-        Mode.AUTO,
+        TortoiseMode.AUTO,
         policies={("app", "cpu"): Scaling.HORIZONTAL, ("istio-proxy", "cpu"): Scaling.HORIZONTAL},
     )
     said = VerticalRecommendation(
@@ -102,8 +102,8 @@ def test_a_container_that_others_leave_idle_shrinks_to_what_its_target_allows() 
     hpa = Autoscaler(3, 20, (ContainerTarget("app", "cpu", 80), ContainerTarget("istio-proxy", "cpu", 80)))
     memory, sizes, now = at_work(spec, ("app", "cpu"), ("istio-proxy", "cpu")), [5.0], BEGIN
     while len(sizes) < 6:
-        here = Workload(6, 6, (Container("app", cpu(10)), Container("istio-proxy", cpu(sizes[-1]))))
-        decision, memory = decide(spec, here, Seen(hpa, said), memory, now)
+        here = Workload(6, 6, (SizedContainer("app", cpu(10)), SizedContainer("istio-proxy", cpu(sizes[-1]))))
+        decision, memory = decide(spec, here, ObservedAutoscalers(hpa, said), memory, now)
         assert [each.name for each in decision.decision.containers] in ([], ["istio-proxy"])
         found = decision.sizes[1].requests.cpu
         assert found is not None

@@ -12,7 +12,7 @@ from protocol.floors import Floor
 from protocol.units import Resources
 from protocol.virtual_machine import Bounds
 from scheduler_plugin.groups.core.tortoise.floor import Peaks, renewed, wanted_floor
-from scheduler_plugin.groups.core.tortoise.phases import Mode
+from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
 from scheduler_plugin.groups.core.tortoise.slots import SlotLayout
 from tests.examples import examples
 
@@ -35,36 +35,36 @@ def seen(*uses: Resources, peaks: Peaks | None = None, begin: datetime = MONDAY)
 DAY = seen(*[SMALL] * 9, *[LARGE] * 8, *[SMALL] * 7)
 
 
-def test_the_next_morning_the_floor_rises_five_minutes_before_nine() -> None:
+def test_floor_rises_before_morning_load() -> None:
     at = {
-        time: wanted_floor(DAY, Mode.AUTO, BOUNDS, datetime.fromisoformat(f"2026-05-05T{time}Z"))
+        time: wanted_floor(DAY, TortoiseMode.AUTO, BOUNDS, datetime.fromisoformat(f"2026-05-05T{time}Z"))
         for time in ("08:54", "08:55", "12:00", "16:59", "17:00")
     }
     assert at == {"08:54": None, "08:55": HALF, "12:00": HALF, "16:59": HALF, "17:00": None}
 
 
-def test_off_keeps_no_floor_and_an_emergency_keeps_the_most_of_all() -> None:
+def test_off_and_emergency_floors() -> None:
     night = MONDAY + 26 * HOUR
-    assert wanted_floor(DAY, Mode.OFF, BOUNDS, MONDAY + 34 * HOUR) is None
-    assert wanted_floor(DAY, Mode.EMERGENCY, BOUNDS, night) == LARGE
+    assert wanted_floor(DAY, TortoiseMode.OFF, BOUNDS, MONDAY + 34 * HOUR) is None
+    assert wanted_floor(DAY, TortoiseMode.EMERGENCY, BOUNDS, night) == LARGE
 
 
 def test_a_floor_stays_within_the_bounds() -> None:
     narrow = Bounds(SMALL, Resources.parse(2, "8Gi"))
-    assert wanted_floor(DAY, Mode.AUTO, narrow, MONDAY + 34 * HOUR) == Resources.parse(2, "3Gi")
+    assert wanted_floor(DAY, TortoiseMode.AUTO, narrow, MONDAY + 34 * HOUR) == Resources.parse(2, "3Gi")
 
 
 def test_a_vm_that_is_new_has_no_floor() -> None:
-    assert wanted_floor(Peaks.empty(LAYOUT), Mode.AUTO, BOUNDS, MONDAY) is None
+    assert wanted_floor(Peaks.empty(LAYOUT), TortoiseMode.AUTO, BOUNDS, MONDAY) is None
 
 
-def test_what_was_known_is_taken_over_into_other_slots() -> None:
+def test_new_layout_adopts_known_slots() -> None:
     two = SlotLayout(2, "daily", ZoneInfo("UTC"))
     peaks = DAY.learned(SMALL, two, MONDAY + 24 * HOUR)
-    assert wanted_floor(peaks, Mode.AUTO, BOUNDS, MONDAY + 32 * HOUR) == HALF  # eight to ten holds nine
+    assert wanted_floor(peaks, TortoiseMode.AUTO, BOUNDS, MONDAY + 32 * HOUR) == HALF  # eight to ten holds nine
 
 
-def test_a_floor_is_written_when_it_changes_and_renewed_once_an_hour() -> None:
+def test_floor_is_renewed_hourly() -> None:
     first = renewed(None, HALF, MONDAY)
     assert first == Floor(HALF, (MONDAY + 2 * HOUR).timestamp())
     assert renewed(first, HALF, MONDAY + HOUR) is first
@@ -76,11 +76,11 @@ def test_a_floor_is_written_when_it_changes_and_renewed_once_an_hour() -> None:
 
 @settings(max_examples=examples(8, 50))
 @given(st.integers(1, 32), st.integers(10, 60))
-def test_a_peak_that_never_comes_again_does_not_keep_itself_alive(size: int, days: int) -> None:
+def test_old_peak_fades(size: int, days: int) -> None:
     peak = Resources.parse(size, "1Gi")
     wide, peaks = Bounds(Resources.parse("100m", "1Gi"), Resources.parse(32, "32Gi")), seen(peak)
     for day in range(1, days):
         now = MONDAY + timedelta(days=day)
-        floor = wanted_floor(peaks, Mode.AUTO, wide, now)
+        floor = wanted_floor(peaks, TortoiseMode.AUTO, wide, now)
         peaks = peaks.learned(wide.min if floor is None else floor.at_least(wide.min), LAYOUT, now)
     assert peaks.of_slots(MONDAY).cpu.value <= max(100, size * 1000 * 0.95 ** (days - 1) + 1)

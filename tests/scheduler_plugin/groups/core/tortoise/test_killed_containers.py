@@ -12,15 +12,15 @@ from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, OtherMetric
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision, decide
-from scheduler_plugin.groups.core.tortoise.phases import Mode, Phase
+from scheduler_plugin.groups.core.tortoise.phases import Phase, TortoiseMode
 from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Scaling
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory, Seen, Spec
-from scheduler_plugin.groups.core.workload import Bounds, Container, OutOfMemory, ResourceList, Workload
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers, Spec, TortoiseMemory
+from scheduler_plugin.groups.core.workload import OutOfMemory, ResourceList, SizeBounds, SizedContainer, Workload
 from tests.scheduler_plugin.groups.core.tortoise.cluster_model import BEGIN, CPU, at_work, recommendation
 
 MEMORY: Place = ("app", "memory")
 BOTH = {CPU: Scaling.HORIZONTAL, MEMORY: Scaling.VERTICAL}
-SPEC = Spec(Configuration(), Mode.AUTO, policies=BOTH)
+SPEC = Spec(Configuration(), TortoiseMode.AUTO, policies=BOTH)
 HPA = Autoscaler(3, 12, (ContainerTarget("app", "cpu", 70),))
 GIGA = 10**9
 KILL = OutOfMemory("app", BEGIN)
@@ -32,21 +32,23 @@ def sizes(cores: float, memory: float) -> ResourceList:
 
 def killed(*kills: OutOfMemory, limits: ResourceList | None = None) -> Workload:
     """Six replicas of 2 CPUs and 1 GB, of which one was killed."""
-    return Workload(6, 6, (Container("app", sizes(2, 1), limits or ResourceList()),), kills or (KILL,))
+    return Workload(6, 6, (SizedContainer("app", sizes(2, 1), limits or ResourceList()),), kills or (KILL,))
 
 
 def looked(
-    spec: Spec, workload: Workload, memory: Memory, minutes: float = 0, hpa: Autoscaler | None = HPA
-) -> tuple[TortoiseDecision, Memory]:
-    return decide(spec, workload, Seen(hpa, recommendation(1.4)), memory, BEGIN + timedelta(minutes=minutes))
+    spec: Spec, workload: Workload, memory: TortoiseMemory, minutes: float = 0, hpa: Autoscaler | None = HPA
+) -> tuple[TortoiseDecision, TortoiseMemory]:
+    return decide(
+        spec, workload, ObservedAutoscalers(hpa, recommendation(1.4)), memory, BEGIN + timedelta(minutes=minutes)
+    )
 
 
-def test_memory_that_ran_out_grows_at_once_and_nothing_shrinks_until_it_has() -> None:
+def test_oom_growth_precedes_shrinks() -> None:
     decision, memory = looked(SPEC, killed(), at_work(SPEC, CPU, MEMORY))
     assert memory.phase is Phase.EMERGENCY
     assert decision.autoscaler is not None
     assert decision.autoscaler.min == decision.autoscaler.max
-    assert decision.decision.containers == (Container("app", ResourceList(memory=Bytes(1_452_000_000))),)
+    assert decision.decision.containers == (SizedContainer("app", ResourceList(memory=Bytes(1_452_000_000))),)
     _, memory = looked(SPEC, replace(killed(), out_of_memory=()), memory, 1, decision.autoscaler)
     assert memory.phase is Phase.BACK_TO_NORMAL
 
@@ -83,7 +85,7 @@ def test_many_kills_are_an_emergency(replicas: int, pods: int, is_emergency: boo
     )
 
 
-def test_an_emergency_of_kills_ends_with_the_grace_period() -> None:
+def test_kill_emergency_ends_with_grace() -> None:
     spec = replace(SPEC, policies={CPU: Scaling.HORIZONTAL})
     memory, phases, hpa = at_work(spec), [], HPA
     for minutes in (0, 4, 5, 6):
@@ -101,10 +103,10 @@ def test_kills_of_long_ago_are_not_many() -> None:
     assert (memory.phase, len(decision.unanswered)) == (Phase.WORKING, 1)
 
 
-def test_at_the_largest_size_a_kill_is_only_reported() -> None:
+def test_kill_at_maximum_is_reported() -> None:
     for settings, sizes in (
         (Configuration(maximum_memory_request=Bytes(GIGA)), {}),
-        (Configuration(), {"app": Bounds(most=ResourceList(memory=Bytes(GIGA)))}),
+        (Configuration(), {"app": SizeBounds(most=ResourceList(memory=Bytes(GIGA)))}),
     ):
         small = replace(SPEC, configuration=settings, sizes=sizes)
         decision, memory = looked(small, killed(), at_work(small, CPU, MEMORY))
@@ -112,32 +114,32 @@ def test_at_the_largest_size_a_kill_is_only_reported() -> None:
         assert decision.unanswered[0].endswith(f"its memory is at the most that it may have, {Bytes(GIGA)}")
 
 
-def test_in_an_emergency_at_the_largest_size_nothing_is_written() -> None:
+def test_emergency_at_maximum_writes_nothing() -> None:
     small = replace(SPEC, configuration=Configuration(maximum_memory_request=Bytes(GIGA)))
     decision, memory = looked(small, killed(in_pods(0, 0, 0)), at_work(small, CPU, MEMORY))
     assert (memory.phase, decision.decision.containers) == (Phase.EMERGENCY, ())
 
 
-def test_memory_that_still_gathers_data_does_not_grow_yet() -> None:
+def test_gathering_memory_does_not_grow() -> None:
     decision, memory = looked(SPEC, killed(), at_work(SPEC))
     assert memory.phase is Phase.PARTLY_WORKING
     assert decision.unanswered[0].endswith("data is still gathered on its memory")
 
 
-def test_off_raises_no_emergency_and_says_what_it_would_write() -> None:
-    off = replace(SPEC, mode=Mode.OFF)
+def test_off_reports_without_emergency() -> None:
+    off = replace(SPEC, mode=TortoiseMode.OFF)
     decision, memory = looked(off, killed(), at_work(off, CPU, MEMORY))
     assert (memory.phase, decision.decision.changes) == (Phase.WORKING, False)
     assert "app/memory" in [each.subject for each in decision.decision.kept]
 
 
-def test_before_it_is_known_how_many_replicas_are_many_there_is_no_emergency() -> None:
+def test_no_emergency_before_numbers() -> None:
     _, memory = looked(SPEC, killed(), replace(at_work(SPEC), phase=Phase.GATHERING_DATA, resources={}))
     assert memory.phase is Phase.GATHERING_DATA
 
 
-def test_a_kill_in_a_container_without_a_size_or_without_a_policy_sizes_nothing() -> None:
-    bare = Workload(6, 6, (Container("app", ResourceList(MilliCpu(2000))),), (KILL, OutOfMemory("gone", BEGIN)))
+def test_unmanaged_kill_sizes_nothing() -> None:
+    bare = Workload(6, 6, (SizedContainer("app", ResourceList(MilliCpu(2000))),), (KILL, OutOfMemory("gone", BEGIN)))
     decision, memory = looked(SPEC, bare, at_work(SPEC))
     assert (memory.phase, decision.decision.containers) == (Phase.WORKING, ())
     assert [each.partition("UTC: ")[2] for each in decision.unanswered] == [
@@ -154,9 +156,7 @@ def test_a_kill_in_a_container_without_a_size_or_without_a_policy_sizes_nothing(
         (sizes(4, 2), Configuration(resource_limit_multiplier={"memory": 3}), Bytes(8_712_000_000)),
     ],
 )
-def test_a_limit_keeps_its_ratio_or_has_that_of_the_configuration(
-    limits: ResourceList, settings: Configuration, expected: Bytes
-) -> None:
+def test_limit_keeps_ratio(limits: ResourceList, settings: Configuration, expected: Bytes) -> None:
     spec = replace(SPEC, configuration=settings)
     (written,) = looked(spec, killed(limits=limits), at_work(spec, CPU, MEMORY))[0].decision.containers
     assert written.limits == ResourceList(memory=expected)
@@ -165,20 +165,22 @@ def test_a_limit_keeps_its_ratio_or_has_that_of_the_configuration(
     assert written.limits.memory.value >= written.requests.memory.value
 
 
-def test_a_limit_of_cpu_is_never_below_the_least_of_the_cluster() -> None:
+def test_cpu_limit_has_cluster_minimum() -> None:
     spec = replace(
         SPEC, policies={CPU: Scaling.VERTICAL}, configuration=Configuration(minimum_cpu_limit=MilliCpu(5000))
     )
     here = replace(killed(limits=sizes(4, 1)), out_of_memory=())
-    decision, _ = decide(spec, here, Seen(None, recommendation(3)), at_work(spec), BEGIN)
+    decision, _ = decide(spec, here, ObservedAutoscalers(None, recommendation(3)), at_work(spec), BEGIN)
     assert decision.decision.containers == (
-        Container("app", ResourceList(MilliCpu(3630)), ResourceList(MilliCpu(7260))),
+        SizedContainer("app", ResourceList(MilliCpu(3630)), ResourceList(MilliCpu(7260))),
     )
-    less, _ = decide(spec, here, Seen(None, recommendation(0.5)), at_work(spec), BEGIN)
-    assert less.decision.containers == (Container("app", ResourceList(MilliCpu(1600)), ResourceList(MilliCpu(5000))),)
+    less, _ = decide(spec, here, ObservedAutoscalers(None, recommendation(0.5)), at_work(spec), BEGIN)
+    assert less.decision.containers == (
+        SizedContainer("app", ResourceList(MilliCpu(1600)), ResourceList(MilliCpu(5000))),
+    )
 
 
-def test_external_metrics_that_the_cluster_excludes_are_removed_and_all_others_stay() -> None:
+def test_excluded_external_metrics_are_removed() -> None:
     def external(name: str) -> OtherMetric:
         return OtherMetric({"type": "External", "external": {"metric": {"name": name}}})
 
@@ -187,9 +189,9 @@ def test_external_metrics_that_the_cluster_excludes_are_removed_and_all_others_s
     hpa = replace(HPA, metrics=(external("datadogmetric@shop:cpu"), *HPA.metrics, external("queue"), pods))
     spec = replace(SPEC, configuration=settings, autoscaler="web")
     here = replace(killed(), out_of_memory=())
-    decision, _ = decide(spec, here, Seen(hpa, recommendation(1.4)), at_work(spec, CPU, MEMORY), BEGIN)
+    decision, _ = decide(spec, here, ObservedAutoscalers(hpa, recommendation(1.4)), at_work(spec, CPU, MEMORY), BEGIN)
     assert decision.autoscaler is not None
     assert decision.autoscaler.metrics == (ContainerTarget("app", "cpu", 75), external("queue"), pods)
-    left, _ = decide(replace(spec, policies={}), here, Seen(hpa, None), at_work(spec), BEGIN)
+    left, _ = decide(replace(spec, policies={}), here, ObservedAutoscalers(hpa, None), at_work(spec), BEGIN)
     assert left.autoscaler is not None
     assert left.autoscaler.metrics == (*HPA.metrics, external("queue"), pods)  # nothing is managed, so cpu stays

@@ -15,7 +15,7 @@ def said(target: ResourceList, upper: ResourceList = NOTHING) -> ContainerRecomm
     return ContainerRecommendation("app", target=target, upper=upper)
 
 
-def test_each_resource_keeps_its_own_maximum_while_the_recommender_thinks_it_possible() -> None:
+def test_resources_keep_own_maximum() -> None:
     known = ResourceList(MilliCpu(500), Bytes(100))
     new = said(ResourceList(MilliCpu(300), Bytes(30)), ResourceList(MilliCpu(600), Bytes(40)))
     assert learned(known, new) == ResourceList(MilliCpu(500), Bytes(30))

@@ -8,10 +8,10 @@ import pytest
 
 from scheduler_plugin.groups.core.tortoise.phases import (
     Circumstances,
-    Mode,
     Phase,
     ResourcePhase,
     ResourceState,
+    TortoiseMode,
     by_states,
     has_passed,
     is_missing,
@@ -25,13 +25,13 @@ from tests.scheduler_plugin.groups.core.tortoise.cluster_model import CPU
 NOW = datetime(2026, 5, 4, tzinfo=UTC)
 WEEK = timedelta(days=7)
 GATHERING, WORKING, OFF = ResourceState.GATHERING_DATA, ResourceState.WORKING, ResourceState.OFF
-AUTO = Circumstances(Mode.AUTO, has_horizontal=True)
-LACKING = Circumstances(Mode.AUTO, has_horizontal=True, metrics_missing=True)
-ASKED = Circumstances(Mode.EMERGENCY, has_horizontal=True)
+AUTO = Circumstances(TortoiseMode.AUTO, has_horizontal=True)
+LACKING = Circumstances(TortoiseMode.AUTO, has_horizontal=True, metrics_missing=True)
+ASKED = Circumstances(TortoiseMode.EMERGENCY, has_horizontal=True)
 
 
 def test_a_tortoise_begins_when_there_is_a_recommendation() -> None:
-    waiting = Circumstances(Mode.AUTO, has_horizontal=True, ready=False)
+    waiting = Circumstances(TortoiseMode.AUTO, has_horizontal=True, ready=False)
     assert next_phase(None, [], waiting) is Phase.INITIALIZING
     assert next_phase(Phase.INITIALIZING, [GATHERING], waiting) is Phase.INITIALIZING
     assert next_phase(Phase.INITIALIZING, [GATHERING], AUTO) is Phase.GATHERING_DATA
@@ -62,26 +62,30 @@ def test_the_resources_make_the_phase(states: list[ResourceState], phase: Phase 
         (Phase.INITIALIZING, Phase.GATHERING_DATA),
     ],
 )
-def test_an_emergency_comes_where_it_is_known_what_many_replicas_are(
-    alarm: Circumstances, phase: Phase, follows: Phase
-) -> None:
+def test_emergency_needs_known_numbers(alarm: Circumstances, phase: Phase, follows: Phase) -> None:
     assert next_phase(phase, [], alarm) is follows
 
 
-def test_an_emergency_is_left_step_by_step_and_only_when_its_cause_is_gone() -> None:
+def test_emergency_ends_gradually_after_cause() -> None:
     assert next_phase(Phase.EMERGENCY, [WORKING], LACKING) is Phase.EMERGENCY
     assert next_phase(Phase.EMERGENCY, [WORKING], AUTO) is Phase.BACK_TO_NORMAL
     assert next_phase(Phase.BACK_TO_NORMAL, [WORKING], AUTO) is Phase.BACK_TO_NORMAL
 
 
-def test_without_an_hpa_to_write_there_is_no_way_back_to_go() -> None:
-    assert next_phase(Phase.BACK_TO_NORMAL, [WORKING], Circumstances(Mode.AUTO, has_horizontal=False)) is Phase.WORKING
-    assert next_phase(Phase.BACK_TO_NORMAL, [WORKING], Circumstances(Mode.OFF, has_horizontal=True)) is Phase.WORKING
+def test_restore_needs_an_hpa() -> None:
+    assert (
+        next_phase(Phase.BACK_TO_NORMAL, [WORKING], Circumstances(TortoiseMode.AUTO, has_horizontal=False))
+        is Phase.WORKING
+    )
+    assert (
+        next_phase(Phase.BACK_TO_NORMAL, [WORKING], Circumstances(TortoiseMode.OFF, has_horizontal=True))
+        is Phase.WORKING
+    )
 
 
-def test_missing_metrics_are_no_emergency_where_nothing_is_written_or_nothing_horizontal() -> None:
-    off = Circumstances(Mode.OFF, has_horizontal=True, metrics_missing=True)
-    vertical = Circumstances(Mode.EMERGENCY, has_horizontal=False)
+def test_missing_metrics_need_horizontal_scaling() -> None:
+    off = Circumstances(TortoiseMode.OFF, has_horizontal=True, metrics_missing=True)
+    vertical = Circumstances(TortoiseMode.EMERGENCY, has_horizontal=False)
     assert [next_phase(Phase.WORKING, [WORKING], seen) for seen in (off, vertical)] == [Phase.WORKING] * 2
 
 
@@ -102,7 +106,7 @@ def test_a_time_of_another_clock_holds_nothing_up() -> None:
     ]
 
 
-def test_a_resource_gathers_data_for_a_week_and_then_works() -> None:
+def test_resource_gathers_week_then_works() -> None:
     memory: dict[Place, ResourcePhase] = {}
     found = []
     for day in (0, 1, 7, 8):

@@ -10,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.core.tortoise.phases import Mode, Phase
+from scheduler_plugin.groups.core.tortoise.phases import Phase, TortoiseMode
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec
-from scheduler_plugin.groups.core.workload import Bounds
+from scheduler_plugin.groups.core.workload import SizeBounds
 from tests.examples import examples
 from tests.scheduler_plugin.groups.core.tortoise.cluster_model import ClusterModel, cpu
 
 USUAL = Configuration(preferred_max_replicas=10)
-SPEC = Spec(USUAL, Mode.AUTO, sizes={"app": Bounds(cpu(0.5), cpu(6))}, max_replicas=40)
+SPEC = Spec(USUAL, TortoiseMode.AUTO, sizes={"app": SizeBounds(cpu(0.5), cpu(6))}, max_replicas=40)
 
 
 @settings(max_examples=examples(8, 50))
-@given(st.lists(st.tuples(st.floats(0.1, 120), st.sampled_from(list(Mode))), max_size=40), st.integers(3, 40))
-def test_replicas_and_sizes_stay_within_their_bounds(looks: list[tuple[float, Mode]], replicas: int) -> None:
+@given(st.lists(st.tuples(st.floats(0.1, 120), st.sampled_from(list(TortoiseMode))), max_size=40), st.integers(3, 40))
+def test_replicas_and_sizes_stay_within_their_bounds(looks: list[tuple[float, TortoiseMode]], replicas: int) -> None:
     model = ClusterModel.working(SPEC, replicas, 2)
     for need, mode in looks:
         model.spec = replace(model.spec, mode=mode)
@@ -37,7 +37,7 @@ def test_replicas_and_sizes_stay_within_their_bounds(looks: list[tuple[float, Mo
 def test_an_emergency_never_shrinks_anything(needs: list[float], replicas: int) -> None:
     model = ClusterModel.working(SPEC, replicas, 2)
     model.passes(needs[0])
-    model.spec = replace(model.spec, mode=Mode.EMERGENCY)
+    model.spec = replace(model.spec, mode=TortoiseMode.EMERGENCY)
     last = (model.replicas, model.cores)
     for need in needs[1:]:
         decision = model.passes(need)
@@ -51,7 +51,7 @@ def test_an_emergency_never_shrinks_anything(needs: list[float], replicas: int) 
 
 @settings(max_examples=examples(8, 40))
 @given(st.floats(0.2, 150), st.integers(3, 40), st.sampled_from([0.5, 1, 2, 4]))
-def test_for_a_constant_need_neither_numbers_nor_sizes_swing(need: float, replicas: int, cores: float) -> None:
+def test_constant_need_never_swings(need: float, replicas: int, cores: float) -> None:
     aims = replace(USUAL, minimum_target_resource_utilization=80, maximum_target_resource_utilization=80)
     model = ClusterModel.working(replace(SPEC, configuration=aims), replicas, cores)
     model.step = timedelta(minutes=30)

@@ -47,9 +47,7 @@ def test_the_way_back_from_an_emergency_ends() -> None:
     st.integers(1, 20),
     st.one_of(st.none(), st.integers(1, 50)),
 )
-def test_the_least_is_never_above_the_most_and_neither_is_above_a_cap(
-    seen: list[tuple[int, int]], minimum: int, most: int | None
-) -> None:
+def test_bounds_are_ordered_and_capped(seen: list[tuple[int, int]], minimum: int, most: int | None) -> None:
     configuration = Configuration(minimum_min_replicas=minimum, maximum_min_replicas=max(10, minimum))
     memory = ReplicaMemory.empty(configuration.layout)
     for hour, replicas in sorted(seen):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, OtherMetric, ResourceTarget
 from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling, effective, horizontal
-from scheduler_plugin.groups.core.workload import Container, ResourceList
+from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer
 
 BOTH = ResourceList(MilliCpu(1000), Bytes(2**30))
-APP, PROXY, BARE = Container("app", BOTH), Container("proxy", BOTH), Container("bare")
+APP, PROXY, BARE = SizedContainer("app", BOTH), SizedContainer("proxy", BOTH), SizedContainer("bare")
 QUEUE = OtherMetric({"type": "External", "external": {"metric": {"name": "queue"}}})
 OFF, ACROSS, UP = Scaling.OFF, Scaling.HORIZONTAL, Scaling.VERTICAL
 
@@ -17,7 +17,7 @@ def hpa(*metrics: ContainerTarget | ResourceTarget | OtherMetric) -> Autoscaler:
     return Autoscaler(1, 9, metrics)
 
 
-def test_without_a_policy_or_an_hpa_cpu_is_horizontal_and_memory_vertical() -> None:
+def test_default_policy_cpu_horizontal_memory_vertical() -> None:
     assert effective(None, [APP], None) == {("app", "cpu"): ACROSS, ("app", "memory"): UP}
 
 

@@ -29,13 +29,13 @@ def after(found: SlotMemory, *seen: tuple[float, int]) -> SlotMemory:
     return found
 
 
-def test_within_an_hour_the_most_counts_and_what_is_less_changes_nothing() -> None:
+def test_hourly_maximum_counts() -> None:
     first = after(memory(), (0, 5), (0.5, 9))
     assert after(first, (0.9, 3)) is first
     assert dict(first) == {Slot(10, 11): Remembered(9, MONDAY + timedelta(minutes=30))}
 
 
-def test_a_number_that_is_not_needed_again_fades_by_a_twentieth_a_day() -> None:
+def test_unused_number_fades_daily() -> None:
     found = after(memory(), (0, 100), (24, 1), (48, 1), (72, 1))
     assert found.at(MONDAY) == 85  # 100, 95, 90, 85: rounded down each time
     assert after(found, (96, 90)).at(MONDAY) == 90
@@ -49,7 +49,7 @@ def test_by_weekday_a_number_fades_once_a_week() -> None:
     }
 
 
-def test_a_slot_that_never_came_is_taken_for_the_strongest() -> None:
+def test_unseen_slot_counts_as_strongest() -> None:
     spring = datetime(2026, 3, 29, tzinfo=UTC)
     found = memory(zone=BERLIN)
     for hour in range(23):
@@ -62,7 +62,7 @@ def test_nothing_is_known_at_first() -> None:
     assert (memory().at(MONDAY), memory().most) == (None, None)
 
 
-def test_a_clock_that_was_wrong_does_not_keep_a_slot_young_for_ever() -> None:
+def test_wrong_clock_does_not_freeze_slot() -> None:
     found = after(memory(), (24 * 365, 100), (0, 1))
     assert dict(found) == {Slot(10, 11): Remembered(100, MONDAY)}
     assert after(found, (24, 1)).at(MONDAY) == 95
@@ -86,9 +86,7 @@ SEEN = st.lists(st.tuples(st.integers(0, 24 * 30 * 12), st.integers(0, 500)), ma
 
 @settings(max_examples=examples(12, 80))
 @given(SEEN, st.sampled_from([1, 6, 24]), st.sampled_from(["daily", "weekly"]))
-def test_a_number_is_never_below_what_was_just_seen_and_falls_only_when_its_slot_comes_again(
-    seen: list[tuple[int, int]], range_hours: int, period: Period
-) -> None:
+def test_number_falls_only_in_its_slot(seen: list[tuple[int, int]], range_hours: int, period: Period) -> None:
     found = memory(range_hours, period, BERLIN)
     for step, value in sorted(seen):
         now = MONDAY + timedelta(minutes=5 * step)

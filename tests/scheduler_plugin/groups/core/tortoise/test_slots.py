@@ -23,7 +23,7 @@ def test_a_day_of_23_hours_skips_a_slot() -> None:
     assert hours(SPRING, 3) == [1, 3, 4]
 
 
-def test_a_day_of_25_hours_has_one_slot_twice() -> None:
+def test_long_day_repeats_one_slot() -> None:
     assert hours(AUTUMN, 3) == [2, 2, 3]
 
 
@@ -36,7 +36,7 @@ def test_slots_cover_every_hour_of_the_week_once(range_hours: int) -> None:
 
 
 @pytest.mark.parametrize("range_hours", [0, -1, 5, 48])
-def test_hours_that_do_not_divide_a_day_are_refused(range_hours: int) -> None:
+def test_slot_hours_must_divide_day(range_hours: int) -> None:
     with pytest.raises(ValueError, match=rf"expected 1, 2, 3, 4, 6, 8, 12 or 24 hours, got {range_hours}"):
         SlotLayout(range_hours, "daily", BERLIN)
 
@@ -60,6 +60,6 @@ def test_a_slot_comes_again_on_another_day(range_hours: int, last: str, now: str
     assert layout.comes_again(datetime.fromisoformat(last), datetime.fromisoformat(now)) is again
 
 
-def test_a_slot_without_a_weekday_is_of_every_day() -> None:
+def test_slot_without_weekday_is_daily() -> None:
     assert Slot(3, 4).covers("Sunday", 3)
     assert not Slot(3, 4, "Monday").covers("Sunday", 3)

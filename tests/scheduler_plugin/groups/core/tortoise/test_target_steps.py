@@ -11,7 +11,7 @@ from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, Contain
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.horizontal import next_targets
 from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Scaling
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import TortoiseMemory
 
 NOON = datetime(2026, 5, 6, 12, tzinfo=UTC)
 
@@ -29,7 +29,7 @@ def test_target_stays_for_update_interval(hours: float | None, wanted: int, targ
     configuration = Configuration()
     last = None if hours is None else NOON - timedelta(hours=hours)
     policies: dict[Place, Scaling] = {("app", "cpu"): Scaling.HORIZONTAL}
-    memory = replace(Memory.empty(configuration), policies=policies, targets_at=last)
+    memory = replace(TortoiseMemory.empty(configuration), policies=policies, targets_at=last)
     found, after = next_targets(hpa(70), hpa(wanted), configuration, memory, NOON)
     assert found == hpa(target)
     assert after.targets_at == (memory.targets_at if target == 70 else NOON)

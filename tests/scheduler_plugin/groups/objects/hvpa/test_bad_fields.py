@@ -126,6 +126,6 @@ def test_a_bad_field_is_named_in_a_sentence(spec: dict[str, Any], sentence: str)
 
 
 @pytest.mark.parametrize("found", [{}, {"spec": None}, {"spec": "all"}])
-def test_an_object_without_a_spec_is_one_more_bad_field(found: dict[str, Any]) -> None:
+def test_missing_spec_is_bad_field(found: dict[str, Any]) -> None:
     with pytest.raises(HvpaError, match=r"spec\.targetRef\.kind: expected"):
         decode(found)

@@ -16,11 +16,11 @@ from scheduler_plugin.groups.core.hvpa import (
     ContainerPolicy,
     DirectionRules,
     EffectiveIntervals,
+    HvpaMode,
     HvpaSpec,
     Interval,
     MaintenanceWindow,
     Mixed,
-    Mode,
     Preference,
     ResourceChangeParams,
     ScalingInterval,
@@ -28,7 +28,7 @@ from scheduler_plugin.groups.core.hvpa import (
 )
 from scheduler_plugin.groups.core.hvpa.effective import DEFAULT_OVERLAP
 from scheduler_plugin.groups.core.recommender.horizontal import MetricTarget
-from scheduler_plugin.groups.core.workload import Bounds, ReplicaBounds
+from scheduler_plugin.groups.core.workload import ReplicaBounds, SizeBounds
 from scheduler_plugin.groups.objects.hvpa import HvpaError, decode
 from tests.scheduler_plugin.groups.core.hvpa.stories import sized
 from tests.scheduler_plugin.groups.objects.hvpa.hvpa_objects import HPA, MILLION, TARGET, VPA, WEIGHT, hvpa, spec_of
@@ -57,8 +57,8 @@ def test_every_spelling_of_the_autoscalers_is_the_same(spelling: dict[str, Any])
     }
     assert found.spec == HvpaSpec(
         ReplicaBounds(2, 8),
-        Mode.EFFECTIVE_INTERVALS,
-        containers=(ContainerPolicy("app", Bounds(most=sized(4000))),),
+        HvpaMode.EFFECTIVE_INTERVALS,
+        containers=(ContainerPolicy("app", SizeBounds(most=sized(4000))),),
         desired_by_utilization=("cpu",),
         settle=Seconds(900.0),
     )
@@ -78,28 +78,28 @@ def test_every_spelling_of_the_autoscalers_is_the_same(spelling: dict[str, Any])
         ({"weightBasedScalingIntervals": WEIGHT}, 0),
     ],
 )
-def test_effective_intervals_let_less_settle_longer_where_resizing_restarts(more: dict[str, Any], seconds: int) -> None:
+def test_effective_intervals_settle_longer_with_restarts(more: dict[str, Any], seconds: int) -> None:
     assert int(spec_of(**more).settle) == seconds
 
 
 @pytest.mark.parametrize(
     ("more", "mode"),
     [
-        ({}, Mode.EFFECTIVE_INTERVALS),
-        ({"weightBasedScalingIntervals": WEIGHT}, Mode.WEIGHT_BASED),
-        ({"firstStageVpaWeight": 0}, Mode.WEIGHT_BASED),
-        ({"hpaTemplate": None}, Mode.VPA_BIASED),
-        ({"vpaTemplate": None}, Mode.HPA_BIASED),
-        ({"hpaTemplate": None, "hpa": {"deploy": False, "template": {"spec": HPA}}}, Mode.VPA_BIASED),
-        ({"mode": "hpapreferred"}, Mode.HPA_PREFERRED),
-        ({"mode": "Mixed", "weightBasedScalingIntervals": WEIGHT}, Mode.MIXED),
+        ({}, HvpaMode.EFFECTIVE_INTERVALS),
+        ({"weightBasedScalingIntervals": WEIGHT}, HvpaMode.WEIGHT_BASED),
+        ({"firstStageVpaWeight": 0}, HvpaMode.WEIGHT_BASED),
+        ({"hpaTemplate": None}, HvpaMode.VPA_BIASED),
+        ({"vpaTemplate": None}, HvpaMode.HPA_BIASED),
+        ({"hpaTemplate": None, "hpa": {"deploy": False, "template": {"spec": HPA}}}, HvpaMode.VPA_BIASED),
+        ({"mode": "hpapreferred"}, HvpaMode.HPA_PREFERRED),
+        ({"mode": "Mixed", "weightBasedScalingIntervals": WEIGHT}, HvpaMode.MIXED),
     ],
 )
-def test_a_mode_is_named_or_meant(more: dict[str, Any], mode: Mode) -> None:
+def test_a_mode_is_named_or_meant(more: dict[str, Any], mode: HvpaMode) -> None:
     assert spec_of(**more).mode is mode
 
 
-def test_without_an_hpa_replicas_are_not_bounded_and_none_is_made() -> None:
+def test_no_hpa_means_no_replica_bounds() -> None:
     found = decode(hvpa(hpaTemplate=None))
     assert (found.hpa, found.metrics, found.spec.replicas) == (None, (), ReplicaBounds(1, 10_000))
     assert decode(hvpa(vpaTemplate=None)).vpa is None
@@ -221,7 +221,7 @@ def test_what_each_mode_needs_is_read() -> None:
     assert spec.limit_gap == ResourceChangeParams(ChangeParams(1000), ChangeParams(percentage=Fraction(80)))
 
 
-def test_a_limit_gap_of_the_vpa_goes_before_that_of_the_object() -> None:
+def test_vpa_limit_gap_wins() -> None:
     spec = spec_of(
         vpaTemplate=None,
         vpa={"template": {"spec": VPA}, "limitsRequestsGapScaleParams": {"cpu": {"value": 2}}},
@@ -230,7 +230,7 @@ def test_a_limit_gap_of_the_vpa_goes_before_that_of_the_object() -> None:
     assert spec.limit_gap == ResourceChangeParams(ChangeParams(2000), ChangeParams(MILLION))
 
 
-def test_a_group_of_vms_has_its_whole_memory_in_each_replica() -> None:
+def test_vm_group_memory_is_per_replica() -> None:
     group = {"apiVersion": "autoscaling.neon.tech/v1alpha1", "kind": "VirtualMachineGroup", "name": "db"}
     whole = ResourceChangeParams(memory=ChangeParams(percentage=Fraction(100)))
     assert spec_of(targetRef=group).effective.base == whole
@@ -244,7 +244,7 @@ def test_container_policies_say_what_may_be_sized() -> None:
     ]
     found = decode(hvpa(vpaTemplate={"resourcePolicy": {"containerPolicies": policies}}))
     assert found.spec.containers == (
-        ContainerPolicy("*", Bounds(sized(memory=1)), controls_limits=False),
+        ContainerPolicy("*", SizeBounds(sized(memory=1)), controls_limits=False),
         ContainerPolicy("app", resources=("memory",), is_off=True),
     )
     assert found.vpa == {

@@ -10,17 +10,17 @@ import pytest
 
 from protocol.units import MilliCpu
 from scheduler_plugin.groups.core.hvpa import (
-    Memory,
+    ScalingTimes,
 )
 from scheduler_plugin.groups.core.hvpa.spec import PastReplicas, PastTarget, Shrinking
 from scheduler_plugin.groups.core.running_pods import PastPods, PodsMemory, Possible
-from scheduler_plugin.groups.core.workload import Container, ResourceList
+from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer
 from scheduler_plugin.groups.objects.hvpa import memory_json, memory_of
 
 
 def test_memory_survives_a_restart() -> None:
     at = datetime(2026, 1, 1, 12, 30, 15, 250_000, tzinfo=UTC)
-    memory = Memory(at, None, (PastTarget("app", "cpu", 500, 2),), (PastReplicas(at, 3), PastReplicas(at, 2)))
+    memory = ScalingTimes(at, None, (PastTarget("app", "cpu", 500, 2),), (PastReplicas(at, 3), PastReplicas(at, 2)))
     said = memory_json(memory)
     assert said == {
         "lastScaleUpTime": "2026-01-01T12:30:15.250000Z",
@@ -35,12 +35,12 @@ def test_memory_survives_a_restart() -> None:
     waits = replace(memory, shrinking=(Shrinking("app/cpu", at, 700), Shrinking("replicas", at, 3)))
     assert memory_of(memory_json(waits)) == waits
     pods = PodsMemory(
-        (PastPods(at, 2, (Container("app", ResourceList(MilliCpu(500))),)), PastPods(at, 0)),
+        (PastPods(at, 2, (SizedContainer("app", ResourceList(MilliCpu(500))),)), PastPods(at, 0)),
         at,
         (Possible("app", "cpu", 500, at),),
     )
     assert memory_of(memory_json(replace(memory, pods=pods))) == replace(memory, pods=pods)
-    assert memory_of(memory_json(Memory())) == Memory()
+    assert memory_of(memory_json(ScalingTimes())) == ScalingTimes()
 
 
 @pytest.mark.parametrize(
@@ -60,4 +60,4 @@ def test_memory_survives_a_restart() -> None:
     ],
 )
 def test_what_is_no_memory_was_never_remembered(status: dict[str, Any]) -> None:
-    assert memory_of(status) == Memory()
+    assert memory_of(status) == ScalingTimes()

@@ -14,7 +14,7 @@ from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import decide
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory, Seen, Spec
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers, Spec, TortoiseMemory
 from scheduler_plugin.groups.objects.tortoise.manifest import parse_tortoise
 from scheduler_plugin.groups.objects.tortoise.tortoise_status import read_memory, write_status
 from tests.local.apiserver.running import running_api_server
@@ -51,15 +51,15 @@ async def test_a_tortoise_and_its_memory_are_stored_whole(api: httpx.AsyncClient
     created = (await api.post(TORTOISES, json=tortoise())).raise_for_status().json()
     assert parse_tortoise(created, USUAL).spec == Spec(USUAL)
     now = datetime(2026, 5, 4, 10, tzinfo=UTC)
-    seen = Seen(None, recommendation(1))
-    decision, memory = decide(Spec(USUAL), workload(6, 2), seen, Memory.empty(USUAL), now)
+    seen = ObservedAutoscalers(None, recommendation(1))
+    decision, memory = decide(Spec(USUAL), workload(6, 2), seen, TortoiseMemory.empty(USUAL), now)
     status = {"status": {**write_status(memory, decision), "kept": [], "intent": {"replicas": 3}}}
     stored = (await api.patch(f"{TORTOISES}/lovely/status", json=status, headers=MERGE)).raise_for_status().json()
     assert stored["status"] == status["status"]
     assert read_memory(stored["status"], USUAL) == memory
 
 
-async def test_what_cannot_be_is_refused_before_it_is_stored(api: httpx.AsyncClient) -> None:
+async def test_impossible_group_is_refused_by_crd(api: httpx.AsyncClient) -> None:
     bad = [
         tortoise(updateMode="on"),
         tortoise(maxReplicas=0),

@@ -22,7 +22,7 @@ def test_nothing_is_the_default() -> None:
     assert read_configuration({}) == Configuration()
 
 
-def test_each_kind_of_value_is_read_as_it_is_written() -> None:
+def test_value_kinds_round_trip() -> None:
     document = {
         "RangeOfMinMaxReplicasRecommendationHours": 2,
         "GatheringDataPeriodType": "daily",
@@ -47,7 +47,7 @@ def test_each_kind_of_value_is_read_as_it_is_written() -> None:
     assert found.gathering == timedelta(days=1)
 
 
-def test_limits_and_exclusions_are_read_and_written_as_they_are() -> None:
+def test_limits_and_exclusions_round_trip() -> None:
     document: dict[str, object] = {
         "ResourceLimitMultiplier": {"cpu": 3, "memory": 1},
         "MinimumCPULimit": "500m",
@@ -59,7 +59,7 @@ def test_limits_and_exclusions_are_read_and_written_as_they_are() -> None:
     assert read_configuration({"HPAExternalMetricExclusionRegex": ""}) == Configuration()
 
 
-def test_names_of_upstream_without_an_effect_here_are_accepted_and_remembered() -> None:
+def test_upstream_fields_without_effect_are_kept() -> None:
     found = read_configuration({"FeatureFlags": ["x"], "IstioSidecarProxyDefaultCPU": "100m", "MinimumMinReplicas": 2})
     assert (found.ignored, found.minimum_min_replicas) == (("FeatureFlags", "IstioSidecarProxyDefaultCPU"), 2)
 

@@ -11,10 +11,10 @@ from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu
 from protocol.yaml_text import read_yaml
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.core.tortoise.phases import Mode
+from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
 from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec
-from scheduler_plugin.groups.core.workload import Bounds, ResourceList
+from scheduler_plugin.groups.core.workload import ResourceList, SizeBounds
 from scheduler_plugin.groups.objects.tortoise.manifest import InvalidTortoiseError, Target, Tortoise, parse_tortoise
 
 USUAL = Configuration()
@@ -62,25 +62,25 @@ def target(kind: str, name: str = "sample", hpa: str | None = None) -> Json:
     return {"scaleTargetRef": {"kind": kind, "name": name}, "horizontalPodAutoscalerName": hpa}
 
 
-def test_the_least_manifest_has_an_hpa_of_its_own() -> None:
+def test_minimal_manifest_creates_hpa() -> None:
     assert parse_tortoise(document(MINIMAL), USUAL) == Tortoise(
         ObjectName("zoo", "lovely-tortoise"),
-        Spec(USUAL, Mode.AUTO),
+        Spec(USUAL, TortoiseMode.AUTO),
         Target("apps/v1", "Deployment", "sample"),
         "tortoise-hpa-lovely-tortoise",
     )
 
 
 def test_a_whole_manifest() -> None:
-    sizes = Bounds(ResourceList(MilliCpu(4000)), ResourceList(MilliCpu(6000), Bytes(2**30)))
+    sizes = SizeBounds(ResourceList(MilliCpu(4000)), ResourceList(MilliCpu(6000), Bytes(2**30)))
     policies = {("istio-proxy", "cpu"): Scaling.HORIZONTAL, ("istio-proxy", "memory"): Scaling.VERTICAL}
     found = parse_tortoise(document(WHOLE), USUAL)
-    assert found.spec == Spec(USUAL, Mode.EMERGENCY, "mine", policies, {"istio-proxy": sizes}, 40)  # type: ignore[arg-type]
+    assert found.spec == Spec(USUAL, TortoiseMode.EMERGENCY, "mine", policies, {"istio-proxy": sizes}, 40)  # type: ignore[arg-type]
     assert (found.hpa, found.deletes_all, found.target.kind) == ("mine", True, "StatefulSet")
     assert found.behavior == {"scaleDown": {"stabilizationWindowSeconds": 60}}
 
 
-def test_a_single_vm_is_a_target_without_an_hpa() -> None:
+def test_single_vm_needs_no_hpa() -> None:
     found = parse_tortoise(changed(targetRefs=target("VirtualMachine", "db")), USUAL)
     assert (found.target, found.target.is_vm) == (Target("vm.neon.tech/v1", "VirtualMachine", "db"), True)
 

@@ -17,12 +17,12 @@ from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, Contain
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision
 from scheduler_plugin.groups.core.tortoise.floor import Peaks
-from scheduler_plugin.groups.core.tortoise.phases import Mode, Phase, ResourcePhase, ResourceState
+from scheduler_plugin.groups.core.tortoise.phases import Phase, ResourcePhase, ResourceState, TortoiseMode
 from scheduler_plugin.groups.core.tortoise.replica_range import ReplicaMemory
 from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling
 from scheduler_plugin.groups.core.tortoise.slots import SlotLayout
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory
-from scheduler_plugin.groups.core.workload import Container, Decision, ResourceList
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import TortoiseMemory
+from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, WorkloadDecision
 from scheduler_plugin.groups.objects.tortoise.managed_hpa import (
     metrics_missing_since,
     read_autoscaler,
@@ -36,15 +36,15 @@ USUAL = Configuration()
 MONDAY = datetime(2026, 5, 4, 10, tzinfo=UTC)
 TARGET = ContainerTarget("app", "cpu", 70)
 PROPOSED = Autoscaler(3, 9, (TARGET, OtherMetric({"type": "External"})))
-SIZED = (Container("app", ResourceList(MilliCpu(1500), Bytes(2**30))),)
-DECISION = TortoiseDecision(Decision(), PROPOSED, PROPOSED, SIZED)
+SIZED = (SizedContainer("app", ResourceList(MilliCpu(1500), Bytes(2**30))),)
+DECISION = TortoiseDecision(WorkloadDecision(), PROPOSED, PROPOSED, SIZED)
 
 
-def memory(hours: int = 200) -> Memory:
+def memory(hours: int = 200) -> TortoiseMemory:
     replicas = ReplicaMemory.empty(USUAL.layout)
     for hour in range(hours):
         replicas = replicas.learned(hour % 24, USUAL, MONDAY + timedelta(hours=hour))
-    return Memory(
+    return TortoiseMemory(
         replicas=replicas,
         phase=Phase.PARTLY_WORKING,
         policies={("app", "cpu"): Scaling.HORIZONTAL, ("app", "memory"): Scaling.OFF},
@@ -69,7 +69,7 @@ def test_a_memory_comes_back_as_it_was() -> None:
 
 
 def test_a_new_tortoise_has_an_empty_memory() -> None:
-    assert read_memory({}, USUAL) == Memory.empty(USUAL)
+    assert read_memory({}, USUAL) == TortoiseMemory.empty(USUAL)
 
 
 def test_a_status_is_of_a_bounded_size() -> None:
@@ -103,7 +103,7 @@ def test_people_read_the_recommendations_by_their_names() -> None:
     assert nothing["horizontal"]["targetUtilizations"] == []
 
 
-def test_slots_of_another_layout_are_read_as_they_were_written() -> None:
+def test_slots_keep_their_layout() -> None:
     status = write_status(memory(), DECISION)
     daily = Configuration(gathering_data_period_type="daily", time_zone=ZoneInfo("UTC"))
     assert read_memory(status, daily).replicas == memory().replicas
@@ -135,7 +135,7 @@ FIELDS = [
 
 @settings(max_examples=examples(15, 100))
 @given(st.dictionaries(st.sampled_from(FIELDS), JUNK))
-def test_whatever_a_status_says_it_is_read_and_can_be_written_again(status: Json) -> None:
+def test_any_status_round_trips(status: Json) -> None:
     found = read_memory(status, USUAL)
     assert read_memory(through_json(write_status(found, DECISION)), USUAL) == found
 
@@ -158,14 +158,14 @@ GOOD: Json = {"from": 3, "to": 4, "timezone": "UTC", "value": 7, "updatedAt": "2
         {"updatedAt": "yesterday"},
     ],
 )
-def test_an_entry_that_cannot_be_read_is_left_out(bad: Json) -> None:
+def test_unreadable_entry_is_dropped(bad: Json) -> None:
     layout = SlotLayout(1, "daily", ZoneInfo("UTC"))
     assert [known.value for _, known in read_slots([GOOD, {**GOOD, **bad}], layout)] == [7]
     alone = read_slots([{**GOOD, **bad}], layout)
     assert alone.layout.slots()
 
 
-def test_policies_phases_and_amounts_that_cannot_be_read_are_left_out() -> None:
+def test_unreadable_memory_parts_are_dropped() -> None:
     status: Json = {
         "autoscalingPolicy": [{"containerName": "app", "policy": {"cpu": "Sideways"}}, {"policy": {"cpu": "Off"}}],
         "containerResourcePhases": [
@@ -175,14 +175,14 @@ def test_policies_phases_and_amounts_that_cannot_be_read_are_left_out() -> None:
             {"containerName": "app", "maxRecommendation": {"cpu": {"quantity": "much"}, "memory": 7}}
         ],
     }
-    assert read_memory(status, USUAL) == Memory.empty(USUAL)
+    assert read_memory(status, USUAL) == TortoiseMemory.empty(USUAL)
 
 
-def test_the_peaks_of_a_vm_come_back_as_they_were() -> None:
+def test_vm_peaks_round_trip() -> None:
     peaks = Peaks.empty(USUAL.layout).learned(Resources.parse("1500m", "6Gi"), USUAL.layout, MONDAY)
-    status = through_json(write_peaks(peaks, Mode.AUTO))
+    status = through_json(write_peaks(peaks, TortoiseMode.AUTO))
     assert (read_peaks(status, USUAL), status["tortoisePhase"]) == (peaks, "Working")
-    assert write_peaks(peaks, Mode.EMERGENCY)["tortoisePhase"] == "Emergency"
+    assert write_peaks(peaks, TortoiseMode.EMERGENCY)["tortoisePhase"] == "Emergency"
 
 
 def hpa(**spec: object) -> Json:
@@ -202,7 +202,7 @@ EXTERNAL: Json = {"type": "External", "external": {"metric": {"name": "queue"}}}
 STORAGE: Json = {"type": "ContainerResource", "containerResource": {"name": "ephemeral-storage", "container": "app"}}
 
 
-def test_an_hpa_is_read_and_written_back_as_it_was() -> None:
+def test_hpa_round_trip() -> None:
     metrics = [RESOURCE, CONTAINER, EXTERNAL, STORAGE]
     found = read_autoscaler(hpa(minReplicas=2, maxReplicas=9, metrics=metrics))
     assert found == Autoscaler(
