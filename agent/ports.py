@@ -51,7 +51,7 @@ class ConflictError(PortError):
 
 
 class RefusedError(PortError):
-    """The API refuses what was asked for, and would again: a patch took no effect."""
+    """The API refuses the request, and would again: a patch took no effect."""
 
 
 class GoneError(PortError):

@@ -151,7 +151,7 @@ def _request_in(body: bytes, accepted: VersionRange) -> WireRequestBody:
     try:
         found = _REQUEST.decode(body)
     except (ValueError, RecursionError):
-        _require(_HEAD.decode(body).protoVersion, accepted)  # what is no version of ours is told that first
+        _require(_HEAD.decode(body).protoVersion, accepted)  # an unknown version is reported first
         raise
     _require(found.protoVersion, accepted)
     if body.count(b":") > found.least_keys:

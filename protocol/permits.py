@@ -4,7 +4,7 @@ The annotation ``autoscaling.neon.tech/permit`` holds ``{"vCPUs": "750m", "mem":
 slots. It is written before an increase is answered.
 
 ``autoscaling.neon.tech/permit-writer`` beside it says which process wrote it, by which of its decisions and for which
-agents. So no two writes are equal: an API server that is told what an object says already leaves its version as it is,
+agents. So no two writes are equal: an API server leaves an object's version as it is if a write changes nothing,
 and a write that was lost could still land on it.
 """
 

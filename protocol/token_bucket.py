@@ -20,7 +20,7 @@ class TokenBucket:
         self._at = now
 
     def take(self, tokens: float, now: Instant) -> bool:
-        """Takes so many; whether they were there. What was not there is owed.
+        """Take this many; return True if they were available. The rest is owed.
 
         >>> TokenBucket(2.0, 1.0, Instant(0.0)).take(3.0, Instant(1.0))
         False

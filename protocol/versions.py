@@ -25,7 +25,7 @@ class ProtocolVersion(IntEnum):
 
 
 AGENT_SPEAKS: Final = ProtocolVersion.V2_1
-"""The version that our own agent sends unless it is told otherwise."""
+"""The version that our own agent sends by default."""
 
 SPOKEN: Final = {"v2.1": ProtocolVersion.V2_1, "v5.0": ProtocolVersion.V5_0}
 """The versions that our own agent can speak, by the names that settings use."""
@@ -50,4 +50,4 @@ class VersionRange:
 
 
 EVERY_VERSION: Final = VersionRange(min(ProtocolVersion), max(ProtocolVersion))
-"""What our scheduler accepts unless it is told otherwise."""
+"""The versions that our scheduler accepts by default."""

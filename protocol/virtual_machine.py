@@ -4,11 +4,11 @@ Rules that hold here:
 
 - A slot of memory is a multiple of 8Mi; a VM has 1 to 512 slots; min <= use <= max for CPU and for memory.
 - The annotation ``autoscaling.neon.tech/bounds`` replaces the bounds of the spec for autoscaling, as far as it lies
-  within them; what of it is beyond them is a problem that is told.
+  within them; the part beyond them is reported as a problem.
 - While a guest runs, bounds and ``use`` are clipped to what its machine can take (``status.machine``): what the spec
   says beyond that holds after the next restart.
 - A spec that breaks a rule raises ``InvalidObjectError`` naming the path of the field; nothing is guessed.
-- Annotations, labels and the status never make a VM unreadable. What of them cannot be read is told in ``problems``,
+- Annotations, labels and the status never make a VM unreadable. Unreadable parts are listed in ``problems``,
   and a reader must count it as its maximum.
 """
 
@@ -47,7 +47,7 @@ class InvalidObjectError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The least and the most that autoscaling may give a VM; ``min`` is within ``max``."""
+    """The bounds of autoscaling for a VM; ``min`` is within ``max``."""
 
     min: Resources
     max: Resources

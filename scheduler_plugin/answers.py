@@ -120,7 +120,7 @@ def ask_webhook(client: httpx.Client, url: str) -> str:
     try:
         verdict = msgspec.json.decode(answer.content, type=_Review).response
     except msgspec.MsgspecError:
-        return f"{answer.status_code} with an answer that is no AdmissionReview"
+        return f"{answer.status_code} with an answer that is not an AdmissionReview"
     return "" if verdict.uid == uid and verdict.allowed else f"refused a pod that is none of its own: {verdict}"
 
 

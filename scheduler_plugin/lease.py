@@ -180,7 +180,7 @@ class Leadership:
             await self._write(GIVEN_BACK)
 
     def _pause(self, is_done: bool) -> Seconds:
-        """Until the next turn; at the latest when the time to write is over, so that this is told."""
+        """Until the next turn; at the latest when the time to write is over, to report that."""
         if not self.leads:
             return Seconds(min(self._terms.look_every, self._free_in or self._terms.look_every))
         return Seconds(min(self._terms.renew_every if is_done else self._terms.retry_every, self.remaining))

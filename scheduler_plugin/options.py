@@ -1,7 +1,7 @@
 """The command line of ``autoscale-scheduler``.
 
 The agents' port and the extender's port have separate certificates: agents come over the network, kube-scheduler comes
-over the pod's loopback and is told the scheme in its own configuration.
+over the pod's loopback and reads the scheme from its own configuration.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ LOG: Final = logging.getLogger("autoscale.replica")
 
 
 class Replica:
-    """One scheduler of several; see ``service.Desk`` for what is asked of it.
+    """One scheduler of several; see ``service.ActiveService`` for its port.
 
     ``endpoints`` lead clients to the leader.
     """

@@ -87,7 +87,7 @@ class Term:
 
     @property
     def leads(self) -> bool:
-        """True if this term goes on: what is known to be written may be answered."""
+        """True if this term goes on: confirmed writes may be answered."""
         found = self._leadership
         return found is None or (found.leads and found.term == self._number)
 

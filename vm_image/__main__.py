@@ -42,7 +42,7 @@ def _origin(snapshot: str) -> Origin:
 def main() -> int:
     """Runs the build; returns the exit code."""
     parser = argparse.ArgumentParser(prog="vm_image/build.sh", description=_DESCRIPTION, formatter_class=_Help)
-    parser.add_argument("--rebuild", action="store_true", help="build anew, with the packages that there are now")
+    parser.add_argument("--rebuild", action="store_true", help="build again, with today's packages")
     parser.add_argument(
         "--snapshot",
         type=_origin,

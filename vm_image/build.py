@@ -107,7 +107,7 @@ def _make_image(work: Path, origin: Origin, report: Report) -> None:
     try:
         _make_boot(work, base)
     except KeyError as error:
-        raise BuildError(f"the base layer has no {error}; build it anew: vm_image/build.sh --rebuild") from error
+        raise BuildError(f"the base layer has no {error}; build it again: vm_image/build.sh --rebuild") from error
     report("4/4 root disk")
     _make_disk(work, base, report)
     with base.open("rb") as packed:

@@ -63,7 +63,7 @@ def as_root() -> Sequence[str]:
 
 
 def contained(work: Path) -> Sequence[str]:
-    """The command prefix that lets nothing of a program outlive this process: no child, no mount, no file elsewhere.
+    """The command prefix that lets no part of a program outlive this process: no child, no mount, no file elsewhere.
 
     Root needs a namespace for that, whose end is the end of all in it. Without root mmdebstrap makes its own, and its
     temporary files stay in /tmp, which the users of that namespace can reach.

@@ -53,7 +53,7 @@ class Store:
         with self._alone(key, report):
             if not _is_whole(final):
                 if final.is_dir():
-                    report(f"{final} is damaged; making it anew")
+                    report(f"{final} is damaged; building it again")
                     shutil.rmtree(final)
                 with self._workspace(key) as work:
                     make(work)

@@ -37,7 +37,7 @@ class DesiredSize:
 
 
 def desired_size(state: State, vm: Vm, now: Instant) -> DesiredSize:
-    """The size that the VM should have, by what is known at ``now``."""
+    """The size that the VM should have, with the facts at ``now``."""
     found, because = _without_monitor(state, vm, now)
     unit, side = state.scheduler.compute_unit, state.monitor
     if unit is None or state.scheduler.migrate or not vm.resizable:

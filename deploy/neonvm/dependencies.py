@@ -42,7 +42,7 @@ class GuestHost(Protocol):
         """Return True if that pod's guest has been looked at here; until then nothing can be said of it."""
 
     def hindrance(self, pod: ObjectName, uid: str) -> str:
-        """The reason why that pod's guest cannot be moved, in one line; empty if it can, by what is known."""
+        """The reason why that pod's guest cannot be moved, in one line; empty if nothing known prevents it."""
 
     def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:
         """Speed class of that pod's guest; None if unknown."""

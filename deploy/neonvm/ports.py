@@ -280,7 +280,7 @@ class GuestError(Exception):
 
 
 class TransferError(GuestError):
-    """A guest could not be moved; ``survivor`` says what is left, and the message tells the story."""
+    """A guest could not be moved; ``survivor`` names the remaining guest, and the message explains."""
 
     def __init__(self, fault: TransferFault, survivor: Survivor, story: str) -> None:
         super().__init__(story)

@@ -81,7 +81,7 @@ class LoadReport(msgspec.Struct, frozen=True, tag="LoadReport", rename="camel"):
     ``cpu_busy`` counts cores, ``cpu_stall`` the share of the time in which its tasks waited for one. ``runnable``
     counts tasks of the guest that ran or could run, ``processes`` those of the database (one for each connection), and
     ``new_processes`` how many more there are than a second ago. ``active`` counts connections that do something, and
-    ``waiting`` those of them that wait for another's lock; of very many, at least so many. ``cause`` is what the
+    ``waiting`` those of them that wait for another's lock; a lower bound if there are very many. ``cause`` is what the
     monitor noticed.
     """
 

@@ -69,7 +69,7 @@ def may_list_vms(user: JsonObject, namespace: str) -> JsonObject:
 
 
 def is_allowed(review: JsonObject) -> bool:
-    """Return True if a SubjectAccessReview allows what was asked.
+    """Return True if a SubjectAccessReview allows the request.
 
     >>> is_allowed({"status": {"allowed": True}}), is_allowed({})
     (True, False)

@@ -1,4 +1,4 @@
-"""Conditions in the status of objects: what is said of one, and since when it is so."""
+"""Conditions in the status of objects, and since when each holds."""
 
 from __future__ import annotations
 

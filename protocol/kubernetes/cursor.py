@@ -25,7 +25,7 @@ SILENCE_BEYOND: Final = Seconds(10.0)
 
 @dataclass(slots=True)
 class Cursor:
-    """``version`` is None while only a list says what there is.
+    """``version`` is None until the first list.
 
     >>> cursor = Cursor()
     >>> cursor.must_list

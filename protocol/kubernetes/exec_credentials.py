@@ -24,7 +24,7 @@ class ExecCredentialError(ValueError):
 class ExecPlugin:
     """A program that prints an ``ExecCredential`` of ``api_version``.
 
-    ``cluster`` is what it is told of the cluster, without the authority; None unless ``provideClusterInfo``.
+    ``cluster`` is its view of the cluster, without the authority; None unless ``provideClusterInfo``.
     """
 
     command: str

@@ -325,7 +325,7 @@ def _plugin(given: _Exec, user: _Chosen[_User], cluster: _Cluster) -> ExecPlugin
 
 
 def _told(cluster: _Cluster) -> Iterator[tuple[str, object]]:
-    """The fields of the ``Cluster`` that a plug-in is told, but for the authority."""
+    """The fields of the ``Cluster`` passed to a plug-in, without the authority."""
     yield "server", cluster.server
     fields = {
         "tls-server-name": cluster.server_name,

@@ -31,7 +31,7 @@ class UnreadableAnswerError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """An object that cannot be decoded, and what is known of it: the parts of its identity may be empty."""
+    """An object that cannot be decoded, with its identity, parts of which may be empty."""
 
     name: ObjectName
     uid: str

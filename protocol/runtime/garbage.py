@@ -11,6 +11,6 @@ the program for as long as that takes."""
 
 
 def collect_seldom() -> None:
-    """From now on everything is looked at after many millions of new objects alone, and what there is now never."""
+    """Freeze current objects and raise the GC thresholds."""
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)

@@ -203,9 +203,9 @@ class HttpConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._break(f"the answer is no HTTP: {error}")
+            self._break(f"the answer is not HTTP: {error}")
         if self._beside > MOST_BESIDE:
-            self._break(f"the answer is no HTTP: more than {MOST_BESIDE} bytes of it are no body")
+            self._break(f"the answer is not HTTP: more than {MOST_BESIDE} bytes outside of its body")
         if self._unread > self._wakes_beyond:
             self._wake()
 

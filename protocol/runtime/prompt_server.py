@@ -44,7 +44,7 @@ class PromptServer(uvicorn.Server):
         yield
 
     async def main_loop(self) -> None:
-        """Returns when the server is told to end."""
+        """Return when the server has to stop."""
         while not await self.on_tick(0):
             with suppress(TimeoutError):
                 async with asyncio.timeout(SECOND):
@@ -73,7 +73,7 @@ class PromptServer(uvicorn.Server):
         return fresh
 
     async def _last_client(self) -> None:
-        while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110 - uvicorn tells of neither
+        while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110 - uvicorn has no event for either
             await asyncio.sleep(LOOK)
         await _some_turns()
 

@@ -4,7 +4,7 @@ Rules that hold here:
 
 - ``sustain`` weighs a need by how long it stood: after ``over`` seconds about two thirds of a rise have counted, and
   all of it after three times that. It is the one stage by which a policy may choose to delay the growth of CPU.
-- ``surge`` answers a need that what there is does not cover with more than the need, for a short time: a rise that
+- ``surge`` answers a need above the present size with more than the need, for a short time: a rise that
   outran the allocation has seldom ended.
 """
 
@@ -49,7 +49,7 @@ class Sustain(Stage):
 
 
 class Surge(Stage):
-    """While the need is above what there is: ``factor`` (>= 1) times the need, kept for ``span`` seconds."""
+    """While the need is above the present size: ``factor`` (>= 1) times the need, kept for ``span`` seconds."""
 
     __slots__ = ("_factor", "_span", "_surging", "_window")
     name: ClassVar[str] = "surge"

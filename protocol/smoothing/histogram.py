@@ -72,7 +72,7 @@ class DecayingHistogram:
             node += node & -node
 
     def percentile(self, fraction: float) -> float:
-        """The upper end of the bucket in which so large a part (0..1) of the weight is reached; 0 where empty.
+        """The upper end of the bucket in which this share (0..1) of the weight is reached; 0 if empty.
 
         A part of 0 is reached in the first bucket that holds anything.
         """

@@ -3,9 +3,9 @@
 Rules that hold here:
 
 - Growing passes at once. What was needed earlier and never granted is no reason to grow: a hold only holds.
-- Before a whole window has been seen there is no proof that less is enough: what there is stays. A restart without a
+- Before a whole window has been seen there is no proof that less is enough: the size stays. A restart without a
   snapshot is such a beginning.
-- With ``pause`` seconds between shrinks, the next waits until more than that has passed since what there is last fell.
+- With ``pause`` seconds between shrinks, the next waits until more than that has passed since the size last fell.
 """
 
 from __future__ import annotations

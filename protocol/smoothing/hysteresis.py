@@ -1,4 +1,4 @@
-"""Hysteresis (S0.3): growing is never delayed, shrinking waits until the need is clearly below what there is.
+"""Hysteresis (S0.3): growing is never delayed, shrinking waits until the need is clearly below the present size.
 
 Rules that hold here:
 
@@ -6,7 +6,7 @@ Rules that hold here:
   then to ``f(input)``. ``outputs`` and ``ratio`` say the same of values: shrink only where current is above the value
   by more than ``outputs``, and the value is below ``(1 - ratio)`` of current.
 - By itself such an offset would keep a little too much for ever. ``patience`` is the time decay that ends it (S0.4):
-  when a whole window of that length never needed what there is, shrink to the most that it did need.
+  when a whole window of that length never needed the present size, shrink to the greatest need.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from protocol.units import Instant, Seconds
 
 
 class Hysteresis(Stage):
-    """Holds what there is while ``shifted`` of the need, an upper estimate, does not fall below it.
+    """Holds the present size while ``shifted`` of the need, an upper estimate, does not fall below it.
 
     ``shifted`` maps a sample and the value that reaches the stage to that estimate: see ``by_inputs``, ``by_outputs``.
     """
@@ -50,7 +50,7 @@ class Hysteresis(Stage):
         return cls(lambda _, value: max(value + outputs, value / (1 - ratio)), rule, patience)
 
     def step(self, now: Instant, value: float, sample: Sample) -> float:
-        """The value where it grows or is well below; otherwise what there is, until patience ends."""
+        """The value if it grows or is well below; otherwise the present size, until patience ends."""
         current = sample.current
         most = self._most(now, value)
         self._waited = False

@@ -44,7 +44,7 @@ class Thresholds(msgspec.Struct, frozen=True):
 
 
 class Percentile(Stage):
-    """Keeps what there is between two percentiles of the last ``span`` seconds, and moves it to a third."""
+    """Keeps the present size between two percentiles of the last ``span`` seconds, and moves it to a third."""
 
     __slots__ = ("_ascending", "_enough", "_grain", "_reason", "_samples", "_span", "_thresholds")
     name: ClassVar[str] = "percentile"

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- A stage turns the value that reaches it into the value it passes on. It is told ``now``; it never asks a clock.
+- A stage turns the value that reaches it into the value it passes on. ``now`` is an argument; it never asks a clock.
 - Values have the unit of the policy's resource: vCPUs for CPU, bytes for memory. Times are in seconds.
 - Values are zero or more and at most ``LARGEST``: a stage is never given more, and what it passes on is cut to that.
 - A step costs O(log n) or less and a stage's memory is bounded, however many samples come.

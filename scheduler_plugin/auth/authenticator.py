@@ -7,7 +7,7 @@ Rules that hold here:
 - A good verdict ends with its token, give or take the few seconds for which any verdict is kept: clocks differ.
 - What has not the shape of an agent's token is refused without a question.
 - A token that is being asked about is asked about once, however many requests show it.
-- At most ``CONCURRENCY`` questions at a time and ``QUEUE`` waiting: what is beyond that is told at once to come again.
+- At most ``CONCURRENCY`` questions at a time and ``QUEUE`` waiting: any more get 503 at once.
 - Where ``run`` ends no question stays open: another scheduler may answer already.
 """
 
@@ -35,7 +35,7 @@ REFUSED_FOR: Final = Seconds(5.0)
 CONCURRENCY: Final = 8
 QUEUE: Final = 64
 LONGEST_WAIT: Final = Seconds(2.0)
-"""What has waited longer for its turn is told to come again: agents give up after 5 seconds."""
+"""Seconds after which a waiting request gets 503: agents give up after 5 seconds."""
 
 REMEMBERED: Final = 20_000
 """At most this many verdicts of each kind are kept; the oldest go first."""

@@ -1,4 +1,5 @@
-"""What the scheduler needs of the Kubernetes API: one call, one page, one stream, and errors that say what is known.
+"""The scheduler's port to the Kubernetes API: one call, one page, one stream, and errors that tell refused from
+unknown.
 
 Rules that hold here:
 
@@ -25,7 +26,7 @@ LONGEST_PAGE: Final = 8 * 1024 * 1024
 
 
 class ApiError(Exception):
-    """The Kubernetes API did not do what was asked; see the two kinds. ``retry_after`` is what it asks one to wait."""
+    """A call to the Kubernetes API failed; see the two kinds. ``retry_after`` is the wait it asks for."""
 
     retry_after: Seconds | None = None
 

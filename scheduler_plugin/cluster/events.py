@@ -33,7 +33,7 @@ class EventSubject:
 class EventRecord:
     """An Event: ``reason`` in CamelCase, ``note`` for people.
 
-    ``name`` is that of the Event, where it must be written once however often it is told; else it is made up.
+    ``name`` is that of the Event, if it must be written once however often it is reported; else it is generated.
     """
 
     about: EventSubject

@@ -6,7 +6,7 @@ Rules that hold here:
   that has no migrations has listed them.
 - Whenever a kind had to be listed again, the ledger is given all lists again: what no event told is found by it.
 - Where one kind shows that the cluster's store was restored, all are listed again before the ledger hears or decides
-  anything: what is known of the others may be from the history that was lost.
+  anything: the others may be known from the history that was lost.
 - Namespaces, volumes and their claims only narrow where VMs may move: nothing waits for them.
 - A pod of the same name with another UID is another pod: the old one is gone.
 """
@@ -130,7 +130,7 @@ class Feed:
     async def hold_back(self, span: Seconds) -> None:
         """Gives the ledger nothing before all kinds were listed, ``span`` has passed, and all were listed once more.
 
-        So what a process that has ended had sent by then is known. ``run`` must be running, and nothing listed yet.
+        So everything that an ended process had sent is known. ``run`` must be running, and nothing listed yet.
         """
         await self.refresh()
         self._is_refreshing = True
@@ -158,7 +158,7 @@ class Feed:
                 self._queues.add(self._ledger.see_node(node_facts(node, settings)))
 
     def feeds(self, ledger: Ledger) -> bool:
-        """Return True if it is this ledger that is told of what changes; each term has its own."""
+        """Return True if this ledger receives the changes; each term has its own."""
         return self._ledger is ledger
 
     def listed(self, kind: str) -> None:
@@ -195,7 +195,7 @@ class Feed:
 
     @property
     def surroundings(self) -> ConstraintContext:
-        """Everything beside the ledger's facts that decides where a VM may go, by what is known now."""
+        """Everything beside the ledger's facts that decides where a VM may go, at present."""
         namespaces = self.namespaces.facts or None
         is_current = self.pods.is_current and self.migrations.is_current
         return ConstraintContext(namespaces, self.claims.facts, self.volumes.facts, is_current)

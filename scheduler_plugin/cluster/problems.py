@@ -35,7 +35,7 @@ def unreadable_objects(feed: Feed) -> Iterator[tuple[Resource, Unreadable]]:
 def unreadable_event(resource: Resource, found: Unreadable) -> EventRecord:
     """That an object cannot be read."""
     name = f"{found.name.name[:_LONGEST_NAME]}.unreadable.{found.uid[:8]}.{found.version or 0}"
-    note = f"cannot be read, so it counts as the most that it may be: {found.reason}"
+    note = f"cannot be read, so it counts at its maximum: {found.reason}"
     return EventRecord(EventSubject(resource, found.name, found.uid), "Unreadable", note, name=name)
 
 

@@ -6,7 +6,7 @@ Rules that hold here:
   does not name its maximum, what it may be has no bound.
 - What the original's scheduler has granted is used without asking by the agent that was granted it, under any later
   scheduler: it counts as long as it stands on the VM (B.11).
-- A permit that cannot be read counts as the most that it may have been. That of a VM that cannot be read still counts:
+- A permit that cannot be read counts at its maximum. That of a VM that cannot be read still counts:
   its agent goes on with it once the VM can be read again.
 """
 

@@ -58,7 +58,7 @@ class NodeConstraints:
         return self.candidate.constraints, self.candidate.volumes, self.candidate.traits.asks
 
     def hindrance(self, name: str) -> str | None:
-        """The reason why the pod cannot be placed on the node; None if it can, by what is known."""
+        """The reason why the pod cannot be placed on the node; None if nothing known prevents it."""
         if name not in self.known:
             found = self.view.nodes.get(name)
             self.known[name] = None if found is None else hindrance_of_node(self.candidate, name, found)

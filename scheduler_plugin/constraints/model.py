@@ -132,7 +132,7 @@ PODS: Final = "pods"
 class NodeTraits:
     """A node as constraints see it.
 
-    ``faults`` are conditions for which no pod should be sent there, by name. ``has`` is what there is for pods of each
+    ``faults`` are conditions for which no pod should be sent there, by name. ``has`` is the allocatable amount of each
     resource that is neither CPU nor memory, ``PODS`` among them.
     """
 

@@ -15,7 +15,7 @@ class ConstraintContext:
     """``namespaces`` are their labels, None if they are not known.
 
     ``claims`` names the volume that each PersistentVolumeClaim is bound to; ``volumes`` are the alternatives of node
-    affinity of those that have some. What is not known ties a VM to nothing. ``is_current``: what is known of pods is
+    affinity of those that have some. Unknown volumes constrain nothing. ``is_current``: the known pods are
     not older than a moment.
     """
 

@@ -23,7 +23,7 @@ from scheduler_plugin.history.ports import History, HistoryError, Period
 TIMEOUT: Final = Seconds(5.0)
 AT_ONCE: Final = 8
 POINTS: Final = 400
-"""Points of a chart, at most about so many."""
+"""Points of a chart, at most about this many."""
 MOST_DECISIONS: Final = 400
 MOST_MOVES: Final = 100
 OF_THE_VM_ALONE: Final = frozenset(

@@ -48,7 +48,7 @@ LOOK: Final = Seconds(1.0)
 
 GROUP_KINDS: Final = (VM_GROUPS, HVPAS, TORTOISES)
 WATCHED: Final = (VIRTUAL_MACHINES, MIGRATIONS)
-"""What people take to be as it is this moment: they are told when no more is heard of it."""
+"""State shown as current: the page says when updates stop."""
 SILENT: Final = "no contact with its agent"
 _FEW: Final = 4
 """A pause is this many times as long as the look before it, within these bounds."""
@@ -137,7 +137,7 @@ class Fleet:
         return self._silent_agents.long(now)
 
     def _renew(self, keys: Iterable[str]) -> bool:
-        """Lays what is known now over the rows of these VMs; whether that is news."""
+        """Overlay the rows of these VMs with the present state. Return True if they changed."""
         rows = [row for key in keys if isinstance(row := self.journal.get(VM, key), VmRow)]
         news = [self.journal.put(VM, self._laid_over(row)) for row in rows]
         return any(news)

@@ -5,7 +5,7 @@ Rules that hold here:
 - Changes of one moment are sent together, at most every ``TICK``. A reader that is slow skips to what is newest.
 - A reader costs its revision and one frame. There are at most ``MOST`` of them, and ``MOST_OF_ONE`` of one person, so
   that no person takes all places. One that takes nothing is cut off by its listener.
-- A reader whose session has ended is told no more; one that may see more or less than before begins again.
+- A reader whose session has ended gets no more frames; one that may see more or less than before begins again.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - TokenReview says who it is; SubjectAccessReview says whether it may list VMs: of all namespaces, or of each by itself.
-- At most ``AT_ONCE`` sign-ins are judged at a time; what waits longer than ``PATIENCE`` is told to come again.
+- At most ``AT_ONCE`` sign-ins are judged at a time; one that waits longer than ``PATIENCE`` gets 503.
 - No answer is no permission.
 - However many namespaces there are, ``AT_A_TIME`` of them are asked about each time, in turn: who may list one of
   thousands comes in at once, and sees the others within a few renewals.

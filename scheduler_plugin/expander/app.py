@@ -1,4 +1,4 @@
-"""Puts the expander together and runs it until it is told to stop.
+"""Puts the expander together and runs it until it has to stop.
 
 Rules that hold here:
 

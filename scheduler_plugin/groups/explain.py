@@ -1,4 +1,4 @@
-"""Why a group has so many replicas and why they are so large: what is recommended, what was decided, and what held it
+"""Explanation of a group's replica count and sizes: the recommendation, the decision, and what held it
 back (S1.11). Read from the caches as they are; nothing is decided here.
 """
 

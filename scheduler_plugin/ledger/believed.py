@@ -14,9 +14,9 @@ Whoever may edit a VM writes what it asks for: ``use``, its maximum, annotations
 - What is heard of a VM first, as at a rebuild, counts up to what its node has, and its permit up to the capacity of the
   largest node: the room is not known yet, nor on which node the permit was granted.
 - An object that cannot be read any more counts the same: what was reserved for its VM stays.
-- What does not count is judged again with each request of the VM's agent: there may be room by then.
+- What does not count is judged again with each request of the VM's agent: room may have become free.
 - A VM that has no place yet asks for all that it says, and finds no node if that is too much.
-- While the node of a VM's pod is not known, nothing of what the VM asks for counts beyond what was reserved for it. If
+- While the node of a VM's pod is not known, no request of the VM counts beyond its reservation. If
   nothing was, all counts until the node is known, and then up to what that has.
 """
 

@@ -40,8 +40,8 @@ class Journey:
 class ClaimExplanation:
     """One pod. ``floors`` are the amounts of which ``reserved`` is the largest, by what each comes from.
 
-    ``denied`` is what was asked for and not granted, ``denied_for`` since when, ``denied_by`` what stood in the way.
-    ``is_migrating`` is whether a migration takes the VM away, ``holds_still`` whether its agent is told so;
+    ``denied`` was requested and not granted, ``denied_for`` since when, ``denied_by`` names the obstacle.
+    ``is_migrating`` is whether a migration takes the VM away, ``holds_still`` whether its agent hears so;
     ``journeys`` are the VM's active migrations. ``requests`` are those of the guest's container, ``requests_secured``
     what of them the kubelet has set aside; None if they do not follow the VM. ``requests_problem`` is what stands
     between them and the reservation, ``permit_problem`` why the last permit could not be stored; empty if nothing is.
@@ -157,7 +157,7 @@ def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
         return {"what the VM had when it left this pod": claim.left, "requests of the pod": claim.pod.requests}
     around = claim.pod.around
     offered = Resources.most(each.permit for each in account.offers.values())
-    use = "the most that an unreadable VM may be" if account.facts.unreadable else "spec.guest use"
+    use = "the maximum of an unreadable VM" if account.facts.unreadable else "spec.guest use"
     guest = {
         "permit the agent may hold": account.held,
         "permit that is being written": offered,

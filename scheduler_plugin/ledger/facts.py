@@ -1,4 +1,4 @@
-"""What the ledger is told of the world: nodes, pods and VMs as the Kubernetes API has them, and the node's policy.
+"""The ledger's facts: nodes, pods and VMs as the Kubernetes API has them, and the node's policy.
 
 Rules that hold here:
 
@@ -104,8 +104,8 @@ class RunnerRequests:
     """Requests of the guest's container, in a pod whose requests may be changed in place (B.10).
 
     ``asked`` is what its spec says, ``allocated`` what the kubelet has set aside for it (None while it says nothing).
-    ``problem`` is what the kubelet says against what is asked, beginning with ``Deferred`` or ``Infeasible``; empty
-    where it says nothing. ``is_seen``: it does not say that it has yet to look at what is asked. ``version`` is the
+    ``problem`` is the kubelet's objection to the requests, beginning with ``Deferred`` or ``Infeasible``; empty
+    if it has none. ``is_seen``: it does not say that it has yet to look at the requests. ``version`` is the
     pod's resourceVersion, ``by_us`` the part of ``asked`` that a scheduler of ours wrote last, ``cpu_limit`` the limit
     that one wrote (None: there is none).
     """
@@ -153,7 +153,7 @@ class PodFacts:
     their node's network and for those that have ended. ``deferred`` is the part of the requests of a pod
     without a VM that its kubelet has put off until there is room; ``asks_room``: VMs may be moved for it (B.14).
     ``is_leaving``: it has a deletion timestamp, and may keep it for ever where its kubelet is dead. ``boots_with`` is
-    the size in its arguments, with which its guest boots whatever its VM asks for by then (zero: not known, or none
+    the size in its arguments, with which its guest boots whatever its VM requests later (zero: not known, or none
     boots because it is a migration's target).
     """
 

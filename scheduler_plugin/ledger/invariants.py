@@ -109,7 +109,7 @@ def _claim(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
     if node is None or node.claims.get(uid) is not claim:
         broken.append(f"pod {uid}: claims node {claim.node}, which does not count it")
     if claim.reserved != claim.size:
-        broken.append(f"pod {uid}: reserves {claim.reserved}, by what is known it must be {claim.size}")
+        broken.append(f"pod {uid}: reserves {claim.reserved}, it must be {claim.size}")
     if claim.attempts and claim.state in (ClaimState.CONFIRMED, ClaimState.BOUND):
         broken.append(f"pod {uid}: is {claim.state.value} and still has {claim.attempts} bind calls in flight")
     broken += _order(uid, claim, ledger)

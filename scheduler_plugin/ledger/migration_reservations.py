@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- Everything is derived from what is known now, whenever something about the VM, its migrations or the target node has
+- Everything is derived from the present facts, whenever something about the VM, its migrations or the target node has
   changed; so no order of events matters, and none is needed.
 - A VM has one reservation on each node where it is or will be. Room is reserved on the node that the migration names
   while the VM claims nothing there and its target pod is nowhere; the pod's own claim takes the reservation's place.

@@ -15,7 +15,7 @@ Rules that hold here:
   What is missing there is no pressure: another node would not help.
 - A VM for which autoscaling is not enabled gets what it has.
 - A permit never exceeds the VM's upper bound, unless the VM has more already.
-- One agent of a VM is answered, and others are told that it is.
+- One agent of a VM is answered, and others get a conflict.
 """
 
 from __future__ import annotations

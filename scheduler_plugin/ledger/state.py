@@ -142,7 +142,7 @@ class LedgerState:
         self.migrations.disturb(claim.pod.vm)
 
     def change(self, claim: Claim, *, unmet: Resources | None = None, is_migrating: bool | None = None) -> None:
-        """Brings the claim and its node's sums to what is known now, with the given changes."""
+        """Update the claim and its node's sums, with the given changes."""
         unmet = claim.unmet if unmet is None else unmet
         is_migrating = claim.is_migrating if is_migrating is None else is_migrating
         if not claim.has_booted:

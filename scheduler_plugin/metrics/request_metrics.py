@@ -1,4 +1,4 @@
-"""What is told of the requests of VMs' pods (B.10)."""
+"""Metrics of the requests of VMs' pods (B.10)."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-- What is told is the difference between two readings of what the API has. At the first after a start everything that
-  is not older than ``RECENT`` is told again: Events have names of their own and are not doubled. Metrics count only
+- It reports the difference between two readings of the API. At the first after a start everything that
+  is not older than ``RECENT`` is reported again: Events have names of their own and are not doubled. Metrics count only
   what ended under our eyes.
 - One that is gone before it has ended was cancelled, unless its VM runs in its target pod.
 """
@@ -36,7 +36,7 @@ ACTIVE: Final = (MigrationPhase.PENDING, MigrationPhase.RUNNING)
 
 
 class MigrationReporter:
-    """Compares what is there with what was there."""
+    """Compare the present objects with the last ones."""
 
     def __init__(self, context: SchedulerContext, notices: SchedulerEvents) -> None:
         self._context = context

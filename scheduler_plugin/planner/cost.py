@@ -146,6 +146,6 @@ def helps(victim: Victim, excess: Resources) -> bool:
 
 
 def _rate(victims: Sequence[Victim], need: Freedom) -> float:
-    """Cost of moving them all for each share of what is welcome; infinite if they free nothing of it."""
+    """Cost of moving them all for each share of what is welcome; infinite if they free none of it."""
     share = need.share(Resources.sum(each.size for each in victims))
     return sum(map(cost_of, victims)) / share if share else inf

@@ -1,4 +1,4 @@
-"""The planner: what there is to do about migrations now (S4.8, S4.9).
+"""The planner: decides which migrations to order or cancel now (S4.8, S4.9).
 
 Rules that hold here:
 
@@ -105,7 +105,7 @@ class Planner:
 
     @property
     def unrelieved_since(self) -> Instant | None:
-        """Since when a node has refused what is asked for without enough being on its way out; None if none does."""
+        """The time since when a node refuses requests without enough VMs leaving it; None if none does."""
         return min((need.denied_since for need in self._needs.values() if need.denied_since is not None), default=None)
 
     def _batch(self, policy: MigrationPolicy, now: Instant) -> list[RoomNeed]:

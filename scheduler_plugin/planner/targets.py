@@ -31,7 +31,7 @@ from scheduler_plugin.planner.plan import MigrationPolicy
 from scheduler_plugin.planner.victims import Victim
 
 MOST_NAMED: Final = 3
-"""Migrations of others: what is told is for people."""
+"""Migrations of others, in words for people."""
 
 
 @dataclass(frozen=True, slots=True)

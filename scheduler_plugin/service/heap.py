@@ -29,7 +29,7 @@ THRESHOLDS: Final = (2_000, 4, 500)
 
 
 async def set_aside(clock: Clock, is_ready: Callable[[], bool]) -> None:
-    """Collects nothing until the cluster has been read, then spares the collector all that there is by then."""
+    """Pause the collector until the cluster has been read, then freeze all objects."""
     deadline = clock.now() + LONGEST_START
     gc.disable()
     try:

@@ -4,7 +4,7 @@
 with ``Retry-After``.
 
 A batch is answered with 200 and one entry for each request, in their order; with an error where it is no batch, or its
-sender is not known. An entry that waits for something (its permit is being written) is told to come again after
+sender is not known. An entry that waits for something (its permit is being written) gets 503 after
 ``HELD``, and its work goes on: it holds up no other VM for longer.
 """
 
@@ -123,7 +123,7 @@ class AgentRoutes:
             return self._failed_entry()
 
     async def _together(self, found: list[bytes | asyncio.Task[bytes]]) -> HotResponse:
-        """The answer to a batch, after ``HELD`` at the latest; what is not done by then goes on as its rest."""
+        """The answer to a batch, after ``HELD`` at the latest; unfinished entries go on as its rest."""
         tasks = [each for each in found if not isinstance(each, bytes)]
         if tasks:
             try:
@@ -162,7 +162,7 @@ class AgentRoutes:
         headers = {}
         if refusal.retry_after is not None:
             headers["retry-after"] = str(math.ceil(refusal.retry_after))
-            if not refusal.retry_after:  # the next connection leads to the scheduler that leads by then
+            if not refusal.retry_after:  # the next connection reaches the new leader
                 headers["connection"] = "close"
         if refusal.status == 401:
             headers["www-authenticate"] = "Bearer"
@@ -174,5 +174,5 @@ def _answer(wire: WireRequest, granted: Granted, headers: Mapping[str, str]) -> 
 
 
 async def _ended(tasks: list[asyncio.Task[bytes]]) -> None:
-    """Owns the tasks until they have ended; their outcomes are told to those who ask again."""
+    """Owns the tasks until they have ended; agents that ask again get their outcomes."""
     await asyncio.gather(*tasks)

@@ -30,7 +30,7 @@ class FilterArgs(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class AskedNodes:
-    """The nodes that a call asks about. Whether a name is one of them is told without taking all of them apart."""
+    """The nodes that a call asks about. A name is found without decoding all of them."""
 
     def __init__(self, names: msgspec.Raw) -> None:
         self._text = bytes(names)

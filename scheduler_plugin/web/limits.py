@@ -6,7 +6,7 @@ Rules that hold here:
   refusal (4xx) and after seconds without a request, and it gives its place away when a newer connection needs one:
   beyond the limits of its peer the oldest of that peer goes, beyond those of the listener the oldest of the peer with
   the most, so that one peer cannot keep a kubelet's probe out.
-- An authenticated connection never gives its place away; where no other is left, a new one is told to come again (503).
+- An authenticated connection never gives its place away; if no other is left, a new one gets 503.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Limits:
 
     ``request`` is how long a request may take to arrive, ``idle`` how long a connection may stay without one, which is
     ``idle_unauthenticated`` before it has shown who it is, ``handshake`` how long TLS may take to begin and to end, and
-    ``stall`` how long a client may take nothing of an answer.
+    ``stall`` how long a client may stop reading an answer.
     """
 
     connections: int = 8192

@@ -113,7 +113,7 @@ class NodeModel(Model, frozen=True):
 class NodesModel(Model, frozen=True):
     """The cluster as the scheduler sees it. ``migrationsIdle`` is why no VM is moved at all.
 
-    ``leading``: this process decides; otherwise ``leader`` does, and only that one knows what is asked for and denied.
+    ``leading``: this process decides; otherwise ``leader`` does, and only that one knows requests and denials.
     """
 
     ready: bool

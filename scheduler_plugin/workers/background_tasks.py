@@ -29,7 +29,7 @@ BIND_SETTLE: Final = Seconds(10.0)
 """A binding that was sent so long ago has landed or never will."""
 
 TIME_STEP: Final = Seconds(5.0)
-"""How often the ledger is told that time has passed."""
+"""The interval at which the ledger hears the time."""
 
 TOUCH_BACKOFF: Final = Backoff(Seconds(0.5), Seconds(30.0))
 """Between two rounds of touching nodes of which one has failed, beside the interval of the settings."""

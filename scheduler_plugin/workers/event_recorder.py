@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-- A VM is told of denials, and of permits that cannot be stored, at most once per ``QUIET``; the whole cluster gets at
-  most five events a second: they are for people.
+- Events report denials, and permits that cannot be stored, on the VM at most once per ``QUIET``; the whole cluster gets
+  at most five events a second: they are for people.
 - An event that is refused is dropped; metrics and ``/explain`` say the same. One that has a name of its own is tried
   again while it is unknown whether it was written; it cannot be written twice.
 """

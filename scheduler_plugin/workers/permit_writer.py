@@ -5,7 +5,7 @@ Rules that hold here:
 - A permit is for one VM, by its UID: it is never written onto another one of that name.
 - Writes for one VM go one at a time, newest only, each onto the version of the VM that is known (see
   ``cluster.write``). A conflict is read and tried again while an agent would still wait.
-- What was written into a store that is older than what is known of VMs, or while a restored one is read again, counts
+- A write into a store that is older than the known VMs, or while a restored one is read again, counts
   as unsure: what the permit was decided on may be no more. Versions are compared within the kind alone: others may be
   kept in a store of their own.
 - A write that has changed nothing proves nothing about earlier ones: it counts as unsure too.

@@ -45,7 +45,7 @@ def bench(  # noqa: PLR0913 - each is an option of the command
     vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)],
     seconds: Annotated[int, typer.Option(min=1, help="How long.")] = 60,
     clients: Annotated[int, typer.Option(min=1, help="Number of connections.")] = 8,
-    scale: Annotated[int, typer.Option(min=1, help="pgbench's scale; its tables are made anew.")] = 2,
+    scale: Annotated[int, typer.Option(min=1, help="pgbench's scale; its tables are created again.")] = 2,
     namespace: VmNamespace = "",
     *,
     flags: ClusterFlags,

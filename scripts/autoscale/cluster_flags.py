@@ -1,4 +1,4 @@
-"""The options by which a command is told which cluster is meant, and what completes them."""
+"""Options that choose a command's cluster, and their completion."""
 
 from __future__ import annotations
 

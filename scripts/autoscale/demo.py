@@ -155,7 +155,7 @@ async def _demo(options: _Options) -> int:
 
 
 async def _play(stage: DemoStage, options: _Options, seen: Observations, console: Console, began: Instant) -> None:
-    """All acts, and a last look at what is there; it is left out where the demonstration is interrupted.
+    """All acts, and a final summary; it is left out if the demonstration is interrupted.
 
     Where clients had to give up, the VMs say how they are.
     """

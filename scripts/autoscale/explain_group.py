@@ -1,4 +1,4 @@
-"""``autoscale explain GROUP``: why a group has so many replicas and why they are so large, in sentences (S1.11)."""
+"""``autoscale explain GROUP``: the reasons for a group's replica count and sizes, in sentences (S1.11)."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ class _Waits:
         self._is_explained = False
 
     async def look(self, move: ObservedMove | None, uid: str) -> None:
-        """``move`` is what is known of it by now."""
+        """``move`` is its present state."""
         now = self._clock.now()
         if move is None or not move.source:
             if not (move and move.waits) and now - self._began >= _TAKEN_UP:

@@ -1,6 +1,6 @@
 """The scheduler's two hot paths, in rounds that alternate with a handler that decides nothing.
 
-The baseline reads and writes the same messages: it passes every node, scores each 0 and permits what is asked.
+The baseline reads and writes the same messages: it passes every node, scores each 0 and permits every request.
 """
 
 from __future__ import annotations

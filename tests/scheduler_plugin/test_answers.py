@@ -55,7 +55,7 @@ def test_webhook_admits_foreign_objects() -> None:
     assert ask_webhook(webhook(), "https://injector/") == ""
     assert ask_webhook(webhook(allowed=False), "https://injector/").startswith("refused a pod")
     assert ask_webhook(webhook(uid="another"), "https://injector/").startswith("refused a pod")
-    assert ask_webhook(client(404, ""), "https://injector/") == "404 with an answer that is no AdmissionReview"
+    assert ask_webhook(client(404, ""), "https://injector/") == "404 with an answer that is not an AdmissionReview"
 
 
 def test_an_installation_that_starts_is_waited_for() -> None:

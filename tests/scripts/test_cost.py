@@ -225,7 +225,7 @@ def test_advice_names_the_moves() -> None:
     moves = (AdvisedMove("default/db", "n2"),)
     said = list(advice([Emptied("n1", Fraction(1, 2), moves, 3), Emptied("n3", Fraction(1), (), 0)]))
     assert said[:2] == [
-        "Node n1 could be emptied, which saves 0.5000 per hour; 3 pods that run no VM would be placed anew:",
+        "Node n1 could be emptied, which saves 0.5000 per hour; 3 pods that run no VM would be rescheduled:",
         "  default/db moves to n2",
     ]
     assert said[3] == "  It runs no VM."

@@ -101,7 +101,7 @@ def test_a_folder_that_lost_content_with_the_power_is_made_anew(tmp_path: Path) 
     (made / "disk").write_text("")
     assert store.kept("abc") is None
     assert (store.get("abc", fill, said.append) / "disk").read_text() == "whole"
-    assert said == [f"{made} is damaged; making it anew"]
+    assert said == [f"{made} is damaged; building it again"]
     assert store.get("abc", refuse, quiet) == store.kept("abc") == made
 
 

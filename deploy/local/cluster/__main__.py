@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except* StepFailedError as errors:
         failure = _first(errors)
         _log.error("the cluster failed", extra={"reason": str(failure)})
-    except* Exception as errors:  # noqa: BLE001 - the last owner of any error: it is told, and ends the process
+    except* Exception as errors:  # noqa: BLE001 - the last owner of any error: it is printed, and ends the process
         _log.exception("the cluster broke")
         failure = StepFailedError(f"the cluster broke: {_innermost(errors)!r}", str(folder.log("cluster")))
     if failure is not None:

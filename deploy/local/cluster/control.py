@@ -93,7 +93,7 @@ class Ways:
     services: ServiceForwards
 
     async def open(self, ask: ControlRequest) -> int:
-        """The loopback port that leads to what is asked for. Raises ``NetworkError``."""
+        """The loopback port that leads to the target. Raises ``NetworkError``."""
         if ask.ask != EXPOSE_SERVICE:
             return await self.network.expose(ask.target, ask.port)
         namespace, _, name = ask.target.partition("/")

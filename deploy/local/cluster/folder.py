@@ -112,7 +112,7 @@ class ClusterFolder:
         return self.logs / f"{part}.log"
 
     def write_spec(self, spec: ClusterSpec) -> None:
-        """Keeps what was asked for. Makes the folder."""
+        """Store the specification. Creates the folder."""
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_private(self.root / "spec.json", msgspec.json.encode(spec).decode())
 

@@ -3,7 +3,7 @@
 
 Rules that hold here:
 
-- It begins again with every start: nothing of an earlier run is used.
+- It starts from scratch every time: an earlier run leaves no state.
 - Everything is in namespaces and control groups of the cluster, and people reach the API server at a port of loopback
   that this process forwards.
 - The end undoes what was made, in the opposite order, at whatever step it comes.
@@ -70,7 +70,7 @@ _PAUSE: Final = Seconds(0.1)
 
 
 def plan_of(name: str, spec: ClusterSpec) -> ClusterPlan:
-    """The plan for what is asked; of memory a node offers no more than there is. Raises ``SpecError``."""
+    """The plan for the specification; a node offers no more memory than the machine has. Raises ``SpecError``."""
     machine, shows = machine_size(), can_show_cpus()
     nodes = [
         NodePlan(node.name, number, offered(node.capacity, machine, shows_cpus=shows), node.labels, node.taints)

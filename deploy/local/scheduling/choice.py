@@ -1,4 +1,4 @@
-"""Which node wins, and what is said when none can: the pure part of one scheduling cycle."""
+"""Choice of the node, and the message if none fits: the pure part of one scheduling cycle."""
 
 from __future__ import annotations
 

@@ -92,5 +92,5 @@ class DevicePlugin(Plugin):
     def _all(self, places: list[list[str]]) -> list[Grant]:
         devices = list(self._devices())
         self._telemetry.allocated(len(places))
-        LOG.info("a pod gets what there is", extra={"devices": devices, "containers": len(places)})
+        LOG.info("allocated the node's devices to a pod", extra={"devices": devices, "containers": len(places)})
         return [Grant(devices)] * len(places)

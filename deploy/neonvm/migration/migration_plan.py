@@ -235,7 +235,7 @@ def _names(facts: MoveFacts, end: str) -> bool:
 def _clear_away(facts: MoveFacts, phase: str, held: bool) -> MigrationPlan:
     """The migration has ended: the end that is not needed goes, then the migration is released.
 
-    A target is removed whenever it is seen, also by a migration that was let go before its pod was known here.
+    A target is removed whenever it is seen, also by a migration that was released before its pod was known here.
     """
     if facts.transfer.sending is Sending.ACTIVE:
         return MigrationPlan(cancel=True)

@@ -84,7 +84,7 @@ class Transfers:
             found.task.cancel()
 
     def forget(self, uid: str) -> bool:
-        """The migration has been cleared away: its move is called off. Whether nothing of it is left."""
+        """The migration has been cleared away: cancel its move. Return True once it is gone."""
         if self.of(uid).sending is Sending.ACTIVE:
             self.call_off(uid)
             return False

@@ -1,7 +1,7 @@
 """A VM's own init containers, built from an allow-list (pure).
 
 Whoever may create VMs in a namespace may not be allowed to create pods there, and pods of VMs are created by the
-controller. So these containers get what Pod Security ``restricted`` allows and nothing of the pod but the disk:
+controller. So these containers get what Pod Security ``restricted`` allows and no part of the pod but the disk:
 
 - no volume except the one with the guest's disk. A mount of any other name is dropped, because a webhook may add a
   volume of that name later: ours does, with the agent's tokens.

@@ -58,7 +58,7 @@ _AT_ONCE: Final = 4
 class NodeNetworkDependencies:
     """Caches of the kinds in ``WATCHED``, and ``holder``, which names the pod that has a place.
 
-    ``isolated`` and ``underlay`` are as for ``elements``. ``dropped`` is told the kernel's counters.
+    ``isolated`` and ``underlay`` are as for ``elements``. ``dropped`` gets the kernel's counters.
     """
 
     client: ApiClient

@@ -51,7 +51,7 @@ class Hypervisor(Protocol):
         """A new disk on top of ``base``, which stays as it is. Raises ``GuestError``."""
 
     async def launch(self, who: str, command: Callable[[int], Sequence[str]], log: Path) -> Machine:
-        """Starts ``command``, which is told the number of its monitor's socket; its complaints go to ``log``.
+        """Starts ``command``, with the number of its monitor's socket; its errors go to ``log``.
 
         Raises ``GuestError``.
         """

@@ -49,7 +49,7 @@ class Hearings:
 
 
 class Monitor:
-    """One QMP connection. ``who`` names the machine in errors; ``hearings`` is told of events."""
+    """One QMP connection. ``who`` names the machine in errors; ``hearings`` gets events."""
 
     def __init__(self, who: str, hearings: Hearings) -> None:
         self._who = who

@@ -35,7 +35,7 @@ MEMORY_BLOCK: Final = Bytes(2 * 1024**2)
 """What virtio-mem's size is a multiple of."""
 
 _LINUX_BLOCK: Final = Bytes(128 * 1024**2)
-"""Linux on x86 adds memory in blocks of this size; the device is rounded up to it, what is asked for is not."""
+"""Linux on x86 adds memory in blocks of this size; the device is rounded up to it, the order is not."""
 
 _FORWARD_NETWORK: Final = "10.255.255.0/24"
 """QEMU's user-mode network wants room for addresses of its own beside the two of the link."""
@@ -44,7 +44,7 @@ _LINK_MAC: Final = "02:00:0a:ff:ff:fe"
 _MOVABLE_RATIO: Final = 801
 """Plugged memory that only programs may use, in per cent of what the kernel may use too; NeonVM has the same.
 
-Such movable memory can always be unplugged, but holds nothing of the kernel's own: page tables, and the 1/64 of new
+Such movable memory can always be unplugged, but cannot hold kernel data: page tables, and the 1/64 of new
 memory that describes its pages. If all of it were movable, a guest that grows far beyond its boot memory would run out
 of kernel memory and kill its database.
 """
@@ -86,7 +86,7 @@ class Files:
         return " / ".join(line.strip() for line in said.splitlines()[-3:] if line.strip()) or "nothing"
 
     def begin_console(self) -> None:
-        """Puts what was said before aside: it says why the guest ended. Raises ``OSError``."""
+        """Keep the previous console: it shows why the guest ended. Raises ``OSError``."""
         if self.console.exists():
             self.console.replace(self.console.with_name("console-before.log"))
 

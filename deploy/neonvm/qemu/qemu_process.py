@@ -68,7 +68,7 @@ class QemuProcess:
     async def launch(
         cls, who: str, command: Callable[[int], Sequence[str]], log: Path, inherit: Sequence[int] = ()
     ) -> QemuProcess:
-        """Starts ``command``, which is told the number of its monitor's socket; its complaints go to ``log``.
+        """Starts ``command``, with the number of its monitor's socket; its errors go to ``log``.
 
         Raises ``GuestError`` with the end of the log where QEMU does not come up.
         """

@@ -57,7 +57,7 @@ else can run, and an emulated guest on a busy machine may well leave some calls 
 _MOST_REFUSALS: Final = 5
 """So often a target that was given the guest may refuse to run, or its source be gone, until both are given up."""
 _ANNOUNCE: Final = {"initial": 20, "max": 100, "rounds": 5, "step": 40}
-"""Milliseconds: how soon and how often the network is told where the guest is now."""
+"""Milliseconds until, and between, announcements of the guest's new place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class Transfer:
         source = self._endpoints.source
         status = parse_report(await source.call("query-migrate")).status
         if source_says(status) is SourceSays.SENT:
-            # One that runs tells of the move with which its guest came.
+            # A running one reports the move that brought its guest.
             return parse_run_state(await source.call("query-status")) in HELD_BY_THE_MOVE
         return status in _UNDER_WAY
 
@@ -244,7 +244,7 @@ class Transfer:
     async def _keeps(self) -> bool:
         """Return True if the source may go on.
 
-        Where the target has been given the guest, it is told to run once more.
+        Where the target has been given the guest, the order to run is repeated.
         """
         try:
             decided = await self._endpoints.arbiter.keep()

@@ -118,7 +118,7 @@ def transfer_info(report: TransferReport) -> TransferInfo:
 
 def completed_info(report: TransferReport, standstill: Seconds | None) -> TransferInfo:
     """The figures of a move that is over. ``standstill`` is how long the guest really did not run, where that is
-    known: QEMU's own figure ends before the target is told to run.
+    known: QEMU's own figure ends before the order to run.
     """
     info = replace(transfer_info(report), status=TransferStatus.COMPLETED)
     if standstill is None:

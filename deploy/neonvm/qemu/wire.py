@@ -1,7 +1,7 @@
 """What is between the two machines of a move: the way of the bytes, and the one place that decides who goes on.
 
-- A target is told to run only after ``give`` has said yes, and a source is continued only after ``keep`` has. The first
-  of the two that is asked holds for ever, however often it is asked.
+- A target gets the order to run only after ``give`` has said yes, and a source is continued only after ``keep`` has.
+  The first of the two that is asked holds for ever, however often it is asked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The two ends of a move between pods: how they are reached, and what is known of their guests afterwards."""
+"""The two ends of a move between pods: their addresses, and the state of their guests afterwards."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """CPUs that come and go in the slots of a QEMU, as runners of NeonVM's have it with ``cpuScalingMode: QmpScaling``.
 
-- Such a runner only notes the CPU that it is told; what the guest has are the slots that are filled.
+- Such a runner only records the CPU it is ordered; the guest has the slots that are filled.
 - CPUs are plugged in from the first slot on and out from the last, under NeonVM's own names, so that its controller
   finds its way about when it is back. Those with which the machine booted stay.
 - A guest releases a CPU when it likes: that is waited for, and a fault where it does not.

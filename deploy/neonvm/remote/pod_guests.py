@@ -159,7 +159,7 @@ class PodGuests:
         return await carried_through(moved(transfer, here, there, machines), lambda: self._stop(transfer))
 
     def _end(self, name: ObjectName) -> MoveEnd:
-        """One end of a move, whether or not its pod is followed: what another leader has begun is not left open."""
+        """One end of a move, followed or not: what another leader has begun is not left open."""
         found = self._followed.get(name)
         if found is not None:
             return MoveEnd(found.uid, found.guest.runner, found.guest.machine, found.guest, found.resizer)

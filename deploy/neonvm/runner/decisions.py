@@ -2,7 +2,7 @@
 
 However many controllers ask, and whatever they last knew, the first decision about a move holds. A guest that was given
 away is gone for good: no later move of this pod is decided otherwise. A move that another one follows has ended without
-the guest, and an order about it that comes late is told so.
+the guest, and a late order about it is answered so.
 """
 
 from __future__ import annotations

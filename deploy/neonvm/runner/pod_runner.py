@@ -119,7 +119,7 @@ class PodRunner:
                     await self._guest.command("system_powerdown")
                 await asyncio.wait((ended,))
         except (GuestError, TimeoutError):
-            return  # its disk is written through the host's cache, so that ending QEMU loses nothing of it
+            return  # its disk is written through the host's cache, so that ending QEMU loses no data
 
     async def _tells_daemon(self) -> bool:
         try:

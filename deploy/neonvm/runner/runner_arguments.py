@@ -1,4 +1,4 @@
-"""What a runner pod is told: which VM it runs, as NeonVM's controller says it (pure).
+"""Arguments of a runner pod: the VM it runs, in the form of NeonVM's controller (pure).
 
 The spec and the status of the VM are arguments, as JSON that is compressed and written in base64. The pod's environment
 adds the names: the VM's own ones are ours, NeonVM's controller gives the pod's alone.

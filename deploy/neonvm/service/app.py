@@ -1,7 +1,7 @@
 """The one place where a ``neonvm-controller`` is put together. Nothing is made at import.
 
 - Every replica keeps its caches; the one that holds the Lease acts. One that loses it ends, and comes back as a
-  standby: so nothing of an old term is carried into a new one.
+  standby: so no state of an old term survives into a new one.
 - Writes are refused from the instant at which the Lease may have passed on.
 """
 

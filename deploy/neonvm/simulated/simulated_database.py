@@ -1,6 +1,6 @@
 """What a simulated guest says of the database that it does not have (pure).
 
-One that is told a primary on its kernel command line is a standby that streams and is never behind. Tests and
+One with a primary on its kernel command line is a standby that streams and is never behind. Tests and
 demonstrations put other answers there.
 """
 

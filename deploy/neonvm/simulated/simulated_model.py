@@ -56,7 +56,7 @@ class SimulatedKernel:
 
     @property
     def mem_used(self) -> Bytes:
-        """The memory in use: what is asked for, as far as there is any."""
+        """The memory in use: the demand, at most all memory."""
         return min(self.demand.mem, self.size.mem)
 
     def resized(self, asked: Resources) -> SimulatedKernel:
@@ -93,7 +93,7 @@ def _counted(before: Counters, size: Resources, demand: Demand, span: float) -> 
 
 
 def _waiting(wanted: float, have: float) -> float:
-    """The share of time in which a task waits: what is missing in relation to what there is, at most all."""
+    """The share of time in which a task waits: the missing amount relative to the size, at most all."""
     if wanted <= have:
         return 0.0
     return min(1.0, (wanted - have) / have) if have else 1.0

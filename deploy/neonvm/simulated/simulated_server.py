@@ -2,7 +2,7 @@
 
     GET /metrics[?collect[]=NAME…]   node_exporter's page (port 9100)
     GET /cpu, GET /ready             what the daemon of a real guest answers (port 25183)
-    GET /demand                      what is asked of the guest now: {"cpu": cores, "mem": quantity}
+    GET /demand                      the guest's present demand: {"cpu": cores, "mem": quantity}
     PUT /demand                      asks this of it until further notice; DELETE /demand gives it back to its load
     GET /database                    what the daemon of a real guest says of its database
     PUT /database                    the guest says this of its database until further notice

@@ -74,7 +74,7 @@ Review = Callable[[str, JsonObject], Awaitable[JsonObject]]
 
 
 class ExplainAccess(Protocol):
-    """Decides who is told."""
+    """Decides who may read."""
 
     async def denial(self, caller: Caller, namespace: str) -> AccessDenial | None:
         """None if ``caller`` may read about VMs of ``namespace``, of all namespaces if it is empty."""

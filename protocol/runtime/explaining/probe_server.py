@@ -42,7 +42,7 @@ Route = Callable[[str], ProbeResponse | Awaitable[ProbeResponse]]
 """Answers for the rest of the path after the route's own name: ``""`` or ``"/…"``."""
 
 Guard = Callable[[str, str, Caller], Awaitable[ProbeResponse | None]]
-"""(route, rest, caller) -> what a caller is told instead; None: the route answers."""
+"""(route, rest, caller) -> the response instead of the route's; None: the route answers."""
 
 
 async def anyone(_: str, __: str, ___: Caller) -> ProbeResponse | None:

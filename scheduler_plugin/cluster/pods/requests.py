@@ -106,7 +106,7 @@ def counted(meta: Metadata, spec: PodSpec, status: PodStatus) -> tuple[Resources
 
 
 def _held(spec: PodSpec, status: PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
-    """As ``counted``, with or without what is asked for beyond what each container has."""
+    """As ``counted``, with or without requests beyond what each container has."""
     held = {each.name: each for each in status.containerStatuses or ()}
     sizes = [
         _size(f"spec.containers[{index}]", each, held.get(each.name), is_feasible=is_feasible)

@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - No object is a reason to stop, also one that cannot be read (see ``known``).
-- What a watch missed, the next list tells: the difference between what was known and what is listed goes to the
+- The next list makes up for what a watch missed: the difference between known and listed objects goes to the
   handler as if it had been watched. Losing an event therefore only delays. A list never removes what is younger than
   itself.
 - After 410, or a line that is no event, the resource version is worthless: list again. After anything else, resume,

@@ -1,4 +1,4 @@
-"""What there is to watch: kinds of objects, how one of them becomes a fact, and who is told of it."""
+"""Kinds of objects to watch, their decoding into facts, and the receivers of changes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class WatchReport(Protocol):
         """The cluster lacks this kind, which it may; it will be looked for again."""
 
     def watch_restored(self, kind: str) -> None:
-        """A list is older than what was known: the cluster's store was restored, and the list is believed."""
+        """A list is older than the known state: the cluster's store was restored, and the list is believed."""
 
     def object_unreadable(self, kind: str, found: Unreadable) -> None:
         """This version of an object cannot be read."""
@@ -65,7 +65,7 @@ class Kind(Generic[F]):
     """A kind to watch: its collection's path, and the decoder of its objects into facts (raises ``ValueError``).
 
     A cluster may lack a kind that ``is_optional``, and may forbid one that ``may_be_forbidden``. ``at_most`` makes the
-    fact of an object that cannot be read: its maximum, from what is left of it (at least its ``metadata``)
+    fact of an object that cannot be read: its maximum, from its readable parts (at least its ``metadata``)
     and the reason. It never raises. ``read_line`` reads a usual line of a watch with less work, to the same fact; None
     where it is any other line, or cannot be read: then it is taken apart.
     """

@@ -74,7 +74,7 @@ class KnownFacts(Generic[F]):
             self._put(name, fact)
 
     def learn_told(self, name: ObjectName, uid: str, version: str, fact: F) -> None:
-        """As ``learn_fact``, of an object that could be read before; who follows changes is told by other ways."""
+        """As ``learn_fact``, of an object that could be read before; followers of changes hear of it by other ways."""
         if self._is_news(name, uid, version):
             self.facts[name] = fact
 
@@ -92,7 +92,7 @@ class KnownFacts(Generic[F]):
             self.on_change(FactChange(name, before, None))
 
     def learn_unreadable(self, found: Unreadable, obj: JsonObject) -> F | None:
-        """As ``learn``, with an object that cannot be read; ``obj`` is what is left of it."""
+        """As ``learn``, with an object that cannot be read; ``obj`` has its readable parts."""
         at_most = self.kind.at_most
         fact = None if at_most is None else at_most(obj, found.reason)
         if self._is_news(found.name, found.uid, found.version):
@@ -114,7 +114,7 @@ class KnownFacts(Generic[F]):
         return True
 
     def is_older(self, name: ObjectName, version: int, by: int) -> bool:
-        """Return True if what was read at version ``by`` shows the object older than it was known to be by then."""
+        """Return True if a read at version ``by`` shows the object older than it was already known to be."""
         return 0 < version < self._versions.get(name, 0) <= by
 
     def forget_all(self) -> None:

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- A bill is made of the VMs that the reader sees, so that no sum tells of another one.
+- A bill is made of the VMs that the reader sees, so that no sum reveals another one.
 - Keys of the price table are shown to readers of the whole fleet only.
 - Lines that are too many to show are left out with their number; the total has them.
 """

@@ -121,7 +121,7 @@ class GroupRow(Row, frozen=True):
 class StandingRow(Row, frozen=True):
     """State of the scheduler and the API server: the line above everything. ``heard`` is false while the scheduler
     does not answer. ``listed`` is whether all VMs have been read, and ``silent`` since when (seconds since 1970) the
-    API server says nothing of VMs or migrations; 0 while it does.
+    API server has been silent about VMs or migrations; 0 while it answers.
     """
 
     heard: bool = False

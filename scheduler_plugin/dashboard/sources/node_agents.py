@@ -19,7 +19,7 @@ SELECTOR: Final = "app.kubernetes.io/name=autoscaling-agent"
 
 @dataclass(slots=True)
 class NodeAgentAddresses:
-    """Lists over ``api`` in ``namespace``. Where a list fails, what was known stays."""
+    """Lists over ``api`` in ``namespace``. If a list fails, the last one stays."""
 
     api: KubernetesApi
     namespace: str

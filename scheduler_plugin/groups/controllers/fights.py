@@ -22,7 +22,7 @@ class Fights:
     disputes: Disputes = field(default_factory=Disputes)
 
     async def noticed(self, facts: GroupFacts) -> GroupFacts:
-        """The facts with what is left alone for now, and why."""
+        """The facts with the fields left alone for now, and why."""
         now, wall = self.writer.clock.now(), self.writer.clock.wall()
         held: set[str] = set()
         fights: list[str] = []

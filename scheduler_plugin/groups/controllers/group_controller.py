@@ -7,7 +7,7 @@ Rules that hold here:
   that judge the same group one is refused.
 - A write of the target is for the version of it that was judged. What fails is judged again after a pause.
 - A scaling that was refused for good is rehearsed before its intent is written again.
-- What an API server takes for what there is already (``1000m`` for ``1``) is not written again.
+- A value that the API server considers equal (``1000m`` for ``1``) is not written again.
 - What another keeps overwriting is left alone for longer and longer (``disputes``).
 - One group is the unit of failure.
 """
@@ -142,7 +142,7 @@ class GroupController(QueuedController):
             await self._context.writer.do(replace(found.inbox, version=version_of(group)))
 
     async def _keep_up(self, write: Write) -> None:
-        """Writes an object beside the group, unless that is known to change nothing of its spec."""
+        """Writes an object beside the group, unless that is known not to change its spec."""
         known = self._context.cache.get(write.resource, write.name)
         if known is not None and self._no_ops.get(write.path) == (write.body, child(known, "spec")):
             return
@@ -170,7 +170,7 @@ class GroupController(QueuedController):
             await writer.rehearse(scale(facts.target, kind, left.replicas))
 
     async def _scale(self, group: JsonObject, target: JsonObject, kind: TargetKind, intent: Intent) -> None:
-        """Writes what is left of the intent, and says so on the group."""
+        """Write the rest of the intent, and report it on the group."""
         left = progress(intent, workload_of(target, kind))
         if left.containers:
             target = await self._do(resize(target, kind, left.containers))

@@ -34,7 +34,7 @@ REFUSED: Final = Backoff(Seconds(15.0), PATIENCE)
 """How long a pod whose resize was refused is left alone."""
 
 _OVERLOADED: Final = frozenset({RefusalKind.TOO_MANY_REQUESTS, RefusalKind.UNAVAILABLE})
-"""Refusals that say nothing of the pod: the whole group waits."""
+"""Refusals that are not about the pod: the whole group waits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ class VmRecommender:
     def _killed(self, said: Mapping[str, GuestUse]) -> Bytes | None:
         """The most memory that a guest had in which the kernel has killed a process since the last look; else None.
 
-        A count that is seen for the first time, or fell, is that of a guest which has booted: it says nothing of now.
+        A count that is seen for the first time, or fell, is that of a guest which has booted, and not a present value.
         """
         had: list[Bytes] = []
         for uid, each in said.items():

@@ -39,7 +39,7 @@ JSON: Final = "application/json"
 class Writer:
     """Each method raises ``NotLeadingError``, ``ApiRefusedError`` or ``ApiUnknownError`` (see ``cluster.api``).
 
-    ``report(what, outcome)`` is told of every write: ``done``, ``refused`` or ``unknown``.
+    ``report(what, outcome)`` is called for every write: ``done``, ``refused`` or ``unknown``.
     """
 
     api: KubernetesApi

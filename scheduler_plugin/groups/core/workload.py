@@ -103,7 +103,7 @@ class RunningPods:
     """The pods of a workload as they are.
 
     ``ready`` of them serve. ``sizes`` are the mean requests of each of their containers, sidecars included.
-    ``difference`` says how they differ from what was ordered, empty if they do not. ``refused`` has the most that any
+    ``difference`` says how they differ from the order, empty if they do not. ``refused`` has the greatest size that any
     of them has of what was ordered and refused.
     """
 
@@ -150,7 +150,7 @@ def by_name(containers: Iterable[SizedContainer], name: str) -> SizedContainer |
 
 @dataclass(frozen=True, slots=True)
 class SizeBounds:
-    """The least and the most of each resource; what is not given is not bounded. The least wins over the most."""
+    """Bounds of each resource; a missing one is unbounded. The lower bound wins over the upper."""
 
     least: ResourceList = NOTHING
     most: ResourceList = NOTHING

@@ -2,7 +2,7 @@
 
 - A member's VM is the template's with the group as its owner, labels that name group and role, and the wish to stand on
   another node than the others (preferred, so that a full cluster still runs them all).
-- A replica is told its primary on the kernel command line, which every NeonVM passes to its guest.
+- A replica gets its primary on the kernel command line, which every NeonVM passes to its guest.
 """
 
 from __future__ import annotations

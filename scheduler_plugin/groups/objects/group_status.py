@@ -30,7 +30,7 @@ class _Verdict:
     message: str = ""
 
 
-def group_status(  # noqa: PLR0913, PLR0917 - all that a status tells of
+def group_status(  # noqa: PLR0913, PLR0917 - all parts of a status
     found: JsonObject,
     group: VmGroup,
     members: Sequence[Member],

@@ -120,7 +120,7 @@ class Killed:
 
 
 def killed_in(pod: JsonObject) -> Iterator[Killed]:
-    """Every kill that the pod's status tells of: a container that runs again, waits to, or has ended."""
+    """Every kill in the pod's status: a container that runs again, waits to, or has ended."""
     for each in items(pod, "status", "containerStatuses"):
         for state in ("state", "lastState"):
             ended = child(each, state, "terminated")

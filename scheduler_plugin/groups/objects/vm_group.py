@@ -1,7 +1,7 @@
 """VirtualMachineGroup objects, read into one frozen value (pure).
 
 - What cannot be read raises ``InvalidGroupError`` with the path of the field: the object's condition says it, and
-  nothing of the group is changed.
+  the group is not changed.
 - The templates are kept as they are written, but must make a VM that can be read.
 """
 
@@ -30,7 +30,7 @@ class VmGroup:
     """The part of a VirtualMachineGroup that this project uses.
 
     ``template`` and ``replica_template`` have ``metadata`` and ``spec`` of the VMs to be made. ``port`` is where the
-    read endpoint serves. ``scaling`` is how the group scales itself, None where others say how many replicas there are;
+    read endpoint serves. ``scaling`` is how the group scales itself, None if others decide the number of replicas;
     ``scaled`` is what the status remembers of that. ``primary_uid`` is the primary that the status remembers, empty
     before there was one.
     """

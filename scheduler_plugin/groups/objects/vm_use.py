@@ -2,7 +2,7 @@
 
 They are noted in an annotation: the status is the cluster's, whose HPA controller writes that of every HPA there is.
 
-A VM requests the most that its bounds allow: its agent gives it less while it needs less, so use over that says whether
+A VM requests its maximum: its agent gives it less while it needs less, so use over that says whether
 one more VM is needed.
 """
 
@@ -56,7 +56,7 @@ class GuestUse:
 
 @dataclass(frozen=True, slots=True)
 class VmUse:
-    """One VM: how many CPUs are busy (None: not known), the most that it may have, whether it runs, and the memory that
+    """One VM: how many CPUs are busy (None: not known), its maximum, whether it runs, and the memory that
     is used.
     """
 

@@ -15,7 +15,7 @@ from scheduler_plugin.groups.policies.policy import DesiredObjects
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """One group and what is known of its surroundings. ``arrangement`` is None, and ``fault`` says why, where the group
+    """One group and the objects around it. ``arrangement`` is None, and ``fault`` says why, where the group
     cannot be read.
 
     ``rivals`` are the other groups that scale the same target, ``others`` says what HPAs and VPAs that are not the

@@ -105,7 +105,7 @@ def conditions(
 
 
 def _kept_conditions(arrangement: DesiredObjects) -> tuple[str, ...]:
-    """Conditions about writes, which a ruling says nothing of."""
+    """Conditions about writes, which are no part of a decision."""
     return (WRITABLE, RESIZABLE) if arrangement.in_place else (WRITABLE,)
 
 

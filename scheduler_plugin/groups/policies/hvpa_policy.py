@@ -27,7 +27,7 @@ REMEMBERED: Final = 10_000
 """Of this many objects what was read is kept."""
 
 Span = tuple[int, int]
-"""From this many replicas to so many, both included."""
+"""A range of replica counts, both ends included."""
 
 
 class HvpaPolicy:

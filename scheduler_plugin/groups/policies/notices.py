@@ -29,7 +29,7 @@ def scaled(kind: Resource, group: JsonObject, intent: Intent) -> EventRecord:
 
 
 def stopped(kind: Resource, group: JsonObject, found: ReconcileResult) -> EventRecord | None:
-    """That nothing is scaled any more, and why; None where ``group`` said so already."""
+    """Notice that scaling has stopped, and why; None if ``group`` said so already."""
     problem = found.problem
     if problem is None or any(
         (text(each, "type"), text(each, "reason"), text(each, "message")) == (ABLE, problem.reason, problem.message)

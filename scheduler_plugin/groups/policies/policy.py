@@ -2,7 +2,8 @@
 
 Rules that hold here:
 
-- ``arrangement`` says what belongs to a group without looking at the cluster; ``rule`` decides from what is there.
+- ``arrangement`` says what belongs to a group without looking at the cluster; ``rule`` decides from the present
+  objects.
 - A policy keeps nothing between two calls: its memory is in ``PolicyDecision.status``, which becomes the object's
   status.
 """
@@ -77,7 +78,7 @@ class NewHpa:
 class PolicyDecision:
     """Decision of a policy.
 
-    ``status`` is its part of the status, memory included; ``unwritten`` is that part where nothing of the decision
+    ``status`` is its part of the status, memory included; ``unwritten`` is that part if no part of the decision
     can be written, because sizes come in steps; None: the same. ``hpa`` are fields of the HPA's spec that it sets,
     ``new_hpa`` is one to be made; ``drops_hpa``: one of the group's own is to go. ``annotations`` are the target's;
     None removes one. ``waits_for`` says which recommendation is missing, empty if none is. ``remarks`` are

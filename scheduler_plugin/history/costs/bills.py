@@ -4,7 +4,7 @@ Rules that hold here:
 
 - A fixed size is counted for the very time in which the reservation was known, so that the two can be compared.
 - A reservation whose fixed size is not known is on neither side of a comparison.
-- Time within a VM's life in which its reservation was not seen is unknown: it costs nothing here, and is told. A VM
+- Time within a VM's life in which its reservation was not seen is unknown: it costs nothing here, and is reported. A VM
   that was made again under its old name begins another life.
 - Use is known for a part of the time alone, so it is compared with what was reserved in that part.
 - Each amount is priced on the node where the VM was, at that time.

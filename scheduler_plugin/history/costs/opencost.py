@@ -6,7 +6,7 @@ Rules that hold here:
   known.
 - A line begins and ends where its VMs were seen first and last within the window; averages are over that time.
 - What this project does not know (volumes, networks, GPUs) is zero, as there.
-- What has no value for what is asked by is ``__unallocated__``, and names of labels are Prometheus's, as there.
+- A VM without a value for the grouping is ``__unallocated__``, and names of labels are Prometheus's, as there.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def price_list(nodes: Sequence[NodeUsage], ranking: RankingConfig, parts: Sequen
 
 
 def prices_of(nodes: Iterable[NodeUsage], ranking: RankingConfig) -> dict[str, Price | None]:
-    """The latest price of each node, None without one; a node is as large as the most that it had to reserve."""
+    """The latest price of each node, None without one; a node is as large as its greatest reservable amount."""
     found: dict[str, Price | None] = {}
     for each in sorted(nodes, key=lambda node: node.span.until):
         peaks = each.span.peaks

@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - Names of VMs stand in expressions as quoted strings only.
-- An agent does not know its VM's reservation: the most of its permit, its size and what was ordered stands for it.
+- An agent does not know its VM's reservation: the maximum of its permit, size and order stands for it.
 - Series are distinguished by namespace and VM, and by the labels ``node`` and ``group`` where scraping adds them.
 - A sample that is no amount (NaN, infinite, below zero) is left out before anything is summed: one would spoil the sum
   of all others.

@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - A pod is only given a service account that exists: the API server would refuse the pod otherwise.
-- Whatever goes wrong here, the pod is made without an agent, and who makes it is told why.
+- Whatever goes wrong here, the pod is made without an agent, with a warning that says why.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ACCOUNT_TIMEOUT: Final = Seconds(1.5)
 class Injector:
     """``template`` and ``problem`` may be replaced at any time; while there is a ``problem``, no agent is injected.
 
-    ``report`` is told of each outcome.
+    ``report`` is called with each outcome.
     """
 
     api: KubernetesApi

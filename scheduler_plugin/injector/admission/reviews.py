@@ -71,7 +71,7 @@ def _pod(found: dict[str, msgspec.Raw]) -> Json | None:
 
 
 def answer(uid: str, patch: Sequence[Json] = (), warning: str = "") -> bytes:
-    """The pod may be made, with the operations of ``patch`` (RFC 6902); ``warning`` is told to who makes it."""
+    """The pod may be made, with the operations of ``patch`` (RFC 6902); ``warning`` is shown to its creator."""
     response: Json = {"allowed": True}
     if patch:
         encoded = base64.b64encode(_ENCODER.encode(patch)).decode()

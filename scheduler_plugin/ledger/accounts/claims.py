@@ -72,7 +72,7 @@ class Claim:
 
     @property
     def size(self) -> Resources:
-        """Size to reserve by what is known now; see ``claim_size``. A resize in flight counts as done."""
+        """Size to reserve at present; see ``claim_size``. A resize in flight counts as done."""
         size = (
             claim_size(self.pod, self.vm, self.boots_with)
             if self.left is None

@@ -22,7 +22,7 @@ MOST_OUTSTANDING: Final = 8
 
 @dataclass(slots=True)
 class OutstandingPermits:
-    """Recent answers; ``held`` is the most that the agent may hold because of any of them."""
+    """Recent answers; ``held`` is the maximum that the agent may hold because of any of them."""
 
     held: Resources = ZERO
     _recent: list[tuple[Instant, Resources]] = field(default_factory=list)

@@ -24,7 +24,7 @@ Rules that hold here:
   the newest.
 - One agent at a time: others are refused while it is heard. What it held when it fell silent stays held as long as
   its pod exists.
-- What is persisted is the most that any agent may hold, not the last decision: a restarted scheduler must know it.
+- The stored permit is the maximum that any agent may hold, not the last decision: a restarted scheduler must know it.
 - Only what is within ``stored_low`` may be answered without waiting for a write.
 - A write that was refused leaves no doubt. One whose outcome is unknown does until the object is seen in a newer
   version, because each write names the version that it is for.

@@ -31,7 +31,7 @@ from scheduler_plugin.ledger.accounts.refused_resizes import (
 from scheduler_plugin.ledger.facts import RunnerRequests
 
 SETTLE: Final = Seconds(10.0)
-"""A write that was sent so long ago has landed or never will: API servers are told to give it up within seconds."""
+"""A write that was sent so long ago has landed or never will: API servers give it up within seconds."""
 
 EXEMPT: Final = Seconds(300.0)
 """After so long it is tried again to resize a pod that could not be: its cluster may have been upgraded."""
@@ -100,7 +100,10 @@ class PodRequests:
 
     @property
     def most(self) -> Resources:
-        """The most of what may land. ``PodFacts.requests`` has what is asked for by now, where it may be granted."""
+        """The maximum of writes that may land.
+
+        ``PodFacts.requests`` has the present requests, if they may be granted.
+        """
         return Resources.most(each.most for each in self.may_land)
 
     @property
@@ -157,7 +160,7 @@ class PodRequests:
             self.exempt_because = ""
 
     def refused_by_kubelet(self, runner: RunnerRequests, now: Instant) -> RefusedParts:
-        """The kubelet says why it does not set aside what is asked for, or does not released it: what is at fault."""
+        """The resources at fault if the kubelet says why it does not allocate, or does not release, the requests."""
         change = ResizeChange.of(runner.held, runner.asked)
         fault = change.at_fault(runner.problem)
         self.raising.add(fault.among(change.raised), runner.held, runner.problem, now)

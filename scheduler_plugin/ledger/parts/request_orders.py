@@ -216,7 +216,7 @@ class RequestOrders(LedgerPart):
         return order, self._finish(outside=False)
 
     def _possible(self, claim: Claim, size: Resources) -> Resources:
-        """``size`` as far as the pod's node could have it if it were empty; of what it has none, what is asked already.
+        """``size`` as far as the pod's node could have it if it were empty; of resources it lacks, the present request.
 
         A pod that asks for nothing would have another class of service.
         """
@@ -263,7 +263,7 @@ def _due(claim: Claim, runner: RunnerRequests, needed: Resources, first: Resourc
 
 
 def _due_where_refused(claim: Claim, runner: RunnerRequests, needed: Resources, now: Instant) -> Resources:
-    """As ``_due`` while the kubelet refuses what is asked for, or a part of it."""
+    """As ``_due`` while the kubelet refuses the requests, or a part of them."""
     resizes = _resizes(claim)
     refused = resizes.refused_by_kubelet(runner, now)
     rest = resizes.possible(runner.asked, _kept(claim, runner.secured, needed, now), now)

@@ -2,12 +2,12 @@
 
 Rules that hold here:
 
-- Where a listener is for one client, any other is told so (403) and closed: its authority may sign for others, too.
+- If a listener is for one client, any other gets 403 and is closed: its authority may sign for others, too.
 - A request must be whole, head and body, within a time that begins with the connection or with its first byte;
   one that is not is answered with 408 and closed.
 - A request that arrives in one piece starts no timer, nor does its answer on a connection that has answered before:
   hot paths pay nothing. One timer of a connection looks now and then how long it has been idle.
-- A client that takes nothing of its answer for a while is cut off: what is sent to it is memory of ours.
+- A client that does not read its answer for a while is cut off: unsent bytes are our memory.
 """
 
 from __future__ import annotations

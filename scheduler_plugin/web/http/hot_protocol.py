@@ -96,7 +96,7 @@ class HotCycle:
 
     def take(self, piece: bytes) -> None:
         """A piece of the body."""
-        if self._is_whole:  # it was refused: what is left of its body is of no use
+        if self._is_whole:  # it was refused: the rest of its body is useless
             return
         self._size += len(piece)
         if self._size > self._path.longest:

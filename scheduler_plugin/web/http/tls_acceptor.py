@@ -1,6 +1,6 @@
 """Connections that are about to begin TLS, and how many of them a listener has.
 
-An event loop's server tells of a connection only once its handshake is over: until then nothing counts it, and whoever
+An event loop's server reports a connection only after its handshake: until then nothing counts it, and whoever
 opens connections and says nothing takes all files of the process, with which it also speaks to the API server.
 """
 

@@ -31,7 +31,7 @@ autoscale check -o json                   # everything, for programs
 | ✓ | `ok` | in order |
 | - | `skipped` | not installed, not seen, or you may not look: the line says which right is missing |
 | ! | `warning` | works, and should be looked at |
-| × | `failure` | does not work, or will not when something is started anew |
+| × | `failure` | does not work, or will not after the next restart |
 
 Exit code 0: nothing to do; 1: warnings; 2: failures, or nothing could be looked at.
 Below each ! and × stand what was found, after → what to do, and

@@ -49,7 +49,7 @@ class CostOutput(StrEnum):
     OPENCOST = "opencost"
 
 
-def written(  # noqa: PLR0913, PLR0917 - what is told beside the bill
+def written(  # noqa: PLR0913, PLR0917 - the texts beside the bill
     found: Bill, by: str, output: CostOutput, cluster: str, notes: Sequence[str], more: More | None = None
 ) -> str:
     """The bill for machines; ``notes`` are in JSON and YAML, ``more`` in CSV too."""
@@ -67,7 +67,7 @@ def serialised(answer: object, output: CostOutput) -> str:
     return json.dumps(answer, indent=2) + "\n"
 
 
-def show(  # noqa: PLR0913 - what is told beside the bill
+def show(  # noqa: PLR0913 - the texts beside the bill
     console: Console,
     found: Bill,
     by: str,
@@ -157,7 +157,7 @@ def advice(found: Sequence[Emptied]) -> Iterator[str]:
     if not found:
         yield "No node could be emptied: the VMs of each have no room below the others' watermarks."
     for each in found:
-        others = f"; {each.others} pods that run no VM would be placed anew" if each.others else ""
+        others = f"; {each.others} pods that run no VM would be rescheduled" if each.others else ""
         yield f"Node {each.node} could be emptied, which saves {float(each.price):.4f} per hour{others}:"
         yield from (f"  {move.vm} moves to {move.target}" for move in each.moves)
         if not each.moves:

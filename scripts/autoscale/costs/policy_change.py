@@ -103,7 +103,7 @@ class PolicyChange:
         )
         for name, player in (("CPU", self._chosen.cpu), ("memory", self._chosen.memory)):
             if player is None:
-                yield f"The policy says nothing of {name}, which stays what it was."
+                yield f"The policy does not cover {name}, which stays as it was."
         if all_vms.skipped:
             yield f"{all_vms.skipped} VMs have too little recorded need to be played."
 

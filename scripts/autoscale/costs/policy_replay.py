@@ -71,13 +71,13 @@ class Replayed:
 
 
 Bounds = tuple[Size | None, Size | None]
-"""The least and the most that a VM may have, as far as they are known."""
+"""The bounds of a VM, if known."""
 
 
 def replayed(
     name: str, spans: Sequence[Span], player: Player, bounds: Bounds, what: ReplayedResource
 ) -> Replayed | None:
-    """One VM's need through a policy, within its bounds; None where too little of it is known."""
+    """One VM's need through a policy, within its bounds; None if too little of it is known."""
     known = [span for span in spans if span.known[what.need] and span.known[what.size]]
     if len(known) < _LEAST_MOMENTS or not any(span.sums[what.need] for span in known):
         return None

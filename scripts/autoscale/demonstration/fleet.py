@@ -62,7 +62,7 @@ def _gib(quantity: str) -> float:
 
 
 def _amount(read: Callable[[], float]) -> float:
-    """Nothing if nothing that can be read is said: a bar shows what is known."""
+    """None if nothing readable is reported: a bar shows only known values."""
     try:
         return read()
     except QuantityError:

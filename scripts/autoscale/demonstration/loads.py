@@ -43,7 +43,7 @@ class PgbenchLoad:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedLoad:
-    """A demand that a simulated guest plays; ``control`` finds it wherever it is by then. No transactions are run."""
+    """A demand that a simulated guest plays; ``control`` finds it wherever it runs. No transactions are run."""
 
     control: Callable[[], Awaitable[str]]
     clock: Clock

@@ -16,7 +16,7 @@ from scheduler_plugin.history.core.samples import SECOND, DecisionRecord, Millis
 from scheduler_plugin.history.ports import History, Period
 
 MOST: Final = 10_000
-"""Decisions that are told at once: about as many as a history keeps of one VM."""
+"""Decisions shown at once: about as many as a history keeps of one VM."""
 
 
 def period_since(since: str) -> Period:

@@ -30,7 +30,7 @@ async def recording(  # noqa: PLR0913, PLR0917 - each is a setting of its own
 ) -> AsyncIterator[Recorder]:
     """Records ``site`` into ``path`` within the context, and tells ``hears`` every answer of an agent.
 
-    A recorder that ends before it is told to says so, and fails nothing.
+    A recorder that ends early reports that, and fails nothing.
     """
     clock = SystemClock()
     with warnings_on(console):

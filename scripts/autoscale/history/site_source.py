@@ -75,7 +75,7 @@ class SiteSource:
 
 @asynccontextmanager
 async def site_source(site: Site, clock: Clock, hears: Hears = unheard) -> AsyncIterator[SiteSource]:
-    """A source whose watches run within the context. ``hears`` is told every answer of an agent."""
+    """A source whose watches run within the context. ``hears`` gets every answer of an agent."""
     source = SiteSource(site, clock, hears)
     watching = asyncio.create_task(source.run())
     try:

@@ -6,7 +6,7 @@ Rules that hold here:
   of a scan, and a shrink takes from the scan first, as the kernel's two lists do.
 - Clients access pages of a hot set, evenly or by popularity; a page that is not resident is read from disk, and counts
   as refaulted where it was resident before. Waiting for disks limits what clients get done (a closed loop).
-- A scan reads a table in a circle: nothing of it is found again unless all of it fits.
+- A scan reads a table in a circle: no page is found again unless all of it fits.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class CacheGuest:
         return max(0.0, self.size * (1 - self.reserve) - self.kernel - self.used)
 
     def needs(self, load: ClientLoad) -> float:
-        """The least size at which nothing of the hot set is ever reread."""
+        """The least size at which the hot set is never reread."""
         held = self.used + load.hot
         return max(held / (1 - self.reserve - KERNEL_SHARE), (held + KERNEL_LEAST) / (1 - self.reserve))
 

@@ -53,7 +53,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
         list[str] | None,
         typer.Option(help=f"Policy files, or any of {', '.join(PLAYERS)}. All of these where none is given."),
     ] = None,
-    speed: Annotated[float, typer.Option(min=0.001, help="Play the recordings so many times faster.")] = 1.0,
+    speed: Annotated[float, typer.Option(min=0.001, help="Play the recordings this many times faster.")] = 1.0,
     output: ReportForm = OutputFiles.TEXT,
     as_json_: JsonFlag = False,
     plot: Annotated[

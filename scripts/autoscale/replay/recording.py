@@ -6,7 +6,7 @@ Rules that hold here:
   demand is the mean over the step.
 - The first 24 h are not scored (10 min on recordings finer than 5 s); played X times faster, that span shrinks with
   the recording. Of a recording that is no longer than that, the first tenth is not scored.
-- What is odd about a recording's times is told, never mended: a gap plays as one long value.
+- Odd times of a recording are reported, never corrected: a gap plays as one long value.
 - A policy may allocate whole units of 0.25 vCPU, at least one and at most peak / 0.9 rounded up.
 """
 

@@ -67,7 +67,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     """Play a day of a whole fleet through the real agents, ledger and migration planner, in virtual time.
 
     The same day under different orders of victims, side by side. Takes minutes for each order at the default size, and
-    half a minute with --nodes 50 --vms 1000. Ctrl-C prints what is known so far. Exits 0 only if nothing was ever
+    half a minute with --nodes 50 --vms 1000. Ctrl-C prints the results so far. Exits 0 only if nothing was ever
     over-committed.
     """
     with bad_input_said("autoscale simulate", RecordingError, SimulationSettingsError):

@@ -42,7 +42,7 @@ class DemoStage(Protocol):
         """Kind of nodes."""
 
     def guests_of(self, vm: Json) -> str:
-        """The same as ``guests``, with what is known once a VM runs."""
+        """The same as ``guests``, with the facts known once a VM runs."""
 
     async def watch(self) -> None:
         """Watches until cancelled. Raises ``SiteError`` if a part of the cluster has failed for good."""

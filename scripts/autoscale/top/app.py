@@ -138,7 +138,7 @@ class TopApp(App[None]):
         self.call_after_refresh(self.draw)
 
     def on_key(self, _: events.Key) -> None:
-        """The cursor may have moved; what was said last has been read."""
+        """The cursor may have moved; the last message has been read."""
         self._said = ""
         self.call_after_refresh(self._detail)
 

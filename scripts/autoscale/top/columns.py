@@ -1,7 +1,7 @@
 """Which columns a table has, and which of them fit into a width (pure).
 
 - Names and numbers are never cut. A column that does not fit is left out, the least important first.
-- Sentences stand last and get what is left; they alone may be shortened.
+- Sentences stand last and get the remaining width; they alone may be shortened.
 - The columns of importance 0 always stay: a terminal that is too narrow for them scrolls sideways.
 """
 

@@ -39,7 +39,7 @@ _SETTLE: Final = Seconds(1.0)
 
 
 def kube_scheduler_settings(side: Side, kubeconfig: str) -> Json:
-    """The settings of kube-scheduler that are shipped; ``ALONE`` without what is there for our service."""
+    """The settings of kube-scheduler that are shipped; ``ALONE`` without the parts for our service."""
     shipped = next(each for each in manifest() if text(each, "metadata", "name") == _KUBE_SCHEDULER)
     found = yaml.safe_load(text(child(shipped, "data"), "scheduler.yaml"))
     found["clientConnection"] = {**_UNBOUNDED, "kubeconfig": kubeconfig}
@@ -52,7 +52,7 @@ def kube_scheduler_settings(side: Side, kubeconfig: str) -> Json:
 
 @dataclass(slots=True)
 class _Bindings:
-    """Times at which bound pods were seen, and the CPU that programs had used by then."""
+    """Times at which bound pods were seen, and the CPU that programs had used."""
 
     programs: Callable[[], dict[str, Seconds]]
     count: int = 0

@@ -78,7 +78,7 @@ class PermitLatencies(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """The start of the service: seconds until it is ready, its memory in MiB and its CPU time by then.
+    """The start of the service: seconds until it is ready, its memory in MiB and its CPU time until then.
 
     ``reading`` is what reading the same lists takes a client that does nothing with them; ``ratio`` is over that.
     """

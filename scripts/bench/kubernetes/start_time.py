@@ -1,4 +1,4 @@
-"""The start of the service in a cluster with many VMs: until it is ready, and what it takes by then."""
+"""The start of the service in a cluster with many VMs: until it is ready, and its cost until then."""
 
 from __future__ import annotations
 

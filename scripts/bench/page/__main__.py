@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - The cluster is a local one that runs already (``--name``), or one of this measurement's own, which ends with it.
-- A permit's time begins when our own watch of the API server hears of it, and ends when a page is told. How long a
+- A permit's time begins when our own watch of the API server hears of it, and ends when a page shows it. How long a
   write takes to reach a watch is measured beside it.
 """
 

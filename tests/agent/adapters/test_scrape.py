@@ -110,7 +110,7 @@ async def test_endless_page_is_cut_off() -> None:
 async def test_oversized_non_page_is_cut_off(begun: bytes) -> None:
     async with guest(begun + b"x" * 4 * MOST_BESIDE) as (exporter, _):
         fault, reason = await failure(exporter)
-    assert (fault, "more than 65536 bytes of it are no body" in reason) == (Fault.NETWORK, True)
+    assert (fault, "more than 65536 bytes outside of its body" in reason) == (Fault.NETWORK, True)
 
 
 async def test_page_of_single_bytes_is_cut_off() -> None:

@@ -93,7 +93,7 @@ def test_every_broken_rule_is_found(breaks: Callable[[Ledger], None], words: str
 def test_stale_claim_is_violation() -> None:
     ledger = some_ledger()
     ledger.claims["uid-a"].reserved = amount(4)
-    assert "pod uid-a: reserves 4 cpu, 4Gi, by what is known it must be 3 cpu, 3Gi" in violations(ledger)
+    assert "pod uid-a: reserves 4 cpu, 4Gi, it must be 3 cpu, 3Gi" in violations(ledger)
 
 
 def test_uncounted_claim_is_violation() -> None:

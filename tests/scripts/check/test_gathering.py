@@ -70,8 +70,8 @@ def silent(_: httpx.Request) -> httpx.Response:
         (silent, "it does not answer in time"),
         (lambda _: status(401, "Unauthorized"), "it does not accept these credentials (401): have they expired?"),
         (lambda _: status(403, "Forbidden", "no"), "it refuses to say its version: no (403)"),
-        (lambda _: httpx.Response(200, text="<html>"), "what answers there is no API server of Kubernetes"),
-        (lambda _: httpx.Response(200, json={}), "what answers there is no API server of Kubernetes"),
+        (lambda _: httpx.Response(200, text="<html>"), "the server there is not a Kubernetes API server"),
+        (lambda _: httpx.Response(200, json={}), "the server there is not a Kubernetes API server"),
         (lambda _: httpx.Response(502, text="bad gateway"), "502: bad gateway"),
     ],
 )

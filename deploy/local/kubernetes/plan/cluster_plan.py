@@ -96,7 +96,7 @@ class ClusterPlan:
 
 
 def offered(asked: Resources, machine: Resources, *, shows_cpus: bool) -> Resources:
-    """A node's offer for what is asked of it: no more memory than ``machine`` has, and more CPUs if it can be
+    """A node's offer for a request: no more memory than ``machine`` has, and more CPUs if it can be
     shown more.
     """
     return Resources(asked.cpu if shows_cpus else min(asked.cpu, machine.cpu), min(asked.mem, machine.mem))

@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - A wish for less waits. It then goes to the maximum need while it waited, so that noise turns nothing around.
-- A look at which what there is was needed, or nearly (the least change), begins the time again.
+- A sample that needs the present size, or nearly (the least change), restarts the time.
 - Growth never waits.
 """
 

@@ -52,7 +52,7 @@ class UsageHistogram:
         return replace(current, weights=(*current.weights[:bucket], changed, *current.weights[bucket + 1 :]))
 
     def percentile(self, fraction: float) -> float | None:
-        """The upper end of the bucket in which so large a part (0 to 1) of the weight is reached; None where empty."""
+        """The upper end of the bucket in which this share (0 to 1) of the weight is reached; None if empty."""
         reached = tuple(accumulate(self.weights))
         if reached[-1] <= 0:
             return None

@@ -51,7 +51,7 @@ class GroupPlan:
     ``serving``, and VMs are deleted.
 
     ``held_back`` are the replicas that the read endpoint does not list. ``fault`` says what people have to mend, empty
-    where nothing is wrong. ``look_again``: by then something may have changed that no event tells.
+    where nothing is wrong. ``look_again``: something may have changed then without an event.
     """
 
     create: tuple[NewMember, ...] = ()
@@ -80,7 +80,7 @@ def plan_group(
         return GroupPlan(fault=f"a VirtualMachine {name} exists that does not belong to this group")
     if not members and not had_primary:
         return GroupPlan(create=(NewMember(name, Role.PRIMARY),))
-    lost = f"VM {name} is gone, and a new one would be an empty database: delete the group to begin anew"
+    lost = f"VM {name} is gone, and a new one would be an empty database: delete the group to start over"
     return _settled(spec, replicas_of(members), None, GroupPlan(fault=lost))
 
 

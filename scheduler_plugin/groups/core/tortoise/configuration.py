@@ -95,7 +95,7 @@ class Configuration:
 
     @property
     def sizes(self) -> SizeBounds:
-        """The least and the most that any container may request."""
+        """The bounds of any container's requests."""
         return SizeBounds(
             ResourceList(self.minimum_cpu_request, self.minimum_memory_request),
             ResourceList(self.maximum_cpu_request, self.maximum_memory_request),

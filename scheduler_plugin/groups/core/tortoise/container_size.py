@@ -42,7 +42,7 @@ class Numbers:
 class SizeFacts:
     """One resource of one container; amounts in its smallest unit, all above zero but ``least``.
 
-    ``recommended`` is the most that was recommended of late, ``target`` the HPA's utilisation in percent (None if it
+    ``recommended`` is the greatest recent recommendation, ``target`` the HPA's utilisation in percent (None if it
     has none), ``several`` whether more than one resource scales horizontally. ``most`` wins over ``least``.
     """
 

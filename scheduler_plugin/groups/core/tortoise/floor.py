@@ -35,7 +35,7 @@ class Peaks:
         return cls(SlotMemory(layout), SlotMemory(layout))
 
     def learned(self, use: Resources, layout: SlotLayout, now: datetime) -> Peaks:
-        """After the VM was seen with ``use``; what was known is taken over into ``layout``."""
+        """After the VM was seen with ``use``; the old state is converted to ``layout``."""
         cpu, memory = self.cpu.laid_out(layout), self.memory.laid_out(layout)
         return Peaks(cpu.learned(use.cpu.value, SLOT_DECAY, now), memory.learned(use.mem.value, SLOT_DECAY, now))
 
@@ -55,7 +55,7 @@ class Peaks:
 def wanted_floor(peaks: Peaks, mode: TortoiseMode, bounds: Bounds, now: datetime) -> Resources | None:
     """The floor that should hold at ``now``; None if it would change nothing, or nothing is to be written.
 
-    In an emergency it is the most of all slots: nothing shrinks below what was ever needed.
+    In an emergency it is the maximum of all slots: nothing shrinks below what was ever needed.
     """
     if mode is TortoiseMode.OFF:
         return None

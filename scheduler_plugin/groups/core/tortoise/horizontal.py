@@ -106,7 +106,7 @@ def with_targets(
 ) -> Autoscaler:
     """``found`` with the targets that would be right, however far they are.
 
-    With as many replicas as there may be, utilisation says nothing of the target.
+    At the maximum of replicas utilisation says nothing about the target.
     """
     if workload.replicas >= configuration.maximum_max_replicas:
         return found

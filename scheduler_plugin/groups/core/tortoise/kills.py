@@ -66,4 +66,4 @@ def _why_kept(spec: Spec, workload: Workload, memory: TortoiseMemory, kill: OutO
     if not memory.works((kill.container, "memory")):
         return "data is still gathered on its memory"
     _, most = bounds_of(spec.sizes.get(kill.container, SizeBounds()), spec.configuration.sizes, "memory")
-    return f"its memory is at the most that it may have, {size}" if size.value >= most else ""
+    return f"its memory is at its maximum, {size}" if size.value >= most else ""

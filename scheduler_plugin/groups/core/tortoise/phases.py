@@ -5,7 +5,7 @@ Rules that hold here:
 - A new resource gathers data for a day or a week, counted from when it began to be scaled; then it works.
 - An emergency is asked for, or comes when an HPA lacks its metrics for longer than the grace period, or when a
   container runs out of memory and that can be answered (``kills``); it lasts as long as its cause.
-- Nothing is learned during an emergency or on the way back: replicas and sizes say nothing of the need then.
+- Nothing is learned during an emergency or on the way back: replicas and sizes do not show the need then.
 """
 
 from __future__ import annotations

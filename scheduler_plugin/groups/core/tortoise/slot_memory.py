@@ -71,7 +71,7 @@ class SlotMemory:
         return max((each.value for each in self.values.values()), default=None)
 
     def laid_out(self, layout: SlotLayout) -> SlotMemory:
-        """The same memory in another layout: each slot takes the most of those that it overlaps.
+        """The same memory in another layout: each slot takes the maximum of those that it overlaps.
 
         In another time zone the hours mean other times: then nothing is taken over.
         """

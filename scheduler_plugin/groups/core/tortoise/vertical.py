@@ -44,7 +44,7 @@ def watched(
 ) -> tuple[bool, TortoiseMemory]:
     """Return whether containers grow now because there are too many replicas, and since when there are.
 
-    Not while the HPA's minimum is what keeps so many: larger containers would not change that.
+    Not while the HPA's minimum keeps the count up: larger containers would not change that.
     """
     if replicas < configuration.preferred_max_replicas or not horizontal(memory.policies):
         return False, replace(memory, too_many_since=None)
@@ -113,7 +113,7 @@ def _facts(place: Place, request: Amount, most: Amount, spec: Spec, found: Sizin
 
 
 def bounds_of(own: SizeBounds, cluster: SizeBounds, resource: Resource) -> tuple[int, int]:
-    """The least and the most of one resource: the narrower of the container's and the cluster's; the most wins."""
+    """The bounds of one resource: the narrower of the container's and the cluster's; the upper one wins."""
     lows = [each.value for each in (own.least[resource], cluster.least[resource]) if each is not None]
     highs = [each.value for each in (own.most[resource], cluster.most[resource]) if each is not None]
     return min(max(lows), *highs), min(highs)

@@ -81,7 +81,7 @@ def _targets(metric: Fields) -> list[MetricTarget]:
 
 
 def utilization_resources(hpa: Fields) -> tuple[Resource, ...] | None:
-    """The resources of which use is measured against requests; None where other metrics stand beside them."""
+    """The resources of which use is measured against requests; None if other metrics stand beside them."""
     metrics = _v2_metrics(hpa)
     measured = [target.resource for metric in metrics for target in _targets(metric) if target.utilization]
     if measured and len(measured) < len(metrics):

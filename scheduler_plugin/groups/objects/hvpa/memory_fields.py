@@ -13,7 +13,7 @@ from scheduler_plugin.groups.objects.hvpa.pods_fields import pods_json, pods_of
 
 
 def memory_json(memory: ScalingTimes) -> Json:
-    """The memory as JSON; what there is none of is null."""
+    """The memory as JSON; missing parts are null."""
     targets = [
         {"container": each.container, "resource": each.resource, "target": each.target, "replicas": each.replicas}
         for each in memory.targets

@@ -105,7 +105,7 @@ class Gathering:
         except (ValueError, RecursionError):
             version = ""
         if not version:
-            return Unseen("what answers there is no API server of Kubernetes")
+            return Unseen("the server there is not a Kubernetes API server")
         at = _date(headers.get("date", ""))
         # Its Date is cut to the second, and was written at some moment while we waited.
         ahead = None if at is None else began[1] + took / 2 - (at + 0.5)

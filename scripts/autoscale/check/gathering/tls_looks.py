@@ -66,7 +66,7 @@ async def shown(port: int, bundles: Mapping[str, tuple[bytes, str]]) -> Look[Ser
 async def _distrust(port: int, bundle: bytes, host: str) -> str:
     """The reason why the authority does not vouch for the certificate; empty if it does.
 
-    Raises ``OSError`` if the way there breaks: that says nothing of the authority.
+    Raises ``OSError`` if the connection breaks: that does not concern the authority.
     """
     try:
         context = trusting(bundle.decode())

@@ -1,4 +1,4 @@
-"""Whether kube-scheduler is told to ask our extender, does so, and is answered (pure)."""
+"""Check that kube-scheduler is configured to ask our extender, asks, and is answered (pure)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_configured(facts: CheckFacts) -> CheckResult:
     try:
         document = read_yaml(held[key])
     except YamlError as error:
-        return CheckResult(problems=[CheckProblem(name, f"{key} of {name} is no YAML: {error}")])
+        return CheckResult(problems=[CheckProblem(name, f"{key} of {name} is not YAML: {error}")])
     found = document if isinstance(document, dict) else {}
     said = [*_configuration(found), *_sampling(found, facts)]
     return CheckResult(

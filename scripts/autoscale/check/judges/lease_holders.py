@@ -23,7 +23,7 @@ from scripts.autoscale.check.looks import SiteObservations, UnseenError
 Objects = dict[str, Json]
 
 SPARE: Final = 6.0
-"""Seconds beyond its duration for which a renewal may be late before that is told."""
+"""Seconds beyond its duration by which a renewal may be late before it is reported."""
 
 
 def are_held(facts: CheckFacts) -> CheckResult:

@@ -58,9 +58,9 @@ def images_are_there(facts: CheckFacts) -> CheckResult:
 
 
 def programs_run(facts: CheckFacts) -> CheckResult:
-    """Check that every program has as many ready pods as it should, and why not; a missing image is told elsewhere.
+    """Check that every program has as many ready pods as it should, and why not; a missing image has a line of its own.
 
-    A pod that has failed stays for weeks: it is told of only where its program lacks pods.
+    A pod that has failed stays for weeks: it is reported only if its program lacks pods.
     """
     problems, told = list[CheckProblem](), set[str]()
     for pod in (each for program in PROGRAMS for each in pods_of(facts, program.name)):

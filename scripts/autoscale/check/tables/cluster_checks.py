@@ -78,7 +78,7 @@ CHECKS: Final = (
         access.may_use_commands,
         "`autoscale top`, `explain` and `migrate` list VMs, pods, events and migrations, of which `top` also watches"
         " VMs, pods and migrations. They create and delete migrations, and reach agents and the scheduler by"
-        " port-forward: what these explain is told on their own loopback, and elsewhere for tokens.",
+        " port-forward: they explain on their own loopback, and elsewhere for tokens.",
         "kubectl auth can-i --list -n {namespace}; have the missing rights granted",
     ),
     Check(

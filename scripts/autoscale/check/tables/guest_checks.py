@@ -105,8 +105,7 @@ CHECKS: Final = (
         CheckSection.VMS,
         "the scheduler reads every object",
         moving_vms.objects_are_read,
-        "Objects that the scheduler cannot read count as the most that they may be, so nodes seem fuller than they"
-        " are.",
+        "Objects that the scheduler cannot decode count at their maximum, so nodes seem fuller than they are.",
         "kubectl get events -A --field-selector reason=Unreadable",
     ),
     Check(

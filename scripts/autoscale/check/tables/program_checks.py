@@ -41,7 +41,7 @@ CHECKS: Final = (
         workloads.versions_fit,
         "The scheduler is upgraded first: agents may be one minor release behind it, never ahead. The label"
         " `app.kubernetes.io/version` is compared, or the tag of the image.",
-        "Upgrade the scheduler first, then the agents; VM pods get their new sidecar when they are made anew.",
+        "Upgrade the scheduler first, then the agents; VM pods get their new sidecar when they are created again.",
     ),
     Check(
         "programs-alone",
@@ -59,7 +59,7 @@ CHECKS: Final = (
         "the settings can be used",
         settings_texts.are_valid,
         "The ConfigMaps were read by the programs' own parsers. What is refused changes nothing: the last good"
-        " settings stay in force, and a pod that starts anew does not start.",
+        " settings stay in force, and a pod that restarts does not start.",
         "kubectl -n {namespace} edit configmap {subject}",
     ),
     Check(
@@ -75,7 +75,7 @@ CHECKS: Final = (
     Check(
         "extender-configured",
         CheckSection.SCHEDULER,
-        "kube-scheduler is told to ask us",
+        "kube-scheduler is configured to ask us",
         extender_calls.is_configured,
         "The configuration of kube-scheduler must name our extender with all four verbs, and must not ignore it:"
         " otherwise pods are bound past the ledger, and nodes are promised twice.",

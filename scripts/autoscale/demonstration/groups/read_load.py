@@ -16,7 +16,7 @@ from scripts.autoscale.site import SiteError
 _CLIENTS: Final = 6
 _SCALE: Final = 1
 _WAVE: Final = 5
-"""Seconds: clients of a pool reconnect now and then; those of the next wave find who serves by then."""
+"""Seconds: clients of a pool reconnect now and then; those of the next wave find the new replicas."""
 
 _DEMAND: Final = 2.6
 _MEMORY: Final = "200Mi"

@@ -1,6 +1,6 @@
 """The picture of a group's replay: for each recording what was needed and given, and by how many replicas of what size.
 
-As in the picture of single policies a column shows the most of its range, so that nothing is hidden by averaging.
+As in the picture of single policies a column shows the maximum of its range, so that averaging hides nothing.
 """
 
 from __future__ import annotations

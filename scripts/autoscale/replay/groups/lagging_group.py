@@ -138,7 +138,7 @@ class LaggingGroup:
         return RunningPods(len(ready), (_container(sum(sizes) // len(sizes)),), self.difference, refused)
 
     def measured(self) -> list[ReplicaUse]:
-        """What an HPA is told of each pod."""
+        """An HPA's view of each pod."""
         (_, first), *_ = self._measured
         known = [use for at, use in self._measured if at <= self.now - self.lags.metrics]
         use = known[-1] if known else first

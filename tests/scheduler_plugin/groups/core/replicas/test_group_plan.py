@@ -36,7 +36,7 @@ def test_lost_primary_is_not_recreated() -> None:
     )
     assert summary(lost) == {"serving": ["replica-0", "replica-1"], "delete": ["replica-2"]}
     assert lost.fault == (
-        "VM shop-primary is gone, and a new one would be an empty database: delete the group to begin anew"
+        "VM shop-primary is gone, and a new one would be an empty database: delete the group to start over"
     )
     assert plan_group(SHOP, [], had_primary=True).fault == lost.fault
     assert plan_group(SHOP, [replace(PRIMARY, leaving=True)], had_primary=True).fault == lost.fault

@@ -111,7 +111,7 @@ def test_kill_at_maximum_is_reported() -> None:
         small = replace(SPEC, configuration=settings, sizes=sizes)
         decision, memory = looked(small, killed(), at_work(small, CPU, MEMORY))
         assert (memory.phase, decision.decision.containers) == (Phase.WORKING, ())
-        assert decision.unanswered[0].endswith(f"its memory is at the most that it may have, {Bytes(GIGA)}")
+        assert decision.unanswered[0].endswith(f"its memory is at its maximum, {Bytes(GIGA)}")
 
 
 def test_emergency_at_maximum_writes_nothing() -> None:
