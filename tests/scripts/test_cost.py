@@ -185,9 +185,9 @@ def test_a_policy_of_one_resource_leaves_the_other(cost: Cost, tmp_path: Path) -
     (tmp_path / "wide.yaml").write_text("{resource: memory, stages: [{quantize: {segments: [{at: 0, every: 3Gi}]}}]}")
     said = cost("--policy", str(tmp_path / "wide.yaml"))
     assert "Policy wide: 13.39 GiB-h instead of 11.90: it would have cost " in said
-    assert "The policy says nothing of CPU, which stays what it was." in said
+    assert "The policy does not cover CPU, which stays as it was." in said
     assert "vCPU-h instead" not in said
-    assert "nothing of memory" in cost("--policy", "hpa")
+    assert "does not cover memory" in cost("--policy", "hpa")
 
 
 def test_an_agents_own_policy_is_played_as_a_whole(cost: Cost, tmp_path: Path) -> None:

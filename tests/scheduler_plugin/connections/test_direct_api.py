@@ -107,8 +107,8 @@ async def test_a_path_never_becomes_a_second_line() -> None:
         (answer("200 OK", b"[1]"), ApiUnknownError, r"PATCH /api/v1/nodes/n1: UnreadableAnswerError"),
         ([END], ApiUnknownError, "the server ended the connection"),
         ([DONE[:-1], END], ApiUnknownError, "the server ended the connection"),
-        ([b"SSH-2.0\r\n\r\n"], ApiUnknownError, "the answer is no HTTP"),
-        (answer("200 OK", b"{}", b"X: y\r\n" * 201), ApiUnknownError, "the answer is no HTTP"),
+        ([b"SSH-2.0\r\n\r\n"], ApiUnknownError, "the answer is not HTTP"),
+        (answer("200 OK", b"{}", b"X: y\r\n" * 201), ApiUnknownError, "the answer is not HTTP"),
     ],
 )
 async def test_failures_say_what_is_known(said: list[bytes], kind: type[Exception], message: str) -> None:

@@ -10,7 +10,7 @@ from tests.scheduler_plugin.fake_cluster import MIGRATIONS, PODS, VMS, to
 from tests.scheduler_plugin.migration.fake_controller import FakeController
 from tests.scheduler_plugin.test_storm import STEPS, WRITES, Doing, Storm, played
 
-SEEDS = {11: 150, 16: 240} | ({17: 280, 49: 280, 57: 280, 59: 280} if THOROUGH else {})
+SEEDS = {11: 150, 16: 240} | ({17: 280, 49: 280, 67: 280, 59: 280} if THOROUGH else {})
 """Seeds and their steps in the quick suite: both notice a permit that is answered but not persisted."""
 
 FOLLOWED = {11}

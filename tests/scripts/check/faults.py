@@ -346,7 +346,7 @@ FAULTS = (
         "told 20",
         edited(*KUBE_CONFIG, "percentageOfNodesToScore: 20", "percentageOfNodesToScore: 5"),
     ),
-    Fault("extender-configured", "is no YAML", settings(*KUBE_CONFIG, "{")),
+    Fault("extender-configured", "is not YAML", settings(*KUBE_CONFIG, "{")),
     Fault("extender-configured", "no scheduler.yaml in a ConfigMap", without("config_maps", KUBE_CONFIG[0])),
     Fault(
         "extender-in-force",
