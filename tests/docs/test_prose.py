@@ -9,7 +9,7 @@ from tests.docs.prose import long_subjects, read_prose
 # Today's counts. Lower a bound in the commit that lowers its count; none is ever raised.
 AT_MOST = {
     "phrases in code": 50,
-    "phrases in documents": 107,
+    "phrases in documents": 9,
     "question docstrings, percent": 1.0,
     "empty names": 2350,
     "class names used twice": 30,
