@@ -119,7 +119,7 @@ class PermitAccount(PermitWrites):
             self.promises.add(carried if waits else may_hold, now)
         if self.heard is not None and not is_newest:
             self.trusted_from = Instant(now + SETTLE)
-        self.permit, self.heard, self.heard_at = permit, message.sequence, now
+        self.permit, self.heard, self.heard_at, self.is_quiet = permit, message.sequence, now, False
         self.turn_until = Instant(now + SILENT)
         self.is_unproven = False
         order = self.write(revision, Offer(may_hold, now) if waits else None)

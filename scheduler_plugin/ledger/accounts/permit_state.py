@@ -40,7 +40,8 @@ class PermitState:
     outcome is unknown until a version above ``doubted_version`` is seen (0: until a write is confirmed), ``refusal`` is
     why the last write did not store its permit (empty if it did).
 
-    ``off_since`` is when autoscaling was seen to be switched off, ``is_off`` is true once it has been for ``SETTLE``.
+    ``off_since`` is when autoscaling was seen to be switched off, ``is_off`` is true once it has been for ``SETTLE``,
+    ``is_quiet`` once no agent has been answered for as long.
     ``is_unproven`` marks a VM that a rebuild found without a persisted permit: its agent's ``lastPermit`` is the only
     witness of what it may use.
     """
@@ -68,6 +69,7 @@ class PermitState:
     raised_at: Instant | None = None
     off_since: Instant | None = None
     is_off: bool = False
+    is_quiet: bool = False
     is_unproven: bool = False
     is_deleted: bool = False
     reserved: Resources = ZERO
@@ -119,7 +121,9 @@ class PermitState:
     def _settle(self) -> None:
         """Settle the reservation; once its permit is taken back, a disabled agent holds what the VM has."""
         if self.is_off and self.facts and not self.facts.unreadable and self.stored_high.within(self.in_use):
-            self._cap(self.in_use)
+            # A guest that has shrunk since its agent was answered has less than the agent may order again.
+            answered = ZERO if self.is_quiet or self.permit is None else self.permit
+            self._cap(self.in_use.at_least(answered))
         self._derive()
 
     def _cap(self, most: Resources) -> None:

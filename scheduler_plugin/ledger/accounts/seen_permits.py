@@ -85,6 +85,7 @@ class SeenPermits(PermitState):
         if self.facts is not None and not self.facts.has_agent:
             self.off_since = now if self.off_since is None else self.off_since
             self.is_off = now - self.off_since >= SETTLE
+            self.is_quiet = now - self.heard_at >= SETTLE
 
     def learn(self, facts: VmFacts) -> None:
         """As ``observe``, with what was not seen on the API: a VM that was deleted is not back."""

@@ -102,6 +102,22 @@ def test_opt_out_frees_after_take_back() -> None:
     assert decision.persist.before_answer
 
 
+def test_answer_after_opt_out_is_held() -> None:
+    """A guest that shrinks after its agent was answered has less than the agent may order again."""
+    fleet = Fleet(node(), vm("a", amount(4)), vm_pod("a", "n1"))
+    fleet.grant("a", amount(4), number=1)
+    fleet.did(fleet.ledger.see_vm(opted_out("a", 4, permit=4, version=5), LATER))
+    asked = Instant(LATER + SETTLE - 5)
+    assert fleet.ask("a", amount(4), number=2, last_permit=amount(4), now=asked).permit == amount(4)
+    fleet.did(fleet.ledger.see_vm(opted_out("a", 3, permit=4, version=6), asked))
+    orders = fleet.did(fleet.ledger.pass_time(Instant(LATER + SETTLE)))
+    (order,) = [effect for effect in orders if isinstance(effect, PersistPermit)]
+    fleet.did(fleet.ledger.permit_stored(order.revision, opted_out("a", 3, permit=3, version=7)))
+    assert fleet.on("n1") == amount(4)
+    fleet.did(fleet.ledger.pass_time(Instant(asked + SETTLE)))
+    assert fleet.on("n1") == amount(3)
+
+
 def test_agentless_vm_wants_take_back() -> None:
     fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"))
     fleet.grant("a", amount(8), number=1)
