@@ -51,9 +51,10 @@ coverage: env ## The pure packages' tests with many examples: every branch of th
 fuzz: env ## 200,000 hostile inputs at everything that any program reads
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
-explore: env ## The property tests of the quick suite, and ten million steps of the oracle, with new random examples
+explore: env ## New random examples: of the property tests, of hostile inputs, and ten million steps of the oracle
 	AUTOSCALE_EXPLORE=1 $(BIN)/pytest $(WORKERS) -m "hypothesis and $(QUICK)" \
 		$(TEST_ARGS)
+	$(BIN)/python -m tests.fuzz
 	AUTOSCALE_EXPLORE=1 $(BIN)/pytest $(WORKERS) tests/oracle
 
 test-root: env ## Tests that make network namespaces (as root)

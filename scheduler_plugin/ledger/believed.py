@@ -13,7 +13,8 @@ Whoever may edit a VM writes what it asks for: ``use``, its maximum, annotations
 - If it is not known what a running guest has, it may have what its object asks for, up to what its node has.
 - What is heard of a VM first, as at a rebuild, counts up to what its node has, and its permit up to the capacity of the
   largest node: the room is not known yet, nor on which node the permit was granted.
-- An object that cannot be read any more counts the same: what was reserved for its VM stays.
+- An object that cannot be read any more counts the same: what was reserved for its VM stays. If its status names more
+  than its node can bear, the spec's maximum is asked for instead.
 - What does not count is judged again with each request of the VM's agent: room may have become free.
 - A VM that has no place yet asks for all that it says, and finds no node if that is too much.
 - While the node of a VM's pod is not known, no request of the VM counts beyond its reservation. If
@@ -169,8 +170,11 @@ def _bounded(facts: VmFacts, had: Resources, reach: Resources, permitted: Resour
     facts = _restarting(_within_maximum(facts, base), reach, base)
     permit = facts.permit and facts.permit.at_most(permitted.at_least(base))
     reach = reach.at_least(base)
-    beyond = RefusedParts.of_rise(reach, facts.use)
-    use = beyond.of(base.at_most(facts.use), facts.use)
+    wanted = facts.use
+    if facts.unreadable:
+        wanted = RefusedParts.of_rise(reach, wanted).of(facts.most.at_most(wanted), wanted)
+    beyond = RefusedParts.of_rise(reach, wanted)
+    use = beyond.of(base.at_most(wanted), wanted)
     granted = RefusedParts.of_rise(reach, facts.granted).of(base.at_most(facts.granted), facts.granted)
     most = beyond.of(use, facts.most)
     if (permit, use, granted, most) == (facts.permit, facts.use, facts.granted, facts.most):

@@ -101,6 +101,18 @@ def test_unknown_guest_counts_requested_size() -> None:
     assert fleet.on("n1") == amount(10)
 
 
+@pytest.mark.parametrize(
+    ("status", "reserved"),
+    [(HUGE, amount(6)), (amount(1000, 2), amount(6, 2)), (amount(6, 2), amount(6, 2)), (amount(1), amount(1))],
+    ids=str,
+)
+def test_unreadable_vm_counts_as_its_maximum_despite_its_status(status: Resources, reserved: Resources) -> None:
+    """``use`` is the largest size that its object names anywhere: a status beyond the node hides no maximum."""
+    fleet = neighbours()
+    edit(fleet, unreadable="spec: garbage", actual=None, use=status, most=amount(6))
+    assert fleet.ledger.claims["uid-a"].reserved == reserved.at_least(amount(2))
+
+
 def test_guestless_vm_takes_no_missing_room() -> None:
     """Such as one that never boots."""
     fleet = neighbours()
