@@ -152,7 +152,7 @@ class Agents(Stage):
         if found is None or found[1].view is None or not found[1].view.enabled or len(found[1].patches) > 1:
             return
         machine, agent = found
-        if self.is_moving(machine.name):
+        if self.is_moving(machine.name) or not (agent.numbers or agent.hold):
             return
         assert agent.view is not None
         target = self.size().at_most(agent.limit()).at_least(Resources.parse(1, "1Gi"))

@@ -5,6 +5,7 @@ Rules that hold here:
 - An agent holds the permit of the newest answer that it waited for. It gives up what it does not ask for when it sends.
 - What it holds it may use at any time, without asking, by a patch. That of ours names the version of the VM that it has
   read; that of an original agent, which numbers nothing, lands on any.
+- An original agent patches nothing before its first answer: it asks as soon as it starts.
 - Ours never patches above what that version records as permitted, unless it was answered after it had read that.
 - An agent that is refused keeps what it holds: that it stands back is not relied on.
 """
@@ -92,7 +93,7 @@ class Agent:
 class Machine:
     """One VM. ``own`` is what of its use came about without people; ``is_tainted``: others lowered its permit, and
     nobody has restored it; ``is_excused``: a scheduler has started meanwhile, which cannot know what was answered.
-    ``forged`` is the permit that a person wrote last.
+    ``forged`` is the permit that a person wrote last, ``edited_at`` when a person last edited it.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Machine:
     is_tainted: bool = False
     is_excused: bool = False
     forged: Resources | None = None
+    edited_at: Instant = AWAY
 
 
 class Fleet:

@@ -16,7 +16,7 @@ from tests.oracle.fleet import Agent, Fleet, Machine
 
 SIZE: Final = Resources.parse("10", "40Gi")
 UNSEEN: Final = Seconds(40.0)
-"""What others put on a node may be unknown to a scheduler for so long, whose watch was cut."""
+"""What others put on a node, or take from an object, may be unknown for so long to a scheduler whose watch was cut."""
 
 
 class Judge:
@@ -52,7 +52,8 @@ class Judge:
     def written(self, machine: Machine, agent: Agent, before: Resources) -> list[str]:
         """What is wrong after an answer that was waited for, while ``before`` was stored at first."""
         known = before.at_least(self.fleet.stored(machine) or ZERO).at_least(self.fleet.use(machine))
-        if agent.hold is None or agent.hold.within(known):
+        is_edited = self._now() - machine.edited_at < UNSEEN
+        if is_edited or agent.hold is None or agent.hold.within(known):
             return []
         return [f"{machine.name}: {agent.hold} was written and answered, stored is {self.fleet.stored(machine)}"]
 

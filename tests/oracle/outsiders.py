@@ -61,7 +61,7 @@ class Outsiders(Stage):
             annotations.pop(ANNOTATION_PERMIT, None)
         else:
             annotations[ANNOTATION_PERMIT] = texts[kind]
-        machine.is_tainted = True
+        machine.is_tainted, machine.edited_at = True, self.clock.now()
         machine.forged = Resources.parse("8", "16Gi") if kind == "high" else None
         self.note(f"somebody edits the permit of {machine.name}: {kind}")
         self.api.put(VMS, obj)

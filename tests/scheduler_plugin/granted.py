@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from protocol.names import ANNOTATION_PERMIT, ANNOTATION_PERMIT_WRITER
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
 from tests.scheduler_plugin.objects import Obj, node, vm, vm_pod
@@ -24,8 +25,13 @@ def granted(cluster: FakeCluster | None = None) -> FakeCluster:
     return cluster
 
 
-def with_permit(obj: Obj, cpu: str, mem: str) -> Obj:
-    obj["metadata"]["annotations"] = {"autoscaling.neon.tech/permit": json.dumps({"vCPUs": cpu, "mem": mem})}
+def with_permit(obj: Obj, cpu: str, mem: str, agent: str = "") -> Obj:
+    """``obj`` with a permit that names the agent in the VM's own pod as its holder, or the one in pod ``agent``."""
+    pod = f"pod-{obj['metadata']['name']}"
+    obj["metadata"]["annotations"] = {
+        ANNOTATION_PERMIT: json.dumps({"vCPUs": cpu, "mem": mem}),
+        ANNOTATION_PERMIT_WRITER: f"before/1/{pod},{agent or pod}",
+    }
     return obj
 
 

@@ -38,7 +38,7 @@ def cluster() -> FakeCluster:
     for name in ("n1", "n2"):
         found.put(NODES, node(name))
     for name, where in (("a", "n1"), ("b", "n1"), ("c", "n1"), ("far", "n2")):
-        found.put(VMS, with_permit(vm(name), "1", "4Gi"))
+        found.put(VMS, with_permit(vm(name), "1", "4Gi", "pod-agent"))
         found.put(PODS, vm_pod(name, where))
     found.put(PODS, NODE_AGENT)
     found.tokens["node"] = token_of(NODE_AGENT, node="n1")
@@ -194,7 +194,7 @@ async def test_internal_error_affects_one_vm(
 
 async def test_batches_are_offered_on_request(cluster: FakeCluster, clock: FakeClock) -> None:
     async with running(cluster, clock) as scheduler:
-        headers, content = agent_request(cluster, vm_pod("a"), 1, 4)
+        headers, content = agent_request(cluster, vm_pod("a"), 1, 4, "node")
         old = await scheduler.client.post("http://agents/", content=content, headers=headers)
         new = await scheduler.client.post("http://agents/", content=content, headers={**headers, OFFER: "1"})
         assert (old.headers.get(OFFER), new.headers[OFFER]) == (None, str(MOST_REQUESTS))

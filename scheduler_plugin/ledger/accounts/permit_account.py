@@ -25,7 +25,8 @@ Rules that hold here:
 - One agent at a time: others are refused while it is heard. What it held when it fell silent stays held as long as
   its pod exists.
 - The stored permit is the maximum that any agent may hold, not the last decision: a restarted scheduler must know it.
-- Only what is within ``stored_low`` may be answered without waiting for a write.
+- Only what is within ``stored_low`` may be answered without waiting for a write, and only to an agent that the object
+  names as a holder: an agent that takes over is answered once a write has named it.
 - A write that was refused leaves no doubt. One whose outcome is unknown does until the object is seen in a newer
   version, because each write names the version that it is for.
 - Without an agent (autoscaling has been off for ``SETTLE``, or no pod is left) the permit is first taken back from the
@@ -82,7 +83,7 @@ class PermitAccount(PermitWrites):
 
     def answer_old(self, permit: Resources, sequence: int | None, now: Instant, revision: int) -> PersistPermit | None:
         """Records the answer to an old message, or to a duplicate: its first copy may never have been answered."""
-        waits = self.has_agent and not permit.within(self.stored_low)
+        waits = self._waits(permit)
         if sequence != self.heard:
             self.trusted_from = Instant(now + SETTLE)
         if not waits and (sequence != self.heard or not permit.within(self.promises.held)):
@@ -105,13 +106,14 @@ class PermitAccount(PermitWrites):
         """
         if not self._is_of_the_same(message):
             self._take_over(message, now, alive)
+            self.unnamed_since = revision
         is_newest = follows(message.sequence, self.heard)
         held = self.promises.held
         carried = message.asked.at_most(held)
         if message.last_permit is not None:
             carried = carried.at_most(message.last_permit)
         may_hold = permit.at_least(carried)
-        waits = not permit.within(self.stored_low) and self.has_agent
+        waits = self._waits(permit)
         if is_newest and now >= self.trusted_from:
             self.promises.replace(carried if waits else may_hold, now)
             self.offers.clear()
@@ -126,6 +128,10 @@ class PermitAccount(PermitWrites):
         if order is not None or self.promises.held != held:
             self._derive()
         return order
+
+    def _waits(self, permit: Resources) -> bool:
+        """Return True if the API has to store the permit, or who holds it, before it is answered."""
+        return self.has_agent and (bool(self.unnamed_since) or not permit.within(self.stored_low))
 
     def _is_of_the_same(self, message: Message) -> bool:
         return message.agent == self.agent and message.pod == self.heard_from

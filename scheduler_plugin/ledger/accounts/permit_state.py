@@ -34,11 +34,12 @@ class Offer(NamedTuple):
 class PermitState:
     """Account of one VM. ``facts`` is None while only its pods have been seen.
 
-    ``permit`` is the last decision. ``heard`` is the sequence of the last message, ``heard_from`` the UID of its pod,
-    ``agent`` who sent it, ``turn_until`` when another agent may be answered, ``trusted_from`` when sequences prove
-    something again. ``orders`` are the writes by revision whose outcome is open, ``doubts`` the permits of those whose
-    outcome is unknown until a version above ``doubted_version`` is seen (0: until a write is confirmed), ``refusal`` is
-    why the last write did not store its permit (empty if it did).
+    ``permit`` is the last decision. ``heard`` is the sequence of the last message, ``heard_from`` the UID of its
+    pod, ``agent`` who sent it, ``turn_until`` when another agent may be answered, ``trusted_from`` when sequences
+    prove something again. ``unnamed_since`` is the revision of the first write that names ``agent`` as a holder, 0
+    once one of those is confirmed. ``orders`` are the writes by revision whose outcome is open, ``doubts`` the
+    permits of those whose outcome is unknown until a version above ``doubted_version`` is seen (0: until a write is
+    confirmed), ``refusal`` is why the last write did not store its permit (empty if it did).
 
     ``off_since`` is when autoscaling was seen to be switched off, ``is_off`` is true once it has been for ``SETTLE``,
     ``is_quiet`` once no agent has been answered for as long.
@@ -61,6 +62,7 @@ class PermitState:
     heard: int | None = None
     heard_from: str | None = None
     agent: str | None = None
+    unnamed_since: int = 0
     heard_at: Instant = LONG_AGO
     trusted_from: Instant = LONG_AGO
     turn_until: Instant = LONG_AGO

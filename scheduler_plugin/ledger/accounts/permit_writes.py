@@ -86,11 +86,12 @@ class PermitWrites(SeenPermits):
     def _order(
         self, facts: VmFacts, permit: Resources, revision: int, *, is_urgent: bool, takes_back: bool = False
     ) -> PersistPermit:
-        if self.pending is not None and (self.pending.permit, self.pending.takes_back) == (permit, takes_back):
-            revision = self.pending.revision
         holders: tuple[str, ...] = ()
         if self.heard_from is not None and self.agent is not None:
             holders = (self.heard_from, self.agent, *self.others)[:MOST_HOLDERS]
+        last = self.pending
+        if last is not None and (last.permit, last.holders, last.takes_back) == (permit, holders, takes_back):
+            revision = last.revision
         self.pending = PersistPermit(facts.name, permit, revision, is_urgent, facts.uid, holders, takes_back)
         self.orders[revision] = permit
         self._bound()
@@ -106,6 +107,8 @@ class PermitWrites(SeenPermits):
         offer = self.offers.get(revision)
         if offer is not None:
             self.promises.add(offer.permit, offer.at)
+        if revision >= self.unnamed_since:
+            self.unnamed_since = 0
         self._ended(revision)
         self.doubts, self.refusal = (), ""
         self.learn(facts)

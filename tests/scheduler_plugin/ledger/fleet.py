@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from msgspec import structs
+
 from protocol.messages import AgentRequest, ObjectName
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources
 from scheduler_plugin.ledger import (
@@ -135,14 +137,14 @@ class Fleet:
         if order is None:
             return ()
         old = self.vms[order.vm]
-        new = VmFacts(old.name, old.uid, old.version + 1, old.most, old.use, old.actual, order.permit, old.pod)
+        new = structs.replace(old, version=old.version + 1, permit=order.permit, holders=order.holders)
         self.vms[order.vm] = new
         return self.did(self.ledger.permit_stored(order.revision, new))
 
     def resize(self, of: str, use: Resources, *, now: Instant = LATER) -> tuple[Effect, ...]:
         """The VM's object says that it has and asks for ``use``."""
         old = self.vms[name(of)]
-        new = VmFacts(old.name, old.uid, old.version + 1, old.most, use, use, old.permit, old.pod)
+        new = structs.replace(old, version=old.version + 1, use=use, actual=use)
         self.vms[old.name] = new
         return self.did(self.ledger.see_vm(new, now))
 

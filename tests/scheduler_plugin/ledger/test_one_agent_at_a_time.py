@@ -146,6 +146,32 @@ def test_holder_comes_first_after_a_restart() -> None:
     assert rebuilt.reserved("a") == amount(8), "the sidecar may only be cut off"
 
 
+def test_agent_that_took_over_holds_after_restart() -> None:
+    """The one before it, whom the object named first, asks for less."""
+    fleet = fleet_of_two()
+    asks(fleet, SIDECAR, 8, 1)
+    asks(fleet, NODE_AGENT, 8, 1, last=amount(8), now=AFTER)
+    pods = (vm_pod("a", "n1"), plain_pod("agent", amount(0), "n1"))
+    rebuilt = Fleet(node(total=11), *fleet.vms.values(), *pods, now=AFTER)
+    later = Instant(AFTER + SILENT + SETTLE)
+    for number, now in ((2, later), (3, Instant(later + SETTLE))):
+        asks(rebuilt, SIDECAR, 2, number, last=amount(2), now=now)
+    assert rebuilt.reserved("a") == amount(8)
+
+
+def test_write_for_the_agent_before_names_nobody_else() -> None:
+    """What was stored by a write ordered before an agent took over does not name it."""
+    fleet, request = fleet_of_two(), AgentRequest(name("a-pod"), amount(8), None)
+    before = fleet.ledger.decide("uid-a", replace(request, sequence=1), LATER, SIDECAR)
+    fleet.ledger.decide("uid-a", replace(request, sequence=2), AFTER, NODE_AGENT)
+    fleet.store(before)
+    again = fleet.ledger.decide("uid-a", replace(request, sequence=3), AFTER, NODE_AGENT)
+    assert again.persist is not None
+    assert (again.persist.before_answer, again.persist.holders) == (True, ("uid-a", NODE_AGENT, SIDECAR))
+    fleet.store(again)
+    assert fleet.ledger.decide("uid-a", replace(request, sequence=4), AFTER, NODE_AGENT).persist is None
+
+
 def test_holders_in_another_pod_of_the_vm_hold_nothing() -> None:
     """The VM was started again while no scheduler ran."""
     fleet = fleet_of_two()

@@ -10,12 +10,16 @@ from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, UNIT, Fleet, amount, name, node, vm, vm_pod
 
 
+HOLDERS = ("uid-a", "uid-a")
+"""The VM's pod, and the pod of the agent that speaks for it: the same one."""
+
+
 def fleet_of_one(**more: int) -> Fleet:
     return Fleet(node(), vm("a", amount(2), permit=amount(2)), vm_pod("a", "n1"))
 
 
 def order(size: float, revision: int, *, before_answer: bool = True) -> PersistPermit:
-    return PersistPermit(name("a"), amount(size), revision, before_answer, "a-first", ("uid-a", "uid-a"))
+    return PersistPermit(name("a"), amount(size), revision, before_answer, "a-first", HOLDERS)
 
 
 def test_an_increase_waits_for_its_write() -> None:
@@ -26,8 +30,18 @@ def test_an_increase_waits_for_its_write() -> None:
 
 
 def test_what_is_stored_already_needs_no_write() -> None:
-    fleet = fleet_of_one()
+    fleet = Fleet(node(), replace(vm("a", amount(2), permit=amount(2)), holders=HOLDERS), vm_pod("a", "n1"))
     assert fleet.ask("a", amount(2), number=1).persist is None
+
+
+def test_agent_that_the_object_does_not_name_is_answered_once_it_does() -> None:
+    """A scheduler that is restarted must know who may hold the permit."""
+    fleet = fleet_of_one()
+    first = fleet.ask("a", amount(2), number=1)
+    assert first.persist == order(2, 1)
+    assert fleet.ask("a", amount(2), number=2).persist == order(2, 1)
+    fleet.store(first)
+    assert fleet.ask("a", amount(2), number=3).persist is None
 
 
 def test_the_same_request_again_touches_nothing() -> None:
