@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Final
 
 from protocol.units import ZERO, Instant, Resources
+from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
 from scheduler_plugin.web.http.hot_paths import HotRequest, HotResponse
 from tests.oracle.fleet import Agent, Machine, Patch
 from tests.oracle.stage import BrokenError, Message, Stage
@@ -16,6 +17,9 @@ from tests.scheduler_plugin.objects import token_text
 
 LIFE: Final = 24.0
 """Seconds that a message lives; below the scheduler's ``SETTLE``."""
+
+NEWS: Final = SETTLE - LIFE
+"""Seconds until an agent has heard that autoscaling is off, so that its last resize lands within ``SETTLE``."""
 
 PATIENCE: Final = 5.0
 """Seconds that an agent waits for an answer."""
@@ -152,7 +156,7 @@ class Agents(Stage):
         if found is None or found[1].view is None or not found[1].view.enabled or len(found[1].patches) > 1:
             return
         machine, agent = found
-        if self.is_moving(machine.name) or not (agent.numbers or agent.hold):
+        if self.is_moving(machine.name) or not (agent.numbers or self._may_patch_any_version(machine, agent)):
             return
         assert agent.view is not None
         target = self.size().at_most(agent.limit()).at_least(Resources.parse(1, "1Gi"))
@@ -166,6 +170,10 @@ class Agents(Stage):
         agent.patches.append(patch)
         if self.chance.random() < 0.8:
             self._land(machine, agent, patch)
+
+    def _may_patch_any_version(self, machine: Machine, agent: Agent) -> bool:
+        is_off = not self.fleet.is_enabled(machine) and self.clock.now() - machine.off_since > NEWS
+        return agent.hold is not None and not is_off
 
     def land_patch(self) -> None:
         """A resize that was late lands, also of an agent that is gone."""

@@ -6,6 +6,7 @@ Rules that hold here:
 - What it holds it may use at any time, without asking, by a patch. That of ours names the version of the VM that it has
   read; that of an original agent, which numbers nothing, lands on any.
 - An original agent patches nothing before its first answer: it asks as soon as it starts.
+  It hears within ``NEWS`` that autoscaling is off, and patches no more then.
 - Ours never patches above what that version records as permitted, unless it was answered after it had read that.
 - An agent that is refused keeps what it holds: that it stands back is not relied on.
 """
@@ -94,6 +95,7 @@ class Machine:
     """One VM. ``own`` is what of its use came about without people; ``is_tainted``: others lowered its permit, and
     nobody has restored it; ``is_excused``: a scheduler has started meanwhile, which cannot know what was answered.
     ``forged`` is the permit that a person wrote last, ``edited_at`` when a person last edited it.
+    ``off_since`` is when autoscaling was last switched off.
     """
 
     name: str
@@ -105,6 +107,7 @@ class Machine:
     is_excused: bool = False
     forged: Resources | None = None
     edited_at: Instant = AWAY
+    off_since: Instant = AWAY
 
 
 class Fleet:

@@ -70,7 +70,8 @@ class Judge:
     def _settle(self, machine: Machine) -> None:
         """A permit that was restored is trusted again; one that was taken back while autoscaling was off is void.
 
-        What was taken back is what the VM used then; it may have been resized since.
+        What was taken back is what the VM used then; it may have been resized since. So may a VM whose permit was
+        lowered while no scheduler ran: the next one counts of that what there is room for.
         """
         stored, use = self.fleet.stored(machine) or ZERO, self.fleet.use(machine)
         if not self.fleet.is_enabled(machine):
@@ -79,7 +80,8 @@ class Judge:
         if self.fleet.cluster.webhook is not None:
             machine.is_tainted = True
         elif stored != machine.forged and all(agent.may_order.within(stored) for agent in machine.agents):
-            machine.is_tainted = machine.is_excused = False
+            machine.is_tainted = False
+            machine.is_excused = machine.is_excused and not machine.own.within(stored)
 
     def _not_stored(self, machine: Machine) -> list[str]:
         if machine.is_tainted or self.fleet.node(machine) is None:

@@ -46,6 +46,8 @@ class Outsiders(Stage):
         obj = self._copied(machine)
         is_on = self.fleet.is_enabled(machine)
         obj["metadata"]["labels"][LABEL_ENABLED] = "false" if is_on else "true"
+        if is_on:
+            machine.off_since = self.clock.now()
         self.note(f"autoscaling of {machine.name} is switched {'off' if is_on else 'on'}")
         self.api.put(VMS, obj)
 

@@ -9,7 +9,6 @@ from scheduler_plugin.ledger import Ledger, PermitDecision, PersistPermit
 from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, UNIT, Fleet, amount, name, node, vm, vm_pod
 
-
 HOLDERS = ("uid-a", "uid-a")
 """The VM's pod, and the pod of the agent that speaks for it: the same one."""
 
