@@ -22,8 +22,6 @@ from protocol.runtime.explaining.displacing import keep_waiting
 from protocol.runtime.prompt_server import PromptServer
 from protocol.runtime.tls_files import FollowedTls, TlsFilesError, following
 from scheduler_plugin.web.http.bounded_protocol import BoundedProtocol
-from scheduler_plugin.web.http.hot_paths import HotPaths
-from scheduler_plugin.web.http.hot_protocol import HotProtocol
 from scheduler_plugin.web.http.tls_acceptor import TlsAcceptor
 from scheduler_plugin.web.limits import Limits, Peers
 
@@ -123,11 +121,7 @@ class Server(PromptServer):
         return keep_waiting(await loop.create_server(self._connection, host, port, backlog=_ACCEPTED_AT_ONCE))
 
     def _connection(self) -> BoundedProtocol:
-        options: dict[str, Any] = {"config": self.config, "server_state": self.server_state, "app_state": {}}
-        app = self.listener.app
-        if isinstance(app, HotPaths):
-            return HotProtocol(self._peers, app, **options)
-        return BoundedProtocol(self._peers, **options)
+        return BoundedProtocol(self._peers, config=self.config, server_state=self.server_state, app_state={})
 
 
 def split_address(address: str) -> tuple[str, int]:

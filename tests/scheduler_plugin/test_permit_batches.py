@@ -205,7 +205,7 @@ async def test_batch_for_foreign_vms_does_not_authenticate(cluster: FakeCluster,
     """Any pod can get a token of its own account with our audience: its batch is answered, but keeps no place."""
     cluster.tokens["other"] = token_of(plain_pod("other", node="n1"))
     async with running(cluster, clock) as scheduler:
-        path = agents_app(scheduler.parts.service).by_url[b"/permits"]
+        path = agents_app(scheduler.parts.service).paths["/permits"]
         content = json.dumps([request(cluster, "a", 1, 4)]).encode()
         for who, is_agent in (("other", False), ("node", True)):
             found = path.handler(HotRequest(content, f"Bearer {token_text(who)}", "10.0.0.9"))

@@ -40,6 +40,12 @@ def authenticate(request: Request) -> None:
         connection.authenticate()
 
 
+def is_authenticated(request: Request) -> bool:
+    """Return True if the client has shown on this connection before who it is."""
+    connection = getattr(request.state, "connection", None)
+    return isinstance(connection, BoundedProtocol) and connection.is_authenticated
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's HTTP over one connection, within ``Limits``; the parser itself bounds nothing."""
 

@@ -1,14 +1,11 @@
-"""Routes that pass the framework by: its router, requests and responses cost more than a verb or a permit does.
+"""Routes that bypass the framework: its router and validation cost more than a verb or a permit does.
 
-Rules that hold here:
-
-- A hot path is a POST to exactly its path; other methods are answered with 405, all other paths by the application.
-- ``hot_protocol`` answers it right from the connection. What it leaves alone (``Expect``, an upgrade, HTTP/1.0) comes
-  here as to any ASGI application, and is answered by the same handlers.
+A hot path is a POST to exactly its path; other methods are answered with 405, all other paths by the application.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -20,6 +17,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from protocol.wire.wire_batches import OFFER
 from scheduler_plugin.web.bodies import BodyError, read_body
+from scheduler_plugin.web.http.bounded_protocol import authenticate, is_authenticated
+from scheduler_plugin.web.models import Problem
+
+LOG: Final = logging.getLogger("autoscale.serving")
 
 JSON: Final = "application/json"
 
@@ -84,48 +85,60 @@ class HotPath:
     admission: Admission = anyone
     introduction: Introduction = anyone
 
-    def refusal(self, authorization: str | None, address: str) -> HotResponse | None:
-        """Response to an unknown client before its body is read; None if it is admitted."""
-        return self.admission(authorization) or self.introduction(authorization, address)
-
-    def answer(self, request: HotRequest, refusal: HotResponse | None) -> HotResponse | Awaitable[HotResponse]:
-        """The answer to a request whose admission was refused so, or was not."""
-        return self.handler(request) if refusal is None else refusal
-
 
 class HotPaths:
     """An ASGI application: hot ``paths`` before ``rest``."""
 
     def __init__(self, paths: Mapping[str, HotPath], rest: ASGIApp) -> None:
-        self.by_url: Final = {path.encode(): found for path, found in paths.items()}
-        self._paths = paths
+        self.paths: Final = paths
         self._rest = rest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
-        path = self._paths.get(scope["path"]) if scope["type"] == "http" else None
+        path = self.paths.get(scope["path"]) if scope["type"] == "http" else None
         if path is None:
             await self._rest(scope, receive, send)
             return
-        is_post = scope["method"] == "POST"
-        response, rest = await _answered(Request(scope, receive), path) if is_post else (_NOT_ALLOWED, None)
-        await response(scope, receive, send)
-        if rest is not None:
-            await rest
+        if scope["method"] != "POST":
+            await _NOT_ALLOWED(scope, receive, send)
+            return
+        request, answer = Request(scope, receive), _ENDING
+        try:
+            answer = await _answered(request, path)
+        except Exception:
+            LOG.exception("a request failed")
+            answer = _FAILED
+        finally:
+            # Also when cancelled: kube-scheduler and agents hear at once that they should ask the next leader.
+            if answer.status < 400 and answer.authenticates:
+                authenticate(request)
+            await Response(answer.body, answer.status, answer.headers, media_type=JSON)(scope, receive, send)
+        if answer.rest is not None:
+            await answer.rest
 
 
-async def _answered(request: Request, path: HotPath) -> tuple[Response, Awaitable[None] | None]:
-    content: bytes | BodyError = b""
-    shown = request.headers.get("authorization")
+async def _answered(request: Request, path: HotPath) -> HotResponse:
+    authorization = request.headers.get("authorization")
     address = request.client.host if request.client else ""
-    refusal = path.refusal(shown, address)
+    refusal = path.admission(authorization)
+    if refusal is None and not is_authenticated(request):
+        refusal = path.introduction(authorization, address)
+    if refusal is not None:
+        return refusal
+    content: bytes | BodyError
     try:
-        content = await read_body(request, path.longest) if refusal is None else b""
+        content = await read_body(request, path.longest)
     except BodyError as error:
         content = error
-    found = path.answer(HotRequest(content, shown, address, OFFER in request.headers), refusal)
-    answer = found if isinstance(found, HotResponse) else await found
-    return Response(answer.body, answer.status, answer.headers, media_type=JSON), answer.rest
+    answer = path.handler(HotRequest(content, authorization, address, OFFER in request.headers))
+    return answer if isinstance(answer, HotResponse) else await answer
 
 
-_NOT_ALLOWED = PlainTextResponse("Method Not Allowed", 405, {"Allow": "POST"})
+_NOT_ALLOWED: Final = PlainTextResponse("Method Not Allowed", 405, {"Allow": "POST"})
+_FAILED: Final = HotResponse(
+    msgspec.json.encode(Problem("internal error; see the scheduler log")), 500, {"connection": "close"}
+)
+_ENDING: Final = HotResponse(
+    msgspec.json.encode(Problem("this process ends, ask again")), 503, {"retry-after": "0", "connection": "close"}
+)
+"""For what is still open when the listener's time is over."""

@@ -143,9 +143,9 @@ async def test_token_is_looked_at_before_the_body(cluster: FakeCluster, path: st
     """A stranger's body is memory of ours: it is not read. A token that is not known yet may be an agent's."""
     cluster.tokens["agent"] = token_of(POD)
     async with running(cluster, FakeClock()) as scheduler:
-        asked = agents_app(scheduler.parts.service).by_url[path.encode()]
+        asked = agents_app(scheduler.parts.service).paths[path]
         for authorization in (None, "Bearer junk"):
-            refusal = asked.refusal(authorization, "10.0.0.9")
+            refusal = asked.introduction(authorization, "10.0.0.9")
             assert refusal is not None
             assert (refusal.status, refusal.headers["www-authenticate"]) == (401, "Bearer")
-        assert asked.refusal(f"Bearer {token_text('agent')}", "10.0.0.9") is None
+        assert asked.introduction(f"Bearer {token_text('agent')}", "10.0.0.9") is None

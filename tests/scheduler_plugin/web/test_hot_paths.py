@@ -1,4 +1,4 @@
-"""Hot paths are answered right from the connection, and otherwise like everything else: real sockets."""
+"""Hot paths bypass the framework, and are served like everything else: real sockets."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from uvicorn.server import ServerState
 
 from protocol.units import Seconds
 from scheduler_plugin.web.bodies import BodyError
-from scheduler_plugin.web.http.bounded_protocol import LONGEST_HEAD
+from scheduler_plugin.web.http.bounded_protocol import LONGEST_HEAD, BoundedProtocol
 from scheduler_plugin.web.http.hot_paths import Handler, HotPath, HotPaths, HotRequest, HotResponse
-from scheduler_plugin.web.http.hot_protocol import HotProtocol
 from scheduler_plugin.web.limits import Limits, Peers
 from scheduler_plugin.web.serving import Listener, serve
 from tests.scheduler_plugin.web.test_serving import free_address, listening
@@ -141,7 +140,7 @@ async def serving(limits: Limits | None = None) -> AsyncIterator[tuple[Answers, 
         await task
 
 
-async def test_hot_path_answers_in_one_write() -> None:
+async def test_hot_path_answers_with_its_headers() -> None:
     async with serving() as (_, client):
         client.writer.write(post("/now", b"hello", "Authorization: Bearer a", "Authorization: Bearer b"))
         status, headers, body = await client.answer()
@@ -318,17 +317,19 @@ class Wire(asyncio.Transport):
         """Nothing is read from here."""
 
 
-async def test_non_reading_client_pauses_work() -> None:
+async def test_non_reading_client_is_worked_for_once() -> None:
     found, wire = Answers(), Wire()
     config = uvicorn.Config(found.app(), lifespan="off", log_config=None)
-    protocol = HotProtocol(Peers(Limits()), found.app(), config=config, server_state=ServerState(), app_state={})
+    config.load()
+    protocol = BoundedProtocol(Peers(Limits()), config=config, server_state=ServerState(), app_state={})
     protocol.connection_made(wire)
     protocol.pause_writing()
     protocol.data_received(post("/now", b"1") + post("/closed", b"2") + post("/now", b"3"))
-    await asyncio.sleep(0)
-    assert (found.asked, wire.written) == ([], b"")
-    protocol.resume_writing()
     for _ in range(10):
+        await asyncio.sleep(0)
+    assert (found.asked, wire.written) == (["1"], b"")
+    protocol.resume_writing()
+    for _ in range(20):
         await asyncio.sleep(0)
     assert found.asked == ["1"]
     assert re.findall(rb"HTTP/1.1 ([0-9]+)", wire.written) == [b"200", b"401"], "a refused token ends the connection"
@@ -338,7 +339,8 @@ async def test_non_reading_client_pauses_work() -> None:
 async def test_open_request_at_shutdown_gets_503() -> None:
     found, wire, state = Answers(), Wire(), ServerState()
     config = uvicorn.Config(found.app(), lifespan="off", log_config=None)
-    protocol = HotProtocol(Peers(Limits()), found.app(), config=config, server_state=state, app_state={})
+    config.load()
+    protocol = BoundedProtocol(Peers(Limits()), config=config, server_state=state, app_state={})
     protocol.connection_made(wire)
     protocol.data_received(post("/later", b"bind"))
     await found.was_asked.wait()
