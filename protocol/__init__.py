@@ -9,5 +9,5 @@ Rules that hold in this package:
 
 from typing import Final
 
-VERSION: Final = "0.2.0"
+VERSION: Final = "0.3.0"
 """Of every program, image and chart of a commit, by Semantic Versioning; the wire has ``versions`` of its own."""

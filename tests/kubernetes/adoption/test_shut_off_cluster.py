@@ -1,4 +1,4 @@
-"""A release as ``scripts/release.sh`` makes it, carried to a cluster without a way out and installed there.
+"""A release as ``scripts/release.sh`` makes it, carried to an air-gapped cluster and installed there.
 
 It comes after the other stories of the package: from a registry, kubelets get the very images that the others find on
 the nodes under other names, and what a kubelet has pulled under one name it asks a registry for under every other.
