@@ -8,10 +8,11 @@ import signal
 import sys
 
 from agent.app import run
-from agent.settings import AgentSettings, SettingsError, read_settings
+from agent.settings import AgentSettings, read_settings
 from agent.supervisor import Dependencies
 from agent.telemetry import AgentLog
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.followed_file import SettingsError
 from protocol.runtime.json_log import log_as_json
 
 

@@ -18,6 +18,7 @@ from typing import Final
 from agent.assignments import Assignment
 from protocol import VERSION
 from protocol.messages import ObjectName
+from protocol.runtime.followed_file import SettingsError
 from protocol.units import ComputeUnit, QuantityError
 from protocol.versions import SPOKEN, ProtocolVersion
 
@@ -63,10 +64,6 @@ OF_ITS_POD: Final[Mapping[str, str]] = {
 """The defaults of the per-node form: one address may not speak for all VMs."""
 
 _URL: Final = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:[/?][!-~]*)?")
-
-
-class SettingsError(ValueError):
-    """Settings that cannot be used; the message names the variable."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import uvloop
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.explaining.explain_access import ExplainAccess
-from protocol.runtime.followed_file import FollowedFile
+from protocol.runtime.followed_file import FollowedFile, SettingsFollower
 from protocol.runtime.open_files import allow_open_files
 from protocol.runtime.tls_metrics import followed_by, watch_tls
 from protocol.units import Seconds
@@ -34,7 +34,6 @@ from scheduler_plugin.replica import Replica
 from scheduler_plugin.service import ActiveService
 from scheduler_plugin.service.heap import set_aside
 from scheduler_plugin.settings.document import SchedulerSettings, parse_settings
-from scheduler_plugin.settings.follower import SettingsFollower
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.web.apps import agents_app, extender_app, probes_app
 from scheduler_plugin.web.explain_guard import GuardedExplanations, explain_access

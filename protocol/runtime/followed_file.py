@@ -105,3 +105,38 @@ class FollowedFile(Generic[T]):
         except OSError as error:
             return error.strerror or type(error).__name__
         return content if len(content) <= LARGEST else f"expected at most {LARGEST} bytes"
+
+
+class SettingsError(ValueError):
+    """The settings are refused; each of ``problems`` begins with the path, or variable, of a bad field."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = list(problems)
+
+
+class SettingsReport(Protocol):
+    """Receiver of reload outcomes."""
+
+    def settings_accepted(self, generation: int) -> None:
+        """New settings are in force; ``generation`` counts those that were accepted, from 1."""
+
+    def settings_refused(self, reason: str) -> None:
+        """A new content was refused; the old settings stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsFollower(Generic[T]):
+    """A ``Follower`` of a settings file; ``use`` puts settings in force at once."""
+
+    use: Callable[[T], None]
+    report: SettingsReport
+
+    def accept(self, value: T, generation: int) -> None:
+        """Puts new settings in force."""
+        self.use(value)
+        self.report.settings_accepted(generation)
+
+    def refuse(self, error: FileRefusedError) -> None:
+        """Reports a refusal; what was in force stays."""
+        self.report.settings_refused(str(error))

@@ -23,12 +23,12 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from protocol.runtime.clock import Clock
 from protocol.runtime.credentials import from_pod
 from protocol.runtime.explaining.probe_server import ProbeResponse, Route, listening
-from protocol.runtime.followed_file import FollowedFile
+from protocol.runtime.followed_file import FollowedFile, SettingsFollower
 from scheduler_plugin.expander.cluster_size import ClusterSize, NodeApi
 from scheduler_plugin.expander.failures import Failures
 from scheduler_plugin.expander.judge import judge
 from scheduler_plugin.expander.service import CHANNEL_OPTIONS, MOST_AT_ONCE, Expander
-from scheduler_plugin.expander.settings import ExpanderSettings, SettingsFollower, host_and_port, parse_settings
+from scheduler_plugin.expander.settings import ExpanderSettings, host_and_port, parse_settings
 from scheduler_plugin.expander.telemetry import LOG, PriceExpanderTelemetry
 from scheduler_plugin.expander.tls import credentials, followed
 

@@ -8,17 +8,15 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import msgspec
 
 from protocol.field_errors import field_message
 from protocol.ranking.config import RankingConfig
-from protocol.runtime.followed_file import FileRefusedError
+from protocol.runtime.followed_file import SettingsError
 from protocol.runtime.tls_files import TlsParts
 from protocol.units import Seconds
 from protocol.yaml_text import read_yaml
@@ -26,10 +24,6 @@ from scheduler_plugin.expander.failures import FailureRules
 
 Span = Annotated[float, msgspec.Meta(gt=0)]
 """Seconds."""
-
-
-class SettingsError(ValueError):
-    """The settings are refused; the message begins with the path of the bad field."""
 
 
 class FailureSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,30 +89,3 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-class SettingsReport(Protocol):
-    """Receiver of reload outcomes."""
-
-    def settings_accepted(self) -> None:
-        """New settings are in force."""
-
-    def settings_refused(self, problem: str) -> None:
-        """A new content was refused; the old settings stay."""
-
-
-@dataclass(frozen=True, slots=True)
-class SettingsFollower:
-    """See ``protocol.runtime.followed_file.Follower``; ``use`` puts settings in force."""
-
-    use: Callable[[ExpanderSettings], None]
-    report: SettingsReport
-
-    def accept(self, value: ExpanderSettings, generation: int) -> None:  # noqa: ARG002 - nothing shows it
-        """Puts new settings in force."""
-        self.use(value)
-        self.report.settings_accepted()
-
-    def refuse(self, error: FileRefusedError) -> None:
-        """Tells of a refusal."""
-        self.report.settings_refused(str(error))

@@ -99,14 +99,14 @@ class PriceExpanderTelemetry:
         self._answers.labels("all").inc()
         LOG.exception("cannot decide, passing on all options", extra={"offered": offered})
 
-    def settings_accepted(self) -> None:
+    def settings_accepted(self, generation: int) -> None:
         """New settings are in force."""
         self._reloads.labels("accepted").inc()
         self._refused.set(0)
-        LOG.info("settings accepted")
+        LOG.info("settings accepted", extra={"generation": generation})
 
-    def settings_refused(self, problem: str) -> None:
+    def settings_refused(self, reason: str) -> None:
         """New settings were refused; the old ones stay."""
         self._reloads.labels("refused").inc()
         self._refused.set(1)
-        LOG.error("settings refused, the old ones stay", extra={"reason": problem})
+        LOG.error("settings refused, the old ones stay", extra={"reason": reason})

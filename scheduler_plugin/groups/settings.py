@@ -5,27 +5,20 @@ Everything but the Lease is taken in without a restart; a text is taken whole or
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from protocol.field_errors import field_message
 from protocol.messages import ObjectName
-from protocol.runtime.followed_file import FileRefusedError
+from protocol.runtime.followed_file import SettingsError
 from protocol.units import Seconds
 from protocol.yaml_text import read_yaml
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.objects.tortoise.global_configuration import ConfigurationError, read_configuration
-from scheduler_plugin.groups.telemetry import GroupsTelemetry
 from scheduler_plugin.lease import LeaseTerms
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
-
-
-class SettingsError(ValueError):
-    """The settings are refused; the message begins with the path of the bad field."""
 
 
 class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -77,20 +70,3 @@ def parse_settings(text: str) -> GroupsSettings:
     settings.lease.terms()
     settings.configuration()
     return settings
-
-
-@dataclass(frozen=True, slots=True)
-class SettingsFollower:
-    """See ``protocol.runtime.followed_file.Follower``; ``use`` puts settings in force."""
-
-    use: Callable[[GroupsSettings], None]
-    report: GroupsTelemetry
-
-    def accept(self, value: GroupsSettings, generation: int) -> None:
-        """Puts new settings in force."""
-        self.use(value)
-        self.report.settings_accepted(generation)
-
-    def refuse(self, error: FileRefusedError) -> None:
-        """Tells of a refusal."""
-        self.report.settings_refused(str(error))

@@ -13,13 +13,13 @@ from typing import Final
 import httpx2 as httpx
 
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.followed_file import FollowedFile
+from protocol.runtime.followed_file import FollowedFile, SettingsFollower
 from protocol.runtime.tls_metrics import followed_by, watch_tls
 from protocol.units import Seconds
 from scheduler_plugin.cluster.http_api import HttpApi, http_client
 from scheduler_plugin.injector.app import InjectorProgram, assemble
 from scheduler_plugin.injector.options import parser
-from scheduler_plugin.injector.settings import SettingsFollower, parse_settings
+from scheduler_plugin.injector.settings import parse_settings
 from scheduler_plugin.injector.web import injector_app, webhook_app
 from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
 from scheduler_plugin.web.limits import Limits

@@ -5,8 +5,6 @@ A text is taken whole or refused whole, with the path of the bad field.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -14,13 +12,12 @@ import msgspec
 from protocol.durations import parse_duration
 from protocol.field_errors import field_message
 from protocol.messages import ObjectName
-from protocol.runtime.followed_file import FileRefusedError
+from protocol.runtime.followed_file import SettingsError
 from protocol.units import Seconds
 from protocol.yaml_text import read_yaml
 from scheduler_plugin.injector.admission.injection import SECURITY, AgentTemplate
 from scheduler_plugin.injector.certificates.issuing import Purpose
 from scheduler_plugin.injector.certificates.keeper import Lives, WantedCertificate
-from scheduler_plugin.injector.telemetry import InjectorTelemetry
 from scheduler_plugin.lease import LeaseTerms
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
@@ -35,10 +32,6 @@ SERVERS: Final = {
 
 KUBE_SCHEDULER: Final = "kube-scheduler"
 """Shows the extender a certificate as its client."""
-
-
-class SettingsError(ValueError):
-    """The settings are refused; the message begins with the path of the bad field."""
 
 
 def _resources() -> dict[str, Any]:
@@ -160,20 +153,3 @@ def parse_settings(text: str) -> InjectorSettings:
     settings.certificates.lives()
     settings.terms()
     return settings
-
-
-@dataclass(frozen=True, slots=True)
-class SettingsFollower:
-    """See ``protocol.runtime.followed_file.Follower``; ``use`` puts settings in force."""
-
-    use: Callable[[InjectorSettings], None]
-    report: InjectorTelemetry
-
-    def accept(self, value: InjectorSettings, generation: int) -> None:
-        """Puts new settings in force."""
-        self.use(value)
-        self.report.settings_accepted(generation)
-
-    def refuse(self, error: FileRefusedError) -> None:
-        """Tells of a refusal."""
-        self.report.settings_refused(str(error))

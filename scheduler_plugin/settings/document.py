@@ -22,6 +22,7 @@ from pydantic_core import PydanticCustomError
 from protocol.field_errors import shown
 from protocol.names import SCHEDULER_NAME, TOKEN_AUDIENCE
 from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ranking
+from protocol.runtime.followed_file import SettingsError
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Seconds
 from protocol.yaml_text import YamlError, read_documents, read_yaml
 from scheduler_plugin.ledger import NodePolicy, ResourcePolicy
@@ -35,14 +36,6 @@ CONFIG_KEY: Final = "config.yaml"
 
 BELOW: Final = "below"
 """Our kind of error whose message begins with the rest of the path (``document`` if there is none)."""
-
-
-class SettingsError(ValueError):
-    """The settings are refused; ``problems`` has one line for every bad field, beginning with its path."""
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +217,13 @@ def parse_settings(text: str, folder: PurePath = _HERE) -> SchedulerSettings:
     try:
         document = _unwrapped(read_documents(text))
     except YamlError as error:
-        raise SettingsError([str(error)]) from None
+        raise SettingsError(str(error)) from None
     if not isinstance(document, dict):
-        raise SettingsError([f"expected settings with nodeDefaults, got {shown(document)}"])
+        raise SettingsError(f"expected settings with nodeDefaults, got {shown(document)}")
     try:
         return _settings(_Settings.model_validate(document), folder)
     except ValidationError as error:
-        raise SettingsError([_problem(one["loc"], one["msg"], one["type"]) for one in error.errors()]) from None
+        raise SettingsError(*(_problem(one["loc"], one["msg"], one["type"]) for one in error.errors())) from None
 
 
 def _unwrapped(documents: list[object]) -> object:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from agent.assignments import Assignment
-from agent.settings import ACCOUNT, SettingsError, read_settings
+from agent.settings import ACCOUNT, read_settings
 from protocol.messages import ObjectName
+from protocol.runtime.followed_file import SettingsError
 from protocol.units import ComputeUnit
 from protocol.versions import ProtocolVersion
 

@@ -35,6 +35,7 @@ from protocol.kubernetes.refusals import read_refusal
 from protocol.permits import decode_permit
 from protocol.ranking.config import RankingConfigError, parse_ranking
 from protocol.runtime.certificate_times import UnreadableCertificateError, validities
+from protocol.runtime.followed_file import SettingsError
 from protocol.units import Bytes, MilliCpu, QuantityError, parse_quantity
 from protocol.versions import ProtocolVersion
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
@@ -46,14 +47,12 @@ from scheduler_plugin.cluster.pods.reading import pod_at_most, read_pod
 from scheduler_plugin.cluster.scheduling_fields import pod_constraints, pod_traits, volume_terms
 from scheduler_plugin.cluster.translate import read_node
 from scheduler_plugin.cluster.virtual_machines import vm_at_most, vm_facts
-from scheduler_plugin.expander.settings import SettingsError as ExpanderError
 from scheduler_plugin.expander.settings import parse_settings as parse_expander
 from scheduler_plugin.expander.wire import MalformedScaleUpError, decode_scale_up
 from scheduler_plugin.injector.admission.injection import Injection, judge
 from scheduler_plugin.injector.admission.reviews import MalformedReviewError, answer, read_review
-from scheduler_plugin.injector.settings import SettingsError as InjectorError
 from scheduler_plugin.injector.settings import parse_settings as parse_injector
-from scheduler_plugin.settings.document import SettingsError, parse_settings
+from scheduler_plugin.settings.document import parse_settings
 from tests.fuzz import group_objects, page_targets, samples
 from tests.fuzz.mutations import QUANTITIES, VALUES, damaged, damaged_text, encoded
 from tests.scheduler_plugin.groups.objects.sample_group import shop
@@ -223,7 +222,7 @@ TARGETS: Final[tuple[Target, ...]] = (
     Target("PersistentVolume", objects(samples.VOLUME), partial(_object, _volume), UNREADABLE, 4),
     Target("AdmissionReview", texts(samples.ADMISSION), _admission, (MalformedReviewError,), 6),
     Target("AdmissionReview of a pod", documents(samples.ADMITTED), _admission, (MalformedReviewError,), 6),
-    Target("injector's settings", texts(samples.INJECTOR), as_text(parse_injector), (InjectorError,), 3),
+    Target("injector's settings", texts(samples.INJECTOR), as_text(parse_injector), (SettingsError,), 3),
     Target("certificate", texts(samples.CERTIFICATES), validities, (UnreadableCertificateError,), 3),
     Target("TokenReview", objects(samples.REVIEW), partial(_object, _review), UNREADABLE, 6),
     Target("agent's request", _versioned, _request, (MalformedMessageError,), 12),
@@ -236,7 +235,7 @@ TARGETS: Final[tuple[Target, ...]] = (
     Target("policy", texts(samples.POLICY), as_text(_policy), (PolicyError,), 3),
     Target("policy annotation", documents(ANNOTATED), as_text(_policy), (PolicyError,), 4),
     Target("scheduler's settings", texts(samples.SETTINGS), as_text(parse_settings), (SettingsError,), 2),
-    Target("expander's settings", texts(samples.EXPANDER), as_text(parse_expander), (ExpanderError,), 3),
+    Target("expander's settings", texts(samples.EXPANDER), as_text(parse_expander), (SettingsError,), 3),
     Target("kubeconfig", texts(samples.KUBECONFIG), as_text(parse_kubeconfig), (KubeconfigError,), 2),
     Target("agent's account", documents(page_targets.ACCOUNT), page_targets.account, (UnreadableAnswerError,), 4),
     Target("scheduler's nodes", documents(page_targets.NODES), page_targets.nodes, (UnreadableAnswerError,), 4),

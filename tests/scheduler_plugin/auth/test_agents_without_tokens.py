@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_plugin.settings.document import SettingsError, parse_settings
+from protocol.runtime.followed_file import SettingsError
+from scheduler_plugin.settings.document import parse_settings
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
 from tests.scheduler_plugin.objects import Obj, node, owner_of, plain_pod, vm, vm_pod

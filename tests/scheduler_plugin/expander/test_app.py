@@ -12,12 +12,12 @@ import grpc
 import pytest
 
 from protocol.runtime.credentials import CredentialsError
-from protocol.runtime.followed_file import FileRefusedError, FollowedFile
+from protocol.runtime.followed_file import FileRefusedError, FollowedFile, SettingsFollower
 from protocol.units import Seconds
 from scheduler_plugin.expander.__main__ import main
 from scheduler_plugin.expander.app import run, serving
 from scheduler_plugin.expander.messages import METHOD
-from scheduler_plugin.expander.settings import ExpanderSettings, SettingsFollower, parse_settings
+from scheduler_plugin.expander.settings import ExpanderSettings, parse_settings
 from scheduler_plugin.expander.telemetry import PriceExpanderTelemetry
 from tests.fake_clock import FakeClock
 from tests.plain_http import plain_client

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from protocol.runtime.followed_file import SettingsError
 from protocol.runtime.tls_files import TlsParts
 from protocol.units import Seconds
 from scheduler_plugin.expander.failures import FailureRules
 from scheduler_plugin.expander.settings import (
     ExpanderSettings,
-    SettingsError,
     TlsSettings,
     host_and_port,
     parse_settings,

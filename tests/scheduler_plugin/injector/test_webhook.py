@@ -12,9 +12,10 @@ import pytest
 
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.refusals import classify
+from protocol.runtime.followed_file import SettingsError
 from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError
 from scheduler_plugin.injector.admission.injector import Injector
-from scheduler_plugin.injector.settings import SettingsError, parse_settings
+from scheduler_plugin.injector.settings import parse_settings
 from scheduler_plugin.injector.web import LONGEST_REVIEW, MUTATE, webhook_app
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.program.cluster import Connection, EmbeddedCluster

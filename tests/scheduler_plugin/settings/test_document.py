@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from protocol.ranking.config import RankingConfig, ScoreCurve
+from protocol.runtime.followed_file import SettingsError
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Seconds
 from scheduler_plugin.ledger import NodePolicy, ResourcePolicy
 from scheduler_plugin.planner import MigrationPolicy, Rest
-from scheduler_plugin.settings.document import SettingsError, parse_settings
+from scheduler_plugin.settings.document import parse_settings
 
 DEPLOYED = Path(__file__).parents[3] / "deploy/scheduler-deploy.yaml"
 GIB = 1024**3

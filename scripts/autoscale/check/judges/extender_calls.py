@@ -8,9 +8,10 @@ from typing import Final
 from protocol.kubernetes.objects import Json, child, flag, items, name_of, text, texts
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.names import SCHEDULER_NAME
+from protocol.runtime.followed_file import SettingsError
 from protocol.yaml_text import YamlError, read_yaml
 from scheduler_plugin.ledger.sampled_pods import PERCENT
-from scheduler_plugin.settings.document import SettingsError, parse_settings
+from scheduler_plugin.settings.document import parse_settings
 from scripts.autoscale.check.facts import CheckFacts, MetricSample
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
 from scripts.autoscale.check.installed_programs import KUBE_SCHEDULER, SCHEDULER, installed, pods_of

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from protocol.runtime.followed_file import FollowedFile
+from protocol.runtime.followed_file import FollowedFile, SettingsFollower
 from scheduler_plugin.settings.document import SchedulerSettings, parse_settings
-from scheduler_plugin.settings.follower import SettingsFollower
 from tests.fake_clock import FakeClock
 
 GOOD = "nodeDefaults: {computeUnit: {vCPUs: 1, mem: 1Gi}}"
