@@ -230,7 +230,7 @@ class HorizontalRecommendation:
 
     ``limited`` is HPA's condition ScalingLimited for lack of replicas: without ``max`` it would have asked for more.
     ``ratios`` are use over target of the resources that it measures against requests, where it says so; ``uses`` is the
-    same in amounts.
+    same in amounts. ``cuts`` is how much larger each ratio may be: an HPA cuts its percentage to a whole number.
     """
 
     desired: int
@@ -238,6 +238,7 @@ class HorizontalRecommendation:
     max: int = 1
     limited: bool = False
     ratios: tuple[tuple[Resource, float], ...] = ()
+    cuts: tuple[tuple[Resource, float], ...] = ()
     uses: tuple[MeasuredUse, ...] = ()
 
 

@@ -25,26 +25,28 @@ def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
     if not isinstance(desired, int) or is_blind or whole(hpa, "spec", "maxReplicas") < 1:
         return None
     limited = conditions.get("ScalingLimited", {})
+    utilisations = _utilisations(hpa)
     return HorizontalRecommendation(
         desired=desired,
         min=least_replicas(hpa),
         max=whole(hpa, "spec", "maxReplicas"),
         limited=(text(limited, "status"), text(limited, "reason")) == ("True", "TooManyReplicas"),
-        ratios=_ratios(hpa),
+        ratios=tuple((resource, used / target) for resource, used, target in utilisations),
+        cuts=tuple((resource, 1 / target) for resource, _, target in utilisations),
         uses=tuple(_uses(hpa)),
     )
 
 
-def _ratios(hpa: JsonObject) -> tuple[tuple[Resource, float], ...]:
-    """Utilisation over target of each resource that the HPA measures in whole pods, where it says both."""
+def _utilisations(hpa: JsonObject) -> list[tuple[Resource, int, int]]:
+    """Utilisation and target, in percent, of each resource that the HPA measures in whole pods, where it says both."""
     targets = {text(each, "resource", "name"): each for each in items(hpa, "spec", "metrics")}
     found = {}
     for each in items(hpa, "status", "currentMetrics"):
         name = text(each, "resource", "name")
         target = whole(targets.get(name, {}), "resource", "target", "averageUtilization")
         if target > 0 and "averageUtilization" in child(each, "resource", "current"):
-            found[name] = whole(each, "resource", "current", "averageUtilization") / target
-    return tuple((resource, found[resource]) for resource in RESOURCES if resource in found)
+            found[name] = whole(each, "resource", "current", "averageUtilization"), target
+    return [(resource, *found[resource]) for resource in RESOURCES if resource in found]
 
 
 def _uses(hpa: JsonObject) -> Iterator[MeasuredUse]:

@@ -41,11 +41,12 @@ def total_needs(
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What this many ready pods need together, and the part of it that is sure."""
+    """What this many ready pods need together, the part of it that is sure, and the part that sizes grow for."""
 
     ready: int
     total: int
     sure: int
+    grown: int
 
 
 def _measured(
@@ -64,22 +65,33 @@ def _measured(
     if horizontal is None or resource not in spec.desired_by_utilization:
         return None
     found = []
-    for pods in memory.pods.past or (PastPods(_NEVER, workload.serving, workload.containers),):
+    for pods in _states(memory.pods.past) or (PastPods(_NEVER, workload.serving, workload.containers),):
         size = requested(pods.sizes, container, resource)
         each = _needed_each(horizontal, pods, container, resource)
         if each is not None:
-            total = ceil(each * pods.ready)
-            found.append(_Measured(pods.ready, total, total))
+            least, most = each
+            sure = ceil(least * pods.ready)
+            found.append(_Measured(pods.ready, ceil(most * pods.ready), sure, sure))
         else:
-            desired = horizontal.desired
-            found.append(_Measured(pods.ready, desired * size, (desired - 1) * size + 1))
+            total, sure = horizontal.desired * size, (horizontal.desired - 1) * size + 1
+            found.append(_Measured(pods.ready, total, sure, total))
     return found if any(each.ready for each in found) else None
+
+
+def _states(past: Sequence[PastPods]) -> list[PastPods]:
+    """The pods that an HPA may have measured: use is older than the requests that it is divided by, so any number of
+    ready pods may come with any of their sizes.
+    """
+    readies, sizes = {each.ready for each in past}, {each.sizes for each in past}
+    return [PastPods(_NEVER, ready, size) for ready in sorted(readies) for size in sizes]
 
 
 def _needed_each(
     horizontal: HorizontalRecommendation, pods: PastPods, container: str, resource: Resource
-) -> Fraction | None:
-    """What the container of each pod needs of its use; of a whole pod's use it needs its part of the requests."""
+) -> tuple[Fraction, Fraction] | None:
+    """The least and the most that the container of each pod needs by its use; of a whole pod's use it needs its part of
+    the requests.
+    """
     size = requested(pods.sizes, container, resource)
     whole = sum(requested(pods.sizes, each.name, resource) for each in pods.sizes)
     part = Fraction(size, whole) if whole else Fraction(0)
@@ -89,9 +101,9 @@ def _needed_each(
         if each.resource == resource and each.container in ("", container)
     ]
     if uses:
-        return max(uses)
-    ratio = dict(horizontal.ratios).get(resource)
-    return None if ratio is None else Fraction(str(ratio)) * size
+        return max(uses), max(uses)
+    ratio, cut = dict(horizontal.ratios).get(resource), dict(horizontal.cuts).get(resource, 0.0)
+    return None if ratio is None else (Fraction(str(ratio)) * size, Fraction(str(ratio + cut)) * size)
 
 
 def _both(vertical: ContainerNeed | None, key: tuple[str, Resource], measured: Sequence[_Measured]) -> ContainerNeed:
@@ -101,7 +113,7 @@ def _both(vertical: ContainerNeed | None, key: tuple[str, Resource], measured: S
     """
     base, total, sure = (0, 0, 0) if vertical is None else (vertical.base, vertical.total, vertical.sure or 0)
     most = max(each.total - each.ready * base for each in measured)
-    least = min(each.total - each.ready * base for each in measured)
+    least = min(each.grown - each.ready * base for each in measured)
     certain = min(each.sure - each.ready * base for each in measured)
     return ContainerNeed(*key, base, max(total, most), max(sure, certain), max(sure, least))
 

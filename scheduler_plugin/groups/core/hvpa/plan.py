@@ -3,8 +3,8 @@
 Rules that hold here, so that the workload never has less than it needs on the way:
 
 - Scaling out never shrinks sizes in the same step; they shrink when the new replicas are ready.
-- Before scaling in, sizes grow to what fewer replicas need, however small that change is; and replicas at most halve
-  in one step, so that on the way no more than twice the need is ordered.
+- Before scaling in, sizes grow to what fewer replicas need, however small that change is. So few replicas go in one
+  step, at most half of them, that on the way no more than twice what is surely needed is ordered.
 - What pods cannot have is taken back at once: it was never there.
 """
 
@@ -51,9 +51,17 @@ def planned(spec: HvpaSpec, workload: Workload, recommendations: Recommendations
         within = ReplicaBounds(max(least, bounds.min), bounds.max)
         return planned_replicas(needs, most, spec.effective.overlap, now, within)
 
-    replicas, half = fewest(0), fewest(-(-now // 2))
-    replicas = half if replicas < half < now else replicas
+    replicas, step = fewest(0), fewest(max((_fewest_in_one_step(need, now) for need in needs), default=-(-now // 2)))
+    replicas = step if replicas < step < now else replicas
     return ScalingPlan(replicas, needs, unknown_needs(spec, workload, needs))
+
+
+def _fewest_in_one_step(need: ContainerNeed, now: int) -> int:
+    """The fewest replicas for which ``now`` of their size are no more than twice what is surely needed."""
+    if need.total <= 0:
+        return -(-now // 2)
+    sure = need.total if need.sure is None else max(1, need.sure)
+    return min(max(1, now - 1), -(-now * need.total // (2 * sure)))
 
 
 def _most(spec: HvpaSpec, memory: ScalingTimes, need: ContainerNeed, replicas: int) -> Amount | None:
@@ -103,9 +111,12 @@ def _sizes(
     ):
         wish = _size(gates, container, need, replicas)
         most = gates.memory.pods.most(container.name, need.resource)
-        if most is not None and max(wish.wanted, most) < wish.now:
-            found.append(GatedRecommendation(wish.at(max(wish.wanted, most)), IMPOSSIBLE))
-            continue
+        if most is not None and most < wish.now:
+            # New replicas take the place of what pods could not have: sizes begin at what those have.
+            possible = wish if shrinks else _size(gates, container, need, replicas, most)
+            if max(possible.wanted, most) < wish.now:
+                found.append(GatedRecommendation(wish.at(max(possible.wanted, most)), IMPOSSIBLE))
+                continue
         if not wish.grows and wish.wanted != wish.now:
             serving = max(1, min(workload.ready, replicas))
             least = _size(gates, container, need, serving).wanted if shrinks else wish.now
@@ -117,8 +128,12 @@ def _sizes(
     return found
 
 
-def _size(gates: Gates, container: SizedContainer, need: ContainerNeed, replicas: int) -> Recommendation:
-    """From the present size to what the need surely takes or may take, whichever is nearer."""
+def _size(
+    gates: Gates, container: SizedContainer, need: ContainerNeed, replicas: int, has: int | None = None
+) -> Recommendation:
+    """From the present size, or the one that a pod ``has``, to what the need surely takes or may take, whichever is
+    nearer.
+    """
     spec, size = gates.spec, container.sizes[need.resource]
     most = _most(spec, gates.memory, need, replicas)
 
@@ -127,5 +142,5 @@ def _size(gates: Gates, container: SizedContainer, need: ContainerNeed, replicas
         return within_policy(spec.policy(container.name), container, need.resource, capped)
 
     now = 0 if size is None else size.value
-    value = min(max(now, bounded(need.grows_to(replicas))), bounded(need.each(replicas)))
+    value = min(max(now if has is None else has, bounded(need.grows_to(replicas))), bounded(need.each(replicas)))
     return Recommendation(None if size is None else now, value, value, container.name, need.resource)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from math import ceil
+from math import ceil, inf
 from typing import Any, Final
 
 import yaml
@@ -116,7 +116,8 @@ class LaggingWorld:
             self.pods.advance(self.seconds, demand)
             self._look()
             found.ordered.append(self.ordered)
-            found.possible.append(self.pods.replicas * int(min(self.pods.size, self.lags.largest)))
+            largest = self.lags.largest if self.lags.rollout is Rollout.IN_PLACE else inf
+            found.possible.append(self.pods.replicas * int(min(self.pods.size, largest)))
             self.seconds += LOOK
         return found
 

@@ -74,6 +74,11 @@ def test_one_order_carries_a_constant_need(found: Lags, utilisation_only: bool) 
 
 @given(lags, replicas, sizes, demands, st.booleans(), st.booleans())
 @example(Lags(start=30.0, metrics=30.0), 2, 500, 2000, True, True)
+@example(Lags(30.0, 20.0, Rollout.IN_PLACE, resize=24.0, deletes=30.0), 9, 835, 2464, True, True)  # 32.8 % is 32 %
+@example(Lags(213.0, 41.0, Rollout.IN_PLACE, 49.0, largest=1000.0, flapping=1, flap=17.0), 7, 220, 7434, False, True)
+@example(Lags(79.0, 30.0, Rollout.ON_DELETE, 21.0, deletes=30.0), 8, 1000, 7313, True, False)
+@example(Lags(110.0, 39.0, Rollout.IN_PLACE, 49.0, inf, 2058.0, 1, 1, 48.0), 9, 283, 16_807, False, True)
+@example(Lags(43.0, 32.0, Rollout.IN_PLACE, 60.0, inf, 2276.0, broken=1), 2, 222, 14_166, False, False)
 @settings(max_examples=examples(3, 120), phases=PHASES)
 def test_constant_need_settles_within_twice(  # noqa: PLR0917 - everything that varies
     found: Lags, count: int, size: int, demand: int, with_vpa: bool, utilisation_only: bool

@@ -18,15 +18,18 @@ def hpa(target: dict[str, Any], current: dict[str, Any], name: str = "cpu") -> d
 
 
 @pytest.mark.parametrize(
-    ("found", "ratios"),
+    ("found", "ratios", "cuts"),
     [
-        (hpa({"averageUtilization": 50}, {"averageUtilization": 80}), (("cpu", 1.6),)),
-        (hpa({"averageUtilization": 50}, {"averageUtilization": 0}), (("cpu", 0.0),)),
-        (hpa({"averageUtilization": 50}, {"averageValue": "80m"}), ()),
-        (hpa({"averageValue": "1"}, {"averageUtilization": 80}), ()),
-        (hpa({"averageUtilization": 50}, {"averageUtilization": 80}, "memory"), ()),
-        ({"spec": {"maxReplicas": 9}, "status": {"desiredReplicas": 3}}, ()),
+        (hpa({"averageUtilization": 50}, {"averageUtilization": 80}), (("cpu", 1.6),), (("cpu", 0.02),)),
+        (hpa({"averageUtilization": 50}, {"averageUtilization": 0}), (("cpu", 0.0),), (("cpu", 0.02),)),
+        (hpa({"averageUtilization": 50}, {"averageValue": "80m"}), (), ()),
+        (hpa({"averageValue": "1"}, {"averageUtilization": 80}), (), ()),
+        (hpa({"averageUtilization": 50}, {"averageUtilization": 80}, "memory"), (), ()),
+        ({"spec": {"maxReplicas": 9}, "status": {"desiredReplicas": 3}}, (), ()),
     ],
 )
-def test_a_ratio_needs_a_use_and_a_target(found: dict[str, Any], ratios: tuple[tuple[Any, float], ...]) -> None:
-    assert horizontal_of(found) == HorizontalRecommendation(3, 1, 9, ratios=ratios)
+def test_a_ratio_needs_a_use_and_a_target(
+    found: dict[str, Any], ratios: tuple[tuple[Any, float], ...], cuts: tuple[tuple[Any, float], ...]
+) -> None:
+    """A percentage is cut to a whole number: 80 of 50 may be nearly 81."""
+    assert horizontal_of(found) == HorizontalRecommendation(3, 1, 9, ratios=ratios, cuts=cuts)

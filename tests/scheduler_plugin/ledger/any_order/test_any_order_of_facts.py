@@ -28,6 +28,7 @@ from scheduler_plugin.ledger import (
     violations,
 )
 from scheduler_plugin.ledger.accounts.claims import ClaimState
+from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
 from tests.examples import examples
 from tests.scheduler_plugin.ledger.any_order.changing_objects import ChangingObjects
 from tests.scheduler_plugin.ledger.any_order.undelivered_news import NAMES, NODES, names, sizes
@@ -105,9 +106,10 @@ class AnyOrder(ChangingObjects):
                 self.hear(kind, 3)
         for claim in self.ledger.claims.values():
             assert claim.state in (ClaimState.BOUND, ClaimState.CONFIRMED)
-        self.did(self.ledger.pass_time(self.now))
+        self.wait(SETTLE)
         while self.writes:
             self.carry_out(self.writes.popitem()[1])
+        self.wait(SETTLE)
         self.missing()
         for _ in NAMES:  # what one VM gives back another may take
             self.relist()
