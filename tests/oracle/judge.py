@@ -38,7 +38,7 @@ class Judge:
         after = self.fleet.may_use(machine)
         if node is None or after.within(before) or self._now() - self._outside.get(node, float("-inf")) < UNSEEN:
             return []
-        shares = {each.name: self.fleet.may_use(each) for each in self.fleet.on(node)}
+        shares = {each.name: self._share(each, machine) for each in self.fleet.on(node)}
         total = Resources.sum(shares.values()) + self.fleet.foreign(node)
         over = total.minus_or_zero(SIZE)
         raised = after.minus_or_zero(before)
@@ -48,6 +48,13 @@ class Judge:
             f"node {node} is over by {over} after {machine.name} went from {before} to {after}: "
             + ", ".join(f"{name} {share}" for name, share in shares.items())
         ]
+
+    def _share(self, machine: Machine, grown: Machine) -> Resources:
+        """What a VM counts of its node. What a neighbour orders within a permit that others took away counts only if
+        there is room: nobody could know of that permit.
+        """
+        is_unknown = machine.is_excused and machine is not grown
+        return (self.fleet.stored(machine) or ZERO) if is_unknown else self.fleet.may_use(machine)
 
     def written(self, machine: Machine, agent: Agent, before: Resources) -> list[str]:
         """What is wrong after an answer that was waited for, while ``before`` was stored at first."""
