@@ -56,7 +56,7 @@ OPEN_FILES: Final = 16_384
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the scheduler until SIGTERM or SIGINT; the process's exit status."""
+    """Run the scheduler until SIGTERM or SIGINT; return the process's exit status."""
     options = parser().parse_args(arguments)
     prepare(options.log_level)
     allow_open_files(OPEN_FILES)
@@ -67,16 +67,19 @@ async def _run(options: argparse.Namespace) -> None:
     clock, stop = SystemClock(), stop_on_signals()
     telemetry = Telemetry(clock.now)
     file = FollowedFile(options.config, lambda text: parse_settings(text, options.config.parent))
+    # The first file must be good: if it is refused, the process does not start.
     settings = file.load()
     telemetry.settings_accepted(file.generation)
-    found = credentials(options.kubeconfig, clock)
+    creds = credentials(options.kubeconfig, clock)
     async with (
-        ConnectionPool(found, CONNECTIONS) as pool,
-        ConnectionPool(found, REVIEW_CONNECTIONS) as review_pool,
-        ConnectionPool(found, LEADING_CONNECTIONS) as leading_pool,
+        # Separate pools, so that neither a flood of tokens nor a burst of bindings delays a renewal of the Lease.
+        ConnectionPool(creds, CONNECTIONS) as pool,
+        ConnectionPool(creds, REVIEW_CONNECTIONS) as review_pool,
+        ConnectionPool(creds, LEADING_CONNECTIONS) as leading_pool,
     ):
-        api, reviews = DirectApi(pool, found.token), TokenReviews(DirectApi(review_pool, found.token))
-        leading = DirectApi(leading_pool, found.token)
+        api, reviews = DirectApi(pool, creds.token), TokenReviews(DirectApi(review_pool, creds.token))
+        leading = DirectApi(leading_pool, creds.token)
+        # The hostname alone is not enough: a container that restarts in its pod keeps it, yet is another writer.
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         ports = SchedulerPorts(api, reviews, clock, telemetry, identity)
         is_alone = options.lease is None
@@ -84,8 +87,9 @@ async def _run(options: argparse.Namespace) -> None:
         follower = SettingsFollower(program.feed.use, telemetry)
         access = explain_access(options.explain_token, reviews.api, clock)
         served = listeners(options, program.desk, access)
-        shown = [each.tls for each in served if each.tls is not None]
-        watch_tls(telemetry.registry, [*shown, *followed_by(found.tls)])
+        tls_contexts = [listener.tls for listener in served if listener.tls is not None]
+        watch_tls(telemetry.registry, [*tls_contexts, *followed_by(creds.tls)])
+        # ``set_aside`` freezes the heap once the cluster has been read.
         works = (program.run(), file.follow(follower, clock), set_aside(clock, program.feed.ready.is_set))
         await _until_told(stop, program.retire, served, works)
 
@@ -96,19 +100,22 @@ async def _until_told(
     served: list[Listener],
     works: Iterable[Coroutine[None, None, None]],
 ) -> None:
-    """Works and serves until ``stop``.
+    """Run the background and the listeners until ``stop``.
 
     The Lease is given back before the listeners close: a client with TLS that keeps a connection and reads nothing
     delays that by a second.
     """
     is_over = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
-        background = [tasks.create_task(each) for each in works]
+        # The listeners are no part of ``background``: they must still answer while the scheduler retires.
+        background = [tasks.create_task(work) for work in works]
         tasks.create_task(serve(served, is_over))
         await stop.wait()
+        # No write may be in flight when the background ends, because it gives the Lease back.
         await retire()
         for task in background:
             task.cancel()
+        # Cancelling returns at once, but the Lease is given back only while the tasks unwind.
         await asyncio.wait(background)
         is_over.set()
 
@@ -133,10 +140,11 @@ def _alone(ports: SchedulerPorts, settings: SchedulerSettings, options: argparse
 def _replica(
     ports: SchedulerPorts, leading: KubernetesApi, settings: SchedulerSettings, options: argparse.Namespace
 ) -> SchedulerProgram:
-    """``leading`` is the way to the API for the Lease and the slices."""
+    """One of several replicas; ``leading`` is the API over connections for the Lease and the slices alone."""
     leadership = Leadership(leading, ports.clock, lease_terms(options), ports.identity)
     namespace = options.lease.namespace
     slices = [ObjectName(namespace, name) for name in options.leader_endpoints]
+    # A pod's hostname is its name.
     pod = ObjectName(namespace, socket.gethostname())
     endpoints = LeaderEndpoints(leading, ports.clock, slices, ReplicaAddress(options.pod_ip, pod, options.node))
     replica = Replica(ports, leadership, endpoints, settings)
@@ -146,11 +154,11 @@ def _replica(
 def listeners(options: argparse.Namespace, desk: ActiveService, access: ExplainAccess) -> list[Listener]:
     """The program's listeners. Raises ``ListenError``."""
     plain, caller = options.listen_plain_agents, options.extender_client_name
-    extender, shown = extender_app(desk), extender_tls(options)
+    extender, extender_context = extender_app(desk), extender_tls(options)
     return [
         Listener("agents", agents_app(desk), options.listen_agents, agents_tls(options), AGENTS_LIMITS),
         *([Listener("plain-agents", agents_app(desk), plain, limits=AGENTS_LIMITS)] if plain else []),
-        Listener("extender", extender, options.listen_extender, shown, EXTENDER_LIMITS, client=caller),
+        Listener("extender", extender, options.listen_extender, extender_context, EXTENDER_LIMITS, client=caller),
         Listener(
             "metrics", GuardedExplanations(probes_app(desk), access), options.listen_metrics, limits=METRICS_LIMITS
         ),

@@ -1,4 +1,4 @@
-"""``python3 -m scheduler_plugin.answers``: whether an installation answers, asked from a pod as its callers ask it.
+"""``python3 -m scheduler_plugin.answers``: check that an installation answers, from a pod, as its callers ask it.
 
 ``helm test`` runs it in a pod that our own scheduler has to place: that it runs at all shows that kube-scheduler and
 the extender answer. Then it asks for a permit with the pod's own token, and the webhook as an API server would.
@@ -45,32 +45,34 @@ class _Review(msgspec.Struct):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Asks all; the exit code is 0 if all answer."""
+    """Ask all of them; return 0 if all answer."""
     options = _parser().parse_args(arguments)
     context = trusting(file=options.ca)
     questions: dict[str, Question] = {}
+    # A proxy of the environment does not reach services of the cluster.
     with httpx.Client(verify=context, timeout=_TIMEOUT, trust_env=False) as client:
         if options.agents:
             pod = ObjectName(options.namespace, options.pod)
+            # Editors and shells end files with a newline, which a header must not contain.
             token = options.token_file.read_text().strip()
             questions["the agents' port"] = lambda: ask_for_permit(client, options.agents, pod, token)
         if options.webhook:
             questions["the webhook"] = lambda: ask_webhook(client, options.webhook)
-        found = {name: until_answered(question, time.monotonic, time.sleep) for name, question in questions.items()}
-    for name, problem in found.items():
+        problems = {name: until_answered(question, time.monotonic, time.sleep) for name, question in questions.items()}
+    for name, problem in problems.items():
         print(f"{name}: {problem or 'answers'}")
-    return 1 if any(found.values()) else 0
+    return 1 if any(problems.values()) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(prog="python3 -m scheduler_plugin.answers", description=__doc__)
-    found.add_argument("--agents", default="", metavar="URL", help="where agents ask the scheduler")
-    found.add_argument("--webhook", default="", metavar="URL", help="where API servers ask the injector")
-    found.add_argument("--namespace", required=True, help="of this pod")
-    found.add_argument("--pod", required=True, help="the name of this pod")
-    found.add_argument("--token-file", type=Path, metavar="FILE", help="a token of this pod for the scheduler")
-    found.add_argument("--ca", metavar="FILE", help="the authority of both, in PEM")
-    return found
+    flags = argparse.ArgumentParser(prog="python3 -m scheduler_plugin.answers", description=__doc__)
+    flags.add_argument("--agents", default="", metavar="URL", help="where agents ask the scheduler")
+    flags.add_argument("--webhook", default="", metavar="URL", help="where API servers ask the injector")
+    flags.add_argument("--namespace", required=True, help="of this pod")
+    flags.add_argument("--pod", required=True, help="the name of this pod")
+    flags.add_argument("--token-file", type=Path, metavar="FILE", help="a token of this pod for the scheduler")
+    flags.add_argument("--ca", metavar="FILE", help="the authority of both, in PEM")
+    return flags
 
 
 def ask_for_permit(client: httpx.Client, url: str, pod: ObjectName, token: str) -> str:
@@ -79,26 +81,27 @@ def ask_for_permit(client: httpx.Client, url: str, pod: ObjectName, token: str) 
     The one right answer is that it runs none: for that the token was reviewed, is that of the pod, and
     the pod is known.
     """
-    asked = {
+    request = {
+        # The content is never granted: it only has to be well formed.
         "protoVersion": 4,
         "pod": {"namespace": pod.namespace, "name": pod.name},
         "resources": {"vCPUs": "250m", "mem": 1},
     }
-    answer = client.post(url, json=asked, headers={"Authorization": f"Bearer {token}"})
+    answer = client.post(url, json=request, headers={"Authorization": f"Bearer {token}"})
     try:
-        said = msgspec.json.decode(answer.content, type=_Refusal).error
+        message = msgspec.json.decode(answer.content, type=_Refusal).error
     except msgspec.MsgspecError:
         return f"{answer.status_code} with an answer that is not the scheduler's"
-    if answer.status_code == httpx.codes.BAD_REQUEST and _NO_VM in said:
+    if answer.status_code == httpx.codes.BAD_REQUEST and _NO_VM in message:
         return ""
-    return f"{answer.status_code} {said}"
+    return f"{answer.status_code} {message}"
 
 
 def ask_webhook(client: httpx.Client, url: str) -> str:
-    """Asks about a pod that is none of a VM's: it must be let through under the question's own uid."""
+    """Ask about a pod that runs no VM: it must be allowed, and the answer must carry the request's uid."""
     uid = str(uuid.uuid4())
     pods = {"version": "v1", "group": ""}
-    asked = {
+    review = {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
         "request": {
@@ -116,7 +119,7 @@ def ask_webhook(client: httpx.Client, url: str) -> str:
             },
         },
     }
-    answer = client.post(url, json=asked)
+    answer = client.post(url, json=review)
     try:
         verdict = msgspec.json.decode(answer.content, type=_Review).response
     except msgspec.MsgspecError:
@@ -125,7 +128,7 @@ def ask_webhook(client: httpx.Client, url: str) -> str:
 
 
 def until_answered(ask: Question, now: Callable[[], float], pause: Callable[[float], None]) -> str:
-    """Asks until the answer is right; what was wrong at last where it never is within ``PATIENCE``."""
+    """Asks until the answer is right, for ``PATIENCE`` at most; returns what is still wrong then."""
     deadline = now() + PATIENCE
     while (problem := _asked(ask)) and now() < deadline:
         pause(_PAUSE)

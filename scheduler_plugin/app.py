@@ -1,4 +1,4 @@
-"""The one place where a scheduler is put together.
+"""Assembly of a scheduler from its parts.
 
 Nothing is made at import; ``assemble`` makes everything, from ports that tests replace. What acts is made again for
 each term (``acting``): it knows nothing that was decided in another.
@@ -45,7 +45,7 @@ class Parts:
     service: Service
 
     async def run(self, api: KubernetesApi, hold_back: Seconds | None = None) -> None:
-        """Everything that works in the background of a scheduler that acts alone, for ever.
+        """Run the background of a scheduler that acts alone, for ever.
 
         Decides nothing until ``hold_back`` after it has read the cluster: the one before it, which has ended, may have
         sent a Binding that is still on its way. None: there was none.
@@ -53,6 +53,7 @@ class Parts:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.context.feed.run(api))
             tasks.create_task(self.authenticator.run())
+            # The feed and the reviews run meanwhile; only the decisions wait.
             if hold_back is not None:
                 await self.context.feed.hold_back(hold_back)
             tasks.create_task(self.workers.run())
@@ -70,16 +71,18 @@ class SchedulerPorts:
 
 
 def assemble(ports: SchedulerPorts, settings: SchedulerSettings) -> Parts:
-    """Puts a scheduler together that acts alone; nothing runs yet."""
+    """Assemble a scheduler that acts alone; nothing runs yet."""
     ledger, queues = Ledger(), WorkQueues()
     feed = Feed(ledger, queues, ports.telemetry, clock=ports.clock, settings=settings, identity=ports.identity)
+    # Without a Lease this process is the leader from the start.
     ports.telemetry.leads(True)
     context = context_of(ports, feed, ledger, queues, Term(ports.clock))
     return acting(context, TokenAuthenticator(ports.reviews.review, ports.clock))
 
 
 def context_of(ports: SchedulerPorts, feed: Feed, ledger: Ledger, queues: WorkQueues, term: Term) -> SchedulerContext:
-    """The context that all users of that ledger share in that term."""
+    """The context that all users of ``ledger`` share in ``term``."""
+    # Signed with the term: a write of the same process in an earlier term counts as another writer's.
     writer = ClusterWriter(ports.api, term.signed(ports.identity), term.writing)
     return SchedulerContext(ledger, feed, queues, writer, ports.clock, ports.telemetry, MigrationStatus(), term)
 

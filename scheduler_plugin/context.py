@@ -1,4 +1,4 @@
-"""What the workers of one scheduler share: the ledger, what feeds it, queues of work, and ways to the outside."""
+"""Shared objects of one scheduler's workers: the ledger, what feeds it, queues of work, and ways to the outside."""
 
 from __future__ import annotations
 

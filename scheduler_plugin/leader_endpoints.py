@@ -1,13 +1,6 @@
 """Services that lead to the leader: they select no pods, and the leader writes itself into their EndpointSlices.
 
-Rules that hold here:
-
-- A slice has one endpoint. Who leads replaces it in one write, so that no client is sent to two schedulers, nor to one
-  that was stopped and cannot take itself out.
-- It is written onto the version that was read, and within the term only.
-- It is looked at again and again: whatever else changes it (an upgrade of the manifests) is undone.
-- A missing slice is made: Argo CD leaves EndpointSlices out, a restored cluster may lack them, people delete them. Its
-  owner is its Service, so that it goes with an installation that is removed.
+A missing slice is created: Argo CD leaves EndpointSlices out, a restored cluster may lack them, people delete them.
 """
 
 from __future__ import annotations
@@ -58,6 +51,7 @@ class LeaderEndpoints:
         self._clock = clock
         self._slices = slices
         target: Json = {"kind": "Pod", "namespace": place.pod.namespace, "name": place.pod.name}
+        # Left out if unknown: ``nodeName`` must not be empty.
         node: Json = {"nodeName": place.node} if place.node else {}
         self._endpoint: Json = {
             "addresses": [place.address],
@@ -67,42 +61,48 @@ class LeaderEndpoints:
         }
 
     async def keep(self, term: Term) -> Never:
-        """Leads clients here for as long as the term lasts, for ever."""
+        """Keep all slices pointing to this replica for as long as the term lasts, for ever."""
+        # All slices are checked again and again, so that whatever else changes them (an upgrade of the manifests) is
+        # undone.
         due = dict.fromkeys(self._slices, NEVER)
         while True:
-            for name in [each for each in self._slices if due[each] <= self._clock.now()]:
+            for name in [slice_name for slice_name in self._slices if due[slice_name] <= self._clock.now()]:
                 wait = await self._tried(name, term)
                 due[name] = Instant(self._clock.now() + wait)
             until = min(due.values(), default=self._clock.now() + INTERVAL)
             await self._clock.sleep(Seconds(max(0.0, until - self._clock.now())))
 
     async def _tried(self, name: ObjectName, term: Term) -> Seconds:
-        """The wait before the slice is checked again."""
+        """Check a slice once; return the delay before it is checked again."""
         try:
             await self._lead_here(name, term)
         except ApiError as error:
             LOG.warning("clients are not led here yet", extra={"slice": str(name), "reason": str(error)})
+            # A quick retry cannot help until a person has changed the installation.
             return INTERVAL if isinstance(error, ApiRefusedError) and error.kind in FOR_PEOPLE else RETRY
         return INTERVAL
 
     async def _lead_here(self, name: ObjectName, term: Term) -> None:
         path = ENDPOINT_SLICES.path(name.namespace, name.name)
         try:
-            found = await self._api.call(ApiCall("GET", path, TIMEOUT))
+            endpoint_slice = await self._api.call(ApiCall("GET", path, TIMEOUT))
         except ApiRefusedError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise
             await self._make(name, term)
             return
-        if self._leads_here(found):
+        if self._leads_here(endpoint_slice):
             return
-        body: Json = {"metadata": {"resourceVersion": version_of(found)}, "endpoints": [self._endpoint]}
+        # One endpoint replaces all: no client may be sent to two schedulers, nor to one that was stopped and cannot
+        # remove itself. The resourceVersion makes the API server reject the write if somebody else wrote in between.
+        body: Json = {"metadata": {"resourceVersion": version_of(endpoint_slice)}, "endpoints": [self._endpoint]}
         with term.writing(ApiCall("PATCH", path, TIMEOUT, body=body, content_type=MERGE_PATCH)) as call:
             await self._api.call(call)
         LOG.info("EndpointSlice now points to this replica", extra={"slice": str(name)})
 
     async def _make(self, name: ObjectName, term: Term) -> None:
         service = await self._api.call(ApiCall("GET", SERVICES.path(name.namespace, name.name), TIMEOUT))
+        # The Service owns the slice, so that it is deleted with the installation.
         body = slice_of(service, self._endpoint)
         with term.writing(ApiCall("POST", ENDPOINT_SLICES.path(name.namespace), TIMEOUT, body=body)) as call:
             await self._api.call(call)
@@ -110,6 +110,7 @@ class LeaderEndpoints:
 
     def _leads_here(self, found: JsonObject) -> bool:
         endpoints = items(found, "endpoints")
+        # A subset: the API server may add fields of its own to the endpoint.
         return len(endpoints) == 1 and self._endpoint.items() <= endpoints[0].items()
 
 
@@ -132,13 +133,14 @@ def slice_of(service: JsonObject, endpoint: Json) -> Json:
             "ownerReferences": [owner],
         },
         "addressType": "IPv4",
-        "ports": [_port(each) for each in items(service, "spec", "ports")],
+        "ports": [_port(port) for port in items(service, "spec", "ports")],
         "endpoints": [endpoint],
     }
 
 
 def _port(of_service: Json) -> Json:
-    """Where a port of the Service leads: its target, as the Services of the chart have it as a number."""
+    """The slice's port for a port of the Service: its target, which is a number in the Services of the chart."""
     target = of_service.get("targetPort")
+    # A named port would have to be resolved in the pod; the chart has numbers.
     number = target if isinstance(target, int) else of_service.get("port")
     return {"name": text(of_service, "name"), "port": number, "protocol": text(of_service, "protocol") or "TCP"}

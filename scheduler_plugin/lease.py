@@ -1,17 +1,7 @@
-"""Which of several replicas of a program acts: the one that holds the Lease (active and standby).
+"""Leader election: of several replicas of a program the one that holds the Lease acts (active and standby).
 
-Rules that hold here:
-
-- The holder counts its time from before it asked, everyone else from when the renewal was seen: the holder stops
-  writing before another may begin, whatever their calendars say.
-- An answer that is lost counts as a renewal that did not happen.
-- That a Lease was given back is believed by those who have seen it held. One that is older than it was, gone, made
-  again, or free when a process sees it first may come from a restored store, or be without what was deleted: another
-  may have held it later than it says, so only the whole duration from then on makes it free.
-- Every write asks ``remaining`` first and takes no longer than that.
-- A holder whose time ran out before its renewal was answered begins a new term: others may have led in between, so what
-  it knew of the old one proves nothing, and what it began in the old one has ended.
-- A holder that ends in order gives the Lease back; one that is killed is succeeded after the Lease's duration.
+A holder that ends in order gives the Lease back; one that is killed is succeeded after the Lease's duration.
+Every write asks ``remaining`` first and takes no longer than that.
 """
 
 from __future__ import annotations
@@ -39,13 +29,15 @@ RETRY: Final = Seconds(0.5)
 
 NEVER: Final = Instant(float("-inf"))
 MERGE_PATCH: Final = "application/merge-patch+json"
+# The API server rejects a duration of 0.
 GIVEN_BACK: Final[Json] = {"holderIdentity": "", "leaseDurationSeconds": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTerms:
-    """``duration``: how long a holder that says nothing is believed to act, in whole seconds. ``renew_every``: how
-    often it says so. ``look_every``: how often the others look; a Lease that is given back is taken no later.
+    """Times of a Lease. ``duration``, in whole seconds: a holder that does not renew is believed to act for that time.
+    ``renew_every``: interval of its renewals. ``look_every``: interval at which the others read the Lease, so that one
+    that is given back is taken no later.
     ``is_fenced``: all that holders write is fenced by itself, so that two of them do no harm for a moment. Then a
     process that has seen nothing yet takes a Lease that is absent or free at once.
     """
@@ -58,7 +50,8 @@ class LeaseTerms:
 
     @property
     def spare(self) -> Seconds:
-        """The holder stops so long before the Lease's end: a late packet, a slow clock."""
+        """Time before the Lease's end at which the holder stops: a late packet, a slow clock."""
+        # A ninth, so that a short Lease keeps its proportions: 1 s of the default 9 s.
         return Seconds(min(SPARE, self.duration / 9))
 
     @property
@@ -92,7 +85,7 @@ class _Seen:
 
 
 class Leadership:
-    """Seeks the Lease, keeps it, and says for how long this process may still write.
+    """Acquires the Lease, renews it, and knows the time for which this process may still write.
 
     ``on_change`` is called with whether this process leads, whenever that changes; ``on_restored`` when the Lease is
     older than it was: the cluster's store was restored. ``holder`` is who was last seen to lead.
@@ -126,7 +119,7 @@ class Leadership:
 
     @property
     def remaining(self) -> Seconds:
-        """For how long this process may still write; 0 if it may not."""
+        """Time for which this process may still write; 0 if it may not."""
         return Seconds(max(0.0, self._until - self._clock.now()))
 
     def allowed(self, wanted: Seconds) -> Seconds:
@@ -137,11 +130,12 @@ class Leadership:
         return min(wanted, remaining)
 
     async def run(self, ready: asyncio.Event | None = None) -> Never:
-        """Seeks and keeps the Lease for ever. Until ``ready`` is set it only looks; ``look`` tells it that it is."""
+        """Acquire and renew the Lease, for ever. Until ``ready`` is set it is only read; call ``look`` once it is."""
         while True:
             self._tell()
             is_done = False
             try:
+                # An answer that is lost counts as a renewal that did not happen.
                 await self._turn(may_take=ready is None or ready.is_set())
                 is_done = True
             except ApiError as error:
@@ -151,15 +145,16 @@ class Leadership:
             self._hint.clear()
 
     def look(self) -> None:
-        """Looks at the Lease at once where another holds it: it may be free."""
+        """Read the Lease at once if another holds it: it may be free."""
         if not self.leads:
             self._hint.set()
 
     async def release(self) -> None:
         """Gives the Lease back, where it is ours, so that another need not wait. Never raises ``ApiError``."""
-        known, self._until = self.leads and self._version, NEVER
+        # No write may begin once the Lease is on its way back, whatever the API server answers.
+        version, self._until = self.leads and self._version, NEVER
         self._tell()
-        if not known:  # without a version the write would take the Lease from its holder of now
+        if not version:  # without a version the write would take the Lease from its holder of now
             return
         try:
             await self._give_back()
@@ -167,30 +162,32 @@ class Leadership:
             LOG.warning("the Lease could not be given back", extra={"reason": str(error)})
 
     async def _give_back(self) -> None:
-        """A renewal may have been on its way when this process was told to end; then the version is newer."""
+        """Write an empty holder, also where a last renewal has changed the version meanwhile."""
         try:
             await self._write(GIVEN_BACK)
         except ApiRefusedError as error:
             if error.kind is not RefusalKind.CONFLICT:
                 raise
-            found, _ = await self._read()
-            if found is None or self.holder != self.identity:
+            lease, _ = await self._read()
+            if lease is None or self.holder != self.identity:
                 return
-            self._version = version_of(found)
+            self._version = version_of(lease)
             await self._write(GIVEN_BACK)
 
     def _pause(self, is_done: bool) -> Seconds:
-        """Until the next turn; at the latest when the time to write is over, to report that."""
+        """Delay until the next turn; it ends with the time to write at the latest, to report that."""
         if not self.leads:
             return Seconds(min(self._terms.look_every, self._free_in or self._terms.look_every))
         return Seconds(min(self._terms.renew_every if is_done else self._terms.retry_every, self.remaining))
 
     async def _turn(self, *, may_take: bool) -> None:
         self._free_in, was_leading = Seconds(0.0), self.leads
+        # The usual turn of a holder is one write without a read.
         if was_leading and self._version and await self._take({}):
             return
-        lease, seen = await self._read()
-        self._free_in = self._until_free(lease, seen, was_leading=was_leading)
+        # Not the holder, or the renewal met a conflict: decide by the Lease as it is stored.
+        lease, observed = await self._read()
+        self._free_in = self._until_free(lease, observed, was_leading=was_leading)
         if self._free_in:
             self._until = NEVER
         elif not may_take:
@@ -199,6 +196,7 @@ class Leadership:
             await self._create()
         else:
             self._version = version_of(lease)
+            # As client-go counts: a holder that takes its own Lease again is no transition.
             turns = whole(lease, "spec", "leaseTransitions") + 1
             begins: Json = {"acquireTime": self._stamp(), "leaseTransitions": turns}
             await self._take({} if self.holder == self.identity else begins)
@@ -214,32 +212,40 @@ class Leadership:
 
     def _note(self, lease: JsonObject | None) -> tuple[JsonObject | None, _Seen]:
         uid, version = ("", "") if lease is None else (uid_of(lease), version_of(lease))
-        seen, was_held = self._seen, bool(self.holder)
+        observed, was_held = self._seen, bool(self.holder)
         self.holder = "" if lease is None else text(lease, "spec", "holderIdentity")
-        if seen is None or (seen.uid, seen.version) != (uid, version):
+        if observed is None or (observed.uid, observed.version) != (uid, version):
+            # Versions only grow, unless the store was restored from a backup.
             is_restored = number(version) < self._newest
-            is_same = seen is not None and seen.uid == uid != "" and not is_restored
-            is_followed = seen is not None and is_same and (seen.is_followed or was_held)
-            seen = self._seen = _Seen(uid, version, self._clock.now(), is_restored, is_followed)
+            # A Lease that was deleted and created again has another UID: others may have held the one before.
+            is_same = observed is not None and observed.uid == uid != "" and not is_restored
+            is_followed = observed is not None and is_same and (observed.is_followed or was_held)
+            observed = self._seen = _Seen(uid, version, self._clock.now(), is_restored, is_followed)
             if is_restored and lease is not None:
                 self.on_restored()
         self._newest = number(version)
-        return lease, seen
+        return lease, observed
 
     def _until_free(self, lease: JsonObject | None, seen: _Seen, *, was_leading: bool) -> Seconds:
-        """0 if its holder has given it back or is this process; else the rest of the time that it is believed.
+        """Time until the Lease may be taken; 0 if its holder has given it back or is this process.
 
-        Of a Lease that is gone while this process leads it knows that no other can have had it.
+        If the Lease is gone while this process leads, no other can have had it.
         """
+        # That a Lease was given back is believed only by those who have seen it held. One that is older than it was,
+        # gone, created again, or free at first sight may come from a restored store: another may have held it later
+        # than it says, so only the whole duration from now on makes it free.
         is_known = seen.is_followed or (not seen.is_restored and (self._terms.is_fenced or bool(self.holder)))
         if self.holder in ("", self.identity) and (was_leading or is_known):
             return Seconds(0.0)
         term = 1 if lease is None else max(1, whole(child(lease, "spec"), "leaseDurationSeconds"))
+        # A Lease that was given back says 1 s: who did not see it held assumes the whole duration of its own.
         term = term if seen.is_followed else max(term, int(self._terms.duration))
+        # Counted from when this process saw the renewal, never by the holder's calendar: clocks differ.
         return Seconds(max(0.0, seen.at + term - self._clock.now()))
 
     async def _create(self) -> None:
-        asked = self._clock.now()
+        # Taken before the call: the Lease counts from then, so that the holder stops before others may begin.
+        sent_at = self._clock.now()
         name = self._terms.name
         metadata = {"name": name.name, "namespace": name.namespace}
         body: Json = {
@@ -249,13 +255,13 @@ class Leadership:
             "spec": {**self._claim(), "acquireTime": self._stamp(), "leaseTransitions": 0},
         }
         made = await self.api.call(ApiCall("POST", LEASES.path(name.namespace), self._terms.call_timeout, body=body))
-        self._held(asked, made)
+        self._held(sent_at, made)
 
     async def _take(self, more: Json) -> bool:
         """Renews the Lease, or takes it over; False if it is no longer as it was read."""
-        asked = self._clock.now()
+        sent_at = self._clock.now()
         try:
-            found = await self._write({**self._claim(), **more})
+            lease = await self._write({**self._claim(), **more})
         except ApiRefusedError as error:
             if error.kind is RefusalKind.NOT_FOUND:
                 self._until = NEVER
@@ -263,10 +269,11 @@ class Leadership:
                 raise
             self._version = ""
             return False
-        self._held(asked, found)
+        self._held(sent_at, lease)
         return True
 
     async def _write(self, spec: Json) -> JsonObject:
+        # With the version that was read: the API server lets only one of several replicas take it.
         body: Json = {"metadata": {"resourceVersion": self._version}, "spec": spec}
         return await self.api.call(
             ApiCall("PATCH", self.path, self._terms.call_timeout, body=body, content_type=MERGE_PATCH)
@@ -278,6 +285,8 @@ class Leadership:
         self._seen = _Seen(uid_of(lease), self._version, self._clock.now(), is_restored=False, is_followed=True)
         self.holder = self.identity
         if not self.leads:
+            # Just won, or the time ran out before the renewal was answered. Others may have led in between, so what
+            # this process knew proves nothing any more.
             self.term += 1
         self._until = Instant(asked + self._terms.duration - self._terms.spare)
 
@@ -294,6 +303,7 @@ class Leadership:
         return LEASES.path(self._terms.name.namespace, self._terms.name.name)
 
     def _tell(self) -> None:
+        # Terms are compared, not booleans: one that was lost and won between two looks is reported as both.
         before, self._told = self._told, self.term if self.leads else 0
         if before and before != self._told:
             self.on_change(False)

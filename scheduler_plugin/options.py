@@ -29,23 +29,23 @@ LOOK_EVERY: Final = Seconds(0.5)
 
 def parser() -> argparse.ArgumentParser:
     """All flags, with their defaults."""
-    found = argparse.ArgumentParser(
+    flags = argparse.ArgumentParser(
         prog="autoscale-scheduler",
         description="Places postgres VMs (kube-scheduler extender) and permits their growth (agents).",
     )
-    found.add_argument(
+    flags.add_argument(
         "--config",
         type=Path,
         default=Path("/etc/autoscale-scheduler/config.yaml"),
         metavar="FILE",
         help="settings; read again when the file changes (default: %(default)s)",
     )
-    add_kubeconfig(found)
-    add_explain_token(found)
-    _add_listeners(found)
-    _add_lease(found)
-    add_log_level(found)
-    return found
+    add_kubeconfig(flags)
+    add_explain_token(flags)
+    _add_listeners(flags)
+    _add_lease(flags)
+    add_log_level(flags)
+    return flags
 
 
 def _add_lease(found: argparse.ArgumentParser) -> None:
@@ -79,6 +79,7 @@ def _add_lease(found: argparse.ArgumentParser) -> None:
     )
     found.add_argument(
         "--pod-ip",
+        # The downward API sets it: a pod cannot see its own address otherwise.
         default=os.environ.get("POD_IP", ""),
         metavar="ADDRESS",
         help="where clients reach this replica (default: $POD_IP)",
@@ -107,18 +108,20 @@ def _hold_back(text: str) -> int:
 
 
 def _seconds(text: str, least: int) -> int:
+    # ``int`` alone would also accept signs, spaces, underscores and digits of other scripts.
     if not (text.isascii() and text.isdecimal() and least <= int(text) <= 60):
         raise argparse.ArgumentTypeError(f"expected {least} to 60 whole seconds, got {text!r}")
     return int(text)
 
 
 def lease_terms(options: argparse.Namespace) -> LeaseTerms:
-    """Times of the Lease: renewed twice in half of its duration, and checked as often as a quick succession needs.
+    """Times of the Lease: renewed about twice in half of its duration, and read often enough for a quick succession.
 
     Raises ``ListenError`` if clients could not be led to this replica.
     """
     if options.leader_endpoints:
         _refuse_other_families(options.pod_ip)
+    # 2/9 of the duration: 2 s of the default 9 s.
     duration = Seconds(float(options.lease_duration))
     return LeaseTerms(options.lease, duration, Seconds(duration * 2 / 9), LOOK_EVERY)
 
@@ -127,6 +130,7 @@ def _refuse_other_families(pod_ip: str) -> None:
     if not pod_ip:
         raise ListenError("--leader-endpoints needs --pod-ip")
     try:
+        # The slices are created with ``addressType: IPv4``.
         IPv4Address(pod_ip)
     except AddressValueError:
         why = "pods of clusters that we serve have one"
@@ -175,12 +179,13 @@ def agents_tls(options: argparse.Namespace) -> Followed | None:
 def extender_tls(options: argparse.Namespace) -> Followed | None:
     """TLS context for kube-scheduler, and the certificate it must show. Raises ``ListenError``."""
     certificate, key, authority = options.extender_tls_cert, options.extender_tls_key, options.extender_client_ca
-    found = _tls("extender", "extender-", certificate, key, authority)
-    if found is None and authority is not None:
+    tls = _tls("extender", "extender-", certificate, key, authority)
+    if tls is None and authority is not None:
         raise ListenError("--extender-client-ca needs --extender-tls-cert and --extender-tls-key")
+    # Without an authority no certificate is asked for, so its name would never be checked.
     if options.extender_client_name and authority is None:
         raise ListenError("--extender-client-name needs --extender-client-ca")
-    return found
+    return tls
 
 
 def _tls(name: str, prefix: str, certificate: Path | None, key: Path | None, ca: Path | None) -> Followed | None:

@@ -1,11 +1,4 @@
-"""Tokens that a program shows to other programs, so that they tell it what they explain.
-
-Rules that hold here:
-
-- Our token for the API server is shown to nobody else: each audience has a token of its own (TokenRequest).
-- What cannot be had is empty, and whoever is asked without a token says so.
-- One audience is requested once at a time; others do not wait for it.
-"""
+"""Tokens with which a program reads the explanations of other programs."""
 
 from __future__ import annotations
 
@@ -28,6 +21,7 @@ from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
 LOG: Final = logging.getLogger("autoscale.tokens")
 TIMEOUT: Final = Seconds(5.0)
 LASTS: Final = Seconds(3600.0)
+# Half of its life, so that a token that is shown never expires on the way, even if clocks differ.
 USED_FOR: Final = Seconds(LASTS / 2)
 TRIED_AGAIN_AFTER: Final = Seconds(30.0)
 
@@ -36,7 +30,7 @@ Tokens = Callable[[str], Awaitable[str]]
 
 
 async def no_tokens(_: str) -> str:
-    """For programs that ask nobody who wants a token."""
+    """Tokens of a program that needs none."""
     return ""
 
 
@@ -63,10 +57,12 @@ class RequestedTokens:
 
     async def __call__(self, audience: str) -> str:
         """See ``Tokens``."""
+        # One request at a time for an audience; other audiences do not wait for it.
         async with self._turns[audience]:
             token, until = self._known.get(audience, ("", Instant(float("-inf"))))
             if self.clock.now() >= until:
                 token = await self._requested(audience)
+                # A failure is remembered, too: otherwise every explanation would wait for the time-out.
                 lasts = USED_FOR if token else TRIED_AGAIN_AFTER
                 self._known[audience] = token, Instant(self.clock.now() + lasts)
             return token
@@ -78,6 +74,8 @@ class RequestedTokens:
         body: JsonObject = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
+            # Our token for the API server is shown to nobody else: each audience gets a token that is of no use
+            # elsewhere.
             "spec": {"audiences": [audience], "expirationSeconds": int(LASTS)},
         }
         path = f"{SERVICE_ACCOUNTS.path(account[0])}/{account[1]}/token"

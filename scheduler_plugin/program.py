@@ -1,4 +1,4 @@
-"""What the programs of this package do alike at their start and end: credentials, connections, signals, status."""
+"""Common start and end of this package's programs: credentials, connections, signals, status."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ from scheduler_plugin.web.serving import ListenError
 def prepare(log_level: str) -> None:
     """Sets up the log and the metrics of this process."""
     log_as_json(log_level)
+    # Each counter and histogram would have one more series (``_created``) for every set of labels.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no types here
 
 
 def run(
     name: str, work: Coroutine[None, None, None], new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None
 ) -> int:
-    """Runs ``work`` on a loop of ``new_loop``; the exit status: 2 and a line where it cannot start, else 0."""
+    """Run ``work`` on a loop of ``new_loop``; return the exit status: 2 with a message if it cannot start, else 0."""
     status = 0
     try:
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(work)
+    # A task group wraps even a single exception in a group.
     except* (FileRefusedError, CredentialsError, ListenError) as problems:
         print(f"{name}: {_first(problems)}", file=sys.stderr)
         status = 2
@@ -46,10 +48,11 @@ def stop_on_signals() -> asyncio.Event:
     """An event that SIGTERM and SIGINT set."""
     stop = asyncio.Event()
     for one in (signal.SIGTERM, signal.SIGINT):
+        # Not ``signal.signal``: its handler could not wake the event loop.
         asyncio.get_running_loop().add_signal_handler(one, stop.set)
     return stop
 
 
 def credentials(kubeconfig: str | None, clock: Clock) -> Credentials:
-    """Those of a kubeconfig file, or of the pod that we run in. Raises ``CredentialsError``."""
+    """Credentials of a kubeconfig file, or of the pod that we run in. Raises ``CredentialsError``."""
     return from_pod(os.environ, clock) if kubeconfig is None else from_kubeconfig(Path(kubeconfig), clock)

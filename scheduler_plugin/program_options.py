@@ -1,4 +1,4 @@
-"""The flags that all programs have alike."""
+"""Flags that all programs have."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ def add_kubeconfig(found: argparse.ArgumentParser) -> None:
     found.add_argument(
         "--kubeconfig",
         type=Path,
+        # kubectl's variable; unlike kubectl's, it names one file and no list.
         default=os.environ.get("KUBECONFIG"),
         metavar="FILE",
         help="how to reach the Kubernetes API (default: $KUBECONFIG, else the pod's service account)",

@@ -1,4 +1,4 @@
-"""What each program of this package tells alike: its watches, objects that cannot be read, and its settings.
+"""Common metrics and log lines of this package's programs: its watches, objects that cannot be read, and its settings.
 
 Labels are kinds and small fixed sets of words.
 """
@@ -18,6 +18,7 @@ class ProgramTelemetry:
 
     def __init__(self, prefix: str, log: Logger, unreadable: str) -> None:
         self.registry = CollectorRegistry()
+        # Prometheus wants underscores in names, people write the program's name with hyphens.
         describe_process(self.registry, prefix.replace("_", "-"))
         self._prefix = prefix
         self._log = log
@@ -49,6 +50,7 @@ class ProgramTelemetry:
 
     def watch_listed(self, kind: str, count: int) -> None:
         """See ``WatchReport``."""
+        # A kind that was missing may be installed later.
         self.missing.labels(kind).set(0)
         self._log.info("listed", extra={"kind": kind, "count": count})
 

@@ -1,15 +1,7 @@
 """One of several schedulers: it follows the whole cluster, and acts while it holds the Lease (B.3).
 
-Rules that hold here:
-
-- A standby reads and keeps a ledger for people to look at. It writes nothing but the Lease, and answers agents and
-  kube-scheduler that another leads.
-- A term begins with a new ledger, made of lists that were begun after the Lease was won: whatever the leader before
-  could write within its own time is in them. What a follower's ledger says is not enough: it does not know what was
-  answered. One that wins again waits the spare time first, as another would have had to.
-- It begins when no scheduler that acts without a Lease is left: an installation may have had one until now.
-- It ends at the instant at which the Lease may pass on, whatever is in flight then.
-- The Lease is given back only where it is known what became of every write.
+A standby keeps a ledger of what it reads, for people to look at. It writes nothing but the Lease, and answers agents
+and kube-scheduler that another leads.
 """
 
 from __future__ import annotations
@@ -51,6 +43,7 @@ class Replica:
         self.authenticator = TokenAuthenticator(ports.reviews.review, ports.clock)
         self._writes = Writes(ports.clock)
         ledger, queues = Ledger(), WorkQueues()
+        # Without an identity: a standby writes no permits that it would have to recognise as its own.
         self.feed = Feed(ledger, queues, ports.telemetry, clock=ports.clock, settings=settings, identity=None)
         self._following = self._context(ledger, queues, self._term())
         self._acting: Parts | None = None
@@ -66,7 +59,8 @@ class Replica:
         return self._following if self._acting is None else self._acting.context
 
     def standing(self) -> LeaderStatus:
-        """Return whether this replica acts, and which one leads. One that ends in order sends its clients elsewhere."""
+        """Return whether this replica acts, and which one leads."""
+        # A leader that ends in order sends its clients elsewhere before the Lease is free.
         if self._writes.is_closing:
             return LeaderStatus(False, "")
         return LeaderStatus(self._acting is not None and self._acting.context.term.leads, self._leadership.holder)
@@ -88,18 +82,19 @@ class Replica:
                 tasks.create_task(self._watch.run())
                 tasks.create_task(self._act())
         finally:
+            # A write of unknown fate may still land: then the Lease is left to expire instead.
             if await self.retire():
                 await self._leadership.release()
 
     async def retire(self) -> bool:
-        """Begins no further write and waits for those in flight; whether the Lease can be given back."""
+        """Begin no further write and wait for those in flight; return True if the Lease can be given back."""
         is_known = await self._writes.close()
         if not is_known and self._leadership.leads:
             LOG.warning("the Lease is left to expire: it is not known what became of a write")
         return is_known
 
     async def _seek(self) -> None:
-        """A replica that has not read the cluster yet would lead and answer nothing: until then it only looks."""
+        """Seek the Lease; only look until the cluster has been read: before that, a leader could answer nothing."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._leadership.run(self.feed.ready))
             await self.feed.ready.wait()
@@ -117,6 +112,7 @@ class Replica:
             if not self._leadership.leads:
                 continue
             async with asyncio.TaskGroup() as tasks:
+                # Whatever is in flight when the Lease passes on is cancelled with the term.
                 leading = tasks.create_task(self._lead(self._term()))
                 await self._news.wait()
                 leading.cancel()
@@ -126,9 +122,13 @@ class Replica:
         began = self._ports.clock.now()
         if self._leadership.term > 1:  # what it sent in its last term may still arrive
             await self._ports.clock.sleep(self._leadership.spare)
+        # An installation may have had a scheduler without a Lease until now, and none holds that one back.
         if await until_gone(self._ports.api, self._ports.clock, self._leadership.namespace):
             await self._ports.clock.sleep(self._leadership.spare)
+        # Lists that begin after the Lease was won contain whatever the leader before could write within its own time.
+        # What a follower's ledger says is not enough: it does not know what was answered.
         await self.feed.refresh()
+        # The lists take time: the Lease may have passed on meanwhile.
         if not term.leads:
             return
         ledger, queues = Ledger(), WorkQueues()
@@ -143,7 +143,7 @@ class Replica:
             tasks.create_task(self._endpoints.keep(term))
 
     def _follow(self) -> None:
-        """A ledger of what is read from now on, for people to look at."""
+        """Return to standing by: a new ledger of what is read from now on, for people to look at."""
         ledger, queues = Ledger(), WorkQueues()
         self._acting = None
         self._following = self._context(ledger, queues, self._term())

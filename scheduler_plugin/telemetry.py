@@ -1,11 +1,7 @@
-"""What the scheduler tells people at 3 a.m.: metrics with few labels, and one line per thing worth reading.
+"""The scheduler's metrics, with few labels, and its log, with one line for each event worth reading.
 
-Rules that hold here:
-
-- Only shells report here; the ledger returns explanations instead.
-- Labels are nodes, resources and small fixed sets of words: never pods, VMs or peers.
-- What can be read from the ledger is read when it is scraped: a node that is gone leaves no series behind.
-- Gauges that what acts sets are the leader's (``LeaderGauges``): a replica that is deposed shows them no more.
+Labels are nodes, resources and small fixed sets of words: never pods, VMs or peers. The ledger does not report here:
+it returns explanations instead.
 """
 
 from __future__ import annotations
@@ -32,6 +28,7 @@ from scheduler_plugin.program_telemetry import ProgramTelemetry
 
 LOG: Final = logging.getLogger("autoscale.scheduler")
 
+# Buckets up to 5 s: agents give up then.
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 REQUESTS: Final = (1, 2, 5, 10, 20, 50, 100)
@@ -68,12 +65,13 @@ class Telemetry(ProgramTelemetry):
         )
         self.takeover = self._gauge("takeover_seconds", "From winning the Lease to answering, when last it was won")
         self.terms = self._counter("terms", "How often this process has begun to lead")
+        # These gauges are the leader's: a replica that is deposed stops showing them.
         self._of_leader = LeaderGauges(self.registry)
         self.migrations = MigrationMetrics(self.registry, self._of_leader)
         self.requests = RequestMetrics(self.registry, self._of_leader)
         scaled = "VMs whose size an agent decides, by whether the agent has asked within a minute"
         self._scaled = self._of_leader.gauge("autoscale_scheduler_scaled_vms", scaled, "agent")
-        for counter, known in (
+        for counter, values in (
             (self.permits, ("whole", "partly", "migrate")),
             (self.refusals, ("400", "401", "403", "404", "413", "503")),
             (self.writes, ("stored", "altered", "lost", "refused", "unknown")),
@@ -81,23 +79,25 @@ class Telemetry(ProgramTelemetry):
             (self.migrations.orders, ("created", "refused", "unknown")),
             (self.migrations.ended, ("succeeded", "failed", "cancelled")),
         ):
-            for word in known:  # what has not happened yet is 0, not absent: its first time counts as an increase
+            for word in values:  # what has not happened yet is 0, not absent: its first time counts as an increase
                 counter.labels(word)
         self.lease_held = self._gauge("lease_held", "1 while this process holds the Lease")
         self.leading = self._gauge("leading", "1 while this process answers agents and kube-scheduler")
+        # Read from the ledger at each scrape, so that a node that is gone leaves no series behind.
         self._sums = _Sums()
         self.registry.register(self._sums)
         self.generation = self._gauge("settings_generation", "How many settings have been accepted")
 
     async def page(self, ledger: Ledger) -> bytes:
-        """The metrics in Prometheus's text format. Thousands of nodes are long to write down: a thread does that."""
+        """The metrics in Prometheus's text format, written in a thread: with thousands of nodes that takes long."""
+        # Copied on the event loop: the thread below must not read a ledger that changes.
         self._sums.take(ledger, self._watch_ages())
         for agent, count in zip(("heard", "silent"), ledger.scaled_vms(self._now()), strict=True):
             self._scaled.labels(agent).set(count)
         return await asyncio.to_thread(generate_latest, self.registry)
 
     def _watch_ages(self) -> dict[str, float]:
-        return {kind: self._now() - heard for kind, heard in self._heard.items()}
+        return {kind: self._now() - heard_at for kind, heard_at in self._heard.items()}
 
     def watch_heard(self, kind: str) -> None:
         """See ``WatchReport``."""
@@ -110,6 +110,7 @@ class Telemetry(ProgramTelemetry):
 
     def watch_missing(self, kind: str) -> None:
         """See ``WatchReport``."""
+        # No watch, no age: an alert on old watches would fire for a kind that the cluster lacks.
         self._heard.pop(kind, None)
         self.missing.labels(kind).set(1)
         LOG.warning("the cluster lacks this kind, doing without until it is there", extra={"kind": kind})
@@ -190,7 +191,7 @@ class _Sums(Collector):
 
 
 def _amounts(book: NodeAccount) -> tuple[Resources, ...]:
-    """In the order of ``_AMOUNTS``."""
+    """Amounts of a node, in the order of ``_AMOUNTS``."""
     room, pressure = book.room, book.pressure
     levels = (room.total, book.reserved, room.watermark)
     return (*levels, pressure.logical, pressure.capacity, pressure.excess, book.forced)

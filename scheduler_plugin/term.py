@@ -1,12 +1,6 @@
-"""One time of acting: from winning the Lease to losing it; for ever where a scheduler acts alone.
+"""A term of leadership: from winning the Lease to losing it; for ever if a scheduler acts alone.
 
-Rules that hold here:
-
-- A write begins within the term and carries the instant after which it must not be sent: a process that is stopped in
-  between finds the time over when it goes on. The API server gives it up then, too.
-- What was read or decided in one term is never written in another, not even by the same process.
-- A term is given back only where all writes of the process have ended in a known way, those of the terms before too:
-  others may begin at once then.
+A write begins within the term and carries the instant after which it must not be sent.
 """
 
 from __future__ import annotations
@@ -29,7 +23,7 @@ class OutOfTermError(ApiUnknownError):
 
 
 class Writes:
-    """Writes of this process, in all of its terms: one may have ended before its writes."""
+    """Writes of this process in all of its terms: a term may end while its writes are in flight."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -44,7 +38,7 @@ class Writes:
         self._idle.clear()
 
     def end(self, *, is_known: bool) -> None:
-        """A write has ended, and whether it is known how."""
+        """A write has ended; ``is_known`` is False if its outcome is unknown."""
         if not is_known:
             self._unknown_at = self._clock.now()
         self._in_flight -= 1
@@ -52,10 +46,11 @@ class Writes:
             self._idle.set()
 
     async def close(self) -> bool:
-        """Begins no further write and waits for those in flight; whether it is known what became of all of them."""
+        """Begin no further write and wait for those in flight; return True if the outcome of all is known."""
         self.is_closing = True
         if self._in_flight:
             await self._idle.wait()
+        # A write of unknown fate may still land within ``SETTLE``; a successor must not act before that.
         return self._clock.now() - self._unknown_at >= SETTLE
 
 
@@ -73,6 +68,7 @@ class _Write(AbstractContextManager[ApiCall]):
         return self._call
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        # Only an answer of the API server settles a write: after a time-out or a lost connection it may still land.
         self._writes.end(is_known=kind is None or issubclass(kind, ApiRefusedError))
 
 
@@ -83,13 +79,14 @@ class Term:
         self._clock = clock
         self._leadership = leadership
         self._writes = writes or Writes(clock)
+        # Compared later: what was decided in one term is never written in another, not even by the same process.
         self._number = 0 if leadership is None else leadership.term
 
     @property
     def leads(self) -> bool:
         """True if this term goes on: confirmed writes may be answered."""
-        found = self._leadership
-        return found is None or (found.leads and found.term == self._number)
+        leadership = self._leadership
+        return leadership is None or (leadership.leads and leadership.term == self._number)
 
     @property
     def may_write(self) -> bool:
@@ -101,7 +98,7 @@ class Term:
         return identity if self._leadership is None else f"{identity}.{self._number}"
 
     def writing(self, call: ApiCall) -> AbstractContextManager[ApiCall]:
-        """Entered around a write: the call as it may be made now. Raises ``OutOfTermError``."""
+        """A context manager around a write, which yields the call with its time limits. Raises ``OutOfTermError``."""
         return _Write(self._writes, self._limited(call))
 
     async def close(self) -> bool:
@@ -115,5 +112,7 @@ class Term:
             raise OutOfTermError(f"{call.method} {call.path} not sent: this process does not hold the Lease")
         if self._leadership is None:
             return call.within(call.timeout)
+        # A process that is stopped here finds the time over when it goes on. The API server gives the write up then,
+        # too.
         timeout = min(call.timeout, remaining)
         return call.within(timeout, Instant(now + timeout))

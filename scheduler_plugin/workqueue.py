@@ -1,10 +1,7 @@
-"""What the ledger has ordered and is not carried out yet: nodes to touch, pods to read, permits to write,
+"""Orders of the ledger that are not carried out yet: nodes to touch, pods to read, permits to write,
 migrations to create and to read.
 
-Rules that hold here:
-
-- Orders are taken at once and never waited for; of two about the same thing the newer is kept.
-- Losing all of them (a restart) only delays.
+Losing all of them (a restart) only delays.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ V = TypeVar("V")
 
 
 class WorkQueue(Generic[K, V]):
-    """Orders of one kind by what they are about, oldest first."""
+    """Orders of one kind by their key, oldest first."""
 
     def __init__(self) -> None:
         self._orders: dict[K, V] = {}
@@ -40,12 +37,13 @@ class WorkQueue(Generic[K, V]):
         return len(self._orders)
 
     def put(self, key: K, order: V) -> None:
-        """Adds an order, or replaces the one about the same thing without changing its turn."""
+        """Add an order, or replace the one with the same key without changing its turn."""
+        # A dict keeps the place of a key that is overwritten.
         self._orders[key] = order
         self._any.set()
 
     def find(self, key: K) -> V | None:
-        """The order about this, which stays; None if there is none."""
+        """The order with this key, which stays in the queue; None if there is none."""
         return self._orders.get(key)
 
     def drop(self, key: K) -> None:
@@ -55,6 +53,7 @@ class WorkQueue(Generic[K, V]):
     async def take(self) -> V:
         """Waits for an order and removes the oldest."""
         while not self._orders:
+            # Cleared only when empty; ``take_all`` and ``drop`` may leave it set, hence the loop.
             self._any.clear()
             await self._any.wait()
         return self._orders.pop(next(iter(self._orders)))
@@ -67,7 +66,7 @@ class WorkQueue(Generic[K, V]):
 
 
 class WorkQueues:
-    """Everything that waits to be carried out. ``requests_seen`` are set by news of pods that are waited for."""
+    """All orders that wait. ``requests_seen`` has an event for each pod whose kubelet's answer is awaited."""
 
     def __init__(self) -> None:
         self.wakes: WorkQueue[str, RoomFreed] = WorkQueue()
@@ -89,6 +88,7 @@ class WorkQueues:
                 case PersistPermit(vm):
                     self.permits.put(vm, effect)
                 case RequestsSeen(uid):
+                    # Nobody waits for most pods: then there is nothing to wake.
                     if uid in self.requests_seen:
                         self.requests_seen[uid].set()
                 case CreateMigration(name):

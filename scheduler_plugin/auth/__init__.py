@@ -1,1 +1,1 @@
-"""Who asks for permits: bearer tokens, and whom each may speak for (B.4)."""
+"""Authentication of agents: bearer tokens, and the pods that each may speak for (B.4)."""

@@ -1,15 +1,4 @@
-"""Finds out who holds a bearer token by asking the API server as seldom as it can (TokenReview; B.4).
-
-Rules that hold here:
-
-- A verdict is kept briefly under the token's hash; the token itself is kept nowhere. Good verdicts and refusals are
-  kept apart, so that a flood of bad tokens pushes out no good one.
-- A good verdict ends with its token, give or take the few seconds for which any verdict is kept: clocks differ.
-- What has not the shape of an agent's token is refused without a question.
-- A token that is being asked about is asked about once, however many requests show it.
-- At most ``CONCURRENCY`` questions at a time and ``QUEUE`` waiting: any more get 503 at once.
-- Where ``run`` ends no question stays open: another scheduler may answer already.
-"""
+"""Finds out who holds a bearer token by asking the API server as seldom as it can (TokenReview; B.4)."""
 
 from __future__ import annotations
 
@@ -49,7 +38,7 @@ class OverloadedError(Exception):
 
 
 class _Question(msgspec.Struct, eq=False):
-    """A token that is asked about, which ends at ``until`` (seconds since 1970), and who waits to hear of it."""
+    """A token under review, which ends at ``until`` (seconds since 1970), and the requests that wait for it."""
 
     key: bytes
     token: str
@@ -59,15 +48,15 @@ class _Question(msgspec.Struct, eq=False):
     waiting: list[asyncio.Future[CallerIdentity | None]] = []
 
     def answer(self, identity: CallerIdentity | None) -> None:
-        for each in self.waiting:
-            if not each.done():  # one that waited may have gone away
-                each.set_result(identity)
+        for waiter in self.waiting:
+            if not waiter.done():  # one that waited may have gone away
+                waiter.set_result(identity)
 
     def fail(self, error: Exception) -> None:
-        for each in self.waiting:
-            if not each.done():
-                each.set_exception(error)
-                each.exception()  # seen, also where the request that asked goes away just now
+        for waiter in self.waiting:
+            if not waiter.done():
+                waiter.set_exception(error)
+                waiter.exception()  # seen, also where the request that asked goes away just now
 
 
 class _Verdicts:
@@ -78,8 +67,10 @@ class _Verdicts:
         self._known: OrderedDict[bytes, tuple[CallerIdentity | None, Instant]] = OrderedDict()
 
     def keep(self, key: bytes, identity: CallerIdentity | None, now: Instant, left: Seconds) -> None:
-        """``left``: until the token ends."""
+        """``left`` is the time until the token ends."""
+        # A good verdict ends with its token, but lives at least as long as a refusal: clocks differ by seconds.
         self._known[key] = identity, Instant(now + min(self._kept_for, max(left, REFUSED_FOR)))
+        # Assigning to a key that exists would leave it at its old place.
         self._known.move_to_end(key)
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
@@ -88,21 +79,23 @@ class _Verdicts:
         return key in self._known and now < self._known[key][1]
 
     def find(self, key: bytes, now: Instant) -> CallerIdentity | None:
-        found = self._known.get(key)
-        return found[0] if found is not None and now < found[1] else None
+        verdict = self._known.get(key)
+        return verdict[0] if verdict is not None and now < verdict[1] else None
 
     def __getitem__(self, key: bytes) -> CallerIdentity | None:
         return self._known[key][0]
 
 
 class TokenAuthenticator:
-    """Judges tokens by ``review``. ``run`` must be running: it is what asks."""
+    """Authenticates tokens by ``review``. ``run`` must be running: it sends the reviews."""
 
     def __init__(self, review: Reviewer, clock: Clock) -> None:
         self._review = review
         self._clock = clock
+        # Kept apart, so that a flood of bad tokens pushes out no good one.
         self._accepted, self._refused = _Verdicts(ACCEPTED_FOR), _Verdicts(REFUSED_FOR)
         self._open: dict[bytes, _Question] = {}
+        # Bounded: what finds no place gets 503 at once instead of waiting in vain.
         self._waiting: asyncio.Queue[_Question] = asyncio.Queue(QUEUE)
 
     async def run(self) -> None:
@@ -112,19 +105,20 @@ class TokenAuthenticator:
                 for _ in range(CONCURRENCY):
                     tasks.create_task(self._ask())
         finally:
+            # No agent may wait for an answer that never comes: another scheduler may answer already.
             for question in self._open.values():
                 question.fail(ApiUnknownError("this scheduler is about to end"))
             self._open.clear()
 
     def remembered(self, authorization: str, audience: str) -> CallerIdentity | None:
-        """The owner of the token in an ``Authorization`` header, where that has been found out lately."""
+        """The owner of the token in an ``Authorization`` header, if a recent verdict says so."""
         token = bearer_token(authorization)
         if token is None:
             return None
         return self._accepted.find(_key(token, audience), self._clock.now())
 
     def is_refused(self, authorization: str | None, audience: str) -> bool:
-        """Return True if the token in an ``Authorization`` header is no good, as far as is known without a question."""
+        """Return True if the token in an ``Authorization`` header is certainly invalid, judged without a review."""
         token = bearer_token(authorization)
         if token is None:
             return True
@@ -134,7 +128,7 @@ class TokenAuthenticator:
         return self._refused.has(key, now) or plausible_until(token, audience, self._clock.wall()) is None
 
     async def identify(self, authorization: str | None, audience: str) -> CallerIdentity | None:
-        """The owner of the token in an ``Authorization`` header; None if it is no good.
+        """The owner of the token in an ``Authorization`` header; None if it is invalid.
 
         Raises ``OverloadedError``, or ``cluster.api.ApiError`` where the API server gives no answer.
         """
@@ -145,6 +139,7 @@ class TokenAuthenticator:
         for verdicts in (self._accepted, self._refused):
             if verdicts.has(key, now):
                 return verdicts[key]
+        # One review for a token, however many requests show it meanwhile.
         question = self._open.get(key)
         if question is None:
             until = plausible_until(token, audience, self._clock.wall())
@@ -167,18 +162,21 @@ class TokenAuthenticator:
         while True:
             question = await self._waiting.get()
             try:
+                # An agent that has waited so long gives up soon: its review would only delay the others.
                 if self._clock.now() - question.asked_at > LONGEST_WAIT:
                     raise OverloadedError
                 identity = identity_in(await self._review(question.token, question.audience), question.audience)
             except (ApiError, OverloadedError) as error:
                 question.fail(error)
             else:
-                kept = self._refused if identity is None else self._accepted
+                verdicts = self._refused if identity is None else self._accepted
                 left = Seconds(question.until - self._clock.wall())
-                kept.keep(question.key, identity, self._clock.now(), left)
+                verdicts.keep(question.key, identity, self._clock.now(), left)
                 question.answer(identity)
+            # Last: until the verdict is kept, requests with this token join the open question.
             del self._open[question.key]
 
 
 def _key(token: str, audience: str) -> bytes:
+    # Only a hash is kept: a dump of the memory must not reveal tokens.
     return hashlib.sha256(f"{audience}\n{token}".encode()).digest()

@@ -1,12 +1,8 @@
-"""Who speaks to the scheduler, and for which VM that party may speak (B.4). Pure.
+"""Identity of a caller, and the VMs that it may speak for (B.4). Pure.
 
-Rules that hold here:
-
-- A sidecar speaks for the pod that its token is bound to: same namespace, name and UID. A per-node agent, whose service
-  account the settings list, speaks for the pods of the node that its token is bound to.
-- A pod that the settings admit without a token speaks for the pods of its node (``by_address``).
-- A token that is bound to a pod is heard only while that pod is known: a review may call it valid for longer.
-- No usable token is 401, another's pod is 403; in both cases nothing has been changed.
+A sidecar speaks for the pod that its token is bound to: same namespace, name and UID. A per-node agent, whose service
+account the settings list, speaks for the pods of the node that its token is bound to.
+No usable token is 401, another's pod is 403; in both cases nothing has been changed.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ _USER: Final = "system:serviceaccount:"
 class CallerIdentity:
     """The owner of a token. ``account`` is ``namespace:name``; the rest says what the token is bound to.
 
-    ``by_address``: there is no token, and the pod was told by the address that it speaks from; ``account`` names it.
+    ``by_address``: there is no token, and the pod was identified by its address; ``account`` names it.
     """
 
     account: str
@@ -64,21 +60,25 @@ def identity_in(review: Mapping[str, object], audience: str) -> CallerIdentity |
         status = msgspec.convert(review, _Review).status
     except (msgspec.ValidationError, RecursionError):
         return None
+    # ``authenticated`` alone is not enough: an API server that knows no audiences ignores the one we asked for.
     if not status.authenticated or audience not in (status.audiences or ()):
         return None
     if not status.user.username.startswith(_USER):
         return None
     account = status.user.username.removeprefix(_USER)
+    # The API server sets these only for tokens that are bound to a pod or a node.
     extra = status.user.extra or _Extra()
     return CallerIdentity(account, account.partition(":")[0], _only(extra.pod), _only(extra.pod_uid), _only(extra.node))
 
 
 def _only(values: list[str]) -> str | None:
+    # Several values are never sent; they would leave open which one counts.
     return values[0] if len(values) == 1 else None
 
 
 def may_speak_for(who: CallerIdentity, pod: PodFacts, node: str | None, node_agents: frozenset[str]) -> bool:
     """Return True if ``who`` is the agent of ``pod``, which has its claim on ``node``."""
+    # By UID: a pod that was deleted and created again under its name is another one.
     if who.pod_uid is not None and who.pod_uid == pod.uid:
         return who.namespace == pod.name.namespace and who.pod == pod.name.name
     return (who.by_address or who.account in node_agents) and who.node is not None and who.node == node

@@ -1,11 +1,6 @@
-"""Whether a text can be the token of an agent at all, judged without asking the API server (B.4). Pure.
+"""Check whether a text can be the token of an agent at all, without asking the API server (B.4). Pure.
 
-Rules that hold here:
-
-- This only spares questions; it proves nothing. The signature is for the API server to check (TokenReview).
-- An agent's token is a JSON Web Token of the cluster's: three base64url segments; it names its issuer, a service
-  account, our audience, an expiry, and the pod or node that it is bound to.
-- Clocks differ: a token counts as expired only ``LEEWAY`` after its time.
+This only saves reviews; it proves nothing. The signature is for the API server to check (TokenReview).
 """
 
 from __future__ import annotations
@@ -22,6 +17,7 @@ from protocol.units import Seconds
 LONGEST_TOKEN: Final = 16 * 1024
 """Characters. Real ones have about 1,300."""
 
+# Clocks differ: a token counts as expired only so long after its time.
 LEEWAY: Final = Seconds(3600.0)
 
 _SHORTEST_SIGNATURE: Final = 32  # bytes: that of HS256, the shortest in use
@@ -46,6 +42,7 @@ class _Kubernetes(msgspec.Struct, frozen=True):
 class _Claims(msgspec.Struct, frozen=True):
     iss: str
     sub: str
+    # RFC 7519 allows both forms.
     aud: list[str] | str
     exp: float
     kubernetes: _Kubernetes = msgspec.field(name="kubernetes.io")
@@ -59,17 +56,18 @@ def bearer_token(authorization: str | None) -> str | None:
     """The token in an ``Authorization`` header; None if there is none, or one that is too long."""
     scheme, _, token = (authorization or "").partition(" ")
     token = token.strip()
+    # Schemes are case-insensitive (RFC 9110).
     return token if scheme.lower() == "bearer" and 0 < len(token) <= LONGEST_TOKEN else None
 
 
 def plausible_until(token: str, audience: str, wall: float) -> float | None:
     """The time when a token ends that the API server could accept for ``audience`` at ``wall``, both in seconds since
-    1970; None where it could not.
+    1970; None if the API server could not accept it.
     """
-    found = _SEGMENTS.fullmatch(token)
-    if found is None:
+    match = _SEGMENTS.fullmatch(token)
+    if match is None:
         return None
-    header, body, signature = found.groups()
+    header, body, signature = match.groups()
     try:
         claims = _CLAIMS.decode(_decoded(body))
         is_signed = _names_algorithm(header) and _size(signature) >= _SHORTEST_SIGNATURE
@@ -89,18 +87,22 @@ def _is_of_an_agent(claims: _Claims, audience: str, wall: float) -> bool:
     )
 
 
+# All tokens of a cluster have the same few headers.
 @lru_cache(_REMEMBERED_HEADERS)
 def _names_algorithm(header: str) -> bool:
-    """Raises ``ValueError``. All tokens of a cluster have the same few headers."""
+    """Return True if the header names an algorithm. Raises ``ValueError``."""
+    # ``none`` is the unsigned token of RFC 7519.
     return _HEADER.decode(_decoded(header)).alg.lower() not in ("", "none")
 
 
 def _size(segment: str) -> int:
-    """Of what a segment says, in bytes. Raises ``ValueError`` if no bytes are written so."""
+    """Number of bytes that a segment encodes. Raises ``ValueError`` if its length is impossible."""
+    # Four characters are three bytes; one character alone is less than a byte.
     if len(segment) % 4 == 1:
         raise ValueError("a segment is no base64url")
     return len(segment) * 3 // 4
 
 
 def _decoded(segment: str) -> bytes:
+    # JSON Web Tokens leave the padding out, Python demands it.
     return base64.urlsafe_b64decode(segment + "=" * (-len(segment) % 4))

@@ -43,12 +43,14 @@ class DirectApi:
         """See ``KubernetesApi.page``."""
         try:
             async with asyncio.timeout(call.timeout):
+                # A page of several MiB would stop the event loop while it is parsed.
                 return await asyncio.to_thread(read_page, await self._answered(call))
         except _FAILURES as error:
             raise unknown(call, error) from error
 
     async def _answered(self, call: ApiCall) -> bytes:
         deadline = asyncio.get_running_loop().time() + call.timeout
+        # The wait for a connection counts, too.
         connection = await self._pool.lend(deadline)
         try:
             request = self._request(call)  # reads the token, maybe from a file: nothing slow lies behind the check
@@ -58,6 +60,7 @@ class DirectApi:
         except LongAnswerError:
             raise PageTooLargeError(f"{call.path}: a page has more than {LONGEST_PAGE} bytes") from None
         finally:
+            # After an error the connection is not reusable, and the pool closes it.
             self._pool.take_back(connection)
         if not answer.is_success:
             raise complaint(answer.status, body, answer.retry_after)
@@ -78,6 +81,7 @@ class DirectApi:
 
     async def _opened(self, call: ApiCall, connection: HttpConnection) -> ResponseHead:
         deadline = asyncio.get_running_loop().time() + call.timeout
+        # Only the head of the answer has a deadline: a watch then lasts for as long as it is heard.
         async with asyncio.timeout_at(deadline):
             answer = await connection.ask(self._request(call), deadline)
             if not answer.is_success:
@@ -87,13 +91,14 @@ class DirectApi:
     def _request(self, call: ApiCall) -> bytes:
         body = b"" if call.body is None else msgspec.json.encode(call.body)
         query = f"?{urlencode(call.query)}" if call.query else ""
+        # Nearly all paths are plain, and quoting costs more than the match.
         path = call.path if _PLAIN.fullmatch(call.path) else quote(call.path, safe="/%")
         token = self._token()
-        shown = "" if token is None else f"Authorization: Bearer {token}\r\n"
+        authorization = "" if token is None else f"Authorization: Bearer {token}\r\n"
         head = (
             f"{call.method} {self._pool.base}{path}{query} HTTP/1.1\r\n"
             f"Host: {self._pool.host}\r\nUser-Agent: autoscale-scheduler\r\nAccept: application/json\r\n"
-            f"{shown}Content-Type: {call.content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+            f"{authorization}Content-Type: {call.content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         return head.encode("latin-1") + body
 
@@ -109,6 +114,7 @@ async def _body(call: ApiCall, connection: HttpConnection) -> bytes:
 
 
 async def _lines(call: ApiCall, connection: HttpConnection) -> AsyncIterator[bytes]:
+    # A piece of the stream may end in the middle of a line, or of a character.
     splitter = LineSplitter()
     try:
         while (piece := await connection.piece(call.timeout)) is not None:

@@ -1,11 +1,4 @@
-"""Connections to one server, kept open between requests.
-
-Rules that hold here:
-
-- No more than ``most`` are open at once; who wants another one waits.
-- What was given up, or is still unsent when the process dies, is not sent later by the kernel: closing resets.
-- One that was idle for ``IDLE`` is not used again: what lies between may have forgotten it without a word.
-"""
+"""Connections to one server, kept open between requests. No more than ``most`` are open at once."""
 
 from __future__ import annotations
 
@@ -24,10 +17,12 @@ from protocol.runtime.keep_alive import KEEPALIVE
 from protocol.runtime.trust import trusting
 from protocol.units import Seconds
 
+# What lies between (a load balancer, NAT) may forget an idle connection without a word.
 IDLE: Final = Seconds(20.0)
 CONNECT: Final = Seconds(5.0)
 """For the connection itself and its TLS; a watch, which may be silent for long, must not wait so long to begin."""
 
+# ``struct linger``: on, 0 seconds.
 RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 _PORTS: Final = {"https": 443, "http": 80}
@@ -59,7 +54,7 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[HttpConnection]:
-        """A connection for one request. Raises as ``lend``, with as much time as it takes."""
+        """A connection for one request, without a deadline. Raises as ``lend``."""
         connection = await self.lend(float("inf"))
         try:
             yield connection
@@ -73,8 +68,8 @@ class ConnectionPool:
         """
         if not self._places.locked():
             await self._places.acquire()  # at once: a timeout would cost more than the rest
-            kept = self._kept()
-            return kept or await self._opened(deadline)
+            connection = self._kept()
+            return connection or await self._opened(deadline)
         async with asyncio.timeout_at(deadline):
             await self._places.acquire()
         return self._kept() or await self._opened(deadline)
@@ -88,18 +83,20 @@ class ConnectionPool:
         self._places.release()
 
     async def _opened(self, deadline: float) -> HttpConnection:
-        """A new connection in a place that is ours; without one the place is free again."""
+        """Open a connection in a place that is already taken; on failure the place is free again."""
         try:
             async with asyncio.timeout_at(min(deadline, asyncio.get_running_loop().time() + CONNECT)):
                 return await self._open()
+        # Cancellation, too: a place that is lost here would never come back.
         except BaseException:
             self._places.release()
             raise
 
     def _kept(self) -> HttpConnection | None:
-        """The one that was used last, so that those that are too many grow old."""
+        """An idle connection that can be used again; None if there is none."""
         now = asyncio.get_running_loop().time()
         while self._idle:
+            # The one that was used last, so that surplus ones grow old.
             since, connection = self._idle.pop()
             if connection.is_reusable and now - since < IDLE:
                 return connection
@@ -111,6 +108,8 @@ class ConnectionPool:
         _, connection = await asyncio.get_running_loop().create_connection(HttpConnection, host, port, ssl=self._tls)
         for level, option, value in KEEPALIVE:
             connection.socket.setsockopt(level, option, value)
+        # What was given up, or is still unsent when the process dies, must not be sent later by the kernel: closing
+        # resets the connection.
         connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         return connection
 

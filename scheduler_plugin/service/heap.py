@@ -1,13 +1,7 @@
-"""A heap that is large and hardly changes, and Python's garbage collector.
+"""Settings of Python's garbage collector for a heap that is large and hardly changes.
 
-Rules that hold here:
-
-- What was read of the cluster stays for as long as the process. A full collection would look at all of it again, and at
-  10,000 VMs stop every answer for a fifth of a second: so it is set aside once, when the ledger is ready.
-- Until then nothing is collected, for at most ``LONGEST_START``: the collector would look at all that was read again
-  and again, which takes more time than reading it.
-- Set aside is not kept alive: what is no longer referenced is still freed at once.
-- What answers leave behind is looked at while it is young and few; all of it together only after millions more.
+A full collection looks at every object that was read from the cluster. At 10,000 VMs it stops every answer for a fifth
+of a second.
 """
 
 from __future__ import annotations
@@ -31,13 +25,17 @@ THRESHOLDS: Final = (2_000, 4, 500)
 async def set_aside(clock: Clock, is_ready: Callable[[], bool]) -> None:
     """Pause the collector until the cluster has been read, then freeze all objects."""
     deadline = clock.now() + LONGEST_START
+    # Until the cluster is read, the collector would look at all that was read so far, which takes longer than reading
+    # it.
     gc.disable()
     try:
         while not is_ready():
             await clock.sleep(INTERVAL)
             if clock.now() >= deadline:
                 gc.enable()
+        # Frozen objects are still freed when their last reference goes; only the search for cycles skips them.
         gc.freeze()
+        # What answers leave behind is examined while it is young; all of it together only after millions more.
         gc.set_threshold(*THRESHOLDS)
     finally:
         gc.enable()

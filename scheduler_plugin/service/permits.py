@@ -1,12 +1,4 @@
-"""Permits for agents: who asks, what is decided, and what must be persisted before it is answered (S4.5, B.4).
-
-Rules that hold here:
-
-- Between a decision and its recording nothing is awaited.
-- An increase is answered only once it is persisted; while that is not known the agent is asked to come again, and the
-  reservation stays. Nothing is granted once the term is over.
-- What waits for nothing is answered at once: a token that is known, and a permit that is stored already.
-"""
+"""Permits for agents: identify the caller, decide, and persist an increase before it is answered (S4.5, B.4)."""
 
 from __future__ import annotations
 
@@ -73,17 +65,20 @@ class Permits:
     def known(self, authorization: str | None, address: str) -> CallerIdentity | None:
         """The caller, if no question to the API server is needed. Raises ``CallerRefusedError``."""
         context = self._context
+        # Before the list of pods is complete, a pod that exists would get 404.
         if not context.ledger.is_ready:
             raise CallerRefusedError(503, "the scheduler has not read the cluster yet", RETRY_AFTER)
         feed = context.feed
         if authorization is None:
+            # An address that several pods have identifies none of them.
             return identity_of(feed.addresses.only_pod_at(address), feed.settings.tokenless)
+        # No question to the API server for a token that was reviewed lately.
         return self._authenticator.remembered(authorization, feed.settings.audience)
 
     def introduce(self, authorization: str | None, address: str) -> None:
-        """Look at who asks before the request itself is read.
+        """Check the caller before the request itself is read.
 
-        Raises ``CallerRefusedError`` if no agent can show this.
+        Raises ``CallerRefusedError`` if it cannot be an agent.
         """
         if authorization is None:
             is_refused = self.known(None, address) is None
@@ -116,28 +111,31 @@ class Permits:
         except MalformedRequestError as error:
             raise CallerRefusedError(400, str(error)) from None
         ledger = self._context.ledger
+        # The UID tells two pods of one name apart; a token that is bound to a node alone has none.
         agent = identity.pod_uid or identity.account
+        # The pod's requests are raised first: the permit must not exceed what the kubelet has set aside.
         if ledger.follows_requests and ledger.is_short(pod.uid, request):
             return self._once_covered(pod, vm, request, agent)
         return self._decided(pod, vm, request, agent)
 
     async def _once_known(self, wire: WireRequest, authorization: str | None) -> Granted:
-        found = self.judge(wire, await self.identify(authorization))
-        return found if isinstance(found, Granted) else await found
+        outcome = self.judge(wire, await self.identify(authorization))
+        return outcome if isinstance(outcome, Granted) else await outcome
 
     async def _once_covered(self, pod: PodFacts, vm: VirtualMachine, request: AgentRequest, agent: str) -> Granted:
         try:
             await self._requests.cover(pod.uid, request)
         except LedgerError as error:
             raise _refusal(error) from None
-        found = self._decided(pod, vm, request, agent)
-        return found if isinstance(found, Granted) else await found
+        outcome = self._decided(pod, vm, request, agent)
+        return outcome if isinstance(outcome, Granted) else await outcome
 
     def _decided(
         self, pod: PodFacts, vm: VirtualMachine, request: AgentRequest, agent: str
     ) -> Granted | Awaitable[Granted]:
         context = self._context
         try:
+            # Decided and recorded in one call: nothing may be awaited in between.
             decision = context.ledger.decide(pod.uid, request, context.clock.now(), agent)
         except LedgerError as error:
             raise _refusal(error) from None
@@ -150,13 +148,16 @@ class Permits:
         granted = Granted(PluginResponse(decision.permit, decision.compute_unit, decision.migrate), vm.slot_size)
         if decision.persist is None:
             return self._within_term(granted)
+        # An increase that is answered but not stored would be forgotten by a successor.
         if decision.persist.before_answer:
             return self._once_stored(vm, decision.persist, granted)
+        # A decrease needs no wait: a successor that reads the old permit reserves too much, never too little.
         context.order((decision.persist,))
         return self._within_term(granted)
 
     async def _once_stored(self, vm: VirtualMachine, permit: PersistPermit, granted: Granted) -> Granted:
         why = await self._writer.store(permit)
+        # While it is unknown whether the permit was stored, the reservation stays and the agent asks again.
         if why:
             self._events.not_stored(vm, permit.permit, why)
             what = f"the permit of {permit.vm} could not be stored, ask again: {why}"
@@ -164,12 +165,13 @@ class Permits:
         return self._within_term(granted)
 
     def _within_term(self, granted: Granted) -> Granted:
-        """Another may lead by now: what it has not read must not be answered."""
+        """Return the permit if this process still leads: another leader may not have read it."""
         if not self._context.term.leads:
             raise CallerRefusedError(503, "this scheduler leads no more, ask again", AT_ONCE)
         return granted
 
     def _until_asked_again(self) -> Seconds:
+        # A process that may not write any more sends the agent to the new leader at once.
         return RETRY_AFTER if self._context.term.may_write else AT_ONCE
 
     def _pod_of(self, name: ObjectName, identity: CallerIdentity) -> PodFacts:

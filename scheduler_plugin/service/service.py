@@ -1,11 +1,7 @@
 """The single writer of the ledger: what kube-scheduler asks for is decided and recorded in one step; see ``permits``.
 
-Rules that hold here:
-
-- Between a decision and its recording nothing is awaited; whatever is awaited comes after, and its outcome is
-  reported back to the ledger, also when the caller has gone away.
-- Where pods' requests follow permits, they are raised before what needs them is decided.
-- A bind reserves before it asks the API; only a certain refusal releases.
+Between a decision and its recording nothing is awaited. What is awaited comes after, and its outcome is reported back
+to the ledger, also when the caller has gone away.
 """
 
 from __future__ import annotations
@@ -79,19 +75,21 @@ class Service:
     # For kube-scheduler -----------------------------------------------------------------------------------------
 
     def known_pod(self, asked: AskedPod) -> PodFacts | None:
-        """The pod that is asked about, where the watch has shown this version of it."""
+        """The pod that is asked about, if the watch has delivered this version of it; else None."""
         return self.context.feed.pod_at(asked.name, asked.uid, asked.version)
 
     def filter(self, pod: PodFacts, nodes: list[str]) -> Filtered:
         """The nodes that fit the pod (advisory). Raises ``LedgerError``."""
-        found = self.context.ledger.filter(pod, nodes)
-        if not found.fits:
+        filtered = self.context.ledger.filter(pod, nodes)
+        if not filtered.fits:
+            # kube-scheduler may have asked about a sample of the nodes only. If others have room, it is made to look
+            # again.
             self.context.order(self.context.ledger.look_further(pod, nodes))
             self._requests.refused_everywhere(pod)
-        return found
+        return filtered
 
     def best(self, pod: PodFacts, asked: Container[str]) -> list[str]:
-        """The best of the asked nodes, as many as the settings say; none where ``filter`` must tell.
+        """The best of the asked nodes, as many as the settings say; empty if ``filter`` has to decide.
 
         Raises ``LedgerError``.
         """
@@ -108,15 +106,17 @@ class Service:
         Unknown nodes are taken as empty. Raises ``LedgerError``.
         """
         self._require_ready()
-        settings, known = self.context.feed.settings, self.context.ledger.rooms
+        settings, rooms_by_name = self.context.feed.settings, self.context.ledger.rooms
         rooms = {
-            node.name: known.get(node.name) or NodeAccount(node.name, node_facts(node, settings)).room for node in nodes
+            node.name: rooms_by_name.get(node.name) or NodeAccount(node.name, node_facts(node, settings)).room
+            for node in nodes
         }
         return filter_nodes(rooms, list(rooms), self.context.ledger.claim_of(pod))
 
     def preempt(self, pod: PodFacts, candidates: list[PreemptionCandidate]) -> list[str]:
-        """On which nodes the pod would fit without the victims. Raises ``LedgerError``."""
+        """Nodes on which the pod would fit without the victims. Raises ``LedgerError``."""
         self._require_ready()
+        # kube-scheduler will ask about other nodes: no victim has to go for this pod now.
         if self.context.ledger.is_sent_round(pod.uid):
             return []
         return helped(
@@ -124,15 +124,18 @@ class Service:
         )
 
     async def bind(self, name: ObjectName, uid: str, node: str) -> str:
-        """Reserves and binds (authoritative). An empty text is success, any other is why not."""
+        """Reserve and bind (authoritative). Returns an empty text on success, otherwise the reason against it."""
         try:
+            # kube-scheduler's watch may be ahead of ours.
             pod = self.context.feed.pod(name, uid) or await self._unseen_pod(name, uid)
+            # Reserved before the API is asked: another bind could take the same room during the call.
             reservation = self.context.ledger.reserve(pod, node)
         except (LedgerError, ApiError) as error:
             return str(error)
         self.context.order(reservation.effects)
         if not isinstance(reservation.verdict, Fits):
             return _why_not(reservation.verdict, reservation.detail)
+        # kube-scheduler repeats a bind whose answer it has missed: then there is nothing left to do.
         return await self._bind_reserved(pod, node) if reservation.needs_bind else ""
 
     def _require_ready(self) -> None:
@@ -140,15 +143,16 @@ class Service:
             raise NotReadyError("the scheduler has not read the cluster yet")
 
     async def _unseen_pod(self, name: ObjectName, uid: str) -> PodFacts:
-        """A pod that kube-scheduler has seen before our watch did."""
-        found = await self.context.feed.pods.read(name, self.context.writer.read_pod(name))
-        if found is None or found.uid != uid:
+        """Read a pod that kube-scheduler has seen before our watch did."""
+        pod = await self.context.feed.pods.read(name, self.context.writer.read_pod(name))
+        if pod is None or pod.uid != uid:
             raise UnknownPodError(f"pod {name} with UID {uid} does not exist")
-        return found
+        return pod
 
     async def _bind_reserved(self, pod: PodFacts, node: str) -> str:
         is_settled = False
         try:
+            # Where pods' requests follow permits, they are raised before the kubelet admits the pod.
             await self._requests.hold(pod.uid)
             await self.context.writer.bind(pod.name, pod.uid, node)
             is_settled = True
@@ -157,6 +161,7 @@ class Service:
             is_settled = True
             if error.kind is RefusalKind.CONFLICT:
                 return await self._conflict(pod, node, error)
+            # Only a certain refusal releases the reservation.
             self.context.order(self.context.ledger.bind_refused(pod.uid, node))
             return f"the API refused the binding: {error}"
         except ApiError as error:
@@ -164,21 +169,24 @@ class Service:
             LOG.warning("bind has no answer, reservation kept", extra=what)
             return f"bind timed out; reservation kept: {error}"
         finally:
+            # Also when the caller has gone away and this task was cancelled: the binding may still land.
             if not is_settled:
                 self._tasks.bind_sent(pod.uid)
                 self.context.order(self.context.ledger.bind_unknown(pod.uid, node))
         return ""
 
     async def _conflict(self, pod: PodFacts, node: str, conflict: ApiRefusedError) -> str:
-        """The pod is bound already, or was replaced: what it is now decides."""
+        """Answer a bind that met a conflict: the pod is bound already, or was replaced, so its state decides."""
         self.context.order(self.context.ledger.bind_unknown(pod.uid, node))
         try:
-            found = await self._tasks.settle(pod.uid, pod.name)
+            pod_now = await self._tasks.settle(pod.uid, pod.name)
         except ApiError as error:
             return f"the binding met a conflict, and the pod cannot be read just now: {error}"
-        if found is not None and found.node == node:
+        if pod_now is not None and pod_now.node == node:
             return ""
-        where = "is gone" if found is None else "is not bound" if found.node is None else f"runs on node {found.node}"
+        where = (
+            "is gone" if pod_now is None else "is not bound" if pod_now.node is None else f"runs on node {pod_now.node}"
+        )
         return f"pod {pod.name} {where}: {conflict}"
 
 

@@ -26,6 +26,7 @@ class Workers:
 
     async def run(self) -> None:
         """Works in the background for ever."""
+        # One that fails ends all: a scheduler with a part that stands still must restart.
         async with asyncio.TaskGroup() as group:
             for worker in (self.tasks, self.permits, self.events, self.mover, self.problems, self.requests):
                 group.create_task(worker.run())

@@ -1,12 +1,7 @@
-"""The scheduler's settings: the shape of the ConfigMap in ``deploy/scheduler-deploy.yaml``, and nothing beside it.
+"""The scheduler's settings: the shape of the ConfigMap in ``deploy/scheduler-deploy.yaml``.
 
-Rules that hold here:
-
-- A text is taken whole or refused whole; a refusal names the path of every bad field, not only of the first.
-- Unknown keys are errors: a misspelt setting must not be silently without effect.
-- Both forms are read: the settings themselves, and a manifest with a ConfigMap that holds them under ``config.yaml``.
-- An override names nodes and replaces single fields; what it leaves out comes from ``nodeDefaults``. Where two
-  overrides name the same node, the later one wins field by field.
+Both forms are read: the settings themselves, and a manifest with a ConfigMap that holds them under ``config.yaml``.
+A text is taken whole or refused whole, with the path of every bad field.
 """
 
 from __future__ import annotations
@@ -79,6 +74,7 @@ def _ranking(value: object) -> RankingConfig:
     try:
         return parse_ranking(value)
     except RankingConfigError as error:
+        # A kind of its own, because this message begins with the rest of the path; see ``_problem``.
         raise PydanticCustomError(BELOW, "{said}", {"said": str(error)}) from None
 
 
@@ -137,6 +133,7 @@ class _Override(Section):
 
     def over(self, node: _Node) -> _Node:
         """``node`` with the given fields replaced."""
+        # All parts are validated already: only the combination is new.
         return _Node.model_construct(
             compute_unit=_over(node.compute_unit, self.compute_unit),
             cpu=_over(node.cpu, self.cpu),
@@ -148,8 +145,9 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def _over(base: M, part: BaseModel) -> M:
-    given = {name: getattr(part, name) for name in part.model_fields_set if getattr(part, name) is not None}
-    return base.model_copy(update=given)
+    # What an override leaves out comes from ``nodeDefaults``; null counts as left out.
+    overrides = {name: getattr(part, name) for name in part.model_fields_set if getattr(part, name) is not None}
+    return base.model_copy(update=overrides)
 
 
 class _WithoutTokens(Section):
@@ -163,12 +161,13 @@ class _Agents(Section):
     without_tokens: _WithoutTokens | None = None
 
     def tokenless(self) -> Tokenless | None:
-        found = self.without_tokens
-        return None if found is None else Tokenless(frozenset(found.namespaces), found.labels)
+        pods = self.without_tokens
+        return None if pods is None else Tokenless(frozenset(pods.namespaces), pods.labels)
 
 
 class _Extender(Section):
     token_file: Annotated[str, Field(min_length=1)] | None = None
+    # The best node alone: every further name costs kube-scheduler time.
     candidates: Candidates = 1
     percentage_of_nodes_to_score: Annotated[int, Field(ge=1, le=100, strict=True)] = PERCENT
 
@@ -223,15 +222,18 @@ def parse_settings(text: str, folder: PurePath = _HERE) -> SchedulerSettings:
     try:
         return _settings(_Settings.model_validate(document), folder)
     except ValidationError as error:
+        # Every bad field at once, so that an operator mends the file in one round.
         raise SettingsError(*(_problem(one["loc"], one["msg"], one["type"]) for one in error.errors())) from None
 
 
 def _unwrapped(documents: list[object]) -> object:
     """The settings in a file: its only document, or what its ConfigMap holds."""
+    # A manifest may have several objects; one of them is the ConfigMap.
     for document in documents:
         data = document.get("data") if isinstance(document, dict) and document.get("kind") == "ConfigMap" else None
         inner = data.get(CONFIG_KEY) if isinstance(data, dict) else None
         if isinstance(inner, str):
+            # A ConfigMap holds the settings as a text that is YAML itself.
             return read_yaml(inner)
     return documents[0] if len(documents) == 1 else None
 
@@ -249,16 +251,18 @@ def _problem(location: tuple[int | str, ...], message: str, kind: str) -> str:
     path = ""
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    # The message continues the path; ``document`` stands for no further path.
     if kind == BELOW:
         return f"{path}.{message}".lstrip(".").replace(".document: ", ": ", 1)
-    said = _SAID.get(kind, message).removeprefix("Value error, ")
-    return f"{path.lstrip('.') or 'settings'}: {said}"
+    text = _SAID.get(kind, message).removeprefix("Value error, ")
+    return f"{path.lstrip('.') or 'settings'}: {text}"
 
 
 def _settings(found: _Settings, folder: PurePath) -> SchedulerSettings:
     overridden: dict[str, _Node] = {}
     for override in found.node_overrides:
         for node in override.nodes:
+            # Overrides build upon each other: of two that name the same node the later wins field by field.
             overridden[node] = override.over(overridden.get(node, found.node_defaults))
     return SchedulerSettings(
         scheduler_name=found.scheduler_name,

@@ -1,4 +1,4 @@
-"""What the parts of the settings have in common: sections, quantities and fractions, and how they refuse.
+"""Common types of the settings: sections, quantities and fractions, and how they refuse.
 
 An amount is what Kubernetes takes for a quantity (``2``, ``"250m"``, ``"1Gi"``); every refusal says what was expected.
 """
@@ -23,11 +23,13 @@ _MOST: Final = 1000
 class Section(BaseModel):
     """Part of the settings: unknown keys are errors, and names are written in camelCase."""
 
+    # A misspelt setting must not be silently without effect, hence ``forbid``.
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, arbitrary_types_allowed=True)
 
 
 def _quantity(kind: type[Amount]) -> BeforeValidator:
     def read(value: object) -> Amount:
+        # Defaults have their type already.
         if isinstance(value, kind):
             return value
         parse = MilliCpu.parse if kind is MilliCpu else Bytes.parse
@@ -43,16 +45,18 @@ def _above_zero(amount: A) -> A:
 
 
 def _fraction(value: object) -> Fraction:
+    # YAML's true is an int for Python.
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
         raise ValueError(f"expected a fraction above 0 and at most 1, got {shown(value)}")
+    # Of the text: ``Fraction(0.9)`` is the binary number next to it, and watermarks would not be exact.
     return Fraction(str(value))
 
 
 def _count_or_share(value: object) -> int | Fraction:
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST:
         return value
-    if isinstance(value, str) and (found := _PERCENT.fullmatch(value)):
-        return Fraction(int(found[1]), 100)
+    if isinstance(value, str) and (match := _PERCENT.fullmatch(value)):
+        return Fraction(int(match[1]), 100)
     raise ValueError(f'expected 1 to {_MOST}, or a percentage of all nodes like "20%", got {shown(value)}')
 
 

@@ -1,4 +1,4 @@
-"""Whether a node's compute unit fits a VM, said aloud where it does not. Pure.
+"""Check that a node's compute unit fits a VM. Pure.
 
 A VM is sized in whole compute units within its bounds (S4.6). Where the unit is larger than what lies between the
 least and the most, every need lands on the most at once; where bounds are no whole number of units, or a unit no whole
@@ -14,10 +14,11 @@ from protocol.virtual_machine import Bounds
 def misfit(bounds: Bounds, slot_size: Bytes, unit: ComputeUnit) -> str | None:
     """The reason why VMs with these bounds cannot be sized well in this unit; None if they can.
 
-    A resource that the bounds do not let change is not looked at.
+    A resource whose bounds are equal is ignored: it never changes.
     """
     cpu = _amount_misfit("CPU", bounds.min.cpu, bounds.max.cpu, unit.cpu)
     memory = _amount_misfit("memory", bounds.min.mem, bounds.max.mem, unit.mem)
+    # Memory is plugged in slots, so a unit that is no multiple of the slot is always rounded.
     if memory is None and bounds.min.mem < bounds.max.mem and not unit.mem.is_multiple_of(slot_size):
         memory = f"the compute unit's memory of {unit.mem} is no whole number of the VM's slots of {slot_size}"
     return "; ".join(filter(None, (cpu, memory))) or None
@@ -26,6 +27,7 @@ def misfit(bounds: Bounds, slot_size: Bytes, unit: ComputeUnit) -> str | None:
 def _amount_misfit(what: str, least: Amount, most: Amount, unit: Amount) -> str | None:
     if least.value == most.value:
         return None
+    # Every need above the least would land on the most at once.
     if unit.value > most.value - least.value:
         return f"the compute unit's {what} of {unit} is larger than the VM's range of {least} to {most}"
     if least.value % unit.value or most.value % unit.value:

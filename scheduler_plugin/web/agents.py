@@ -66,15 +66,16 @@ class AgentRoutes:
         """One agent's request of any wire version."""
         try:
             wire = decode_request(request.body())
-            found = self._permits.ask(wire, request.authorization, request.address)
+            outcome = self._permits.ask(wire, request.authorization, request.address)
         except MalformedRequestError as error:
             return self._refused(CallerRefusedError(400, str(error)))
         except BodyError as error:
             return self._refused(CallerRefusedError(error.status, str(error)))
         except CallerRefusedError as refusal:
             return self._refused(refusal)
+        # Only to agents that ask: older ones do not know the header.
         headers = _OFFERED if request.knows_batches else {}
-        return _answer(wire, found, headers) if isinstance(found, Granted) else self._later(wire, found, headers)
+        return _answer(wire, outcome, headers) if isinstance(outcome, Granted) else self._later(wire, outcome, headers)
 
     async def _later(self, wire: WireRequest, waiting: Awaitable[Granted], headers: Mapping[str, str]) -> HotResponse:
         try:
@@ -86,6 +87,7 @@ class AgentRoutes:
         """Many requests of one agent, each judged as if it had come alone."""
         try:
             entries = decode_batch(request.body())
+            # One identity for the whole batch: all its requests come from one agent.
             identity = self._permits.known(request.authorization, request.address)
             if identity is None:
                 identity = await self._permits.identify(request.authorization)
@@ -96,22 +98,24 @@ class AgentRoutes:
         except CallerRefusedError as refusal:
             return self._refused(refusal)
         self._context.telemetry.batches.observe(len(entries))
-        return await self._together([self._entry(each, identity) for each in entries])
+        # Judged one after the other without waiting: only the writes of their permits run side by side.
+        return await self._together([self._entry(entry, identity) for entry in entries])
 
     def _entry(self, body: bytes, identity: CallerIdentity) -> bytes | asyncio.Task[bytes]:
-        """The answer to one request of a batch, or what makes it. Nothing that is wrong with it leaves it."""
+        """The answer to one request of a batch, or the task that makes it. Its errors do not affect other entries."""
         try:
             wire = decode_request(body)
-            found = self._permits.judge(wire, identity)
-            if isinstance(found, Granted):
-                return granted_entry(encode_response(wire.version, found.response, found.slot_size))
+            outcome = self._permits.judge(wire, identity)
+            if isinstance(outcome, Granted):
+                return granted_entry(encode_response(wire.version, outcome.response, outcome.slot_size))
         except MalformedRequestError as error:
             return self._refused_entry(CallerRefusedError(400, str(error)))
         except CallerRefusedError as refusal:
             return self._refused_entry(refusal)
         except Exception:  # noqa: BLE001 - the boundary between VMs: it is written down and answered
             return self._failed_entry()
-        return asyncio.ensure_future(self._entry_later(wire, found))
+        # A task of its own: it goes on when the answer to the batch does not wait for it any longer.
+        return asyncio.ensure_future(self._entry_later(wire, outcome))
 
     async def _entry_later(self, wire: WireRequest, waiting: Awaitable[Granted]) -> bytes:
         try:
@@ -123,24 +127,26 @@ class AgentRoutes:
             return self._failed_entry()
 
     async def _together(self, found: list[bytes | asyncio.Task[bytes]]) -> HotResponse:
-        """The answer to a batch, after ``HELD`` at the latest; unfinished entries go on as its rest."""
-        tasks = [each for each in found if not isinstance(each, bytes)]
+        """The answer to a batch, after ``HELD`` at the latest; unfinished entries go on in the background."""
+        tasks = [answer for answer in found if not isinstance(answer, bytes)]
         if tasks:
             try:
                 await self._until_done(tasks)
             except asyncio.CancelledError:
-                for each in tasks:
-                    each.cancel()
+                for task in tasks:
+                    task.cancel()
                 raise
-        entries = [each if isinstance(each, bytes) else self._now(each) for each in found]
-        left = [each for each in tasks if not each.done()]
-        is_agent = any(is_granted(each) for each in entries)
+        entries = [answer if isinstance(answer, bytes) else self._now(answer) for answer in found]
+        left = [task for task in tasks if not task.done()]
+        # A permit proves that the caller is an agent; the connection then keeps its place.
+        is_agent = any(is_granted(entry) for entry in entries)
         return HotResponse(encode_batch(entries), rest=_ended(left) if left else None, authenticates=is_agent)
 
     async def _until_done(self, tasks: list[asyncio.Task[bytes]]) -> None:
         clock, done = self._context.clock, asyncio.Event()
         until = Instant(clock.now() + HELD)
         all_of = asyncio.gather(*tasks)
+        # ``asyncio.wait_for`` would cancel the tasks at the time-out, and tests could not replace its clock.
         all_of.add_done_callback(lambda _: done.set())
         await clock.wait(done, until)
 
@@ -161,6 +167,7 @@ class AgentRoutes:
         self._context.telemetry.refusals.labels(str(refusal.status)).inc()
         headers = {}
         if refusal.retry_after is not None:
+            # Whole seconds: the header allows no fractions.
             headers["retry-after"] = str(math.ceil(refusal.retry_after))
             if not refusal.retry_after:  # the next connection reaches the new leader
                 headers["connection"] = "close"
@@ -170,9 +177,10 @@ class AgentRoutes:
 
 
 def _answer(wire: WireRequest, granted: Granted, headers: Mapping[str, str]) -> HotResponse:
+    # In the version that was asked in; older ones count memory in slots.
     return HotResponse(encode_response(wire.version, granted.response, granted.slot_size), headers=headers)
 
 
 async def _ended(tasks: list[asyncio.Task[bytes]]) -> None:
-    """Owns the tasks until they have ended; agents that ask again get their outcomes."""
+    """Wait for the tasks, which nothing else references; agents that ask again get their outcomes."""
     await asyncio.gather(*tasks)

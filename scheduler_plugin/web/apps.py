@@ -1,10 +1,6 @@
 """The three web applications over one service: agents, extender verbs, and probes with explanations.
 
-Rules that hold here:
-
-- They are separate applications on separate listeners. Each says what it answers at ``/openapi.json``.
-- Agents and kube-scheduler are answered by the leader alone.
-- Hot paths (the verbs, permits) pass FastAPI by; probes and explanations are FastAPI's.
+They are separate applications on separate listeners. Each says what it answers at ``/openapi.json``.
 """
 
 from __future__ import annotations
@@ -101,6 +97,7 @@ def agents_app(desk: ActiveService) -> HotPaths:
     """Application for agents (:10299)."""
     app = _app("agents", "Agents ask for permits to grow.")
     document(app, [PERMIT, BATCH], [])
+    # Only the leader answers agents.
     one = by_leader(desk, lambda service, request: AgentRoutes(service).request(request))
     many = by_leader(desk, lambda service, request: AgentRoutes(service).batch(request))
     admission = leading(desk)
@@ -108,6 +105,7 @@ def agents_app(desk: ActiveService) -> HotPaths:
         "/": HotPath(one, LONGEST_REQUEST, admission, partial(_introduction, desk)),
         PATH: HotPath(many, LONGEST_BATCH, admission, partial(_introduction, desk)),
     }
+    # Permits pass FastAPI by, whose routes cost more than a permit does.
     return HotPaths(paths, app)
 
 
@@ -120,6 +118,7 @@ def extender_app(desk: ActiveService) -> HotPaths:
     app = _app("extender", "kube-scheduler's extender protocol.")
     document(app, VERBS, [])
     verbs = (ExtenderRoutes.filter, ExtenderRoutes.prioritize, ExtenderRoutes.bind, ExtenderRoutes.preempt)
+    # The verbs' methods have the names of their paths.
     handlers = {f"/{verb.__name__}": by_leader(desk, _asked(verb)) for verb in verbs}
     admission = guarded(desk, leading(desk))
     return HotPaths({path: HotPath(handler, LONGEST_BODY, admission) for path, handler in handlers.items()}, app)
@@ -157,6 +156,7 @@ def _add_probes(app: FastAPI, desk: ActiveService) -> None:
     async def readyz() -> Response:
         context = desk.context
         if context.ledger.is_ready:
+            # A standby is ready, too: a rolling update waits for that, and the leader's Service selects no pods.
             standing = desk.standing()
             return PlainTextResponse("ok\n" if standing.leads else f"ok, {StandingByError(standing)}\n")
         missing = ", ".join(context.feed.missing)
@@ -188,6 +188,7 @@ def _app(title: str, description: str) -> FastAPI:
         title=f"autoscale-scheduler {title}",
         description=description,
         version="1",
+        # The pages for people load scripts from a CDN.
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",

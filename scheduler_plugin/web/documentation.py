@@ -33,6 +33,7 @@ class Operation:
 
 def content(of: Any) -> Json:
     """``content`` of a request or answer in JSON of this type."""
+    # A copy: FastAPI may change what it is given, and the schema is cached.
     return {"application/json": {"schema": dict(_schema(of))}}
 
 
@@ -45,24 +46,25 @@ def _schema(of: Any) -> Json:
 def answers(gives: Mapping[int, tuple[str, Any]]) -> dict[int | str, Json]:
     """``responses`` of an operation."""
     return {
-        status: {"description": said} | ({} if kind is None else {"content": content(kind)})
-        for status, (said, kind) in gives.items()
+        status: {"description": text} | ({} if kind is None else {"content": content(kind)})
+        for status, (text, kind) in gives.items()
     }
 
 
 def document(app: FastAPI, operations: Sequence[Operation], shapes: Sequence[Any]) -> None:
-    """Makes the page of ``app`` say its own routes, these operations, and the schemas of all types in them.
+    """Extend the page of ``app``: its own routes, these operations, and the schemas of all their types.
 
     The page is made when it is first asked for: a scheduler that starts has more urgent work.
     """
 
     def page() -> Json:
+        # FastAPI's own cache.
         if app.openapi_schema is None:
-            found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             for one in operations:
-                found["paths"].setdefault(one.path, {})[one.method.lower()] = _operation(one)
-            found.setdefault("components", {}).setdefault("schemas", {}).update(_schemas(operations, shapes))
-            app.openapi_schema = found
+                schema["paths"].setdefault(one.path, {})[one.method.lower()] = _operation(one)
+            schema.setdefault("components", {}).setdefault("schemas", {}).update(_schemas(operations, shapes))
+            app.openapi_schema = schema
         return app.openapi_schema
 
     app.openapi = page  # type: ignore[method-assign]  # FastAPI's way to extend the page
@@ -74,7 +76,9 @@ def _schemas(operations: Sequence[Operation], shapes: Sequence[Any]) -> Json:
         *(one.takes for one in operations),
         *(kind for one in operations for _, kind in one.gives.values()),
     ]
-    _, schemas = msgspec.json.schema_components([each for each in every if each is not None], ref_template=_REFERENCE)
+    _, schemas = msgspec.json.schema_components(
+        [shape for shape in every if shape is not None], ref_template=_REFERENCE
+    )
     return schemas
 
 

@@ -1,4 +1,4 @@
-"""Asks who reads explanations, before an application whose metrics and probes are open."""
+"""Access control for explanations, in front of an application whose metrics and probes are open."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ _HEADERS: Final = {
 
 
 class GuardedExplanations:
-    """An ASGI application: ``app`` for those whom ``access`` tells about the namespace that a path names."""
+    """An ASGI application: ``app`` for callers that ``access`` allows to read the namespace in the path."""
 
     def __init__(self, app: ASGIApp, access: ExplainAccess) -> None:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
+        # ``lifespan`` events have no path.
         if scope["type"] == "http" and scope["path"] not in OPEN:
             request = Request(scope)
             denial = await self._access.denial(_caller(request), namespace_in(scope["path"]))
@@ -49,6 +50,7 @@ class GuardedExplanations:
                 answer = JSONResponse({"error": denial.error}, denial.status, _HEADERS.get(denial.status))
                 await answer(scope, receive, send)
                 return
+            # Only now: a connection that shows nothing must give its place away when others need it.
             authenticate(request)
         await self._app(scope, receive, send)
 
@@ -68,7 +70,7 @@ class ApiReviews:
 
 
 def explain_access(token_file: Path | None, api: KubernetesApi, clock: Clock) -> ExplainAccess:
-    """Whom the flag ``--explain-token`` lets in, or the API server where it is not given."""
+    """The access that the flag ``--explain-token`` opens; without it the API server decides."""
     if token_file is None:
         return ReviewedAccess(ApiReviews(api), clock, AUDIENCE)
     return TokenInFile(token_file)
@@ -81,6 +83,7 @@ def namespace_in(path: str) -> str:
     ('shop', '')
     """
     parts = path.split("/")
+    # Without a namespace the caller needs the right to read all of them.
     return parts[2] if len(parts) > 3 and parts[1] == "explain" else ""
 
 

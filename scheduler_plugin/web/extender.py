@@ -1,11 +1,6 @@
 """kube-scheduler's extender protocol: decode, ask the service, encode. No decisions here.
 
-Rules that hold here:
-
-- Always HTTP 200 with ``Error`` in the body where the verb's result has such a key; 503 where it has none.
-- Scores are integers. Only nodes that were asked for are named.
-- A call with whole ``Nodes`` (``nodeCacheCapable: false``, or a simulation) changes nothing: no pod waits because of
-  it, and a node that is not known is judged by what the call says of it.
+Scores are integers. Only nodes that were asked for are named.
 """
 
 from __future__ import annotations
@@ -57,11 +52,13 @@ class ExtenderRoutes:
         self._service = service
 
     def filter(self, request: HotRequest) -> HotResponse:
-        """``/filter``: which nodes the pod fits."""
+        """``/filter``: the nodes that the pod fits."""
         try:
             result = self._filtered(decoded(_FILTER, request.body()))
         except (LedgerError, ValueError) as error:
             self._count("filter", "error")
+            # HTTP 200: kube-scheduler reads ``Error`` from the body of this verb, and knows only the status of
+            # another answer.
             return _json(ExtenderFilterResult(error=str(error)))
         self._count("filter", "done")
         return _json(result)
@@ -69,30 +66,33 @@ class ExtenderRoutes:
     def _filtered(self, args: FilterArgs) -> ExtenderFilterResult:
         if args.nodes is None:
             pod, is_open = self._pod(args.pod)
-            asked = AskedNodes(args.node_names)
-            best = self._service.best(pod, asked) if is_open else []
-            found = Filtered(best, {}, {}) if best else self._service.filter(pod, asked.names())
-            return ExtenderFilterResult(None, found.fits, found.refused, found.never)
+            candidates = AskedNodes(args.node_names)
+            # Without preferences of its own any good node will do, and one look-up replaces a filter of thousands.
+            best = self._service.best(pod, candidates) if is_open else []
+            filtered = Filtered(best, {}, {}) if best else self._service.filter(pod, candidates.names())
+            return ExtenderFilterResult(None, filtered.fits, filtered.refused, filtered.never)
+        # Whole ``Nodes`` (``nodeCacheCapable: false``, or a simulation) change nothing: no pod waits because of such
+        # a call, and a node that is not known is judged by what the call says of it.
         items = args.nodes.items or []
         return _simulated(items, *self._simulation(decode_pod(args.pod), items))
 
     def _pod(self, body: msgspec.Raw) -> tuple[PodFacts, bool]:
-        """The pod, and whether any node suits it as well as another. Raises ``ValueError``.
+        """The pod, and True if it has no preferences between nodes. Raises ``ValueError``.
 
-        What it needs is not read again where the watch has shown this version.
+        Its needs are not decoded again if the watch has delivered this version.
         """
-        asked = asked_pod(body)
-        known = None if asked is None else self._service.known_pod(asked)
-        if asked is None or known is None:
+        header = asked_pod(body)
+        pod = None if header is None else self._service.known_pod(header)
+        if header is None or pod is None:
             return decode_pod(body), not has_preferences(body)
-        return known, not asked.has_preferences
+        return pod, not header.has_preferences
 
     def _simulation(self, pod: PodFacts, items: list[msgspec.Raw]) -> tuple[list[str], Filtered]:
         nodes = [decode_node(item) for item in items]
         return [node.name for node in nodes], self._service.simulate(pod, nodes)
 
     def prioritize(self, request: HotRequest) -> HotResponse:
-        """``/prioritize``: how good each node would be."""
+        """``/prioritize``: the score of each node."""
         try:
             args = decoded(_ARGS, request.body())
             names = args.node_names or [decode_node(item).name for item in _items(args)]
@@ -114,7 +114,7 @@ class ExtenderRoutes:
         return _json(ExtenderBindingResult(error))
 
     def preempt(self, request: HotRequest) -> HotResponse:
-        """``/preempt``: on which of the nodes the pod would fit once the victims are gone."""
+        """``/preempt``: the nodes on which the pod would fit once the victims are gone."""
         try:
             args = decoded(_PREEMPTION, request.body())
             offered = _offered(args)
@@ -132,8 +132,8 @@ class ExtenderRoutes:
 
 def _simulated(items: list[msgspec.Raw], names: list[str], found: Filtered) -> ExtenderFilterResult:
     fits = set(found.fits)
-    kept = [item for item, name in zip(items, names, strict=True) if name in fits]
-    return ExtenderFilterResult(RawNodeList("NodeList", "v1", kept), None, found.refused, found.never)
+    fitting = [item for item, name in zip(items, names, strict=True) if name in fits]
+    return ExtenderFilterResult(RawNodeList("NodeList", "v1", fitting), None, found.refused, found.never)
 
 
 def _items(args: ExtenderArgs) -> list[msgspec.Raw]:
@@ -141,6 +141,7 @@ def _items(args: ExtenderArgs) -> list[msgspec.Raw]:
 
 
 def _offered(args: ExtenderPreemptionArgs) -> dict[str, MetaVictims]:
+    # With ``nodeCacheCapable`` kube-scheduler sends UIDs only, otherwise whole pods.
     if args.node_name_to_meta_victims:
         return args.node_name_to_meta_victims
     return {
@@ -154,5 +155,6 @@ def _json(result: object) -> HotResponse:
 
 
 def _failed(error: Exception) -> HotResponse:
+    # These verbs have no field for an error: kube-scheduler only sees the status.
     status = 503 if isinstance(error, LedgerError) else error.status if isinstance(error, BodyError) else 400
     return HotResponse(_ENCODER.encode({"error": str(error)}), status)

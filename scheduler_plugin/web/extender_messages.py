@@ -37,10 +37,12 @@ class AskedNodes:
 
     def __contains__(self, name: object) -> bool:
         """Return True if the name is certainly there. One that is written with escapes is not found."""
+        # With its quotes, so that no name is found inside a longer one.
         return msgspec.json.encode(name) in self._text
 
     def names(self) -> list[str]:
         """All of them. Raises ``ValueError``."""
+        # Go encodes an empty slice as null.
         return _NAMES.decode(self._text) or []
 
 

@@ -17,11 +17,12 @@ _REFUSAL: Final = HotResponse(msgspec.json.encode(Problem("a bearer token is nee
 
 
 def guarded(desk: ActiveService, admission: Admission) -> Admission:
-    """Lets in who shows the token of the settings in force, and is let in by ``admission``."""
+    """Admit callers with the token of the settings in force whom ``admission`` admits as well."""
     tokens: dict[str, FileToken] = {}
 
     def guard(authorization: str | None) -> HotResponse | None:
         context = desk.context
+        # Read at every call: the settings may name another file at any time.
         path = context.feed.settings.extender_token_file
         if path is not None and not _shows(
             authorization, tokens.setdefault(path, FileToken(Path(path), context.clock))
@@ -35,7 +36,9 @@ def guarded(desk: ActiveService, admission: Admission) -> Admission:
 def _shows(authorization: str | None, token: FileToken) -> bool:
     try:
         expected = token()
+    # A file that cannot be read lets nobody in.
     except CredentialsError:
         return False
-    shown = (authorization or "").removeprefix("Bearer ")
-    return bool(expected) and hmac.compare_digest(shown.encode(), expected.encode())
+    token_in_header = (authorization or "").removeprefix("Bearer ")
+    # An empty file must not let in whoever shows nothing. The comparison takes the same time for every token.
+    return bool(expected) and hmac.compare_digest(token_in_header.encode(), expected.encode())

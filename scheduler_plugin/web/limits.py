@@ -1,12 +1,8 @@
-"""How many connections a listener has, and whose place a new one takes.
+"""Limits on a listener's connections, and the choice of the one that a new connection displaces.
 
-Rules that hold here:
-
-- A connection is unauthenticated until a request on it has shown who it is. Until then it is closed by the first
-  refusal (4xx) and after seconds without a request, and it gives its place away when a newer connection needs one:
-  beyond the limits of its peer the oldest of that peer goes, beyond those of the listener the oldest of the peer with
-  the most, so that one peer cannot keep a kubelet's probe out.
-- An authenticated connection never gives its place away; if no other is left, a new one gets 503.
+A connection is unauthenticated until a request on it has shown who it is. Until then it is closed by the first refusal
+(4xx) and after seconds without a request, and it gives its place away when a newer connection needs one.
+An authenticated connection never gives its place away; if no other is left, a new one gets 503.
 """
 
 from __future__ import annotations
@@ -69,27 +65,30 @@ class Peers:
         """Return True if the listener is for the client that shows this, in the form of ``ssl``; another name is
         logged.
         """
-        shown = common_name(certificate)
-        if not self.client or shown == self.client:
+        name = common_name(certificate)
+        if not self.client or name == self.client:
             return True
-        if shown != self._told:
+        # Once for each name: a client that tries again and again would fill the log.
+        if name != self._told:
             LOG.warning(
                 "rejected client certificate: unexpected common name",
-                extra={"client": shown[:SHOWN], "expected": self.client},
+                extra={"client": name[:SHOWN], "expected": self.client},
             )
-        self._told = shown
+        self._told = name
         return False
 
     def admit(self, connection: Displaceable, peer: str) -> bool:
-        """Count a new connection, which may displace an older one; whether there is a place for it."""
+        """Count a new connection, which may displace an older one; return True if there is a place for it."""
         self.open[peer] += 1
         self._count += 1
         if self.open[peer] > self.limits.per_peer:
+            # One peer cannot take the places of others.
             is_admitted = self._displace_first(self._of_peer.get(peer, {}))
         else:
             is_admitted = self._count <= self.limits.connections or self._displace_first(self._most_crowded())
         if is_admitted:
             self._unauthenticated[connection] = peer
+            # A dict without values: an ordered set, the oldest first.
             self._of_peer.setdefault(peer, {})[connection] = None
         return is_admitted
 
@@ -110,6 +109,7 @@ class Peers:
             del self.open[peer]
 
     def _most_crowded(self) -> Mapping[Displaceable, object]:
+        # The peer with the most connections, so that one peer cannot keep a kubelet's probe out.
         return max(self._of_peer.values(), key=len, default={})
 
     def _displace_first(self, candidates: Mapping[Displaceable, object]) -> bool:

@@ -11,6 +11,7 @@ import msgspec
 from protocol.wire.wire_messages import WireResources
 
 
+# The garbage collector need not track these: an answer of thousands of rows has no cycles.
 class Model(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """A part of an answer."""
 
@@ -63,6 +64,7 @@ class MigrationModel(Model, frozen=True):
     name: str
     vm: str
     phase: str
+    # ``from`` is a keyword of Python.
     source: str | None = msgspec.field(name="from")
     target: str | None = msgspec.field(name="to")
     by_scheduler: bool

@@ -1,4 +1,4 @@
-"""What a program answers over HTTP that has nothing else to say: ``/metrics``, ``/healthz`` and ``/readyz``."""
+"""The web application of a program that only reports on itself: ``/metrics``, ``/healthz`` and ``/readyz``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings in force as JSON, in the words of their own types: quantities as quantities, nothing left out."""
+"""The settings in force as JSON, with quantities as Kubernetes writes them, nothing left out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduler_plugin.settings.document import SchedulerSettings
 
 def settings_view(settings: SchedulerSettings) -> Json:
     """Every setting by its name. Files are named, and none is read: there is no secret among settings."""
-    return {each.name: _told(getattr(settings, each.name)) for each in fields(settings)}
+    return {field.name: _told(getattr(settings, field.name)) for field in fields(settings)}
 
 
 def _told(value: object) -> object:
@@ -24,10 +24,11 @@ def _told(value: object) -> object:
     if (names := _names(value)) is not None:
         return {name: _told(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
-        return {str(key): _told(each) for key, each in value.items()}
+        return {str(key): _told(member) for key, member in value.items()}
     if isinstance(value, frozenset | set | list | tuple):
-        told = [_told(each) for each in value]
-        return told if isinstance(value, list | tuple) else sorted(told, key=str)
+        members = [_told(member) for member in value]
+        # Sets have no order of their own: sorted, two replicas show the same text.
+        return members if isinstance(value, list | tuple) else sorted(members, key=str)
     return _plain(value)
 
 
@@ -35,12 +36,14 @@ def _names(value: object) -> tuple[str, ...] | None:
     """The fields of a structure; None if it is none."""
     if isinstance(value, msgspec.Struct):
         return value.__struct_fields__
+    # ``is_dataclass`` is true of classes as well.
     if is_dataclass(value) and not isinstance(value, type):
-        return tuple(each.name for each in fields(value))
+        return tuple(field.name for field in fields(value))
     return None
 
 
 def _plain(value: object) -> object:
+    # JSON has no fractions.
     if isinstance(value, Fraction):
         return float(value)
     return value if isinstance(value, str | int | float) or value is None else str(value)

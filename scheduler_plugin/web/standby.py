@@ -15,6 +15,7 @@ from scheduler_plugin.web.http.hot_paths import Admission, Handler, HotRequest, 
 from scheduler_plugin.web.models import Problem
 
 _ENCODER: Final = msgspec.json.Encoder()
+# The Service leads the next connection to the leader; this one would stay here.
 _ELSEWHERE: Final = {"retry-after": "0", "connection": "close"}
 
 
@@ -34,7 +35,7 @@ def by_leader(
 
 
 def leading(desk: ActiveService) -> Admission:
-    """Lets no client in while another process leads: its body would be read in vain."""
+    """Refuse clients while another process leads, before their bodies are read in vain."""
 
     def lead(_: str | None) -> HotResponse | None:
         try:

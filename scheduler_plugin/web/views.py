@@ -1,4 +1,4 @@
-"""What people see: every node as a bar, which VM moves where, and why a VM has its size. Reads only."""
+"""Views for people: every node as a bar, which VM moves where, and why a VM has its size. Reads only."""
 
 from __future__ import annotations
 
@@ -47,16 +47,25 @@ def nodes_view(context: SchedulerContext, standing: LeaderStatus) -> NodesModel:
     ``migrationsIdle`` says why no VM is moved at all, ``stuck`` of a node why VMs that should leave it cannot.
     """
     ledger, now = context.ledger, context.clock.now()
+    # Agents ask the leader alone: to a standby all of them would look silent.
     silent = _silent_agents(context) if standing.leads else frozenset()
-    active = sorted((each for each in ledger.migrations.values() if each.is_active), key=lambda each: each.since)
+    active = sorted(
+        (migration for migration in ledger.migrations.values() if migration.is_active),
+        key=lambda migration: migration.since,
+    )
     return NodesModel(
         ready=ledger.is_ready,
         leading=standing.leads,
         leader=standing.leader,
         waiting_pods=ledger.waiting,
-        unreadable=[_unreadable(*found) for found in islice(unreadable_objects(context.feed), MOST_UNREADABLE)],
+        # Each with its reason: thousands would make the page useless.
+        unreadable=[
+            _unreadable(*unreadable) for unreadable in islice(unreadable_objects(context.feed), MOST_UNREADABLE)
+        ],
         migrations_idle=context.migration_status.idle,
-        migrations=[_migration(each, context.feed.migrations.facts.get(each.name), now) for each in active],
+        migrations=[
+            _migration(migration, context.feed.migrations.facts.get(migration.name), now) for migration in active
+        ],
         nodes=[
             _node(name, ledger.nodes[name], context.migration_status.stuck.get(name), silent)
             for name in sorted(ledger.nodes)
@@ -75,12 +84,17 @@ def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -
     None if no pod runs it.
     """
     ledger, now = context.ledger, context.clock.now()
+    # Two pods while the VM migrates.
     uids = [uid for uid, claim in ledger.claims.items() if claim.pod.vm == vm]
     problems = notes_on(context.feed, vm)
+    # A VM whose object cannot be read has problems but perhaps no pod: it is explained as well.
     if not uids and not problems:
         return None
     account = ledger.claims[uids[0]].vm if uids else None
-    moves = [_migration(each, context.feed.migrations.facts.get(each.name), now) for each in ledger.migrations_of(vm)]
+    moves = [
+        _migration(migration, context.feed.migrations.facts.get(migration.name), now)
+        for migration in ledger.migrations_of(vm)
+    ]
     nodes = {ledger.claims[uid].node for uid in uids}
     movable = None if account is None else account.facts
     why = _stays_because(context, movable)
@@ -95,7 +109,7 @@ def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -
         problems=problems,
         migrations_idle=context.migration_status.idle,
         stuck={node: why for node, why in context.migration_status.stuck.items() if node in nodes},
-        making_room=[said for uid in uids for said in room_being_made(ledger, ledger.claims[uid])],
+        making_room=[text for uid in uids for text in room_being_made(ledger, ledger.claims[uid])],
         migrations=moves,
         pods=[_explained(ledger.explain(uid, now)) for uid in uids],
     )
@@ -114,7 +128,8 @@ def _refused_targets(context: SchedulerContext, vm: ObjectName) -> dict[str, Ref
     """Nodes for which kube-scheduler has refused the VM lately."""
     now, refused = context.clock.now(), context.migration_status.refused.of(vm)
     return {
-        node: RefusedTarget(each.why, round(max(0.0, each.until - now), 3)) for node, each in sorted(refused.items())
+        node: RefusedTarget(refusal.why, round(max(0.0, refusal.until - now), 3))
+        for node, refusal in sorted(refused.items())
     }
 
 
@@ -123,6 +138,7 @@ def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) ->
     return MigrationModel(
         name=str(found.name),
         vm=str(found.vm),
+        # Without facts the object has not been seen yet: what is known is how far its creation has come.
         phase=found.phase.value if found.facts is not None else found.creation.value,
         source=found.source,
         target=found.goal,

@@ -1,1 +1,1 @@
-"""What carries out in the background what the ledger has decided."""
+"""Background workers that carry out what the ledger has decided."""

@@ -1,4 +1,4 @@
-"""What the API server offers: asked for what not every version of Kubernetes has."""
+"""Discovery of API features that not every version of Kubernetes has."""
 
 from __future__ import annotations
 
@@ -13,5 +13,6 @@ _TIMEOUT: Final = Seconds(3.0)
 
 async def offers_pod_resize(api: KubernetesApi) -> bool:
     """Return True if requests of running pods can be changed (``pods/resize``, KEP-1287). Raises ``ApiError``."""
-    found = await api.call(ApiCall("GET", "/api/v1", _TIMEOUT))
-    return any(text(each, "name") == "pods/resize" for each in items(found, "resources"))
+    resources = await api.call(ApiCall("GET", "/api/v1", _TIMEOUT))
+    # By the resource, not by the version: a feature gate may switch it on or off.
+    return any(text(resource, "name") == "pods/resize" for resource in items(resources, "resources"))

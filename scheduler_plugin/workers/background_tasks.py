@@ -1,12 +1,4 @@
-"""Carries out what the ledger orders beside an answer: waking waiting pods, and reading pods of unknown fate.
-
-Rules that hold here:
-
-- A node is touched at most once per interval, however often room was freed on it; one that fails is tried again for as
-  long as the node is there, whatever the API server said.
-- "Not bound" is believed only ``BIND_SETTLE`` after a bind went missing: until then it may still land. "Bound" and
-  "gone" are believed at once.
-"""
+"""Carries out what the ledger orders beside an answer: waking waiting pods, and reading pods of unknown fate."""
 
 from __future__ import annotations
 
@@ -57,29 +49,32 @@ class BackgroundTasks:
         self._unanswered.sent(uid, self._context.clock.now())
 
     async def settle(self, uid: str, pod: ObjectName) -> PodFacts | None:
-        """Reads a pod and tells the ledger as far as the answer may be believed. Raises ``ApiError``."""
-        found = await self._fresh(uid, pod)
-        if found is not None and found.node is None and self._unanswered.may_land(uid, self._context.clock.now()):
-            return found
+        """Read a pod and report it to the ledger, unless a bind may still land. Raises ``ApiError``."""
+        pod_now = await self._fresh(uid, pod)
+        # "Not bound" is believed only ``BIND_SETTLE`` after a bind went missing: until then it may still land.
+        # "Bound" and "gone" are believed at once.
+        if pod_now is not None and pod_now.node is None and self._unanswered.may_land(uid, self._context.clock.now()):
+            return pod_now
         self._unanswered.settled(uid)
-        self._context.order(self._context.ledger.pod_read(uid, found))
-        return found
+        self._context.order(self._context.ledger.pod_read(uid, pod_now))
+        return pod_now
 
     async def _fresh(self, uid: str, pod: ObjectName) -> PodFacts | None:
         try:
-            found = await self._context.feed.pods.read(pod, self._context.writer.read_pod(pod))
+            pod_now = await self._context.feed.pods.read(pod, self._context.writer.read_pod(pod))
         except ApiRefusedError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise
             if self._context.feed.pod(pod, uid) is not None:  # a successor of that name may have come meanwhile
                 self._context.feed.pods.forget(pod)
             return None
-        return found if found is not None and found.uid == uid else None
+        return pod_now if pod_now is not None and pod_now.uid == uid else None
 
     async def _wake(self) -> Never:
         retries = Retries(TOUCH_BACKOFF)
         while True:
             first = await self._context.queues.wakes.take()
+            # At most one touch of a node per interval, however often room was freed on it.
             errors = await for_each((first, *self._context.queues.wakes.take_all()), self._touch)
             wait = self._context.feed.settings.wake_interval
             failed = [heeded(error.retry_after) for error in errors if error is not None]
@@ -90,7 +85,7 @@ class BackgroundTasks:
             await self._context.clock.sleep(wait)
 
     async def _touch(self, order: RoomFreed) -> ApiError | None:
-        """Touch the node; the error, if that is to be tried again."""
+        """Touch the node; return the error if that is to be tried again."""
         try:
             await self._context.writer.touch_node(order.node, micro_timestamp(self._context.clock.wall()))
         except ApiError as error:
@@ -99,13 +94,14 @@ class BackgroundTasks:
             if isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND:
                 return None
             LOG.warning("node not touched, trying again", extra={"node": order.node, "reason": str(error)})
+            # For as long as the node exists: a pod that is not woken might wait for ever.
             self._context.queues.wakes.put(order.node, order)
             return error
         self._context.telemetry.wakes.labels("done").inc()
         return None
 
     async def _pass_time(self) -> Never:
-        """Ends promises to agents that were never heard of, and wishes of those that are heard of no more."""
+        """Report the time to the ledger, which ends promises to agents that never asked and wishes of silent ones."""
         while True:
             await self._context.clock.sleep(TIME_STEP)
             if self._context.ledger.is_ready:
@@ -124,5 +120,6 @@ class BackgroundTasks:
             LOG.warning("pod not read, trying again", extra={"pod": str(order.pod), "reason": str(error)})
             self._context.queues.reads.put(order.uid, order)
         else:
+            # The answer did not count yet: read again until the bind has landed or never will.
             if self._unanswered.may_land(order.uid, self._context.clock.now()):
                 self._context.queues.reads.put(order.uid, order)

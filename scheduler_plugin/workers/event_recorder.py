@@ -1,12 +1,4 @@
-"""Events on VirtualMachines, so that ``kubectl describe`` says why a VM does not grow, and where it was moved.
-
-Rules that hold here:
-
-- Events report denials, and permits that cannot be stored, on the VM at most once per ``QUIET``; the whole cluster gets
-  at most five events a second: they are for people.
-- An event that is refused is dropped; metrics and ``/explain`` say the same. One that has a name of its own is tried
-  again while it is unknown whether it was written; it cannot be written twice.
-"""
+"""Events on VirtualMachines, so that ``kubectl describe`` says why a VM does not grow, and where it was moved."""
 
 from __future__ import annotations
 
@@ -23,7 +15,9 @@ from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.workqueue import WorkQueue
 
+# Denials, and permits that cannot be stored, are reported on a VM at most once in this time.
 QUIET: Final = Seconds(300.0)
+# At most five events a second in the whole cluster: they are for people.
 PAUSE: Final = Seconds(0.2)
 REMEMBERED: Final = 10_000
 """Of at most this many VMs it is known when they last got an event; the oldest are forgotten first."""
@@ -41,8 +35,8 @@ class SchedulerEvents:
         """The VM did not get all that its agent asked for."""
         if not self._is_due(vm.name):
             return
-        found = self._context.ledger.explain(uid, self._context.clock.now())
-        why = found.denied_by or found.requests_problem or "its upper bound is reached"
+        explanation = self._context.ledger.explain(uid, self._context.clock.now())
+        why = explanation.denied_by or explanation.requests_problem or "its upper bound is reached"
         self.tell(EventRecord(about_vm(vm), "GrowthDenied", f"asked for {wanted}, got {permit}: {why}"))
 
     def not_stored(self, vm: VirtualMachine, permit: Resources, why: str) -> None:
@@ -54,6 +48,7 @@ class SchedulerEvents:
     def _is_due(self, vm: ObjectName) -> bool:
         """Return True if the VM has had no event for a while; if so, it gets one now."""
         now = self._context.clock.now()
+        # Popped and set again: the dict stays in the order of the last events.
         told_at = self._told_at.pop(vm, None)
         is_due = told_at is None or now - told_at >= QUIET
         self._told_at[vm] = now if told_at is None or is_due else told_at
@@ -62,7 +57,7 @@ class SchedulerEvents:
         return is_due
 
     def tell(self, notice: EventRecord) -> None:
-        """Has an event written; of two about the same thing the newer is kept."""
+        """Queue an event; of two about the same object the newer is kept."""
         self._pile.put(notice.name or str(notice.about.name), notice)
 
     async def run(self) -> Never:
@@ -77,6 +72,8 @@ class SchedulerEvents:
 
     def _failed(self, notice: EventRecord, error: ApiError) -> None:
         if notice.name is not None and isinstance(error, ApiUnknownError):
+            # With a name of its own the event cannot be written twice. Any other one is dropped: metrics and
+            # ``/explain`` say the same.
             self._pile.put(notice.name, notice)
         elif not (isinstance(error, ApiRefusedError) and error.kind is RefusalKind.ALREADY_EXISTS):
             what = {"object": str(notice.about.name), "event": notice.reason, "reason": str(error)}

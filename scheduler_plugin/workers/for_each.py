@@ -1,4 +1,4 @@
-"""The same call for many things, several at a time: some that hang until their time-out do not hold up the others."""
+"""The same call for many items, several at a time: those that hang until their time-out do not delay the others."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ async def for_each(things: Iterable[T], call: Callable[[T], Awaitable[R]], at_on
             return await call(thing)
 
     async with asyncio.TaskGroup() as tasks:
-        begun = [tasks.create_task(called(each)) for each in things]
-    return [each.result() for each in begun]
+        begun = [tasks.create_task(called(thing)) for thing in things]
+    return [task.result() for task in begun]

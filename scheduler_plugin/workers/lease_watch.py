@@ -1,10 +1,4 @@
-"""A standby hears at once that the Lease was given back, not only when it looks next (B.3).
-
-Rules that hold here:
-
-- What is heard is a hint to look. Only what the Lease then says makes it free.
-- Where it may not be watched, or while no watch lasts, looking alone finds out.
-"""
+"""Watch of the Lease: a standby learns at once that it was given back, not only when it reads it next (B.3)."""
 
 from __future__ import annotations
 
@@ -34,23 +28,26 @@ class LeaseWatch:
 
     async def run(self) -> Never:
         """Listens for ever."""
-        told = ""
+        previous = ""
         while True:
             try:
                 await self._listen()
             except (ApiError, UnreadableAnswerError) as error:
-                if str(error) != told:
+                # Without the right to watch this repeats for ever; looking at the Lease is enough then.
+                if str(error) != previous:
                     LOG.info("the Lease is not watched, only looked at", extra={"reason": str(error)})
-                told = str(error)
+                previous = str(error)
             await self._clock.sleep(PAUSE)
 
     async def _listen(self) -> None:
         path, _, name = self._leadership.path.rpartition("/")
         times = WatchTimes.spread(self._clock.jitter())
+        # A watch of one object is a watch of the collection with this selector.
         query = {"fieldSelector": f"metadata.name={name}", **watch_query("", times)}
         async with self._leadership.api.stream(ApiCall("GET", path, times.silence, query=query)) as lines:
             async for line in lines:
                 if _is_given_back(read_event(line)):
+                    # Only a hint: what the Lease says when it is read makes it free.
                     self._leadership.look()
 
 

@@ -1,20 +1,7 @@
 """Persists permits on VirtualMachine objects: increases before they are answered, decreases when there is time.
 
-Rules that hold here:
-
-- A permit is for one VM, by its UID: it is never written onto another one of that name.
-- Writes for one VM go one at a time, newest only, each onto the version of the VM that is known (see
-  ``cluster.write``). A conflict is read and tried again while an agent would still wait.
-- A write into a store that is older than the known VMs, or while a restored one is read again, counts
-  as unsure: what the permit was decided on may be no more. Versions are compared within the kind alone: others may be
-  kept in a store of their own.
-- A write that has changed nothing proves nothing about earlier ones: it counts as unsure too.
-- A permit is stored only if the object that came back has at least that permit: a webhook may drop or lower it. One
-  that was taken back is stored only if the object has no more.
-- The ledger hears how each write ended, whatever happens to the caller: confirmed, refused, or unsure. What it has
-  heard so of a VM it is not told again; but it is where the store was restored or the term ended meanwhile.
-- Decreases go at a bounded rate, several at a time, so that VMs whose writes hang do not hold up the others. One that
-  fails is not repeated here: the agent's next message orders it again.
+The ledger hears how each write ended, whatever happens to the caller: confirmed, refused, or unsure. Writes for one VM
+go one at a time, newest only.
 """
 
 from __future__ import annotations
@@ -58,15 +45,18 @@ class PermitWriter:
         self._turns: dict[ObjectName, _Turn] = {}
 
     async def store(self, order: PersistPermit) -> str:
-        """Writes a permit and reports to the ledger. Empty if the API is now known to hold it, otherwise why not."""
+        """Write a permit and report to the ledger. Returns an empty text if it is known to be stored, else why not."""
         self._drop_older(order)
         began = self._context.clock.now()
         turn = self._turns.setdefault(order.vm, _Turn())
+        # Counted before the lock is awaited: the last user removes the turn.
         turn.users += 1
         try:
             async with turn.lock:
+                # A newer order overtook this one while it waited for the lock.
                 if order.revision <= turn.newest:
                     return turn.why if order.revision == turn.newest else "a newer permit was written instead"
+                # Set before the call: it holds if this task is cancelled.
                 turn.newest, turn.why = order.revision, "the write was given up"
                 ended = await self._write(order, turn)
                 turn.why = ended.why
@@ -79,8 +69,9 @@ class PermitWriter:
         return ended.why
 
     def _drop_older(self, order: PersistPermit) -> None:
-        """A write that was ordered later stays: nobody else would carry it out, and the ledger waits for its end."""
+        """Drop the waiting order for the same VM unless it is newer."""
         waiting = self._context.queues.permits.find(order.vm)
+        # A newer one stays: nobody else would carry it out, and the ledger waits for its end.
         if waiting is not None and waiting.revision <= order.revision:
             self._context.queues.permits.drop(order.vm)
 
@@ -88,15 +79,18 @@ class PermitWriter:
         """Carries out the decreases that were ordered, for ever."""
         pace = asyncio.Lock()
         async with asyncio.TaskGroup() as tasks:
+            # Several at a time, so that VMs whose writes hang do not hold up the others.
             for _ in range(AT_ONCE):
                 tasks.create_task(self._lower(pace))
 
     async def _lower(self, pace: asyncio.Lock) -> Never:
-        """One of those who write; an order is taken and begun in one step, so that none is overtaken by an increase."""
+        """One of several writers; an order is taken and begun in one step, so that no increase overtakes it."""
         while True:
             async with pace:
+                # Under the lock ``pace``: together they keep the rate of the settings.
                 await self._context.clock.sleep(Seconds(1 / self._context.feed.settings.lazy_writes_per_second))
                 order = await self._context.queues.permits.take()
+            # One that fails is not repeated: the agent's next message orders it again.
             await self.store(order)
 
     async def _write(self, order: PersistPermit, turn: _Turn) -> WriteResult:
@@ -107,6 +101,7 @@ class PermitWriter:
         except ApiError as error:
             ended = WriteResult("refused" if isinstance(error, ApiRefusedError) else "unknown", str(error))
         finally:
+            # Also if this task is cancelled: the ledger would wait for the end of the write for ever.
             self._report(order, ended, turn.version)
         if ended.why:
             what = {"vm": str(order.vm), "permit": str(order.permit), "outcome": ended.outcome, "reason": ended.why}
@@ -115,26 +110,30 @@ class PermitWriter:
 
     @staticmethod
     def _judged(order: PersistPermit, facts: VmFacts | None) -> WriteResult:
-        """Whether the object that came back holds at least what was ordered; at most, if a permit was taken back."""
+        """Check that the returned object holds at least what was ordered; at most, if a permit was taken back."""
         if facts is None:
             return WriteResult("lost", "the VirtualMachine is gone")
         permit = facts.permit or ZERO
+        # A webhook may drop or lower the permit: stored is what the returned object has.
         covers = permit.within(order.permit) if order.takes_back else order.permit.within(permit)
         if covers and facts.is_permit_known:
             return WriteResult("stored", facts=facts)
-        kept = "nothing that can be read" if facts.permit is None or not facts.is_permit_known else str(facts.permit)
-        why = f"wrote the permit {order.permit}, the API server stored {kept}: a webhook or a policy changed it"
+        stored = "nothing that can be read" if facts.permit is None or not facts.is_permit_known else str(facts.permit)
+        why = f"wrote the permit {order.permit}, the API server stored {stored}: a webhook or a policy changed it"
         return WriteResult("altered", why, facts)
 
     async def _stored_facts(self, order: PersistPermit, turn: _Turn) -> VmFacts | None:
         """The VM with the permit on it; None if there is no such VM any more. Raises ``ApiError``."""
         began = self._context.clock.now()
         vm = self._context.feed.vms.facts.get(order.vm)
+        # By UID: the permit must not be written onto another VM of that name. The ledger may want this permit no more
+        # after a conflict.
         while vm is not None and vm.uid == order.uid and self._context.ledger.wants(order):
             turn.version = number(vm.resource_version)
             try:
                 return await self._stored_on(vm, order)
             except ApiRefusedError as error:
+                # A conflict is read and tried again while an agent would still wait.
                 if error.kind is not RefusalKind.CONFLICT or self._context.clock.now() - began >= WRITE_TIMEOUT:
                     raise
             vm = await self._context.feed.vms.read(order.vm, self._context.writer.read_vm(order.vm))
@@ -142,17 +141,23 @@ class PermitWriter:
 
     async def _stored_on(self, vm: VirtualMachine, order: PersistPermit) -> VmFacts | None:
         vms = self._context.feed.vms
-        known = vms.newest
+        newest_before = vms.newest
         answer = await self._context.writer.store_permit(vm, order)
         version = version_of(answer)
+        # The API server answers a patch that changes nothing without writing: this proves nothing about earlier
+        # writes.
         if version == vm.resource_version:
             raise ApiUnknownError("no-op write (resourceVersion unchanged); an earlier write may still apply")
-        if 0 < number(version) <= known or not self._context.ledger.is_ready:
+        # An older version than one that was seen before: the store was restored, and what the permit was decided on
+        # may be gone. Compared within the kind alone, because others may be kept in a store of their own.
+        if 0 < number(version) <= newest_before or not self._context.ledger.is_ready:
             raise ApiUnknownError("the cluster's store was restored, and has not been read since")
         written = with_permit(vm, order.permit, answer)
         if written is None:
-            found = vms.learn(answer)
-            return None if found is None else vm_facts(found)
+            vm_now = vms.learn(answer)
+            return None if vm_now is None else vm_facts(vm_now)
+        # The ledger hears of this write by ``_report``; the watch need not tell it again, unless the store was
+        # restored or the term ended meanwhile.
         is_told = vms.facts.get(vm.name) is vm and self._context.feed.feeds(self._context.ledger)
         (vms.learn_told if is_told else vms.learn_fact)(vm.name, vm.uid, version, written)
         return self._with_permit(vm, order.permit, version) or vm_facts(written)
@@ -160,10 +165,10 @@ class PermitWriter:
     def _with_permit(self, vm: VirtualMachine, permit: Resources, version: str) -> VmFacts | None:
         """The ledger's facts of this ``vm``, with the permit; None if it knows another version of it."""
         account = self._context.ledger.vms.get(vm.name)
-        known = None if account is None else account.facts
-        if known is None or known.uid != vm.uid or not 0 < known.version == number(vm.resource_version):
+        facts = None if account is None else account.facts
+        if facts is None or facts.uid != vm.uid or not 0 < facts.version == number(vm.resource_version):
             return None
-        return known.with_permit(number(version), permit)
+        return facts.with_permit(number(version), permit)
 
     def _report(self, order: PersistPermit, ended: WriteResult, version: int) -> None:
         ledger, facts = self._context.ledger, ended.facts

@@ -1,4 +1,4 @@
-"""A scheduler that acts without a Lease, where replicas that seek one take its place (B.3).
+"""Wait for the end of a scheduler that acts without a Lease, where replicas that seek one take its place (B.3).
 
 No Lease holds it back. So a replica that has won one leads only when the pod of such a scheduler is gone: an
 installation goes from one scheduler to two in place, nothing is deleted by hand, and there are never two that act.
@@ -34,23 +34,25 @@ def acts_alone(pod: JsonObject) -> bool:
     False
     """
     containers = items(pod, "spec", "containers")
-    lines = (each.get(field) for each in containers for field in ("command", "args"))
+    lines = (container.get(field) for container in containers for field in ("command", "args"))
     arguments = [str(argument) for line in lines if isinstance(line, list) for argument in line]
-    return not is_over(pod) and not any(each == LEASE or each.startswith(f"{LEASE}=") for each in arguments)
+    return not is_over(pod) and not any(argument == LEASE or argument.startswith(f"{LEASE}=") for argument in arguments)
 
 
 async def until_gone(api: KubernetesApi, clock: Clock, namespace: str) -> bool:
-    """Returns once no scheduler in ``namespace`` acts without a Lease; whether one had to be waited for."""
-    told: object = None
+    """Return once no scheduler in ``namespace`` acts without a Lease: True if one had to be waited for."""
+    previous: object = None
     while True:
         try:
             listed = await api.call(ApiCall("GET", PODS.path(namespace), TIMEOUT, {"labelSelector": SELECTOR}))
-            found: object = [str(name_of(each)) for each in items(listed, "items") if acts_alone(each)]
+            waiting_for: object = [str(name_of(pod)) for pod in items(listed, "items") if acts_alone(pod)]
         except ApiError as error:
-            found = str(error)
-        if not found:
-            return told is not None
-        if found != told:
-            LOG.warning("not leading yet: a scheduler without a Lease may act", extra={"reason": found})
-        told = found
+            # A list that fails counts as one that still acts.
+            waiting_for = str(error)
+        if not waiting_for:
+            return previous is not None
+        # Once for each reason: this repeats twice a second.
+        if waiting_for != previous:
+            LOG.warning("not leading yet: a scheduler without a Lease may act", extra={"reason": waiting_for})
+        previous = waiting_for
         await clock.sleep(INTERVAL)

@@ -1,4 +1,4 @@
-"""Tells on each object what is wrong with it, once: the difference between two rounds over all objects."""
+"""Events about problems of objects, one for each problem: the difference between two rounds over all objects."""
 
 from __future__ import annotations
 
@@ -32,16 +32,18 @@ class ProblemWatcher:
             await self._round()
 
     async def _round(self) -> None:
-        found = set()
+        current = set()
         async for event in self._problems():
             key = event.path, event.name or ""
-            found.add(key)
+            current.add(key)
             if key not in self._told:
                 self._events.tell(event)
-        self._told = found
+        # Replaced, not extended: a problem that went away and comes back is told again.
+        self._told = current
 
     async def _problems(self) -> AsyncIterator[EventRecord]:
         feed = self._context.feed
+        # Copied, because the feed changes while this generator is suspended.
         for resource, unreadable in list(unreadable_objects(feed)):
             if unreadable.name.name:
                 yield unreadable_event(resource, unreadable)
@@ -50,4 +52,5 @@ class ProblemWatcher:
                 for event in vm_events(vm, feed.settings):
                     yield event
             if count % AT_ONCE == 0:
+                # Answers to agents and kube-scheduler must not wait for a round over thousands of VMs.
                 await asyncio.sleep(0)

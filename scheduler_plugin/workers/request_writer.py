@@ -1,13 +1,4 @@
-"""Writes the requests of VMs' pods: raised before a permit or a bind, lowered when there is time (B.10).
-
-Rules that hold here:
-
-- Writes for one pod go one at a time, each onto the version of the pod that is known.
-- An agent waits for the kubelet no longer than ``PATIENCE``, and not beyond the term: it is permitted what its pod
-  holds then, and asks again.
-- A bind is never refused because requests could not be raised: the VM starts, and does not grow before they are.
-- Where the API server has no ``pods/resize`` permits do not wait for requests; that is said once.
-"""
+"""Writes the requests of VMs' pods: raised before a permit or a bind, lowered when there is time (B.10)."""
 
 from __future__ import annotations
 
@@ -80,6 +71,7 @@ class RequestWriter:
         began = self._context.clock.now()
         async with self._turn(uid):
             await self._carry_out(partial(ledger.raise_requests, uid, request))
+        # After ``PATIENCE`` the agent is permitted what its pod holds then, and asks again.
         await self._until_kubelet_answers(uid, Instant(began + PATIENCE))
         self._context.telemetry.requests.waited.observe(self._context.clock.now() - began)
 
@@ -89,8 +81,11 @@ class RequestWriter:
             return
         ended, until = asyncio.Event(), Instant(self._context.clock.now() + BEFORE_BIND)
         async with asyncio.TaskGroup() as tasks:
+            # A bind is never refused because requests could not be raised: the VM starts, and does not grow before
+            # they are.
             raising = tasks.create_task(self._raise_reserved(uid, ended))
             await self._context.clock.wait(ended, until)
+            # The regular round takes over.
             raising.cancel()
 
     async def _raise_reserved(self, uid: str, ended: asyncio.Event) -> None:
@@ -101,7 +96,7 @@ class RequestWriter:
             ended.set()
 
     def refused_everywhere(self, pod: PodFacts) -> None:
-        """The pod waits for room: preemption and cluster autoscalers go by what it requests."""
+        """Have the requests of a waiting pod written: preemption and cluster autoscalers go by them."""
         if self._context.ledger.follows_requests and pod.runner is not None:
             self._context.queues.waiting_requests.put(pod.uid, pod)
 
@@ -125,29 +120,34 @@ class RequestWriter:
         """Check if requests follow: the settings say so, and the API server can."""
         context, now = self._context, self._context.clock.now()
         is_wanted = context.feed.settings.pod_requests
+        # ``None``: not known yet. An upgrade may add ``pods/resize`` at any time.
         if is_wanted and (self._offered is None or (not self._offered and now - self._looked_at >= LOOK_AGAIN)):
             self._looked_at = now
             with suppress(ApiError):
-                found = await offers_pod_resize(context.writer.api)
-                if not found and self._offered is not False:
+                is_offered = await offers_pod_resize(context.writer.api)
+                # Logged once, not at each look.
+                if not is_offered and self._offered is not False:
                     LOG.warning("the API server has no pods/resize: requests of pods do not follow their VMs")
-                self._offered = found
+                self._offered = is_offered
         limits_cpu = context.feed.settings.limits_cpu
+        # Without ``pods/resize`` permits do not wait for requests. As long as it is not known they do.
         context.ledger.follow_requests(is_wanted, can=self._offered is not False, limits_cpu=limits_cpu)
         context.telemetry.requests.followed.set(context.ledger.follows_requests)
 
     async def _round(self) -> None:
         uids = self._context.ledger.requests_astray()
         astray = enumerate(uids, start=1)
+        # All workers draw from one iterator, so that none is idle while pods are left.
         short = await for_each(range(min(AT_ONCE, len(uids))), lambda _: self._correct(astray))
         self._context.telemetry.requests.short.set(sum(short))
 
     async def _correct(self, astray: Iterator[tuple[int, str]]) -> int:
-        """Writes for one of those who are ``astray`` after the other; how many stay short."""
+        """Write for one after the other of those who are ``astray``; return the number of pods that stay short."""
         ledger, short = self._context.ledger, 0
         for count, uid in astray:
             async with self._turn(uid):
                 has_written = await self._carry_out(partial(ledger.requests_due, uid))
+            # Together the ``AT_ONCE`` workers keep the rate of the settings.
             if has_written:
                 await self._context.clock.sleep(Seconds(AT_ONCE / self._context.feed.settings.lazy_writes_per_second))
             short += ledger.is_unheld(uid)
@@ -165,9 +165,11 @@ class RequestWriter:
             await self._context.clock.sleep(ROUND if any(again) else Seconds(0.0))
 
     async def _request_waiting(self, seen: PodFacts) -> PodFacts | None:
-        """The pod, if that is to be tried again."""
+        """Write the requests of a waiting pod; return the pod if that is to be tried again."""
+        # The watch may have a newer version of the pod than the order.
         pod, outcome = self._context.feed.pod(seen.name, seen.uid) or seen, ""
         with suppress(LedgerError):
+            # Two orders at most: the second lowers nothing, for an API server that refuses the first.
             for order in self._context.ledger.requests_of_waiting(pod):
                 outcome = await self._write(order)
                 if outcome != "refused":
@@ -175,12 +177,13 @@ class RequestWriter:
         return pod if outcome in {"conflict", "unknown"} else None
 
     async def _carry_out(self, find: Callable[[Instant], Found]) -> bool:
-        """Writes what is found to be written, again where it was refused; whether anything was sent."""
+        """Write what ``find`` orders, again if it was refused; return True if anything was sent."""
         for attempt in range(TRIES):
             order, effects = find(self._context.clock.now())
             self._context.order(effects)
             if order is None:
                 return bool(attempt)
+            # After an unknown outcome another write could be about a version that is gone.
             if await self._write(order) in {"written", "unknown"}:
                 break
         return True
@@ -188,9 +191,9 @@ class RequestWriter:
     async def _write(self, order: ResizePod) -> str:
         outcome = "unknown"
         try:
-            found = self._context.feed.pods.learn(await self._context.writer.resize_pod(order))
+            pod = self._context.feed.pods.learn(await self._context.writer.resize_pod(order))
             outcome = "written"
-            self._note_changed(order, found)
+            self._note_changed(order, pod)
         except ApiRefusedError as error:
             outcome = "conflict" if error.kind is RefusalKind.CONFLICT else "refused"
             await self._refused(order, error)
@@ -223,10 +226,12 @@ class RequestWriter:
         why, now = "" if is_conflict else str(error), self._context.clock.now()
         refused = self._context.ledger.requests_refused(order, why, now, is_final=is_final, is_of_size=is_of_size)
         self._context.order(refused)
+        # The pod may be gone, or the API server was downgraded: ask it again.
         if error.kind is RefusalKind.NOT_FOUND and self._offered:
             self._offered = None
         if is_conflict:
             with suppress(ApiError):
+                # The next attempt is written onto the version that is read here.
                 await self._context.feed.pods.read(order.pod, self._context.writer.read_pod(order.pod))
 
     def _tell(self, order: ResizePod, error: ApiError) -> None:
@@ -234,14 +239,17 @@ class RequestWriter:
         LOG.warning("requests of a pod not written", extra=what)
 
     async def _until_kubelet_answers(self, uid: str, until: Instant) -> None:
-        clock, seen = self._context.clock, self._context.queues.requests_seen
+        clock, events = self._context.clock, self._context.queues.requests_seen
+        # Not beyond the term: what the kubelet answers later must not be permitted.
         while self._context.ledger.is_awaited(uid) and clock.now() < until and self._context.term.may_write:
-            news = seen.setdefault(uid, asyncio.Event())
+            news = events.setdefault(uid, asyncio.Event())
             try:
                 await clock.wait(news, until)
             finally:
-                if seen.get(uid) is news:
-                    del seen[uid]
+                # Several may wait for one pod; the first that ends removes the event, and another may have set a new
+                # one since.
+                if events.get(uid) is news:
+                    del events[uid]
 
     @asynccontextmanager
     async def _turn(self, uid: str) -> AsyncIterator[None]:

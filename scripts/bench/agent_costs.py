@@ -60,16 +60,17 @@ def _agents_below(root: int) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
+                # After the last parenthesis: a program's name may itself contain spaces and parentheses.
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except (OSError, ValueError):
                 continue
             parents.setdefault(parent, []).append(int(entry.name))
-    found, waiting = [], [root]
+    agents, waiting = [], [root]
     while waiting:
         below = parents.get(waiting.pop(), [])
         waiting += below
-        found += [pid for pid in below if _command(pid)[1:4] == [b"-P", b"-m", b"agent"]]
-    return found
+        agents += [pid for pid in below if _command(pid)[1:4] == [b"-P", b"-m", b"agent"]]
+    return agents
 
 
 def _command(pid: int) -> list[bytes]:
@@ -80,12 +81,14 @@ def _command(pid: int) -> list[bytes]:
 
 
 def _resident(pid: int) -> int:
+    # Resident pages; shared ones count for every agent.
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    # ``utime`` and ``stime``, in clock ticks; see proc_pid_stat(5).
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -95,6 +98,7 @@ async def _cluster(spec: ClusterSpec, home: Path) -> AsyncIterator[int]:
     folder = ClusterFolder("bench", home / "bench")
     cluster = await launch(folder, spec, attached=True)
     try:
+        # Returns once the cluster is up.
         await cluster.follow(lambda _: None)
         owner = folder.owner()
         if owner is None:
@@ -114,6 +118,7 @@ async def _footprint(form: Form, vms: int) -> Footprint:
         network=NetworkKind.LOOPBACK,
         vms=vms,
     )
+    # A home of its own: the bench must not meet a cluster of the user's.
     with tempfile.TemporaryDirectory(prefix="autoscale-bench-") as home:
         async with _cluster(spec, Path(home)) as owner:
             await asyncio.sleep(SETTLE)

@@ -11,11 +11,13 @@ from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from typing import Final
 
+# 3.0 as postgres sends it: the major version in the upper 16 bits.
 _PROTOCOL_3: Final = 196608
 _AUTHENTICATION, _ERROR, _READY = b"R", b"E", b"Z"
 
 
 _METHOD: Final = b"SCRAM-SHA-256"
+# Kinds of authentication requests; ``AuthenticationSASLFinal`` (12) and ``AuthenticationOk`` (0) ask for nothing.
 _SASL, _CONTINUE = 10, 11
 _NO_BINDING: Final = "biws"
 """``n,,`` in base64: neither side binds to a TLS channel."""
@@ -41,6 +43,7 @@ class Proof:
         """The message that answers the body of an ``R`` message; empty if it asks for nothing."""
         (kind,) = struct.unpack_from("!i", request)
         if kind == _SASL:
+            # The header ``n,,`` is no part of the text that is signed.
             first = f"n,,{self._bare}".encode()
             return _message(_METHOD + b"\0" + struct.pack("!i", len(first)) + first)
         if kind == _CONTINUE:
@@ -52,7 +55,8 @@ class Proof:
         return f"n={self.user},r={self.nonce}"
 
     def _final(self, server_first: str) -> str:
-        fields = dict(each.split("=", 1) for each in server_first.split(","))
+        # Once only: base64 ends with equals signs of its own.
+        fields = dict(attribute.split("=", 1) for attribute in server_first.split(","))
         salted = hashlib.pbkdf2_hmac("sha256", self.password.encode(), b64decode(fields["s"]), int(fields["i"]))
         key = _hmac(salted, b"Client Key")
         without_proof = f"c={_NO_BINDING},r={fields['r']}"
@@ -62,6 +66,7 @@ class Proof:
 
 
 def _message(body: bytes) -> bytes:
+    # Postgres counts the length field itself, but not the letter.
     return b"p" + struct.pack("!i", len(body) + 4) + body
 
 
@@ -104,7 +109,7 @@ class DatabaseSession:
         self._writer.close()
 
     async def _until_ready(self) -> None:
-        said = b""
+        refusal = b""
         while True:
             try:
                 kind, length = struct.unpack("!ci", await self._reader.readexactly(5))
@@ -114,8 +119,9 @@ class DatabaseSession:
             if kind == _AUTHENTICATION:
                 self._writer.write(self._proof.answer(body))
             elif kind == _ERROR:
-                said = body
-            elif kind == _READY and not said:
+                # The session is usable again only after ``ReadyForQuery``, also after an error.
+                refusal = body
+            elif kind == _READY and not refusal:
                 return
             elif kind == _READY:
-                raise DatabaseError(said.replace(b"\0", b" ").decode(errors="replace"))
+                raise DatabaseError(refusal.replace(b"\0", b" ").decode(errors="replace"))

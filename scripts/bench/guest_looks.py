@@ -1,4 +1,4 @@
-"""What following the guests of many runner pods costs their controller, and whether orders wait for silent pods.
+"""Cost of following the guests of many runner pods, and latency of orders while some pods are silent.
 
 The pods are simulated in a process of their own; what is measured is the controller's part that follows guests.
 """
@@ -58,12 +58,12 @@ class Following:
 
     @property
     def order_median(self) -> float:
-        """In seconds."""
+        """Median latency of an order, in seconds."""
         return statistics.median(self.orders)
 
 
 def measure_guest_looks() -> list[Following]:
-    """Without silent pods, and with some. Raises ``BenchError``."""
+    """Measure without silent pods, and with some. Raises ``BenchError``."""
     return [asyncio.run(_measured(PODS_MEASURED, silent)) for silent in (0, SILENT_PODS)]
 
 
@@ -73,13 +73,14 @@ async def _measured(count: int, silent: int) -> Following:
         task = asyncio.create_task(guests.run())
         try:
             names = [(_name(number), f"p{number}") for number in range(silent, count)]
-            while not all(guests.is_known(*each) for each in names):
+            while not all(guests.is_known(*name_and_uid) for name_and_uid in names):
                 if time.perf_counter() - began > _KNOWN_WITHIN:
                     raise BenchError(f"after {_KNOWN_WITHIN:g} s the controller does not know all pods yet")
                 await asyncio.sleep(0.02)
-            known = time.perf_counter() - began
+            known_after = time.perf_counter() - began
+            # The first look at all pods is more work than following them.
             await asyncio.sleep(_SETTLING)
-            return await _steady(silent, known, http, port)
+            return await _steady(silent, known_after, http, port)
         finally:
             task.cancel()
             await asyncio.wait((task,))
@@ -87,16 +88,19 @@ async def _measured(count: int, silent: int) -> Following:
 
 async def _steady(silent: int, known: float, http: httpx.AsyncClient, port: int) -> Following:
     orders = list[float]()
+    # An address beyond those of the pods, over the HTTP client that also follows all of them: an order waits if they
+    # hold it up.
     runner = RunnerClient(http, RunnerPlace("a pod", "", f"{ANSWERING}9.9", port, port), Looks())
     before, cpu, began = await _count(port), time.process_time(), time.perf_counter()
     while (passed := time.perf_counter() - began) < _SECONDS:
-        asked = time.perf_counter()
+        sent_at = time.perf_counter()
         try:
             await runner.set_cpu(MilliCpu(1000))
         except GuestError as error:
             raise BenchError(f"an order was not taken: {error}") from error
-        orders.append(time.perf_counter() - asked)
+        orders.append(time.perf_counter() - sent_at)
         await asyncio.sleep(_PAUSE)
+    # The orders themselves are counted by the pods, too.
     used, requests = time.process_time() - cpu, await _count(port) - before - len(orders)
     return Following(silent, known, requests / passed, 1000.0 * used / passed, orders)
 
@@ -104,8 +108,10 @@ async def _steady(silent: int, known: float, http: httpx.AsyncClient, port: int)
 @asynccontextmanager
 async def _pods() -> AsyncIterator[int]:
     """The simulated pods' port, once they answer."""
+    # All addresses: every pod has one of its own in 127.0.0.0/8.
     with socket.create_server(("0.0.0.0", 0), backlog=1024) as listening:
         port = listening.getsockname()[1]
+        # Not even a bench that is killed leaves the pods behind.
         with_us = ("setpriv", "--pdeathsig", "KILL", "--")
         command = (*with_us, sys.executable, "-m", "scripts.bench.runner_pods", str(listening.fileno()))
         process = await asyncio.create_subprocess_exec(*command, pass_fds=[listening.fileno()])
@@ -130,8 +136,8 @@ async def _controller(count: int, silent: int, port: int) -> AsyncIterator[tuple
     """The part that follows guests, with caches that have been listed."""
     clock = SystemClock()
     listed = {
-        PODS: [_pod(each, each < silent, port) for each in range(count)],
-        VIRTUAL_MACHINES: [_vm(each, port) for each in range(count)],
+        PODS: [_pod(number, number < silent, port) for number in range(count)],
+        VIRTUAL_MACHINES: [_vm(number, port) for number in range(count)],
     }
     client = _static_api(listed)
     connections = PlainConnections()
@@ -142,8 +148,8 @@ async def _controller(count: int, silent: int, port: int) -> AsyncIterator[tuple
         claims = AddressClaims(client, addresses, vms, AddressRange.parse("10.111.0.1-10.111.0.9"))
         deps = PodGuestsDependencies(pods, http, connections.monitor, claims, clock, lambda _: None, connections.forget)
         guests = PodGuests(deps)
-        for each in (vms, pods):
-            await each.refresh()
+        for informer in (vms, pods):
+            await informer.refresh()
         yield guests, http
 
 
@@ -181,6 +187,7 @@ def _name(number: int) -> ObjectName:
 
 
 def _pod(number: int, is_silent: bool, port: int) -> Json:
+    # The address says whether a pod is silent; see ``runner_pods``.
     address = f"{SILENT if is_silent else ANSWERING}{number // 250}.{number % 250 + 1}"
     labels = {LABEL_VM_NAME: f"vm-{number}"}
     metadata = {"name": f"vm-{number}", "namespace": "default", "uid": f"p{number}", "labels": labels}

@@ -78,10 +78,12 @@ class ServedLoad:
 
     async def connect(self) -> Connection:
         """A new connection to it."""
+        # The limit bounds ``readuntil``.
         return Connection(*await asyncio.open_connection("127.0.0.1", self.port, limit=2**24))
 
     def cpu(self) -> float:
         """The CPU seconds that its event loop has used so far."""
+        # Nanoseconds of the main thread, which runs the event loop; other threads do not count.
         return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
 
 
@@ -92,6 +94,7 @@ async def serving(kind: str, nodes: int = 0, vms: int = 0, pending: int = 0) -> 
         listening.bind(("127.0.0.1", 0))
         listening.listen(512)
         port = listening.getsockname()[1]
+        # The server inherits the socket: clients can connect before it has started.
         command = [sys.executable, "-m", "scripts.bench.measured_server", kind, str(listening.fileno())]
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -141,10 +144,12 @@ async def timed(served: Connectable, requests: Sequence[Prepared], connections: 
 
     async def one() -> None:
         connection = await served.connect()
+        # All connections draw from one iterator, so that none is idle while requests are left.
         for request in queue:
             began = time.perf_counter()
             status, body = await connection.ask(request)
             times.append(time.perf_counter() - began)
+            # The extender answers 200 with the error in the body.
             if status != 200 or (b'"Error":"' in body and b'"Error":""' not in body):
                 raise BenchError(f"answered {status}: {body[:300]!r}")
         connection.close()

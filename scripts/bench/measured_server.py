@@ -61,10 +61,10 @@ async def _bind(request: Request) -> Response:
 
 
 async def _permit(request: Request) -> Response:
-    asked = msgspec.json.decode(await request.body())
+    body = msgspec.json.decode(await request.body())
     unit = {"vCPUs": "250m", "mem": 1}
     return Response(
-        ENCODER.encode({"permit": asked["resources"], "migrate": None, "computeUnit": unit}), media_type=JSON
+        ENCODER.encode({"permit": body["resources"], "migrate": None, "computeUnit": unit}), media_type=JSON
     )
 
 
@@ -72,6 +72,7 @@ def empty_app() -> FastAPI:
     """The baseline: reads and writes the same messages, decides nothing."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     for path, answer in (("/", _permit), ("/filter", _filter), ("/prioritize", _prioritize), ("/bind", _bind)):
+        # Raw routes: FastAPI's own would validate, which is not the baseline's work.
         app.add_route(path, answer, methods=["POST"])
     return app
 
@@ -90,6 +91,7 @@ async def _run(kind: str, listening: socket.socket, cluster: StaticCluster) -> N
     app = agents_app(parts.service) if kind == "agents" else extender_app(parts.service)
     background = [
         asyncio.create_task(parts.run(cluster)),
+        # As in the real program: without it the collector disturbs the latencies.
         asyncio.create_task(set_aside(clock, lambda: parts.context.ledger.is_ready)),
     ]
     ending = stop_on_signals()

@@ -1,4 +1,4 @@
-"""``make bench-memory``: where the policy brings a VM whose database is in the page cache, beside fixed sizes."""
+"""``make bench-memory``: the size to which the policy brings a VM whose database is in the page cache."""
 
 from __future__ import annotations
 
@@ -70,6 +70,7 @@ def bench_memory(
 
 async def _bench(reads: int, spans: Spans) -> int:
     console = Console(highlight=False, soft_wrap=True)
+    # Fails here if pgbench is missing, before minutes of preparation.
     find_pgbench()
     with tempfile.TemporaryDirectory(prefix="bench-memory-") as folder:
         async with memory_guest(Path(folder), SIZES) as guest:
@@ -77,6 +78,7 @@ async def _bench(reads: int, spans: Spans) -> int:
             database = Database(guest, _SCALE, Path(folder))
             await database.make()
             await database.warm()
+            # Only once the database is loaded and warm: both read and write all of the tables.
             await guest.throttle(reads)
             follower = GuestFollower(guest, read_policy(COMPRESSED, Policy()), console.print)
             rest, left = await _followed(follower, database, spans, console.print)
@@ -93,6 +95,7 @@ async def _followed(
     say(f"{spans.load} s of load")
     tps = await loaded(follower, database, spans.load)
     rest = follower.size
+    # Of the last minute: before that the size was still changing.
     say(f"at rest with {rest.value // MIB} MiB: {mean(tps[-60:]):.0f} transactions a second")
     say(f"{spans.idle} s without load")
     await follower.follow(spans.idle)
@@ -104,7 +107,7 @@ async def _followed(
 
 
 async def loaded(follower: GuestFollower, database: Database, seconds: int) -> list[float]:
-    """Follows the guest while its database is read; every second's transactions."""
+    """Follow the guest while its database is read; return every second's transactions."""
     async with asyncio.TaskGroup() as tasks:
         loading = tasks.create_task(database.tps(seconds))
         await follower.follow(seconds)
@@ -117,6 +120,7 @@ async def _compared(guest: MemoryGuest, database: Database, rest: Bytes, say: Ca
     await guest.resize(sizes.most)
     await database.warm()
     for _ in range(_PAIRS):
+        # Alternating: the speed of an emulated CPU changes from minute to minute.
         best, here = [await _fixed(guest, database, size, say) for size in (sizes.most, rest)]
         shares.append(here / best)
     for share in _LESS:
@@ -125,12 +129,13 @@ async def _compared(guest: MemoryGuest, database: Database, rest: Bytes, say: Ca
 
 
 async def _fixed(guest: MemoryGuest, database: Database, size: Bytes, say: Callable[[str], None]) -> float:
-    """The CPUs that transactions kept busy with a fixed size, once the guest has come to terms with it."""
+    """CPUs that transactions kept busy with a fixed size, once the guest has adapted to it."""
     await guest.resize(size)
+    # The guest's page cache has to fit the new size before it counts.
     await database.tps(_SETTLES)
-    found = await database.measure(_SPAN)
-    say(f"{size.value // MIB} MiB: {found}")
-    return found.cores
+    throughput = await database.measure(_SPAN)
+    say(f"{size.value // MIB} MiB: {throughput}")
+    return throughput.cores
 
 
 if __name__ == "__main__":

@@ -1,11 +1,4 @@
-"""A database that lives in the page cache: pgbench's tables, twice as large as ``shared_buffers``, and readers.
-
-Rules that hold here:
-
-- A page of the table holds a tenth of the rows that it could: a GiB is then loaded in a minute by an emulated CPU.
-- A transaction reads fifty accounts. Around a single one (``pgbench -S``) an emulated CPU computes so long that no disk
-  could be too slow for it.
-"""
+"""A database that lives in the page cache: pgbench's tables, twice as large as ``shared_buffers``, and readers."""
 
 from __future__ import annotations
 
@@ -23,6 +16,7 @@ from scripts.bench.memory_guest import MIB, PASSWORD, MemoryGuest
 
 PAGE: Final = 8192
 
+# A page holds a tenth of the rows that it could: an emulated CPU then loads a GiB in a minute.
 _FILL: Final = 10
 """Percent of a table's page that hold rows."""
 
@@ -32,6 +26,7 @@ _SCALE_BYTES: Final = 130 * MIB
 _LOADING: Final = Seconds(1800.0)
 """The bound of a statement that writes or reads all tables, on an emulated CPU."""
 
+# Around a single account (``pgbench -S``) an emulated CPU computes so long that no disk could be too slow for it.
 _READS: Final = 50
 _CLIENTS: Final = 4
 _READ: Final = (
@@ -80,6 +75,7 @@ class Database:
 
     async def make(self) -> None:
         """Loads the tables, and gives postgres half their size as ``shared_buffers``. Raises ``PgbenchError``."""
+        # Unlogged tables spare the WAL, which an emulated guest writes slowly.
         loading = ["-i", "-q", "-I", "dtgvp", "-s", str(self.scale), "-F", str(_FILL), "--unlogged-tables", "postgres"]
         outcome = await run_pgbench(self.server, loading, lambda _: None, _LOADING)
         if outcome.problem:
@@ -89,6 +85,7 @@ class Database:
             "create extension pg_prewarm;", f"alter system set shared_buffers = '{buffers}';", "checkpoint;", _RESTART
         )
         async with asyncio.timeout(_RESTARTS):
+            # Division by zero fails the statement until the restarted server has the new setting.
             while not await self._runs(f"select 1 / (current_setting('shared_buffers') = '{buffers}')::int;"):
                 await self.guest.clock.sleep(Seconds(1.0))
 
@@ -96,33 +93,36 @@ class Database:
         """Reads all tables into memory, and half of them into ``shared_buffers``. Raises ``PgbenchError``."""
         half = self.size.value // 2 // PAGE - 1
         await self._say(
+            # ``read`` reaches only the page cache, ``buffer`` the shared buffers.
             "select pg_prewarm('pgbench_accounts', 'read'), pg_prewarm('pgbench_accounts_pkey', 'read');",
             f"select pg_prewarm('pgbench_accounts', 'buffer', 'main', 0, {half});",
         )
 
     async def tps(self, seconds: int) -> list[float]:
         """Every second's transactions of clients that read at random for this many seconds."""
-        heard: list[float] = []
+        rates: list[float] = []
 
         def line(text: str) -> None:
             tps = tps_of(text)
             if tps is not None:
-                heard.append(tps)
+                rates.append(tps)
 
         script = self._script("read", _READ.format(last=self.scale * 100_000 - 1, reads=_READS))
         load = ["-M", "prepared", "-n", "-c", str(_CLIENTS), "-j", "1", "-T", str(seconds), "-P", "1", "-f", script]
         await run_pgbench(self.server, [*load, "postgres"], line, Seconds(seconds + GRACE))
-        return heard or [0.0]
+        # A load that did not run at all shows as no throughput.
+        return rates or [0.0]
 
     async def measure(self, seconds: int) -> Throughput:
         """Throughput for clients that read for that many seconds. Raises ``PgbenchError``."""
         before, began = read_sample(await self.guest.page()), self.guest.clock.now()
-        heard = await self.tps(seconds)
+        rates = await self.tps(seconds)
         after, ended = read_sample(await self.guest.page()), self.guest.clock.now()
         if before.read is None or after.read is None:
             raise PgbenchError("the guest does not say what it reads from disk")
         cores = (_programs(after) - _programs(before)) / (ended - began)
-        return Throughput(median(heard), cores, (after.read - before.read) / PAGE / max(1.0, sum(heard) * _READS))
+        # An account is about one page: a page holds few rows, and accounts are chosen at random.
+        return Throughput(median(rates), cores, (after.read - before.read) / PAGE / max(1.0, sum(rates) * _READS))
 
     async def _say(self, *statements: str) -> None:
         for statement in statements:
@@ -142,4 +142,5 @@ class Database:
 
 def _programs(sample: GuestSample) -> float:
     """Seconds of CPU that programs have had."""
+    # Without the kernel's share: reclaim would count as work otherwise.
     return sum(cpu.busy - cpu.kernel for cpu in sample.cpus.values())

@@ -70,17 +70,20 @@ class GuestFollower:
         if mem != self._vm.actual.mem:
             self._vm = replace(self._vm, actual=Resources(CPU, mem), version=self._vm.version + 1)
             self._take(VmSeen(self._vm))
+        # A busy guest gives memory back bit by bit, so the order is repeated.
         if self._vm.unfinished_shrink or mem < self._vm.use.mem:
             await self.guest.guest.set_memory(self._vm.use.mem)
         page = await self.guest.page()
         self._take(Scraped(read_sample(page)) if page else ScrapeFailed(Fault.GUEST, "no page"))
 
     async def _act(self) -> None:
+        # Each action may lead to the next: a permit to a patch.
         while actions := plan(self.state, self._now).actions:
             for action in actions:
                 self._take(Started(action))
                 if isinstance(action, AskScheduler):
                     unit = ComputeUnit(CPU, self.guest.sizes.step)
+                    # The scheduler grants everything at once.
                     self._take(Answered(PluginResponse(action.request.resources, unit, False)))
                 else:
                     await self._patch(action)

@@ -33,6 +33,7 @@ PASSWORD: Final = "memory"  # noqa: S105
 
 _VM, _POD = ObjectName("default", "memory"), ObjectName("default", "memory-pod")
 _BOOT: Final = Seconds(240.0)
+# A program of its own, because it runs in the pod's network namespace.
 _READ: Final = "import sys, urllib.request as u; sys.stdout.buffer.write(u.urlopen(sys.argv[1], timeout=10).read())"
 
 
@@ -79,6 +80,7 @@ class MemoryGuest:
         machine = self._watched.machine
         if machine is None:
             raise GuestError("the guest has not been started")
+        # QMP demands all six limits; 0 is none.
         limits = {"bps": 0, "bps_rd": 0, "bps_wr": 0, "iops": 0, "iops_rd": reads, "iops_wr": 0}
         await machine.call("block_set_io_throttle", {"device": "root", **limits})
 
@@ -90,8 +92,8 @@ class MemoryGuest:
             *("setpriv", "--pdeathsig", "KILL", "--", *self.spec.network.enter, sys.executable, "-c", _READ, url),
             stdout=asyncio.subprocess.PIPE,
         )
-        said, _ = await process.communicate()
-        return said
+        output, _ = await process.communicate()
+        return output
 
     async def resize(self, size: Bytes) -> None:
         """Orders memory until the guest has it, for a minute at most: a busy guest gives it back bit by bit."""
@@ -114,6 +116,7 @@ async def memory_guest(folder: Path, sizes: GuestSizes) -> AsyncIterator[MemoryG
         place, address = await network.add_pod("node-1", _POD), await network.vm_address(_VM)
         spec = GuestSpec(_VM, _POD, CPU, CPU, sizes.least, sizes.most, sizes.most, address, place, folder)
         guests = await QemuGuests.prepare(image, network, clock)
+        # The guest keeps its machine to itself, and only the machine takes QMP commands.
         watched = _Watched(guests.hypervisor)
         guest = replace(guests, hypervisor=watched).create(spec)
         try:

@@ -74,14 +74,14 @@ async def _bench(count: int, network: NetworkKind, report: Path | None) -> int:
     async with fresh_cluster(_NAME, spec, console) as site, AsyncExitStack() as stack:
         runs = _Runs(site, clock, console.print)
         async with asyncio.TaskGroup() as tasks:
-            watching = [tasks.create_task(each) for each in (runs.watcher.run(), watch_for_ends(site.client, clock))]
-            found = await runs.measure(stack, count)
-            for each in watching:
-                each.cancel()
-    console.print(table(found))
+            watching = [tasks.create_task(work) for work in (runs.watcher.run(), watch_for_ends(site.client, clock))]
+            summary = await runs.measure(stack, count)
+            for task in watching:
+                task.cancel()
+    console.print(table(summary))
     if report is not None:
-        await asyncio.to_thread(report.write_bytes, msgspec.json.format(msgspec.json.encode(found)) + b"\n")
-    return 0 if found.is_clean else 1
+        await asyncio.to_thread(report.write_bytes, msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
+    return 0 if summary.is_clean else 1
 
 
 @dataclass(slots=True)
@@ -109,12 +109,14 @@ class _Runs:
         server = await self._server(stack)
         wire = await stack.enter_async_context(vm_wire(self._site, VM, _NAME, self._clock))
         self._say(f"{_STILL} s of load without a migration")
+        # In the same run: another one may meet a machine that is busier or less so.
         still = await self._loaded(server, wire, _STILL)
         seconds = count * _PERIOD + _REST
         self._say(f"{count} migrations under load, {seconds} s or more")
         async with asyncio.TaskGroup() as tasks:
             load = tasks.create_task(self._loaded(server, wire, seconds))
             await self._back_and_forth(count)
+            # Their stalls would be missing from the figures.
             if load.done():
                 self._say("some migrations took so long that the load had ended before them")
         moved = load.result()
@@ -146,23 +148,25 @@ class _Runs:
         async with asyncio.TaskGroup() as tasks:
             work = tasks.create_task(press(server, _CLIENTS, seconds, lambda _: None))
             ask = tasks.create_task(probe(server, seconds, self._clock))
-        seen = await wire.since(before)
-        return _Loaded(since, self._clock.now(), work.result(), ask.result(), seen)
+        on_wire = await wire.since(before)
+        return _Loaded(since, self._clock.now(), work.result(), ask.result(), on_wire)
 
     async def _back_and_forth(self, count: int) -> None:
+        # Clients must be under load before the first migration begins.
         await self._clock.sleep(Seconds(2.0))
         for number in range(1, count + 1):
             next_one = Instant(self._clock.now() + _PERIOD)
             await self._site.client.create(MIGRATIONS, VM.namespace, migration_of(VM))
             if not await self._until(partial(self._has_ended, number), _END):
                 raise SiteError(f"migration {number} did not end within {_END:g} s")
+            # A pause even after a slow one, so that stalls of two migrations do not run together.
             await self._clock.sleep(Seconds(max(0.5, next_one - self._clock.now())))
 
     async def _answers(self) -> bool:
         vm = await self._site.client.get(VIRTUAL_MACHINES, VM)
         return any(
-            text(each, "type") == "Available" and text(each, "status") == "True"
-            for each in items(vm, "status", "conditions")
+            text(condition, "type") == "Available" and text(condition, "status") == "True"
+            for condition in items(vm, "status", "conditions")
         )
 
     async def _has_ended(self, count: int) -> bool:
@@ -189,9 +193,7 @@ def _ping_pong() -> Json:
 
 def table(found: MigrationFigures) -> Table:
     """The figures as a table (pure)."""
-    shown = Table(
-        "milliseconds", "median", "max", title=f"{found.succeeded} of {found.migrations} migrations succeeded"
-    )
+    view = Table("milliseconds", "median", "max", title=f"{found.succeeded} of {found.migrations} migrations succeeded")
     rows = (
         ("total", found.total_ms),
         ("downtime", found.downtime_ms),
@@ -201,23 +203,26 @@ def table(found: MigrationFigures) -> Table:
         ("longest wait for an echo", found.echo_ms),
     )
     for name, spread in rows:
-        shown.add_row(name, *("-" if each is None else f"{each:.0f}" for each in (spread.median, spread.max)))
+        view.add_row(
+            name,
+            *("-" if milliseconds is None else f"{milliseconds:.0f}" for milliseconds in (spread.median, spread.max)),
+        )
     above = "" if found.above_background_ms is None else f", median stall {found.above_background_ms:+.0f} ms"
     why = "".join(f"\nnot migrated: {reason}" for reason in found.reasons)
-    shown.caption = (
+    view.caption = (
         f"{found.transactions} transactions, {found.failed_transactions} failed{above}\n{_frames(found)}{why}"
     )
-    return shown
+    return view
 
 
 def _frames(found: MigrationFigures) -> str:
     ends = (("clients", found.client_tcp), ("the VM", found.guest_tcp))
-    said = [
-        f"{who}: {each.retransmissions} segments sent again, {each.timeouts} timed out"
-        for who, each in ends
-        if each is not None
+    lines = [
+        f"{who}: {counters.retransmissions} segments sent again, {counters.timeouts} timed out"
+        for who, counters in ends
+        if counters is not None
     ]
-    return "\n".join([f"{found.echoes_lost} echoes lost in {found.moves_with_lost_echoes} moves", *said])
+    return "\n".join([f"{found.echoes_lost} echoes lost in {found.moves_with_lost_echoes} moves", *lines])
 
 
 if __name__ == "__main__":

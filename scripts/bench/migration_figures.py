@@ -77,10 +77,11 @@ class Background:
 
     def stalls(self, span: Seconds) -> list[float]:
         """The longest stall in milliseconds of each part that is ``span`` long."""
+        # Parts as long as a migration: a longer span would have longer stalls by chance alone.
         count = max(1, int((self.until - self.since) / span))
         starts = [Instant(self.since + span * number) for number in range(count)]
-        found = [self.noticed.longest_stall(start, Instant(start + span)) for start in starts]
-        return [each * 1000 for each in found if each is not None]
+        stalls = [self.noticed.longest_stall(start, Instant(start + span)) for start in starts]
+        return [stall * 1000 for stall in stalls if stall is not None]
 
 
 def figures(
@@ -96,7 +97,7 @@ def figures(
         if stall is not None and move.downtime_ms is not None
     ]
     echoes = [wire.echoes.waits(since, until) for since, until in spans]
-    answered = [[each for each in waits if each is not None] for waits in echoes]
+    answered = [[wait for wait in waits if wait is not None] for waits in echoes]
     length = Seconds(median(until - since for since, until in spans)) if spans else Seconds(MARGIN * 2)
     return MigrationFigures(
         migrations=len(moves),
@@ -105,7 +106,7 @@ def figures(
         failed_transactions=load.failed + moving.outcome.failed + background.noticed.outcome.failed,
         total_ms=LatencySpread.of([float(move.total_ms) for move in done if move.total_ms is not None]),
         downtime_ms=LatencySpread.of([float(move.downtime_ms) for move in done if move.downtime_ms is not None]),
-        stall_ms=LatencySpread.of([each * 1000 for each in stalls if each is not None]),
+        stall_ms=LatencySpread.of([stall * 1000 for stall in stalls if stall is not None]),
         beside_standstill_ms=LatencySpread.of(beside),
         background_stall_ms=LatencySpread.of(background.stalls(length)),
         echo_ms=LatencySpread.of([max(waits) * 1000 for waits in answered if waits]),

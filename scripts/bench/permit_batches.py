@@ -35,6 +35,7 @@ ROUNDS: Final = 5
 AGENT_ROUNDS: Final = 20
 SLOT: Final = Bytes.parse("1Gi")
 HAS: Final = Resources.parse(1, "4Gi")
+# Sequence numbers must grow from one run to the next, as an agent's do.
 NUMBERS: Final = count(time.time_ns())
 
 
@@ -57,9 +58,9 @@ def _of_node(node: int, at: int) -> list[dict[str, object]]:
 
 def _alone(at: int) -> list[Prepared]:
     return [
-        post("/", json.dumps(each).encode(), token=node_token(node_name(node)))
+        post("/", json.dumps(body).encode(), token=node_token(node_name(node)))
         for node in range(NODES)
-        for each in _of_node(node, at)
+        for body in _of_node(node, at)
     ]
 
 
@@ -70,7 +71,7 @@ def _together(at: int) -> list[Prepared]:
 
 
 async def _schedulers_cpu(served: ServedLoad, requests: list[Prepared]) -> float:
-    """Milliseconds for a permit."""
+    """The scheduler's CPU for a permit, in milliseconds."""
     began = served.cpu()
     await timed(served, requests, 8)
     return (served.cpu() - began) * 1000 / (NODES * VMS_PER_NODE)
@@ -82,9 +83,10 @@ def _request(vm: int) -> AgentRequest:
 
 
 async def _agents_cpu(client: SchedulerClient) -> float:
-    """Milliseconds for a permit, of one that asks for all VMs of its node again and again."""
+    """The agent's CPU for a permit, in milliseconds; it asks for all VMs of its node again and again."""
     began = time.process_time()
     for _ in range(AGENT_ROUNDS):
+        # At once, as a node's agent does: only those travel in one message.
         await asyncio.gather(*(client.ask(_request(vm), SLOT) for vm in range(VMS_PER_NODE)))
     return (time.process_time() - began) * 1000 / (AGENT_ROUNDS * VMS_PER_NODE)
 
@@ -100,6 +102,7 @@ async def _clients(served: ServedLoad) -> AsyncIterator[tuple[HttpScheduler, Nod
             alone = HttpScheduler(pool, url, identity, Seconds(5.0))
             together = NodeScheduler(alone, SchedulerLine(url, no_authorities(), identity, Seconds(5.0)), SystemClock())
             running = asyncio.create_task(together.run())
+            # The first request opens the connection and learns that the scheduler takes batches.
             await together.ask(_request(0), SLOT)
             yield alone, together
             running.cancel()
@@ -111,9 +114,9 @@ async def _pair(
     name: str, ours: Callable[[int], Awaitable[float]], other: Callable[[int], Awaitable[float]]
 ) -> BenchPair:
     """Rounds in turns; the first two are a warm-up and are left out."""
-    found = [(await ours(at), await other(at)) for at in range(ROUNDS + 2)][2:]
-    mine, theirs = zip(*found, strict=True)
-    ratio = statistics.median(a / b for a, b in found)
+    pairs = [(await ours(at), await other(at)) for at in range(ROUNDS + 2)][2:]
+    mine, theirs = zip(*pairs, strict=True)
+    ratio = statistics.median(a / b for a, b in pairs)
     return BenchPair(name, statistics.median(mine), statistics.median(theirs), "ms", ratio)
 
 

@@ -1,4 +1,4 @@
-"""``make bench-reaction``: how long a load waits for more CPU, with and without the reports of the guest's monitor.
+"""``make bench-reaction``: the time until a load gets more CPU, with and without the reports of the guest's monitor.
 
 Both are measured in one guest in turn, so that a busy machine makes both slow.
 """
@@ -86,12 +86,12 @@ async def _bench(starts: int, connections: int, report: Path | None) -> int:
         starter = Starter(site, clock, console.print, connections)
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(starter.vms.run())
-            found = await starter.measure(stack, starts)
+            reactions = await starter.measure(stack, starts)
             watching.cancel()
-    console.print(table(found))
+    console.print(table(reactions))
     if report is not None:
-        await asyncio.to_thread(report.write_bytes, msgspec.json.encode(found) + b"\n")
-    return 0 if all(each.online is not None for each in found) else 1
+        await asyncio.to_thread(report.write_bytes, msgspec.json.encode(reactions) + b"\n")
+    return 0 if all(reaction.online is not None for reaction in reactions) else 1
 
 
 @dataclass(slots=True)
@@ -122,63 +122,69 @@ class Starter:
         place = await stack.enter_async_context(self.site.into_vm(self.vms.objects[VM], POSTGRES))
         server = (*place, await password_of(self.site.client, self.vms.objects[VM]))
         sessions = [await DatabaseSession.open(*server) for _ in range(0 if self.connections else SESSIONS)]
-        for each in sessions:
-            stack.callback(each.close)
-        found: list[Reaction] = []
+        for session in sessions:
+            stack.callback(session.close)
+        reactions: list[Reaction] = []
         for number in range(2 * starts):
+            # In turns, so that a busy machine makes both kinds slow.
             await self._prepare(with_monitor=number % 2 == 0)
             began = self.clock.now()
             fresh = await asyncio.gather(*(DatabaseSession.open(*server) for _ in range(self.connections)))
-            for each in fresh:
-                stack.callback(each.close)
+            for session in fresh:
+                stack.callback(session.close)
             connected = Seconds(self.clock.now() - began)
-            found.append(await self._start([*sessions, *fresh], connected, with_monitor=number % 2 == 0))
-            for each in fresh:
-                each.close()
-            self.say(f"  {number + 1:3}  {_line(found[-1])}")
+            reactions.append(await self._start([*sessions, *fresh], connected, with_monitor=number % 2 == 0))
+            for session in fresh:
+                session.close()
+            self.say(f"  {number + 1:3}  {_line(reactions[-1])}")
         self.say(await self._explained())
-        return found
+        return reactions
 
     async def _prepare(self, *, with_monitor: bool) -> None:
         policy = {"smoothing": HOLD, "monitor": {"hold": "3s" if with_monitor else "0s"}}
         patch: Json = {"metadata": {"annotations": {ANNOTATION_CONFIG: msgspec.json.encode(policy).decode()}}}
         await self.site.client.merge_patch(VIRTUAL_MACHINES, VM, patch)
+        # Random, so that loads do not begin in step with the agent's own intervals.
         calm = Seconds(CALM + self.clock.jitter())
         await self._until(lambda: self._is_small() and self.clock.now() - self._resized >= calm, REST, "come to rest")
         self._ordered = self._online = None
 
     async def _start(self, sessions: list[DatabaseSession], connected: Seconds, *, with_monitor: bool) -> Reaction:
         began = self.clock.now()
-        for each in sessions:
-            each.begin(LOAD)
+        for session in sessions:
+            session.begin(LOAD)
         try:
             await self._until(lambda: self._online is not None, GIVE_UP, "have more CPU")
         except SiteError as error:
+            # A load that is not met is a result, too.
             self.say(str(error))
-        found = Reaction(with_monitor, round(connected, 3), _since(began, self._ordered), _since(began, self._online))
+        reaction = Reaction(
+            with_monitor, round(connected, 3), _since(began, self._ordered), _since(began, self._online)
+        )
         try:
             async with asyncio.timeout(OVER):
-                for each in sessions:
-                    await each.finished()
+                for session in sessions:
+                    await session.finished()
         except TimeoutError:
             raise SiteError(f"the load did not end within {OVER:g} s, the guest may stand still") from None
-        return found
+        return reaction
 
     def _see(self, change: ObjectChange) -> None:
         if change.new is not None and change.name == VM:
-            found, one = parse_virtual_machine(change.new), MilliCpu(1000)
-            if (found.use, found.actual) != self._sizes:
-                self._sizes, self._resized = (found.use, found.actual), self.clock.now()
-            if found.use.cpu > one and self._ordered is None:
+            vm, one = parse_virtual_machine(change.new), MilliCpu(1000)
+            if (vm.use, vm.actual) != self._sizes:
+                self._sizes, self._resized = (vm.use, vm.actual), self.clock.now()
+            # Only the first change after the start counts.
+            if vm.use.cpu > one and self._ordered is None:
                 self._ordered = self.clock.now()
-            if found.actual is not None and found.actual.cpu > one and self._online is None:
+            if vm.actual is not None and vm.actual.cpu > one and self._online is None:
                 self._online = self.clock.now()
         self._changed.set()
 
     def _is_small(self) -> bool:
-        found = self.vms.get(VM)
-        seen = None if found is None else parse_virtual_machine(found)
-        return seen is not None and seen.actual is not None and seen.actual.cpu <= MilliCpu(1000) >= seen.use.cpu
+        vm_object = self.vms.get(VM)
+        vm = None if vm_object is None else parse_virtual_machine(vm_object)
+        return vm is not None and vm.actual is not None and vm.actual.cpu <= MilliCpu(1000) >= vm.use.cpu
 
     async def _until(self, holds: Callable[[], bool], at_most: Seconds, what: str) -> None:
         deadline = Instant(self.clock.now() + at_most)
@@ -186,22 +192,23 @@ class Starter:
             if self.clock.now() >= deadline:
                 raise SiteError(f"the VM did not {what} within {at_most:g} s")
             self._changed.clear()
+            # Time itself may be what is waited for, so it looks at least once in a second.
             await self.clock.wait(self._changed, Instant(min(deadline, self.clock.now() + 1.0)))
 
     async def _explained(self) -> str:
         """The agent's counts of alarms."""
         pods = (await self.site.client.list(PODS, VM.namespace)).objects
         for pod in pods:
-            said = await self.site.of_agent(pod, "/explain")
-            if said is not None:
-                return f"the agent of the guest's monitor: {child(said, 'monitor')}"
+            explanation = await self.site.of_agent(pod, "/explain")
+            if explanation is not None:
+                return f"the agent of the guest's monitor: {child(explanation, 'monitor')}"
         return "no agent answered"
 
 
 def _is_available(vm: Json) -> bool:
     return any(
-        text(each, "type") == "Available" and text(each, "status") == "True"
-        for each in items(vm, "status", "conditions")
+        text(condition, "type") == "Available" and text(condition, "status") == "True"
+        for condition in items(vm, "status", "conditions")
     )
 
 
@@ -217,19 +224,20 @@ def _line(found: Reaction) -> str:
 
 def table(found: list[Reaction]) -> Table:
     """The times as a table (pure)."""
-    shown = Table("seconds from the load's start", "starts", "median", "p95", "longest", title="Reaction")
+    view = Table("seconds from the load's start", "starts", "median", "p95", "longest", title="Reaction")
     for name, with_monitor in (("without reports", False), ("with the guest's monitor", True)):
-        chosen = [each for each in found if each.with_monitor is with_monitor]
+        chosen = [reaction for reaction in found if reaction.with_monitor is with_monitor]
         for what, times in (
-            ("ordered", [each.ordered for each in chosen]),
-            ("CPU online", [each.online for each in chosen]),
+            ("ordered", [reaction.ordered for reaction in chosen]),
+            ("CPU online", [reaction.online for reaction in chosen]),
         ):
-            known = [each for each in times if each is not None]
-            if len(known) > 1:
-                p95 = quantiles(known, n=20, method="inclusive")[-1]
-                numbers = (f"{median(known):.2f}", f"{p95:.2f}", f"{max(known):.2f}")
-                shown.add_row(f"{name}, {what}", f"{len(known)} of {len(times)}", *numbers)
-    return shown
+            measured = [seconds for seconds in times if seconds is not None]
+            # ``quantiles`` needs two values.
+            if len(measured) > 1:
+                p95 = quantiles(measured, n=20, method="inclusive")[-1]
+                numbers = (f"{median(measured):.2f}", f"{p95:.2f}", f"{max(measured):.2f}")
+                view.add_row(f"{name}, {what}", f"{len(measured)} of {len(times)}", *numbers)
+    return view
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     try:
         while head := await reader.readuntil(b"\r\n\r\n"):
             if silent:
+                # Until the client hangs up.
                 await reader.read()
             body = str(next(_count)).encode() if head.startswith(b"GET /count") else _answer(head)
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
@@ -54,5 +55,6 @@ async def _run(descriptor: int) -> None:
 
 
 if __name__ == "__main__":
+    # Nothing has to be put in order, and connections may be open for ever.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     asyncio.run(_run(int(sys.argv[1])))

@@ -85,6 +85,7 @@ class StaticCluster:
         running = [pod(number, node_name(number // VMS_PER_NODE)) for number in range(vms)]
         waiting = [pod(number, None) for number in range(vms, vms + pending)]
         self._version = 1
+        # Prepared, so that making these answers adds nothing to the CPU that is measured.
         self._reviews = {token_of(vm_name(number)): _accepted(_bound_to(vm_name(number))) for number in range(vms)}
         self._lists: dict[str, list[JsonObject]] = {
             NODES: [_node(number) for number in range(nodes)],
@@ -97,7 +98,7 @@ class StaticCluster:
 
     async def page(self, call: ApiCall) -> Page:
         """Returns a prepared list."""
-        return Page("1", "", [dict(each) for each in self._lists.get(call.path, [])], [])
+        return Page("1", "", [dict(prepared) for prepared in self._lists.get(call.path, [])], [])
 
     async def call(self, call: ApiCall) -> JsonObject:
         """Every write succeeds at once."""
@@ -114,6 +115,7 @@ class StaticCluster:
         return self._reviews.get(token) or _accepted(_claims_of(token)["kubernetes.io"])
 
     def _patched(self, number: int, call: ApiCall) -> JsonObject:
+        # The scheduler takes a write that does not change the version for one without effect.
         self._version += 1
         metadata = (call.body or {}).get("metadata")
         annotations = metadata["annotations"] if isinstance(metadata, dict) else None
@@ -146,6 +148,7 @@ def _token(bound: Mapping[str, object]) -> str:
         "exp": 4102444800,  # the year 2100
         "kubernetes.io": {"namespace": "default", **bound},
     }
+    # RS256 signatures have 256 bytes; nobody checks what they say here.
     parts = (b'{"alg":"RS256"}', json.dumps(claims).encode(), bytes(256))
     return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts)
 
@@ -155,6 +158,7 @@ def _uid(pod: str) -> str:
 
 
 def _claims_of(token: str) -> dict[str, Any]:
+    # Too much padding is ignored, too little is an error.
     claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "==="))
     return claims
 

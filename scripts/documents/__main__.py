@@ -20,8 +20,8 @@ _PICTURES: Final = frozenset({".svg", ".png"})
 
 def documents() -> list[Path]:
     """All documents and their pictures, by their paths from the root of the repository."""
-    docs = [each for each in (ROOT / "docs").rglob("*") if each.suffix in {".md", *_PICTURES}]
-    return sorted(each.relative_to(ROOT) for each in [*ROOT.glob("*.md"), *docs])
+    docs = [path for path in (ROOT / "docs").rglob("*") if path.suffix in {".md", *_PICTURES}]
+    return sorted(path.relative_to(ROOT) for path in [*ROOT.glob("*.md"), *docs])
 
 
 def relinked(text: str, document: str, known: Collection[str]) -> str:
@@ -31,8 +31,10 @@ def relinked(text: str, document: str, known: Collection[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(document), found[3]))
         if target in known:
             return found[0]
+        # GitHub shows a folder's README.md; mkdocs needs the file's own name.
         if f"{target}/README.md" in known:
             return f"{found[1]}[{found[2]}]({found[3].rstrip('/')}/README.md{found[4] or ''})"
+        # A link out of the documents would be broken on the site.
         return found[2]
 
     return _LINK.sub(link, text)
@@ -40,15 +42,16 @@ def relinked(text: str, document: str, known: Collection[str]) -> str:
 
 def gather(target: Path) -> None:
     """Writes all documents below ``target``, which is emptied first."""
+    # A document that was renamed must not stay behind under its old name.
     shutil.rmtree(target, ignore_errors=True)
-    found = documents()
-    known = {each.as_posix() for each in found}
-    for each in found:
-        (target / each).parent.mkdir(parents=True, exist_ok=True)
-        if each.suffix == ".md":
-            (target / each).write_text(relinked((ROOT / each).read_text(), each.as_posix(), known))
+    paths = documents()
+    names = {path.as_posix() for path in paths}
+    for document in paths:
+        (target / document).parent.mkdir(parents=True, exist_ok=True)
+        if document.suffix == ".md":
+            (target / document).write_text(relinked((ROOT / document).read_text(), document.as_posix(), names))
         else:
-            shutil.copyfile(ROOT / each, target / each)
+            shutil.copyfile(ROOT / document, target / document)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The picture of a group beside the real autoscalers: what was used and ordered, and by how many replicas of what size.
+"""The picture of a group beside the real autoscalers: use and orders, and the number and size of its replicas.
 
 Drawn of what ``tests/kubernetes/groups/test_doubled_load.py`` has recorded.
 """
@@ -34,7 +34,7 @@ class Moment:
 
     @property
     def ordered(self) -> int:
-        """What is ordered for all replicas together."""
+        """CPU that is ordered for all replicas together."""
         return self.replicas * self.size
 
 
@@ -42,20 +42,21 @@ def draw(moments: Sequence[Moment], doubled: float, path: Path) -> None:
     """Writes the picture as SVG; the load was doubled this many seconds after the beginning."""
     figure = Figure(figsize=(12, 4.2), dpi=110, layout="constrained")
     capacity, replicas = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
-    at = [each.at for each in moments]
-    used = [each.used / 1000 for each in moments]
+    at = [moment.at for moment in moments]
+    used = [moment.used / 1000 for moment in moments]
     capacity.fill_between(at, used, step="post", color=DEMAND, linewidth=0, label="used, as the HPA knows it")
-    ordered = [each.ordered / 1000 for each in moments]
+    ordered = [moment.ordered / 1000 for moment in moments]
     capacity.plot(at, ordered, color=ALLOCATION, linewidth=1.3, drawstyle="steps-post", label="ordered")
     _dress(capacity, "vCPU", doubled)
     for label, color, values in (
-        ("replicas ordered", ALLOCATION, [each.replicas for each in moments]),
-        ("replicas ready", RIVAL, [each.ready for each in moments]),
+        ("replicas ordered", ALLOCATION, [moment.replicas for moment in moments]),
+        ("replicas ready", RIVAL, [moment.ready for moment in moments]),
     ):
         replicas.plot(at, values, color=color, linewidth=1.2, drawstyle="steps-post", label=label)
     _dress(replicas, "replicas", doubled)
     sizes = replicas.twinx()
-    sizes.plot(at, [each.size for each in moments], color=SIZE, linewidth=1.2, drawstyle="steps-post")
+    sizes.plot(at, [moment.size for moment in moments], color=SIZE, linewidth=1.2, drawstyle="steps-post")
+    # An empty line: the legend is collected from this panel, and the sizes are on the twin axis.
     replicas.plot([], [], color=SIZE, linewidth=1.2, label="size of each")
     sizes.set_ylabel("thousandths of a vCPU", color=SIZE)
     sizes.set_ylim(bottom=0)
@@ -64,6 +65,7 @@ def draw(moments: Sequence[Moment], doubled: float, path: Path) -> None:
     handles, labels = capacity.get_legend_handles_labels()
     below, more = replicas.get_legend_handles_labels()
     figure.legend(handles + below, labels + more, loc="outside lower left", ncols=5, frameon=False, fontsize=9)
+    # The same input draws the same bytes: no random ids, no date. Text stays text.
     with rc_context({"svg.hashsalt": "autoscale", "svg.fonttype": "none"}):
         figure.savefig(path, metadata={"Date": None})
 

@@ -89,11 +89,13 @@ def _move(namespace: str, name: str) -> Json:
 
 async def drawn() -> str:
     """The picture, which fetches nothing: no web fonts."""
+    # One look is enough; a second one in between would make the picture depend on time.
     app = TopApp(PictureFleet(), every=3600.0)
     async with app.run_test(size=_SIZE) as pilot:
         await app.look()
         await pilot.pause()
         picture = app.export_screenshot(title="autoscale top")
+    # Rich embeds links to a web font; a picture of the documents must not fetch anything.
     return _FAMILY.sub("font-family: DejaVu Sans Mono, monospace", _WEB_FONTS.sub("", picture)).strip() + "\n"
 
 

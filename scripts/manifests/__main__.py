@@ -65,18 +65,21 @@ def helm() -> Path:
 def rendered(program: Path) -> dict[str, str]:
     """The plain manifests, as they should be. Raises ``ValueError`` or ``subprocess.CalledProcessError``."""
     templates = {path.removeprefix("templates/"): content.decode() for path, content in chart_files().items()}
-    found: dict[str, str] = {}
+    contents: dict[str, str] = {}
     for values in (VALUES, INJECTING, WITH_CERTIFICATES):
         files = plain_files(template(program, values), templates)
-        found |= {file: text for file, text in files.items() if values_of(file) is values}
-    return {file: found[file] for file in PLAIN}
+        # Each rendering makes all files; only those that belong to its values are kept.
+        contents |= {file: text for file, text in files.items() if values_of(file) is values}
+    return {file: contents[file] for file in PLAIN}
 
 
 def template(program: Path, values: Mapping[str, Any]) -> str:
     """Helm's rendering of the chart with those values. Raises ``subprocess.CalledProcessError``."""
     command = [str(program), "template", "autoscaling", str(ROOT / CHART), f"--namespace={NAMESPACE}"]
     done = subprocess.run(
+        # Without a cluster Helm assumes a version of its own.
         [*command, f"--kube-version={KUBERNETES}", "--values=-"],
+        # JSON is YAML as well.
         input=json.dumps(values),
         stdout=subprocess.PIPE,
         text=True,

@@ -62,12 +62,13 @@ WITH_CERTIFICATES: Final[Mapping[str, Any]] = {"release": False}
 
 
 def values_of(file: str) -> Mapping[str, Any]:
-    """With which values a plain file is rendered."""
+    """Values with which a plain file is rendered."""
     if file.startswith("deploy/kubernetes/with-certificates/"):
         return WITH_CERTIFICATES
     return INJECTING if file == "deploy/kubernetes/injector.yaml" else VALUES
 
 
+# In the order in which ``kubectl apply`` creates them: accounts before what uses them, the webhook last.
 _ORDER: Final = (
     "account",
     "secrets",
@@ -89,17 +90,19 @@ def plain_files(printed: str, templates: Mapping[str, str]) -> dict[str, str]:
 
     Raises ``ValueError`` if a template is in no plain file's order.
     """
-    found: dict[str, list[str]] = {}
+    parts: dict[str, list[str]] = {}
+    # Helm marks each document with the template that it comes from.
     for part in re.split(r"^---\n", printed, flags=re.MULTILINE):
         if source := _SOURCE.match(part):
-            found.setdefault(source[1], []).append(_tidy(part[source.end() :]))
-    return {file: _file(folder, found, templates) for file, folder in PLAIN.items()}
+            parts.setdefault(source[1], []).append(_tidy(part[source.end() :]))
+    return {file: _file(folder, parts, templates) for file, folder in PLAIN.items()}
 
 
 def _file(folder: str, found: Mapping[str, list[str]], templates: Mapping[str, str]) -> str:
     paths = [path for path in found if path.startswith(f"{folder}/")]
     if strange := {path.rpartition("/")[2].removesuffix(".yaml") for path in paths} - set(_ORDER):
         raise ValueError(f"templates/{folder} has {', '.join(sorted(strange))}, which have no place in the plain file")
+    # Helm prints objects in an order by kind of its own.
     paths.sort(key=lambda path: _ORDER.index(path.rpartition("/")[2].removesuffix(".yaml")))
     parts = [part for path in paths for part in sorted(found[path], key=lambda part: _place(part, templates[path]))]
     return _HEAD.format(chart=CHART, folder=folder) + "---\n".join(parts)
@@ -107,11 +110,12 @@ def _file(folder: str, found: Mapping[str, list[str]], templates: Mapping[str, s
 
 def _place(part: str, template: str) -> int:
     """Position of an object in a template: templates write kinds and names as they are."""
-    found = yaml.safe_load(part)
-    return template.find(f"kind: {text(found, 'kind')}\nmetadata:\n  name: {text(found, 'metadata', 'name')}\n")
+    manifest = yaml.safe_load(part)
+    return template.find(f"kind: {text(manifest, 'kind')}\nmetadata:\n  name: {text(manifest, 'metadata', 'name')}\n")
 
 
 def _tidy(part: str) -> str:
+    # Conditions in templates leave blank lines behind.
     lines = (line.rstrip() for line in part.splitlines())
     return "".join(f"{line}\n" for line in lines if line)
 
@@ -127,7 +131,8 @@ def lock(inputs: Mapping[str, bytes], files: Mapping[str, str]) -> str:
 
 def _digest(inputs: Mapping[str, bytes], file: str, content: str) -> str:
     digest = hashlib.sha256(repr((KUBERNETES, NAMESPACE, values_of(file))).encode())
-    for path in sorted(each for each in inputs if _concerns(each, PLAIN[file])):
+    for path in sorted(candidate for candidate in inputs if _concerns(candidate, PLAIN[file])):
+        # With path and length: without them, moving bytes from one file to the next would not change the digest.
         digest.update(f"{path} {len(inputs[path])}\n".encode() + inputs[path])
     digest.update(content.encode())
     return digest.hexdigest()

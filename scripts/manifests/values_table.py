@@ -13,7 +13,7 @@ _Json = Mapping[str, Any]
 
 
 def with_table(document: str, schema: _Json, values: _Json) -> str:
-    """The document with the table again. Raises ``ValueError`` if it has no place for one."""
+    """The document with its table replaced. Raises ``ValueError`` if it has no place for one."""
     before, start, rest = document.partition(START)
     _, end, after = rest.partition(END)
     if not (start and end):
@@ -22,7 +22,7 @@ def with_table(document: str, schema: _Json, values: _Json) -> str:
 
 
 def table(schema: _Json, values: _Json) -> str:
-    """A row for each value that has no values of its own."""
+    """The table: a row for each value that is not a section."""
     rows = (
         f"| `{name}` | {default} | {description} |\n" for name, default, description in _rows(schema, schema, values)
     )
@@ -30,14 +30,14 @@ def table(schema: _Json, values: _Json) -> str:
 
 
 def _rows(whole: _Json, schema: _Json, values: object, path: str = "") -> Iterator[tuple[str, str, str]]:
-    found = resolved(whole, schema)
-    given = values if isinstance(values, Mapping) else {}
+    resolved_schema = resolved(whole, schema)
+    fields = values if isinstance(values, Mapping) else {}
     # What all components share is one row unless the chart sets a field of it.
-    if "properties" in found and (given or "$ref" not in schema):
-        for name, part in found["properties"].items():
-            yield from _rows(whole, part, given.get(name), f"{path}.{name}" if path else name)
+    if "properties" in resolved_schema and (fields or "$ref" not in schema):
+        for name, part in resolved_schema["properties"].items():
+            yield from _rows(whole, part, fields.get(name), f"{path}.{name}" if path else name)
     elif "$ref" not in schema or values is not None:
-        yield path, _shown(values), str(found["description"])
+        yield path, _shown(values), str(resolved_schema["description"])
 
 
 def resolved(whole: _Json, schema: _Json) -> _Json:
@@ -45,11 +45,13 @@ def resolved(whole: _Json, schema: _Json) -> _Json:
     reference = schema.get("$ref")
     if reference is None:
         return schema
+    # All references of the schema lead to its own definitions.
     target: _Json = whole["definitions"][str(reference).rpartition("/")[2]]
     return target
 
 
 def _shown(value: object) -> str:
+    # An empty cell reads better than an empty pair of quotes or brackets.
     if value in (None, "", {}, []):
         return ""
     text = value if isinstance(value, str) else json.dumps(value)

@@ -1,13 +1,7 @@
 """HTTP over one connection, within the limits of its listener.
 
-Rules that hold here:
-
-- If a listener is for one client, any other gets 403 and is closed: its authority may sign for others, too.
-- A request must be whole, head and body, within a time that begins with the connection or with its first byte;
-  one that is not is answered with 408 and closed.
-- A request that arrives in one piece starts no timer, nor does its answer on a connection that has answered before:
-  hot paths pay nothing. One timer of a connection looks now and then how long it has been idle.
-- A client that does not read its answer for a while is cut off: unsent bytes are our memory.
+A request must be whole, head and body, within a time that begins with the connection or with its first byte;
+one that is not is answered with 408 and closed.
 """
 
 from __future__ import annotations
@@ -65,6 +59,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Admits the connection, or turns it away."""
         super().connection_made(transport)
+        # The listener's authority may sign for others, too; only one client is let in by name.
         self._is_for_it = self._peers.is_for(transport.get_extra_info("peercert"))
         if self._peers.admit(self, self.address):
             self._start()
@@ -97,7 +92,8 @@ class BoundedProtocol(HttpToolsProtocol):
         return status == UNAUTHORIZED or (400 <= status < 500 and not self.is_authenticated)
 
     def pause_writing(self) -> None:
-        """The client takes less than it is sent; from now on it has to take something in each ``stall``."""
+        """The client reads too slowly; from now on it has to read something within each ``stall``."""
+        # Unsent bytes are our memory.
         super().pause_writing()
         self._look_again()
 
@@ -115,6 +111,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._is_whole = False
         super().data_received(data)
+        # A request that arrives in one piece starts no timer: hot paths pay nothing.
         if self._is_whole:
             self._stop()
             return
@@ -133,6 +130,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Takes a header, unless all of them are too long."""
         self._head_size += len(name) + len(value)
         if self._head_size > LONGEST_HEAD:
+            # The parser turns it into an error of its own, and uvicorn answers 400.
             raise ValueError("the head is too long")
         super().on_header(name, value)
 
@@ -167,11 +165,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _rest(self) -> None:
         self._idle_since = self.loop.time()
+        # One timer for the connection looks now and then how long it has been idle, instead of one for each answer.
         if self.timeout_keep_alive_task is None:
             self._end_unless_used_within(self._idle_limit)
 
     def _unset_keepalive_if_required(self) -> None:
-        """Something has come: the connection is not idle. The timer stays."""
+        """Data has arrived: the connection is not idle. The timer stays."""
         self._idle_since = None
 
     def _end_unless_used_within(self, seconds: float) -> None:
@@ -200,6 +199,7 @@ class BoundedProtocol(HttpToolsProtocol):
     async def _answered_by(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         async def closing(message: Message) -> None:
             if message["type"] == "http.response.start" and self.closes_with(message["status"]):
+                # uvicorn closes the connection after an answer with this header.
                 message = {**message, "headers": [*message.get("headers", []), (b"connection", b"close")]}
             await send(message)
 
@@ -223,6 +223,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stalled = self.loop.call_later(self._peers.limits.stall, self._cut_off_unless_below, left)
 
     def _cut_off_unless_below(self, left: int) -> None:
+        # Not one byte less than ``stall`` ago.
         if self.transport.get_write_buffer_size() >= left:
             self.transport.abort()
         else:
@@ -235,6 +236,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _close(self, answer: bytes) -> None:
         cycle: RequestResponseCycle | None = self.cycle  # None before the first request
+        # Never into the middle of another answer.
         if cycle is None or not cycle.response_started or cycle.response_complete:
             self.transport.write(answer)
         self.transport.close()

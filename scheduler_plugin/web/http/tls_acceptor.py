@@ -1,7 +1,8 @@
-"""Connections that are about to begin TLS, and how many of them a listener has.
+"""Connections before and during the TLS handshake, and the limit on their number.
 
-An event loop's server reports a connection only after its handshake: until then nothing counts it, and whoever
-opens connections and says nothing takes all files of the process, with which it also speaks to the API server.
+An event loop's server reports a connection only after its handshake: until then nothing counts it, and a client
+that opens connections and sends nothing uses up the process's file descriptors, which the API server's connections need
+as well.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class TlsAcceptor:
     @classmethod
     async def at(cls, host: str, port: int, *, context: ssl.SSLContext, limits: Limits, make: Make) -> TlsAcceptor:
         """Listens at an address. Raises ``OSError``."""
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, *_, address = found[0]
+        addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, *_, address = addresses[0]
         return cls(socket.create_server(address[:2], family=family, backlog=MOST), context, limits, make)
 
     def start(self) -> TlsAcceptor:
@@ -74,12 +75,14 @@ class TlsAcceptor:
                 connection, address = await loop.sock_accept(self.listening)
             except OSError as error:
                 LOG.warning("a connection could not be accepted", extra={"error": error.strerror or str(error)})
+                # Without files left ``accept`` fails at once, again and again.
                 await asyncio.sleep(_PAUSE)
                 continue
             peer = str(address[0])
             if not self._has_place(peer):
                 connection.close()
                 continue
+            # Counted from here to ``_ended``: the handshake itself is reported to nobody.
             self._of_peer[peer] += 1
             task = asyncio.create_task(self._shake_hands(connection))
             self._pending[task] = loop.time()
@@ -90,7 +93,9 @@ class TlsAcceptor:
             return False
         if len(self._pending) < MOST:
             return True
+        # A dict keeps the order in which the handshakes began.
         oldest, since = next(iter(self._pending.items()))
+        # All of them are young: a burst, whose handshakes end within moments.
         if asyncio.get_running_loop().time() - since < DISPLACED_AFTER:
             return False
         oldest.cancel()
@@ -103,6 +108,7 @@ class TlsAcceptor:
                 connection,
                 ssl=self.context,
                 ssl_handshake_timeout=self.limits.handshake,
+                # A peer that does not answer the closing of TLS keeps its file as long.
                 ssl_shutdown_timeout=self.limits.handshake,
             )
         except OSError:  # of the client, or of TLS: nobody was let in
@@ -114,5 +120,6 @@ class TlsAcceptor:
         self._of_peer[peer] -= 1
         if not self._of_peer[peer]:
             del self._of_peer[peer]
+        # The task may have been cancelled before its first step: then nothing else closes the socket.
         if task.cancelled():
             connection.close()

@@ -1,1 +1,1 @@
-"""What costs take to compute for a large fleet."""
+"""Benchmark of the costs of a large fleet."""

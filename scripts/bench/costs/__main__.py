@@ -1,4 +1,4 @@
-"""``make bench-costs``: what a weekly report of a large fleet takes, and whether its sums are those of the samples.
+"""``make bench-costs``: time and memory of a weekly report of a large fleet, and its error against the samples.
 
 A made-up history is written, kept as a recorder would keep it, and asked by ``autoscale cost`` as people ask it.
 """
@@ -60,10 +60,10 @@ def bench_costs(
         console.print(_upkeep(path, until))
         table = Table("autoscale cost", "took", "CPU", "memory", "printed")
         for question in QUESTIONS:
-            found = _asked(path, days + 1, *question)
-            printed = f"{len(found.said) / 1024:,.0f} KiB"
+            report = _asked(path, days + 1, *question)
+            printed = f"{len(report.said) / 1024:,.0f} KiB"
             words = " ".join(question)
-            table.add_row(words, f"{found.took:.1f} s", f"{found.cpu:.1f} s", f"{found.mib:.0f} MiB", printed)
+            table.add_row(words, f"{report.took:.1f} s", f"{report.cpu:.1f} s", f"{report.mib:.0f} MiB", printed)
         console.print(table)
         console.print(_agreement(_asked(path, days + 1, "--by", "vm", "-o", "json").said, integral))
 
@@ -84,19 +84,21 @@ def _asked(path: Path, days: int, *question: str) -> Asked:
     began = time.monotonic()
     arguments = ["cost", "--file", str(path), "--since", f"{days}d", *question]
     with subprocess.Popen([sys.executable, "-c", _COMMAND, *arguments], stdout=subprocess.PIPE) as process:
-        said = process.stdout.read() if process.stdout is not None else b""
+        output = process.stdout.read() if process.stdout is not None else b""
+        # ``wait4`` tells the resources of this child alone; ``getrusage`` would sum up all of them.
         _, status, usage = os.wait4(process.pid, 0)
+        # ``Popen`` would wait once more at the end of the block and find no child.
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise typer.Exit(process.returncode)
     cpu = usage.ru_utime + usage.ru_stime
-    return Asked(time.monotonic() - began, cpu, usage.ru_maxrss / _MIB_OF_KIB, said)
+    return Asked(time.monotonic() - began, cpu, usage.ru_maxrss / _MIB_OF_KIB, output)
 
 
 def _agreement(said: bytes, integral: Integral) -> str:
     """Difference of the report to the integral over the samples, and of its lines to its total."""
-    found = json.loads(said)
-    total, lines = found["total"], found["lines"]
+    report = json.loads(said)
+    total, lines = report["total"], report["lines"]
     off = max(
         abs(total["reserved_cpu_hours"] / integral.cpu_hours - 1),
         abs(total["reserved_gib_hours"] / integral.gib_hours - 1),

@@ -1,10 +1,6 @@
 """A made-up history of a large fleet, as a recorder and its upkeep would have left it.
 
-Rules that hold here:
-
-- Every number follows from the VM and the time, so that a second run makes the same file.
-- What the fleet reserved is also summed here, by numpy, in floating point and without spans: costs are compared with
-  that.
+Every number follows from the VM and the time, so that a second run makes the same file.
 """
 
 from __future__ import annotations
@@ -47,12 +43,13 @@ class Integral:
 
 def made(path: Path, vms: int, since: Millis, until: Millis, halvings: int) -> Integral:
     """Writes the file from ``since`` until ``until``, which are whole hours. Raises ``StoreError``."""
-    store, found = SqliteStore(path, time.time), Integral()
+    store, integral = SqliteStore(path, time.time), Integral()
     try:
         for first in range(0, vms, _AT_ONCE):
             batch = Batch()
             for vm in range(first, min(vms, first + _AT_ONCE)):
-                batch.vms += _spans(vm, since, until, halvings, found)
+                batch.vms += _spans(vm, since, until, halvings, integral)
+            # In batches, so that a week of 10,000 VMs need not fit into memory.
             store.write(batch)
         store.write(Batch(nodes=[*_nodes(since, until, halvings)]))
     finally:
@@ -60,12 +57,13 @@ def made(path: Path, vms: int, since: Millis, until: Millis, halvings: int) -> I
     with closing(sqlite3.connect(path)) as connection, connection:
         for table in ("vm_spans", "node_spans"):
             for number, tier in enumerate(TIERS[1:], start=1):
+                # The store writes fine spans only; upkeep would have made these coarse ones over weeks.
                 connection.execute(f"UPDATE {table} SET tier = ? WHERE until - since = ?", (number, tier.width))  # noqa: S608
-    return found
+    return integral
 
 
 def stretches(since: Millis, until: Millis, halvings: int) -> Iterator[tuple[Millis, Millis, Millis]]:
-    """From when until when spans have which width, the oldest first."""
+    """Begin, end and width of the spans of each age, the oldest first."""
     fine, middle, _ = (max(since, fold.before) for fold in folds(until, halvings))
     for begin, end, width in ((since, middle, TIERS[2].width), (middle, fine, TIERS[1].width), (fine, until, _FINE)):
         if begin < end:
@@ -81,9 +79,11 @@ def _spans(vm: int, since: Millis, until: Millis, halvings: int, found: Integral
         starts = np.arange(begin, end, width)
         steps = _steps(vm, starts, width)
         hours = width / HOUR
+        # Summed by numpy, in floating point and without spans: the report is compared with that.
         found.cpu_hours += float(np.sum(steps * 1.0) * hours)
         found.gib_hours += float(np.sum(steps * 2.0) * hours)
         found.spans += len(starts)
+        # Few different spans: each is made once and only moved in time.
         held_so = [held(0, width, _amounts(step)) for step in range(_SIZES + 1)]
         for at, step in zip(starts.tolist(), steps.tolist(), strict=True):
             like = held_so[step]
@@ -97,6 +97,7 @@ def _amounts(step: int) -> Row:
 
 def _steps(vm: int, starts: NDArray[np.int64], width: Millis) -> NDArray[np.int64]:
     """Compute units of the VM at each moment: 1 to 8."""
+    # Multiplicative hashing (Knuth): looks random and is the same in every run.
     scrambled = (starts // width * 2_654_435_761 + vm * 40_503) >> 7
     return np.asarray(scrambled % _SIZES + 1, dtype=np.int64)
 

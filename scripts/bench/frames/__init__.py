@@ -1,1 +1,1 @@
-"""What reaches a VM while it moves: single frames, and segments of TCP."""
+"""Traffic that reaches a VM while it moves: single frames, and segments of TCP."""

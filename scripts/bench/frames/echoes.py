@@ -1,4 +1,4 @@
-"""Frames that a VM is to answer one by one: what they look like, and which were answered (pure)."""
+"""Frames that a VM is to answer one by one: their bytes, and the answers to them (pure)."""
 
 from __future__ import annotations
 
@@ -41,17 +41,21 @@ def request(identity: int, number: int) -> bytes:
 
 def answered_number(packet: bytes, identity: int) -> int | None:
     """The number of the echo that an IP packet answers; None if it answers none of ours."""
+    # A raw socket delivers the IP header, too; its length is given in words of 4 bytes.
     start = (packet[0] & 0xF) * 4
     head, body = packet[start : start + _HEADER.size], packet[start + _HEADER.size :]
     if len(head) < _HEADER.size or len(body) < _NUMBER.size:
         return None
     kind, _, _, whose, _ = _HEADER.unpack(head)
+    # The whole number is in the body: ICMP's own field has only 16 bits.
     number: int = _NUMBER.unpack_from(body)[0]
+    # 0 is an echo reply. Raw sockets hear those of other programs as well.
     return number if (kind, whose) == (0, identity) else None
 
 
 def checksum(data: bytes) -> int:
-    """That of IP and ICMP, of an even number of bytes."""
+    """Checksum of IP and ICMP, for an even number of bytes."""
     total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    # The ones' complement sum of RFC 1071: what is carried out of 16 bits is added again.
     total = (total >> 16) + (total & 0xFFFF)
     return ~(total + (total >> 16)) & 0xFFFF

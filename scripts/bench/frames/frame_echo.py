@@ -27,14 +27,14 @@ _LONGEST: Final = 2048
 async def _asking(
     found: Echoes, ask: Callable[[int], Coroutine[object, object, None]], clock: Clock
 ) -> AsyncIterator[None]:
-    """Within it one is asked every ``PERIOD``, whether or not those before are answered."""
+    """Call ``ask`` every ``PERIOD`` while the block lasts, whether or not earlier ones are answered."""
 
     async def go_on() -> None:
-        async with asyncio.TaskGroup() as asked:
+        async with asyncio.TaskGroup() as requests:
             while True:
                 due = Instant(clock.now() + PERIOD)
                 found.sent.append(clock.now())
-                asked.create_task(ask(len(found.sent) - 1))
+                requests.create_task(ask(len(found.sent) - 1))
                 await clock.sleep(Seconds(max(0.0, due - clock.now())))
 
     going = asyncio.ensure_future(go_on())
@@ -47,15 +47,16 @@ async def _asking(
 
 @asynccontextmanager
 async def echoing(raw: socket.socket, address: str, clock: Clock) -> AsyncIterator[Echoes]:
-    """Within it ``address`` is sent ICMP echoes through ``raw``, which is closed at the end."""
-    found, loop = Echoes(), asyncio.get_running_loop()
+    """Send ICMP echoes to ``address`` through ``raw`` while the block lasts; ``raw`` is closed at its end."""
+    echoes, loop = Echoes(), asyncio.get_running_loop()
     identity = raw.fileno()
 
     def hear() -> None:
         with suppress(OSError):
             number = answered_number(raw.recv(_LONGEST), identity)
             if number is not None:
-                found.answered.setdefault(number, clock.now())
+                # A frame may arrive twice; the first counts.
+                echoes.answered.setdefault(number, clock.now())
 
     async def ask(number: int) -> None:
         with suppress(OSError):  # a frame that cannot be sent is one that is not answered
@@ -64,25 +65,27 @@ async def echoing(raw: socket.socket, address: str, clock: Clock) -> AsyncIterat
     with raw:
         loop.add_reader(raw, hear)
         try:
-            async with _asking(found, ask, clock):
-                yield found
+            async with _asking(echoes, ask, clock):
+                yield echoes
         finally:
             loop.remove_reader(raw)
 
 
 @asynccontextmanager
 async def knocking(host: str, port: int, clock: Clock) -> AsyncIterator[Echoes]:
-    """Within it connections to a port are opened that leads to one at which the guest refuses them."""
-    found = Echoes()
+    """Open connections to a port while the block lasts; it leads to a port at which the guest refuses them."""
+    echoes = Echoes()
 
     async def ask(number: int) -> None:
         with suppress(OSError):
             reader, writer = await asyncio.open_connection(host, port)
-            found.sent[number] = clock.now()
+            # Time runs from when the gateway has let the knock in.
+            echoes.sent[number] = clock.now()
             with suppress(OSError):
+                # The gateway accepts first and closes when the guest refuses: that ends the read.
                 await reader.read(1)
             writer.close()
-            found.answered[number] = clock.now()
+            echoes.answered[number] = clock.now()
 
-    async with _asking(found, ask, clock):
-        yield found
+    async with _asking(echoes, ask, clock):
+        yield echoes

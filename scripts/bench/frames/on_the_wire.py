@@ -1,4 +1,4 @@
-"""What was seen of single frames and segments (pure)."""
+"""Record of single frames and segments (pure)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel has counted of TCP: segments that were sent again, and time-outs that led to some of them (pure)."""
+"""A kernel's counters of TCP: segments that were sent again, and time-outs that led to some of them (pure)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ class TcpCounters(msgspec.Struct, frozen=True):
 def of_proc(page: str) -> TcpCounters:
     """From ``/proc/net/snmp`` and ``/proc/net/netstat``: pairs of lines, names above figures."""
     lines = [line.split() for line in page.splitlines()]
-    found = {
+    counters = {
         f"{names[0]}{name}": figure
         for names, figures in zip(lines[::2], lines[1::2], strict=True)
         for name, figure in zip(names[1:], figures[1:], strict=True)
     }
-    return TcpCounters(int(found["Tcp:RetransSegs"]), int(found["TcpExt:TCPTimeouts"]))
+    return TcpCounters(int(counters["Tcp:RetransSegs"]), int(counters["TcpExt:TCPTimeouts"]))
 
 
 def of_exporter(page: str) -> TcpCounters:
     """From a page of node_exporter's ``netstat`` collector."""
-    found = dict(line.rsplit(" ", 1) for line in page.splitlines() if line and not line.startswith("#"))
+    counters = dict(line.rsplit(" ", 1) for line in page.splitlines() if line and not line.startswith("#"))
     names = ("node_netstat_Tcp_RetransSegs", "node_netstat_TcpExt_TCPTimeouts")
-    return TcpCounters(*(int(float(found[name])) for name in names))
+    # The exporter writes large numbers as 1e+06.
+    return TcpCounters(*(int(float(counters[name])) for name in names))

@@ -1,4 +1,4 @@
-"""What reaches a VM of a local cluster, frame by frame and segment by segment, seen from both of its ends."""
+"""Traffic to a VM of a local cluster, frame by frame and segment by segment, seen from both of its ends."""
 
 from __future__ import annotations
 
@@ -55,15 +55,16 @@ class VmWire:
 
 @asynccontextmanager
 async def vm_wire(site: Site, vm: ObjectName, cluster: str, clock: Clock) -> AsyncIterator[VmWire]:
-    """Within it the VM is asked for echoes. Raises ``SiteError`` and ``OSError``."""
-    found = await site.client.get(VIRTUAL_MACHINES, vm)
+    """Ask the VM for echoes while the block lasts. Raises ``SiteError`` and ``OSError``."""
+    vm_object = await site.client.get(VIRTUAL_MACHINES, vm)
     switch = await asyncio.to_thread(switch_of, cluster)
     async with AsyncExitStack() as stack:
-        host, port = await stack.enter_async_context(site.into_vm(found, METRICS_PORT))
+        host, port = await stack.enter_async_context(site.into_vm(vm_object, METRICS_PORT))
+        # A hub's gateway passes no ICMP on: there a closed port is knocked at.
         if switch is not None:
-            raw, address = netns.icmp_in(switch), text(found, "status", "extraNetIP")
+            raw, address = netns.icmp_in(switch), text(vm_object, "status", "extraNetIP")
             echoes = await stack.enter_async_context(echoing(raw, address, clock))
         else:
-            place = await stack.enter_async_context(site.into_vm(found, CLOSED_PORT))
+            place = await stack.enter_async_context(site.into_vm(vm_object, CLOSED_PORT))
             echoes = await stack.enter_async_context(knocking(*place, clock))
         yield VmWire(echoes, switch, f"http://{host}:{port}/metrics")

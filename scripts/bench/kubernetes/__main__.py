@@ -55,6 +55,7 @@ def bench_kubernetes(  # noqa: PLR0913, PLR0917 - each is an option of the comma
         raise typer.BadParameter(f"expected {', '.join(KINDS)}, got {', '.join(kinds)}", param_hint="--only")
     if _APART in os.environ:
         wanted = Wanted(kinds, tuple(nodes or (200, 2000)), pods, rounds, vms)
+        # Already in namespaces of our own; ``run`` ends the process.
         run(_bench(wanted, kubernetes, report))
     _go_apart(kubernetes)
 
@@ -75,6 +76,7 @@ def _go_apart(kubernetes: str) -> None:
         typer.echo("bench: root is needed to make namespaces", err=True)
         raise typer.Exit(1)
     try:
+        # Outside the namespaces: they have no network to download anything.
         programs = asyncio.run(ensure_programs(kubernetes, (), typer.echo))
     except NoProgramsError as error:
         typer.echo(f"bench: {error}", err=True)
@@ -82,6 +84,7 @@ def _go_apart(kubernetes: str) -> None:
     environment = {**os.environ, _APART: msgspec.json.encode(_paths(programs)).decode()}
     again = (sys.executable, "-m", "scripts.bench.kubernetes", *sys.argv[1:])
     command = ("setpriv", "--pdeathsig", "KILL", "--", *_UNSHARE, *again)
+    # The first process of a PID namespace takes all others with it when it ends.
     os.execvpe(command[0], command, environment)  # noqa: S606 - a fixed list, never a shell
 
 
@@ -90,23 +93,24 @@ def _paths(programs: Programs) -> dict[str, str]:
 
 
 def _programs() -> Programs:
-    found = {name: Path(path) for name, path in msgspec.json.decode(os.environ[_APART]).items()}
-    return Programs({name: path for name, path in found.items() if name != "images"}, found["images"])
+    paths = {name: Path(path) for name, path in msgspec.json.decode(os.environ[_APART]).items()}
+    return Programs({name: path for name, path in paths.items() if name != "images"}, paths["images"])
 
 
 async def _bench(wanted: Wanted, kubernetes: str, report: Path | None) -> int:
-    console, found = Console(), None
+    console, figures = Console(), None
     try:
         with tempfile.TemporaryDirectory(prefix="autoscale-bench-") as folder:
-            found = await _measured(wanted, kubernetes, Path(folder), console)
+            figures = await _measured(wanted, kubernetes, Path(folder), console)
+    # Task groups wrap their errors.
     except* BenchError as errors:
         console.print(f"bench: {errors.exceptions[0]}", style="red")
-    if found is None:
+    if figures is None:
         return 1
-    for table in tables(found):
+    for table in tables(figures):
         console.print(table)
     if report is not None:
-        await asyncio.to_thread(report.write_bytes, msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+        await asyncio.to_thread(report.write_bytes, msgspec.json.format(msgspec.json.encode(figures)) + b"\n")
     return 0
 
 
@@ -131,20 +135,24 @@ async def _measured(wanted: Wanted, kubernetes: str, folder: Path, console: Cons
 
 
 async def _scheduling(plane: Plane, wanted: Wanted, console: Console) -> list[SchedulingSpeed]:
-    bulk, there, found = BulkClient.of(plane), 0, []
+    bulk, there, speeds = BulkClient.of(plane), 0, []
     console.print(f"making {wanted.pods} VMs ...")
     vms = await bulk.make_vms(range(wanted.pods))
+    # Ascending, because nodes are only ever added.
     for nodes in sorted(wanted.nodes):
         console.print(f"making {nodes - there} nodes ...")
         await bulk.make_nodes(range(there, nodes))
         there, rounds, measured = nodes, Rounds(plane, bulk, nodes, vms), []
         for number in range(wanted.rounds + 1):
             for side in (OURS, ALONE):
-                each = await rounds.measure(side)
-                console.print(f"  {nodes} nodes, {side:5}: {each.pods_per_second:6.1f} pods/s {each.cpu_ms_per_pod}")
-                measured += [each] if number else []
-        found.append(scheduling(measured))
-    return found
+                result = await rounds.measure(side)
+                console.print(
+                    f"  {nodes} nodes, {side:5}: {result.pods_per_second:6.1f} pods/s {result.cpu_ms_per_pod}"
+                )
+                # The first pair warms up the caches of the API server and is left out.
+                measured += [result] if number else []
+        speeds.append(scheduling(measured))
+    return speeds
 
 
 if __name__ == "__main__":

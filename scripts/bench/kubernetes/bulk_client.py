@@ -19,13 +19,14 @@ from scripts.bench.kubernetes.measured_plane import ACCOUNTS, Plane
 from scripts.bench.load_client import BenchError, Connection, Prepared
 
 _CONNECTIONS: Final = 16
+# The API server then answers with metadata alone, which the client parses far sooner.
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 MERGE_PATCH: Final = "application/merge-patch+json"
 
 
 @dataclass(frozen=True, slots=True)
 class BulkClient:
-    """Asks as an administrator."""
+    """Sends requests with an administrator's token."""
 
     token: str
     tls: ssl.SSLContext
@@ -62,6 +63,7 @@ class BulkClient:
 
         async def one() -> None:
             connection = await self.connect()
+            # All connections draw from one iterator, so that none is idle while requests are left.
             for number, request in queue:
                 status, body = await connection.ask(request)
                 if status >= 300:
@@ -76,18 +78,19 @@ class BulkClient:
 
     async def make_nodes(self, numbers: Iterable[int]) -> None:
         """Creates nodes, and takes away the taint that every new node is given."""
-        found = list(numbers)
-        await self.send([self.request("POST", NODES.path(), node(number)) for number in found])
+        wanted = list(numbers)
+        await self.send([self.request("POST", NODES.path(), node(number)) for number in wanted])
+        # ``not-ready``, which the API server puts on every new node and a controller takes away; none runs here.
         ready: Json = {"spec": {"taints": None}}
-        paths = [NODES.path(name=node_name(number)) for number in found]
+        paths = [NODES.path(name=node_name(number)) for number in wanted]
         await self.send([self.request("PATCH", path, ready, MERGE_PATCH) for path in paths])
 
     async def make_vms(self, numbers: Iterable[int]) -> dict[int, str]:
         """Creates VMs; returns the UID of each."""
-        found = list(numbers)
+        wanted = list(numbers)
         path = VIRTUAL_MACHINES.path(NAMESPACE)
-        answers = await self.send([self.request("POST", path, virtual_machine(number)) for number in found])
-        return {number: uid_in(answer) for number, answer in zip(found, answers, strict=True)}
+        answers = await self.send([self.request("POST", path, virtual_machine(number)) for number in wanted])
+        return {number: uid_in(answer) for number, answer in zip(wanted, answers, strict=True)}
 
     async def make_pods(self, vms: dict[int, str], nodes: int = 0) -> dict[int, str]:
         """Creates the pods of these VMs, pending, or bound to ``nodes`` nodes in turns; returns the UID of each."""
@@ -98,6 +101,7 @@ class BulkClient:
 
     async def delete_pods(self) -> None:
         """Deletes all pods at once; returns when they are gone."""
+        # Without a grace period the objects are gone when the call returns: no kubelet has to confirm.
         body: Json = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
         await self.send([self.request("DELETE", PODS.path(NAMESPACE), body, whole=True)])
 

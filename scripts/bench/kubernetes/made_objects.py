@@ -66,6 +66,7 @@ def pod(number: int, vm_uid: str, on: str = "") -> Json:
     owner = {"apiVersion": f"{VM_GROUP}/{VM_VERSION}", "kind": VM_KIND, "name": name, "uid": vm_uid, "controller": True}
     requests = {"cpu": f"{use * 500}m", "memory": f"{use * _UNIT_MEM}Mi"}
     runner = {"name": RUNNER_CONTAINER, "image": "localhost/runner:made-up", "resources": {"requests": requests}}
+    # No grace period, because no kubelet would ever end it.
     spec: Json = {"schedulerName": SCHEDULER_NAME, "containers": [runner], "terminationGracePeriodSeconds": 0}
     return {
         "apiVersion": "v1",

@@ -1,9 +1,6 @@
 """etcd and kube-apiserver in a network namespace of this process, and the programs that are measured beside them.
 
-Rules that hold here:
-
-- This process is alone in its namespaces (see ``__main__``): no port is taken, and nothing outlives it.
-- The service has the rights of ``deploy/scheduler-deploy.yaml`` and shows a token of its service account.
+This process is alone in its namespaces (see ``__main__``): no port is taken, and nothing outlives it.
 """
 
 from __future__ import annotations
@@ -43,7 +40,8 @@ ACCOUNTS: Final = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 _RBAC: Final = "rbac.authorization.k8s.io"
 _ROLES: Final = Resource(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False)
 _BINDINGS: Final = Resource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
-_APPLIED: Final = {each.kind: each for each in (ACCOUNTS, _ROLES, _BINDINGS)}
+_APPLIED: Final = {resource.kind: resource for resource in (ACCOUNTS, _ROLES, _BINDINGS)}
+# All pods of a round are deleted before the next one begins; the default is one worker.
 _DELETE_WORKERS: Final = "--delete-collection-workers=16"
 AGENTS_PORT: Final = 10299
 _METRICS: Final = "127.0.0.1:10297"
@@ -54,7 +52,8 @@ MANIFEST: Final = Path(__file__).parents[3] / "deploy" / "scheduler-deploy.yaml"
 
 def manifest() -> list[Json]:
     """The objects of ``deploy/scheduler-deploy.yaml``."""
-    return [each for each in yaml.safe_load_all(MANIFEST.read_text()) if each]
+    # A separator at the end of the file makes an empty document.
+    return [document for document in yaml.safe_load_all(MANIFEST.read_text()) if document]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class Plane:
 
     @property
     def admin_token(self) -> str:
-        """May do everything."""
+        """Token of an administrator."""
         return (self.folder / "pki" / "admin-token").read_text().strip()
 
     @property
@@ -116,7 +115,7 @@ class Plane:
 
     @property
     def scheduler_kubeconfig(self) -> str:
-        """kube-scheduler's."""
+        """Path of kube-scheduler's kubeconfig."""
         return str(self.folder / "pki" / "scheduler.kubeconfig")
 
 
@@ -137,6 +136,7 @@ async def until(holds: Callable[[], Awaitable[bool]], clock: Clock, log: Path, p
         try:
             if await holds():
                 return
+        # Not ready looks like that: connections are refused, or the API server answers 5xx.
         except (httpx.HTTPError, KubeApiError, ApiUnavailableError):
             pass
         if clock.now() >= deadline:
@@ -150,6 +150,7 @@ def _end_of(log: Path) -> str:
 
 def make_network() -> None:
     """Gives this process' own network namespace a loopback with the API server's address."""
+    # A new network namespace has no address at all, and its loopback is down.
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     subprocess.run(["ip", "address", "add", f"{CONTROL_HOST}/32", "dev", "lo"], check=True)
 
@@ -179,12 +180,14 @@ async def control_plane(folder: Path, programs: Programs, clock: Clock) -> Async
 
 async def _service_kubeconfig(client: ApiClient, pki: Pki) -> str:
     await client.create(NAMESPACES, "", {"metadata": {"name": NAMESPACE}})
+    # No controller manager runs that would create the default accounts.
     for name in (NAMESPACE, "kube-system"):
         await client.create(ACCOUNTS, name, {"metadata": {"name": "default"}})
-    for each in manifest():
-        resource = _APPLIED.get(text(each, "kind"))
+    for shipped in manifest():
+        resource = _APPLIED.get(text(shipped, "kind"))
         if resource is not None:
-            await client.create(resource, text(each, "metadata", "namespace"), each)
+            await client.create(resource, text(shipped, "metadata", "namespace"), shipped)
+    # The service has the rights that are shipped, so that a missing one fails the bench, too.
     account = ObjectName("kube-system", "autoscaling-scheduler")
     made = await client.post_subresource(ACCOUNTS, account, "token", {"spec": {"expirationSeconds": 7200}})
     token = text(child(made, "status"), "token")

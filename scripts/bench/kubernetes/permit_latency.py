@@ -1,10 +1,4 @@
-"""Agents ask for permits through the real API server: their tokens are reviewed and their permits written there.
-
-Rules that hold here:
-
-- Each VM's agent shows a token of its own, bound to its pod. Few of them ask at once, one over each connection.
-- An increase is written before it is answered. Beside it stands a bare patch of the same VMs, in turns.
-"""
+"""Agents ask for permits through the real API server: their tokens are reviewed and their permits written there."""
 
 from __future__ import annotations
 
@@ -32,13 +26,16 @@ async def measure_permits(plane: Plane, bulk: BulkClient) -> PermitLatencies:
     """The latencies of permits. Raises ``BenchError``."""
     await bulk.make_nodes(range(NODES))
     pods = await bulk.make_pods(await bulk.make_vms(range(VMS)), NODES)
+    # Each VM's agent shows a token of its own, so that the first requests are all reviewed.
     tokens = await bulk.agent_tokens(pods)
     ours = ServedLoad(AGENTS_PORT)
     async with plane.service():
         load = load_of_machine()
+        # The first requests change nothing either, but no token has been reviewed before them.
         first = await timed(ours, _asked(tokens, lambda use: use), _AT_ONCE)
         unchanged = await timed(ours, _asked(tokens, lambda use: use), _AT_ONCE)
         increase, write = [], []
+        # An increase is written before it is answered. A bare patch of the same VMs alternates with it.
         for turn in range(1, _TURNS + 1):
             increase += await timed(ours, _asked(tokens, lambda use, more=turn: use + more), _AT_ONCE)  # type: ignore[misc]
             write += await timed(bulk, [_patch(bulk, number, turn) for number in tokens], _AT_ONCE)

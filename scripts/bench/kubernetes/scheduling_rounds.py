@@ -1,11 +1,6 @@
 """kube-scheduler binds pods that wait: rounds with our service alternate with rounds without any extender.
 
-Rules that hold here:
-
-- The pods of a round are there before kube-scheduler starts. What is measured lies between its first and its last
-  binding, as a watch of bound pods tells: neither a start nor the making of pods is part of it.
-- Only the programs of one side run in a round. Both sides' kube-scheduler may ask the API server as often as it likes.
-- The settings are those that are shipped; alone they have no extender.
+Only the programs of one side run in a round.
 """
 
 from __future__ import annotations
@@ -33,6 +28,7 @@ from scripts.bench.kubernetes.speed_figures import ALONE, OURS, Round, Side
 from scripts.bench.load_client import BenchError
 
 _KUBE_SCHEDULER: Final = "autoscaling-kube-scheduler-config"
+# kube-scheduler's client allows 50 requests a second by default, which would be all that is measured.
 _UNBOUNDED: Final = {"qps": 5000, "burst": 5000}
 _MOST: Final = Seconds(120.0)
 _SETTLE: Final = Seconds(1.0)
@@ -40,14 +36,15 @@ _SETTLE: Final = Seconds(1.0)
 
 def kube_scheduler_settings(side: Side, kubeconfig: str) -> Json:
     """The settings of kube-scheduler that are shipped; ``ALONE`` without the parts for our service."""
-    shipped = next(each for each in manifest() if text(each, "metadata", "name") == _KUBE_SCHEDULER)
-    found = yaml.safe_load(text(child(shipped, "data"), "scheduler.yaml"))
-    found["clientConnection"] = {**_UNBOUNDED, "kubeconfig": kubeconfig}
+    shipped = next(document for document in manifest() if text(document, "metadata", "name") == _KUBE_SCHEDULER)
+    settings = yaml.safe_load(text(child(shipped, "data"), "scheduler.yaml"))
+    settings["clientConnection"] = {**_UNBOUNDED, "kubeconfig": kubeconfig}
     if side == ALONE:
-        del found["extenders"]
-        for profile in found["profiles"]:
+        del settings["extenders"]
+        for profile in settings["profiles"]:
+            # Set for our extender; alone kube-scheduler uses its own default.
             profile.pop("percentageOfNodesToScore", None)
-    return dict(found)
+    return dict(settings)
 
 
 @dataclass(slots=True)
@@ -64,10 +61,12 @@ class _Bindings:
 
     def seen(self, count: int, wanted: int) -> None:
         """This many of the wanted pods are bound."""
+        # A watch that begins again counts from zero.
         if count <= self.count:
             return
         self.ended = time.perf_counter()
         if self.first is None:
+            # Time begins with the first binding: the start of kube-scheduler is no part of the figures.
             self.began, self.before, self.first = self.ended, count, self.programs()
         self.count = count
         if count >= wanted:
@@ -95,6 +94,7 @@ class Rounds:
         parts = [*self._plane.parts]
         if side == OURS:
             parts.append(await stack.enter_async_context(self._plane.service()))
+        # Before kube-scheduler starts, so that making pods is no part of the figures either.
         await self._bulk.make_pods(self._vms)
         await self._plane.clock.sleep(_SETTLE)
         settings = kube_scheduler_settings(side, self._plane.scheduler_kubeconfig)
@@ -103,17 +103,17 @@ class Rounds:
         return _round(side, self._nodes, await self._count(parts), load)
 
     async def _count(self, parts: Sequence[Running]) -> _Bindings:
-        pids = {each.name: each.pid for each in parts}
-        found, wanted = _Bindings(lambda: cpu_of_all(pids)), len(self._vms)
+        pids = {program.name: program.pid for program in parts}
+        bindings, wanted = _Bindings(lambda: cpu_of_all(pids)), len(self._vms)
         try:
             async with asyncio.timeout(_MOST):
                 async for count in self._bound_pods():
-                    found.seen(count, wanted)
+                    bindings.seen(count, wanted)
                     if count >= wanted:
-                        return found
+                        return bindings
         except TimeoutError:
             pass
-        raise BenchError(f"only {found.count} of {wanted} pods were bound within {_MOST:g} s")
+        raise BenchError(f"only {bindings.count} of {wanted} pods were bound within {_MOST:g} s")
 
     async def _bound_pods(self) -> AsyncIterator[int]:
         """The number of bound pods, each time it rises. The API server may end a watch that is slow."""
@@ -128,6 +128,7 @@ class Rounds:
         }
         async with httpx.AsyncClient(headers=headers, **options) as client:
             while True:
+                # The API server may end a watch that is slow. A new one begins with all pods that are bound already.
                 splitter, count = LineSplitter(), 0
                 async with client.stream("GET", PODS.path(NAMESPACE), params=query) as response:
                     async for chunk in response.aiter_bytes():

@@ -1,4 +1,4 @@
-"""What was measured, and the ratios that are made of it (pure).
+"""Figures of a run, and the ratios between them (pure).
 
 A ratio compares rounds that followed one another: the median over all pairs.
 """
@@ -104,13 +104,14 @@ class SpeedReport(msgspec.Struct, frozen=True):
 
 def scheduling(rounds: Sequence[Round]) -> SchedulingSpeed:
     """The figures of rounds at one number of nodes, which alternate between the two sides."""
-    ours = [each for each in rounds if each.side == OURS]
-    alone = [each for each in rounds if each.side == ALONE]
+    ours = [result for result in rounds if result.side == OURS]
+    alone = [result for result in rounds if result.side == ALONE]
+    # Rounds that followed one another met the same machine; the ratio of two medians would mix good and bad minutes.
     pairs = list(zip(ours, alone, strict=True))
     return SchedulingSpeed(
         nodes=rounds[0].nodes,
-        ours=median(each.pods_per_second for each in ours),
-        alone=median(each.pods_per_second for each in alone),
+        ours=median(result.pods_per_second for result in ours),
+        alone=median(result.pods_per_second for result in alone),
         ratio=round(median(a.pods_per_second / b.pods_per_second for a, b in pairs), 3),
         cpu_ratio=round(median(_cpu(a) / _cpu(b) for a, b in pairs), 3),
         ours_cpu_ms=_cpu_by_program(ours),
@@ -124,4 +125,6 @@ def _cpu(found: Round) -> float:
 
 
 def _cpu_by_program(rounds: Sequence[Round]) -> dict[str, float]:
-    return {name: round(median(each.cpu_ms_per_pod[name] for each in rounds), 2) for name in rounds[0].cpu_ms_per_pod}
+    return {
+        name: round(median(result.cpu_ms_per_pod[name] for result in rounds), 2) for name in rounds[0].cpu_ms_per_pod
+    }

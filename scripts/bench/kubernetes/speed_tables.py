@@ -20,9 +20,9 @@ def tables(found: SpeedReport) -> list[Table]:
 def _scheduling(found: list[SchedulingSpeed]) -> Table:
     title = "Pods bound per second, medians of alternating rounds"
     table = Table("nodes", "ours", "no extender", "ratio", "CPU ms per pod: ours", "no extender", "ratio", title=title)
-    for each in found:
-        cpu = [_cpu(each.ours_cpu_ms), _cpu(each.alone_cpu_ms), f"{each.cpu_ratio:.2f}"]
-        table.add_row(str(each.nodes), f"{each.ours:.0f}", f"{each.alone:.0f}", f"{each.ratio:.2f}", *cpu)
+    for speed in found:
+        cpu = [_cpu(speed.ours_cpu_ms), _cpu(speed.alone_cpu_ms), f"{speed.cpu_ratio:.2f}"]
+        table.add_row(str(speed.nodes), f"{speed.ours:.0f}", f"{speed.alone:.0f}", f"{speed.ratio:.2f}", *cpu)
     return table
 
 
@@ -34,8 +34,8 @@ def _permits(found: PermitLatencies) -> Table:
     title = f"Permits, {found.agents} agents at once (load {found.load})"
     table = Table("milliseconds", "p50", "p99", title=title)
     rows = {"first contact": found.first, "increase": found.increase, "unchanged": found.unchanged}
-    for name, each in (rows | {"a bare patch of a VM": found.write}).items():
-        table.add_row(name, f"{each.p50:.1f}", f"{each.p99:.1f}")
+    for name, latency in (rows | {"a bare patch of a VM": found.write}).items():
+        table.add_row(name, f"{latency.p50:.1f}", f"{latency.p99:.1f}")
     table.add_row("increase / bare patch", f"{found.ratio:.2f}", "")
     return table
 

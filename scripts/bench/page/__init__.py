@@ -1,1 +1,1 @@
-"""What the live page costs, and how soon it shows a permit."""
+"""Benchmark of the live page: its cost, and the delay until it shows a permit."""

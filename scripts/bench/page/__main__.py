@@ -1,10 +1,7 @@
-"""``make bench-page``: how soon an open page shows a permit, and the CPU of its program with 0, 1 and 5 open pages.
+"""``make bench-page``: delay until an open page shows a permit, and CPU of its program with 0, 1 and 5 open pages.
 
-Rules that hold here:
-
-- The cluster is a local one that runs already (``--name``), or one of this measurement's own, which ends with it.
-- A permit's time begins when our own watch of the API server hears of it, and ends when a page shows it. How long a
-  write takes to reach a watch is measured beside it.
+A permit's time begins when our own watch of the API server hears of it, and ends when a page shows it. How long a
+write takes to reach a watch is measured beside it.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ def bench_page(  # noqa: PLR0913, PLR0917 - each is an option
     """Measure the live page on a local cluster."""
     console = Console()
     try:
-        asyncio.run(_bench(console, name, (nodes, vms), (seconds, settle), [int(each) for each in pages.split(",")]))
+        asyncio.run(_bench(console, name, (nodes, vms), (seconds, settle), [int(count) for count in pages.split(",")]))
     except BenchError as error:
         console.print(f"bench: {error}", style="red", markup=False)
         raise typer.Exit(1) from None
@@ -58,6 +55,7 @@ async def _bench(
 @asynccontextmanager
 async def _cluster(console: Console, name: str, nodes: int, vms: int) -> AsyncIterator[ClusterFolder]:
     folder = ClusterFolder.of(name or OWN)
+    # A cluster of somebody else's is left as it was.
     if name:
         yield folder
         return
@@ -87,7 +85,7 @@ def _table(rounds: list[PageRound]) -> Table:
 
 
 def _shown(latency: PageLatency) -> str:
-    median, p95, longest = (f"{1000 * each:.0f}" for each in (latency.median, latency.p95, latency.longest))
+    median, p95, longest = (f"{1000 * seconds:.0f}" for seconds in (latency.median, latency.p95, latency.longest))
     lost = f", {latency.lost} not shown" if latency.lost else ""
     return f"{median} ms (p95 {p95}, longest {longest}, of {latency.count}{lost})"
 

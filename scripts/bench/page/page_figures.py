@@ -1,4 +1,4 @@
-"""From what was stored and what pages were told to the figures of a measurement. Pure."""
+"""Figures of a measurement, from permits as they were stored and as pages showed them. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PageLatency:
 
     @classmethod
     def of(cls, spans: Iterable[float], lost: int = 0) -> PageLatency:
-        """Of this many measured spans.
+        """Latency of all measured spans.
 
         >>> PageLatency.of([0.3, 0.1, 0.2])
         PageLatency(count=3, median=0.2, p95=0.3, longest=0.3, lost=0)
@@ -57,10 +57,12 @@ def followed(stored: Seen, shown: Seen) -> tuple[list[float], int]:
     lost = 0
     for vm, permits in stored.items():
         of_page = shown.get(vm, ())
+        # What was shown long before cannot be an answer; skipping it keeps this linear.
         begin = bisect_left([at for at, _ in of_page], permits[0][0] - _EARLY) if permits else 0
         for at, permit in permits:
-            good = {each for when, each in permits if when >= at} | {permit}
-            when = next((when for when, each in of_page[begin:] if each in good and when >= at - _EARLY), None)
+            # A page shows the newest permit only: a later one proves that this one is superseded.
+            good = {later for when, later in permits if when >= at} | {permit}
+            when = next((when for when, visible in of_page[begin:] if visible in good and when >= at - _EARLY), None)
             if when is None:
                 lost += 1
             else:
@@ -68,4 +70,5 @@ def followed(stored: Seen, shown: Seen) -> tuple[list[float], int]:
     return spans, lost
 
 
+# Seconds by which a page may be ahead of our own watch.
 _EARLY = 0.5

@@ -45,11 +45,13 @@ class PageReader:
 
     async def read(self, opened: Callable[[], None]) -> None:
         """Reads until cancelled; ``opened`` is called once the whole fleet was told."""
+        # No time-out: a stream is silent for as long as nothing changes.
         async with self._http.stream("GET", "/api/events", timeout=None) as answer:
             if not answer.is_success:
                 raise BenchError(f"no events: {answer.status_code}")
             async for data in _events(answer):
                 self._take(data, time.monotonic())
+                # The first event holds the whole fleet.
                 if self.frames == 1:
                     opened()
         raise BenchError("the stream of events has ended")
@@ -58,9 +60,10 @@ class PageReader:
         self.frames += 1
         self.bytes += len(data)
         for row in _FRAME.decode(data).rows.get(VM, ()):
-            permit, known = msgspec.convert(row[_PERMIT], Pair), self.shown.setdefault(str(row[_KEY]), [])
-            if not known or known[-1][1] != permit:
-                known.append((now, permit))
+            permit, history = msgspec.convert(row[_PERMIT], Pair), self.shown.setdefault(str(row[_KEY]), [])
+            # A row is sent again when another column changes.
+            if not history or history[-1][1] != permit:
+                history.append((now, permit))
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[bytes]:
@@ -68,6 +71,7 @@ async def _events(answer: httpx.Response) -> AsyncIterator[bytes]:
     text = bytearray()
     async for piece in answer.aiter_bytes():
         text += piece
+        # A piece of the body may end in the middle of an event.
         while (end := text.find(b"\n\n")) >= 0:
             event = bytes(text[:end])
             del text[: end + 2]

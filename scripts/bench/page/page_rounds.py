@@ -63,6 +63,7 @@ class _StoredChanges:
         if change.new is None:
             return
         row = vm_row(change.new)
+        # The first sight of a VM is its state from before, not a change.
         if change.old is not None and vm_row(change.old).permit != row.permit:
             self.permits.setdefault(row.key, []).append((now, row.permit))
         if mark := annotations_of(change.new).get(MARK):
@@ -82,21 +83,28 @@ class _Web:
             raise BenchError("the page's program was started without a pipe")
         async with asyncio.timeout(_PATIENCE):
             while line := await self._process.stdout.readline():
-                if found := _LINK.search(line):
+                if match := _LINK.search(line):
                     http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{self._port}", trust_env=False)
-                    return await PageReader.signed_in(http, found[1].decode())
+                    return await PageReader.signed_in(http, match[1].decode())
         raise BenchError("autoscale web has ended")
 
 
 @asynccontextmanager
 async def _web(folder: ClusterFolder) -> AsyncIterator[_Web]:
     with socket.socket() as probe:
+        # A free port; the program itself has no way to tell which one it chose.
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     code = "import sys; from scripts.autoscale.main import main; sys.exit(main())"
     arguments = ["web", "--name", folder.name, "--port", str(port)]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-u", "-c", code, *arguments, stdout=asyncio.subprocess.PIPE
+        # Unbuffered, so that its links arrive at once.
+        sys.executable,
+        "-u",
+        "-c",
+        code,
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
     )
     try:
         yield _Web(process, port)
@@ -127,32 +135,33 @@ async def measured(
 
 
 async def _scheduler(folder: ClusterFolder) -> int:
-    found = [part.pid for part in (await ask_cluster(folder, "status")).parts if part.name == "scheduler"]
-    if not found:
+    pids = [part.pid for part in (await ask_cluster(folder, "status")).parts if part.name == "scheduler"]
+    if not pids:
         raise BenchError("the cluster has no scheduler")
-    return found[0]
+    return pids[0]
 
 
 async def _round(web: _Web, stored: _StoredChanges, scheduler: int, count: int, seconds: float) -> PageRound:
     async with asyncio.TaskGroup() as tasks:
         pages = [await web.page() for _ in range(count)] if count else []
         opened = [asyncio.Event() for _ in pages]
-        reading = [tasks.create_task(page.read(each.set)) for page, each in zip(pages, opened, strict=True)]
-        for each in opened:
-            await each.wait()
+        reading = [tasks.create_task(page.read(event.set)) for page, event in zip(pages, opened, strict=True)]
+        for page_opened in opened:
+            await page_opened.wait()
         await asyncio.sleep(1.0)
+        # What came while pages were opened is no part of the round.
         stored.permits.clear()
         sent, began, before = sum(page.bytes for page in pages), time.monotonic(), (cpu_of(web.pid), cpu_of(scheduler))
         await asyncio.sleep(seconds)
         lasted = time.monotonic() - began
         shares = [(now - then) / lasted for now, then in zip((cpu_of(web.pid), cpu_of(scheduler)), before, strict=True)]
-        permits = {vm: list(each) for vm, each in stored.permits.items()}
+        permits = {vm: list(changes) for vm, changes in stored.permits.items()}
         received = sum(page.bytes for page in pages) - sent
         await asyncio.sleep(_LAST_SHOWN)
         for task in reading:
             task.cancel()
     spans = [followed(permits, page.shown) for page in pages]
-    latency = PageLatency.of([span for found, _ in spans for span in found], sum(lost for _, lost in spans))
+    latency = PageLatency.of([span for delays, _ in spans for span in delays], sum(lost for _, lost in spans))
     kib = received / 1024 / lasted / max(1, count)
     return PageRound(count, stored.vms, sum(map(len, permits.values())), latency, shares[0], shares[1], kib)
 
@@ -162,9 +171,11 @@ async def _writes(client: ApiClient, informer: Informer, stored: _StoredChanges,
     names: list[ObjectName] = list(informer.objects)[:count]
     begun: dict[str, float] = {}
     for number, name in enumerate(names):
+        # Unique, so that marks of an earlier run are not taken for ours.
         mark = f"{time.time_ns()}-{number}"
         begun[mark] = time.monotonic()
         await client.merge_patch(VIRTUAL_MACHINES, name, {"metadata": {"annotations": {MARK: mark}}})
+        # One after the other: a burst would measure the queue instead.
         await asyncio.sleep(0.1)
     await asyncio.sleep(1.0)
     lost = len(begun.keys() - stored.marked.keys())
